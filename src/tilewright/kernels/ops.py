@@ -1,0 +1,75 @@
+"""Makes a kernel launch callable by `torch.compile`: a torch.library op beside the direct call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+DTYPES: dict[str, torch.dtype] = {
+    "f64": torch.float64,
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+
+Launch = Callable[..., tuple[Tensor, ...]]
+
+_NAMESPACE = "tilewright"
+_libraries: list[torch.library.Library] = []  # an op lives as long as the Library that defined it
+
+
+def _free_name(name: str) -> str:
+    """`name_<n>` that no op of this process has: candidates bring copies of this file, each with its own state."""
+    taken = getattr(torch.ops, _NAMESPACE)
+    n = 0
+    while hasattr(taken, f"{name}_{n}"):
+        n += 1
+    return f"{name}_{n}"
+
+
+def torch_op(name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...], str]], arity: int) -> Launch:
+    """A callable over `arity` tensors of one device that calls `launch` directly in eager mode, and under
+    `torch.compile` the op `tilewright::<name>_<n>` that this registers.
+
+    `outputs` gives shape and dtype (as in `DTYPES`) of each result; results are contiguous, on the operands' device and
+    alias nothing. Raises ValueError when there is no operand or no output.
+    """
+    if arity < 1 or not outputs:
+        raise ValueError(f"{name}: an op needs an operand and an output, not {arity} and {len(outputs)}")
+    specs = tuple((tuple(shape), DTYPES[dtype]) for shape, dtype in outputs)
+    unique = _free_name(name)
+    library = torch.library.Library(_NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+    _libraries.append(library)
+    # A one-element tuple is no schema type: a single result travels bare.
+    single = len(specs) == 1
+    results = "Tensor" if single else "(" + ", ".join(["Tensor"] * len(specs)) + ")"
+    parameters = ", ".join(f"Tensor a{i}" for i in range(arity))
+    library.define(f"{unique}({parameters}) -> {results}", tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+
+    def real(*operands: Tensor) -> Tensor | tuple[Tensor, ...]:
+        made = launch(*operands)
+        return made[0] if single else made
+
+    def fake(*operands: Tensor) -> Tensor | tuple[Tensor, ...]:
+        made = tuple(torch.empty(shape, dtype=dtype, device=operands[0].device) for shape, dtype in specs)
+        return made[0] if single else made
+
+    library.impl(unique, real, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"{_NAMESPACE}::{unique}", fake, lib=library)
+    op = getattr(getattr(torch.ops, _NAMESPACE), unique).default
+
+    def call(*operands: Tensor) -> tuple[Tensor, ...]:
+        if not torch.compiler.is_compiling():
+            return launch(*operands)
+        made = op(*operands)
+        return (made,) if single else tuple(made)
+
+    return call

@@ -1,0 +1,1 @@
+"""Propose: makes candidates out of Programs."""
