@@ -1,0 +1,53 @@
+"""Facts to JSON and back: every frozen dataclass of this package, tagged by its name; sequences become tuples."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+_MODULES = ("program", "space", "candidate", "outcome", "problem", "machine", "pattern", "move", "graph", "run")
+
+
+@cache
+def _classes() -> dict[str, type]:
+    found: dict[str, type] = {}
+    for name in _MODULES:
+        module = import_module(f".{name}", __package__)
+        for value in vars(module).values():
+            if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == module.__name__:
+                found[value.__name__] = value
+    return found
+
+
+def to_plain(value: Any) -> Any:
+    """A tree of dicts, lists and scalars that `json.dumps` takes; raises TypeError on anything that is not a fact."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, tuple | list):
+        return [to_plain(v) for v in value]
+    if type(value).__name__ in _classes():
+        return {"$": type(value).__name__} | {
+            f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)
+        }
+    raise TypeError(f"not a fact: {type(value).__name__}")
+
+
+def from_plain(tree: Any) -> Any:
+    """The inverse of `to_plain`; raises KeyError on an unknown tag and TypeError on fields that do not fit."""
+    if isinstance(tree, list):
+        return tuple(from_plain(v) for v in tree)
+    if isinstance(tree, dict):
+        fields = {k: from_plain(v) for k, v in tree.items() if k != "$"}
+        return _classes()[tree["$"]](**fields)
+    return tree
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(to_plain(value), separators=(",", ":"))
+
+
+def loads(text: str) -> Any:
+    return from_plain(json.loads(text))

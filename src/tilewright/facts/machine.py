@@ -1,0 +1,48 @@
+"""A Machine: what it is, what was measured on it, and the Floor that follows."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from .problem import Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Measured peaks of one device. Rates are bytes/s and flop/s; `cache_bytes` is its last-level cache."""
+
+    target: str
+    device: str  # e.g. "NVIDIA H200", or the CPU's model name and thread count
+    driver: str
+    torch: str
+    dsl: str
+    processors: int  # multiprocessors, or threads used
+    cache_bytes: int
+    copy_bytes_per_s: float
+    matmul_flops_per_s: tuple[tuple[str, float], ...]  # by dtype; "f32" is plain fp32, "f32_split" fp32 from tensor cores
+
+    @property
+    def key(self) -> str:
+        """Equal where winners may be shared: device, driver and toolchain."""
+        text = "|".join((self.target, self.device, self.driver, self.torch, self.dsl))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def rate(self, dtype: str) -> float:
+        """The best measured matrix rate at this accuracy (fp32 may use the split rate), flop/s."""
+        rates = dict(self.matmul_flops_per_s)
+        return max(rates.get(f"{dtype}_split", 0.0), rates.get(dtype, 0.0)) or max(rates.values())
+
+    def floor_ns(self, work: Work) -> float:
+        """max(bytes / bandwidth, flops / peak): the time that this device can't beat, ns."""
+        memory_s = (work.bytes_read + work.bytes_written) / self.copy_bytes_per_s
+        flops = work.matmul_flops + work.conv_flops
+        return max(memory_s, flops / self.rate(work.dtype)) * 1e9
+
+    def impossible_ns(self, work: Work) -> float:
+        """Below this no honest time can lie: what fits in the last-level cache may never reach memory, and rates are
+        given 15% for measurement."""
+        stays = min(work.bytes_read + work.bytes_written, 2 * self.cache_bytes)
+        memory_s = (work.bytes_read + work.bytes_written - stays) / self.copy_bytes_per_s
+        flops = work.matmul_flops + work.conv_flops
+        return max(memory_s, 0.5 * flops / self.rate(work.dtype)) / 1.15 * 1e9

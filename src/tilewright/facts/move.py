@@ -1,0 +1,64 @@
+"""Moves that a strategy makes, and the Events that a journal keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .candidate import Candidate
+from .outcome import Failure, Timed, Tuned
+from .pattern import Recipe
+from .space import Point
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """Judge and time a candidate: one given whole, or one that `flow` composes from a recipe."""
+
+    what: Candidate | Recipe
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tune:
+    """Measure one pattern's knobs, all points interleaved in one cell, the recipe's other patterns as given."""
+
+    recipe: Recipe
+    pattern: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Put a prompt to a model."""
+
+    prompt: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspect:
+    """Profile a candidate that has been judged."""
+
+    candidate_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """End the search. `best` is the recipe or candidate to hand over; None: keep the module as it is."""
+
+    best: Candidate | Recipe | None
+    why: str
+
+
+Move = Try | Tune | Ask | Inspect | Stop
+Outcome = Timed | Tuned | Failure | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """A move and its outcome, as the journal keeps them."""
+
+    seq: int
+    move: Move
+    outcome: Outcome
+    wall_s: float

@@ -1,0 +1,51 @@
+"""A Problem: a reference module, its cases, its mode and its precision contract."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+Target = Literal["cuda", "cpu"]
+Precision = Literal["reference", "tf32", "bf16", "fp16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """`source` is the text of the problem file; `path` its place (its folder is readable to the reference cell alone).
+
+    `cases` holds keyword arguments, JSON text each, for `get_inputs` and `get_init_inputs`; a KernelBench file has the
+    one case `{}`. `data_files` names files beside the problem file that it reads."""
+
+    name: str
+    path: str
+    source: str
+    target: Target
+    cases: tuple[str, ...] = ("{}",)
+    mode: Literal["inference", "training"] = "inference"
+    precision: Precision = "reference"
+
+    @property
+    def digest(self) -> str:
+        text = "\0".join((self.source, self.target, self.mode, self.precision, *self.cases))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """What a tensor looks like: dtype as in facts.program, shape and strides in elements."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one call of a case must do at least: bytes of inputs + used state read and outputs written, and flops."""
+
+    bytes_read: int
+    bytes_written: int
+    matmul_flops: int
+    conv_flops: int
+    dtype: str  # the widest floating dtype of its matrix products' operands, "f32" where there are none

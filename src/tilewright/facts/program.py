@@ -1,0 +1,232 @@
+"""A Program: one fused computation over an index space, as typed SSA; every skeleton realises Programs.
+
+A Program has a *domain* (an index space of some rank) and the set of its *reduced* dimensions. Every value in it has an
+*aligned shape*: the rank of the domain, each dimension either the domain's size or 1. A value whose aligned shape is 1 in
+all reduced dimensions, or that is computed from such values alone, lives at **row level** (once per point of the kept
+dimensions); all others live at **element level**. A Program without reduced dimensions is pointwise, and all its values
+are elements.
+
+Arithmetic between loads and stores is done in fp32 for floating dtypes narrower than it; a `to` to a narrower type rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+
+Literal = float | int | bool
+
+# Name -> number of arguments. Semantics are those of the torch function of the same name on the argument dtypes;
+# comparisons, is* and logical_* give "bool"; `maximum`/`minimum` propagate NaN; `div` is true division; `to` casts to the
+# statement's dtype; `index` takes one literal, a dimension of the domain, and is the position along it (i64).
+POINTWISE: Mapping[str, int] = MappingProxyType({
+    **dict.fromkeys(
+        ["neg", "abs", "sign", "floor", "ceil", "round", "trunc", "square", "sqrt", "rsqrt", "reciprocal",
+         "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
+         "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid",
+         "isnan", "isinf", "logical_not", "bitwise_not", "to", "index"], 1),
+    **dict.fromkeys(
+        ["add", "sub", "mul", "div", "fmod", "remainder", "floor_divide", "pow", "atan2", "maximum", "minimum",
+         "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
+         "bitwise_and", "bitwise_or", "bitwise_xor"], 2),
+    "where": 3,
+})  # fmt: skip
+
+# Name -> number of results. `moments` gives (mean, sum of squared deviations from the mean), `softmax_stats` gives
+# (maximum, sum of exp(x - maximum)), both by a numerically stable method; `max`/`min` propagate NaN; `argmax`/`argmin`
+# give the i64 position in the reduced dimensions flattened row-major: NaN wins, then the first position of the extremum.
+REDUCTIONS: Mapping[str, int] = MappingProxyType({
+    "sum": 1, "prod": 1, "max": 1, "min": 1, "argmax": 1, "argmin": 1, "any": 1, "all": 1,
+    "moments": 2, "softmax_stats": 2,
+})  # fmt: skip
+
+DTYPE_BYTES: Mapping[str, int] = MappingProxyType({
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """A tensor read by the program. `shape` is aligned: len(domain) dimensions, each the domain's size or 1."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """`result = op(*args)`, pointwise; an argument is a value's name or a literal."""
+
+    result: str
+    op: str
+    args: tuple[str | Literal, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """`results = op(arg)` over all reduced dimensions of the domain; the results are at row level."""
+
+    results: tuple[str, ...]
+    op: str
+    arg: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A value written to memory, contiguous, with its aligned shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """See the module's docstring. `body` is in SSA order; every name is defined once, before its use."""
+
+    domain: tuple[int, ...]
+    reduced: tuple[int, ...] = ()
+    operands: tuple[Operand, ...]
+    body: tuple[Statement | Reduction, ...]
+    outputs: tuple[Output, ...]
+
+    @property
+    def inner_size(self) -> int:
+        """Elements of one row: the product of the reduced dimensions (1 for a pointwise program)."""
+        return prod(self.domain[d] for d in self.reduced)
+
+    @property
+    def rows(self) -> int:
+        return prod(self.domain) // max(self.inner_size, 1)
+
+    @property
+    def traffic_bytes(self) -> int:
+        """The fewest bytes through memory: every operand read once, every output written once."""
+        return sum(prod(v.shape) * DTYPE_BYTES[v.dtype] for v in (*self.operands, *self.outputs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """One sweep over a row's elements: compute `elements`, then reduce; `rows` become computable afterwards."""
+
+    elements: tuple[Statement, ...]
+    reductions: tuple[Reduction, ...]
+    rows: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A Program cut into sweeps. `head` holds the row-level statements that need no reduction; `final` the element
+    statements of the last sweep, which writes the element-level outputs (empty outputs: no last sweep)."""
+
+    head: tuple[Statement, ...]
+    passes: tuple[Pass, ...]
+    final: tuple[Statement, ...]
+    element_outputs: tuple[Output, ...]
+    row_outputs: tuple[Output, ...]
+    row_names: frozenset[str]
+
+    def operands_of(self, statements: Iterable[Statement], program: Program, *more: str) -> tuple[Operand, ...]:
+        """The operands that these statements (and these names) read directly, in the program's order."""
+        used = {a for s in statements for a in s.args if isinstance(a, str)} | set(more)
+        return tuple(o for o in program.operands if o.name in used)
+
+
+def _levels(program: Program) -> tuple[dict[str, int], set[str]]:
+    """Each value's stage (how many sweeps must end before it is known) and the set of row-level names."""
+    stage: dict[str, int] = {}
+    rows: set[str] = set()
+    for operand in program.operands:
+        stage[operand.name] = 0
+        if program.reduced and all(operand.shape[d] == 1 for d in program.reduced):
+            rows.add(operand.name)
+    for item in program.body:
+        if isinstance(item, Reduction):
+            for name in item.results:
+                stage[name] = stage[item.arg] + 1
+                rows.add(name)
+            continue
+        names = [a for a in item.args if isinstance(a, str)]
+        stage[item.result] = max((stage[n] for n in names), default=0)
+        on_rows = item.args[0] not in program.reduced if item.op == "index" else all(n in rows for n in names)
+        if program.reduced and on_rows:
+            rows.add(item.result)
+    return stage, rows
+
+
+def schedule(program: Program) -> Schedule:
+    """Cut a program into sweeps over its rows, each with the element statements it needs, recomputed where two need one."""
+    stage, rows = _levels(program)
+    statements = {s.result: s for s in program.body if isinstance(s, Statement)}
+    order = {name: i for i, name in enumerate(statements)}
+    reductions = [r for r in program.body if isinstance(r, Reduction)]
+
+    def elements_for(names: Iterable[str]) -> tuple[Statement, ...]:
+        found: set[str] = set()
+        todo = list(names)
+        while todo:
+            name = todo.pop()
+            if name in statements and name not in rows and name not in found:
+                found.add(name)
+                todo += [a for a in statements[name].args if isinstance(a, str)]
+        return tuple(statements[n] for n in sorted(found, key=order.__getitem__))
+
+    def rows_at(level: int) -> tuple[Statement, ...]:
+        return tuple(s for s in statements.values() if s.result in rows and stage[s.result] == level)
+
+    passes = []
+    for level in range(max((stage[r.arg] for r in reductions), default=-1) + 1):
+        mine = tuple(r for r in reductions if stage[r.arg] == level)
+        passes.append(Pass(elements=elements_for(r.arg for r in mine), reductions=mine, rows=rows_at(level + 1)))
+    element_outputs = tuple(o for o in program.outputs if o.name not in rows)
+    return Schedule(
+        head=rows_at(0),
+        passes=tuple(passes),
+        final=elements_for(o.name for o in element_outputs),
+        element_outputs=element_outputs,
+        row_outputs=tuple(o for o in program.outputs if o.name in rows),
+        row_names=frozenset(rows),
+    )
+
+
+def validate(program: Program) -> None:
+    """Raise ValueError, with the offending name, unless the program is well formed."""
+    rank = len(program.domain)
+    defined: dict[str, str] = {}
+
+    def define(name: str, dtype: str) -> None:
+        if name in defined or not name.isidentifier():
+            raise ValueError(f"{name!r}: defined twice or not an identifier")
+        if dtype not in DTYPE_BYTES:
+            raise ValueError(f"{name!r}: unknown dtype {dtype!r}")
+        defined[name] = dtype
+
+    if sorted(set(program.reduced)) != list(program.reduced) or any(not 0 <= d < rank for d in program.reduced):
+        raise ValueError(f"reduced dimensions {program.reduced} are not sorted, distinct dimensions of {program.domain}")
+    for value in (*program.operands, *program.outputs):
+        if len(value.shape) != rank or any(s not in (1, d) for s, d in zip(value.shape, program.domain, strict=True)):
+            raise ValueError(f"{value.name!r}: shape {value.shape} does not align with the domain {program.domain}")
+    for operand in program.operands:
+        define(operand.name, operand.dtype)
+    for item in program.body:
+        args = item.args if isinstance(item, Statement) else (item.arg,)
+        for arg in args:
+            if isinstance(arg, str) and arg not in defined:
+                raise ValueError(f"{arg!r} is used before it is defined")
+        if isinstance(item, Statement):
+            if POINTWISE.get(item.op) != len(item.args):
+                raise ValueError(f"{item.result!r}: {item.op!r} with {len(item.args)} arguments is no pointwise operation")
+            define(item.result, item.dtype)
+        else:
+            if REDUCTIONS.get(item.op) != len(item.results) or not program.reduced:
+                raise ValueError(f"{item.results}: {item.op!r} with {len(item.results)} results is no reduction here")
+            for name in item.results:
+                define(name, item.dtype)
+    for output in program.outputs:
+        if output.name not in defined:
+            raise ValueError(f"output {output.name!r} is never computed")

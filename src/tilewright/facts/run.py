@@ -1,0 +1,46 @@
+"""A Run: one problem, one strategy, one journal; what its first record holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .graph import Graph
+from .machine import Machine
+from .pattern import Pattern, Recipe
+from .problem import Problem, TensorSpec, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseFacts:
+    """What was learnt of one case by running the reference once."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    work: Work
+    graph: Graph | None  # None: the module could not be traced
+    trace_failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """The patterns found in one case, and why what is left was left."""
+
+    case: int
+    patterns: tuple[Pattern, ...]
+    unmatched: tuple[str, ...]  # "aten.cumsum.default: no skeleton", one line a node left to torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """All that a strategy may know: written once, first, so that a replay needs nothing else."""
+
+    run: str
+    problem: Problem
+    machine: Machine
+    strategy: str
+    seed: int
+    budget_s: float
+    cases: tuple[CaseFacts, ...]
+    matched: tuple[Matched, ...]
+    remembered: Recipe  # winners of earlier runs on this machine, by pattern id
+    versions: tuple[tuple[str, str], ...] = ()  # python, torch, dsl, compiler, tilewright

@@ -1,0 +1,29 @@
+"""Knobs and the Spaces they span: what a tuner may turn on a skeleton."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KnobValue = int | str | bool
+Point = tuple[tuple[str, KnobValue], ...]  # one setting of every knob, sorted by name
+
+
+def point(**settings: KnobValue) -> Point:
+    return tuple(sorted(settings.items()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """One choice of a skeleton: its legal values, and what it does in one line."""
+
+    name: str
+    values: tuple[KnobValue, ...]
+    about: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """The knobs of one realisation and the points worth trying, the likeliest winner first (never empty)."""
+
+    knobs: tuple[Knob, ...]
+    points: tuple[Point, ...]
