@@ -1,9 +1,9 @@
 """The three kinds of going wrong.
 
-    Failure       a value: the candidate's fault (see facts.outcome)
-    TilewrightError
-     ├─ UserError      the user's: one clear line, exit 2
-     └─ HarnessError   ours: an exception, never scored, exit 3
+Failure       a value: the candidate's fault (see facts.outcome)
+TilewrightError
+ ├─ UserError      the user's: one clear line, exit 2
+ └─ HarnessError   ours: an exception, never scored, exit 3
 """
 
 

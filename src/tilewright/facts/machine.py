@@ -20,7 +20,9 @@ class Machine:
     processors: int  # multiprocessors, or threads used
     cache_bytes: int
     copy_bytes_per_s: float
-    matmul_flops_per_s: tuple[tuple[str, float], ...]  # by dtype; "f32" is plain fp32, "f32_split" fp32 from tensor cores
+    matmul_flops_per_s: tuple[
+        tuple[str, float], ...
+    ]  # by dtype; "f32" is plain fp32, "f32_split" fp32 from tensor cores
 
     @property
     def key(self) -> str:

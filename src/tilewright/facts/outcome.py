@@ -75,7 +75,9 @@ class Samples:
 class Timed:
     checked: Checked
     times_ns: tuple[tuple[str, Interval], ...]  # median and 95% interval by implementation name
-    ratios: tuple[tuple[str, Interval], ...]  # baseline time / our time, paired: "eager", "compile", "aa" (eager / eager)
+    ratios: tuple[
+        tuple[str, Interval], ...
+    ]  # baseline time / our time, paired: "eager", "compile", "aa" (eager / eager)
     samples: tuple[Samples, ...]
     floor_ns: float
     bytes_moved: int

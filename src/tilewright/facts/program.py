@@ -107,7 +107,8 @@ class Program:
     @property
     def traffic_bytes(self) -> int:
         """The fewest bytes through memory: every operand read once, every output written once."""
-        return sum(prod(v.shape) * DTYPE_BYTES[v.dtype] for v in (*self.operands, *self.outputs))
+        values: tuple[Operand | Output, ...] = (*self.operands, *self.outputs)
+        return sum(prod(v.shape) * DTYPE_BYTES[v.dtype] for v in values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,8 +208,11 @@ def validate(program: Program) -> None:
         defined[name] = dtype
 
     if sorted(set(program.reduced)) != list(program.reduced) or any(not 0 <= d < rank for d in program.reduced):
-        raise ValueError(f"reduced dimensions {program.reduced} are not sorted, distinct dimensions of {program.domain}")
-    for value in (*program.operands, *program.outputs):
+        raise ValueError(
+            f"reduced dimensions {program.reduced} are not sorted, distinct dimensions of {program.domain}"
+        )
+    values: tuple[Operand | Output, ...] = (*program.operands, *program.outputs)
+    for value in values:
         if len(value.shape) != rank or any(s not in (1, d) for s, d in zip(value.shape, program.domain, strict=True)):
             raise ValueError(f"{value.name!r}: shape {value.shape} does not align with the domain {program.domain}")
     for operand in program.operands:
@@ -220,7 +224,9 @@ def validate(program: Program) -> None:
                 raise ValueError(f"{arg!r} is used before it is defined")
         if isinstance(item, Statement):
             if POINTWISE.get(item.op) != len(item.args):
-                raise ValueError(f"{item.result!r}: {item.op!r} with {len(item.args)} arguments is no pointwise operation")
+                raise ValueError(
+                    f"{item.result!r}: {item.op!r} with {len(item.args)} arguments is no pointwise operation"
+                )
             define(item.result, item.dtype)
         else:
             if REDUCTIONS.get(item.op) != len(item.results) or not program.reduced:

@@ -31,8 +31,19 @@ class Matched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the user asked for: the journal's first record, written before anything is run."""
+
+    run: str
+    problem: Problem
+    strategy: str
+    seed: int
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """All that a strategy may know: written once, first, so that a replay needs nothing else."""
+    """All that a strategy may know: written once, before the first move, so that a replay needs nothing else."""
 
     run: str
     problem: Problem

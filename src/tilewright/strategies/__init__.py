@@ -1,0 +1,15 @@
+"""How to search: generators of moves. They do no I/O, read no clock, and learn of time through the events they receive."""
+
+from collections.abc import Callable, Generator
+from types import MappingProxyType
+
+from ..facts.move import Event, Move
+from ..facts.run import Brief
+from .catalog import catalog
+from .given import given
+
+Moves = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], None]
+
+STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType({"catalog": catalog})
+
+__all__ = ["Moves", "STRATEGIES", "given"]

@@ -1,0 +1,153 @@
+"""One run's journal in SQLite: WAL, append-only, one writer; killing the process loses at most the move in flight."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import sqlite3
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from ...facts import codec
+from ...facts.errors import UserError
+from ...facts.move import Event, Move, Outcome
+from ...facts.run import Brief, Request
+
+FORMAT = 1
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS text (digest TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS record (name TEXT PRIMARY KEY, digest TEXT NOT NULL REFERENCES text) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS event (
+    seq INTEGER PRIMARY KEY, move TEXT NOT NULL REFERENCES text, outcome TEXT NOT NULL REFERENCES text,
+    wall_s REAL NOT NULL, at_unix_s REAL NOT NULL);
+CREATE TRIGGER IF NOT EXISTS event_kept BEFORE DELETE ON event BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
+CREATE TRIGGER IF NOT EXISTS event_fixed BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
+"""
+
+
+class Ledger:
+    """The journal at `path`. Opening takes the run's lock (a file beside it) for writing; `readonly` takes none.
+
+    Raises UserError if the file is missing (readonly), no journal, of another format, or in use by another process."""
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        self.path = path
+        self._lock: IO[str] | None = None
+        if readonly and not path.is_file():
+            raise UserError(
+                f"{path.parent}: no run here (no {path.name}); start one with `tilewright optimize FILE --out DIR`"
+            )
+        if not readonly:
+            self._lock = _locked(path)
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._check_format()
+            self._db.executescript(_SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise UserError(f"{path}: cannot be read as a journal ({error}); choose another --out") from error
+
+    def _check_format(self) -> None:
+        (found,) = self._db.execute("PRAGMA user_version").fetchone()
+        if found not in (0, FORMAT):
+            raise UserError(
+                f"{self.path}: journal format {found}, this version writes {FORMAT}; use the version that made it"
+            )
+        if found == 0:
+            self._db.execute(f"PRAGMA user_version={FORMAT}")
+
+    def request(self) -> Request | None:
+        """The run's first record, None before it was written."""
+        request = self._record("request")
+        assert request is None or isinstance(request, Request)
+        return request
+
+    def brief(self) -> Brief | None:
+        """What the strategy may know, None before it was learnt."""
+        brief = self._record("brief")
+        assert brief is None or isinstance(brief, Brief)
+        return brief
+
+    def write(self, record: Request | Brief) -> None:
+        """Keep the run's request or brief; each can be written once."""
+        with self._transaction():
+            digest = self._keep(codec.dumps(record))
+            self._db.execute("INSERT INTO record VALUES (?, ?)", (type(record).__name__.lower(), digest))
+
+    def _record(self, name: str) -> object:
+        row = self._db.execute("SELECT body FROM record JOIN text USING (digest) WHERE name = ?", (name,)).fetchone()
+        return codec.loads(row[0]) if row else None
+
+    def events(self) -> tuple[Event, ...]:
+        rows = self._db.execute(
+            "SELECT seq, m.body, o.body, wall_s FROM event JOIN text m ON m.digest = move JOIN text o ON o.digest = outcome ORDER BY seq"
+        )
+        return tuple(
+            Event(seq=seq, move=codec.loads(move), outcome=codec.loads(outcome), wall_s=wall)
+            for seq, move, outcome, wall in rows
+        )
+
+    def append(self, move: Move, outcome: Outcome, *, wall_s: float) -> Event:
+        """Make the event durable before it is returned; what comes back equals what a replay will read."""
+        with self._transaction():
+            (seq,) = self._db.execute("SELECT coalesce(max(seq) + 1, 0) FROM event").fetchone()
+            texts = codec.dumps(move), codec.dumps(outcome)
+            self._db.execute(
+                "INSERT INTO event VALUES (?, ?, ?, ?, ?)",
+                (seq, self._keep(texts[0]), self._keep(texts[1]), wall_s, time.time()),
+            )
+        return Event(seq=seq, move=codec.loads(texts[0]), outcome=codec.loads(texts[1]), wall_s=wall_s)
+
+    def _keep(self, body: str) -> str:
+        digest = hashlib.sha256(body.encode()).hexdigest()
+        self._db.execute("INSERT OR IGNORE INTO text VALUES (?, ?)", (digest, body))
+        return digest
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._db)
+
+    def close(self) -> None:
+        self._db.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Transaction:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._db.execute("COMMIT")
+        elif self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+
+def _locked(path: Path) -> IO[str]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_suffix(".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        raise UserError(
+            f"{path.parent}: another process is working on this run; wait for it, or choose another --out"
+        ) from error
+    return lock

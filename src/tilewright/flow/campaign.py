@@ -1,0 +1,136 @@
+"""Many problems, one table: each runs in a process of its own, its result kept as a file, so that a crash stops nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..facts.errors import UserError
+from ..facts.problem import Target
+
+_SPARE_S = (
+    120.0  # what a task may take beyond its budget (start, baselines, judging) before it counts as hung, times two
+)
+
+Task = dict[str, Any]  # one object as `optimize --json` prints it: foreign bytes, read back from a child process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """Problems to optimise under one setting; `out` keeps a folder and a result file for each."""
+
+    files: tuple[Path, ...]
+    out: Path
+    target: Target
+    budget_s: float
+    seed: int
+    jobs: int
+    stamp: str  # what made the results (version and commit); results of another stamp are made anew
+
+
+def problem_files(where: str, only: frozenset[int] | None) -> tuple[Path, ...]:
+    """The problem files of a folder or of `kernelbench:PATH/levelN`, by their numbers where their names begin with one.
+
+    `only` keeps those whose name begins with one of the numbers. UserError if nothing is left."""
+    folder = Path(where.removeprefix("kernelbench:"))
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; give a folder of problem files, or kernelbench:PATH/levelN")
+    files = sorted((f for f in folder.glob("*.py") if not f.name.startswith("_")), key=lambda f: (_number(f), f.name))
+    chosen = tuple(f for f in files if only is None or _number(f) in only)
+    if not chosen:
+        raise UserError(f"{folder}: no problem file{' with such a number (--only)' if files else ''} there")
+    return chosen
+
+
+def _number(path: Path) -> int:
+    found = re.match(r"\d+", path.name)
+    return int(found[0]) if found else 0
+
+
+def run_campaign(campaign: Campaign, *, seen: Callable[[Task], None]) -> tuple[Task, ...]:
+    """Optimise every problem; tasks with a result of the same stamp are not run again. In the order of `files`."""
+    campaign.out.mkdir(parents=True, exist_ok=True)
+
+    def one(file: Path) -> Task:
+        task = _kept(campaign, file)
+        if task is None:
+            task = _run(campaign, file) | {"stamp": campaign.stamp, "file": file.name}
+            _keep(campaign.out / f"{file.stem}.json", task)
+        seen(task)
+        return task
+
+    with ThreadPoolExecutor(max_workers=campaign.jobs) as pool:
+        return tuple(pool.map(one, campaign.files))
+
+
+def _kept(campaign: Campaign, file: Path) -> Task | None:
+    try:
+        task: Task = json.loads((campaign.out / f"{file.stem}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return task if task.get("stamp") == campaign.stamp else None
+
+
+def _keep(path: Path, task: Task) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(task, indent=1))
+    part.replace(path)
+
+
+def _run(campaign: Campaign, file: Path) -> Task:
+    out = campaign.out / file.stem
+    tail = ["--json"]
+    if (out / "run.db").exists() and (out / ".stamp").exists() and (out / ".stamp").read_text() == campaign.stamp:
+        command = ["resume", str(out), *tail]
+    else:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        (out / ".stamp").write_text(campaign.stamp)
+        settings = ["--target", campaign.target, "--budget", f"{campaign.budget_s:g}s", "--seed", str(campaign.seed)]
+        command = ["optimize", str(file), "--out", str(out), *settings, *tail]
+    return _child([sys.executable, "-m", "tilewright", *command], file, limit_s=2 * (campaign.budget_s + _SPARE_S))
+
+
+def _child(command: Sequence[str], file: Path, *, limit_s: float) -> Task:
+    """Run one task as a process group of its own; whatever becomes of it, a task comes back."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return _failed(file, "hung", f"no result after {limit_s:.0f} s")
+    except BaseException:
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate()
+        raise
+    try:
+        task = json.loads(stdout)
+    except ValueError:
+        task = None
+    if isinstance(task, dict):
+        return task
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    return _failed(file, "crashed", f"exit {process.returncode}: {lines[-1][-300:] if lines else 'no output'}")
+
+
+def _failed(file: Path, reason: str, summary: str) -> Task:
+    verdict = {"accepted": False, "stage": "run", "reason": reason, "summary": summary}
+    return {"problem": file.stem, "status": "failed", "verdict": verdict, "ratio": {}, "times_ns": {}}

@@ -1,0 +1,85 @@
+"""Carry out a strategy's moves, and make each outcome durable before the next: resume and replay are this one loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+
+from ..edges.ledger import Ledger
+from ..facts.errors import HarnessError
+from ..facts.move import Event, Move, Outcome, Stop
+
+Strategy = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], None]
+Perform = Callable[[Move], Outcome]
+
+
+class JournalMismatch(HarnessError):
+    """The journal's moves are not those that this code makes."""
+
+
+def drive(
+    strategy: Strategy,
+    *,
+    ledger: Ledger,
+    perform: Perform,
+    watch: Callable[[Event], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> Stop:
+    """Run a strategy to its `Stop`, replaying what the journal already holds; returns that Stop.
+
+    `perform` is called only for moves that the journal does not hold; `watch` sees every event, replayed or new.
+    Raises JournalMismatch where a recorded move differs from the strategy's, and HarnessError if it ends without Stop.
+    """
+    recorded = list(ledger.events())
+    position = 0
+
+    def make(move: Move) -> Event:
+        nonlocal position
+        if position < len(recorded):
+            event = _replayed(recorded[position], move)
+        else:
+            start = clock()
+            outcome = None if isinstance(move, Stop) else perform(move)
+            event = ledger.append(move, outcome, wall_s=clock() - start)
+        position += 1
+        watch(event)
+        return event
+
+    try:
+        step = next(strategy)
+        while True:
+            if isinstance(step, Stop):
+                make(step)
+                return step
+            step = strategy.send(tuple(make(m) for m in step) if isinstance(step, tuple) else make(step))
+    except StopIteration:
+        raise HarnessError("the strategy ended without a Stop move") from None
+    finally:
+        strategy.close()
+
+
+def _replayed(event: Event, move: Move) -> Event:
+    if event.move == move:
+        return event
+    kinds = type(event.move).__name__, type(move).__name__
+    detail = (
+        f"a {kinds[0]} was recorded where this code makes a {kinds[1]}"
+        if kinds[0] != kinds[1]
+        else _difference(event.move, move)
+    )
+    raise JournalMismatch(
+        f"event {event.seq} of the journal does not fit: {detail}; resume with the version that wrote it, or start a new run"
+    )
+
+
+def _difference(recorded: Move, made: Move) -> str:
+    for name in recorded.__dataclass_fields__:
+        old, new = getattr(recorded, name), getattr(made, name)
+        if old != new:
+            return f"{type(made).__name__}.{name} was {_short(old)}, this code makes {_short(new)}"
+    return "they differ"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."

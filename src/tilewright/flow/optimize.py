@@ -1,0 +1,276 @@
+"""One run: open the journal, learn what a strategy may know, drive it to its end, hand over candidate and report."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..edges.gpu.machine import machine as measured_machine
+from ..edges.ledger import Ledger
+from ..edges.toolchain import versions
+from ..facts.candidate import Candidate
+from ..facts.errors import UserError
+from ..facts.machine import Machine
+from ..facts.move import Event, Move, Outcome, Stop, Try, Tune
+from ..facts.outcome import Failure, Timed, Tuned
+from ..facts.pattern import Choice, Pattern, Recipe
+from ..facts.problem import Problem, Target
+from ..facts.run import Brief, CaseFacts, Matched, Request
+from ..stages.patterns import match
+from ..stages.propose.compose import compose
+from ..stages.propose.targets import renderer
+from ..stages.tune import memory
+from ..strategies import STRATEGIES, given
+from .drive import Strategy, drive
+from .evaluate import Judge
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where a run keeps its things: `out` its own folder, `cache` what is shared between runs on this machine."""
+
+    out: Path
+    cache: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.out / "run.db"
+
+    @property
+    def candidate(self) -> Path:
+        return self.out / "candidate"
+
+    @property
+    def winners(self) -> Path:
+        return self.cache / "winners.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    brief: Brief
+    events: tuple[Event, ...]
+    stop: Stop
+    candidate: Candidate
+    candidate_dir: Path | None  # None: a given candidate, which lies where it lay
+
+
+def optimize(problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say) -> Finished:
+    """A new run in `places.out`; raises UserError if that folder already holds a run, or for a fault of the problem's."""
+    request = Request(run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s)
+    with _new_journal(request, places) as ledger:
+        return _carry_on(request, ledger=ledger, places=places, say=say)
+
+
+def judge_given(problem: Problem, candidate: Candidate, *, places: Places, seed: int, say: Say) -> Finished:
+    """Judge one candidate, as a run of its own with nothing to search; `Finished.stop.best` is None if it was refused."""
+    request = Request(run=uuid.uuid4().hex[:12], problem=problem, strategy="given", seed=seed, budget_s=0.0)
+    with _new_journal(request, places) as ledger, _Bench(problem, places=places, seed=seed, say=say) as bench:
+        brief = bench.brief(request)
+        ledger.write(brief)
+        stop = _driven(brief, given(candidate), ledger=ledger, bench=bench)
+        return Finished(brief=brief, events=ledger.events(), stop=stop, candidate=candidate, candidate_dir=None)
+
+
+def _new_journal(request: Request, places: Places) -> Ledger:
+    if places.journal.exists():
+        raise UserError(
+            f"{places.out}: holds {_described(places)}; continue it with `tilewright resume {places.out}`, or choose another --out"
+        )
+    ledger = Ledger(places.journal)
+    ledger.write(request)
+    return ledger
+
+
+def resume(*, places: Places, say: Say) -> Finished:
+    """Continue the run in `places.out` from its journal; a finished run is handed over again without any work."""
+    if not places.journal.exists():
+        raise UserError(
+            f"{places.out}: no run here (no run.db); start one with `tilewright optimize FILE --out {places.out}`"
+        )
+    with Ledger(places.journal) as ledger:
+        request = ledger.request()
+        if request is None:
+            raise UserError(
+                f"{places.out}: the run was stopped before its first record; remove the folder and start again"
+            )
+        return _carry_on(request, ledger=ledger, places=places, say=say)
+
+
+def _described(places: Places) -> str:
+    with Ledger(places.journal, readonly=True) as old:
+        request = old.request()
+    return f"run {request.run} of problem {request.problem.name!r}" if request else "a run that never began"
+
+
+def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say) -> Finished:
+    brief = ledger.brief()
+    machine = brief.machine if brief else None
+    with _Bench(request.problem, places=places, seed=request.seed, say=say, machine=machine) as bench:
+        if brief is None:
+            brief = bench.brief(request)
+            ledger.write(brief)
+        return _finish(brief, ledger=ledger, bench=bench, places=places)
+
+
+def _finish(brief: Brief, *, ledger: Ledger, bench: _Bench, places: Places) -> Finished:
+    stop = _driven(brief, STRATEGIES[brief.strategy](brief), ledger=ledger, bench=bench)
+    events = ledger.events()
+    _remember(brief, events, stop, places.winners)
+    candidate = stop.best if isinstance(stop.best, Candidate) else composed(brief, stop.best or ())
+    write_candidate(candidate, places.candidate)
+    return Finished(brief=brief, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)
+
+
+def _driven(brief: Brief, strategy: Strategy, *, ledger: Ledger, bench: _Bench) -> Stop:
+    return drive(
+        strategy,
+        ledger=ledger,
+        perform=lambda move: bench.perform(brief, move),
+        watch=lambda event: bench.say(_line(event)),
+    )
+
+
+class _Bench:
+    """The workbench of a run: the machine and the judge, each opened when a move first needs it."""
+
+    def __init__(
+        self, problem: Problem, *, places: Places, seed: int, say: Say, machine: Machine | None = None
+    ) -> None:
+        self.problem = problem
+        self.places = places
+        self.seed = seed
+        self.say = say
+        self._machine = machine
+        self._judge: Judge | None = None
+        self._cases: tuple[CaseFacts, ...] = ()
+
+    def __enter__(self) -> _Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._judge is not None:
+            self._judge.close()
+
+    @property
+    def machine(self) -> Machine:
+        if self._machine is None:
+            self.say("machine: measuring bandwidth and matrix rates (once)")
+            self._machine = measured_machine(self.problem.target, cache_dir=self.places.cache)
+        return self._machine
+
+    @property
+    def judge(self) -> Judge:
+        if self._judge is None:
+            work = self.places.out / "work"
+            work.mkdir(parents=True, exist_ok=True)
+            self._judge = Judge(self.problem, machine=self.machine, seed=self.seed, workdir=work, say=self.say)
+            self._cases = self._judge.open()
+        return self._judge
+
+    def brief(self, request: Request) -> Brief:
+        self.judge  # noqa: B018  opens it: the cases' facts come from running the reference once
+        matched = found_patterns(self._cases, self.problem.target)
+        return Brief(
+            run=request.run,
+            problem=request.problem,
+            machine=self.machine,
+            strategy=request.strategy,
+            seed=request.seed,
+            budget_s=request.budget_s,
+            cases=self._cases,
+            matched=matched,
+            remembered=_recalled(matched, self.places.winners, self.machine.key),
+            versions=versions(),
+        )
+
+    def perform(self, brief: Brief, move: Move) -> Outcome:
+        match move:
+            case Try(what=Candidate() as candidate):
+                return self.judge.evaluate(candidate)
+            case Try(what=recipe):
+                return self.judge.evaluate(composed(brief, recipe))
+            case Tune():
+                return self.judge.tune(composed(brief, move.recipe), move.pattern, move.points)
+        raise UserError(
+            f"strategy {brief.strategy!r} made a {type(move).__name__} move, which needs a model or a profiler here"
+        )
+
+
+def found_patterns(cases: tuple[CaseFacts, ...], target: Target) -> tuple[Matched, ...]:
+    """The patterns of every case, numbered through; a case that could not be traced has none."""
+    make = renderer(target)
+    found: list[Matched] = []
+    for index, case in enumerate(cases):
+        if case.graph is None:
+            found.append(Matched(case=index, patterns=(), unmatched=(case.trace_failure,)))
+            continue
+        first = sum(len(m.patterns) for m in found)
+        found.append(match(case.graph, case=index, first_id=first, unsupported=make.unsupported, space=make.space))
+    return tuple(found)
+
+
+def composed(brief: Brief, recipe: Recipe) -> Candidate:
+    return compose(brief.problem.source, brief.cases, brief.matched, recipe, target=brief.problem.target)
+
+
+def write_candidate(candidate: Candidate, folder: Path) -> None:
+    """Replace `folder` by the candidate's files; on a failure half-way the old folder is still there."""
+    new = folder.with_name(folder.name + ".new")
+    shutil.rmtree(new, ignore_errors=True)
+    for file in candidate.files:
+        path = new / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.text, encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    new.rename(folder)
+
+
+def _patterns(brief_matched: tuple[Matched, ...]) -> dict[str, Pattern]:
+    return {p.id: p for m in brief_matched for p in m.patterns}
+
+
+def _recalled(matched: tuple[Matched, ...], winners: Path, machine_key: str) -> Recipe:
+    found = []
+    for pattern in _patterns(matched).values():
+        point = memory.recall(winners, machine_key, pattern.shape_class)
+        if point is not None and point in pattern.space.points:
+            found.append(Choice(pattern=pattern.id, point=point))
+    return tuple(found)
+
+
+def _remember(brief: Brief, events: tuple[Event, ...], stop: Stop, winners: Path) -> None:
+    """Keep tuned points of the accepted recipe for later runs on this machine."""
+    if not isinstance(stop.best, tuple):
+        return
+    patterns = _patterns(brief.matched)
+    chosen = {c.pattern: c.point for c in stop.best}
+    for event in events:
+        if not (isinstance(event.move, Tune) and isinstance(event.outcome, Tuned) and event.move.pattern in chosen):
+            continue
+        for measured in event.outcome.points:
+            if measured.point == chosen[event.move.pattern] and measured.time_ns is not None:
+                pattern = patterns[event.move.pattern]
+                memory.remember(winners, brief.machine.key, pattern.shape_class, measured.point, measured.time_ns.mid)
+
+
+def _line(event: Event) -> str:
+    """One line of progress for an event."""
+    match event.move, event.outcome:
+        case Stop() as stop, _:
+            return f"done: {stop.why}"
+        case Tune() as tune, Tuned() as tuned:
+            times = [p.time_ns.mid for p in tuned.points if p.time_ns is not None]
+            best = f"best {min(times) / 1e3:.1f} us" if times else "none ran"
+            return f"tune {tune.pattern}: {len(tuned.points)} points, {best} ({event.wall_s:.1f} s)"
+        case Try() as move, Timed() as timed:
+            ratio = timed.ratio("eager")
+            speed = f"{ratio.mid:.2f}x of eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"
+            return f"judged ({move.why}): accepted, {speed} ({event.wall_s:.1f} s)"
+        case move, Failure() as failure:
+            return f"{type(move).__name__.lower()}: refused at {failure.stage}: {failure.reason}: {failure.summary}"
+    return f"{type(event.move).__name__} ({event.wall_s:.1f} s)"

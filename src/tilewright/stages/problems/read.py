@@ -1,0 +1,125 @@
+"""Read a problem file (KernelBench's convention, or ours with CASES) by its syntax tree alone; nothing of it is run here."""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ...facts.errors import UserError
+from ...facts.problem import Precision, Problem, Target
+
+_REQUIRED = ("Model", "get_inputs", "get_init_inputs")
+_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingProxyType({
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv, ast.Pow: operator.pow, ast.LShift: operator.lshift,
+})  # fmt: skip
+
+
+def read_problem(path: Path, *, target: Target, precision: Precision = "reference") -> Problem:
+    """The Problem in the file at `path` for a target; `CPU_CASES` stands before `CASES` on the CPU where a file has both.
+
+    Raises UserError (one line: the file, what is wrong, what to do) if it can't be read, is not Python, lacks a
+    required name, or its CASES are not a literal list of dicts."""
+    source = _text(path)
+    try:
+        tree = ast.parse(source, filename=str(path))
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise UserError(f"{path}: not Python{line}: {getattr(error, 'msg', error)}") from error
+    names = _top_level_names(tree)
+    for name in _REQUIRED:
+        if name not in names:
+            raise UserError(f"{path}: no `{name}`; a problem file defines Model, get_inputs and get_init_inputs")
+    return Problem(
+        name=path.stem,
+        path=str(path.resolve()),
+        source=source,
+        target=target,
+        cases=_cases(tree, path, target),
+        precision=precision,
+    )
+
+
+def _text(path: Path) -> str:
+    if path.is_dir():
+        raise UserError(f"{path}: is a folder; give one problem file, or use `tilewright bench {path}`")
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not Python (not UTF-8 text)") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _top_level_names(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {a.asname or a.name for a in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
+
+
+def _cases(tree: ast.Module, path: Path, target: Target) -> tuple[str, ...]:
+    constants: dict[str, Any] = {}
+    found: dict[str, Any] = {}
+    for node in tree.body:
+        target_node, value = None, None
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target_node, value = node.targets[0], node.value
+        elif isinstance(node, ast.AnnAssign):
+            target_node, value = node.target, node.value
+        if not isinstance(target_node, ast.Name) or value is None:
+            continue
+        try:
+            constants[target_node.id] = _constant(value, constants)
+        except (ValueError, ArithmeticError, TypeError) as error:
+            if target_node.id in ("CASES", "CPU_CASES"):
+                raise UserError(
+                    f"{path}, line {node.lineno}: {target_node.id} must be a list of dicts made of literals and constants ({error})"
+                ) from error
+            continue
+        if target_node.id in ("CASES", "CPU_CASES"):
+            found[target_node.id] = constants[target_node.id]
+    name = "CPU_CASES" if target == "cpu" and "CPU_CASES" in found else "CASES"
+    cases = found.get(name, [{}])
+    if not isinstance(cases, list | tuple) or not cases or not all(isinstance(c, dict) for c in cases):
+        raise UserError(
+            f"{path}: {name} must be a non-empty list of dicts (keyword arguments of get_inputs and get_init_inputs)"
+        )
+    try:
+        return tuple(json.dumps(c, sort_keys=True) for c in cases)
+    except TypeError as error:
+        raise UserError(f"{path}: {name} holds a value that JSON can't: {error}") from error
+
+
+def _constant(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of an expression made of literals, earlier constants, arithmetic and `dict(...)`; else ValueError."""
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name() if node.id in names:
+            return names[node.id]
+        case ast.Tuple() | ast.List():
+            return [_constant(e, names) for e in node.elts]
+        case ast.Dict() if all(k is not None for k in node.keys):
+            return {_constant(k, names): _constant(v, names) for k, v in zip(node.keys, node.values, strict=True) if k}
+        case ast.Call(func=ast.Name(id="dict"), args=[]) if all(k.arg for k in node.keywords):
+            return {str(k.arg): _constant(k.value, names) for k in node.keywords}
+        case ast.UnaryOp(op=ast.USub()):
+            return -_constant(node.operand, names)
+        case ast.BinOp() if type(node.op) in _OPERATORS:
+            return _OPERATORS[type(node.op)](_constant(node.left, names), _constant(node.right, names))
+    raise ValueError(f"{ast.unparse(node)[:60]!r} is not constant")

@@ -1,0 +1,158 @@
+"""The `catalog` strategy: realise every matched pattern with a skeleton, tune it, judge, keep what wins beyond noise."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+from ..facts.move import Event, Move, Stop, Try, Tune
+from ..facts.outcome import Interval, Timed, Tuned
+from ..facts.pattern import Choice, Pattern, Recipe
+from ..facts.run import Brief
+from ..facts.space import Point
+
+T = TypeVar("T")
+Steps = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], T]
+
+MAX_LEFT_OUT = 6  # patterns whose share is measured by leaving each out; a Try each
+
+
+def catalog(brief: Brief) -> Steps[None]:
+    """Moves: `Tune` for each pattern of the main case that has a choice and no remembered winner, then `Try` them all,
+    bisect if the judge refuses, then leave each out in turn; `Stop` names the best accepted recipe that clears 1."""
+    patterns = tuple(p for matched in brief.matched for p in matched.patterns)
+    if not patterns:
+        yield Stop(best=None, why=_nothing_matched(brief))
+        return
+    search = _Search(brief, patterns)
+    points = yield from search.tuned()
+    recipe = tuple(Choice(pattern=p.id, point=points[p.id]) for p in patterns)
+    accepted = yield from search.accepted(recipe)
+    if accepted is None:
+        yield Stop(best=None, why="the judge accepted none of the realisations")
+        return
+    best, timed = yield from search.pruned(*accepted)
+    ratio = timed.ratio("eager")
+    if ratio is None or ratio.low <= 1.0:
+        yield Stop(best=None, why="the fused module is not faster than eager beyond noise")
+        return
+    yield Stop(best=best, why=f"{ratio.mid:.2f}x of eager [{ratio.low:.2f}, {ratio.high:.2f}]")
+
+
+class _Search:
+    def __init__(self, brief: Brief, patterns: tuple[Pattern, ...]) -> None:
+        self.brief = brief
+        self.patterns = patterns
+        self.main = brief.matched[0].patterns
+        self.spent_s = 0.0
+
+    def _move(self, move: Move) -> Steps[Event]:
+        event = yield move
+        assert isinstance(event, Event)
+        self.spent_s += event.wall_s
+        return event
+
+    def _has_time(self, share: float) -> bool:
+        return self.spent_s < share * self.brief.budget_s
+
+    def tuned(self) -> Steps[dict[str, Point]]:
+        """The point for each pattern: remembered, measured, or the space's first; the largest traffic is tuned first."""
+        points = {p.id: p.space.points[0] for p in self.patterns}
+        remembered = {c.pattern: c.point for c in self.brief.remembered}
+        points |= {id: point for id, point in remembered.items() if id in points}
+        for pattern in sorted(self.main, key=lambda p: -p.program.traffic_bytes):
+            tries = pattern.space.points
+            if pattern.id in remembered or len(tries) < 2 or not self._has_time(0.5):
+                continue
+            recipe = tuple(Choice(pattern=id, point=point) for id, point in points.items())
+            event = yield from self._move(Tune(recipe=recipe, pattern=pattern.id, points=tries))
+            if isinstance(event.outcome, Tuned):
+                points[pattern.id] = _winner(event.outcome) or points[pattern.id]
+        for pattern in self.patterns:
+            points[pattern.id] = _inherited(pattern, self.main, points) or points[pattern.id]
+        return points
+
+    def accepted(self, recipe: Recipe) -> Steps[tuple[Recipe, Timed] | None]:
+        """The recipe if the judge takes it; else the largest part of it that it takes, found by halving."""
+        event = yield from self._move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused"))
+        if isinstance(event.outcome, Timed):
+            return recipe, event.outcome
+        groups = self._groups(recipe)
+        if len(groups) < 2:
+            return None
+        good: list[tuple[Recipe, Timed]] = []
+        for part in _halves(groups):
+            if self._has_time(0.9):
+                found = yield from self.accepted(part)
+                good += [found] if found else []
+        if len(good) < 2:
+            return good[0] if good else None
+        whole = tuple(c for part, _ in good for c in part)
+        event = yield from self._move(Try(what=whole, why="the accepted parts together"))
+        return (whole, event.outcome) if isinstance(event.outcome, Timed) else max(good, key=_gain)
+
+    def pruned(self, best: Recipe, timed: Timed) -> Steps[tuple[Recipe, Timed]]:
+        """Leave out each group in turn; what is faster without a group beyond noise goes on without it."""
+        groups = self._groups(best)
+        if not 2 <= len(groups) <= MAX_LEFT_OUT:
+            return best, timed
+        for group in groups:
+            if not self._has_time(0.9):
+                break
+            without = tuple(c for c in best if c not in group)
+            if not without:
+                break
+            event = yield from self._move(Try(what=without, why=f"without {group[0].pattern}: what is its share?"))
+            if isinstance(event.outcome, Timed) and _faster(event.outcome, timed):
+                best, timed = without, event.outcome
+        return best, timed
+
+    def _groups(self, recipe: Recipe) -> list[Recipe]:
+        """Choices that stand for the same pattern in different cases, together; they are kept or dropped as one."""
+        titles = {p.id: (p.title, p.kind) for p in self.patterns}
+        groups: dict[tuple[str, str, int], list[Choice]] = {}
+        for matched in self.brief.matched:
+            seen: dict[tuple[str, str], int] = {}
+            for pattern in matched.patterns:
+                key = titles[pattern.id]
+                seen[key] = seen.get(key, 0) + 1
+                chosen = [c for c in recipe if c.pattern == pattern.id]
+                groups.setdefault((*key, seen[key]), []).extend(chosen)
+        return [tuple(g) for g in groups.values() if g]
+
+
+def _halves(groups: Sequence[Recipe]) -> tuple[Recipe, Recipe]:
+    middle = len(groups) // 2
+    return tuple(c for g in groups[:middle] for c in g), tuple(c for g in groups[middle:] for c in g)
+
+
+def _winner(tuned: Tuned) -> Point | None:
+    timed = [(p.time_ns.mid, i, p.point) for i, p in enumerate(tuned.points) if p.time_ns is not None]
+    return min(timed)[2] if timed else None
+
+
+def _inherited(pattern: Pattern, main: Sequence[Pattern], points: dict[str, Point]) -> Point | None:
+    """For a pattern of another case: the point of its twin in the main case, where its own space holds it."""
+    for twin in main:
+        if twin.id != pattern.id and (twin.title, twin.kind) == (pattern.title, pattern.kind):
+            return points[twin.id] if points[twin.id] in pattern.space.points else None
+    return None
+
+
+def _gain(found: tuple[Recipe, Timed]) -> float:
+    ratio = found[1].ratio("eager")
+    return ratio.mid if ratio else 0.0
+
+
+def _faster(one: Timed, other: Timed) -> bool:
+    """Beyond noise: the interval of `one`'s ratio against eager lies above the other's."""
+    a, b = one.ratio("eager"), other.ratio("eager")
+    return isinstance(a, Interval) and isinstance(b, Interval) and a.low > b.high
+
+
+def _nothing_matched(brief: Brief) -> str:
+    failures = [c.trace_failure for c in brief.cases if c.trace_failure]
+    if failures:
+        return f"the module could not be traced: {failures[0]}"
+    left = [line for m in brief.matched for line in m.unmatched]
+    return "no pattern matched" + (f": {'; '.join(left[:5])}" if left else "")
