@@ -1,0 +1,232 @@
+"""What this machine is and how fast: measured in child processes, kept as JSON per device and versions."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tilewright.facts import codec
+from tilewright.facts.errors import HarnessError, UserError
+from tilewright.facts.machine import Machine
+from tilewright.facts.problem import Target
+
+_HERE = Path(__file__).parent
+_FORMAT = 1  # raise it when what is measured, or how, changes: kept files of other formats are measured anew
+_LOOK_TIMEOUT_S, _PROBE_TIMEOUT_S = 60.0, 240.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A CUDA device as its driver shows it."""
+
+    name: str
+    capability: tuple[int, int]
+    memory_bytes: int
+    multiprocessors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """The CUDA devices that this process would see (`CUDA_VISIBLE_DEVICES` counts), or why it sees none."""
+
+    devices: tuple[Device, ...]
+    driver: str
+    problem: str  # empty where CUDA work can run
+
+
+def look() -> Sight:
+    """Ask the CUDA driver in a child process (about 50 ms without a GPU, a second with one); torch is not imported."""
+    found = _child("look.py", (), timeout_s=_LOOK_TIMEOUT_S)
+    devices = tuple(
+        Device(
+            name=d["name"],
+            capability=(d["capability"][0], d["capability"][1]),
+            memory_bytes=d["memory_bytes"],
+            multiprocessors=d["multiprocessors"],
+        )
+        for d in found["devices"]
+    )
+    problem = found["problem"]
+    if devices and not _torch_build()[1]:
+        problem = f"torch {_torch_build()[0]} is a build without CUDA"
+    return Sight(devices=devices, driver=found["driver"], problem=problem)
+
+
+def default_target() -> Target:
+    """The target to use unless told: "cuda" where a device, its driver and a CUDA build of torch are present, else "cpu"."""
+    return "cpu" if look().problem else "cuda"
+
+
+def machine(target: Target, *, cache_dir: Path, fresh: bool = False) -> Machine:
+    """The machine with its rates, from `cache_dir` where this device, driver and versions were measured before.
+
+    A kept file that can't be read is measured anew. Raises UserError where CUDA is asked for and absent, or where
+    `cache_dir` can't be written; HarnessError where the measurement itself fails."""
+    identity = _identity(target)
+    digest = hashlib.sha256(codec.dumps(identity).encode()).hexdigest()[:12]
+    path = cache_dir / f"machine-{target}-{digest}.json"
+    if not fresh and (kept := _kept(path)) is not None:
+        return kept
+    measured = _measure(identity)
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(json.dumps({"format": _FORMAT, "machine": codec.to_plain(measured)}, indent=1))
+        partial.replace(path)
+    except OSError as error:
+        raise UserError(
+            f"can't keep the measured rates in {cache_dir}: {error}; give a folder that can be written"
+        ) from None
+    return measured
+
+
+def measure(target: Target) -> Machine:
+    """Measure this machine now, in a child process: seconds. Errors as for `machine`."""
+    return _measure(_identity(target))
+
+
+def threads() -> int:
+    """Threads that CPU work uses: OMP_NUM_THREADS where it is set, at most the processors that this process may use."""
+    allowed = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):  # the cgroup's quota, where there is one
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        allowed = min(allowed, max(1, round(int(quota) / int(period))))
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    return min(allowed, int(asked)) if asked.isdigit() and int(asked) > 0 else allowed
+
+
+def last_level_cache_bytes() -> int:
+    """Bytes of last-level cache that this process's processors reach: sysfs, else the C library's word, else 32 MiB."""
+    domains: dict[tuple[int, str], int] = {}
+    for cpu in os.sched_getaffinity(0):
+        for index in Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+            with suppress(OSError, ValueError):
+                level = int((index / "level").read_text())
+                size = int((index / "size").read_text().strip().removesuffix("K")) * 1024
+                domains[level, (index / "shared_cpu_list").read_text()] = size
+    if domains:
+        last = max(level for level, _ in domains)
+        return sum(size for (level, _), size in domains.items() if level == last)
+    names = ("SC_LEVEL4_CACHE_SIZE", "SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
+    known = (os.sysconf(n) for n in names if n in os.sysconf_names)
+    return next((size for size in known if size > 0), 32 << 20)
+
+
+def _identity(target: Target) -> Machine:
+    """The machine with no rate known: all that can change a measurement, without importing torch."""
+    torch_version, _ = _torch_build()
+    blank = Machine(
+        target=target, device="", driver="", torch=torch_version, dsl="", processors=0, cache_bytes=0,
+        copy_bytes_per_s=0.0, matmul_flops_per_s=(),
+    )  # fmt: skip
+    if target == "cpu":
+        name = f"{_cpu_name()}, {threads()} threads"
+        return replace(
+            blank,
+            device=name,
+            driver=f"{platform.system()} {platform.release().partition('-')[0]}",
+            dsl=_compiler(),
+            processors=threads(),
+        )
+    sight = look()
+    if sight.problem:
+        raise UserError(f"target cuda: {sight.problem}; choose --target cpu, or run where torch sees an NVIDIA GPU")
+    first = sight.devices[0]
+    return replace(blank, device=first.name, driver=sight.driver, dsl=_dsl_version(), processors=first.multiprocessors)
+
+
+def _measure(identity: Machine) -> Machine:
+    cpu = identity.target == "cpu"
+    arguments = ("cpu", str(identity.processors), str(last_level_cache_bytes())) if cpu else ("cuda",)
+    environment = {"OMP_NUM_THREADS": str(identity.processors)} if cpu else {}
+    found = _child("probe.py", arguments, timeout_s=_PROBE_TIMEOUT_S, environment=environment)
+    rates = tuple((name, rate) for name, rate in sorted(found["matmul"].items()) if rate > 0)
+    if not rates or not found["streams"]:
+        raise HarnessError(f"the {identity.target} probe measured nothing: {found}")
+    return replace(
+        identity,
+        processors=found["processors"],
+        cache_bytes=found["cache_bytes"],
+        copy_bytes_per_s=max(found["streams"].values()),
+        matmul_flops_per_s=rates,
+    )
+
+
+def _kept(path: Path) -> Machine | None:
+    """What was measured before, or None where there is nothing that this version can read."""
+    try:
+        tree = json.loads(path.read_text())
+        kept = codec.from_plain(tree["machine"]) if tree["format"] == _FORMAT else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return kept if isinstance(kept, Machine) and kept.copy_bytes_per_s > 0 else None
+
+
+def _child(
+    script: str, arguments: tuple[str, ...], *, timeout_s: float, environment: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Run a script beside this file with this interpreter; its last line of output, parsed."""
+    command = [sys.executable, "-P", str(_HERE / script), *arguments]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, env=os.environ | (environment or {})
+        )
+        if done.returncode == 0:
+            return dict(json.loads(done.stdout.splitlines()[-1]))
+    except subprocess.TimeoutExpired:
+        raise HarnessError(f"{script}: no answer within {timeout_s:.0f} s") from None
+    except (ValueError, IndexError):
+        raise HarnessError(f"{script}: not a JSON line: {done.stdout[-500:]!r}") from None
+    raise HarnessError(
+        f"{script} {' '.join(arguments)} ended with code {done.returncode}: {done.stderr[-1500:].strip()}"
+    )
+
+
+@functools.cache
+def _torch_build() -> tuple[str, str]:
+    """torch's version and the CUDA version that it was built for (empty: none), read from its files."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        raise UserError("torch is not installed for this Python; install it: pip install torch")
+    text = (Path(spec.origin).parent / "version.py").read_text()
+    version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
+    cuda = re.search(r"^cuda\b.*= '([^']+)'", text, re.MULTILINE)
+    return (version[1] if version else importlib.metadata.version("torch"), cuda[1] if cuda else "")
+
+
+def _dsl_version() -> str:
+    try:
+        return importlib.metadata.version("nvidia-cutlass-dsl")
+    except importlib.metadata.PackageNotFoundError:
+        return "absent" if importlib.util.find_spec("cutlass") is None else "unknown"
+
+
+@functools.cache
+def _compiler() -> str:
+    """The C++ compiler of the CPU target, with its version: it decides as much as the driver does on a GPU."""
+    name = os.environ.get("CXX", "g++")
+    try:
+        done = subprocess.run([*name.split(), "-dumpfullversion"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return f"{name} absent"
+    return f"{name} {done.stdout.strip()}"
+
+
+def _cpu_name() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()

@@ -1,0 +1,138 @@
+"""The machine's measurement: looked at in children, kept per device and versions, measured anew where a file is bad."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilewright.edges.gpu import machine as machines
+from tilewright.facts import codec
+from tilewright.facts.errors import HarnessError, UserError
+from tilewright.facts.machine import Machine
+
+RATES = {
+    "processors": 2,
+    "cache_bytes": 1 << 20,
+    "streams": {"copy": 40e9, "sum": 50e9, "add": 70e9},
+    "matmul": {"f32": 2e11, "f64": 1e11, "bf16": 0.0},
+}
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Answers of the scripts, told instead of measured; the list holds what was run."""
+    ran: list[tuple[str, ...]] = []
+
+    def child(script: str, arguments: tuple[str, ...], **_: Any) -> dict[str, Any]:
+        ran.append((script, *arguments))
+        if script == "look.py":
+            return {"devices": [], "driver": "", "problem": "no NVIDIA driver (libcuda.so.1) found"}
+        return RATES
+
+    monkeypatch.setattr(machines, "_child", child)
+    return ran
+
+
+def test_a_second_call_reads_what_the_first_kept(tmp_path: Path, children: list[tuple[str, ...]]) -> None:
+    first = machines.machine("cpu", cache_dir=tmp_path / "new")
+    assert machines.machine("cpu", cache_dir=tmp_path / "new") == first
+    assert [c[0] for c in children] == ["probe.py"]
+    assert [p.suffix for p in (tmp_path / "new").iterdir()] == [".json"], "no partial file is left"
+
+
+def test_the_cpu_ceiling_is_the_best_stream_and_refused_dtypes_are_left_out(
+    tmp_path: Path, children: list[tuple[str, ...]]
+) -> None:
+    found = machines.machine("cpu", cache_dir=tmp_path)
+    assert found.copy_bytes_per_s == 70e9
+    assert found.matmul_flops_per_s == (("f32", 2e11), ("f64", 1e11))
+
+
+def test_fresh_measures_anew(tmp_path: Path, children: list[tuple[str, ...]]) -> None:
+    machines.machine("cpu", cache_dir=tmp_path)
+    machines.machine("cpu", cache_dir=tmp_path, fresh=True)
+    assert len(children) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1, "machine": {"$": "Nothing"}}', '{"format": 0}', "\0\1"])
+def test_a_bad_file_is_measured_anew(tmp_path: Path, children: list[tuple[str, ...]], text: str) -> None:
+    first = machines.machine("cpu", cache_dir=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    kept.write_text(text)
+    assert machines.machine("cpu", cache_dir=tmp_path) == first
+    assert len(children) == 2
+    assert codec.from_plain(json.loads(kept.read_text())["machine"]) == first, "the file is whole again"
+
+
+def test_a_file_of_another_device_is_not_used(
+    tmp_path: Path, children: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines.machine("cpu", cache_dir=tmp_path)
+    monkeypatch.setattr(machines, "_cpu_name", lambda: "another processor")
+    assert machines.machine("cpu", cache_dir=tmp_path).device.startswith("another processor, ")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_cuda_asked_for_and_absent_is_the_users_line(tmp_path: Path, children: list[tuple[str, ...]]) -> None:
+    with pytest.raises(UserError, match=r"no NVIDIA driver.*--target cpu") as caught:
+        machines.machine("cuda", cache_dir=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert machines.default_target() == "cpu"
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_line(tmp_path: Path, children: list[tuple[str, ...]]) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="can't keep the measured rates in"):
+        machines.machine("cpu", cache_dir=tmp_path / "file")
+
+
+def test_a_gpu_with_a_torch_that_has_no_cuda_is_not_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {"name": "NVIDIA H200", "capability": [9, 0], "memory_bytes": 1 << 37, "multiprocessors": 132}
+    monkeypatch.setattr(machines, "_child", lambda *_, **__: {"devices": [seen], "driver": "580.65", "problem": ""})
+    monkeypatch.setattr(machines, "_torch_build", lambda: ("2.13.0+cpu", ""))
+    assert "2.13.0+cpu is a build without CUDA" in machines.look().problem
+    assert machines.default_target() == "cpu"
+    monkeypatch.setattr(machines, "_torch_build", lambda: ("2.11.0+cu130", "13.0"))
+    assert machines.default_target() == "cuda"
+    assert machines.look().devices[0].capability == (9, 0)
+
+
+def test_a_child_that_fails_is_our_fault_and_says_what_it_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.py").write_text("import sys; sys.exit('out of memory on device 0')")
+    (tmp_path / "odd.py").write_text("print('hello')")
+    monkeypatch.setattr(machines, "_HERE", tmp_path)
+    with pytest.raises(HarnessError, match="out of memory on device 0"):
+        machines._child("bad.py", (), timeout_s=20)
+    with pytest.raises(HarnessError, match="not a JSON line"):
+        machines._child("odd.py", (), timeout_s=20)
+
+
+def test_looking_imports_no_torch() -> None:
+    code = "import sys; from tilewright.edges.gpu.machine import look; look(); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=60)
+
+
+def test_threads_follow_omp_num_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert machines.threads() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "nonsense")
+    assert machines.threads() >= 1
+
+
+@pytest.mark.slow
+def test_this_cpu_for_real() -> None:
+    found = machines.measure("cpu")
+    assert found.target == "cpu" and found.processors == machines.threads()
+    assert found.cache_bytes == machines.last_level_cache_bytes() >= 1 << 18
+    assert 1e9 < found.copy_bytes_per_s < 5e12
+    rates = dict(found.matmul_flops_per_s)
+    assert 1e9 < rates["f64"] < rates["f32"] < 1e15
+    assert isinstance(found, Machine) and replace(found, torch="0").key != found.key
