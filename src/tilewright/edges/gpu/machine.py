@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.facts import codec
-from tilewright.facts.errors import HarnessError, UserError
-from tilewright.facts.machine import Machine
-from tilewright.facts.problem import Target
+from ...facts import codec
+from ...facts.errors import HarnessError, UserError
+from ...facts.machine import Machine
+from ...facts.problem import Target
 
 _HERE = Path(__file__).parent
 _FORMAT = 1  # raise it when what is measured, or how, changes: kept files of other formats are measured anew
@@ -65,7 +65,7 @@ def look() -> Sight:
 
 
 def default_target() -> Target:
-    """The target to use unless told: "cuda" where a device, its driver and a CUDA build of torch are present, else "cpu"."""
+    """The target unless told: "cuda" where a device, its driver and a CUDA build of torch are present, else "cpu"."""
     return "cpu" if look().problem else "cuda"
 
 

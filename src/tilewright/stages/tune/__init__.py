@@ -1,0 +1,1 @@
+"""Which knob settings win: the memory of earlier winners."""
