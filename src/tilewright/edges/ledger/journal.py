@@ -42,13 +42,17 @@ class Ledger:
             )
         if not readonly:
             self._lock = _locked(path)
+        self._db = sqlite3.connect(path, isolation_level=None)
         try:
-            self._db = sqlite3.connect(path, isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._check_format()
             self._db.executescript(_SCHEMA)
+        except UserError:
+            self.close()
+            raise
         except sqlite3.DatabaseError as error:
+            self.close()
             raise UserError(f"{path}: cannot be read as a journal ({error}); choose another --out") from error
 
     def _check_format(self) -> None:

@@ -1,0 +1,158 @@
+"""The Python API: a live module in, a drop-in replacement and its report out."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from torch import nn
+
+from ..edges.gpu.machine import default_target
+from ..facts.candidate import Candidate
+from ..facts.problem import Precision, Problem, Target
+from ..flow.optimize import Finished, Places, judge_given
+from ..flow.optimize import optimize as run
+from ..report import markdown, summary
+from ..stages.build import load_candidate
+from ..stages.problems import read_problem
+from . import config
+from .capture import write_problem
+
+_quiet: Callable[[str], None] = lambda text: None  # noqa: E731  a name for silence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimized:
+    """`module` computes what the given one does and has the same `state_dict` keys (parameters shared with it); it *is*
+    the given one unless `status` is "improved". `summary` is what `optimize --json` prints, `report` is Markdown."""
+
+    module: nn.Module
+    status: str
+    summary: dict[str, Any]
+    report: str
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    accepted: bool
+    summary: dict[str, Any]
+    report: str
+    folder: Path
+
+
+def optimize(
+    module: nn.Module,
+    example_inputs: Sequence[Any],
+    *,
+    target: Literal["auto", "cuda", "cpu"] = "auto",
+    out: str | Path | None = None,
+    budget: str = "5m",
+    seed: int = 0,
+    precision: Precision = "reference",
+    say: Callable[[str], None] = _quiet,
+) -> Optimized:
+    """Optimise a live module for inputs like `example_inputs` (tensors, numbers, strings or None, positional).
+
+    The module is judged in other processes, in the train/eval state it is in. `out` is the folder of the run (a new
+    temporary one by default); `budget` bounds the search. Raises UserError for what the caller can mend."""
+    folder = _folder(out)
+    problem = _captured(module, example_inputs, folder, target=target, precision=precision)
+    places = Places(out=folder, cache=config.cache_dir())
+    finished = run(problem, places=places, strategy="catalog", budget_s=config.seconds(budget), seed=seed, say=say)
+    found = summary(finished.brief, finished.events, candidate_dir=str(places.candidate))
+    improved = found["status"] == "improved"
+    return Optimized(
+        module=_replacement(module, places.candidate) if improved else module,
+        status=str(found["status"]),
+        summary=found,
+        report=markdown(finished.brief, finished.events),
+        folder=folder,
+    )
+
+
+def evaluate(
+    reference: nn.Module | str | Path,
+    candidate: str | Path | Candidate,
+    example_inputs: Sequence[Any] = (),
+    *,
+    target: Literal["auto", "cuda", "cpu"] = "auto",
+    out: str | Path | None = None,
+    seed: int = 0,
+    precision: Precision = "reference",
+    say: Callable[[str], None] = _quiet,
+) -> Evaluated:
+    """Judge a candidate (a file or folder with `ModelNew`) against a problem file, or a live module with examples."""
+    folder = _folder(out)
+    if isinstance(reference, nn.Module):
+        problem = _captured(reference, example_inputs, folder, target=target, precision=precision)
+    else:
+        problem = read_problem(Path(reference), target=_chosen(target), precision=precision)
+    given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate))
+    finished = judge_given(problem, given, places=Places(out=folder, cache=config.cache_dir()), seed=seed, say=say)
+    return Evaluated(
+        accepted=finished.stop.best is not None,
+        summary=_summary(finished),
+        report=markdown(finished.brief, finished.events),
+        folder=folder,
+    )
+
+
+def _summary(finished: Finished) -> dict[str, Any]:
+    return summary(finished.brief, finished.events, candidate_dir="")
+
+
+def _folder(out: str | Path | None) -> Path:
+    return Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="tilewright-"))
+
+
+def _chosen(target: Literal["auto", "cuda", "cpu"]) -> Target:
+    return default_target() if target == "auto" else target
+
+
+def _captured(
+    module: nn.Module,
+    example_inputs: Sequence[Any],
+    folder: Path,
+    *,
+    target: Literal["auto", "cuda", "cpu"],
+    precision: Precision,
+) -> Problem:
+    path = write_problem(module, example_inputs, folder / "problem")
+    return read_problem(path, target=_chosen(target), precision=precision)
+
+
+def _replacement(module: nn.Module, candidate: Path) -> nn.Module:
+    """The candidate's ModelNew around the given module's own parameters, buffers and settings."""
+    new: nn.Module = _loaded(candidate).ModelNew()
+    new.__dict__.update(module.__dict__)
+    return new
+
+
+def _loaded(candidate: Path) -> ModuleType:
+    """Import a candidate's model.py under a name of its own; its companions leave `sys.modules` again, since the next
+    candidate's have the same names."""
+    spec = importlib.util.spec_from_file_location(f"tilewright_candidate_{uuid.uuid4().hex}", candidate / "model.py")
+    assert spec is not None and spec.loader is not None
+    model = importlib.util.module_from_spec(spec)
+    before = set(sys.modules)
+    sys.path.insert(0, str(candidate))
+    try:
+        spec.loader.exec_module(model)
+    finally:
+        sys.path.remove(str(candidate))
+        for name in set(sys.modules) - before:
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(candidate):
+                del sys.modules[name]
+    sys.modules[model.__name__] = model
+    return model
+
+
+__all__ = ["Candidate", "Evaluated", "Optimized", "evaluate", "optimize"]

@@ -1,0 +1,126 @@
+"""A live module and its example inputs as a problem file that another process can run."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+from torch import nn
+
+from ..facts.errors import UserError
+
+_TEMPLATE = '''"""Captured from a live module by tilewright: its structure, without the values of its parameters."""
+
+import base64
+import io
+import pickle
+from pathlib import Path
+
+import torch
+
+STRUCTURE = """
+{structure}
+"""
+STATE = Path(__file__).with_name("state.pt")  # present beside the problem alone; a candidate is given its state
+INPUTS = {inputs}
+
+
+class _Unpickler(pickle.Unpickler):
+    def persistent_load(self, described):
+        kind, shape, dtype, requires_grad = described
+        tensor = torch.zeros(shape, dtype=getattr(torch, dtype))
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad) if kind == "parameter" else tensor
+
+
+def _module():
+    module = _Unpickler(io.BytesIO(base64.b64decode(STRUCTURE))).load()
+    if STATE.exists():
+        module.load_state_dict(torch.load(STATE, map_location="cpu", weights_only=True))
+    return module
+
+
+class Model(type(_module())):
+    def __init__(self):
+        torch.nn.Module.__init__(self)
+        self.__dict__.update(_module().__dict__)
+
+
+def get_init_inputs():
+    return []
+
+
+def get_inputs():
+    return [_drawn(*described) if isinstance(described, tuple) else described for described in INPUTS]
+
+
+def _drawn(shape, stride, dtype, low, high, mean, deviation):
+    kind = getattr(torch, dtype)
+    if kind == torch.bool:
+        drawn = torch.rand(shape) < mean
+    elif not kind.is_floating_point:
+        drawn = torch.randint(int(low), int(high) + 1, shape, dtype=kind)
+    elif low >= 0:
+        drawn = (torch.rand(shape) * (high - low) + low).to(kind)
+    else:
+        drawn = (torch.randn(shape) * deviation + mean).to(kind)
+    if drawn.stride() == stride:
+        return drawn
+    return torch.empty_strided(shape, stride, dtype=kind, device=drawn.device).copy_(drawn)
+'''
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Leaves out the values of tensors that the state_dict holds: they travel beside, and change."""
+
+    def __init__(self, file: io.BytesIO, module: nn.Module) -> None:
+        super().__init__(file)
+        self._state = {id(t) for t in module.state_dict(keep_vars=True).values()}
+
+    def persistent_id(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or id(value) not in self._state:
+            return None
+        kind = "parameter" if isinstance(value, nn.Parameter) else "buffer"
+        return kind, tuple(value.shape), _dtype_name(value), value.requires_grad
+
+
+def write_problem(module: nn.Module, example_inputs: Sequence[Any], folder: Path) -> Path:
+    """Write `problem.py` and `state.pt` into `folder`; returns the problem file.
+
+    Inputs are re-drawn from the range and moments of the examples, with their shapes, strides and dtypes. Raises
+    UserError if the module can't be pickled (the message names the part)."""
+    raw = io.BytesIO()
+    try:
+        _Pickler(raw, module).dump(module)
+    except Exception as error:  # whatever a user's __getstate__ or __reduce__ raises
+        raise UserError(f"{type(module).__name__}: cannot be sent to another process: {error}") from error
+    inputs = [_described(value, i) for i, value in enumerate(example_inputs)]
+    text = base64.encodebytes(raw.getvalue()).decode().strip()
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save({k: v.detach().cpu() for k, v in module.state_dict().items()}, folder / "state.pt")
+    path = folder / "problem.py"
+    path.write_text(_TEMPLATE.format(structure=text, inputs=repr(inputs)), encoding="utf-8")
+    return path
+
+
+def _described(value: Any, index: int) -> Any:
+    if value is None or isinstance(value, int | float | bool | str):
+        return value
+    if not isinstance(value, torch.Tensor):
+        raise UserError(f"example input {index}: a {type(value).__name__}; give tensors, numbers, strings or None")
+    numbers = value.detach().double()
+    moments: Mapping[str, float] = {"low": 0.0, "high": 0.0, "mean": 0.0, "deviation": 0.0}
+    if value.numel():
+        moments = {
+            "low": numbers.min().item(), "high": numbers.max().item(),
+            "mean": numbers.mean().item(), "deviation": numbers.std(correction=0).item(),
+        }  # fmt: skip
+    return (tuple(value.shape), value.stride(), _dtype_name(value), *moments.values())
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,261 @@
+"""The command line: results on stdout, progress on stderr; exit 0 done, 1 refused, 2 the user's mistake, 3 ours."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shlex
+import sqlite3
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+import click
+import typer
+from rich.console import Console
+
+from ..facts.errors import HarnessError, UserError
+from ..facts.problem import Target
+from . import config
+
+app = typer.Typer(
+    name="tilewright",
+    help="Turns a PyTorch module into a faster one made of CuTe or C++ kernels, and proves it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+TargetOption = Annotated[
+    Literal["auto", "cuda", "cpu"],
+    typer.Option("--target", help="Device to optimise for; auto: the GPU, else the CPU."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the search and of the judge's inputs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of tables.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run; default: a new one under runs/.")]
+BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]
+
+_stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+_stdout = Console(highlight=False)
+
+
+@app.command()
+def optimize(
+    file: Annotated[Path, typer.Argument(help="Problem file: Model, get_inputs, get_init_inputs, optionally CASES.")],
+    target: TargetOption = "auto",
+    out: OutOption = None,
+    budget: BudgetOption = "5m",
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a module faster, judge the result, and write candidate, journal and report."""
+    from ..flow.optimize import Places
+    from ..flow.optimize import optimize as run
+    from ..stages.problems import read_problem
+    from .deliver import delivered
+
+    budget_s = config.seconds(budget)
+    problem = read_problem(file, target=_target(target))
+    places = Places(out=out or _new_folder(problem.name), cache=config.cache_dir())
+    with _Interruptible(places.out):
+        finished = run(problem, places=places, strategy="catalog", budget_s=budget_s, seed=seed, say=_say(as_json))
+    raise typer.Exit(_show(delivered(finished, places.out), as_json=as_json))
+
+
+@app.command()
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the run to continue.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Continue a run that was stopped or killed, from its journal."""
+    from ..flow.optimize import Places
+    from ..flow.optimize import resume as run
+    from .deliver import delivered
+
+    places = Places(out=folder, cache=config.cache_dir())
+    with _Interruptible(folder):
+        finished = run(places=places, say=_say(as_json))
+    raise typer.Exit(_show(delivered(finished, folder), as_json=as_json))
+
+
+@app.command()
+def evaluate(
+    file: Annotated[Path, typer.Argument(help="Problem file.")],
+    candidate: Annotated[Path, typer.Argument(help="A file or a folder with ModelNew, written by anybody.")],
+    target: TargetOption = "auto",
+    out: OutOption = None,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge and time a candidate; exit 1 when it is refused."""
+    from ..flow.optimize import Places, judge_given
+    from ..stages.build import load_candidate
+    from ..stages.problems import read_problem
+    from .deliver import delivered
+
+    problem = read_problem(file, target=_target(target))
+    given = load_candidate(candidate)
+    places = Places(out=out or _new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
+    with _Interruptible(places.out, resumable=False):
+        finished = judge_given(problem, given, places=places, seed=seed, say=_say(as_json))
+    code = _show(delivered(finished, places.out, given_at=candidate), as_json=as_json)
+    raise typer.Exit(code if finished.stop.best is not None else 1)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")], as_json: JsonOption = False
+) -> None:
+    """Write report.md and report.html anew from the journal, and print the table."""
+    from .deliver import redelivered
+
+    _show(redelivered(folder), as_json=as_json)
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Say what was found on this machine, what was measured, and what to do about each lack."""
+    from ..edges.toolchain import findings
+    from .deliver import doctor_json, doctor_table
+
+    found = findings(config.cache_dir())
+    if as_json:
+        _print_json(doctor_json(found))
+    else:
+        _stdout.print(doctor_table(found))
+
+
+@app.command()
+def bench(
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER|kernelbench:PATH/levelN", help="Where the problem files are.")
+    ],
+    only: Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31.")] = None,
+    target: TargetOption = "auto",
+    out: OutOption = None,
+    budget: BudgetOption = "2m",
+    seed: SeedOption = 0,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, help="Problems prepared at once; the device is used by one at a time.")
+    ] = 1,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write tasks, summary, command, commit and machine here.")
+    ] = None,
+) -> None:
+    """Optimise every problem of a folder; started again, it continues where it stopped."""
+    from ..flow.campaign import Campaign, problem_files, run_campaign
+    from .deliver import bench_object, bench_tables, stamp
+
+    chosen = _target(target)
+    files = problem_files(folder, config.numbers(only) if only else None)
+    name = Path(folder.removeprefix("kernelbench:")).resolve().name
+    campaign = Campaign(
+        files=files, out=out or Path("runs") / f"bench-{name}-{chosen}", target=chosen,
+        budget_s=config.seconds(budget), seed=seed, jobs=jobs, stamp=stamp(),
+    )  # fmt: skip
+    with _Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
+        tasks = run_campaign(campaign, seen=lambda task: _say(False)(_task_line(task)))
+    result = bench_object(
+        tasks, command=shlex.join(["tilewright", *sys.argv[1:]]), target=chosen, cache=config.cache_dir()
+    )
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(result, indent=1) + "\n")
+    for table in bench_tables(tasks):
+        _stdout.print(table)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit; every failure that has a cause in the user's hands is one line."""
+    sys.exit(_exit_code(lambda: app(standalone_mode=False)))
+
+
+def _exit_code(run: Callable[[], Any]) -> int:
+    try:
+        code = run()
+        return code if isinstance(code, int) else 0
+    except typer.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        return _line(error.format_message(), 2)
+    except UserError as error:
+        return _line(str(error), 2)
+    except (OSError, sqlite3.OperationalError) as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
+            return _line(
+                f"the disk is full ({error}); free some space, then `tilewright resume DIR` continues the run", 2
+            )
+        if isinstance(error, PermissionError):
+            return _line(f"{error.filename}: permission denied; choose another --out", 2)
+        return _ours(error)
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except HarnessError as error:
+        return _line(f"internal: {error}", 3)
+    except Exception as error:
+        return _ours(error)
+
+
+def _line(text: str, code: int) -> int:
+    print("tilewright: " + " ".join(text.split()), file=sys.stderr)
+    return code
+
+
+def _ours(error: BaseException) -> int:
+    traceback.print_exception(error)
+    return _line("internal error (above); the journal of the run is intact", 3)
+
+
+class _Interruptible:
+    """On Ctrl-C, say that nothing is lost and how to go on."""
+
+    def __init__(self, out: Path, *, resumable: bool = True, again: str = "") -> None:
+        self.again = again or (f"continue with `tilewright resume {out}`" if resumable else "start it again")
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is KeyboardInterrupt:
+            _line(f"interrupted; the journal is intact: {self.again}", 130)
+
+
+def _target(wanted: Literal["auto", "cuda", "cpu"]) -> Target:
+    from ..edges.gpu.machine import default_target
+
+    return default_target() if wanted == "auto" else wanted
+
+
+def _new_folder(name: str) -> Path:
+    number = 1
+    while (folder := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+def _say(as_json: bool) -> Callable[[str], None]:
+    """Progress on stderr; nothing where the output is for a program."""
+    return (lambda text: None) if as_json else (lambda text: _stderr.print(f"  {text}", style="dim", markup=False))
+
+
+def _show(result: Any, *, as_json: bool) -> int:
+    if as_json:
+        _print_json(result.summary)
+    else:
+        _stdout.print(result.table)
+        for line in result.lines:
+            _stdout.print(line, soft_wrap=True, markup=False)
+    return 1 if result.summary["status"] == "failed" else 0
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+def _task_line(task: dict[str, Any]) -> str:
+    ratio = task.get("ratio", {}).get("eager")
+    speed = f"{ratio['mid']:.2f}x of eager" if ratio else task.get("verdict", {}).get("summary", "")
+    return f"{task.get('problem')}: {task.get('status')} {speed}"

@@ -1,0 +1,104 @@
+"""What a finished run hands over: report files in its folder, a summary object, a table."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from ..edges.gpu.machine import machine
+from ..edges.ledger import Ledger
+from ..edges.toolchain import Finding, versions
+from ..facts import codec
+from ..facts.errors import UserError
+from ..facts.move import Event
+from ..facts.problem import Target
+from ..facts.run import Brief
+from ..flow.optimize import Finished, Places
+from ..report import bench_summary, bench_table, html, markdown, summary, table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    summary: dict[str, Any]
+    table: RenderableType
+    lines: tuple[str, ...]
+
+
+def delivered(finished: Finished, out: Path, *, given_at: Path | None = None) -> Delivered:
+    """Write `report.md` and `report.html` into `out`; returns what to print."""
+    return _deliver(finished.brief, finished.events, out, candidate=given_at or finished.candidate_dir)
+
+
+def redelivered(out: Path) -> Delivered:
+    """The same from the journal alone; UserError if there is none, or the run has not begun."""
+    places = Places(out=out, cache=out)
+    with Ledger(places.journal, readonly=True) as ledger:
+        brief = ledger.brief()
+        events = ledger.events()
+    if brief is None:
+        raise UserError(f"{out}: the run has not judged anything yet; `tilewright resume {out}` continues it")
+    return _deliver(brief, events, out, candidate=places.candidate if places.candidate.exists() else None)
+
+
+def _deliver(brief: Brief, events: Sequence[Event], out: Path, *, candidate: Path | None) -> Delivered:
+    texts = {"report.md": markdown(brief, events), "report.html": html(brief, events)}
+    for name, text in texts.items():
+        (out / name).write_text(text, encoding="utf-8")
+    at = str(candidate) if candidate else ""
+    lines = [f"candidate  {at}"] if at else []
+    lines += [f"report     {out / 'report.md'}, {out / 'report.html'}", f"journal    {out / 'run.db'}"]
+    return Delivered(summary=summary(brief, events, candidate_dir=at), table=table(brief, events), lines=tuple(lines))
+
+
+def doctor_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    return {"findings": [asdict(f) for f in findings], "ok": all(f.ok for f in findings)}
+
+
+def doctor_table(findings: Sequence[Finding]) -> Table:
+    shown = Table("", "what", "found", "advice", box=None, header_style="bold")
+    for finding in findings:
+        shown.add_row("ok" if finding.ok else "--", finding.name, finding.value, finding.advice)
+    return shown
+
+
+def stamp() -> str:
+    """What made a result: version and commit, with a mark if the tree had uncommitted changes."""
+    return f"{version('tilewright')} {_commit()}"
+
+
+def _commit() -> str:
+    def git(*args: str) -> str:
+        done = subprocess.run(["git", *args], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    try:
+        commit = git("rev-parse", "--short=12", "HEAD")
+        return commit + (
+            "+changes" if commit and git("status", "--porcelain", "--untracked-files=no", "--", ".") else ""
+        )
+    except OSError:
+        return ""
+
+
+def bench_object(tasks: Sequence[dict[str, Any]], *, command: str, target: Target, cache: Path) -> dict[str, Any]:
+    """The content of `bench --json FILE`."""
+    measured = codec.to_plain(machine(target, cache_dir=cache))
+    return {
+        "tasks": list(tasks), "summary": bench_summary(list(tasks)), "command": command, "commit": _commit(),
+        "machine": {k: v for k, v in measured.items() if k != "$"} | {"versions": dict(versions())},
+    }  # fmt: skip
+
+
+def bench_tables(tasks: Sequence[dict[str, Any]]) -> tuple[RenderableType, ...]:
+    found = bench_summary(list(tasks))
+    totals = Table(box=None, show_header=False)
+    for name, value in found.items():
+        totals.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
+    return bench_table(list(tasks)), totals

@@ -1,0 +1,1 @@
+"""Fakes and small facts that several tests share."""
