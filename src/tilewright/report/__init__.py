@@ -1,0 +1,7 @@
+"""What a run came to, drawn: JSON objects, tables for the terminal, and one page in Markdown or HTML."""
+
+from .objects import bench_summary, summary
+from .page import html, markdown
+from .tables import bench_table, table
+
+__all__ = ["summary", "bench_summary", "table", "bench_table", "markdown", "html"]

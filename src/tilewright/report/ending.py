@@ -1,0 +1,116 @@
+"""How a run ended: the status, the verdict, and what is handed over, read from the brief and the events alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ..facts.candidate import Candidate
+from ..facts.move import Event, Stop, Try, Tune
+from ..facts.outcome import Failure, Timed, Tuned
+from ..facts.pattern import Pattern, Recipe
+from ..facts.run import Brief
+from ..facts.space import Point
+
+Status = Literal["improved", "no_improvement", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the judge said of the result; refused, `excerpt` holds what the candidate printed or raised."""
+
+    accepted: bool
+    stage: str  # where it was decided: "timing", "check", "build", ...; "search" where no candidate came to the judge
+    reason: str  # a slug: "faster", "not_faster", "nothing_found", "unfinished", or a Failure's reason
+    summary: str
+    excerpt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """`timed` is the judged result that is handed over, None where the module is kept as it is; `seen` is that or else
+    the last accepted candidate of the run, which tells the baselines' times even then."""
+
+    status: Status
+    verdict: Verdict
+    best: Candidate | Recipe | None
+    timed: Timed | None
+    seen: Timed | None
+
+    @property
+    def recipe(self) -> Recipe:
+        return () if self.best is None or isinstance(self.best, Candidate) else self.best
+
+
+def ending(brief: Brief, events: Sequence[Event]) -> Ending:
+    """Distil a run. `improved` needs an accepted final candidate whose ratio against eager has its interval above 1."""
+    seen = next((e.outcome for e in reversed(events) if isinstance(e.outcome, Timed)), None)
+    stop = next((e.move for e in reversed(events) if isinstance(e.move, Stop)), None)
+    best = stop.best if stop else None
+    outcome = next((e.outcome for e in reversed(events) if isinstance(e.move, Try) and e.move.what == best), None)
+    if isinstance(outcome, Timed) and best:
+        status, verdict = _judged(outcome)
+        return Ending(status=status, verdict=verdict, best=best, timed=outcome, seen=outcome)
+    if stop is None:
+        said = "the run has not ended; `tilewright resume` continues it"
+        verdict = Verdict(accepted=False, stage="search", reason="unfinished", summary=said)
+        return Ending(status="failed", verdict=verdict, best=None, timed=None, seen=seen)
+    status, verdict = _kept(stop, events)
+    return Ending(status=status, verdict=verdict, best=None, timed=None, seen=seen)
+
+
+def _judged(timed: Timed) -> tuple[Status, Verdict]:
+    eager, compiled = timed.ratio("eager"), timed.ratio("compile")
+    said = " and ".join(
+        f"{ratio.mid:.2f}x as fast as {name} [{ratio.low:.2f}, {ratio.high:.2f}]"
+        for name, ratio in (("eager", eager), ("torch.compile", compiled))
+        if ratio is not None
+    )
+    faster = eager is not None and eager.low > 1.0
+    verdict = Verdict(
+        accepted=True,
+        stage="timing",
+        reason="faster" if faster else "not_faster",
+        summary=said if faster else f"{said or 'no baseline was timed'}: not faster than eager beyond noise",
+    )
+    return ("improved" if faster else "no_improvement"), verdict
+
+
+def _kept(stop: Stop, events: Sequence[Event]) -> tuple[Status, Verdict]:
+    """The module is kept as it is: since nothing was found or won, or since nothing could be judged."""
+    attempts = [e for e in events if isinstance(e.move, Try | Tune)]
+    if not attempts or any(_ran(e) for e in attempts):
+        reason = "not_faster" if attempts else "nothing_found"
+        return "no_improvement", Verdict(accepted=False, stage="search", reason=reason, summary=stop.why)
+    failure = next((e.outcome for e in reversed(attempts) if isinstance(e.outcome, Failure)), None)
+    if failure is None:
+        failure = Failure(stage="tune", reason="no_point_ran", summary=stop.why, excerpt=_tune_failures(attempts))
+    return "failed", Verdict(
+        accepted=False, stage=failure.stage, reason=failure.reason, summary=failure.summary, excerpt=failure.excerpt
+    )
+
+
+def _ran(event: Event) -> bool:
+    if isinstance(event.outcome, Tuned):
+        return any(p.time_ns is not None for p in event.outcome.points)
+    return isinstance(event.outcome, Timed)
+
+
+def _tune_failures(attempts: Sequence[Event]) -> str:
+    points = [p for e in attempts if isinstance(e.outcome, Tuned) for p in e.outcome.points]
+    return "\n".join(dict.fromkeys(p.failure for p in points if p.failure))
+
+
+def fused(brief: Brief, recipe: Recipe) -> tuple[tuple[Pattern, Point], ...]:
+    """The patterns of a recipe with the points at which they are realised, in the order in which they were found."""
+    points = {choice.pattern: choice.point for choice in recipe}
+    return tuple((p, points[p.id]) for m in brief.matched for p in m.patterns if p.id in points)
+
+
+def floor_share(timed: Timed) -> float | None:
+    """The floor as a share of our time: 1.0 is the hardware's limit (more: the data stayed in the cache)."""
+    ours = timed.time("ours")
+    return timed.floor_ns / ours.mid if ours is not None and ours.mid > 0 else None
+
+

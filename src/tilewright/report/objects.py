@@ -1,0 +1,133 @@
+"""What programs read: the JSON object of one run, and the summary over many."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..facts.move import Event
+from ..facts.outcome import Interval, Timed
+from ..facts.run import Brief
+from .ending import Ending, ending, floor_share, fused
+
+Task = Mapping[str, Any]  # an object as `summary` gives it, possibly read back from a file
+
+
+def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dict[str, object]:
+    """The object of `optimize --json`. What was not measured is null; times in ns, ratios as baseline time / our time."""
+    end = ending(brief, events)
+    return {
+        "run": brief.run,
+        "problem": brief.problem.name,
+        "target": brief.problem.target,
+        "strategy": brief.strategy,
+        "status": end.status,
+        "verdict": {name: getattr(end.verdict, name) for name in end.verdict.__dataclass_fields__},
+        "error": _error(end.timed),
+        "times_ns": _times(end),
+        "ratio": {name: _interval(end.timed.ratio(name) if end.timed else None) for name in ("eager", "compile")},
+        "noise": _interval(end.seen.ratio("aa") if end.seen else None),
+        "floor_ns": end.seen.floor_ns if end.seen else None,
+        "floor_share": floor_share(end.timed) if end.timed else None,
+        "patterns": [
+            {"id": p.id, "title": p.title, "kind": p.kind, "point": dict(point), "nodes": list(p.nodes)}
+            for p, point in fused(brief, end.recipe)
+        ],
+        "candidate": candidate_dir if end.timed else None,
+        "candidate_id": end.timed.checked.built.candidate_id if end.timed else None,
+        "fallbacks": fallbacks(brief, end),
+        "unmatched": [{"case": m.case, "nodes": list(m.unmatched)} for m in brief.matched if m.unmatched],
+        "machine": _machine(brief),
+        "seconds": sum(e.wall_s for e in events),
+    }
+
+
+def fallbacks(brief: Brief, end: Ending) -> list[dict[str, object]]:
+    """The cases that the result hands to the original module, and why."""
+    if not end.recipe:
+        return []
+    found: list[dict[str, object]] = []
+    chosen = {c.pattern for c in end.recipe}
+    for index, case in enumerate(brief.cases):
+        patterns = [p for m in brief.matched if m.case == index for p in m.patterns]
+        if not any(p.id in chosen for p in patterns):
+            reason = case.trace_failure or ("no pattern is realised in it" if patterns else "no pattern matched")
+            found.append({"case": index, "reason": reason})
+    return found
+
+
+def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
+    """Over all tasks: geometric means of the ratios and the rest of the `summary` of a bench file.
+
+    `passed` counts tasks whose result the judge accepted, `unchanged` those that keep the module as it is; both these and
+    the `failed` ones, which `failures` lists, count as 1.0. "Best" is the better of eager and torch.compile. A share is
+    won where the interval against eager clears 1."""
+    eager = [ratio_of(t, "eager") for t in tasks]
+    best = [ratio_of(t, "best") for t in tasks]
+    passed = [t for t in tasks if _mid(t, "eager") is not None]
+    failures = [t for t in tasks if t.get("status") == "failed"]
+    shares = [float(t["floor_share"]) for t in passed if t.get("floor_share")]
+    return {
+        "tasks": len(tasks),
+        "passed": len(passed),
+        "unchanged": len(tasks) - len(passed) - len(failures),
+        "failed": len(failures),
+        "geomean_eager": geomean(eager),
+        "geomean_best": geomean(best),
+        "median_eager": statistics.median(eager) if eager else None,
+        "share_won": sum(won(t) for t in tasks) / len(tasks) if tasks else None,
+        "geomean_floor_share": geomean(shares),
+        "failures": [
+            {"problem": t.get("problem"), "reason": (t.get("verdict") or {}).get("reason"),
+             "summary": (t.get("verdict") or {}).get("summary")}
+            for t in failures
+        ],
+    }  # fmt: skip
+
+
+def ratio_of(task: Task, against: str) -> float:
+    """How many times as fast the result is as eager, torch.compile or the better of both ("best"); what was not
+    accepted leaves the module as it is: 1.0."""
+    if against != "best":
+        return _mid(task, against) or 1.0
+    return min((r for r in (_mid(task, "eager"), _mid(task, "compile")) if r), default=1.0)
+
+
+def won(task: Task) -> bool:
+    ratio = (task.get("ratio") or {}).get("eager")
+    return bool(task.get("status") == "improved" and ratio and ratio["low"] > 1.0)
+
+
+def geomean(values: Iterable[float]) -> float | None:
+    logs = [math.log(v) for v in values if v > 0]
+    return math.exp(statistics.fmean(logs)) if logs else None
+
+
+def _mid(task: Task, against: str) -> float | None:
+    ratio = (task.get("ratio") or {}).get(against)
+    return float(ratio["mid"]) if ratio and task.get("status") != "failed" else None
+
+
+def _interval(value: Interval | None) -> dict[str, float] | None:
+    return None if value is None else {"low": value.low, "mid": value.mid, "high": value.high}
+
+
+def _times(end: Ending) -> dict[str, dict[str, float] | None]:
+    baselines = {name: _interval(end.seen.time(name) if end.seen else None) for name in ("eager", "compile")}
+    return {"ours": _interval(end.timed.time("ours") if end.timed else None), **baselines}
+
+
+def _error(timed: Timed | None) -> dict[str, object] | None:
+    worst = timed.checked.worst_error if timed else None
+    if worst is None:
+        return None
+    names = ("norm", "worst", "allowed_norm", "allowed_worst", "case", "family", "output")
+    return {name: getattr(worst, name) for name in names}
+
+
+def _machine(brief: Brief) -> dict[str, object]:
+    machine = brief.machine
+    names = ("target", "device", "driver", "torch", "dsl", "processors", "cache_bytes", "copy_bytes_per_s", "key")
+    return {n: getattr(machine, n) for n in names} | {"matmul_flops_per_s": dict(machine.matmul_flops_per_s)}

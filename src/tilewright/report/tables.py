@@ -1,0 +1,127 @@
+"""Tables for the terminal: one run, and many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from ..facts.move import Event
+from ..facts.outcome import Timed
+from ..facts.run import Brief
+from . import words
+from .ending import Ending, ending, floor_share, fused
+from .objects import Task, bench_summary, ratio_of, won
+
+_COLOURS = {"improved": "green", "no_improvement": "yellow", "failed": "red"}
+
+
+def table(brief: Brief, events: Sequence[Event]) -> Table:
+    """One run: the verdict, times with intervals, ratios, the floor, the error against float64, what was fused."""
+    end = ending(brief, events)
+    drawn = Table(box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", show_header=end.seen is not None)
+    drawn.title = (
+        f"[not italic]{escape(brief.problem.name)} on {escape(brief.machine.device)}: "
+        f"[bold {_COLOURS[end.status]}]{end.status.replace('_', ' ')}[/]\n{escape(end.verdict.summary)}[/]"
+    )
+    for heading in ("", "median", "95% interval", "ours is"):
+        drawn.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    if end.seen is not None:
+        _times(drawn, end, end.seen)
+    if end.timed is not None:
+        _error(drawn, end.timed)
+    drawn.caption = f"[not italic not dim]{escape(_fused_lines(brief, end))}[/]"
+    return drawn
+
+
+def _times(drawn: Table, end: Ending, seen: Timed) -> None:
+    for name in ("eager", "compile", "ours"):
+        time = (end.timed if name == "ours" else seen) and seen.time(name)
+        if time is None:
+            continue
+        ratio = end.timed.ratio(name) if end.timed else None
+        drawn.add_row(
+            f"[bold]{words.NAMES[name]}[/]" if name == "ours" else words.NAMES[name],
+            words.duration(time.mid),
+            words.span(time),
+            f"{words.times(ratio)} as fast".replace("[", r"\[") if ratio else "",
+        )
+    share = floor_share(end.timed) if end.timed else None
+    reached = f"at {words.percent(share)} of the floor's speed" if share is not None else ""
+    drawn.add_row("floor of this machine", words.duration(seen.floor_ns), "", reached)
+
+
+def _error(drawn: Table, timed: Timed) -> None:
+    worst = timed.checked.worst_error
+    if worst is None:
+        return
+    drawn.add_section()
+    for label, value, allowed in (
+        ("error against float64, norm", worst.norm, worst.allowed_norm),
+        ("error against float64, worst", worst.worst, worst.allowed_worst),
+    ):
+        share = words.percent(value / allowed) if allowed else ""
+        drawn.add_row(label, words.error(value), f"allowed {words.error(allowed)}", f"{share} of what is allowed")
+
+
+def _fused_lines(brief: Brief, end: Ending) -> str:
+    parts = fused(brief, end.recipe)
+    left = sum(len(m.unmatched) for m in brief.matched[:1])
+    lines = [f"{p.id}: {p.title} ({len(p.nodes)} nodes; {words.settings(point)})" for p, point in parts]
+    return "\n".join((["fused"] if lines else []) + lines + ([f"left to torch: {left} nodes"] if left else []))
+
+
+def bench_table(tasks: Sequence[Task]) -> Table:
+    """Many runs: one row each, and the means below; what failed or was kept as it is counts as 1.0."""
+    total = bench_summary(tasks)
+    drawn = Table(box=box.SIMPLE_HEAD, caption_justify="left")
+    for heading in ("problem", "result", "eager", "compile", "ours", "vs eager", "95% interval", "vs best", "floor share"):
+        drawn.add_column(heading, justify="left" if heading in ("problem", "result") else "right", no_wrap=True)
+    for task in tasks:
+        drawn.add_row(*_bench_row(task))
+    drawn.add_section()
+    drawn.add_row(
+        "geometric mean", "", "", "", "", _x(total["geomean_eager"]), "", _x(total["geomean_best"]),
+        _share(total["geomean_floor_share"]),
+    )  # fmt: skip
+    drawn.caption = f"[not italic not dim]{escape(_bench_lines(total))}[/]"
+    return drawn
+
+
+def _bench_row(task: Task) -> list[str]:
+    status = str(task.get("status", "failed"))
+    times = {name: (task.get("times_ns") or {}).get(name) for name in ("eager", "compile", "ours")}
+    ratio = (task.get("ratio") or {}).get("eager")
+    accepted = ratio is not None and status != "failed"
+    reason = str((task.get("verdict") or {}).get("reason", ""))
+    result = "improved" if won(task) else reason.replace("_", " ") or status.replace("_", " ")
+    return [
+        escape(str(task.get("problem", "?"))),
+        f"[{_COLOURS.get(status, 'red')}]{escape(result)}[/]",
+        *(words.duration(t["mid"]) if t else "" for t in times.values()),
+        _x(ratio_of(task, "eager")) if accepted else "1.00x",
+        f"{ratio['low']:.2f} – {ratio['high']:.2f}" if accepted else "",
+        _x(ratio_of(task, "best")) if accepted else "1.00x",
+        _share(task.get("floor_share")),
+    ]
+
+
+def _bench_lines(total: dict[str, object]) -> str:
+    lines = [
+        f"{total['passed']} of {total['tasks']} accepted by the judge, {total['unchanged']} kept as they are, "
+        f"{total['failed']} failed (each of these counts as 1.00x)",
+        f"against eager: median {_x(total['median_eager'])}, won beyond noise {_share(total['share_won'])}",
+    ]
+    failures = total["failures"]
+    assert isinstance(failures, list)
+    return "\n".join(lines + [f"failed: {f['problem']}: {f['reason']}: {f['summary']}" for f in failures])
+
+
+def _x(value: object) -> str:
+    return f"{value:.2f}x" if isinstance(value, int | float) else ""
+
+
+def _share(value: object) -> str:
+    return words.percent(float(value)) if isinstance(value, int | float) else ""

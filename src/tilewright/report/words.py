@@ -1,0 +1,58 @@
+"""Numbers and values as a reader wants them: units, few digits, no surprises."""
+
+from __future__ import annotations
+
+from ..facts.outcome import Interval
+from ..facts.space import Point
+
+_TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
+_SCALE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
+
+NAMES = {"eager": "eager", "compile": "torch.compile", "ours": "ours", "eager_again": "eager, again"}
+
+
+def digits(value: float) -> str:
+    """Three significant digits without an exponent: 1.23, 12.3, 123."""
+    size = abs(value)
+    return f"{value:.0f}" if size >= 99.95 else f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
+
+
+def duration(ns: float) -> str:
+    scale, unit = next((s, u) for s, u in _TIME if ns >= s or s == 1.0)
+    return f"{digits(ns / scale)} {unit}"
+
+
+def span(times: Interval) -> str:
+    """An interval of times in one unit: "1.22 - 1.25 ms"."""
+    scale, unit = next((s, u) for s, u in _TIME if times.mid >= s or s == 1.0)
+    return f"{digits(times.low / scale)} – {digits(times.high / scale)} {unit}"
+
+
+def rate(per_s: float, unit: str) -> str:
+    scale, prefix = next((s, p) for s, p in _SCALE if per_s >= s or s == 1.0)
+    return f"{digits(per_s / scale)} {prefix}{unit}"
+
+
+def amount(count: float, unit: str = "B") -> str:
+    return rate(count, unit)
+
+
+def times(ratio: Interval) -> str:
+    """A ratio with its interval: "1.31x [1.29, 1.33]"."""
+    return f"{digits(ratio.mid)}x [{digits(ratio.low)}, {digits(ratio.high)}]"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f}%"
+
+
+def error(value: float) -> str:
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def settings(point: Point) -> str:
+    return " ".join(f"{name}={value}" for name, value in point) or "no knobs"
+
+
+def tensor(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype} [{', '.join(map(str, shape))}]"
