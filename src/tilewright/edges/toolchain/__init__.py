@@ -1,0 +1,7 @@
+"""What is installed beside us and what works here: versions for the record, findings for `tilewright doctor`."""
+
+from .finding import Finding
+from .findings import findings
+from .installed import versions
+
+__all__ = ["Finding", "findings", "versions"]

@@ -1,0 +1,193 @@
+"""What `tilewright doctor` looks for, thing by thing, and what it advises on each lack."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ...facts.machine import Machine
+from . import installed
+from .finding import Finding
+
+_OLDEST_DRIVER = 580  # the first that runs CUDA 13
+_LEAST_DISK_BYTES, _LEAST_MEMORY_BYTES = 2 << 30, 4 << 30
+
+_OPENMP = """
+#include <cstdio>
+#include <omp.h>
+int main() {
+  int sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+  for (int i = 0; i < 1000; ++i) sum += i;
+  std::printf("%d %d", sum, omp_get_max_threads());
+}
+"""
+_CUDA_TOOLS = {
+    "nvcc": "only kernels in CUDA C++ need it: pip install nvidia-cuda-nvcc, or install the CUDA toolkit",
+    "ncu": "profiles will lack hardware counters: install NVIDIA Nsight Compute",
+    "compute-sanitizer": "memory faults of kernels will be harder to find: install the CUDA toolkit",
+    "cuobjdump": "machine code can't be shown: install the CUDA toolkit (its binary utilities)",
+}
+_PROTECTIONS = {  # name in protections.py -> what it is, what its lack means
+    "namespaces": ("user and network namespaces", "candidates can reach the network: allow unprivileged namespaces "
+                   "(sysctl kernel.unprivileged_userns_clone=1, or the container's seccomp profile)"),
+    "no_new_privs": ("no_new_privs", "candidates may gain privileges through set-uid programs: use Linux 3.5 or newer"),
+    "memory_limit": ("memory limit (RLIMIT_AS)", "a candidate may eat all memory: run in a container with a limit"),
+    "cgroup": ("cgroup with memory control", "memory of a cell's children is limited one by one, not together: run "
+               "under systemd-run --user --scope -p Delegate=yes"),
+}  # fmt: skip
+
+
+def findings(cache_dir: Path, *, measured: Sequence[Machine] = ()) -> tuple[Finding, ...]:
+    """All that was looked for, in the order of reading; seconds at most. `measured`: machines whose rates to tell."""
+    gpus = tuple(_gpus())
+    return (
+        *(gpus or (_no_gpu(),)),
+        *_driver(bool(gpus)),
+        *_packages(bool(gpus)),
+        *_compiler(),
+        *_cuda_tools(bool(gpus)),
+        *_protections(),
+        *_room(cache_dir),
+        *(rate for machine in measured for rate in _rates(machine)),
+    )
+
+
+def _gpus() -> Iterator[Finding]:
+    fields = "name,memory.total,compute_cap"
+    listed = installed.said(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"])
+    for index, line in enumerate(listed.splitlines()):
+        name, memory, capability = (*(part.strip() for part in line.split(",")), "", "")[:3]
+        new_enough = capability.partition(".")[0].isdigit() and float(capability) >= 8.0
+        yield Finding(
+            name=f"GPU {index}",
+            value=f"{name}, {memory}, compute capability {capability}",
+            ok=new_enough,
+            advice="" if new_enough else "kernels are written for compute capability 8.0 and newer, 9.0 first",
+        )
+    if not listed:
+        for index, place in enumerate(sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))):
+            model = place.read_text().partition("Model:")[2].partition("\n")[0].strip()
+            yield Finding(name=f"GPU {index}", value=model or "NVIDIA GPU")
+
+
+def _no_gpu() -> Finding:
+    advice = (
+        f"work runs on the CPU; for --target cuda use a machine with an NVIDIA GPU, driver {_OLDEST_DRIVER} or newer"
+    )
+    return Finding(name="GPU", value="none", ok=False, advice=advice)
+
+
+def _driver(gpu: bool) -> Iterator[Finding]:
+    version = installed.driver_version()
+    major = version.partition(".")[0]
+    if gpu or version:
+        ok = major.isdigit() and int(major) >= _OLDEST_DRIVER
+        advice = "" if ok else f"CUDA 13 needs driver {_OLDEST_DRIVER} or newer"
+        yield Finding(name="NVIDIA driver", value=version or "none", ok=ok, advice=advice)
+
+
+def _packages(gpu: bool) -> Iterator[Finding]:
+    python_ok = sys.version_info >= (3, 11)
+    yield Finding(name="Python", value=platform.python_version(), ok=python_ok)
+    torch, cuda = installed.distribution("torch", module="torch"), installed.torch_cuda_build()
+    lack = "" if torch else "pip install torch"
+    if torch and gpu and not cuda:
+        lack = "this build can't use the GPU: install a CUDA build from https://pytorch.org/get-started"
+    built = f", built for CUDA {cuda}" if cuda else ", built without CUDA"
+    yield Finding(name="torch", value=f"{torch}{built}" if torch else "absent", ok=not lack, advice=lack)
+    for name, package, module, use in (
+        (
+            "CuTe DSL",
+            "nvidia-cutlass-dsl",
+            "cutlass",
+            "kernels for --target cuda need it: pip install nvidia-cutlass-dsl",
+        ),
+        ("tvm-ffi", "apache-tvm-ffi", "tvm_ffi", "all kernels are launched through it: pip install apache-tvm-ffi"),
+    ):
+        version = installed.distribution(package, module=module)
+        yield Finding(name=name, value=version or "absent", ok=bool(version), advice="" if version else use)
+
+
+def _compiler() -> Iterator[Finding]:
+    name, version = installed.compiler()[0], installed.compiler_version()
+    advice = "" if version else "--target cpu and kernels in C++ need it: install g++ (apt-get install g++)"
+    yield Finding(
+        name="C++ compiler", value=f"{name} {version}" if version else "absent", ok=bool(version), advice=advice
+    )
+    if version:
+        threads = _openmp_threads()
+        advice = "" if threads else "CPU kernels would run on one thread: install OpenMP for the compiler (libgomp)"
+        yield Finding(
+            name="OpenMP", value=f"works, {threads} threads" if threads else "fails", ok=bool(threads), advice=advice
+        )
+
+
+def _openmp_threads() -> int:
+    """The threads that a freshly built OpenMP program gets; 0 where it can't be built or computes nonsense."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder, "openmp.cpp"), str(Path(folder, "openmp"))
+        source.write_text(_OPENMP)
+        installed.said([*installed.compiler(), "-O1", "-fopenmp", "-o", program, str(source)])
+        words = installed.said([program]).split()
+    return int(words[1]) if len(words) == 2 and words[0] == "499500" else 0
+
+
+def _cuda_tools(gpu: bool) -> Iterator[Finding]:
+    for name, use in _CUDA_TOOLS.items():
+        found = installed.cuda_tool(name)
+        if found is None:
+            lack = {"ok": False, "advice": use} if gpu else {}
+            yield Finding(name=name, value="absent" if gpu else "absent; of use beside a GPU only", **lack)  # type: ignore[arg-type]
+            continue
+        lines = [
+            line
+            for line in installed.said([str(found), "--version"]).splitlines()
+            if "ersion" in line or "release" in line
+        ]
+        yield Finding(name=name, value=f"{lines[0].strip() if lines else 'version unknown'} ({found})")
+
+
+def _protections() -> Iterator[Finding]:
+    script = Path(__file__).with_name("protections.py")
+    text = installed.said([sys.executable, "-I", str(script)])
+    works = json.loads(text) if text else {}
+    for key, (name, lack) in _PROTECTIONS.items():
+        ok = bool(works.get(key))
+        yield Finding(name=name, value="works" if ok else "does not work here", ok=ok, advice="" if ok else lack)
+    version = int(works.get("landlock_version", 0))
+    advice = (
+        "" if version else "candidates can read all files that you can: use Linux 5.13 or newer with Landlock enabled"
+    )
+    yield Finding(name="Landlock", value=f"ABI {version}" if version else "absent", ok=version > 0, advice=advice)
+
+
+def _room(cache_dir: Path) -> Iterator[Finding]:
+    place = next(p for p in (cache_dir.absolute(), *cache_dir.absolute().parents) if p.is_dir())
+    disk = shutil.disk_usage(place).free
+    advice = "" if disk >= _LEAST_DISK_BYTES else f"builds and journals need about 2 GiB: make room in {place}"
+    yield Finding(name="free disk", value=f"{disk / 2**30:.1f} GiB in {place}", ok=not advice, advice=advice)
+    memory = _available_memory_bytes()
+    advice = "" if memory >= _LEAST_MEMORY_BYTES else "reference, baselines and candidate need 4 GiB together"
+    yield Finding(name="free memory", value=f"{memory / 2**30:.1f} GiB", ok=not advice, advice=advice)
+
+
+def _available_memory_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _rates(machine: Machine) -> Iterator[Finding]:
+    where = f"{machine.target}: {machine.device}"
+    cache = f"{machine.cache_bytes / 2**20:.0f} MiB of last-level cache"
+    yield Finding(name="memory bandwidth", value=f"{machine.copy_bytes_per_s / 1e9:.0f} GB/s, {cache} ({where})")
+    rates = ", ".join(f"{name} {rate / 1e12:.3g}" for name, rate in machine.matmul_flops_per_s)
+    yield Finding(name="matrix rates", value=f"TFLOP/s: {rates} ({where})")
