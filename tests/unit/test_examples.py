@@ -1,4 +1,4 @@
-"""Every example is a real problem: it loads, its cases fit its functions, it runs on a CPU, and in float64 it says the same."""
+"""Every example is a real problem: it loads, its cases fit, it runs on a CPU, and float64 agrees with what it says."""
 
 from __future__ import annotations
 

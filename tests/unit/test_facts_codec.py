@@ -1,0 +1,126 @@
+"""facts.codec: every fact survives the way to JSON and back; nothing else gets in."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import pkgutil
+import random
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+import tilewright.facts
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.codec import dumps, from_plain, loads, to_plain
+from tilewright.facts.graph import Code, Ref
+from tilewright.facts.move import Event, Stop, Tune
+from tilewright.facts.outcome import Failure
+from tilewright.facts.pattern import Choice
+from tilewright.facts.program import Pass, Schedule
+from tilewright.facts.space import point
+
+
+def fact_classes() -> list[type]:
+    names = [m.name for m in pkgutil.iter_modules(tilewright.facts.__path__)]
+    modules = [importlib.import_module(f"tilewright.facts.{name}") for name in names]
+    return [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__
+    ]
+
+
+FACTS = fact_classes()
+DERIVED = {Pass, Schedule}  # computed from a Program, never kept
+SCALARS: dict[type, tuple[Any, ...]] = {
+    int: (0, 1, -7, 2**62),
+    float: (0.0, -0.0, 1.5, 1e-300, float("inf")),
+    bool: (True, False),
+    str: ("", "x", 'a "quoted"\nline', "λ → 0", "$", "\x00"),
+    type(None): (None,),
+}
+
+
+def draw(hint: Any, dice: random.Random) -> Any:
+    """A random value of this type; tuples are short, unions fair."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return dice.choice((None, 3, "y", (1, ()), Ref(name="n"), Code(text="torch.float32")))
+    if hint in SCALARS:
+        return dice.choice(SCALARS[hint])
+    if origin is Literal:
+        return dice.choice(arguments)
+    if origin in (Union, UnionType):
+        return draw(dice.choice(arguments), dice)
+    if origin is tuple and arguments[-1:] == (...,):
+        return tuple(draw(arguments[0], dice) for _ in range(dice.randrange(3)))
+    if origin is tuple:
+        return tuple(draw(a, dice) for a in arguments)
+    hints = get_type_hints(hint)
+    return hint(**{f.name: draw(hints[f.name], dice) for f in dataclasses.fields(hint)})
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda f: f.__name__)
+def test_facts_are_frozen_values_with_slots_and_keyword_fields(fact: type) -> None:
+    parameters: Any = vars(fact)["__dataclass_params__"]
+    assert parameters.frozen and "__slots__" in vars(fact)
+    assert all(f.kw_only for f in dataclasses.fields(fact))
+
+
+def test_names_are_unique_since_they_are_the_tags() -> None:
+    assert len({f.__name__ for f in FACTS}) == len(FACTS)
+
+
+@pytest.mark.parametrize("fact", [f for f in FACTS if f not in DERIVED], ids=lambda f: f.__name__)
+def test_every_fact_survives_the_round_trip(fact: type) -> None:
+    dice = random.Random(fact.__name__)
+    values = [draw(fact, dice) for _ in range(50)]
+    assert len({repr(v) for v in values}) > 1
+    for value in values:
+        again = loads(dumps(value))
+        assert again == value and repr(again) == repr(value)
+
+
+def test_the_text_is_what_journals_hold() -> None:
+    """Pinned: a change of this text makes old journals unreadable."""
+    event = Event(
+        seq=3,
+        move=Tune(recipe=(Choice(pattern="fused_0", point=point(vec=4, bulk=True)),), pattern="fused_0", points=()),
+        outcome=Failure(stage="tune", reason="hung", summary="no answer in 5 s"),
+        wall_s=5.5,
+    )
+    assert json.loads(dumps(event)) == {
+        "$": "Event",
+        "seq": 3,
+        "move": {
+            "$": "Tune",
+            "recipe": [{"$": "Choice", "pattern": "fused_0", "point": [["bulk", True], ["vec", 4]]}],
+            "pattern": "fused_0",
+            "points": [],
+        },
+        "outcome": {"$": "Failure", "stage": "tune", "reason": "hung", "summary": "no answer in 5 s", "excerpt": ""},
+        "wall_s": 5.5,
+    }
+
+
+def test_a_union_member_comes_back_as_itself() -> None:
+    whole = Stop(best=Candidate(files=(SourceFile(path="model.py", text="x = 1\n"),)), why="won")
+    recipe = Stop(best=(Choice(pattern="fused_0", point=()),), why="won")
+    assert [type(loads(dumps(s)).best) for s in (whole, recipe)] == [Candidate, tuple]
+
+
+@pytest.mark.parametrize("value", [object(), {"a": 1}, {1, 2}, b"bytes", 1j])
+def test_what_is_no_fact_is_refused(value: object) -> None:
+    with pytest.raises(TypeError, match="not a fact"):
+        to_plain(value)
+
+
+def test_unknown_tags_and_fields_are_refused() -> None:
+    with pytest.raises(KeyError):
+        from_plain({"$": "NoSuchFact"})
+    with pytest.raises(TypeError):
+        from_plain({"$": "SourceFile", "path": "model.py", "texts": ""})
