@@ -40,9 +40,7 @@ def brief(*patterns: Pattern, budget_s: float = 1000.0, remembered: tuple = ()) 
 
 
 def timed(ratio: float, *, noise: float = 0.01, candidate_id: str = "c") -> Timed:
-    error = OutputError(
-        case=0, family="own", output=0, norm=1e-7, worst=1e-7, allowed_norm=2e-7, allowed_worst=2e-7
-    )
+    error = OutputError(case=0, family="own", output=0, norm=1e-7, worst=1e-7, allowed_norm=2e-7, allowed_worst=2e-7)
     spread = Interval(low=ratio * (1 - noise), mid=ratio, high=ratio * (1 + noise))
     return Timed(
         checked=Checked(built=Built(candidate_id=candidate_id, build_s=0.1, protections=()), errors=(error,)),

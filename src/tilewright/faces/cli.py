@@ -12,7 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-import click
 import typer
 from rich.console import Console
 
@@ -38,6 +37,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run; default: a new one under runs/.")]
 BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]
 
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, wherever this version of typer keeps click
 _stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 _stdout = Console(highlight=False)
 
@@ -170,7 +170,7 @@ def bench(
 
 def main() -> NoReturn:
     """Run the command line and exit; every failure that has a cause in the user's hands is one line."""
-    sys.exit(_exit_code(lambda: app(standalone_mode=False)))
+    sys.exit(_exit_code(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))
 
 
 def _exit_code(run: Callable[[], Any]) -> int:
@@ -179,8 +179,8 @@ def _exit_code(run: Callable[[], Any]) -> int:
         return code if isinstance(code, int) else 0
     except typer.Exit as stop:
         return stop.exit_code
-    except click.ClickException as error:
-        return _line(error.format_message(), 2)
+    except _UsageError as error:
+        return _line(getattr(error, "format_message", error.__str__)(), 2)
     except UserError as error:
         return _line(str(error), 2)
     except (OSError, sqlite3.OperationalError) as error:
@@ -191,7 +191,7 @@ def _exit_code(run: Callable[[], Any]) -> int:
         if isinstance(error, PermissionError):
             return _line(f"{error.filename}: permission denied; choose another --out", 2)
         return _ours(error)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         return 130
     except HarnessError as error:
         return _line(f"internal: {error}", 3)

@@ -1,12 +1,12 @@
 """A Program: one fused computation over an index space, as typed SSA; every skeleton realises Programs.
 
-A Program has a *domain* (an index space of some rank) and the set of its *reduced* dimensions. Every value in it has an
-*aligned shape*: the rank of the domain, each dimension either the domain's size or 1. A value whose aligned shape is 1 in
-all reduced dimensions, or that is computed from such values alone, lives at **row level** (once per point of the kept
-dimensions); all others live at **element level**. A Program without reduced dimensions is pointwise, and all its values
+A Program has a *domain* (an index space of some rank) and the set of its *reduced* dimensions. Every value in it has
+an *aligned shape*: the rank of the domain, each dimension either the domain's size or 1. A value whose aligned shape
+is 1 in all reduced dimensions, or that is computed from such values alone, lives at **row level** (once per point of
+the kept dimensions); all others live at **element level**. A Program without reduced dimensions is pointwise, and all its values
 are elements.
 
-Arithmetic between loads and stores is done in fp32 for floating dtypes narrower than it; a `to` to a narrower type rounds.
+Arithmetic between loads and stores is done in fp32 for floating dtypes narrower than it; `to` a narrower type rounds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from types import MappingProxyType
 Literal = float | int | bool
 
 # Name -> number of arguments. Semantics are those of the torch function of the same name on the argument dtypes;
-# comparisons, is* and logical_* give "bool"; `maximum`/`minimum` propagate NaN; `div` is true division; `to` casts to the
-# statement's dtype; `index` takes one literal, a dimension of the domain, and is the position along it (i64).
+# comparisons, is* and logical_* give "bool"; `maximum`/`minimum` propagate NaN; `div` is true division; `to` casts to
+# the statement's dtype; `index` takes one literal, a dimension of the domain, and is the position along it (i64).
 POINTWISE: Mapping[str, int] = MappingProxyType({
     **dict.fromkeys(
         ["neg", "abs", "sign", "floor", "ceil", "round", "trunc", "square", "sqrt", "rsqrt", "reciprocal",
@@ -36,7 +36,7 @@ POINTWISE: Mapping[str, int] = MappingProxyType({
 
 # Name -> number of results. `moments` gives (mean, sum of squared deviations from the mean), `softmax_stats` gives
 # (maximum, sum of exp(x - maximum)), both by a numerically stable method; `max`/`min` propagate NaN; `argmax`/`argmin`
-# give the i64 position in the reduced dimensions flattened row-major: NaN wins, then the first position of the extremum.
+# give the i64 position in the reduced dimensions flattened row-major: NaN wins, then the extremum's first position.
 REDUCTIONS: Mapping[str, int] = MappingProxyType({
     "sum": 1, "prod": 1, "max": 1, "min": 1, "argmax": 1, "argmin": 1, "any": 1, "all": 1,
     "moments": 2, "softmax_stats": 2,
@@ -161,7 +161,7 @@ def _levels(program: Program) -> tuple[dict[str, int], set[str]]:
 
 
 def schedule(program: Program) -> Schedule:
-    """Cut a program into sweeps over its rows, each with the element statements it needs, recomputed where two need one."""
+    """Cut a program into sweeps over its rows, each with the element statements it needs (recomputed, not kept)."""
     stage, rows = _levels(program)
     statements = {s.result: s for s in program.body if isinstance(s, Statement)}
     order = {name: i for i, name in enumerate(statements)}

@@ -1,4 +1,4 @@
-"""Many problems, one table: each runs in a process of its own, its result kept as a file, so that a crash stops nothing."""
+"""Many problems, one table: each in a process of its own, its result kept as a file, so that a crash stops nothing."""
 
 from __future__ import annotations
 

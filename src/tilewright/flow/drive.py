@@ -68,7 +68,8 @@ def _replayed(event: Event, move: Move) -> Event:
         else _difference(event.move, move)
     )
     raise JournalMismatch(
-        f"event {event.seq} of the journal does not fit: {detail}; resume with the version that wrote it, or start a new run"
+        f"event {event.seq} of the journal does not fit: {detail}; "
+        "resume with the version that wrote it, or start a new run"
     )
 
 

@@ -60,14 +60,14 @@ class Finished:
 
 
 def optimize(problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say) -> Finished:
-    """A new run in `places.out`; raises UserError if that folder already holds a run, or for a fault of the problem's."""
+    """A new run in `places.out`; UserError if that folder already holds a run, or for a fault of the problem's."""
     request = Request(run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s)
     with _new_journal(request, places) as ledger:
         return _carry_on(request, ledger=ledger, places=places, say=say)
 
 
 def judge_given(problem: Problem, candidate: Candidate, *, places: Places, seed: int, say: Say) -> Finished:
-    """Judge one candidate, as a run of its own with nothing to search; `Finished.stop.best` is None if it was refused."""
+    """Judge one candidate: a run with nothing to search; `Finished.stop.best` is None if it was refused."""
     request = Request(run=uuid.uuid4().hex[:12], problem=problem, strategy="given", seed=seed, budget_s=0.0)
     with _new_journal(request, places) as ledger, _Bench(problem, places=places, seed=seed, say=say) as bench:
         brief = bench.brief(request)
@@ -79,7 +79,8 @@ def judge_given(problem: Problem, candidate: Candidate, *, places: Places, seed:
 def _new_journal(request: Request, places: Places) -> Ledger:
     if places.journal.exists():
         raise UserError(
-            f"{places.out}: holds {_described(places)}; continue it with `tilewright resume {places.out}`, or choose another --out"
+            f"{places.out}: holds {_described(places)}; "
+            f"continue it with `tilewright resume {places.out}`, or choose another --out"
         )
     ledger = Ledger(places.journal)
     ledger.write(request)

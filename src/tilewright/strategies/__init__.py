@@ -1,4 +1,4 @@
-"""How to search: generators of moves. They do no I/O, read no clock, and learn of time through the events they receive."""
+"""How to search: generators of moves. No I/O, no clock: they learn of time through the events that they receive."""
 
 from collections.abc import Callable, Generator
 from types import MappingProxyType

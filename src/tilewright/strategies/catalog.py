@@ -1,4 +1,4 @@
-"""The `catalog` strategy: realise every matched pattern with a skeleton, tune it, judge, keep what wins beyond noise."""
+"""The `catalog` strategy: realise each matched pattern with a skeleton, tune it, judge, keep what wins beyond noise."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Search:
         return self.spent_s < share * self.brief.budget_s
 
     def tuned(self) -> Steps[dict[str, Point]]:
-        """The point for each pattern: remembered, measured, or the space's first; the largest traffic is tuned first."""
+        """Each pattern's point: remembered, measured, or the space's first; the largest traffic is tuned first."""
         points = {p.id: p.space.points[0] for p in self.patterns}
         remembered = {c.pattern: c.point for c in self.brief.remembered}
         points |= {id: point for id, point in remembered.items() if id in points}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fakes.facts import brief, pattern, timed
 
+from fakes.facts import brief, pattern, timed
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.errors import HarnessError
 from tilewright.facts.move import Event, Move, Outcome, Stop, Try, Tune
@@ -25,7 +26,9 @@ class Killed(Exception):
 def scripted(move: Move) -> Outcome:
     """An evaluator: unroll 2 is faster; fused_1 is refused; every accepted pattern brings 1.5x."""
     if isinstance(move, Tune):
-        return Tuned(points=tuple(PointTime(point=p, time_ns=Interval(low=1, mid=10.0 / p[0][1], high=99)) for p in move.points))
+        return Tuned(
+            points=tuple(PointTime(point=p, time_ns=Interval(low=1, mid=10.0 / p[0][1], high=99)) for p in move.points)
+        )
     assert isinstance(move, Try)
     names = [c.pattern for c in move.what]
     if "fused_1" in names:
@@ -59,10 +62,8 @@ def test_killed_before_any_event_and_resumed_gives_the_same_journal(tmp_path: Pa
             made += 1
             return scripted(move)
 
-        try:
+        with contextlib.suppress(Killed):
             undisturbed(path, dies)
-        except Killed:
-            pass
         calls: list[Move] = []
 
         def counted(move: Move, calls: list[Move] = calls) -> Outcome:

@@ -23,8 +23,10 @@ CREATE TABLE IF NOT EXISTS record (name TEXT PRIMARY KEY, digest TEXT NOT NULL R
 CREATE TABLE IF NOT EXISTS event (
     seq INTEGER PRIMARY KEY, move TEXT NOT NULL REFERENCES text, outcome TEXT NOT NULL REFERENCES text,
     wall_s REAL NOT NULL, at_unix_s REAL NOT NULL);
-CREATE TRIGGER IF NOT EXISTS event_kept BEFORE DELETE ON event BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
-CREATE TRIGGER IF NOT EXISTS event_fixed BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
+CREATE TRIGGER IF NOT EXISTS event_kept BEFORE DELETE ON event
+    BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
+CREATE TRIGGER IF NOT EXISTS event_fixed BEFORE UPDATE ON event
+    BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
 """
 
 
@@ -88,7 +90,8 @@ class Ledger:
 
     def events(self) -> tuple[Event, ...]:
         rows = self._db.execute(
-            "SELECT seq, m.body, o.body, wall_s FROM event JOIN text m ON m.digest = move JOIN text o ON o.digest = outcome ORDER BY seq"
+            "SELECT seq, m.body, o.body, wall_s FROM event"
+            " JOIN text m ON m.digest = move JOIN text o ON o.digest = outcome ORDER BY seq"
         )
         return tuple(
             Event(seq=seq, move=codec.loads(move), outcome=codec.loads(outcome), wall_s=wall)

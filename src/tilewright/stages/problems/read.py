@@ -1,4 +1,4 @@
-"""Read a problem file (KernelBench's convention, or ours with CASES) by its syntax tree alone; nothing of it is run here."""
+"""Read a problem file (KernelBench's convention, or ours with CASES) by its syntax tree alone; nothing in it is run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingProx
 
 
 def read_problem(path: Path, *, target: Target, precision: Precision = "reference") -> Problem:
-    """The Problem in the file at `path` for a target; `CPU_CASES` stands before `CASES` on the CPU where a file has both.
+    """The Problem in the file at `path` for a target; on the CPU `CPU_CASES`, where there are any, replace `CASES`.
 
     Raises UserError (one line: the file, what is wrong, what to do) if it can't be read, is not Python, lacks a
     required name, or its CASES are not a literal list of dicts."""
@@ -88,7 +88,8 @@ def _cases(tree: ast.Module, path: Path, target: Target) -> tuple[str, ...]:
         except (ValueError, ArithmeticError, TypeError) as error:
             if target_node.id in ("CASES", "CPU_CASES"):
                 raise UserError(
-                    f"{path}, line {node.lineno}: {target_node.id} must be a list of dicts made of literals and constants ({error})"
+                    f"{path}, line {node.lineno}: {target_node.id} must be a list of dicts "
+                    f"made of literals and constants ({error})"
                 ) from error
             continue
         if target_node.id in ("CASES", "CPU_CASES"):

@@ -1,0 +1,95 @@
+"""The command line on bad input: one line that names the value and the way out, exit 2, nothing on stdout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.edges.ledger import Ledger
+from tilewright.faces import config
+from tilewright.facts.errors import UserError
+from tilewright.facts.problem import Problem
+from tilewright.facts.run import Request
+
+GOOD = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
+
+
+def tilewright(*args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tilewright", *map(str, args)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def refused(*args: object, cwd: Path) -> str:
+    done = tilewright(*args, cwd=cwd)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    assert "none.py: no such file" in refused("optimize", "none.py", "--target", "cpu", cwd=tmp_path)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_not_python_and_no_model(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    assert "not Python, line 1" in refused("optimize", "broken.py", "--target", "cpu", cwd=tmp_path)
+    assert "no `Model`" in refused("evaluate", "empty.py", "empty.py", "--target", "cpu", cwd=tmp_path)
+
+
+def test_a_bad_budget_a_bad_option_and_a_bad_command(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(GOOD)
+    assert "'soon': not a duration; write 90s, 5m or 1h" in refused(
+        "optimize", "good.py", "--budget", "soon", cwd=tmp_path
+    )
+    assert "--target" in refused("optimize", "good.py", "--target", "tpu", cwd=tmp_path)
+    assert "optimise" in refused("optimise", "good.py", cwd=tmp_path)
+
+
+def test_a_folder_that_holds_another_run(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(GOOD)
+    problem = Problem(name="other", path="/nowhere", source="", target="cpu")
+    with Ledger(tmp_path / "run" / "run.db") as ledger:
+        ledger.write(Request(run="abc", problem=problem, strategy="catalog", seed=0, budget_s=1.0))
+    line = refused("optimize", "good.py", "--target", "cpu", "--out", "run", cwd=tmp_path)
+    assert "holds run abc of problem 'other'" in line
+    assert "tilewright resume run" in line
+
+
+def test_nothing_to_resume_or_report(tmp_path: Path) -> None:
+    assert "no run here" in refused("resume", "nothing", cwd=tmp_path)
+    assert "no run here" in refused("report", "nothing", cwd=tmp_path)
+
+
+def test_bench_without_problems(tmp_path: Path) -> None:
+    assert "no such folder" in refused("bench", "nothing", "--target", "cpu", cwd=tmp_path)
+    assert "no problem file" in refused("bench", ".", "--target", "cpu", cwd=tmp_path)
+    assert "'x'" in refused("bench", ".", "--only", "x", "--target", "cpu", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(("text", "value"), [("90", 90.0), ("90s", 90.0), ("5m", 300.0), ("1.5h", 5400.0)])
+def test_durations(text: str, value: float) -> None:
+    assert config.seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "5 minutes", "-3s", "0"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(UserError):
+        config.seconds(text)
+
+
+def test_numbers() -> None:
+    assert config.numbers("1,5,19-21") == {1, 5, 19, 20, 21}
+    with pytest.raises(UserError, match="'9-3'"):
+        config.numbers("9-3")
