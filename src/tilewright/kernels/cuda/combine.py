@@ -1,0 +1,158 @@
+"""Joins the states that threads hold: within a warp, a CTA, a cluster, or through a workspace in global memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+from cutlass import Int32, Int64, cute
+
+from .control import loop, when
+from .reducers import Reducer, State
+
+WARP = 32
+
+
+class Held:
+    """One reduction's states of a thread, one per row lane, in register fragments (so that loops may update them)."""
+
+    def __init__(self, reducer: Reducer, lanes: int) -> None:
+        self.reducer = reducer
+        self.lanes = lanes
+        self._fragments = [cute.make_rmem_tensor((lanes,), t) for t in reducer.types]
+        for lane in range(lanes):
+            self[lane] = reducer.identity()
+
+    def __getitem__(self, lane: int) -> State:
+        return tuple(f[lane] for f in self._fragments)
+
+    def __setitem__(self, lane: int, state: State) -> None:
+        for fragment, value in zip(self._fragments, state, strict=True):
+            fragment[lane] = value
+
+    def merge(self, lane: int, state: State) -> None:
+        self[lane] = self.reducer.merge(self[lane], state)
+
+
+class Board:
+    """Shared memory for one reduction's states: `cells` of each component."""
+
+    def __init__(self, allocator: Any, reducer: Reducer, cells: int) -> None:
+        layout = cute.make_layout((cells,))
+        self._arrays = [allocator.allocate_tensor(t, layout, byte_alignment=16) for t in reducer.types]
+
+    def put(self, cell: Any, state: State) -> None:
+        for array, value in zip(self._arrays, state, strict=True):
+            array[cell] = value
+
+    def get(self, cell: Any) -> State:
+        return tuple(array[cell] for array in self._arrays)
+
+    def get_remote(self, cell: int, rank: Any) -> State:
+        """The state in the same cell of another CTA of the cluster."""
+        found = []
+        for array in self._arrays:
+            pointer = cute.arch.map_dsmem_ptr(array.iterator + cell, rank)
+            found.append(cute.arch.load(pointer, array.element_type, ss="cluster"))
+        return tuple(found)
+
+
+def _butterfly(held: Held, width: int) -> None:
+    """Every lane of each segment of `width` lanes gets the segment's state, the same to the last bit."""
+    reducer = held.reducer
+    state = held[0]
+    offset = 1
+    while offset < width:
+        other = tuple(cute.arch.shuffle_sync_bfly(v, offset=offset) for v in state)
+        state = reducer.merge(state, other)
+        offset *= 2
+    if width > 1 and len(state) > 1:  # merging in another order rounds otherwise
+        first = cute.arch.lane_idx() & Int32(WARP - width)
+        state = tuple(cute.arch.shuffle_sync(v, first) for v in state)
+    held[0] = state
+
+
+def combine_rows(held: Held, board: Board | None, *, group: Any, member: Any, group_threads: int) -> None:
+    """Threads `group_threads x group ... + group_threads` hold parts of one row; all of them get the whole.
+
+    Groups wider than a warp need a board of `groups x warps` cells, and all of the CTA's threads must come here."""
+    _butterfly(held, min(group_threads, WARP))
+    warps = group_threads // WARP
+    if warps <= 1:
+        return
+    assert board is not None
+    lane = cute.arch.lane_idx()
+    state = held[0]
+    when(lane == 0, lambda: board.put(group * warps + member // WARP, state))
+    cute.arch.sync_threads()
+    held[0] = board.get(group * warps + lane % warps)
+    _butterfly(held, warps)
+
+
+def combine_columns(held: Held, board: Board | None, *, group: Any, member: Any, group_threads: int, groups: int) -> None:
+    """Members 0 .. group_threads - 1 of each group hold parts of `held.lanes` rows; all of them get the whole.
+
+    Needs a board of `group_threads x groups x lanes` cells."""
+    if group_threads == 1:
+        return
+    assert board is not None
+    for lane in range(held.lanes):
+        board.put((member * held.lanes + lane) * groups + group, held[lane])
+    cute.arch.sync_threads()
+    for lane in range(held.lanes):
+        state = board.get(group + lane * groups)
+        for other in range(1, group_threads):
+            state = held.reducer.merge(state, board.get((other * held.lanes + lane) * groups + group))
+        held[lane] = state
+
+
+def combine_cluster(held: Held, board: Board, *, cell: int, chunks: int, member: Any) -> None:
+    """The CTAs of a cluster hold parts of one row; all threads of all of them get the whole."""
+    state = held[0]
+    when(member == 0, lambda: board.put(cell, state))
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    held[0] = board.get_remote(cell, cute.arch.lane_idx() % chunks)
+    _butterfly(held, chunks)
+
+
+class Workspace:
+    """Global memory for one reduction's states, `[chunk][row]` for each component."""
+
+    def __init__(self, reducer: Reducer, *, rows: int, chunks: int, offset: int) -> None:
+        self.reducer = reducer
+        self.rows = rows
+        self.chunks = chunks
+        self._offsets = []
+        for kind in reducer.types:
+            self._offsets.append(offset)
+            offset += -(-rows * chunks * kind.width // 8 // 16) * 16
+        self.end = offset
+
+    def _cell(self, work: Any, component: int, chunk: Any, row: Any) -> Any:
+        kind = self.reducer.types[component]
+        base = cute.recast_ptr(work.iterator + self._offsets[component], dtype=kind)
+        return cute.make_tensor(base + (Int64(chunk) * self.rows + Int64(row)), cute.make_layout((1,)))
+
+    def put(self, work: Any, chunk: Any, row: Any, state: State) -> None:
+        for component, value in enumerate(state):
+            self._cell(work, component, chunk, row)[0] = value
+
+    def get(self, work: Any, chunk: Any, row: Any) -> State:
+        return tuple(self._cell(work, c, chunk, row)[0] for c in range(len(self.reducer.types)))
+
+    def gather(self, work: Any, held: Held, *, row: Any, member: Any, group_threads: int) -> None:
+        """Each member merges every group_threads-th chunk of its rows."""
+        from . import math as m
+
+        identity = held.reducer.identity()
+
+        def body(turn: Any) -> None:
+            chunk = turn * group_threads + member
+            there = chunk < self.chunks
+            nearest = cutlass.min(chunk, self.chunks - 1)
+            for lane in range(held.lanes):
+                state = self.get(work, nearest, row + lane)
+                held.merge(lane, tuple(m.select(there, v, i) for v, i in zip(state, identity, strict=True)))
+
+        loop(Int32(0), Int32(-(-self.chunks // group_threads)), body)

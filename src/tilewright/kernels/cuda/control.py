@@ -1,0 +1,25 @@
+"""The two forms of run-time control flow; all else in the skeletons is Python that runs while tracing.
+
+The bodies are closures: they may store to memory and to register fragments, but rebind nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+from cutlass import Boolean, cute
+
+
+@cute.jit  # type: ignore[untyped-decorator]
+def loop(lo: Any, hi: Any, body: cutlass.Constexpr) -> None:
+    """body(i) for i in [lo, hi), not unrolled."""
+    for i in cutlass.range(lo, hi, unroll=1):
+        body(i)
+
+
+@cute.jit  # type: ignore[untyped-decorator]
+def when(condition: Boolean, body: cutlass.Constexpr) -> None:
+    """body() where the condition holds."""
+    if condition:
+        body()

@@ -1,0 +1,108 @@
+"""Calls a Spec on torch tensors: plans and compiles once per layout of the operands, then launches with little Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cutlass.cute as cute
+import torch
+from torch import Tensor
+
+from ..ops import DTYPES
+from .engine import Kernel
+from .math import ELEMENT_TYPES
+from .plan import DEFAULTS, KNOBS, Device, Plan, make_plan
+from .spec import Spec
+from .views import ITEM_BYTES
+
+Entry = Callable[..., None]
+
+
+def check_knobs(settings: dict[str, Any]) -> None:
+    """Raise ValueError on an unknown knob or value."""
+    for name, value in settings.items():
+        if name not in KNOBS:
+            raise ValueError(f"unknown knob {name!r}; there are {', '.join(KNOBS)}")
+        if value not in KNOBS[name]:
+            raise ValueError(f"knob {name!r} can't be {value!r}; legal are {KNOBS[name]}")
+
+
+def _alignment(address: int) -> int:
+    """The largest power of two up to 16 that divides the address."""
+    return min(address & -address, 16) or 16
+
+
+def _fake(dtype: str, shape: Sequence[int], strides: Sequence[int], alignment: int) -> Any:
+    # The stride of a mode of size 1 is anybody's guess: it stays symbolic.
+    walk = tuple(cute.sym_int64() if n == 1 else s for n, s in zip(shape, strides, strict=True))
+    kind = ELEMENT_TYPES[dtype]
+    return cute.runtime.make_fake_tensor(kind, tuple(shape), stride=walk, assumed_align=max(alignment, ITEM_BYTES[dtype]))
+
+
+class Fused:
+    """A Spec with its entry point (`@cute.jit`, taking a Constexpr plan, the operands, the outputs, a workspace and a
+    stream) and its knobs. Calling it launches on torch's current stream."""
+
+    def __init__(self, spec: Spec, entry: Entry, knobs: dict[str, Any]) -> None:
+        self.spec = spec
+        self.knobs = DEFAULTS | knobs
+        check_knobs(self.knobs)
+        self._entry = entry
+        self._outputs = tuple((o.shape, DTYPES[o.dtype]) for o in spec.outputs)
+        self._compiled: dict[tuple[Any, ...], tuple[Callable[..., None], int]] = {}
+
+    def configure(self, **knobs: Any) -> None:
+        """Replace settings and forget what was compiled under the old ones."""
+        check_knobs(knobs)
+        self.knobs.update(knobs)
+        self._compiled.clear()
+
+    def plan(self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device) -> Plan:
+        return make_plan(self.spec, strides, alignments, self.knobs, device)
+
+    def compile(
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device
+    ) -> tuple[Callable[..., None], int]:
+        """The compiled launch for operands of this layout, and the bytes of workspace that it needs; no GPU needed."""
+        kernel = Kernel(self.spec, self.plan(strides, alignments, device))
+        operands = zip(self.spec.operands, strides, alignments, strict=True)
+        fakes = [_fake(o.dtype, o.shape, s, a) for o, s, a in operands]
+        for output in self.spec.outputs:
+            walk, step = [], 1
+            for size in reversed(output.shape):
+                walk.append(step)
+                step *= size
+            fakes.append(_fake(output.dtype, output.shape, walk[::-1], 16))
+        work = _fake("u8", (kernel.work_bytes,), (1,), 16)
+        stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
+        options = f"--enable-tvm-ffi --gpu-arch {device.arch}"
+        compiled = cute.compile(self._entry, kernel, *fakes, work, stream, options=options)
+        return compiled, kernel.work_bytes
+
+    def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
+        """The outputs, freshly allocated on the operands' device."""
+        key = tuple([(t.stride(), t.data_ptr() & 15) for t in operands])
+        found = self._compiled.get(key)
+        if found is None:
+            found = self._compiled[key] = self._prepare(operands)
+        launch, work_bytes = found
+        device = operands[0].device
+        outputs = tuple([torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self._outputs])
+        work = torch.empty(work_bytes, dtype=torch.uint8, device=device)
+        launch(*operands, *outputs, work)
+        return outputs
+
+    def _prepare(self, operands: Sequence[Tensor]) -> tuple[Callable[..., None], int]:
+        for spec, tensor in zip(self.spec.operands, operands, strict=True):
+            if tuple(tensor.shape) != spec.shape or tensor.dtype != DTYPES[spec.dtype] or not tensor.is_cuda:
+                raise ValueError(
+                    f"{self.spec.name}: {spec.name} must be {spec.dtype} {spec.shape} on a CUDA device, "
+                    f"not {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
+                )
+        device = operands[0].device
+        facts = torch.cuda.get_device_properties(device)
+        arch = f"sm_{facts.major}{facts.minor}" + ("a" if facts.major >= 9 else "")
+        alignments = [_alignment(t.data_ptr()) for t in operands]
+        target = Device(processors=facts.multi_processor_count, arch=arch)
+        return self.compile([t.stride() for t in operands], alignments, target)

@@ -1,0 +1,319 @@
+"""Pointwise operations on CuTe scalars with torch's semantics; the vocabulary of a candidate's element functions.
+
+Values of floating dtypes (f32, f16, bf16) are Float32, integers have their own type, bool is Boolean. Each function takes
+values or Python literals and, last, the dtype of its result. Floating functions are libdevice's, the ones that torch's
+own kernels call, so their error is torch's.
+"""
+
+from __future__ import annotations
+
+import math as _math
+from collections.abc import Callable
+from typing import Any
+
+import cutlass.cute as cute
+import cutlass.cute.math as _lib
+from cutlass import BFloat16, Boolean, Float16, Float32, Int8, Int16, Int32, Int64, Uint8
+from cutlass.cutlass_dsl import select_
+
+Value = Any  # a CuTe scalar, or a literal
+
+ELEMENT_TYPES: dict[str, Any] = {
+    "f32": Float32, "f16": Float16, "bf16": BFloat16, "i64": Int64, "i32": Int32, "i16": Int16, "i8": Int8, "u8": Uint8,
+    "bool": Boolean,
+}  # fmt: skip
+FLOATS = frozenset({"f32", "f16", "bf16"})
+
+
+def value_type(dtype: str) -> Any:
+    """The type in which a value of this dtype is held between loads and stores."""
+    return Float32 if dtype in FLOATS else ELEMENT_TYPES[dtype]
+
+
+def select(condition: Value, yes: Value, no: Value) -> Value:
+    """yes where the condition holds, else no; both of one CuTe type."""
+    return type(yes)(select_(condition, yes, no))
+
+
+def cast(x: Value, dtype: str) -> Value:
+    """x held as `dtype` without rounding to the narrow floating types (see `to`)."""
+    wanted = value_type(dtype)
+    if isinstance(x, bool | int | float):
+        return _literal(x, wanted)
+    if type(x) is wanted:
+        return x
+    if wanted is Boolean:
+        return x != type(x)(0)
+    if type(x) is Boolean:
+        return select(x, wanted(1), wanted(0))
+    if type(x) is Float32 and wanted is not Int64:
+        return x.to(Int64).to(wanted)  # through i64, as torch does: narrow types wrap
+    return x.to(wanted)
+
+
+def _literal(x: bool | int | float, wanted: Any) -> Value:
+    if wanted is Boolean:
+        return Boolean(bool(x))
+    return Float32(float(x)) if wanted is Float32 else wanted(int(x))
+
+
+def to(x: Value, dtype: str) -> Value:
+    """torch's cast: rounds to the narrow floating types."""
+    held = cast(x, dtype)
+    return held.to(ELEMENT_TYPES[dtype]).to(Float32) if dtype in ("f16", "bf16") else held
+
+
+def stored(x: Value, dtype: str) -> Value:
+    """x as the element type in memory."""
+    held = cast(x, dtype)
+    return held.to(ELEMENT_TYPES[dtype]) if dtype in ("f16", "bf16") else held
+
+
+def _rank(x: Value) -> int:
+    order = [Boolean, Uint8, Int8, Int16, Int32, Int64, Float32]
+    if isinstance(x, bool):
+        return 0
+    if isinstance(x, int):
+        return 1
+    return len(order) - 1 if isinstance(x, float) else order.index(type(x))
+
+
+def _common(*xs: Value) -> list[Value]:
+    """The arguments in the widest of their types (integer literals follow the others)."""
+    names = ["bool", "u8", "i8", "i16", "i32", "i64", "f32"]
+    name = names[max(_rank(x) for x in xs)]
+    if name == "i8" and any(type(x) is Uint8 for x in xs):
+        name = "i16"
+    if all(isinstance(x, bool | int | float) for x in xs):
+        name = "f32" if name == "f32" else "i64"
+    return [cast(x, name) for x in xs]
+
+
+def _float_function(function: Callable[..., Value]) -> Callable[..., Value]:
+    def apply(*args: Value) -> Value:
+        *xs, dtype = args
+        return cast(function(*(cast(x, "f32") for x in xs)), dtype)
+
+    return apply
+
+
+exp = _float_function(_lib.exp)
+exp2 = _float_function(_lib.exp2)
+expm1 = _float_function(_lib.expm1)
+log = _float_function(_lib.log)
+log2 = _float_function(_lib.log2)
+log10 = _float_function(_lib.log10)
+log1p = _float_function(_lib.log1p)
+sin = _float_function(_lib.sin)
+cos = _float_function(_lib.cos)
+tan = _float_function(_lib.tan)
+asin = _float_function(_lib.asin)
+acos = _float_function(_lib.acos)
+atan = _float_function(_lib.atan)
+sinh = _float_function(_lib.sinh)
+cosh = _float_function(_lib.cosh)
+tanh = _float_function(_lib.tanh)
+asinh = _float_function(_lib.asinh)
+acosh = _float_function(_lib.acosh)
+atanh = _float_function(_lib.atanh)
+erf = _float_function(_lib.erf)
+erfc = _float_function(_lib.erfc)
+sqrt = _float_function(_lib.sqrt)
+rsqrt = _float_function(_lib.rsqrt)
+atan2 = _float_function(_lib.atan2)
+reciprocal = _float_function(lambda x: Float32(1.0) / x)
+sigmoid = _float_function(lambda x: Float32(1.0) / (Float32(1.0) + _lib.exp(-x)))
+div = _float_function(lambda x, y: x / y)
+
+
+def _arithmetic(function: Callable[..., Value]) -> Callable[..., Value]:
+    def apply(*args: Value) -> Value:
+        *xs, dtype = args
+        wide = "i32" if dtype in ("i16", "i8", "u8", "bool") else dtype  # wrapped to the narrow type afterwards
+        return cast(function(*(cast(x, wide) for x in xs)), dtype)
+
+    return apply
+
+
+add = _arithmetic(lambda x, y: x + y)
+sub = _arithmetic(lambda x, y: x - y)
+mul = _arithmetic(lambda x, y: x * y)
+square = _arithmetic(lambda x: x * x)
+neg = _arithmetic(lambda x: -x)
+
+
+def _is_float(x: Value) -> bool:
+    return type(x) is Float32
+
+
+def _maximum(x: Value, y: Value) -> Value:
+    return cute.arch.fmax(x, y, nan=True) if _is_float(x) else select(x > y, x, y)
+
+
+def _minimum(x: Value, y: Value) -> Value:
+    return cute.arch.fmin(x, y, nan=True) if _is_float(x) else select(x < y, x, y)
+
+
+def _sign(x: Value) -> Value:
+    one, zero = type(x)(1), type(x)(0)
+    return select(x > zero, one, select(x < zero, -one, zero))
+
+
+maximum = _arithmetic(_maximum)
+minimum = _arithmetic(_minimum)
+abs = _arithmetic(lambda x: _lib.abs(x) if _is_float(x) else select(x < type(x)(0), -x, x))  # noqa: A001
+sign = _arithmetic(_sign)
+
+
+def _rounding(function: Callable[[Value], Value]) -> Callable[..., Value]:
+    def apply(x: Value, dtype: str) -> Value:
+        held = cast(x, dtype)
+        return cast(function(held), dtype) if _is_float(held) else held
+
+    return apply
+
+
+floor = _rounding(_lib.floor)
+ceil = _rounding(_lib.ceil)
+trunc = _rounding(_lib.trunc)
+round = _rounding(_lib.roundeven)  # noqa: A001
+
+
+def _truncated_rem(x: Value, y: Value) -> Value:
+    if _is_float(x):
+        return Float32(_lib.rem(x, y))
+    return x - _truncated_div(x, y) * y
+
+
+def _truncated_div(x: Value, y: Value) -> Value:
+    floored, zero = x // y, type(x)(0)
+    inexact = floored * y != x
+    return select(_both(inexact, (x < zero) != (y < zero)), floored + type(x)(1), floored)
+
+
+def _both(a: Value, b: Value) -> Value:
+    return Boolean(select_(a, b, Boolean(False)))
+
+
+def _either(a: Value, b: Value) -> Value:
+    return Boolean(select_(a, Boolean(True), b))
+
+
+def _remainder(x: Value, y: Value) -> Value:
+    if not _is_float(x):
+        return x - (x // y) * y
+    rest, zero = _truncated_rem(x, y), Float32(0.0)
+    return select(_both(rest != zero, (rest < zero) != (y < zero)), rest + y, rest)
+
+
+def _floor_divide(x: Value, y: Value) -> Value:
+    if not _is_float(x):
+        return x // y
+    quotient = x / y
+    rest = _remainder(x, y)
+    near = (x - rest) / y
+    floored = _lib.floor(near)
+    exact = select(near - floored > Float32(0.5), floored + Float32(1.0), floored)
+    return select(y == Float32(0.0), quotient, exact)
+
+
+fmod = _arithmetic(_truncated_rem)
+remainder = _arithmetic(_remainder)
+floor_divide = _arithmetic(_floor_divide)
+
+_POWERS: dict[float, Callable[[Value], Value]] = {
+    0.0: lambda x: type(x)(1),
+    1.0: lambda x: x,
+    2.0: lambda x: x * x,
+    3.0: lambda x: x * x * x,
+}
+_FLOAT_POWERS: dict[float, Callable[[Value], Value]] = {
+    0.5: _lib.sqrt,
+    -0.5: _lib.rsqrt,
+    -1.0: lambda x: Float32(1.0) / x,
+    -2.0: lambda x: Float32(1.0) / (x * x),
+}
+
+
+def pow(x: Value, y: Value, dtype: str) -> Value:  # noqa: A001
+    """x ** y; small literal exponents are products, as in torch. Integers take literal exponents from 0 to 3 alone."""
+    base = cast(x, dtype)
+    if isinstance(y, int | float):
+        special = _POWERS.get(float(y)) or (_FLOAT_POWERS.get(float(y)) if _is_float(base) else None)
+        if special is not None:
+            return cast(special(base), dtype)
+    if not _is_float(base):
+        raise ValueError("an integer power takes a literal exponent from 0 to 3")
+    return cast(_lib.pow(base, cast(y, "f32")), dtype)
+
+
+def _comparison(function: Callable[[Value, Value], Value]) -> Callable[..., Value]:
+    def apply(x: Value, y: Value, dtype: str) -> Value:
+        a, b = _common(x, y)
+        if type(a) is Boolean:
+            a, b = cast(a, "i32"), cast(b, "i32")
+        return cast(Boolean(function(a, b)), dtype)
+
+    return apply
+
+
+eq = _comparison(lambda x, y: x == y)
+ne = _comparison(lambda x, y: x != y)
+lt = _comparison(lambda x, y: x < y)
+le = _comparison(lambda x, y: x <= y)
+gt = _comparison(lambda x, y: x > y)
+ge = _comparison(lambda x, y: x >= y)
+
+
+def _truth(function: Callable[..., Value]) -> Callable[..., Value]:
+    def apply(*args: Value) -> Value:
+        *xs, dtype = args
+        return cast(function(*(cast(x, "bool") for x in xs)), dtype)
+
+    return apply
+
+
+def _not(x: Value) -> Value:
+    return Boolean(select_(x, Boolean(False), Boolean(True)))
+
+
+logical_and = _truth(_both)
+logical_or = _truth(_either)
+logical_xor = _truth(lambda x, y: Boolean(select_(x, _not(y), y)))
+logical_not = _truth(_not)
+
+
+def _bitwise(on_bool: Callable[..., Value], on_int: Callable[..., Value]) -> Callable[..., Value]:
+    def apply(*args: Value) -> Value:
+        *xs, dtype = args
+        held = [cast(x, dtype) for x in xs]
+        return on_bool(*held) if dtype == "bool" else cast(on_int(*held), dtype)
+
+    return apply
+
+
+bitwise_and = _bitwise(_both, lambda x, y: x & y)
+bitwise_or = _bitwise(_either, lambda x, y: x | y)
+bitwise_xor = _bitwise(lambda x, y: Boolean(select_(x, _not(y), y)), lambda x, y: x ^ y)
+bitwise_not = _bitwise(_not, lambda x: x ^ type(x)(-1) if type(x) is not Uint8 else x ^ Uint8(255))
+
+
+def isnan(x: Value, dtype: str) -> Value:
+    held = cast(x, "f32")
+    return cast(Boolean(held != held), dtype)
+
+
+def isinf(x: Value, dtype: str) -> Value:
+    return cast(Boolean(_lib.abs(cast(x, "f32")) == Float32(_math.inf)), dtype)
+
+
+def where(condition: Value, yes: Value, no: Value, dtype: str) -> Value:
+    return select(cast(condition, "bool"), cast(yes, dtype), cast(no, dtype))
+
+
+def index(position: Value, dtype: str) -> Value:
+    """The position along a dimension, which the skeleton passes in."""
+    return cast(position, dtype)
+
+
+

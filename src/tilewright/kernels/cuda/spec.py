@@ -1,0 +1,81 @@
+"""What a generated `fused_K.py` tells the skeleton: tensors, sweeps and its element functions.
+
+The functions are plain Python over CuTe scalars. Their parameters name what they read: operands, results of earlier
+sweeps and rows, or `index_<d>`, the position along dimension d of the domain. An `elements` function returns the
+arguments of its sweep's reductions in order; a `rows` function returns {name: value}; `final` returns the element-level
+outputs in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """An operand or an output: its aligned shape has the domain's rank, each size the domain's or 1."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReductionSpec:
+    op: str
+    source: str  # dtype of the argument
+    dtype: str  # dtype of the results
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """One pass over a row's elements, and what becomes computable from its reductions."""
+
+    elements: Function
+    reductions: tuple[ReductionSpec, ...]
+    rows: Function | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One fused computation. Without reduced dimensions it is pointwise: no sweeps, no rows, only `final`."""
+
+    name: str
+    domain: tuple[int, ...]
+    reduced: tuple[int, ...]
+    operands: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    head: Function | None = None
+    sweeps: tuple[Sweep, ...] = ()
+    final: Function | None = None
+    element_outputs: tuple[str, ...] = ()
+
+    @property
+    def stepped(self) -> tuple[int, ...]:
+        """Dimensions that a thread group walks through: the reduced ones, or all of a pointwise domain."""
+        return self.reduced if self.reduced else tuple(range(len(self.domain)))
+
+    @property
+    def inner_size(self) -> int:
+        return prod(self.domain[d] for d in self.stepped)
+
+    def at_row_level(self, shape: tuple[int, ...]) -> bool:
+        return bool(self.reduced) and all(shape[d] == 1 for d in self.reduced)
+
+    @property
+    def element_operands(self) -> tuple[TensorSpec, ...]:
+        return tuple(o for o in self.operands if not self.at_row_level(o.shape))
+
+
+def reads(function: Function | None) -> tuple[str, ...]:
+    """Names of a function's parameters."""
+    if function is None:
+        return ()
+    code = function.__code__  # type: ignore[attr-defined]
+    return tuple(code.co_varnames[: code.co_argcount])

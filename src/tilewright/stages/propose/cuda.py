@@ -1,0 +1,87 @@
+"""Propose for CUDA: Programs as CuTe DSL kernels (Hopper first), and the knobs that a tuner may turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from math import prod
+
+from ...facts.candidate import SourceFile
+from ...facts.program import Program, Reduction, schedule
+from ...facts.space import Knob, Point, Space, point
+from .cuda_text import fused_text
+
+_KNOBS = (
+    Knob(name="threads", values=(128, 256, 512, 1024), about="most threads of a CTA"),
+    Knob(name="unroll", values=(1, 2, 4, 8), about="vectors that a thread loads before it computes"),
+    Knob(name="residence", values=("auto", "registers", "shared", "reread"), about="where a row stays between sweeps"),
+    Knob(name="spread", values=("auto", "none", "cluster", "split"), about="over how many CTAs a row is spread"),
+)
+_SKELETONS = (
+    "__init__.py", "ops.py", "cuda/__init__.py", "cuda/combine.py", "cuda/control.py", "cuda/engine.py",
+    "cuda/launch.py", "cuda/math.py", "cuda/plan.py", "cuda/reducers.py", "cuda/spec.py", "cuda/views.py",
+)  # fmt: skip
+
+
+def unsupported(program: Program) -> str | None:
+    """Why these skeletons can't realise the program; None if they can."""
+    dtypes = {v.dtype for v in (*program.operands, *program.body, *program.outputs)}
+    if "f64" in dtypes:
+        return "f64 has no skeleton"
+    if not program.operands:
+        return "nothing is read"
+    if prod(program.domain) == 0:
+        return f"the domain {program.domain} is empty"
+    if len(program.operands) + len(program.outputs) > 32:
+        return "more than 32 tensors"
+    for item in program.body:
+        if isinstance(item, Reduction):
+            continue
+        if item.op == "pow" and item.dtype not in ("f32", "f16", "bf16") and item.args[1] not in (0, 1, 2, 3):
+            return "an integer power with an exponent other than 0 to 3"
+    return None
+
+
+def _setting(threads: int, unroll: int, residence: str = "auto", spread: str = "auto") -> Point:
+    return point(threads=threads, unroll=unroll, residence=residence, spread=spread)
+
+
+def space(program: Program) -> Space:
+    """The knobs, and at most 8 points, the likeliest winner first."""
+    if not program.reduced:
+        points = [_setting(256, 4), _setting(256, 2), _setting(128, 4), _setting(512, 2), _setting(256, 8)]
+        return Space(knobs=_KNOBS, points=tuple(points))
+    cut = schedule(program)
+    sweeps = len(cut.passes) + bool(cut.element_outputs)
+    if sweeps == 1:
+        points = [_setting(256, 4), _setting(256, 8), _setting(512, 4), _setting(128, 8), _setting(512, 2)]
+        return Space(knobs=_KNOBS, points=tuple(points))
+    points = [
+        _setting(512, 4),
+        _setting(256, 4),
+        _setting(1024, 4),
+        _setting(256, 4, "shared"),
+        _setting(512, 4, "shared"),
+        _setting(512, 4, "reread"),
+        _setting(1024, 2, "reread"),
+    ]
+    return Space(knobs=_KNOBS, points=tuple(points))
+
+
+def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
+    """`<name>.py`: element functions and the contract of a fused file. Raises ValueError where `unsupported` speaks."""
+    reason = unsupported(program)
+    if reason is not None:
+        raise ValueError(f"{name}: {reason}")
+    return (SourceFile(path=f"{name}.py", text=fused_text(program, name, point)),)
+
+
+def skeleton_files(programs: Sequence[Program]) -> tuple[SourceFile, ...]:
+    """The files of `kernels/` that rendered files import, for the folder `tilewright_kernels/`."""
+    if not programs:
+        return ()
+    root = files("tilewright.kernels")
+    return tuple(
+        SourceFile(path=f"tilewright_kernels/{path}", text=root.joinpath(path).read_text(encoding="utf-8"))
+        for path in _SKELETONS
+    )

@@ -1,0 +1,182 @@
+"""Program -> the text of a `fused_K.py` for CUDA: small element functions, a Spec, an entry point and the contract."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import isfinite, isnan
+
+from ...facts.program import Operand, Output, Program, Reduction, Schedule, Statement, schedule
+from ...facts.space import Point
+
+_TAKEN = {"m", "cute", "cutlass", "kernel", "work", "stream", "position", "entry", "float", "Any"}
+
+_HEADER = '''\
+"""{name}: {about}. Made by Tilewright: CuTe DSL, for CUDA."""
+
+import cutlass
+import cutlass.cute as cute
+from torch import Tensor
+
+from tilewright_kernels.cuda import math as m
+from tilewright_kernels.cuda.launch import Fused
+from tilewright_kernels.cuda.spec import {spec_names}
+from tilewright_kernels.ops import torch_op
+'''
+
+_FOOTER = '''
+
+@cute.jit
+def entry(kernel: cutlass.Constexpr, {parameters}, work: cute.Tensor, stream) -> None:
+    """Emits the launches of one plan."""
+    kernel(({tensors},), work, stream)
+
+
+_FUSED = Fused(SPEC, entry, {knobs})
+_CALL = torch_op("{name}", _FUSED, {outputs}, {arity})
+KNOBS = _FUSED.knobs
+
+
+def configure(**knobs: int | str | bool) -> None:
+    """Replace settings; raises ValueError on an unknown knob or value."""
+    _FUSED.configure(**knobs)
+
+
+def run(*operands: Tensor) -> tuple[Tensor, ...]:
+    """({reads}) -> ({writes}), contiguous, on torch's current stream."""
+    return _CALL(*operands)
+'''
+
+
+def safe_names(program: Program) -> Program:
+    """The same program with names that a generated file can use as they are."""
+    items = [*program.operands, *program.body]
+    names: list[str] = []
+    for item in items:
+        names += item.results if isinstance(item, Reduction) else [getattr(item, "result", getattr(item, "name", ""))]
+    taken = set(names)
+    new: dict[str, str] = {}
+    for name in names:
+        fresh = name
+        while keyword.iskeyword(fresh) or fresh in _TAKEN or fresh.startswith(("index_", "out_", "__")) or (
+            fresh != name and fresh in taken
+        ):  # fmt: skip
+            fresh = f"v_{fresh.strip('_')}" if fresh == name else f"{fresh}_"
+        new[name] = fresh
+        taken.add(fresh)
+
+    def body(item: Statement | Reduction) -> Statement | Reduction:
+        if isinstance(item, Reduction):
+            return replace(item, results=tuple(new[r] for r in item.results), arg=new[item.arg])
+        args = tuple(new[a] if isinstance(a, str) else a for a in item.args)
+        return replace(item, result=new[item.result], args=args)
+
+    return replace(
+        program,
+        operands=tuple(replace(o, name=new[o.name]) for o in program.operands),
+        body=tuple(body(i) for i in program.body),
+        outputs=tuple(replace(o, name=new[o.name]) for o in program.outputs),
+    )
+
+
+def _literal(value: float | int | bool) -> str:
+    if isinstance(value, float) and not isfinite(value):
+        return f'float("{"nan" if isnan(value) else "inf" if value > 0 else "-inf"}")'
+    return repr(value)
+
+
+def _line(statement: Statement) -> str:
+    if statement.op == "index":
+        return f'    {statement.result} = m.index(index_{statement.args[0]}, "{statement.dtype}")'
+    args = ", ".join(a if isinstance(a, str) else _literal(a) for a in statement.args)
+    return f'    {statement.result} = m.{statement.op}({args}, "{statement.dtype}")'
+
+
+def _function(name: str, about: str, statements: Sequence[Statement], more: Iterable[str], result: str) -> str:
+    """A function over what the statements (and `more`) read and do not compute themselves."""
+    made = {s.result for s in statements}
+    reads: list[str] = []
+    for s in statements:
+        names = [f"index_{s.args[0]}"] if s.op == "index" else [a for a in s.args if isinstance(a, str)]
+        reads += [n for n in names if n not in made and n not in reads]
+    reads += [n for n in dict.fromkeys(more) if n not in made and n not in reads]
+    lines = [f"def {name}({', '.join(reads)}):", f'    """{about}"""', *(_line(s) for s in statements), f"    return {result}"]
+    return "\n".join(lines) + "\n"
+
+
+def _tuple(names: Sequence[str]) -> str:
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+
+
+def _dict(statements: Sequence[Statement]) -> str:
+    return "{" + ", ".join(f'"{s.result}": {s.result}' for s in statements) + "}"
+
+
+def _sweeps(plan: Schedule, dtypes: dict[str, str]) -> tuple[list[str], list[str]]:
+    """The functions of the sweeps, and the lines of their entries in the Spec."""
+    functions, entries = [], []
+    for k, sweep in enumerate(plan.passes):
+        arguments = [r.arg for r in sweep.reductions]
+        about = f"Sweep {k}, per element: what {', '.join(r.op for r in sweep.reductions)} reduce over the row."
+        functions.append(_function(f"sweep_{k}", about, sweep.elements, arguments, _tuple(arguments)))
+        rows = "None"
+        if sweep.rows:
+            rows = f"rows_{k}"
+            functions.append(_function(rows, f"Per row, after sweep {k}.", sweep.rows, (), _dict(sweep.rows)))
+        reductions = [
+            f'ReductionSpec(op="{r.op}", source="{dtypes[r.arg]}", dtype="{r.dtype}", results={_strings(r.results)})'
+            for r in sweep.reductions
+        ]
+        entries.append(f"        Sweep(elements=sweep_{k}, reductions=({', '.join(reductions)},), rows={rows}),")
+    return functions, entries
+
+
+def _strings(names: Sequence[str]) -> str:
+    return _tuple([f'"{n}"' for n in names])
+
+
+def _tensors(tensors: Sequence[Operand | Output]) -> str:
+    return "".join(f'\n        TensorSpec(name="{t.name}", dtype="{t.dtype}", shape={t.shape!r}),' for t in tensors)
+
+
+def _dtypes(program: Program) -> dict[str, str]:
+    found = {o.name: o.dtype for o in program.operands}
+    for item in program.body:
+        found.update((n, item.dtype) for n in (item.results if isinstance(item, Reduction) else (item.result,)))
+    return found
+
+
+def fused_text(program: Program, name: str, settings: Point) -> str:
+    """The whole file."""
+    program = safe_names(program)
+    plan = schedule(program)
+    functions, entries = _sweeps(plan, _dtypes(program))
+    spec = [f'    name="{name}",', f"    domain={program.domain!r},", f"    reduced={program.reduced!r},"]
+    spec += [f"    operands=({_tensors(program.operands)}\n    ),", f"    outputs=({_tensors(program.outputs)}\n    ),"]
+    if plan.head:
+        functions.insert(0, _function("head", "Per row, before any sweep.", plan.head, (), _dict(plan.head)))
+        spec.append("    head=head,")
+    if entries:
+        spec += ["    sweeps=(", *entries, "    ),"]
+    if plan.element_outputs:
+        names = [o.name for o in plan.element_outputs]
+        functions.append(_function("final", "Per element: what is written.", plan.final, names, _tuple(names)))
+        spec += ["    final=final,", f"    element_outputs={_strings(names)},"]
+    classes = ["Spec", "TensorSpec"] + (["ReductionSpec", "Sweep"] if entries else [])
+    about = f"{len(program.body)} operations over {program.domain}"
+    about += f", reducing dimensions {program.reduced}" if program.reduced else ""
+    header = _HEADER.format(name=name, about=about, spec_names=", ".join(sorted(classes)))
+    inputs = [o.name for o in program.operands]
+    results = [f"out_{o.name}" for o in program.outputs]
+    footer = _FOOTER.format(
+        name=name,
+        parameters=", ".join(f"{n}: cute.Tensor" for n in (*inputs, *results)),
+        tensors=", ".join((*inputs, *results)),
+        knobs=repr(dict(settings)),
+        outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)),
+        arity=len(program.operands),
+        reads=", ".join(inputs),
+        writes=", ".join(o.name for o in program.outputs),
+    )
+    return header + "\n\n" + "\n\n".join(functions) + "\n\nSPEC = Spec(\n" + "\n".join(spec) + "\n)\n" + footer

@@ -1,0 +1,296 @@
+"""Programs that the kernel tests and benchmarks share, a builder for them, and what they mean in torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from tilewright.facts.program import Operand, Output, Program, Reduction, Statement, validate
+
+TORCH = {
+    "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
+    "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
+}  # fmt: skip
+_BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_and", "logical_or", "logical_xor", "logical_not"}
+
+
+class Builder:
+    """Writes a Program line by line: `b.read`, `b.op`, `b.reduce`, `b.write`, then `b.done()`."""
+
+    def __init__(self, domain: Sequence[int], reduced: Sequence[int] = ()) -> None:
+        self.domain = tuple(domain)
+        self.reduced = tuple(reduced)
+        self.operands: list[Operand] = []
+        self.body: list[Statement | Reduction] = []
+        self.outputs: list[Output] = []
+        self.dtypes: dict[str, str] = {}
+
+    def _name(self) -> str:
+        return f"v{len(self.body)}"
+
+    def read(self, name: str, shape: Sequence[int] | None = None, dtype: str = "f32") -> str:
+        self.operands.append(Operand(name=name, dtype=dtype, shape=tuple(shape or self.domain)))
+        self.dtypes[name] = dtype
+        return name
+
+    def op(self, op: str, *args: str | float | int | bool, dtype: str | None = None) -> str:
+        name = self._name()
+        if dtype is None:
+            known = [self.dtypes[a] for a in args if isinstance(a, str)]
+            dtype = "bool" if op in _BOOLEAN else "i64" if op == "index" else known[-1] if known else "f32"
+        self.body.append(Statement(result=name, op=op, args=args, dtype=dtype))
+        self.dtypes[name] = dtype
+        return name
+
+    def reduce(self, op: str, arg: str, dtype: str | None = None) -> tuple[str, ...]:
+        count = 2 if op in ("moments", "softmax_stats") else 1
+        names = tuple(f"r{len(self.body)}_{i}" for i in range(count))
+        dtype = dtype or {"argmax": "i64", "argmin": "i64", "any": "bool", "all": "bool"}.get(op, self.dtypes[arg])
+        self.body.append(Reduction(results=names, op=op, arg=arg, dtype=dtype))
+        self.dtypes.update(dict.fromkeys(names, dtype))
+        return names
+
+    def write(self, name: str, shape: Sequence[int] | None = None) -> None:
+        self.outputs.append(Output(name=name, dtype=self.dtypes[name], shape=tuple(shape or self.domain)))
+
+    def write_row(self, name: str) -> None:
+        self.write(name, tuple(1 if d in self.reduced else s for d, s in enumerate(self.domain)))
+
+    def done(self) -> Program:
+        program = Program(
+            domain=self.domain, reduced=self.reduced, operands=tuple(self.operands), body=tuple(self.body),
+            outputs=tuple(self.outputs),
+        )  # fmt: skip
+        validate(program)
+        return program
+
+
+# ---- programs ------------------------------------------------------------------------------------------------------
+
+
+def softmax(shape: Sequence[int], dim: int = -1, *, dtype: str = "f32", log: bool = False) -> Program:
+    b = Builder(shape, (dim % len(shape),))
+    x = b.read("x", dtype=dtype)
+    top, total = b.reduce("softmax_stats", x, "f32")
+    shifted = b.op("sub", x, top, dtype="f32")
+    y = b.op("sub", shifted, b.op("log", total)) if log else b.op("div", b.op("exp", shifted), total)
+    b.write(b.op("to", y, dtype=dtype))
+    return b.done()
+
+
+def norm(
+    shape: Sequence[int], dims: Sequence[int], *, affine: Sequence[int] | None = None, residual: bool = False,
+    dtype: str = "f32",
+) -> Program:  # fmt: skip
+    """Layer, group, instance or batch norm: moments over `dims`; weight and bias of aligned shape `affine`."""
+    b = Builder(shape, dims)
+    x = b.read("x", dtype=dtype)
+    if residual:
+        x = b.op("add", x, b.read("r", dtype=dtype), dtype="f32")
+    mean, deviations = b.reduce("moments", x, "f32")
+    count = prod(shape[d] for d in dims)
+    scale = b.op("rsqrt", b.op("add", b.op("div", deviations, float(count)), 1e-5))
+    y = b.op("mul", b.op("sub", x, mean, dtype="f32"), scale)
+    if affine is not None:
+        weight, bias = b.read("w", affine, dtype), b.read("b", affine, dtype)
+        y = b.op("add", b.op("mul", y, weight, dtype="f32"), bias, dtype="f32")
+    b.write(b.op("to", y, dtype=dtype))
+    return b.done()
+
+
+def rms_norm(shape: Sequence[int], dim: int, *, dtype: str = "f32") -> Program:
+    b = Builder(shape, (dim % len(shape),))
+    x = b.read("x", dtype=dtype)
+    (total,) = b.reduce("sum", b.op("square", x, dtype="f32"))
+    scale = b.op("sqrt", b.op("add", b.op("div", total, float(shape[dim])), 1e-5))
+    b.write(b.op("to", b.op("div", x, scale, dtype="f32"), dtype=dtype))
+    return b.done()
+
+
+def l1_norm(shape: Sequence[int], *, l2: bool = False) -> Program:
+    b = Builder(shape, (len(shape) - 1,))
+    x = b.read("x")
+    (total,) = b.reduce("sum", b.op("square" if l2 else "abs", x))
+    b.write(b.op("div", x, b.op("sqrt", total) if l2 else b.op("div", total, float(shape[-1]))))
+    return b.done()
+
+
+def reduction(op: str, shape: Sequence[int], dims: Sequence[int], *, dtype: str = "f32") -> Program:
+    b = Builder(shape, dims)
+    x = b.read("x", dtype=dtype)
+    result = "i64" if op == "sum" and dtype not in ("f32", "f16", "bf16") else None
+    for name in b.reduce(op, x, result):
+        b.write_row(name)
+    return b.done()
+
+
+def mse(shape: Sequence[int]) -> Program:
+    b = Builder(shape, tuple(range(len(shape))))
+    d = b.op("sub", b.read("x"), b.read("t"))
+    (total,) = b.reduce("sum", b.op("mul", d, d))
+    b.write_row(b.op("div", total, float(prod(shape))))
+    return b.done()
+
+
+def cross_entropy_rows(rows: int, classes: int) -> Program:
+    b = Builder((rows, classes), (1,))
+    x, t = b.read("x"), b.read("t", (rows, 1), "i64")
+    top, total = b.reduce("softmax_stats", x)
+    (picked,) = b.reduce("sum", b.op("where", b.op("eq", t, b.op("index", 1)), x, 0.0, dtype="f32"))
+    b.write_row(b.op("sub", b.op("add", b.op("log", total), top), picked))
+    return b.done()
+
+
+def chain(shape: Sequence[int], *, dtype: str = "f32", bias: Sequence[int] | None = None) -> Program:
+    """Four operations: gelu-like, with a bias where `bias` gives its aligned shape."""
+    b = Builder(shape)
+    x = b.read("x", dtype=dtype)
+    y = b.op("add", x, b.read("bias", bias, dtype), dtype="f32") if bias is not None else b.op("mul", x, 1.5, dtype="f32")
+    y = b.op("mul", b.op("mul", b.op("add", b.op("erf", b.op("mul", y, 0.7071067811865476)), 1.0), y), 0.5)
+    b.write(b.op("to", y, dtype=dtype))
+    return b.done()
+
+
+def swiglu_two_outputs(shape: Sequence[int]) -> Program:
+    b = Builder(shape)
+    gate, up = b.read("gate", dtype="bf16"), b.read("up", dtype="f16")
+    s = b.op("sigmoid", gate, dtype="f32")
+    y = b.op("mul", b.op("mul", gate, s, dtype="f32"), up, dtype="f32")
+    b.write(y)
+    b.write(b.op("gt", y, 0.25))
+    return b.done()
+
+
+def masked_temperature_softmax(rows: int, width: int) -> Program:
+    b = Builder((rows, width), (1,))
+    x, mask, t = b.read("x"), b.read("mask", (1, width), "bool"), b.read("t", (rows, 1))
+    z = b.op("where", mask, b.op("div", x, t), float("-inf"), dtype="f32")
+    top, total = b.reduce("softmax_stats", z)
+    b.write(b.op("div", b.op("exp", b.op("sub", z, top)), total))
+    b.write_row(total)
+    return b.done()
+
+
+def cosine_rows(rows: int, width: int) -> Program:
+    """Three reductions in one sweep."""
+    b = Builder((rows, width), (1,))
+    x, y = b.read("x"), b.read("y")
+    (dot,) = b.reduce("sum", b.op("mul", x, y))
+    (xx,) = b.reduce("sum", b.op("square", x))
+    (yy,) = b.reduce("sum", b.op("square", y))
+    b.write_row(b.op("div", dot, b.op("maximum", b.op("sqrt", b.op("mul", xx, yy)), 1e-8)))
+    return b.done()
+
+
+def integer_mix(shape: Sequence[int]) -> Program:
+    b = Builder(shape)
+    i, j, u = b.read("i", dtype="i64"), b.read("j", dtype="i32"), b.read("u", dtype="u8")
+    k = b.op("add", b.op("to", j, dtype="i64"), i)
+    b.write(b.op("remainder", k, 7))
+    b.write(b.op("floor_divide", k, -3))
+    b.write(b.op("fmod", k, 5))
+    b.write(b.op("bitwise_xor", u, b.op("bitwise_not", b.op("mul", u, 3))))
+    b.write(b.op("to", b.op("div", i, 4, dtype="f32"), dtype="i16"))
+    b.write(b.op("maximum", i, b.op("index", len(shape) - 1)))
+    return b.done()
+
+
+def unary(op: str, shape: Sequence[int], dtype: str = "f32") -> Program:
+    b = Builder(shape)
+    b.write(b.op(op, b.read("x", dtype=dtype)))
+    return b.done()
+
+
+def binary(op: str, shape: Sequence[int], dtype: str = "f32") -> Program:
+    b = Builder(shape)
+    b.write(b.op(op, b.read("x", dtype=dtype), b.read("y", dtype=dtype)))
+    return b.done()
+
+
+# ---- meaning -------------------------------------------------------------------------------------------------------
+
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "sign": torch.sign, "index": torch.arange, "rsqrt": torch.rsqrt, "div": torch.true_divide,
+    "mul": torch.mul, "add": torch.add, "sub": torch.sub,
+}  # fmt: skip
+
+
+def interpret(program: Program, operands: Sequence[Tensor], *, exact: bool) -> list[Tensor]:
+    """The program in torch, one operation at a time: floating values in float64 where `exact`, else as an eager module
+    would have them (narrow floats in float32 until a `to`)."""
+    float_type = torch.float64 if exact else torch.float32
+
+    def held(dtype: str) -> torch.dtype:
+        return float_type if dtype in ("f32", "f16", "bf16") else TORCH[dtype]
+
+    values = {o.name: t.to(held(o.dtype)) for o, t in zip(program.operands, operands, strict=True)}
+    device = operands[0].device
+    for item in program.body:
+        if isinstance(item, Reduction):
+            results = _reduce(item, values[item.arg], program, held(item.dtype))
+            values.update(zip(item.results, results, strict=True))
+            continue
+        values[item.result] = _statement(item, values, program, exact=exact, held=held, device=device)
+    return [values[o.name].expand(o.shape).to(held(o.dtype) if exact else TORCH[o.dtype]) for o in program.outputs]
+
+
+def _statement(item, values, program, *, exact, held, device):
+    if item.op == "index":
+        dim = item.args[0]
+        shape = [-1 if d == dim else 1 for d in range(len(program.domain))]
+        return torch.arange(program.domain[dim], device=device).view(shape).to(held(item.dtype))
+    args = [values[a] if isinstance(a, str) else a for a in item.args]
+    if item.op == "to":
+        narrow = not exact and item.dtype in ("f16", "bf16")
+        return args[0].to(TORCH[item.dtype]).float() if narrow else args[0].to(held(item.dtype))
+    if item.op == "where":
+        yes, no = (a if isinstance(a, Tensor) else torch.tensor(a, device=device, dtype=held(item.dtype)) for a in args[1:])
+        return torch.where(args[0].bool(), yes, no).to(held(item.dtype))
+    function = _FUNCTIONS.get(item.op) or getattr(torch, item.op)
+    if item.op in ("maximum", "minimum", "fmod", "remainder", "floor_divide", "atan2") or item.op.startswith("logical"):
+        args = [a if isinstance(a, Tensor) else torch.tensor(a, device=device, dtype=held(item.dtype)) for a in args]
+    return function(*args).to(held(item.dtype))
+
+
+def _reduce(item, arg, program, dtype):
+    dims = list(program.reduced)
+    arg = arg.expand(program.domain)
+    if item.op in ("sum", "any", "all"):
+        if item.op == "sum":
+            return (arg.sum(dims, keepdim=True, dtype=dtype),)
+        return (getattr(arg.bool(), item.op)(dim=dims, keepdim=True),)
+    if item.op in ("max", "min"):
+        return (getattr(arg, "a" + item.op)(dims, keepdim=True),)
+    if item.op == "moments":
+        mean = arg.mean(dims, keepdim=True)
+        return mean, ((arg - mean) ** 2).sum(dims, keepdim=True)
+    if item.op == "softmax_stats":
+        top = arg.amax(dims, keepdim=True)
+        return top, torch.exp(arg - top).nan_to_num(0.0).sum(dims, keepdim=True)
+    kept = [d for d in range(arg.ndim) if d not in dims]
+    flat = arg.permute(*kept, *dims).reshape(*[arg.shape[d] for d in kept], -1)
+    shape = [1 if d in dims else s for d, s in enumerate(arg.shape)]
+    if item.op == "prod":
+        return (flat.prod(-1).reshape(shape),)
+    return (getattr(flat, item.op)(-1).reshape(shape).to(dtype),)
+
+
+def make_operands(program: Program, device: str, seed: int = 0) -> list[Tensor]:
+    """Contiguous operands: normal floats, small integers, fair coins; `t` of positive integers below the last size."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+    made = []
+    for operand in program.operands:
+        dtype, shape = TORCH[operand.dtype], operand.shape
+        if dtype.is_floating_point:
+            x = torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
+            made.append(x.abs().add(0.5) if operand.name == "t" and shape != program.domain else x)
+        elif dtype == torch.bool:
+            made.append(torch.rand(shape, generator=generator, device=device) < 0.5)
+        else:
+            low = 0 if dtype == torch.uint8 or operand.name == "t" else -100
+            high = program.domain[-1] if operand.name == "t" else 100
+            made.append(torch.randint(low, high, shape, generator=generator, device=device).to(dtype))
+    return made
