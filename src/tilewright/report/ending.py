@@ -105,12 +105,11 @@ def _tune_failures(attempts: Sequence[Event]) -> str:
 def fused(brief: Brief, recipe: Recipe) -> tuple[tuple[Pattern, Point], ...]:
     """The patterns of a recipe with the points at which they are realised, in the order in which they were found."""
     points = {choice.pattern: choice.point for choice in recipe}
-    return tuple((p, points[p.id]) for m in brief.matched for p in m.patterns if p.id in points)
+    patterns = {p.id: p for m in reversed(brief.matched) for p in reversed(m.patterns)}
+    return tuple((p, points[p.id]) for p in reversed(patterns.values()) if p.id in points)
 
 
-def floor_share(timed: Timed) -> float | None:
+def floor_share(timed: Timed | None) -> float | None:
     """The floor as a share of our time: 1.0 is the hardware's limit (more: the data stayed in the cache)."""
-    ours = timed.time("ours")
-    return timed.floor_ns / ours.mid if ours is not None and ours.mid > 0 else None
-
-
+    ours = timed.time("ours") if timed else None
+    return timed.floor_ns / ours.mid if timed and ours and ours.mid > 0 else None

@@ -16,7 +16,7 @@ Task = Mapping[str, Any]  # an object as `summary` gives it, possibly read back 
 
 
 def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dict[str, object]:
-    """The object of `optimize --json`. What was not measured is null; times in ns, ratios as baseline time / our time."""
+    """The object of `optimize --json`. What was not measured is null; a ratio is baseline time / our time."""
     end = ending(brief, events)
     return {
         "run": brief.run,
@@ -30,12 +30,12 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "ratio": {name: _interval(end.timed.ratio(name) if end.timed else None) for name in ("eager", "compile")},
         "noise": _interval(end.seen.ratio("aa") if end.seen else None),
         "floor_ns": end.seen.floor_ns if end.seen else None,
-        "floor_share": floor_share(end.timed) if end.timed else None,
+        "floor_share": floor_share(end.timed),
         "patterns": [
             {"id": p.id, "title": p.title, "kind": p.kind, "point": dict(point), "nodes": list(p.nodes)}
             for p, point in fused(brief, end.recipe)
         ],
-        "candidate": candidate_dir if end.timed else None,
+        "candidate": candidate_dir or None,
         "candidate_id": end.timed.checked.built.candidate_id if end.timed else None,
         "fallbacks": fallbacks(brief, end),
         "unmatched": [{"case": m.case, "nodes": list(m.unmatched)} for m in brief.matched if m.unmatched],
@@ -61,8 +61,8 @@ def fallbacks(brief: Brief, end: Ending) -> list[dict[str, object]]:
 def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
     """Over all tasks: geometric means of the ratios and the rest of the `summary` of a bench file.
 
-    `passed` counts tasks whose result the judge accepted, `unchanged` those that keep the module as it is; both these and
-    the `failed` ones, which `failures` lists, count as 1.0. "Best" is the better of eager and torch.compile. A share is
+    `passed` counts tasks whose result the judge accepted, `unchanged` those that keep the module as it is; these and
+    the `failed` ones, which `failures` lists, count as 1.0. "Best" is the better of eager and torch.compile. A task is
     won where the interval against eager clears 1."""
     eager = [ratio_of(t, "eager") for t in tasks]
     best = [ratio_of(t, "best") for t in tasks]

@@ -38,8 +38,8 @@ def table(brief: Brief, events: Sequence[Event]) -> Table:
 
 def _times(drawn: Table, end: Ending, seen: Timed) -> None:
     for name in ("eager", "compile", "ours"):
-        time = (end.timed if name == "ours" else seen) and seen.time(name)
-        if time is None:
+        time = seen.time(name)
+        if time is None or (name == "ours" and end.timed is None):
             continue
         ratio = end.timed.ratio(name) if end.timed else None
         drawn.add_row(
@@ -48,7 +48,7 @@ def _times(drawn: Table, end: Ending, seen: Timed) -> None:
             words.span(time),
             f"{words.times(ratio)} as fast".replace("[", r"\[") if ratio else "",
         )
-    share = floor_share(end.timed) if end.timed else None
+    share = floor_share(end.timed)
     reached = f"at {words.percent(share)} of the floor's speed" if share is not None else ""
     drawn.add_row("floor of this machine", words.duration(seen.floor_ns), "", reached)
 
@@ -77,7 +77,17 @@ def bench_table(tasks: Sequence[Task]) -> Table:
     """Many runs: one row each, and the means below; what failed or was kept as it is counts as 1.0."""
     total = bench_summary(tasks)
     drawn = Table(box=box.SIMPLE_HEAD, caption_justify="left")
-    for heading in ("problem", "result", "eager", "compile", "ours", "vs eager", "95% interval", "vs best", "floor share"):
+    for heading in (
+        "problem",
+        "result",
+        "eager",
+        "compile",
+        "ours",
+        "vs eager",
+        "95% interval",
+        "vs best",
+        "floor share",
+    ):
         drawn.add_column(heading, justify="left" if heading in ("problem", "result") else "right", no_wrap=True)
     for task in tasks:
         drawn.add_row(*_bench_row(task))
@@ -93,17 +103,16 @@ def bench_table(tasks: Sequence[Task]) -> Table:
 def _bench_row(task: Task) -> list[str]:
     status = str(task.get("status", "failed"))
     times = {name: (task.get("times_ns") or {}).get(name) for name in ("eager", "compile", "ours")}
-    ratio = (task.get("ratio") or {}).get("eager")
-    accepted = ratio is not None and status != "failed"
+    ratio = (task.get("ratio") or {}).get("eager") if status != "failed" else None
     reason = str((task.get("verdict") or {}).get("reason", ""))
     result = "improved" if won(task) else reason.replace("_", " ") or status.replace("_", " ")
     return [
         escape(str(task.get("problem", "?"))),
         f"[{_COLOURS.get(status, 'red')}]{escape(result)}[/]",
         *(words.duration(t["mid"]) if t else "" for t in times.values()),
-        _x(ratio_of(task, "eager")) if accepted else "1.00x",
-        f"{ratio['low']:.2f} – {ratio['high']:.2f}" if accepted else "",
-        _x(ratio_of(task, "best")) if accepted else "1.00x",
+        _x(ratio_of(task, "eager")),
+        f"{ratio['low']:.2f} – {ratio['high']:.2f}" if ratio else "",
+        _x(ratio_of(task, "best")),
         _share(task.get("floor_share")),
     ]
 

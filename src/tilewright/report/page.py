@@ -1,0 +1,51 @@
+"""The report as one page: Markdown for diffs and terminals, HTML (one file, no outside assets) for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from ..facts.move import Event
+from ..facts.run import Brief
+from . import chart, drawing
+from .story import story
+
+
+def markdown(brief: Brief, events: Sequence[Event]) -> str:
+    """The report in Markdown; everything that came from outside is escaped."""
+    return _environment().get_template("report.md.jinja").render(story=story(brief, events))
+
+
+def html(brief: Brief, events: Sequence[Event]) -> str:
+    """The report as a self-contained HTML document, readable in light and dark; everything from outside is escaped."""
+    template = _environment().get_template("report.html.jinja")
+    return template.render(story=story(brief, events), geometry=chart, boxes=drawing)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tilewright", "report"),
+        autoescape=lambda name: name is not None and name.endswith(".html.jinja"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["md"] = _md
+    environment.filters["shortened"] = _shortened
+    return environment
+
+
+def _md(text: object) -> str:
+    """Text that stays text inside a Markdown paragraph or table cell."""
+    flat = " ".join(str(text).split())
+    for special in "\\`*_[]|#":
+        flat = flat.replace(special, "\\" + special)
+    return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

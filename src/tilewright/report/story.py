@@ -1,0 +1,353 @@
+"""A run told: the rows that the Markdown and the HTML page share, as plain words and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..facts.candidate import Candidate
+from ..facts.move import Ask, Event, Inspect, Move, Stop, Try, Tune
+from ..facts.outcome import Failure, OutputError, Timed, Tuned
+from ..facts.pattern import Recipe
+from ..facts.problem import TensorSpec
+from ..facts.run import Brief
+from . import words
+from .chart import Chart, chart
+from .ending import Ending, ending, floor_share, fused
+from .graphs import GraphView, graph_view
+from .objects import fallbacks
+
+_MOST_ERRORS = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """A headline figure."""
+
+    name: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRow:
+    name: str
+    median: str
+    interval: str
+    ratio: str  # how many times as fast ours is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedRow:
+    id: str
+    title: str
+    kind: str
+    nodes: int
+    traffic: str
+    settings: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One event. `fate` is "kept", "lost" (accepted, but not the result), "refused", "tuned" or "end"."""
+
+    seq: int
+    fate: str
+    what: str
+    why: str
+    result: str
+    seconds: str
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointRow:
+    settings: str
+    time: str
+    interval: str
+    behind: str  # how much slower than the fastest point
+    chosen: bool
+    failure: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedPattern:
+    id: str
+    title: str
+    points: tuple[PointRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRow:
+    where: str
+    norm: str
+    allowed_norm: str
+    worst: str
+    allowed_worst: str
+    share: float  # of the allowance, the larger of both
+    share_text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseView:
+    index: int
+    arguments: str
+    inputs: str
+    outputs: str
+    graph: GraphView | None
+    trace_failure: str
+    unmatched: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    brief: Brief
+    end: Ending
+    heading: str
+    tiles: tuple[Tile, ...]
+    times: tuple[TimeRow, ...]
+    chart: Chart | None
+    floor: str
+    noise: str
+    fused: tuple[FusedRow, ...]
+    fallbacks: tuple[str, ...]
+    attempts: tuple[Attempt, ...]
+    tuned: tuple[TunedPattern, ...]
+    errors: tuple[ErrorRow, ...]
+    errors_made: int
+    cases: tuple[CaseView, ...]
+    environment: tuple[tuple[str, str], ...]
+    protections: tuple[str, ...]
+    missing_protections: tuple[str, ...]
+    seconds: str
+
+
+_HEADINGS = {"improved": "Improved", "no_improvement": "No improvement", "failed": "Failed"}
+
+
+def story(brief: Brief, events: Sequence[Event]) -> Story:
+    end = ending(brief, events)
+    built = end.seen.checked.built if end.seen else None
+    errors = sorted(end.timed.checked.errors if end.timed else (), key=_share, reverse=True)
+    return Story(
+        brief=brief,
+        end=end,
+        heading=_HEADINGS[end.status],
+        tiles=_tiles(end),
+        times=_times(end),
+        chart=chart(end.seen, ours="ours" if end.timed else "tried, not kept") if end.seen else None,
+        floor=_floor(brief, end.seen),
+        noise=_noise(end.seen),
+        fused=tuple(
+            FusedRow(
+                id=p.id,
+                title=p.title,
+                kind=p.kind.replace("_", " "),
+                nodes=len(p.nodes),
+                traffic=words.amount(p.program.traffic_bytes),
+                settings=words.settings(point),
+            )
+            for p, point in fused(brief, end.recipe)
+        ),
+        fallbacks=tuple(f"case {f['case']}: {f['reason']}" for f in fallbacks(brief, end)),
+        attempts=tuple(_attempt(e, end) for e in events),
+        tuned=_tuned(brief, events),
+        errors=tuple(_error(e) for e in errors[:_MOST_ERRORS]),
+        errors_made=len(errors),
+        cases=tuple(_case(brief, end.recipe, index) for index in range(len(brief.cases))),
+        environment=_environment(brief),
+        protections=built.protections if built else (),
+        missing_protections=built.missing_protections if built else (),
+        seconds=f"{sum(e.wall_s for e in events):.1f} s",
+    )
+
+
+def _tiles(end: Ending) -> tuple[Tile, ...]:
+    if end.timed is None:
+        return ()
+    tiles = []
+    for name, title in (("eager", "against eager"), ("compile", "against torch.compile")):
+        if ratio := end.timed.ratio(name):
+            note = f"95% interval {words.digits(ratio.low)} – {words.digits(ratio.high)}"
+            tiles.append(Tile(name=title, value=f"{words.digits(ratio.mid)}×", note=note))
+    if share := floor_share(end.timed):
+        note = f"the floor takes {words.duration(end.timed.floor_ns)}"
+        tiles.append(Tile(name="of the floor's speed", value=words.percent(share), note=note))
+    if worst := end.timed.checked.worst_error:
+        note = f"{words.error(worst.norm)} of {words.error(worst.allowed_norm)} in the norm"
+        tiles.append(Tile(name="of the error allowed", value=words.percent(_share(worst)), note=note))
+    return tuple(tiles)
+
+
+def _times(end: Ending) -> tuple[TimeRow, ...]:
+    if end.seen is None:
+        return ()
+    rows = []
+    for name in ("eager", "compile", "ours"):
+        if time := end.seen.time(name):
+            ratio = end.seen.ratio(name)
+            rows.append(
+                TimeRow(
+                    name="tried, not kept" if name == "ours" and end.timed is None else words.NAMES[name],
+                    median=words.duration(time.mid),
+                    interval=words.span(time),
+                    ratio=words.times(ratio) if ratio else "",
+                )
+            )
+    return tuple(rows)
+
+
+def _floor(brief: Brief, seen: Timed | None) -> str:
+    if seen is None:
+        return ""
+    machine = brief.machine
+    parts = f"{words.amount(seen.bytes_moved)} through memory at {words.rate(machine.copy_bytes_per_s, 'B/s')}"
+    if seen.flops:
+        rate = machine.rate(brief.cases[0].work.dtype if brief.cases else "f32")
+        parts += f", {words.rate(seen.flops, 'FLOP')} at {words.rate(rate, 'FLOP/s')}"
+    told = f"The floor is {words.duration(seen.floor_ns)}: {parts}, rates measured on this machine."
+    return f"{told} Only data that stays in the cache can beat it."
+
+
+def _noise(seen: Timed | None) -> str:
+    ratio = seen.ratio("aa") if seen else None
+    if ratio is None:
+        return ""
+    text = f"{ratio.mid:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
+    return f"Eager against itself, in the same rounds: {text}. Differences as small as this are noise."
+
+
+def _attempt(event: Event, end: Ending) -> Attempt:
+    fate, result = _fate(event, end)
+    return Attempt(
+        seq=event.seq,
+        fate=fate,
+        what=_what(event.move),
+        why=event.move.why if isinstance(event.move, Try | Stop) else "",
+        result=result,
+        seconds=f"{event.wall_s:.1f} s",
+        excerpt=event.outcome.excerpt if isinstance(event.outcome, Failure) else "",
+    )
+
+
+def _what(move: Move) -> str:
+    match move:
+        case Try():
+            return _named(move.what)
+        case Tune():
+            return f"{move.pattern}: {len(move.points)} settings"
+        case Stop():
+            return f"hand over {_named(move.best)}" if move.best else "keep the module as it is"
+        case Ask():
+            return f"ask {move.model}"
+        case Inspect():
+            return f"profile {move.candidate_id}"
+
+
+def _named(what: Candidate | Recipe) -> str:
+    if isinstance(what, Candidate):
+        return f"candidate {what.id}"
+    return ", ".join(choice.pattern for choice in what) or "the module as it is"
+
+
+def _fate(event: Event, end: Ending) -> tuple[str, str]:
+    match event.move, event.outcome:
+        case Stop(), _:
+            return "end", ""
+        case _, Failure(stage=stage, reason=reason, summary=summary):
+            return "refused", f"{stage}: {reason.replace('_', ' ')}: {summary}"
+        case _, Tuned() as tuned:
+            best = min(
+                (p for p in tuned.points if p.time_ns), key=lambda p: p.time_ns.mid if p.time_ns else 0, default=None
+            )
+            return "tuned", f"fastest: {words.settings(best.point)}" if best else "none of them ran"
+        case Try() as move, Timed() as timed:
+            ratio, ours = timed.ratio("eager"), timed.time("ours")
+            told = [words.duration(ours.mid)] if ours else []
+            told += [f"{words.times(ratio)} as fast as eager"] if ratio else []
+            return "kept" if end.timed is not None and move.what == end.best else "lost", ", ".join(told)
+    return "end", ""
+
+
+def _tuned(brief: Brief, events: Sequence[Event]) -> tuple[TunedPattern, ...]:
+    titles = {p.id: p.title for m in brief.matched for p in m.patterns}
+    found = []
+    for event in events:
+        if isinstance(event.move, Tune) and isinstance(event.outcome, Tuned):
+            id = event.move.pattern
+            found.append(TunedPattern(id=id, title=titles.get(id, ""), points=_points(event.outcome)))
+    return tuple(found)
+
+
+def _points(tuned: Tuned) -> tuple[PointRow, ...]:
+    best = min((p.time_ns.mid for p in tuned.points if p.time_ns), default=0.0)
+    rows = []
+    for p in sorted(tuned.points, key=lambda p: p.time_ns.mid if p.time_ns else float("inf")):
+        time = p.time_ns
+        rows.append(
+            PointRow(
+                settings=words.settings(p.point),
+                time=words.duration(time.mid) if time else "",
+                interval=words.span(time) if time else "",
+                behind=f"+{100 * (time.mid / best - 1):.1f}%" if time and best and time.mid > best else "",
+                chosen=bool(time and time.mid == best),
+                failure=p.failure,
+            )
+        )
+    return tuple(rows)
+
+
+def _share(error: OutputError) -> float:
+    shares = [v / a for v, a in ((error.norm, error.allowed_norm), (error.worst, error.allowed_worst)) if a > 0]
+    return max(shares, default=0.0)
+
+
+def _error(error: OutputError) -> ErrorRow:
+    return ErrorRow(
+        where=f"case {error.case}, {error.family} inputs, output {error.output}",
+        norm=words.error(error.norm),
+        allowed_norm=words.error(error.allowed_norm),
+        worst=words.error(error.worst),
+        allowed_worst=words.error(error.allowed_worst),
+        share=min(1.0, _share(error)),
+        share_text=words.percent(_share(error)),
+    )
+
+
+def _case(brief: Brief, recipe: Recipe, index: int) -> CaseView:
+    case = brief.cases[index]
+    chosen = {choice.pattern for choice in recipe}
+    matched = [m for m in brief.matched if m.case == index]
+    patterns = tuple(p for m in matched for p in m.patterns if p.id in chosen)
+    numbers = {p.id: number for number, (p, _) in enumerate(fused(brief, recipe))}
+
+    def tensors(specs: tuple[TensorSpec, ...]) -> str:
+        return ", ".join(words.tensor(s.dtype, s.shape) for s in specs) or "none"
+
+    return CaseView(
+        index=index,
+        arguments=brief.problem.cases[index] if index < len(brief.problem.cases) else "{}",
+        inputs=tensors(case.inputs),
+        outputs=tensors(case.outputs),
+        graph=graph_view(case.graph, patterns, numbers=numbers) if case.graph else None,
+        trace_failure=case.trace_failure,
+        unmatched=tuple(line for m in matched for line in m.unmatched),
+    )
+
+
+def _environment(brief: Brief) -> tuple[tuple[str, str], ...]:
+    machine, problem = brief.machine, brief.problem
+    rates = ", ".join(f"{name} {words.rate(rate, 'FLOP/s')}" for name, rate in machine.matmul_flops_per_s)
+    return (
+        (
+            "device",
+            f"{machine.device} ({machine.processors} {'threads' if machine.target == 'cpu' else 'multiprocessors'})",
+        ),
+        ("driver", machine.driver),
+        ("last-level cache", words.amount(machine.cache_bytes)),
+        ("memory bandwidth, measured", words.rate(machine.copy_bytes_per_s, "B/s")),
+        ("matrix rates, measured", rates),
+        *((name, version) for name, version in brief.versions if version and name != "driver"),
+        ("problem", f"{problem.name} (digest {problem.digest}, {problem.mode}, precision: {problem.precision})"),
+        ("run", f"{brief.run} (strategy {brief.strategy}, seed {brief.seed}, budget {brief.budget_s:g} s)"),
+    )
