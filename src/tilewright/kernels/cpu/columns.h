@@ -1,0 +1,110 @@
+// Rows side by side in the lanes: the walk of reductions over dimensions outside a contiguous, kept one.
+#pragma once
+
+#include "walk.h"
+
+namespace tilewright {
+
+#ifndef TW_COLUMNS
+#define TW_COLUMNS 4  // vectors side by side
+#endif
+
+template <class P>
+class Columns {
+  Arguments<P> arguments;
+  Nest<P> kept, outer;  // around the columns; around the innermost reduced loop
+  Loop<P> columns{}, steps{};
+  int64_t blocks, singles;  // of one line of columns: blocks of TW_COLUMNS vectors, then single vectors
+
+ public:
+  Columns(const Arguments<P>& given, bool) : arguments(given) {
+    for (int d = 0; d < P::RANK; ++d) (P::REDUCED >> d & 1 ? outer : kept).push(arguments, d);
+    columns = kept.pop();
+    steps = outer.pop();
+    blocks = columns.size / (TW_COLUMNS * LANES);
+    singles = (columns.size - blocks * TW_COLUMNS * LANES + LANES - 1) / LANES;
+  }
+
+  int64_t units() const { return kept.points * (blocks + singles); }
+  int64_t length() const { return outer.points * steps.size; }
+  static constexpr int64_t GRAIN = 1;
+
+  // K vectors of columns from `first` on; PARTIAL: one vector, of which `count` columns are there.
+  template <int K, bool PARTIAL>
+  struct Unit {
+    const Columns& walk;
+    Places<P> places;
+    int64_t coordinates[P::RANK + 1];
+    int64_t first;
+    int count;
+    typename P::Row rows[K];
+
+    TW_INLINE At<P, PARTIAL> at(const Places<P>& here, const int64_t* coordinates, int k, int64_t position) const {
+      return {here, coordinates, first + k * LANES, position, count};
+    }
+
+    template <class Pass>
+    TW_INLINE Group<Pass, K> sweep(Range range) const {
+      Group<Pass, K> group;
+      int room = BLOCK;
+      walk.over_steps(*this, range, [&](const Places<P>& here, const int64_t* coordinates, int64_t position) {
+        group.each([&](Pass& pass, int k) { pass.element(at(here, coordinates, k, position), rows[k]); });
+        if (--room == 0) {
+          group.each([](Pass& pass, int) { pass.flush(); });
+          room = BLOCK;
+        }
+      });
+      group.each([](Pass& pass, int) { pass.flush(); });
+      return group;
+    }
+    template <class Pass>
+    TW_INLINE void finish(Group<Pass, K>& swept) {
+      swept.each([&](Pass& pass, int k) { pass.finish(rows[k]); });
+    }
+    TW_INLINE void write(Range range) const {
+      walk.over_steps(*this, range, [&](const Places<P>& here, const int64_t* coordinates, int64_t position) {
+#pragma GCC unroll 8
+        for (int k = 0; k < K; ++k) P::element(at(here, coordinates, k, position), rows[k]);
+      });
+    }
+    TW_INLINE void close() const {
+      for (int k = 0; k < K; ++k) P::store_row(at(places, coordinates, k, 0), rows[k]);
+    }
+    TW_INLINE void open(int64_t index) {
+      walk.kept.seek(index, places, coordinates);
+      for (int k = 0; k < K; ++k) P::head(at(places, coordinates, k, 0), rows[k]);
+    }
+  };
+
+  template <class Work>
+  TW_INLINE void visit(int64_t index, Work work) const {
+    const int64_t line = index / (blocks + singles), piece = index % (blocks + singles);
+    if (piece < blocks) {
+      Unit<TW_COLUMNS, false> unit{*this, arguments.base, {}, piece * TW_COLUMNS * LANES, LANES, {}};
+      unit.open(line);
+      work(unit);
+    } else {
+      const int64_t first = blocks * TW_COLUMNS * LANES + (piece - blocks) * LANES;
+      const int64_t left = columns.size - first;
+      Unit<1, true> unit{*this, arguments.base, {}, first, static_cast<int>(left < LANES ? left : LANES), {}};
+      unit.open(line);
+      work(unit);
+    }
+  }
+
+ private:
+  template <class Unit, class Step>
+  TW_INLINE void over_steps(const Unit& unit, Range range, Step step) const {
+    over_segments(outer, steps.size, unit.places, unit.coordinates, range,
+                  [&](Places<P> here, int64_t* coordinates, int64_t first, int64_t last, int64_t position) {
+      for (int t = 0; t < P::TENSORS; ++t) here.at[t] += first * steps.stride[t];
+      for (int64_t r = first; r < last; ++r, ++position) {
+        if (P::INDEXED) coordinates[steps.dimension] = r;
+        step(here, coordinates, position);
+        for (int t = 0; t < P::TENSORS; ++t) here.at[t] += steps.stride[t];
+      }
+    });
+  }
+};
+
+}  // namespace tilewright

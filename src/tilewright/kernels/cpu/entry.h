@@ -1,0 +1,137 @@
+// The entry point: checks tensors that come in through tvm-ffi's C ABI, walks the program over the threads.
+//
+// A program's file ends with TW_EXPORT(Program, Walk), which defines the function `run(tensors..., threads, stream)`. It
+// returns 0, or 1 when a tensor is not contiguous along the vector's dimension and nothing was done.
+#pragma once
+
+#include <omp.h>
+#include <tvm/ffi/c_api.h>
+
+#include <cstdio>
+#include <vector>
+
+#include "columns.h"
+#include "rows.h"
+
+#ifndef TW_GRAIN
+#define TW_GRAIN 16384  // elements that one thread works on alone
+#endif
+
+namespace tilewright {
+
+template <class... Passes>
+struct PassList {
+  template <class Work>
+  static TW_INLINE void each(Work work) {
+    (work(static_cast<Passes*>(nullptr)), ...);
+  }
+};
+
+// All passes over a whole unit, in this thread.
+template <class P, class Unit>
+TW_INLINE void work_whole(Unit& unit, Range all) {
+  P::Passes::each([&](auto* pass) {
+    auto swept = unit.template sweep<std::remove_pointer_t<decltype(pass)>>(all);
+    unit.finish(swept);
+  });
+  if constexpr (P::WRITES_ELEMENTS) unit.write(all);
+  unit.close();
+}
+
+// All passes over one unit by all threads; parts are merged in order, so that the result depends on their number alone.
+template <class P, class Unit>
+void work_split(Unit& unit, Range all, int64_t grain, int threads) {
+  P::Passes::each([&](auto* pass) {
+    using Pass = std::remove_pointer_t<decltype(pass)>;
+    using Swept = decltype(unit.template sweep<Pass>(all));
+    std::vector<Swept> parts(threads);
+#pragma omp parallel num_threads(threads)
+    {
+      const int team = omp_get_num_threads();
+      for (int part = omp_get_thread_num(); part < threads; part += team) {
+        const Range mine = share(all.end, grain, part, threads);
+        if (mine.begin < mine.end) parts[part] = unit.template sweep<Pass>(mine);
+      }
+    }
+    for (int part = 1; part < threads; ++part) {
+      const Range mine = share(all.end, grain, part, threads);
+      if (mine.begin < mine.end) parts[0].merge(parts[part]);
+    }
+    unit.finish(parts[0]);
+  });
+  if constexpr (P::WRITES_ELEMENTS) {
+#pragma omp parallel num_threads(threads)
+    {
+      const int team = omp_get_num_threads();
+      for (int part = omp_get_thread_num(); part < threads; part += team) unit.write(share(all.end, grain, part, threads));
+    }
+  }
+  unit.close();
+}
+
+template <class P, template <class> class Walk>
+void run_program(const Arguments<P>& arguments, int threads, bool stream) {
+  const Walk<P> walk(arguments, stream);
+  const int64_t units = walk.units();
+  const Range all{0, walk.length()};
+  if (P::POINTS <= TW_GRAIN) threads = 1;
+  const bool enough = units >= 4 * threads || all.end < 2 * walk.GRAIN || P::POINTS / units < TW_GRAIN;
+  if (threads < 2 || enough) {
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+      const Range mine = share(units, 1, omp_get_thread_num(), omp_get_num_threads());
+      for (int64_t u = mine.begin; u < mine.end; ++u) walk.visit(u, [&](auto& unit) { work_whole<P>(unit, all); });
+    }
+  } else {
+    for (int64_t u = 0; u < units; ++u) walk.visit(u, [&](auto& unit) { work_split<P>(unit, all, walk.GRAIN, threads); });
+  }
+}
+
+inline int refuse(const char* kind, int argument, const char* why) {
+  char message[160];
+  std::snprintf(message, sizeof(message), "argument %d: %s", argument, why);
+  TVMFFIErrorSetRaisedFromCStr(kind, message);
+  return -1;
+}
+
+inline const DLTensor* as_tensor(const TVMFFIAny& value) {
+  if (value.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(value.v_ptr);
+  if (value.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(value.v_obj);
+  return nullptr;
+}
+
+template <class P, template <class> class Walk>
+int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
+  if (count != P::TENSORS + 2) return refuse("TypeError", count, "wrong number of arguments");
+  Arguments<P> arguments;
+  bool contiguous = true;
+  for (int t = 0; t < P::TENSORS; ++t) {
+    const DLTensor* tensor = as_tensor(values[t]);
+    if (tensor == nullptr) return refuse("TypeError", t, "not a tensor");
+    if (tensor->device.device_type != kDLCPU) return refuse("ValueError", t, "not on the CPU");
+    if (tensor->ndim != P::RANK) return refuse("ValueError", t, "wrong number of dimensions");
+    if (tensor->dtype.code != P::code[t] || tensor->dtype.bits != 8 * P::bytes[t]) return refuse("TypeError", t, "wrong dtype");
+    arguments.base.at[t] = static_cast<char*>(tensor->data) + tensor->byte_offset;
+    int64_t dense = P::bytes[t];
+    for (int d = P::RANK - 1; d >= 0; --d) {
+      if (tensor->shape[d] != P::shape[t][d]) return refuse("ValueError", t, "wrong shape");
+      const int64_t stride = tensor->strides ? tensor->strides[d] * P::bytes[t] : dense;
+      arguments.stride[d][t] = tensor->shape[d] == 1 ? 0 : stride;
+      dense *= tensor->shape[d];
+    }
+    if (P::shape[t][P::VECTOR] > 1) contiguous = contiguous && arguments.stride[P::VECTOR][t] == P::bytes[t];
+  }
+  if (contiguous) run_program<P, Walk>(arguments, static_cast<int>(values[P::TENSORS].v_int64), values[P::TENSORS + 1].v_int64 != 0);
+  result->type_index = kTVMFFIInt;
+  result->zero_padding = 0;
+  result->v_int64 = contiguous ? 0 : 1;
+  return 0;
+}
+
+}  // namespace tilewright
+
+#define TW_EXPORT(P, WALK)                                                                                  \
+  extern "C" __attribute__((visibility("default"))) int __tvm_ffi_run(void*, const TVMFFIAny* values,       \
+                                                                      int32_t count, TVMFFIAny* result) {  \
+    return tilewright::call<P, tilewright::WALK>(values, count, result);                                    \
+  }

@@ -1,0 +1,63 @@
+"""A built program as a callable: knobs, lazy build, fresh outputs, one call into the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ops import DTYPES
+from .build import load
+
+KnobValue = int | str | bool
+
+
+class Kernel:
+    """Launches the program in `source`; `knobs` holds its current settings, `legal` every knob's values.
+
+    `stream` is given to each call; every other knob `k` is the macro TW_<K> of a build.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        *,
+        outputs: Sequence[tuple[tuple[int, ...], str]],
+        knobs: dict[str, KnobValue],
+        legal: Mapping[str, tuple[KnobValue, ...]],
+    ) -> None:
+        self._source = source
+        # empty_like of a one-element expanded tensor is the cheapest way to a fresh contiguous one
+        self._outputs = tuple(torch.empty(1, dtype=DTYPES[dtype]).expand(shape) for shape, dtype in outputs)
+        self._knobs = knobs
+        self._legal = legal
+        self._run: Callable[..., Any] | None = None
+        self._stream = bool(knobs.get("stream", False))
+
+    def configure(self, **knobs: KnobValue) -> None:
+        """Replace settings; the next launch builds anew. Raises ValueError on an unknown knob or value."""
+        for name, value in knobs.items():
+            if name not in self._legal:
+                raise ValueError(f"no knob {name!r}: there are {', '.join(sorted(self._legal)) or 'none'}")
+            if not any(value == v and type(value) is type(v) for v in self._legal[name]):
+                raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(repr, self._legal[name]))}")
+        self._knobs.update(knobs)
+        self._stream = bool(self._knobs.get("stream", False))
+        self._run = None
+
+    def launch(self, *operands: Tensor) -> tuple[Tensor, ...]:
+        """Outputs, freshly allocated and contiguous. Operands have the program's aligned shapes and any strides."""
+        made = tuple(map(torch.empty_like, self._outputs))
+        run = self._run or self._load()
+        if run(*operands, *made, torch.get_num_threads(), self._stream):
+            # Not contiguous where the lanes lie: torch's copy rearranges, then it is.
+            run(*(o.contiguous() for o in operands), *made, torch.get_num_threads(), self._stream)
+        return made
+
+    def _load(self) -> Callable[..., Any]:
+        defines = {f"TW_{name.upper()}": int(value) for name, value in self._knobs.items() if name != "stream"}
+        self._run = load(self._source, defines)
+        return self._run

@@ -1,0 +1,204 @@
+// Walking over an index space: tensors with any strides, loops merged where memory allows, and the cursor that a
+// program's functors read and write through.
+//
+// A program P (written by the renderer) declares RANK, TENSORS (operands, then outputs), domain[RANK],
+// shape[TENSORS][RANK], code[TENSORS], REDUCED and INDEXED (bit sets of dimensions) and VECTOR, the dimension along
+// which the lanes lie. It must be contiguous in every tensor that has it.
+#pragma once
+
+#include "reductions.h"
+
+namespace tilewright {
+
+// A tensor of a program: its slot among P's tensors, its type in memory, and whether it has the vector's dimension.
+template <int SLOT, class T, bool ALONG>
+struct Tensor {};
+
+template <class P>
+struct Places {
+  char* at[P::TENSORS];
+};
+
+// Strides in bytes, 0 where a tensor is broadcast.
+template <class P>
+struct Arguments {
+  Places<P> base;
+  int64_t stride[P::RANK][P::TENSORS];
+};
+
+template <class P>
+struct Loop {
+  int64_t size;
+  int64_t stride[P::TENSORS];
+  int dimension;  // the innermost of those that were merged
+};
+
+// The loops over some dimensions of a domain, outermost first, merged where every tensor's strides agree.
+template <class P>
+struct Nest {
+  Loop<P> loops[P::RANK + 1];
+  int depth = 0;
+  int64_t points = 1;
+
+  void push(const Arguments<P>& arguments, int dimension) {
+    const int64_t size = P::domain[dimension];
+    points *= size;
+    if (size == 1) return;
+    Loop<P> next{size, {}, dimension};
+    for (int t = 0; t < P::TENSORS; ++t) next.stride[t] = arguments.stride[dimension][t];
+    if (depth > 0 && merges(loops[depth - 1], next)) {
+      next.size *= loops[--depth].size;
+    }
+    loops[depth++] = next;
+  }
+
+  // Moves `places` to the point `index` of this nest and notes its coordinates.
+  TW_INLINE void seek(int64_t index, Places<P>& places, int64_t* coordinates) const {
+    for (int d = depth - 1; d >= 0; --d) {
+      const Loop<P>& loop = loops[d];
+      int64_t here = index;
+      if (d > 0) {
+        here = index % loop.size;
+        index /= loop.size;
+      }
+      for (int t = 0; t < P::TENSORS; ++t) places.at[t] += here * loop.stride[t];
+      if (P::INDEXED) coordinates[loop.dimension] = here;
+    }
+  }
+
+  // Takes the innermost loop off: what the lanes run along.
+  Loop<P> pop() {
+    if (depth == 0) return {1, {}, P::VECTOR};
+    points /= loops[depth - 1].size;
+    return loops[--depth];
+  }
+
+ private:
+  static bool merges(const Loop<P>& outer, const Loop<P>& inner) {
+    if ((P::INDEXED >> outer.dimension | P::INDEXED >> inner.dimension) & 1) return false;
+    for (int t = 0; t < P::TENSORS; ++t) {
+      if (outer.stride[t] != inner.stride[t] * inner.size) return false;
+    }
+    return true;
+  }
+};
+
+// Where the functors are: LANES elements (or the first `count` of them) at offset `i` from `places` along the vector.
+template <class P, bool PARTIAL_, bool STREAM = false>
+struct At {
+  static constexpr bool PARTIAL = PARTIAL_;
+  const Places<P>& places;
+  const int64_t* coordinates;
+  int64_t i;
+  int64_t position;  // of this step in the row; of its first lane where the lanes lie along the row
+  int count;
+
+  template <int SLOT, class T>
+  TW_INLINE auto operator()(Tensor<SLOT, T, true>) const {
+    const T* from = reinterpret_cast<const T*>(places.at[SLOT]) + i;
+    if constexpr (PARTIAL) {
+      return load(from, count);
+    } else {
+      return load(from);
+    }
+  }
+  template <int SLOT, class T>
+  TW_INLINE auto operator()(Tensor<SLOT, T, false>) const {
+    return load_splat(reinterpret_cast<const T*>(places.at[SLOT]));
+  }
+
+  template <int SLOT, class T>
+  TW_INLINE void store(Tensor<SLOT, T, true>, typename Memory<T>::Value value) const {
+    T* to = reinterpret_cast<T*>(places.at[SLOT]) + i;
+    if constexpr (PARTIAL) {
+      tilewright::store(to, value, count);
+    } else if constexpr (STREAM) {
+      tilewright::stream(to, value);
+    } else {
+      tilewright::store(to, value);
+    }
+  }
+  template <int SLOT, class T>
+  TW_INLINE void store(Tensor<SLOT, T, false>, typename Memory<T>::Value value) const {
+    tilewright::store(reinterpret_cast<T*>(places.at[SLOT]), value, 1);
+  }
+
+  // `value` in the active lanes, `neutral` in the others.
+  template <class V>
+  TW_INLINE V keep(V value, V neutral) const {
+    if constexpr (PARTIAL) {
+      return where(first_lanes(count), value, neutral);
+    } else {
+      return value;
+    }
+  }
+
+  TW_INLINE I32 positions() const {
+    const I32 first = i32(static_cast<int32_t>(position));
+    return (P::REDUCED >> P::VECTOR) & 1 ? first + iota() : first;
+  }
+
+  // The position along a dimension of the domain.
+  template <int DIMENSION>
+  TW_INLINE I64 index() const {
+    if constexpr (DIMENSION == P::VECTOR) {
+      return i64(i) + __builtin_convertvector(iota(), I64);
+    } else {
+      return i64(coordinates[DIMENSION]);
+    }
+  }
+};
+
+// K functors' states side by side, as separate members so that each stays in registers.
+template <class Pass, int K>
+struct Group {
+  Pass first;
+  Group<Pass, K - 1> rest;
+
+  template <class Step>
+  TW_INLINE void each(Step step, int k = 0) {
+    step(first, k);
+    rest.each(step, k + 1);
+  }
+  TW_INLINE void merge(const Group& other) {
+    first.merge(other.first);
+    rest.merge(other.rest);
+  }
+};
+template <class Pass>
+struct Group<Pass, 0> {
+  template <class Step>
+  TW_INLINE void each(Step, int = 0) {}
+  TW_INLINE void merge(const Group&) {}
+};
+
+struct Range {
+  int64_t begin, end;
+};
+
+// The share of `total` that falls to `part` of `parts`, in multiples of `grain`.
+inline Range share(int64_t total, int64_t grain, int part, int parts) {
+  const int64_t grains = (total + grain - 1) / grain;
+  const int64_t begin = grains * part / parts * grain, end = grains * (part + 1) / parts * grain;
+  return {begin < total ? begin : total, end < total ? end : total};
+}
+
+// Calls segment(places, coordinates, first, last, position) for each stretch of `range` within one innermost loop.
+template <class P, class Segment>
+TW_INLINE void over_segments(const Nest<P>& outer, int64_t length, const Places<P>& base, const int64_t* coordinates,
+                             Range range, Segment segment) {
+  int64_t mine[P::RANK + 1];
+  if (P::INDEXED) std::memcpy(mine, coordinates, sizeof(mine));
+  int64_t index = outer.depth == 0 ? 0 : range.begin / length;
+  int64_t first = range.begin - index * length;
+  for (int64_t position = range.begin; position < range.end; ++index, first = 0) {
+    Places<P> places = base;
+    outer.seek(index, places, mine);
+    const int64_t left = range.end - position;
+    const int64_t last = length - first < left ? length : first + left;
+    segment(places, mine, first, last, position);
+    position += last - first;
+  }
+}
+
+}  // namespace tilewright

@@ -1,0 +1,304 @@
+"""The CPU target: a Program as a small C++ file over the headers of kernels/cpu, and the Python file that runs it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from importlib import resources
+
+from ...facts.candidate import SourceFile
+from ...facts.program import DTYPE_BYTES, Operand, Output, Pass, Program, Reduction, Schedule, Statement, schedule
+from ...facts.space import Knob, Point, Space, point
+
+from .cpu_text import MEMORY, VALUE, CannotRender, Writer
+
+_FILES = (
+    "__init__.py", "ops.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h", "cpu/math.h",
+    "cpu/reductions.h", "cpu/walk.h", "cpu/rows.h", "cpu/columns.h", "cpu/entry.h",
+)  # fmt: skip
+
+# Words that a value's name would hide in the generated file.
+_TAKEN = frozenset(
+    """at row Row self double float int int64_t int32_t int16_t int8_t uint8_t bool char short long signed unsigned void auto
+    const if else for while do switch case default break continue return struct class enum union template typename public
+    private protected this new delete operator true false and or not xor static inline constexpr namespace using typedef
+    sizeof try catch throw goto volatile register extern friend virtual explicit mutable export asm linux unix f16 bf16 b8
+    f32 f64 i64 i32 i16 i8 u8 boolean mask cast where rounded load store index share splat bits pow atan2 fmod remainder
+    floor_divide whole_fmod whole_pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh
+    acosh atanh erf erfc sigmoid sqrt rsqrt floor ceil round trunc abs sign maximum minimum isnan isinf""".split()
+)
+
+_LARGE_BYTES = 32 << 20  # outputs beyond a last-level cache, where going past it can pay
+
+
+def unsupported(program: Program) -> str | None:
+    """Why this target can't realise the program, or None."""
+    if not program.domain:
+        return "a single point"
+    if 0 in program.domain:
+        return "nothing to compute: a dimension of size 0"
+    if not program.operands:
+        return "no operand"
+    if len(program.domain) > 24:
+        return f"{len(program.domain)} dimensions"
+    if program.inner_size >= 2**31 and any(
+        isinstance(s, Reduction) and s.op in ("argmax", "argmin") for s in program.body
+    ):
+        return "positions beyond 2^31"
+    try:
+        _Text(program).source()
+    except CannotRender as reason:
+        return str(reason)
+    return None
+
+
+def space(program: Program) -> Space:
+    """How many vectors are in flight, and whether large outputs go past the caches."""
+    knobs: list[Knob] = [_GRAIN]
+    base: dict[str, int | bool] = {"grain": 16384}
+    variants: list[dict[str, int | bool]] = []
+    if program.reduced and _vector_dimension(program) in program.reduced:
+        knobs.append(_UNROLL)
+        base["unroll"] = 2
+        variants = [{"unroll": 4}, {"unroll": 1}]
+    elif program.reduced:
+        knobs.append(_COLUMNS)
+        base["columns"] = 4
+        variants = [{"columns": 8}, {"columns": 2}]
+    if _vector_dimension(program) in program.reduced or not program.reduced:
+        knobs.append(_STREAM)
+        base["stream"] = False
+        if sum(math.prod(o.shape) * DTYPE_BYTES[o.dtype] for o in program.outputs) >= _LARGE_BYTES:
+            variants = [{"stream": True}, *variants]
+    if 4096 < math.prod(program.domain) <= 16384:
+        variants.append({"grain": 4096})
+    points = tuple(point(**{**base, **variant}) for variant in ({}, *variants))
+    return Space(knobs=tuple(knobs), points=points)
+
+
+_GRAIN = Knob(name="grain", values=(4096, 16384, 65536), about="elements that one thread works on alone")
+_UNROLL = Knob(name="unroll", values=(1, 2, 4), about="vectors of a row that are reduced side by side")
+_COLUMNS = Knob(
+    name="columns", values=(1, 2, 4, 8), about="vectors of neighbouring columns that are reduced side by side"
+)
+_STREAM = Knob(name="stream", values=(False, True), about="write outputs past the caches")
+
+
+def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
+    """`name`.cpp and `name`.py. Raises CannotRender where `unsupported` gives a reason."""
+    return (
+        SourceFile(path=f"{name}.cpp", text=_Text(program).source()),
+        SourceFile(path=f"{name}.py", text=_python(program, name, point)),
+    )
+
+
+def skeleton_files(programs: Sequence[Program]) -> tuple[SourceFile, ...]:
+    """The headers and the launcher, verbatim, for `tilewright_kernels/`."""
+    if not programs:
+        return ()
+    kernels = resources.files("tilewright.kernels")
+    return tuple(
+        SourceFile(path=f"tilewright_kernels/{path}", text=kernels.joinpath(path).read_text()) for path in _FILES
+    )
+
+
+def _vector_dimension(program: Program) -> int:
+    """The innermost dimension that has more than one element: the lanes lie along it."""
+    wide = [d for d, size in enumerate(program.domain) if size > 1]
+    return wide[-1] if wide else len(program.domain) - 1
+
+
+def _python(program: Program, name: str, point: Point) -> str:
+    legal = {knob.name: knob.values for knob in space(program).knobs}
+    outputs = ", ".join(f"({o.shape!r}, {o.dtype!r})" for o in program.outputs)
+    signature = ", ".join(o.name for o in program.operands)
+    return f'''"""{_headline(program)} Built from {name}.cpp on first use."""
+
+from pathlib import Path
+
+from tilewright_kernels.cpu.launch import Kernel
+from tilewright_kernels.ops import torch_op
+
+KNOBS = {dict(point)!r}
+_OUTPUTS = ({outputs},)
+_LEGAL = {legal!r}
+
+_kernel = Kernel(Path(__file__).with_suffix(".cpp"), outputs=_OUTPUTS, knobs=KNOBS, legal=_LEGAL)
+configure = _kernel.configure
+# run({signature}) -> ({", ".join(o.name for o in program.outputs)},)
+run = torch_op({name!r}, _kernel.launch, _OUTPUTS, {len(program.operands)})
+'''
+
+
+def _headline(program: Program) -> str:
+    over = f", reduced over dimensions {program.reduced}" if program.reduced else ""
+    ops = list(dict.fromkeys(item.op for item in program.body))
+    return f"{', '.join(ops[:12])}{' ...' if len(ops) > 12 else ''} over {program.domain}{over}."
+
+
+class _Text:
+    """The C++ file of one program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.plan: Schedule = schedule(program)
+        self.vector = _vector_dimension(program)
+        self.dtypes = {o.name: o.dtype for o in program.operands}
+        for item in program.body:
+            if isinstance(item, Statement):
+                self.dtypes[item.result] = item.dtype
+            else:
+                self.dtypes |= dict.fromkeys(item.results, item.dtype)
+        self.operands = {o.name for o in program.operands}
+        self.writer = Writer(self.dtypes)
+        self.names = {
+            n: f"{n}_" if n in _TAKEN or n.isupper() or n.startswith(("in_", "out_", "TW_")) else n for n in self.dtypes
+        }
+
+    def source(self) -> str:
+        walk = "Columns" if self.program.reduced and self.vector not in self.program.reduced else "Rows"
+        parts = [
+            f"// {_headline(self.program)}",
+            *([f"#define TW_WIDEST {self._widest()}"] if self._widest() > 4 else []),
+            '#include "entry.h"\n',
+            "using namespace tilewright;\n",
+            "struct Program {",
+            *self._constants(),
+            *self._tensors(),
+            "",
+            *self._row(),
+            *(line for k, p in enumerate(self.plan.passes) for line in self._pass(k, p)),
+            f"  using Passes = PassList<{', '.join(f'Pass{k}' for k in range(len(self.plan.passes)))}>;\n",
+            *self._element(),
+            *self._store_row(),
+            "};\n",
+            f"TW_EXPORT(Program, {walk})",
+        ]
+        return "\n".join(parts) + "\n"
+
+    def _widest(self) -> int:
+        """Bytes of the widest value at element level."""
+        plan = self.plan
+        statements = (*(s for p in plan.passes for s in p.elements), *plan.final)
+        used = {s.result for s in statements} | {a for s in statements for a in s.args if isinstance(a, str)}
+        used |= {o.name for o in self.plan.element_outputs} | {r.arg for p in plan.passes for r in p.reductions}
+        wide = any(DTYPE_BYTES[self.dtypes[n]] == 8 for n in used - plan.row_names)
+        return 8 if wide or any(s.op == "index" for s in statements) else 4
+
+    def _tensor_values(self) -> tuple[Operand | Output, ...]:
+        return (*self.program.operands, *self.program.outputs)
+
+    def _constants(self) -> list[str]:
+        p, values = self.program, self._tensor_values()
+        reduced = p.reduced or tuple(range(len(p.domain)))
+        indexed = {s.args[0] for s in p.body if isinstance(s, Statement) and s.op == "index"}
+        codes = {"f": 2, "b": 4, "i": 0, "u": 1}
+        code = [6 if v.dtype == "bool" else codes[v.dtype[0]] for v in values]
+        rank = len(p.domain)
+
+        def braces(numbers: Iterable[object]) -> str:
+            return "{" + ", ".join(map(str, numbers)) + "}"
+
+        return [
+            f"  static constexpr int RANK = {rank}, OPERANDS = {len(p.operands)}, TENSORS = {len(values)}, VECTOR = {self.vector};",
+            f"  static constexpr unsigned REDUCED = {_bits(reduced)}, INDEXED = {_bits(int(d) for d in indexed)};",
+            f"  static constexpr int64_t POINTS = {math.prod(p.domain)}, domain[] = {braces(p.domain)};",
+            f"  static constexpr int64_t shape[][RANK] = {braces(braces(v.shape) for v in values)};",
+            f"  static constexpr int code[] = {braces(code)}, bytes[] = {braces(DTYPE_BYTES[v.dtype] for v in values)};",
+            f"  static constexpr bool WRITES_ELEMENTS = {'true' if self.plan.element_outputs else 'false'};",
+        ]
+
+    def _tensors(self) -> list[str]:
+        lines = []
+        for slot, value in enumerate(self._tensor_values()):
+            prefix = "in" if slot < len(self.program.operands) else "out"
+            along = "true" if value.shape[self.vector] > 1 else "false"
+            lines.append(
+                f"  static constexpr Tensor<{slot}, {MEMORY[value.dtype]}, {along}> {prefix}_{value.name}{{}};"
+            )
+        return lines
+
+    def _row(self) -> list[str]:
+        """Row, what is known once per row; and `head`, which reads and computes what needs no pass."""
+        rows = [n for n in self.dtypes if n in self.plan.row_names]
+        members = [f"    {VALUE[self.dtypes[n]]} {self.names[n]};" for n in rows]
+        body = [f"    row.{self.names[n]} = at(in_{n});" for n in rows if n in self.operands]
+        body += [
+            f"    row.{self.names[s.result]} = {self.writer.statement(s, self._row_name)};" for s in self.plan.head
+        ]
+        return [*_struct("Row", members), *_function("static", "head", "[[maybe_unused]] Row& row", body), ""]
+
+    def _row_name(self, name: str) -> str:
+        return f"row.{self.names[name]}"
+
+    def _name(self, name: str) -> str:
+        return self._row_name(name) if name in self.plan.row_names else self.names[name]
+
+    def _elements(self, statements: tuple[Statement, ...], *more: str) -> list[str]:
+        """Loads, then statements, of element values."""
+        loads = [o for o in self.plan.operands_of(statements, self.program, *more) if o.name not in self.plan.row_names]
+        lines = [f"    const {VALUE[o.dtype]} {self.names[o.name]} = at(in_{o.name});" for o in loads]
+        for s in statements:
+            lines.append(f"    const {VALUE[s.dtype]} {self.names[s.result]} = {self.writer.statement(s, self._name)};")
+        return lines
+
+    def _pass(self, k: int, this: Pass) -> list[str]:
+        accumulators = [f"{self.names[r.results[0]]}" for r in this.reductions]
+        pairs = list(zip(accumulators, this.reductions, strict=True))
+        element = self._elements(this.elements, *(r.arg for r in this.reductions))
+        element = ["  " + line for line in element]
+        element += [f"      {a}.add({self.writer.reduced(r, self._name)}, at);" for a, r in pairs]
+        finish = []
+        for a, r in pairs:
+            made = self.writer.results(r, a)
+            finish += [f"      row.{self.names[n]} = {text};" for n, text in zip(r.results, made, strict=True)]
+        finish += [f"      row.{self.names[s.result]} = {self.writer.statement(s, self._row_name)};" for s in this.rows]
+        each = ("flush()", "fold()")
+        return [
+            f"  struct Pass{k} {{",
+            *(f"    {self.writer.accumulator(r)} {a};" for a, r in pairs),
+            "    template <class At>",
+            "    TW_INLINE void element(const At& at, [[maybe_unused]] const Row& row) {",
+            *element,
+            "    }",
+            "    TW_INLINE void finish(Row& row) const {",
+            *finish,
+            "    }",
+            *(f"    TW_INLINE void {call} {{ {' '.join(f'{a}.{call};' for a in accumulators)} }}" for call in each),
+            f"    TW_INLINE void merge(const Pass{k}& other) {{ {' '.join(f'{a}.merge(other.{a});' for a in accumulators)} }}",
+            "  };",
+        ]
+
+    def _store(self, output: Output) -> str:
+        return f"    at.store(out_{output.name}, {self._stored(output)});"
+
+    def _stored(self, output: Output) -> str:
+        have, want = VALUE[self.dtypes[output.name]], VALUE[output.dtype]
+        return self._name(output.name) if have == want else f"cast<{want}>({self._name(output.name)})"
+
+    def _element(self) -> list[str]:
+        """The last sweep, which writes the element-level outputs."""
+        body = self._elements(self.plan.final, *(o.name for o in self.plan.element_outputs))
+        body += [self._store(o) for o in self.plan.element_outputs]
+        return _function("static", "element", "[[maybe_unused]] const Row& row", body)
+
+    def _store_row(self) -> list[str]:
+        return _function(
+            "static", "store_row", "[[maybe_unused]] const Row& row", [self._store(o) for o in self.plan.row_outputs]
+        )
+
+
+def _bits(dimensions: Iterable[int]) -> int:
+    return sum(1 << d for d in dimensions)
+
+
+def _struct(name: str, members: list[str]) -> list[str]:
+    return [f"  struct {name} {{", *members, "  };"] if members else [f"  struct {name} {{}};"]
+
+
+def _function(qualifier: str, name: str, parameters: str, body: list[str]) -> list[str]:
+    head = [
+        "  template <class At>",
+        f"  {qualifier} TW_INLINE void {name}([[maybe_unused]] const At& at, {parameters}) {{",
+    ]
+    return [*head, *body, "  }"]
