@@ -1,22 +1,131 @@
-"""A Graph: what one case of a module computes, as traced; small, typed and made of values only."""
+"""A Graph: what one case of a module computes, as traced; small, typed and made of values only.
+
+It has two levels. *Calls* are what the module's author wrote, as torch's own operators (`aten.layer_norm.default`); they
+are how a part is run when it is left to torch. *Nodes* are values; where a call is understood, they spell it out in the
+vocabulary of `facts.program`, and each remembers the call that it came from. A matcher reads nodes, a composer both.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from .program import DTYPE_BYTES, Literal
+
+# Views that only rename index positions; a fused kernel reads and writes through them at no cost.
+VIEWS = frozenset({"reshape", "permute", "expand"})
+# Where values come from.
+SOURCES = frozenset({"input", "state", "constant"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ref:
+    """A node's value, inside a template."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Code:
+    """A torch object that has no JSON form, as the expression that makes it: "torch.float32"."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struct:
+    """A container of templates. `keys` is empty but for kind "dict"."""
+
+    kind: str  # "tuple", "list" or "dict"
+    items: tuple[Any, ...]
+    keys: tuple[str | int, ...] = ()
+
+
+# None, a scalar, a string, a Ref, a Code or a Struct of templates.
+Template = None | Literal | str | Ref | Code | Struct
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One value of a graph. `op` is "input", "state", "constant", a name of facts.program.POINTWISE or REDUCTIONS,
-    "view", or "call" (left to torch)."""
+    """One tensor value.
+
+    `op` is a name of facts.program.POINTWISE or REDUCTIONS; one of VIEWS; "slice" (`dims` = dimension, start, length);
+    "input", "state", "constant" (`path` says which); or "call" (result `item` of the call `origin`).
+    Pointwise nodes broadcast as torch does, and their tensor arguments have the dtypes that the operation wants.
+    Reductions take one argument and drop the dimensions `dims`; of two results, `item` says which. `dims` is the order
+    for "permute" and the dimension for "index".
+    """
 
     name: str
     op: str
     shape: tuple[int, ...]
     dtype: str
+    args: tuple[str | Literal, ...] = ()  # names of nodes, or literals
+    dims: tuple[int, ...] = ()
+    item: int = 0
+    path: str = ""  # of a state: attribute path; of an input: its name; of a constant: JSON of its flat values
+    origin: str = ""  # name of the Call that this node is part of
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * DTYPE_BYTES.get(self.dtype, 8)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the nodes that this one reads directly (empty for calls: see Call.sources)."""
+        return tuple(a for a in self.args if isinstance(a, str))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One torch operator, functional: `results[i]` is the node that holds its i-th result ("": unused or no tensor)."""
+
+    name: str
+    target: str  # "aten.layer_norm.default"
+    args: tuple[Template, ...]
+    kwargs: tuple[tuple[str, Template], ...] = ()
+    results: tuple[str, ...]
+    single: bool = True  # returns one tensor, not a sequence of them
+    view: bool = False  # moves no data: its result shares its argument's memory
+    ordered: bool = False  # draws random numbers or has another effect: never dropped, never moved past its like
+
+    @property
+    def label(self) -> str:
+        """The operator's short name: "layer_norm"."""
+        return self.target.split(".")[-2 if self.target.count(".") > 1 else -1].strip("_")
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return refs((*self.args, *(value for _, value in self.kwargs)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """After the forward pass the input or state `target` holds `value`; both are names of nodes."""
+
+    target: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
+    """Nodes stand in an order in which they can be computed; `outputs` are the tensors in `result`, in order."""
+
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
+    calls: tuple[Call, ...] = ()
+    arguments: tuple[Template, ...] = ()  # the positional arguments: Refs to inputs, literals, Structs of both
+    keywords: tuple[tuple[str, Template], ...] = ()
+    result: Template = None
+    updates: tuple[Update, ...] = ()
+    training: bool = False
+
+
+
+def refs(template: Any) -> tuple[str, ...]:
+    """Names of the nodes in a template (or a tuple of templates), in order, with repetitions."""
+    if isinstance(template, Ref):
+        return (template.name,)
+    items = template.items if isinstance(template, Struct) else template if isinstance(template, tuple) else ()
+    return tuple(name for item in items for name in refs(item))

@@ -10,15 +10,39 @@ from .space import Point, Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """How a node's value and an aligned tensor of a Program are views of each other.
+
+    An operand is `value.reshape(split).permute(order).reshape(aligned shape)`, which never copies (`split` only divides
+    dimensions). An output's value is `result.reshape(split).permute(order).reshape(shape of the node)`."""
+
+    node: str
+    split: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One place where a pattern stands in the graph; `operands` and `outputs` in the Program's order."""
+
+    nodes: tuple[str, ...]  # the graph nodes that are computed here
+    operands: tuple[Bind, ...]
+    outputs: tuple[Bind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """One fused computation found in the module. `id` is its name in the candidate too (`fused_0`, ...)."""
+    """One fused computation found in the module, at one site or more that need the same Program.
+
+    `id` is its name in the candidate too (`fused_0`, ...). Equal programs in several cases share one id."""
 
     id: str
     title: str  # what was fused, readable: "scale -> mask -> softmax"
     kind: str  # "pointwise", "row_reduce", "column_reduce", "whole_reduce"
-    nodes: tuple[str, ...]  # names of the graph nodes it replaces
+    nodes: tuple[str, ...]  # names of the graph nodes it replaces, over all sites
     program: Program
     space: Space
+    sites: tuple[Site, ...] = ()
 
     @property
     def shape_class(self) -> str:

@@ -1,0 +1,239 @@
+"""Writing a Graph: a Builder that appends nodes, and expressions over them that read like the formulas they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from tilewright.facts.graph import Node, Template
+from tilewright.facts.program import DTYPE_BYTES
+
+DTYPES: dict[torch.dtype, str] = {
+    torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
+    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
+}  # fmt: skip
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+FLOATS = ("f16", "bf16", "f32", "f64")
+_TRUTHS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or",
+                     "logical_xor"})  # fmt: skip
+
+Number = float | int | bool
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of facts.program, or torch's own for a dtype outside of it."""
+    return DTYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def promoted(*dtypes: str) -> str:
+    """torch's promotion among tensors with dimensions."""
+    result = TORCH_DTYPES[dtypes[0]]
+    for name in dtypes[1:]:
+        result = torch.promote_types(result, TORCH_DTYPES[name])
+    return DTYPES[result]
+
+
+class NotLowered(Exception):
+    """This call, with these arguments, has no spelling in the vocabulary; it is left to torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """A node under construction. Operators and `do` append pointwise nodes, promoting tensor arguments as torch does."""
+
+    builder: Builder
+    node: Node
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.node.shape
+
+    @property
+    def dtype(self) -> str:
+        return self.node.dtype
+
+    @property
+    def literal(self) -> Number | None:
+        """The number that all elements equal, where that is known while tracing."""
+        return self.builder.uniform.get(self.node.name)
+
+    def do(self, op: str, *others: Expr | Number, dtype: str | None = None) -> Expr:
+        return self.builder.point(op, self, *others, dtype=dtype)
+
+    def to(self, dtype: str) -> Expr:
+        return self if dtype == self.dtype else self.builder.point("to", self, dtype=dtype)
+
+    def wide(self) -> Expr:
+        """In the dtype in which torch computes inside a composite operator: fp32 for half, itself otherwise."""
+        return self.to("f32") if self.dtype in ("f16", "bf16") else self
+
+    def __add__(self, other: Expr | Number) -> Expr:
+        return self.do("add", other)
+
+    def __radd__(self, other: Number) -> Expr:
+        return self.do("add", other)
+
+    def __sub__(self, other: Expr | Number) -> Expr:
+        return self.do("sub", other)
+
+    def __rsub__(self, other: Number) -> Expr:
+        return self.builder.point("sub", other, self)
+
+    def __mul__(self, other: Expr | Number) -> Expr:
+        return self.do("mul", other)
+
+    def __rmul__(self, other: Number) -> Expr:
+        return self.do("mul", other)
+
+    def __truediv__(self, other: Expr | Number) -> Expr:
+        return self.do("div", other)
+
+    def __neg__(self) -> Expr:
+        return self.do("neg")
+
+    def __lt__(self, other: Expr | Number) -> Expr:
+        return self.do("lt", other)
+
+    def __le__(self, other: Expr | Number) -> Expr:
+        return self.do("le", other)
+
+    def __gt__(self, other: Expr | Number) -> Expr:
+        return self.do("gt", other)
+
+    def __ge__(self, other: Expr | Number) -> Expr:
+        return self.do("ge", other)
+
+    def where(self, yes: Expr | Number, no: Expr | Number) -> Expr:
+        """`yes` where this (bool) holds, else `no`."""
+        return self.do("where", yes, no)
+
+    def clamp(self, low: Number | None = None, high: Number | None = None) -> Expr:
+        result = self if low is None else self.do("maximum", low)
+        return result if high is None else result.do("minimum", high)
+
+    def reduce(self, op: str, dims: Sequence[int] | None, *, keepdim: bool = False, item: int = 0) -> Expr:
+        return self.builder.reduce(op, self, dims, keepdim=keepdim, item=item)
+
+    def reshape(self, shape: Sequence[int]) -> Expr:
+        return self.builder.view("reshape", self, tuple(shape))
+
+    def expand(self, shape: Sequence[int]) -> Expr:
+        return self.builder.view("expand", self, tuple(shape))
+
+    def permute(self, order: Sequence[int]) -> Expr:
+        return self.builder.view("permute", self, tuple(self.shape[d] for d in order), dims=tuple(order))
+
+    def slice(self, dim: int, start: int, length: int) -> Expr:
+        shape = (*self.shape[:dim], length, *self.shape[dim + 1 :])
+        return self.builder.view("slice", self, shape, dims=(dim, start, length))
+
+
+class Builder:
+    """Appends nodes; equal pure nodes are one."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.uniform: dict[str, Number] = {}  # nodes all of whose elements equal this number
+        self.ins: tuple[torch.Tensor, ...] = ()  # what the call that is being lowered reads
+        self.outs: tuple[torch.Tensor, ...] = ()  # and what it returns, as torch describes them
+        self.origin = ""
+        self._same: dict[Node, Node] = {}
+        self._count = 0
+
+    def add(self, node: Node) -> Expr:
+        """Append a node under its own name."""
+        self.nodes[node.name] = node
+        return Expr(self, node)
+
+    def _pure(self, node: Node) -> Expr:
+        key = dataclasses.replace(node, origin="")
+        if key not in self._same:
+            name = f"{self.origin}__{self._count}"
+            self._count += 1
+            self._same[key] = self.add(dataclasses.replace(node, name=name, origin=self.origin)).node
+        return Expr(self, self._same[key])
+
+    @property
+    def out_dtype(self) -> str:
+        """The dtype of the first result of the call that is being lowered."""
+        return dtype_name(self.outs[0].dtype)
+
+    def point(self, op: str, *args: Expr | Number, dtype: str | None = None) -> Expr:
+        """A pointwise node. Tensor arguments are cast to their common dtype, `where`'s condition aside."""
+        tensors = [a for a in args if isinstance(a, Expr)]
+        if any(t.dtype not in DTYPE_BYTES for t in tensors) or any(0 in t.shape for t in tensors):
+            raise NotLowered
+        if op != "to":
+            values = tensors[1:] if op == "where" and isinstance(args[0], Expr) else tensors
+            common = promoted(*(t.dtype for t in values)) if values else dtype or "f32"
+            args = tuple(a.to(common) if isinstance(a, Expr) and a in values else a for a in args)
+            dtype = dtype or ("bool" if op in _TRUTHS else common)
+        assert dtype is not None
+        shape = tuple(torch.broadcast_shapes(*(t.shape for t in tensors)))
+        plain = tuple(self._plain(a, shape) for a in args)
+        if all(not isinstance(a, str) for a in plain):  # keep one tensor: somebody must carry the shape
+            plain = tuple(a.node.name if isinstance(a, Expr) else a for a in args)
+        result = self._pure(Node(name="", op=op, shape=shape, dtype=dtype, args=plain))
+        if op == "to" and tensors[0].literal is not None:
+            self.uniform[result.node.name] = torch.tensor(tensors[0].literal).to(TORCH_DTYPES[dtype]).item()
+        return result
+
+    def _plain(self, arg: Expr | Number, shape: tuple[int, ...]) -> str | Number:
+        if not isinstance(arg, Expr):
+            return arg
+        literal = arg.literal
+        return arg.node.name if literal is None else literal
+
+    def index(self, size: int) -> Expr:
+        """The positions 0..size-1, i64."""
+        return self._pure(Node(name="", op="index", shape=(size,), dtype="i64", dims=(0,)))
+
+    def view(self, op: str, x: Expr, shape: tuple[int, ...], dims: tuple[int, ...] = ()) -> Expr:
+        if shape == x.shape and (op != "permute" or dims == tuple(range(len(dims)))):
+            return x
+        if op == "expand" and len(shape) > len(x.shape):
+            x = x.reshape((1,) * (len(shape) - len(x.shape)) + x.shape)
+            if x.shape == shape:
+                return x
+        result = self._pure(Node(name="", op=op, shape=shape, dtype=x.dtype, args=(x.node.name,), dims=dims))
+        if x.literal is not None:
+            self.uniform[result.node.name] = x.literal
+        return result
+
+    def reduce(self, op: str, x: Expr, dims: Sequence[int] | None, *, keepdim: bool = False, item: int = 0) -> Expr:
+        """A reduction over `dims` (None or empty: all). Dimensions of size 1 vanish by themselves."""
+        if x.dtype not in DTYPE_BYTES or 0 in x.shape:
+            raise NotLowered
+        rank = len(x.shape)
+        over = sorted({d % rank for d in dims}) if dims and rank else list(range(rank))
+        kept = tuple(1 if d in over else s for d, s in enumerate(x.shape))
+        shape = kept if keepdim else tuple(s for d, s in enumerate(x.shape) if d not in over)
+        real = tuple(d for d in over if x.shape[d] > 1)
+        dtype = "i64" if op in ("argmax", "argmin") else "bool" if op in ("any", "all") else x.dtype
+        if not real:
+            return self._of_one(op, x, item).to(dtype).reshape(shape)
+        rest = tuple(s for d, s in enumerate(x.shape) if d not in real)
+        node = Node(name="", op=op, shape=rest, dtype=dtype, args=(x.node.name,), dims=real, item=item)
+        return self._pure(node).reshape(shape)
+
+    def _of_one(self, op: str, x: Expr, item: int) -> Expr:
+        """A reduction of a single element."""
+        if op in ("argmax", "argmin"):
+            return self.point("where", x.do("eq", x), 0, 0, dtype="i64")
+        if op in ("moments", "softmax_stats") and item == 1:
+            return x - x if op == "moments" else (x - x).do("exp")
+        return x
+
+
+Lowering = Callable[..., Any]  # (builder, **arguments by their schema names) -> Expr, sequence of Expr, or NotLowered
+Args = tuple[Template, ...]
+
+
+def count(x: Expr, dims: Sequence[int] | None) -> int:
+    """How many elements a reduction over `dims` (None or empty: all) takes together."""
+    return prod(x.shape[d] for d in dims) if dims else prod(x.shape)

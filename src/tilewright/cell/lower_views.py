@@ -1,0 +1,146 @@
+"""Operators that move no data, or make constant data: views, slices, fills and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .lower import Builder, Expr, Lowering, NotLowered, Number
+
+
+def _reshape(b: Builder, x: Expr, **_: Any) -> Expr:
+    if b.outs[0].dtype != b.ins[0].dtype:  # view.dtype reinterprets bytes
+        raise NotLowered
+    return x.reshape(tuple(b.outs[0].shape))
+
+
+def _expand(b: Builder, x: Expr, **_: Any) -> Expr:
+    return x.expand(tuple(b.outs[0].shape))
+
+
+def _broadcast_tensors(b: Builder, tensors: Sequence[Expr]) -> tuple[Expr, ...]:
+    return tuple(t.expand(tuple(out.shape)) for t, out in zip(tensors, b.outs, strict=True))
+
+
+def _permute(b: Builder, x: Expr, dims: Sequence[int]) -> Expr:
+    return x.permute([d % len(x.shape) for d in dims])
+
+
+def _transpose(b: Builder, x: Expr, dim0: int, dim1: int) -> Expr:
+    order = list(range(len(x.shape)))
+    if order:
+        order[dim0], order[dim1] = order[dim1], order[dim0]
+    return x.permute(order)
+
+
+def _swap(b: Builder, x: Expr, axis0: int, axis1: int) -> Expr:
+    return _transpose(b, x, axis0, axis1)
+
+
+def _last_two(b: Builder, x: Expr) -> Expr:
+    return _transpose(b, x, -2, -1)
+
+
+def _t(b: Builder, x: Expr) -> Expr:
+    return x if len(x.shape) < 2 else _transpose(b, x, 0, 1)
+
+
+def _reverse(b: Builder, x: Expr) -> Expr:
+    return x.permute(tuple(reversed(range(len(x.shape)))))
+
+
+def _movedim(b: Builder, x: Expr, source: int | Sequence[int], destination: int | Sequence[int]) -> Expr:
+    rank = len(x.shape)
+    sources = [d % rank for d in ([source] if isinstance(source, int) else source)]
+    targets = [d % rank for d in ([destination] if isinstance(destination, int) else destination)]
+    rest = iter(d for d in range(rank) if d not in sources)
+    placed = dict(zip(targets, sources, strict=True))
+    return x.permute([placed[d] if d in placed else next(rest) for d in range(rank)])
+
+
+def _repeat(b: Builder, x: Expr, repeats: Sequence[int]) -> Expr:
+    shape = (1,) * (len(repeats) - len(x.shape)) + x.shape
+    split = tuple(v for size in shape for v in (1, size))
+    wide = tuple(v for size, times in zip(shape, repeats, strict=True) for v in (times, size))
+    return x.reshape(split).expand(wide).reshape(tuple(b.outs[0].shape))
+
+
+def _slice(b: Builder, x: Expr, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Expr:
+    if step != 1:
+        raise NotLowered
+    dim %= len(x.shape)
+    first, last, _ = slice(start, end).indices(x.shape[dim])
+    return _part(x, dim, first, max(last - first, 0))
+
+
+def _part(x: Expr, dim: int, start: int, length: int) -> Expr:
+    return x if length == x.shape[dim] else x.slice(dim, start, length)
+
+
+def _narrow(b: Builder, x: Expr, dim: int, start: int, length: int) -> Expr:
+    if isinstance(start, Expr):
+        raise NotLowered
+    dim %= len(x.shape)
+    return _part(x, dim, start % x.shape[dim] if start < 0 else start, length)
+
+
+def _select(b: Builder, x: Expr, dim: int, index: int) -> Expr:
+    dim %= len(x.shape)
+    return _part(x, dim, index % x.shape[dim], 1).reshape(tuple(b.outs[0].shape))
+
+
+def _split(b: Builder, x: Expr, dim: int = 0, **_: Any) -> tuple[Expr, ...]:
+    """chunk, split and split_with_sizes: their results' sizes say where to cut."""
+    dim %= len(x.shape)
+    parts, start = [], 0
+    for out in b.outs:
+        parts.append(_part(x, dim, start, out.shape[dim]))
+        start += out.shape[dim]
+    return tuple(parts)
+
+
+def _unbind(b: Builder, x: Expr, dim: int = 0) -> tuple[Expr, ...]:
+    return tuple(_select(b, x, dim, i) for i in range(len(b.outs)))
+
+
+def _arange(b: Builder, end: Number, start: Number = 0, step: Number = 1, **_: Any) -> Expr:
+    size = b.outs[0].shape[0]
+    if size < 2 or not all(isinstance(v, int) for v in (start, end, step)):
+        raise NotLowered
+    position = b.index(size)
+    position = position if step == 1 else position * step
+    return (position if start == 0 else position + start).to(b.out_dtype)
+
+
+VIEW_LOWERINGS: Mapping[str, Lowering] = {
+    **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as",
+                     "reshape_as"), _reshape),
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
+    "broadcast_tensors": _broadcast_tensors, "permute": _permute, "transpose": _transpose, "swapaxes": _swap,
+    "swapdims": _transpose, "t": _t, "mT": _last_two, "numpy_T": _reverse, "movedim": _movedim, "repeat": _repeat,
+    "slice": _slice, "narrow": _narrow, "select": _select, "chunk": _split, "split": _split,
+    "split_with_sizes": _split, "unsafe_chunk": _split, "unsafe_split": _split, "unbind": _unbind, "arange": _arange,
+}  # fmt: skip
+
+
+def _filled(value: Number) -> Lowering:
+    def uniform(b: Builder, **_: Any) -> Number:
+        return value
+
+    return uniform
+
+
+def _full(b: Builder, fill_value: Number, **_: Any) -> Number:
+    return fill_value
+
+
+def _scalar(b: Builder, s: Number, **_: Any) -> Number:
+    return s
+
+
+# Operators whose result has the same number everywhere: that number, to be written into those who read it.
+FILL_LOWERINGS: Mapping[str, Lowering] = {
+    "zeros": _filled(0), "ones": _filled(1), "zeros_like": _filled(0), "ones_like": _filled(1),
+    "new_zeros": _filled(0), "new_ones": _filled(1), "full": _full, "full_like": _full, "new_full": _full,
+    "scalar_tensor": _scalar,
+}  # fmt: skip

@@ -1,0 +1,155 @@
+"""The matcher: from what a module computes to the parts of it that one kernel each can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright.facts.graph import Call, Graph, Node
+from tilewright.facts.pattern import Pattern, Site
+from tilewright.facts.program import Program
+from tilewright.facts.run import Matched
+from tilewright.facts.space import Space
+
+from .grow import Growth
+from .program import write
+from .region import Flow
+
+__all__ = ["match", "match_all"]
+
+# Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
+_TINY_BYTES = 4096
+_TITLE_STEPS = 8
+
+
+def match(
+    graph: Graph,
+    *,
+    unsupported: Callable[[Program], str | None],
+    space: Callable[[Program], Space],
+    first_id: int = 0,
+    case: int = 0,
+) -> Matched:
+    """The patterns of one graph, numbered from `first_id`, and one line for every operator that is left to torch."""
+    return _numbered(case, _found(graph, unsupported), space, {}, first_id)
+
+
+def match_all(
+    graphs: Sequence[Graph | None],
+    *,
+    unsupported: Callable[[Program], str | None],
+    space: Callable[[Program], Space],
+) -> tuple[Matched, ...]:
+    """One Matched for each case, None giving an empty one. Equal programs have one id, in whichever cases they stand."""
+    known: dict[Program, Pattern] = {}
+    matched = []
+    for case, graph in enumerate(graphs):
+        found = _Found((), ()) if graph is None else _found(graph, unsupported)
+        matched.append(_numbered(case, found, space, known, 0))
+    return tuple(matched)
+
+
+class _Found:
+    """Programs with their places, and what was left."""
+
+    def __init__(self, sites: Sequence[tuple[Program, Site, str]], unmatched: tuple[str, ...]) -> None:
+        self.sites, self.unmatched = sites, unmatched
+
+
+def _numbered(
+    case: int, found: _Found, space: Callable[[Program], Space], known: dict[Program, Pattern], first_id: int
+) -> Matched:
+    """Gather equal programs into patterns; `known` holds the patterns of earlier cases and is added to."""
+    places: dict[Program, list[tuple[Site, str]]] = {}
+    for program, site, title in found.sites:
+        places.setdefault(program, []).append((site, title))
+    patterns = []
+    for program, sites in places.items():
+        old = known.get(program)
+        pattern = Pattern(
+            id=old.id if old else f"fused_{first_id + len(known)}",
+            title=sites[0][1],
+            kind=kind(program),
+            nodes=tuple(name for site, _ in sites for name in site.nodes),
+            program=program,
+            space=old.space if old else space(program),
+            sites=tuple(site for site, _ in sites),
+        )
+        known.setdefault(program, pattern)
+        patterns.append(pattern)
+    return Matched(case=case, patterns=tuple(patterns), unmatched=found.unmatched)
+
+
+def _found(graph: Graph, unsupported: Callable[[Program], str | None]) -> _Found:
+    flow = Flow(graph)
+    growth = Growth(flow, unsupported)
+    sites, left = [], dict(growth.refused)
+    for region in growth.run():
+        program, site = write(flow, region)
+        why = _loses(flow, program, site)
+        if why is None:
+            sites.append((program, site, title(flow, site)))
+        else:
+            left.update(dict.fromkeys(site.nodes, why))
+    left.update(growth.refused)
+    covered = {name for _, site, _ in sites for name in site.nodes}
+    return _Found(sites, _unmatched(graph, covered, left))
+
+
+def _loses(flow: Flow, program: Program, site: Site) -> str | None:
+    """Why a kernel for this would gain nothing over torch's own, or None."""
+    nodes = [flow.nodes[name] for name in site.nodes]
+    if all(n.op in ("to", "index") for n in nodes):
+        return "a copy or cast alone: torch's own kernel is as good"
+    calls = {n.origin for n in nodes}
+    if len(calls) == 1 and program.traffic_bytes < _TINY_BYTES:
+        return f"alone, on {program.traffic_bytes} bytes: one launch for another"
+    return None
+
+
+def _unmatched(graph: Graph, covered: set[str], why: dict[str, str]) -> tuple[str, ...]:
+    """One line for each operator that does work and of which a result comes from torch."""
+    nodes: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        nodes.setdefault(node.origin, []).append(node)
+    lines = []
+    for call in graph.calls:
+        parts = nodes.get(call.name, [])
+        reasons = [_reason(n, why) for n in parts if n.name not in covered and (n.op == "call" or n.name in why)]
+        if reasons and not call.view:
+            lines.append(f"{call.target}: {reasons[0]}")
+    return tuple(lines)
+
+
+def _reason(node: Node, why: dict[str, str]) -> str:
+    return why.get(node.name, "no skeleton")
+
+
+def kind(program: Program) -> str:
+    """Which skeleton's work this is; see facts.pattern.Pattern.kind."""
+    if not program.reduced:
+        return "pointwise"
+    if program.rows == 1:
+        return "whole_reduce"
+    return "row_reduce" if len(program.domain) - 1 in program.reduced else "column_reduce"
+
+
+_WORDS = {"masked_fill": "mask", "cross_entropy_loss": "cross_entropy", "linalg_vector_norm": "norm",
+          "native_batch_norm_legit_functional": "batch_norm", "native_batch_norm_legit_no_training": "batch_norm"}  # fmt: skip
+
+
+def title(flow: Flow, site: Site) -> str:
+    """What was fused, in the author's own operators: "scale -> mask -> softmax"."""
+    steps: list[str] = []
+    for call in dict.fromkeys(flow.nodes[name].origin for name in site.nodes):
+        step = _word(flow.calls[call])
+        if not steps or steps[-1] != step:
+            steps.append(step)
+    if len(steps) > _TITLE_STEPS:
+        steps = [*steps[: _TITLE_STEPS - 2], f"({len(steps) - _TITLE_STEPS + 1} more)", steps[-1]]
+    return " -> ".join(steps)
+
+
+def _word(call: Call) -> str:
+    if call.label in ("mul", "div") and len(call.sources) < 2:
+        return "scale"
+    return _WORDS.get(call.label, call.label)

@@ -1,0 +1,211 @@
+"""Growing regions: which nodes go into one kernel. Greedy, the largest saved traffic first; every step stays legal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from itertools import pairwise
+
+from tilewright.facts.program import REDUCTIONS, Program
+
+from .program import write
+from .region import Flow, Region, lay_out
+
+# Judgement, not law. A kernel with more than this compiles slowly and keeps too much in registers.
+MOST_STATEMENTS = 96
+MOST_TENSORS = 24
+# Statements on values smaller than the domain are computed again for every element; a memory-bound kernel has room for
+# about this many before they show.
+MOST_REPEATED = 16
+# With fewer rows than this, a long row must be shared by many processors; then everything after the first reduction
+# would have to wait for all of them, and a second kernel does better.
+FEW_ROWS, MANY_ELEMENTS = 256, 1 << 20
+# A value made by no more than this many statements is computed twice rather than written and read.
+CHEAP_STATEMENTS = 6
+
+
+class Growth:
+    """The partition under construction: every fusable node in one region, clones of cheap producers aside."""
+
+    def __init__(self, flow: Flow, unsupported: Callable[[Program], str | None]) -> None:
+        self.flow = flow
+        self.unsupported = unsupported
+        self.regions: dict[int, Region] = {}
+        self.home: dict[str, int] = {}
+        self.refused: dict[str, str] = {}  # nodes that stand in no region, and why
+        self._failed: set[frozenset[str]] = set()
+
+    def run(self) -> list[Region]:
+        """Regions in graph order."""
+        for i, node in enumerate(n for n in self.flow.graph.nodes if self.flow.fusable(n.name)):
+            self._seed(i, node.name)
+        self._merge_all(self._edges(same_call=True))
+        for _ in range(3):
+            if not self._merge_all(self._edges(same_call=False)) | self._merge_all(self._siblings()):
+                break
+        self._repeat_cheap()
+        return sorted(self.regions.values(), key=lambda r: self.flow.position[r.names[0]])
+
+    def _seed(self, number: int, name: str) -> None:
+        region = lay_out(self.flow, (name,))
+        why = "no common index space" if region is None else self.unsupported(write(self.flow, region)[0])
+        if region is None or why is not None:
+            self.refused[name] = why or ""
+            return
+        self.regions[number], self.home[name] = region, number
+
+    # --- merging -------------------------------------------------------------------------------------------------
+
+    def _edges(self, *, same_call: bool) -> list[tuple[str, str]]:
+        """Producer and reader, both in regions, the largest values first."""
+        nodes = self.flow.nodes
+        found = [(p, c) for p in self.home for c in self.flow.readers[p] if c in self.home]
+        if same_call:
+            return [(p, c) for p, c in found if nodes[p].origin == nodes[c].origin]
+        return sorted(found, key=lambda edge: -nodes[edge[0]].bytes)
+
+    def _siblings(self) -> list[tuple[str, str]]:
+        """Readers of one value that is large for both of them: together they read it once."""
+        found = []
+        for name, readers in self.flow.readers.items():
+            inside = [r for r in readers if r in self.home]
+            size = self.flow.nodes[name].bytes
+            found += [(size, a, b) for a, b in pairwise(inside) if size * 4 >= self._traffic(a) + self._traffic(b)]
+        return [(a, b) for _, a, b in sorted(found, key=lambda s: -s[0])]
+
+    def _traffic(self, name: str) -> int:
+        region = self.regions[self.home[name]]
+        reads = {r.root for r in region.reads.values()}
+        return sum(self.flow.nodes[n].bytes for n in (*reads, *region.outputs))
+
+    def _merge_all(self, edges: Iterable[tuple[str, str]]) -> bool:
+        return any([self._merge(a, b) for a, b in edges])
+
+    def _merge(self, one: str, other: str) -> bool:
+        first, second = self.home[one], self.home[other]
+        if first == second:
+            return False
+        names = frozenset(self.regions[first].names) | frozenset(self.regions[second].names)
+        if names in self._failed:
+            return False
+        region = None if self._makes_cycle(names, (first, second)) else self._accepted(names)
+        if region is None:
+            self._failed.add(names)
+            return False
+        del self.regions[second]
+        self.regions[first] = region
+        self.home.update(dict.fromkeys(region.names, first))
+        return True
+
+    def _makes_cycle(self, names: frozenset[str], own: tuple[int, int]) -> bool:
+        """Whether a way leads out of these nodes and back into them."""
+        last = max(self.flow.position[n] for n in names)
+        todo = [reader for n in names for reader in self.flow.readers[n] if reader not in names]
+        seen: set[str] = set()
+        while todo:
+            name = todo.pop()
+            if name in names:
+                return True
+            if name in seen:
+                continue
+            unit = self.regions[self.home[name]].names if name in self.home else (name,)
+            seen.update(unit)
+            if min(self.flow.position[n] for n in unit) < last:
+                todo += [reader for n in unit for reader in self.flow.readers[n]]
+        return False
+
+    def _accepted(self, names: Iterable[str], outputs: Collection[str] | None = None) -> Region | None:
+        region = lay_out(self.flow, names, outputs)
+        if region is None or not worthwhile(self.flow, region):
+            return None
+        return None if self.unsupported(write(self.flow, region)[0]) else region
+
+    # --- computing cheap things twice ----------------------------------------------------------------------------
+
+    def _repeat_cheap(self) -> None:
+        """Give other regions their own copy of a cheap producer, so that its value needn't go through memory."""
+        for number in sorted(self.regions, key=lambda i: -self.flow.position[self.regions[i].names[0]]):
+            for output in reversed(self.regions[number].outputs):
+                readers = self._reading_regions(number, output)
+                copy = self._cheap(self.regions[number], output) if readers else None
+                if copy is not None:
+                    self._repeat(copy, readers)
+            self._trim(number)
+
+    def _repeat(self, copy: set[str], readers: set[int]) -> None:
+        wider = {i: self._accepted({*self.regions[i].names, *copy}, self.regions[i].outputs) for i in readers}
+        if all(wider.values()):
+            self.regions.update({i: region for i, region in wider.items() if region is not None})
+
+    def _reading_regions(self, number: int, output: str) -> set[int]:
+        """The other regions that read this value; none where somebody else needs it in memory."""
+        outside = [r for r in self.flow.readers[output] if r not in self.regions[number].names]
+        if output in self.flow.kept or any(r not in self.home for r in outside):
+            return set()
+        return {i for i, r in self.regions.items() if i != number and set(r.names) & set(outside)}
+
+    def _cheap(self, region: Region, output: str) -> set[str] | None:
+        """The statements that make this value, if they are few and read no more than it holds."""
+        found: set[str] = set()
+        roots: set[str] = set()
+        todo = [output]
+        while todo:
+            name = todo.pop()
+            if name not in region.names:
+                roots.add(name)
+            elif name not in found:
+                if self.flow.nodes[name].op in REDUCTIONS:
+                    return None
+                found.add(name)
+                todo += [self.flow.root(s) for s in self.flow.nodes[name].sources]
+        read = sum(self.flow.nodes[r].bytes for r in roots)
+        return found if len(found) <= CHEAP_STATEMENTS and read <= 1.02 * self.flow.nodes[output].bytes else None
+
+    def _trim(self, number: int) -> None:
+        """Drop what nobody needs from a region any more, and the region with it if that is all."""
+        needed = {o for o in self.regions[number].outputs if self._read_from_memory(number, o)}
+        live: set[str] = set()
+        todo = list(needed)
+        names = set(self.regions[number].names)
+        while todo:
+            name = todo.pop()
+            if name in names and name not in live:
+                live.add(name)
+                todo += [self.flow.root(s) for s in self.flow.nodes[name].sources]
+        if live == names and len(needed) == len(self.regions[number].outputs):
+            return
+        region = lay_out(self.flow, live, needed) if live else None
+        if region is not None:
+            self.regions[number] = region
+        elif not live:
+            del self.regions[number]
+
+    def _read_from_memory(self, number: int, output: str) -> bool:
+        if output in self.flow.kept:
+            return True
+        for reader in self.flow.readers[output]:
+            homes = [r for i, r in self.regions.items() if reader in r.names]
+            if not homes or any(output not in r.names for r in homes):
+                return True
+        return False
+
+
+def worthwhile(flow: Flow, region: Region) -> bool:
+    """Whether a kernel of this region is likely to beat its parts."""
+    tensors = len({r.root for r in region.reads.values()}) + len(region.outputs)
+    if len(region.names) > MOST_STATEMENTS or tensors > MOST_TENSORS:
+        return False
+    return _repeated(flow, region) <= MOST_REPEATED and (not region.reduced or _sweeps_fit(flow, region))
+
+
+def _repeated(flow: Flow, region: Region) -> int:
+    """Statements on values smaller than the domain that are no row values."""
+    whole = len(region.domain)
+    partial = [n for n in region.names if len(region.reach[n]) < whole and flow.nodes[n].op not in REDUCTIONS]
+    return sum(1 for n in partial if not region.reduced or region.reach[n] & region.reduced)
+
+
+def _sweeps_fit(flow: Flow, region: Region) -> bool:
+    if region.rows >= FEW_ROWS or region.elements <= MANY_ELEMENTS:
+        return True
+    writes_elements = any(region.reach[o] & region.reduced for o in region.outputs)
+    return not writes_elements and max(region.levels.values(), default=0) <= 1

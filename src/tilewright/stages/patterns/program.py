@@ -1,0 +1,103 @@
+"""From a Region to its Program, with names that don't depend on the graph: equal work gives equal Programs."""
+
+from __future__ import annotations
+
+from tilewright.facts.graph import Node
+from tilewright.facts.pattern import Bind, Site
+from tilewright.facts.program import Operand, Output, Program, Reduction, Statement
+from tilewright.facts.program import REDUCTIONS as REDUCTION_RESULTS
+
+from .axes import Axis, Dims, flat
+from .region import Flow, Region
+
+
+def write(flow: Flow, region: Region) -> tuple[Program, Site]:
+    """The Program of a region, and how its operands and outputs hang together with the graph's values."""
+    return _Writer(flow, region).finish()
+
+
+class _Writer:
+    def __init__(self, flow: Flow, region: Region) -> None:
+        self.flow, self.region = flow, region
+        self.place = {axis: i for i, axis in enumerate(region.domain)}
+        self.operands: list[Operand] = []
+        self.binds: list[Bind] = []
+        self.body: list[Statement | Reduction] = []
+        self.names: dict[str, str] = {}  # arguments and nodes, by their names in the graph
+        self._known: dict[object, str] = {}  # operands and reductions already written
+        self._statements = 0
+
+    def finish(self) -> tuple[Program, Site]:
+        for name in self.region.names:
+            self._node(self.flow.nodes[name])
+        outputs = tuple(self._output(self.flow.nodes[name]) for name in self.region.outputs)
+        domain = tuple(a.size for a in self.region.domain) or (1,)
+        program = Program(
+            domain=domain, reduced=tuple(sorted(self.place[a] for a in self.region.reduced)),
+            operands=tuple(self.operands), body=tuple(self.body), outputs=tuple(o for o, _ in outputs),
+        )  # fmt: skip
+        site = Site(nodes=self.region.names, operands=tuple(self.binds), outputs=tuple(b for _, b in outputs))
+        return program, site
+
+    def _aligned(self, axes: frozenset[Axis] | set[Axis]) -> tuple[int, ...]:
+        return tuple(a.size if a in axes else 1 for a in self.region.domain) or (1,)
+
+    def _output(self, node: Node) -> tuple[Output, Bind]:
+        axes = flat(self.region.dims[node.name])
+        ours = sorted(axes, key=self.place.__getitem__)
+        bind = Bind(node=node.name, split=tuple(a.size for a in ours), order=tuple(ours.index(a) for a in axes))
+        return Output(name=self.names[node.name], dtype=node.dtype, shape=self._aligned(set(axes))), bind
+
+    def _argument(self, name: str) -> str:
+        """The Program's name of an argument: what a node inside gives, or an operand."""
+        read = self.region.reads.get(name)
+        if read is None:
+            return self.names[name if name in self.names else self.flow.root(name)]
+        return self._operand(read.root, read.dims)
+
+    def _operand(self, root: str, dims: Dims) -> str:
+        axes = flat(dims)
+        key = (root, tuple(axes))
+        if key not in self._known:
+            self._known[key] = f"x{len(self.operands)}"
+            ours = sorted(axes, key=self.place.__getitem__)
+            order = tuple(axes.index(a) for a in ours)
+            self.binds.append(Bind(node=root, split=tuple(a.size for a in axes), order=order))
+            dtype = self.flow.nodes[root].dtype
+            self.operands.append(Operand(name=self._known[key], dtype=dtype, shape=self._aligned(set(axes))))
+        return self._known[key]
+
+    def _fresh(self) -> str:
+        self._statements += 1
+        return f"v{self._statements - 1}"
+
+    def _state(self, op: str, *args: str | float, dtype: str) -> str:
+        result = self._fresh()
+        self.body.append(Statement(result=result, op=op, args=args, dtype=dtype))
+        return result
+
+    def _node(self, node: Node) -> None:
+        if node.op == "index":
+            self.names[node.name] = self._index(flat(self.region.dims[node.name]))
+        elif node.op in REDUCTION_RESULTS:
+            self.names[node.name] = self._reduction(node)
+        else:
+            args = tuple(self._argument(a) if isinstance(a, str) else a for a in node.args)
+            self.names[node.name] = self._state(node.op, *args, dtype=node.dtype)
+
+    def _index(self, axes: list[Axis]) -> str:
+        """The position along a dimension, put together where the domain has it in several."""
+        name = self._state("index", self.place[axes[0]], dtype="i64")
+        for axis in axes[1:]:
+            scaled = self._state("mul", name, axis.size, dtype="i64")
+            name = self._state("add", scaled, self._state("index", self.place[axis], dtype="i64"), dtype="i64")
+        return name
+
+    def _reduction(self, node: Node) -> str:
+        arg = self._argument(node.sources[0])
+        keys = [(node.op, arg, item) for item in range(REDUCTION_RESULTS[node.op])]
+        if keys[0] not in self._known:
+            results = tuple(self._fresh() for _ in keys)
+            self.body.append(Reduction(results=results, op=node.op, arg=arg, dtype=node.dtype))
+            self._known.update(zip(keys, results, strict=True))
+        return self._known[keys[node.item]]

@@ -1,0 +1,235 @@
+"""A Region: a set of graph nodes laid out over one common domain, so that one Program can compute them all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from tilewright.facts.graph import VIEWS, Graph, Node
+from tilewright.facts.program import DTYPE_BYTES, POINTWISE, REDUCTIONS
+
+from .axes import Axis, Dims, Misaligned, broadcast, flat, fresh, leaves, unify
+
+
+class Flow:
+    """Who reads whom in a graph, views left out: a view's readers read its root."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes = {n.name: n for n in graph.nodes}
+        self.position = {n.name: i for i, n in enumerate(graph.nodes)}
+        self.calls = {c.name: c for c in graph.calls}
+        self.kept = {self.root(name) for name in (*graph.outputs, *(u.value for u in graph.updates))}
+        self.readers: dict[str, list[str]] = {n.name: [] for n in graph.nodes}
+        for node in graph.nodes:
+            for source in self.roots(node):
+                self.readers[source].append(node.name)
+
+    def fusable(self, name: str) -> bool:
+        node = self.nodes[name]
+        known = node.op in POINTWISE or node.op in REDUCTIONS
+        values = (node, *(self.nodes[s] for s in node.sources))
+        return known and all(v.dtype in DTYPE_BYTES and 0 not in v.shape for v in values)
+
+    def root(self, name: str) -> str:
+        """The value of which this is a view, itself where it is none."""
+        while self.nodes[name].op in VIEWS:
+            name = self.nodes[name].sources[0]
+        return name
+
+    def roots(self, node: Node) -> tuple[str, ...]:
+        """What a node that is no view reads; a result of a call reads what the call reads."""
+        if node.op in VIEWS:
+            return ()
+        sources = self.calls[node.origin].sources if node.op == "call" else node.sources
+        return tuple(dict.fromkeys(self.root(s) for s in sources))
+
+    def needed(self, name: str, inside: Collection[str]) -> bool:
+        """Whether somebody outside reads this value."""
+        return name in self.kept or any(reader not in inside for reader in self.readers[name])
+
+
+@dataclass(slots=True)
+class Read:
+    """A value from outside: its root, and the root's own dimensions as this reader sees them."""
+
+    root: str
+    dims: Dims
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Nodes in graph order over a domain of leaf axes. `reach` holds the leaves along which a value truly varies:
+    fewer than its shape has where it was only expanded."""
+
+    names: tuple[str, ...]
+    domain: tuple[Axis, ...]
+    reduced: frozenset[Axis]
+    outputs: tuple[str, ...]
+    dims: Mapping[str, Dims]  # of the nodes inside
+    reads: Mapping[str, Read]  # by the name of the argument, a view or a root
+    reach: Mapping[str, frozenset[Axis]]
+    levels: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return prod(a.size for a in self.domain if a not in self.reduced)
+
+    @property
+    def elements(self) -> int:
+        return prod(a.size for a in self.domain)
+
+
+class _Layout:
+    """Gives every value of a set of nodes its axes."""
+
+    def __init__(self, flow: Flow, names: Sequence[str], cuts: frozenset[str]) -> None:
+        self.flow, self.names, self.inside, self.cuts = flow, names, frozenset(names), cuts
+        self.dims: dict[str, Dims] = {}
+        self.reads: dict[str, Read] = {}
+        self.reductions: dict[str, list[Axis]] = {}
+        for name in names:
+            node = flow.nodes[name]
+            self.dims[name] = self._reduction(node) if node.op in REDUCTIONS else self._pointwise(node)
+
+    def seen(self, name: str) -> Dims:
+        """The dimensions of an argument."""
+        if name in self.inside:
+            return self.dims[name]
+        chain: list[Node] = []
+        root = name
+        while root not in self.inside and root not in self.cuts and self.flow.nodes[root].op in VIEWS:
+            chain.append(self.flow.nodes[root])
+            root = chain[-1].sources[0]
+        if root in self.inside:
+            dims = self.dims[root]
+        else:
+            if name not in self.reads:
+                self.reads[name] = Read(root, fresh(self.flow.nodes[root].shape))
+            dims = self.reads[name].dims
+        for view in reversed(chain):
+            dims = self._through(view, dims)
+        return dims
+
+    def _through(self, view: Node, dims: Dims) -> Dims:
+        if view.op == "permute":
+            return [dims[d] for d in view.dims]
+        if view.op == "expand":
+            source = self.flow.nodes[view.sources[0]].shape
+            return [dim if size == old else [Axis(size)]
+                    for dim, old, size in zip(dims, source, view.shape, strict=True)]  # fmt: skip
+        result = fresh(view.shape)
+        unify([a for d in dims for a in d], [a for d in result for a in d])
+        return result
+
+    def _pointwise(self, node: Node) -> Dims:
+        result = fresh(node.shape)
+        for source in node.sources:
+            broadcast(self.seen(source), self.flow.nodes[source].shape, result, node.shape)
+        return result
+
+    def _reduction(self, node: Node) -> Dims:
+        source = self.seen(node.sources[0])
+        self.reductions[node.name] = [a for d in node.dims for a in source[d]]
+        return [dim for d, dim in enumerate(source) if d not in node.dims]
+
+
+def lay_out(flow: Flow, names: Iterable[str], outputs: Collection[str] | None = None) -> Region | None:
+    """The region of these nodes, or None where no single domain serves them. Where a view stands in the way, the value
+    that it gives is read instead of its root. `outputs` are what it must write (None: what others read)."""
+    ordered = sorted(names, key=flow.position.__getitem__)
+    for cuts in (frozenset[str](), _outer_views(flow, ordered)):
+        try:
+            region = _region(flow, _Layout(flow, ordered, cuts), outputs)
+        except Misaligned:
+            continue
+        if region is not None:
+            return region
+    return None
+
+
+def _outer_views(flow: Flow, names: Sequence[str]) -> frozenset[str]:
+    inside = frozenset(names)
+    arguments = {s for n in names for s in flow.nodes[n].sources}
+    return frozenset(a for a in arguments if flow.nodes[a].op in VIEWS and flow.root(a) not in inside)
+
+
+def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> Region | None:
+    reduced = _reduced(layout)
+    if reduced is None:
+        return None
+    reach = _reach(flow, layout, reduced)
+    whole = frozenset().union(*reach.values(), reduced)
+    roots = [flat(r.dims) for r in layout.reads.values()]
+    if any(len(set(axes)) != len(axes) for axes in (*roots, *(flat(d) for d in layout.dims.values()))):
+        return None  # a diagonal
+    outputs = tuple(n for n in layout.names if (flow.needed(n, layout.inside) if wanted is None else n in wanted))
+    for name in outputs:
+        full = whole - reduced if reduced and not reach[name] & reduced else whole
+        if reach[name] != full or set(flat(layout.dims[name])) != full:
+            return None
+    if any(_reach_of(flow, layout, reach, flow.nodes[n].sources[0]) != whole for n in layout.reductions):
+        return None
+    domain = _domain(flow, layout, outputs, whole)
+    if domain is None or not _positions_hold(flow, layout, domain):
+        return None
+    return Region(names=tuple(layout.names), domain=domain, reduced=reduced, outputs=outputs, dims=layout.dims,
+                  reads=layout.reads, reach=reach, levels=_levels(flow, layout))  # fmt: skip
+
+
+def _reduced(layout: _Layout) -> frozenset[Axis] | None:
+    """The axes that all reductions reduce, None where they differ."""
+    sets = {frozenset(leaves(axes)) for axes in layout.reductions.values()}
+    return None if len(sets) > 1 else next(iter(sets), frozenset())
+
+
+def _reach_of(flow: Flow, layout: _Layout, reach: Mapping[str, frozenset[Axis]], name: str) -> frozenset[Axis]:
+    if name in layout.reads:
+        return frozenset(flat(layout.reads[name].dims))
+    return reach[name if name in layout.inside else flow.root(name)]
+
+
+def _reach(flow: Flow, layout: _Layout, reduced: frozenset[Axis]) -> dict[str, frozenset[Axis]]:
+    reach: dict[str, frozenset[Axis]] = {}
+    for name in layout.names:
+        node = flow.nodes[name]
+        if node.op == "index":
+            reach[name] = frozenset(flat(layout.dims[name]))
+            continue
+        sources = [_reach_of(flow, layout, reach, s) for s in node.sources]
+        reach[name] = frozenset().union(*sources) - (reduced if node.op in REDUCTIONS else frozenset())
+    return reach
+
+
+def _levels(flow: Flow, layout: _Layout) -> dict[str, int]:
+    """How many sweeps must end before a value is known."""
+    levels: dict[str, int] = {}
+    for name in layout.names:
+        node = flow.nodes[name]
+        inner = [levels.get(s if s in layout.inside else flow.root(s), 0) for s in node.sources]
+        levels[name] = max(inner, default=0) + (node.op in REDUCTIONS)
+    return levels
+
+
+def _domain(flow: Flow, layout: _Layout, outputs: Sequence[str], whole: frozenset[Axis]) -> tuple[Axis, ...] | None:
+    """All axes in the order in which most bytes lie, by the values that have them all."""
+    votes: dict[tuple[Axis, ...], int] = {}
+    for root, dims in (*((r.root, r.dims) for r in layout.reads.values()), *((o, layout.dims[o]) for o in outputs)):
+        order = tuple(flat(dims))
+        if len(order) == len(whole):
+            votes[order] = votes.get(order, 0) + flow.nodes[root].bytes
+    if not votes:
+        orders = (tuple(flat(layout.dims[n])) for n in layout.names)
+        return next((order for order in orders if frozenset(order) == whole), None)
+    return max(votes, key=votes.__getitem__)
+
+
+def _positions_hold(flow: Flow, layout: _Layout, domain: Sequence[Axis]) -> bool:
+    """Whether argmax and argmin count positions in the domain's order as they do in their argument's."""
+    place = {axis: i for i, axis in enumerate(domain)}
+    for name, axes in layout.reductions.items():
+        places = [place[a] for a in leaves(axes)]
+        if flow.nodes[name].op in ("argmax", "argmin") and places != sorted(places):
+            return False
+    return True

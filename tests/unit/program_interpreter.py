@@ -1,0 +1,188 @@
+"""Runs Programs and Graphs with torch, one primitive at a time: the plainest reading of what they mean."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from tilewright.facts.graph import Call, Code, Graph, Node, Ref, Struct
+from tilewright.facts.pattern import Bind, Pattern, Site
+from tilewright.facts.program import Program, Reduction
+
+DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
+          "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
+          "bool": torch.bool}  # fmt: skip
+_RENAMED = {"atan2": "arctan2", "maximum": "maximum", "minimum": "minimum"}
+
+
+def dtype_of(name: str, *, exact: bool) -> torch.dtype:
+    """The torch dtype; with `exact`, every floating one is float64."""
+    dtype = DTYPES[name]
+    return torch.float64 if exact and dtype.is_floating_point else dtype
+
+
+def pointwise(op: str, args: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+    """One POINTWISE operation other than `index`."""
+    if op == "to":
+        return torch.as_tensor(args[0]).to(dtype)
+    if op == "where":
+        return torch.where(args[0], *(torch.as_tensor(a, dtype=dtype) for a in args[1:]))
+    sample = next((a.dtype for a in args if isinstance(a, torch.Tensor)), dtype)
+    result = getattr(torch, _RENAMED.get(op, op))(*(torch.as_tensor(a, dtype=sample) for a in args))
+    return result.to(dtype)
+
+
+def reduction(op: str, x: torch.Tensor, dims: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """One REDUCTION over `dims`, which stay with size 1."""
+    over = tuple(dims)
+    if op == "moments":
+        mean = x.mean(over, keepdim=True)
+        return mean, (x - mean).square().sum(over, keepdim=True)
+    if op == "softmax_stats":
+        top = x.amax(over, keepdim=True)
+        return top, (x - top).exp().sum(over, keepdim=True)
+    if op in ("max", "min"):
+        return (getattr(torch, f"a{op}")(x, over, keepdim=True),)
+    if op in ("sum", "any", "all"):
+        return (getattr(torch, op)(x, over, keepdim=True).to(dtype),)
+    kept = [d for d in range(x.dim()) if d not in over]
+    rows = x.permute(*kept, *over).reshape(*(x.shape[d] for d in kept), -1)
+    shape = [1 if d in over else s for d, s in enumerate(x.shape)]
+    return (getattr(torch, op)(rows, -1).reshape(shape).to(dtype),)
+
+
+def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bool = False) -> tuple[torch.Tensor, ...]:
+    """The outputs of a Program on aligned operands; with `exact`, in float64 throughout."""
+    values: dict[str, Any] = {}
+    for spec, tensor in zip(program.operands, operands, strict=True):
+        assert tuple(tensor.shape) == spec.shape, (spec, tensor.shape)
+        assert tensor.dtype == dtype_of(spec.dtype, exact=exact), (spec, tensor.dtype)
+        values[spec.name] = tensor
+    for item in program.body:
+        dtype = dtype_of(item.dtype, exact=exact)
+        if isinstance(item, Reduction):
+            whole = values[item.arg].expand(program.domain)
+            values.update(zip(item.results, reduction(item.op, whole, program.reduced, dtype), strict=True))
+        elif item.op == "index":
+            dim = int(item.args[0])
+            shape = [size if d == dim else 1 for d, size in enumerate(program.domain)]
+            values[item.result] = torch.arange(program.domain[dim]).reshape(shape)
+        else:
+            args = [values[a] if isinstance(a, str) else a for a in item.args]
+            values[item.result] = pointwise(item.op, args, dtype)
+    for output in program.outputs:
+        assert tuple(values[output.name].shape) == output.shape, (output, values[output.name].shape)
+    return tuple(values[o.name].to(dtype_of(o.dtype, exact=exact)).contiguous() for o in program.outputs)
+
+
+class GraphRun:
+    """Evaluates a Graph node by node; the nodes of `patterns` come from their Programs."""
+
+    def __init__(self, graph: Graph, module: torch.nn.Module, *, patterns: Iterable[Pattern] = (), exact: bool = True):
+        self.graph, self.module, self.exact = graph, module, exact
+        self.nodes = {n.name: n for n in graph.nodes}
+        self.calls = {c.name: c for c in graph.calls}
+        self.sites = {b.node: (p, s) for p in patterns for s in p.sites for b in s.outputs}
+        self.values: dict[str, torch.Tensor] = {}
+        self.fused: set[str] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for template, value in zip(self.graph.arguments, args, strict=True):
+            self._bind(template, value)
+        for name, template in self.graph.keywords:
+            self._bind(template, kwargs[name])
+        return self._fill(self.graph.result)
+
+    def updates(self) -> dict[str, torch.Tensor]:
+        return {self.nodes[u.target].path: self.value(u.value) for u in self.graph.updates}
+
+    def _bind(self, template: Any, value: Any) -> None:
+        if isinstance(template, Ref):
+            self.values[template.name] = value
+        elif isinstance(template, Struct):
+            for key, item in zip(template.keys or range(len(template.items)), template.items, strict=True):
+                self._bind(item, value[key])
+
+    def _fill(self, template: Any) -> Any:
+        if isinstance(template, Ref):
+            return self.value(template.name)
+        if isinstance(template, Code):
+            return eval(template.text, {"torch": torch})
+        if isinstance(template, Struct):
+            items = [self._fill(i) for i in template.items]
+            return dict(zip(template.keys, items, strict=True)) if template.kind == "dict" else (
+                tuple(items) if template.kind == "tuple" else items)  # fmt: skip
+        return template
+
+    def value(self, name: str) -> torch.Tensor:
+        if name not in self.values:
+            if name in self.sites:
+                self._run_site(*self.sites[name])
+            else:
+                self._run_node(self.nodes[name])
+        return self.values[name]
+
+    def _run_site(self, pattern: Pattern, site: Site) -> None:
+        operands = [view(self.value(b.node), b, spec.shape)
+                    for b, spec in zip(site.operands, pattern.program.operands, strict=True)]  # fmt: skip
+        for bind, result in zip(site.outputs, run_program(pattern.program, operands, exact=self.exact), strict=True):
+            self.values[bind.node] = view(result, bind, self.nodes[bind.node].shape)
+        self.fused.update(site.nodes)
+
+    def _run_node(self, node: Node) -> None:
+        dtype = DTYPES.get(node.dtype) and dtype_of(node.dtype, exact=self.exact)
+        if node.op == "call":
+            return self._run_call(self.calls[node.origin])
+        if node.op == "state":
+            value: Any = self.module
+            for part in node.path.split("."):
+                value = getattr(value, part)
+        elif node.op == "constant":
+            value = torch.tensor(json.loads(node.path), dtype=dtype).reshape(node.shape)
+        elif node.op == "index":
+            value = torch.arange(node.shape[0])
+        else:
+            args = [self.value(a) if isinstance(a, str) else a for a in node.args]
+            value = _apply(node, args, dtype)
+        assert tuple(value.shape) == node.shape, (node, value.shape)
+        self.values[node.name] = value
+
+    def _run_call(self, call: Call) -> None:
+        operator: Any = torch.ops
+        for part in call.target.split("."):
+            operator = getattr(operator, part)
+        args = [self._fill(a) for a in call.args]
+        kwargs = {k: self._fill(v) for k, v in call.kwargs}
+        if self.exact and kwargs.get("dtype") in (torch.float32, torch.float16, torch.bfloat16):
+            kwargs["dtype"] = torch.float64
+        results = operator(*args, **kwargs)
+        for name, result in zip(call.results, (results,) if call.single else results, strict=True):
+            if name:
+                wide = self.exact and result.dtype.is_floating_point
+                self.values[name] = result.double() if wide else result
+
+
+def _apply(node: Node, args: list[Any], dtype: torch.dtype | None) -> torch.Tensor:
+    if node.op in ("reshape", "expand"):
+        return getattr(args[0], node.op)(node.shape)  # type: ignore[no-any-return]
+    if node.op == "permute":
+        return args[0].permute(node.dims)  # type: ignore[no-any-return]
+    if node.op == "slice":
+        return args[0].narrow(*node.dims)  # type: ignore[no-any-return]
+    assert dtype is not None
+    if node.op in ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all", "moments", "softmax_stats"):
+        return reduction(node.op, args[0], node.dims, dtype)[node.item].reshape(node.shape)
+    return pointwise(node.op, args, dtype)
+
+
+def view(value: torch.Tensor, bind: Bind, shape: Sequence[int]) -> torch.Tensor:
+    return value.reshape(bind.split).permute(bind.order).reshape(tuple(shape))
+
+
+def widened(tree: Mapping[str, Any] | Any) -> Any:
+    """Every floating tensor in float64."""
+    from torch.utils._pytree import tree_map
+
+    return tree_map(lambda v: v.double() if isinstance(v, torch.Tensor) and v.dtype.is_floating_point else v, tree)
