@@ -52,8 +52,12 @@ class Board:
         """The state in the same cell of another CTA of the cluster."""
         found = []
         for array in self._arrays:
-            pointer = cute.arch.map_dsmem_ptr(array.iterator + cell, rank)
-            found.append(cute.arch.load(pointer, array.element_type, ss="cluster"))
+            address = Int32((array.iterator + cell).toint())
+            kind = array.element_type
+            suffix = "f32" if kind.is_float else f"b{kind.width}"
+            text = f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, {{$r0}}, {{$r1}}; "
+            text += f"ld.shared::cluster.{suffix} {{$w0}}, [there]; }}"
+            found.append(cute.arch.inline_ptx(text, write_only_types=[kind], read_only_args=[address, Int32(rank)]))
         return tuple(found)
 
 

@@ -19,6 +19,7 @@ DEFAULTS: dict[str, int | str | bool] = {"threads": 256, "unroll": 4, "residence
 SHARED_BYTES = 220 * 1024  # of the 227 KB that a CTA may have; the rest is for combining
 REGISTER_WORDS = 64  # 4-byte registers per thread in which a row may stay
 MAX_CLUSTER = 8  # portable
+WAVE_THREADS = 1024  # threads that a multiprocessor surely holds at once (64 registers each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,12 @@ def _power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def _waves(ctas: int, wave: int) -> int:
+    """Chunks per CTA of rows: one wave in all, or about eight where one would be uneven."""
+    chunks = wave // ctas
+    return chunks if chunks >= 8 or (chunks and wave % ctas == 0) else -(-8 * wave // ctas)
+
+
 def make_plan(
     spec: Spec, operand_strides: Sequence[Sequence[int]], alignments: Sequence[int], knobs: Mapping[str, int | str | bool],
     device: Device,
@@ -132,7 +139,7 @@ def _row_plan(space: Space, *, step_bytes: int, knobs: Mapping[str, int | str | 
     many_rows = space.groups >= device.processors
     # Short rows, or rows that registers hold: one block a row.
     want = _power_of_two(-(-steps // max(REGISTER_WORDS // 2 // words, 1)))
-    group = min(max(want, 1), limit)
+    group = min(max(want, min(_power_of_two(steps), 32)), limit)
     per_thread = -(-steps // group)
     fits = per_thread * words <= REGISTER_WORDS
     in_registers = fits and (step_bytes or per_thread <= 8) and (many_rows or steps * space.vector <= 32768)
@@ -156,8 +163,9 @@ def _row_plan(space: Space, *, step_bytes: int, knobs: Mapping[str, int | str | 
                 )  # fmt: skip
     chunks = 1
     ctas = -(-space.groups // per_cta)
-    if spread == "split" or (spread == "auto" and ctas < 2 * device.processors):
-        chunks = max(1, min(blocks // 2, -(-device.processors * (2048 // max(group, 128)) // ctas)))
+    wave = device.processors * max(WAVE_THREADS // (group * per_cta), 1)
+    if spread == "split" or (spread == "auto" and (ctas < wave or (blocks >= 64 and ctas < 4 * wave))):
+        chunks = max(1, min(blocks // 2, _waves(ctas, wave)))
     return Plan(
         space=space, group_threads=group, groups_per_cta=per_cta, unroll=unroll, chunks=chunks,
         spread="none" if chunks == 1 else "split", residence="reread", wide=wide,
@@ -195,8 +203,9 @@ def _column_plan(space: Space, *, step_bytes: int, knobs: Mapping[str, int | str
                 spread="none", residence="shared", wide=wide,
             )  # fmt: skip
     chunks = 1
-    if spread == "split" or (spread == "auto" and ctas < device.processors):
-        chunks = max(1, min(blocks // 2, -(-device.processors * (2048 // (group * groups)) // ctas)))
+    wave = device.processors * max(WAVE_THREADS // (group * groups), 1)
+    if spread == "split" or (spread == "auto" and ctas < wave):
+        chunks = max(1, min(blocks // 2, _waves(ctas, wave)))
     return Plan(
         space=space, group_threads=group, groups_per_cta=groups, unroll=unroll, chunks=chunks,
         spread="none" if chunks == 1 else "split", residence="reread", wide=wide,

@@ -1,0 +1,178 @@
+"""Times the CUDA skeletons on representative Programs: every point of their spaces, torch eager and the floor.
+
+    PYTHONPATH=src:tests python benchmarks/kernels.py [--only NAME,NAME] [--all-points] [--json FILE]
+
+Eager runs the Program's operations as one torch function a line would (softmax, layer_norm, ... where there is one).
+Times are medians of single calls between events, in turn, with 256 MB written between calls to flush the L2. The floor is
+Program.traffic_bytes over the copy bandwidth that the script measures first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+import torch.nn.functional as F
+from fakes import kernel_programs as kp
+from fakes.fused import load_fused
+from torch import Tensor
+
+from tilewright.facts.program import Program
+from tilewright.stages.propose import cuda
+
+Case = tuple[Callable[[], Program], Callable[..., object]]
+
+
+def gelu_chain(x: Tensor) -> Tensor:
+    y = x * 1.5
+    return (torch.erf(y * 0.7071067811865476) + 1.0) * y * 0.5
+
+
+def rms(x: Tensor) -> Tensor:
+    return x / torch.sqrt(torch.mean(x**2, dim=1, keepdim=True) + 1e-5)
+
+
+def big_layer_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[1:], w.view(w.shape[1:]), b.view(b.shape[1:]))
+
+
+CASES: dict[str, Case] = {
+    "chain_f32_16384x16384": (lambda: kp.chain((16384, 16384)), gelu_chain),
+    "chain_bf16_32768x16384": (lambda: kp.chain((32768, 16384), dtype="bf16"), gelu_chain),
+    "softmax_4096x16384": (lambda: kp.softmax((4096, 16384)), lambda x: torch.softmax(x, -1)),
+    "softmax_32768x4096": (lambda: kp.softmax((32768, 4096)), lambda x: torch.softmax(x, -1)),
+    "softmax_4096x65536": (lambda: kp.softmax((4096, 65536)), lambda x: torch.softmax(x, -1)),
+    "softmax_4096x393216": (lambda: kp.softmax((4096, 393216)), lambda x: torch.softmax(x, -1)),
+    "log_softmax_bf16_8192x32768": (
+        lambda: kp.softmax((8192, 32768), dtype="bf16", log=True), lambda x: torch.log_softmax(x, -1)),
+    "layer_norm_32768x4096": (
+        lambda: kp.norm((32768, 4096), (1,), affine=(1, 4096)),
+        lambda x, w, b: F.layer_norm(x, (4096,), w.view(-1), b.view(-1))),
+    "layer_norm_16x64x256x256": (lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)), big_layer_norm),
+    "rms_112x64x512x512_dim1": (lambda: kp.rms_norm((112, 64, 512, 512), 1), rms),
+    "l1_norm_32768x65535": (
+        lambda: kp.l1_norm((32768, 65535)), lambda x: x / torch.mean(torch.abs(x), dim=1, keepdim=True)),
+    "l2_norm_32768x65535": (
+        lambda: kp.l1_norm((32768, 65535), l2=True), lambda x: x / torch.norm(x, p=2, dim=1, keepdim=True)),
+    "group_norm_112x64x512x512": (
+        lambda: kp.norm((112, 8, 8, 512 * 512), (2, 3), affine=(1, 8, 8, 1)),
+        lambda x, w, b: F.group_norm(x.view(112, 64, 512, 512), 8, w.view(-1), b.view(-1))),
+    "instance_norm_112x64x512x512": (lambda: kp.norm((112, 64, 512, 512), (2, 3)), lambda x: F.instance_norm(x)),
+    "batch_norm_64x64x512x512": (
+        lambda: kp.norm((64, 64, 512, 512), (0, 2, 3), affine=(1, 64, 1, 1)),
+        lambda x, w, b: F.batch_norm(x, None, None, w.view(-1), b.view(-1), training=True)),
+    "sum_128x4096x4095_dim1": (lambda: kp.reduction("sum", (128, 4096, 4095), (1,)), lambda x: x.sum(1, keepdim=True)),
+    "max_128x4096x4095_dim1": (lambda: kp.reduction("max", (128, 4096, 4095), (1,)), lambda x: x.max(1)[0]),
+    "argmax_128x4096x4095_dim1": (lambda: kp.reduction("argmax", (128, 4096, 4095), (1,)), lambda x: x.argmax(1)),
+    "sum_rows_65536x8191": (lambda: kp.reduction("sum", (65536, 8191), (1,)), lambda x: x.sum(1, keepdim=True)),
+    "mse_32768x32768": (lambda: kp.mse((32768, 32768)), lambda x, t: torch.mean((x - t) ** 2)),
+    "cross_entropy_32768x4096": (
+        lambda: kp.cross_entropy_rows(32768, 4096), lambda x, t: F.cross_entropy(x, t.view(-1), reduction="none")),
+    "cosine_32768x16384": (lambda: kp.cosine_rows(32768, 16384), lambda x, y: F.cosine_similarity(x, y, dim=1)),
+    "softmax_small_128x1024": (lambda: kp.softmax((128, 1024)), lambda x: torch.softmax(x, -1)),
+}  # fmt: skip
+
+
+def time_turns(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median ms of each call, called in turn."""
+    flush = torch.empty(64 * 2**20, dtype=torch.float32, device="cuda")
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(rounds + 1):
+        for name, call in calls.items():
+            flush.zero_()
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            call()
+            end.record()
+            end.synchronize()
+            if turn:
+                samples[name].append(begin.elapsed_time(end))
+    return {name: median(times) for name, times in samples.items()}
+
+
+def copy_rate() -> float:
+    """Bytes/s of a device-to-device copy, read and written."""
+    x = torch.empty(2**30, dtype=torch.float32, device="cuda")
+    y = torch.empty_like(x)
+    return 2 * x.numel() * 4 / (time_turns({"copy": lambda: y.copy_(x)}, 9)["copy"] * 1e-3)
+
+
+def launch_overhead_us(run: Callable[..., object], operands: list[Tensor], calls: int = 2000) -> float:
+    """Host microseconds of one call, the device idle enough."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(calls):
+        run(*operands)
+    host = time.perf_counter() - begin
+    torch.cuda.synchronize()
+    return host / calls * 1e6
+
+
+def measure(name: str, case: Case, *, all_points: bool, rate: float, folder: Path) -> dict[str, object]:
+    make, eager = case
+    program = make()
+    operands = kp.make_operands(program, "cuda")
+    calls: dict[str, Callable[[], object]] = {"eager": lambda: eager(*operands)}
+    failures = {}
+    for settings in cuda.space(program).points if all_points else cuda.space(program).points[:1]:
+        label = ",".join(f"{k[0] if k != 'residence' else 'R'}={v}" for k, v in settings)
+        try:
+            module = load_fused(program, folder, settings)
+            module.run(*operands)
+            torch.cuda.synchronize()
+            calls[label] = lambda module=module: module.run(*operands)
+        except Exception as error:  # a table with a hole is worth more than none
+            failures[label] = repr(error)[-300:]
+    big = program.traffic_bytes > 2**32
+    times = time_turns(calls, 5 if big else 15)
+    floor = program.traffic_bytes / rate * 1e3
+    return {"name": name, "floor_ms": floor, "times_ms": times, "failures": failures}
+
+
+def show(result: dict[str, object]) -> None:
+    times, floor = result["times_ms"], result["floor_ms"]
+    assert isinstance(times, dict) and isinstance(floor, float)
+    ours = {k: v for k, v in times.items() if k != "eager"}
+    best = min(ours, key=ours.__getitem__, default="none")
+    first = next(iter(ours.values()), float("nan"))
+    print(
+        f"{result['name']:32s} floor {floor:8.4f}  eager {times['eager']:8.4f} ({times['eager'] / floor:5.2f})"
+        f"  first {first:8.4f} ({first / floor:5.2f})  best {ours.get(best, float('nan')):8.4f}"
+        f" ({ours.get(best, float('nan')) / floor:5.2f}) {best}", flush=True)  # fmt: skip
+    for label, text in result["failures"].items():  # type: ignore[union-attr,attr-defined]
+        print(f"    {label}: {text}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--all-points", action="store_true")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rate = copy_rate()
+    print(f"{torch.cuda.get_device_name()}  copy {rate / 1e12:.3f} TB/s  torch {torch.__version__}")
+    results = []
+    with tempfile.TemporaryDirectory() as place:
+        for name, case in CASES.items():
+            if options.only and not any(part in name for part in options.only.split(",")):
+                continue
+            results.append(measure(name, case, all_points=options.all_points, rate=rate, folder=Path(place)))
+            show(results[-1])
+            torch.cuda.empty_cache()
+            if options.json:
+                options.json.write_text(json.dumps(results, indent=1))
+        small = load_fused(kp.chain((64, 64)), Path(place))
+        x = torch.randn(64, 64, device="cuda")
+        print(f"host us a call: ours {launch_overhead_us(small.run, [x]):.2f}, torch.relu {launch_overhead_us(torch.relu, [x]):.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Renders Programs for CUDA into a folder and imports them, as a candidate's `model.py` would."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from tilewright.facts.program import Program
+from tilewright.facts.space import Point
+from tilewright.stages.propose import cuda
+
+_numbers = itertools.count()
+
+
+def load_fused(program: Program, folder: Path, point: Point | None = None, name: str = "fused") -> ModuleType:
+    """The module rendered at `point` (the space's first by default); skeleton files go into `folder` too."""
+    name = f"{name}_{next(_numbers)}"
+    for file in (*cuda.skeleton_files([program]), *cuda.render(program, name, point or cuda.space(program).points[0])):
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != file.text:
+            path.write_text(file.text, encoding="utf-8")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,254 @@
+"""CuTe kernels against float64 on a GPU: odd sizes, strides, dtypes, knobs, edge values; error at most twice torch's own."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+import torch
+from fakes import kernel_programs as kp
+from fakes.fused import load_fused
+
+from tilewright.facts.space import point
+from tilewright.stages.propose import cuda
+
+UNARY = """neg abs sign floor ceil round trunc square sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan
+asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid isnan isinf logical_not""".split()
+BINARY = """add sub mul div fmod remainder floor_divide pow atan2 maximum minimum eq ne lt le gt ge logical_and logical_or
+logical_xor""".split()
+
+PROGRAMS = {
+    "softmax_short": lambda: kp.softmax((1000, 3)),
+    "softmax_odd": lambda: kp.softmax((77, 1003)),
+    "softmax_even": lambda: kp.softmax((64, 1000)),
+    "softmax_registers": lambda: kp.softmax((300, 8192)),
+    "softmax_shared": lambda: kp.softmax((300, 40000)),
+    "softmax_cluster": lambda: kp.softmax((200, 131072)),
+    "softmax_cluster_odd": lambda: kp.softmax((150, 65537)),
+    "softmax_reread": lambda: kp.softmax((140, 500000)),
+    "softmax_split": lambda: kp.softmax((3, 300001)),
+    "softmax_column": lambda: kp.softmax((64, 100, 50), 1),
+    "softmax_column_split": lambda: kp.softmax((100000, 64), 0),
+    "log_softmax_bf16": lambda: kp.softmax((128, 4096), dtype="bf16", log=True),
+    "softmax_f16_odd": lambda: kp.softmax((33, 777), dtype="f16"),
+    "layer_norm_residual": lambda: kp.norm((64, 1000), (1,), affine=(1, 1000), residual=True, dtype="bf16"),
+    "layer_norm_odd": lambda: kp.norm((64, 999), (1,), affine=(1, 999)),
+    "layer_norm_split": lambda: kp.norm((4, 64, 64, 63), (1, 2, 3), affine=(1, 64, 64, 63)),
+    "group_norm": lambda: kp.norm((12, 4, 8, 1024), (2, 3), affine=(1, 4, 8, 1)),
+    "batch_norm": lambda: kp.norm((16, 30, 31, 33), (0, 2, 3), affine=(1, 30, 1, 1)),
+    "instance_norm": lambda: kp.norm((20, 16, 128, 128), (2, 3)),
+    "norm_short": lambda: kp.norm((10000, 16), (1,)),
+    "norm_one": lambda: kp.norm((5, 1), (1,)),
+    "rms_column": lambda: kp.rms_norm((12, 64, 32, 32), 1),
+    "rms_column_odd": lambda: kp.rms_norm((5, 67, 13, 7), 1),
+    "rms_row_f16": lambda: kp.rms_norm((50, 4096), 1, dtype="f16"),
+    "l1_odd": lambda: kp.l1_norm((150, 65535)),
+    "l2_odd": lambda: kp.l1_norm((150, 65535), l2=True),
+    "sum_column_odd": lambda: kp.reduction("sum", (8, 512, 511), (1,)),
+    "sum_column_split": lambda: kp.reduction("sum", (200000, 30), (0,)),
+    "sum_middle_and_last": lambda: kp.reduction("sum", (40, 7, 30, 11), (1, 3)),
+    "sum_i32": lambda: kp.reduction("sum", (77, 1003), (0,), dtype="i32"),
+    "moments_column": lambda: kp.reduction("moments", (5000, 65), (0,)),
+    "prod": lambda: kp.reduction("prod", (7, 5, 3), (0, 2)),
+    "max_bf16": lambda: kp.reduction("max", (40, 3000), (1,), dtype="bf16"),
+    "min_i64": lambda: kp.reduction("min", (40, 3000), (1,), dtype="i64"),
+    "max_column": lambda: kp.reduction("max", (8, 512, 511), (1,)),
+    "argmax_row": lambda: kp.reduction("argmax", (77, 1003), (1,)),
+    "argmin_column": lambda: kp.reduction("argmin", (8, 512, 511), (1,)),
+    "argmax_i8": lambda: kp.reduction("argmax", (30, 5000), (1,), dtype="i8"),
+    "argmax_all_bf16": lambda: kp.reduction("argmax", (1000001,), (0,), dtype="bf16"),
+    "any": lambda: kp.reduction("any", (77, 1003), (1,), dtype="bool"),
+    "all": lambda: kp.reduction("all", (300, 5), (1,), dtype="bool"),
+    "mse_odd": lambda: kp.mse((1001, 333)),
+    "mse": lambda: kp.mse((4096, 4096)),
+    "cross_entropy": lambda: kp.cross_entropy_rows(1000, 4096),
+    "cross_entropy_odd": lambda: kp.cross_entropy_rows(1000, 1001),
+    "masked_softmax": lambda: kp.masked_temperature_softmax(64, 1001),
+    "cosine": lambda: kp.cosine_rows(100, 3001),
+    "chain": lambda: kp.chain((1000, 333)),
+    "chain_tail": lambda: kp.chain((1001, 333)),
+    "chain_bias": lambda: kp.chain((8, 64, 48), bias=(1, 64, 1)),
+    "chain_bias_last": lambda: kp.chain((100, 77), bias=(1, 77), dtype="f16"),
+    "swiglu": lambda: kp.swiglu_two_outputs((100, 77)),
+    "integers": lambda: kp.integer_mix((33, 17)),
+}
+PROGRAMS |= {f"unary_{op}": (lambda op=op: kp.unary(op, (1003,))) for op in UNARY}
+PROGRAMS |= {f"binary_{op}": (lambda op=op: kp.binary(op, (1003,))) for op in BINARY}
+PROGRAMS |= {f"unary_{op}_i32": (lambda op=op: kp.unary(op, (65, 3), "i32")) for op in ("neg", "abs", "sign", "bitwise_not")}
+PROGRAMS |= {
+    f"binary_{op}_{dtype}": (lambda op=op, dtype=dtype: kp.binary(op, (65, 3), dtype))
+    for op in ("add", "mul", "maximum", "eq", "lt", "bitwise_and", "bitwise_or", "bitwise_xor")
+    for dtype in ("i64", "i16", "u8")
+}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("candidate")
+
+
+def close(got, program, operands):
+    """No output is further from float64 than twice what torch's own operations are, or a few ulps."""
+    truth = kp.interpret(program, operands, exact=True)
+    eager = kp.interpret(program, operands, exact=False)
+    for output, ours, exact, usual in zip(program.outputs, got, truth, eager, strict=True):
+        assert ours.shape == output.shape and ours.dtype == kp.TORCH[output.dtype] and ours.is_contiguous()
+        if not ours.dtype.is_floating_point:
+            torch.testing.assert_close(ours, usual, rtol=0, atol=0)
+            continue
+        finite = torch.isfinite(exact)
+        assert torch.equal(torch.isnan(ours), torch.isnan(usual)), output.name
+        assert torch.equal(ours[torch.isinf(usual)], usual[torch.isinf(usual)]), output.name
+        finite &= torch.isfinite(usual)
+        ours, exact, usual = ours.double()[finite], exact[finite], usual.double()[finite]
+        ulp = {torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}[kp.TORCH[output.dtype]]
+        scale = exact.norm() + 1e-300
+        allowed = max(2 * float((usual - exact).norm() / scale), 2 * ulp)
+        assert float((ours - exact).norm() / scale) <= allowed, output.name
+        worst = (usual - exact).abs().max().item() if exact.numel() else 0.0
+        peak = exact.abs().max().item() if exact.numel() else 0.0
+        assert (ours - exact).abs().max().item() <= max(2 * worst, 4 * ulp * peak) if exact.numel() else True, output.name
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_against_float64(name, folder):
+    program = PROGRAMS[name]()
+    operands = kp.make_operands(program, "cuda")
+    close(load_fused(program, folder).run(*operands), program, operands)
+
+
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if not n.startswith(("unary", "binary"))])
+def test_every_point(name, folder):
+    program = PROGRAMS[name]()
+    operands = kp.make_operands(program, "cuda", seed=1)
+    module = load_fused(program, folder)
+    for settings in cuda.space(program).points[1:]:
+        module.configure(**dict(settings))
+        close(module.run(*operands), program, operands)
+
+
+def shifted(x):
+    """The same values, one element past an aligned address."""
+    room = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)
+    room[1:].copy_(x.flatten())
+    return room[1:].view(x.shape)
+
+
+def transposed(x):
+    return x.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+def every_other(x):
+    wide = torch.zeros(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype, device=x.device)
+    wide[..., ::2] = x
+    return wide[..., ::2]
+
+
+def padded_rows(x):
+    wide = torch.zeros(*x.shape[:-1], x.shape[-1] + 5, dtype=x.dtype, device=x.device)
+    wide[..., : x.shape[-1]] = x
+    return wide[..., : x.shape[-1]]
+
+
+def expanded(x):
+    return x[:1].expand(x.shape)
+
+
+@pytest.mark.parametrize("layout", [shifted, transposed, every_other, padded_rows, expanded])
+@pytest.mark.parametrize("name", [
+    "softmax_odd", "softmax_even", "softmax_column", "layer_norm_residual", "group_norm", "batch_norm", "rms_column", "mse_odd",
+    "argmax_row", "argmin_column", "cross_entropy", "chain", "chain_bias", "swiglu", "integers", "any",
+])  # fmt: skip
+def test_layouts(name, layout, folder):
+    program = PROGRAMS[name]()
+    operands = [layout(t) for t in kp.make_operands(program, "cuda", seed=2)]
+    close(load_fused(program, folder).run(*operands), program, operands)
+
+
+@pytest.mark.parametrize("spread", ["none", "cluster", "split"])
+@pytest.mark.parametrize("residence", ["registers", "shared", "reread"])
+def test_spreads_and_residences(spread, residence, folder):
+    for program in (kp.softmax((40, 20000)), kp.norm((64, 30000), (1,), affine=(1, 30000)), kp.softmax((300, 96), 0)):
+        operands = kp.make_operands(program, "cuda", seed=3)
+        settings = point(threads=256, unroll=2, residence=residence, spread=spread)
+        close(load_fused(program, folder, settings).run(*operands), program, operands)
+
+
+def test_edge_values(folder):
+    x = torch.randn(8, 1003, device="cuda")
+    x[0] = -inf
+    x[1, 5] = inf
+    x[2, 7] = nan
+    x[3, :] = 1e30
+    x[4, ::2] = -inf
+    x[5, 3], x[5, 900] = nan, inf
+    x[6] = 2.0
+    for program in (
+        kp.softmax((8, 1003)), kp.softmax((8, 1003), log=True), kp.reduction("max", (8, 1003), (1,)),
+        kp.reduction("argmax", (8, 1003), (1,)), kp.reduction("argmin", (8, 1003), (1,)), kp.reduction("sum", (8, 1003), (1,)),
+    ):  # fmt: skip
+        (got,) = load_fused(program, folder).run(x)
+        (want,) = kp.interpret(program, [x], exact=False)
+        torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
+def test_unary_edge_values(folder):
+    edges = [0.0, -0.0, inf, -inf, nan, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 1.0, -1.0, 0.5, -0.5, 88.0, -103.0, 1e-8, 2.5, 1e10]
+    x = torch.tensor(edges, device="cuda")
+    for op in UNARY:
+        program = kp.unary(op, (len(edges),))
+        (got,) = load_fused(program, folder).run(x)
+        (want,) = kp.interpret(program, [x], exact=False)
+        torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-6, atol=0, msg=lambda text, op=op: f"{op}: {text}")
+
+
+def test_large_mean_keeps_the_variance(folder):
+    program = kp.norm((50, 30001), (1,))
+    x = torch.randn(50, 30001, device="cuda") + 1000.0
+    close(load_fused(program, folder).run(x), program, [x])
+
+
+def test_repeats_to_the_last_bit(folder):
+    for program in (kp.mse((4096, 4096)), kp.softmax((200, 131072)), kp.norm((4, 64, 64, 63), (1, 2, 3))):
+        operands = kp.make_operands(program, "cuda")
+        module = load_fused(program, folder)
+        first = module.run(*operands)
+        for _ in range(5):
+            assert all(torch.equal(a, b) for a, b in zip(first, module.run(*operands), strict=True))
+
+
+def test_current_stream_and_graph(folder):
+    program = kp.chain((1000, 333))
+    module = load_fused(program, folder)
+    (x,) = kp.make_operands(program, "cuda")
+    module.run(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (y,) = module.run(x)
+    x.normal_()
+    graph.replay()
+    torch.testing.assert_close(y, module.run(x)[0], rtol=0, atol=0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_survives_torch_compile(folder):
+    program = kp.norm((64, 1000), (1,), affine=(1, 1000), residual=True, dtype="bf16")
+    module = load_fused(program, folder)
+    operands = kp.make_operands(program, "cuda")
+    compiled = torch.compile(lambda *a: module.run(*a)[0] * 2, fullgraph=True)
+    torch.testing.assert_close(compiled(*operands), module.run(*operands)[0] * 2)
+
+
+def test_more_than_two_to_the_31_elements(folder):
+    program = kp.chain((3, 2**30 + 8), dtype="f16")
+    operands = kp.make_operands(program, "cuda")
+    (got,) = load_fused(program, folder).run(*operands)
+    tail = kp.chain((3, 4096), dtype="f16")
+    (want,) = kp.interpret(tail, [operands[0][:, -4096:]], exact=False)
+    torch.testing.assert_close(got[:, -4096:], want, rtol=2e-3, atol=1e-5)
+
+
+def test_refuses_other_shapes(folder):
+    module = load_fused(kp.chain((10, 10)), folder)
+    with pytest.raises(ValueError, match="must be f32"):
+        module.run(torch.zeros(10, 11, device="cuda"))
