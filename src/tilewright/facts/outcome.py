@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 FailureStage = Literal["build", "check", "timing", "tune", "propose", "cell"]
@@ -50,17 +51,25 @@ class OutputError:
     allowed_norm: float
     allowed_worst: float
 
+    @property
+    def share(self) -> float:
+        """How much of the allowance is used; 1 is the limit. Exact outputs allow nothing and use nothing."""
+        pairs = ((self.norm, self.allowed_norm), (self.worst, self.allowed_worst))
+        return max(got / allowed if allowed else (inf if got else 0.0) for got, allowed in pairs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
     built: Built
     errors: tuple[OutputError, ...]  # every comparison made
     own_kernel_share: float | None = None  # share of GPU time in kernels of the candidate's own, where measured
+    notes: tuple[str, ...] = ()  # what a reader must know of how this was checked ("no float64 truth ...")
+    fallbacks: tuple[tuple[str, int], ...] = ()  # the candidate's own count of calls that left its fast path, by reason
 
     @property
     def worst_error(self) -> OutputError | None:
         """The comparison that came nearest to its allowance."""
-        return max(self.errors, key=lambda e: max(e.norm / e.allowed_norm, e.worst / e.allowed_worst), default=None)
+        return max(self.errors, key=lambda e: e.share, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,85 @@
+"""Loading what the user or a strategy wrote: a problem file's Model and functions, a candidate's ModelNew."""
+
+from __future__ import annotations
+
+import importlib
+import linecache
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+EXCERPT_BYTES = 4000
+
+
+class CodeRaised(Exception):
+    """The code under test raised, exited or gave something unusable. `reason` is a slug for facts.outcome.Failure."""
+
+    def __init__(self, reason: str, summary: str, excerpt: str = "") -> None:
+        super().__init__(summary)
+        self.reason = reason
+        self.summary = summary
+        self.excerpt = excerpt
+
+
+@contextmanager
+def blaming(reason: str, where: str) -> Iterator[None]:
+    """Turn whatever the code under test raises in the block, SystemExit included, into CodeRaised."""
+    try:
+        yield
+    except CodeRaised:
+        raise
+    except BaseException as error:
+        if (
+            type(error).__name__ == "OutOfMemoryError"
+            or isinstance(error, MemoryError)
+            or "can't allocate memory" in str(error)
+        ):
+            reason = "out_of_memory"
+        text = (str(error).strip().splitlines() or [""])[-1]
+        excerpt = "".join(traceback.format_exception(error))[-EXCERPT_BYTES:]
+        raise CodeRaised(reason, f"{where}: {type(error).__name__}: {text}"[:500], excerpt) from error
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemModule:
+    """The three names of a problem file."""
+
+    model: type
+    get_inputs: Callable[..., Any]
+    get_init_inputs: Callable[..., Any]
+
+
+def load_problem(path: str, source: str) -> ProblemModule:
+    """Execute the source as a module that believes to be `path`; its folder is importable."""
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
+    try:
+        code = compile(source, path, "exec")
+    except (SyntaxError, ValueError) as error:
+        raise CodeRaised("not_python", f"{path} is not Python: {error}") from error
+    module = types.ModuleType("tilewright_problem")
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    with blaming("raised", f"{path} raised when it was loaded"):
+        exec(code, module.__dict__)
+    for name in ("Model", "get_inputs", "get_init_inputs"):
+        if not callable(getattr(module, name, None)):
+            raise CodeRaised("no_entry", f"{path} defines no {name}")
+    return ProblemModule(module.Model, module.get_inputs, module.get_init_inputs)
+
+
+def load_candidate(folder: str, entry: str) -> tuple[type, types.ModuleType]:
+    """Import the candidate's entry file from its folder, first on the path; its ModelNew and the module itself."""
+    sys.path.insert(0, folder)
+    importlib.invalidate_caches()
+    with blaming("does_not_load", f"{entry} raised when it was imported"):
+        module = importlib.import_module(entry.removesuffix(".py").replace("/", "."))
+    found = getattr(module, "ModelNew", None)
+    if not isinstance(found, type):
+        raise CodeRaised("no_entry", f"{entry} defines no class ModelNew")
+    return found, module

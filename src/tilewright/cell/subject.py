@@ -1,0 +1,196 @@
+"""A Subject: one module under test in a cell. It constructs, takes state, is called, and keeps what it returned."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import values
+from .arena import contiguous, dtype_name, spec_of
+from .load import CodeRaised, blaming
+from .wire import NamedSpec, OutputFacts
+
+_M_PERTURB = -6
+_FILL_ONES = 0x100  # glibc fills with the complement of the low byte
+_POISON = 0xFF  # all ones: NaN in every floating type, -1 in every signed one
+
+
+def seed_all(seed: int) -> None:
+    """Seed every generator a module may draw from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    try:
+        import numpy
+    except ImportError:
+        return
+    numpy.random.seed(seed % 2**32)
+
+
+def named_state(module: torch.nn.Module) -> dict[str, Tensor]:
+    """The tensors of state_dict, in place (not detached copies), by name."""
+    return {k: v for k, v in module.state_dict(keep_vars=True).items() if isinstance(v, Tensor)}
+
+
+def build_on(device: str, construct: Callable[[], Any], seed: int) -> Any:
+    """Construct under the device's context, or, where that is not possible, on the CPU and move."""
+    seed_all(seed)
+    if device == "cpu":
+        return construct().to(device)
+    try:
+        with torch.device(device):
+            return construct().to(device)
+    except Exception:  # some constructors mix CPU tensors in: only the second refusal counts
+        seed_all(seed)
+        return construct().to(device)
+
+
+class Subject:
+    """See the module's docstring. Every method that runs code under test raises CodeRaised for its faults."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.module: torch.nn.Module | None = None
+        self.forward: Callable[..., Any] | None = None
+        self._held: dict[int, tuple[Tensor, ...]] = {}
+
+    # ---- construction and state
+
+    def construct(self, make: Callable[[], Any], seed: int, *, compiled: bool = False) -> None:
+        self.release()
+        with blaming("raised", "the constructor raised"):
+            module = build_on(self.device, make, seed)
+        if not isinstance(module, torch.nn.Module):
+            raise CodeRaised("no_entry", f"the model is a {type(module).__name__}, not an nn.Module")
+        self.module = module
+        self.forward = torch.compile(module) if compiled else module
+
+    @property
+    def built(self) -> torch.nn.Module:
+        if self.module is None:
+            raise RuntimeError("no module was constructed")
+        return self.module
+
+    def state_specs(self) -> tuple[NamedSpec, ...]:
+        with blaming("raised", "state_dict() raised"):
+            return tuple(NamedSpec(name=k, spec=spec_of(v)) for k, v in named_state(self.built).items())
+
+    def read_state(self, names: Sequence[str]) -> tuple[Tensor, ...]:
+        state = named_state(self.built)
+        return tuple(state[n].detach() for n in names)
+
+    def write_state(self, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
+        """Copy into the parameters and buffers where they are; nothing is constructed again."""
+        with blaming("raised", "loading the state raised"), torch.no_grad():
+            state = named_state(self.built)
+            for name, tensor in zip(names, tensors, strict=True):
+                state[name].copy_(tensor)
+
+    # ---- calling
+
+    def bound(self, args_text: str, inputs: Sequence[Tensor]) -> Callable[[], Any]:
+        """The module, ready to be called on these very tensors with nothing left to prepare."""
+        if self.forward is None:
+            raise RuntimeError("no module was constructed")
+        args = values.decode(args_text, inputs)
+        return partial(self.forward, **args) if isinstance(args, dict) else partial(self.forward, *args)
+
+    def run(self, args_text: str, inputs: Sequence[Tensor]) -> Any:
+        """One call without gradients."""
+        call = self.bound(args_text, inputs)
+        with torch.no_grad():
+            return call()
+
+    def call(
+        self, tag: int, args_text: str, inputs: Sequence[Tensor], *, seed: int
+    ) -> tuple[str, tuple[OutputFacts, ...]]:
+        """Call once and hold the result under `tag`."""
+        seed_all(seed)
+        with blaming("raised", "forward raised"):
+            result = self.run(args_text, inputs)
+            if self.device == "cuda":
+                torch.cuda.synchronize()
+        return self.hold(tag, result, inputs)
+
+    def hold(self, tag: int, result: Any, inputs: Sequence[Tensor]) -> tuple[str, tuple[OutputFacts, ...]]:
+        tensors: list[Tensor] = []
+        try:
+            tree = values.encode(result, tensors)
+        except values.CannotTravel as error:
+            raise CodeRaised("wrong_type", f"forward returned {error}") from error
+        if not values.only_tensors(tree):
+            raise CodeRaised("wrong_type", "forward returned something that is not a tensor")
+        with blaming("wrong_type", "looking at an output raised"):
+            facts = tuple(output_facts(t, inputs) for t in tensors)
+        self._held[tag] = tuple(tensors)
+        return tree, facts
+
+    def held(self, tag: int) -> tuple[Tensor, ...]:
+        return tuple(t.detach() for t in self._held[tag])
+
+    def drop_held(self) -> None:
+        self._held.clear()
+
+    def drop(self) -> None:
+        """Forget held results and give cached device memory back."""
+        self._held.clear()
+        gc.collect()
+        if self.device == "cuda":
+            torch.cuda.empty_cache()
+
+    def release(self) -> None:
+        self.module = None
+        self.forward = None
+        self.drop()
+
+
+def output_facts(tensor: Tensor, inputs: Sequence[Tensor]) -> OutputFacts:
+    """What the judge must know of a result, read without touching its data."""
+    kind = "torch.Tensor" if type(tensor) in (Tensor, torch.nn.Parameter) else type(tensor).__qualname__
+    if tensor.layout != torch.strided:
+        kind = f"a {tensor.layout} tensor"
+    aliases = -1
+    if kind == "torch.Tensor":
+        aliases = next((i for i, t in enumerate(inputs) if _overlap(tensor, t)), -1)
+        return OutputFacts(spec=spec_of(tensor), type_name=kind, device=tensor.device.type, aliases_input=aliases)
+    spec = contiguous(tuple(tensor.shape), dtype_name(tensor.dtype))
+    return OutputFacts(spec=spec, type_name=kind, device=tensor.device.type, aliases_input=aliases)
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether the memory that two tensors reach overlaps (arena inputs share one storage, so storages tell nothing)."""
+    if a.numel() == 0 or b.numel() == 0 or a.device != b.device:
+        return False
+    first, last = _reach(a)
+    low, high = _reach(b)
+    return first <= high and low <= last
+
+
+def _reach(t: Tensor) -> tuple[int, int]:
+    start = t.data_ptr()
+    elements = sum((e - 1) * s for e, s in zip(t.shape, t.stride(), strict=True))
+    return start, start + elements * t.element_size() + t.element_size() - 1
+
+
+@contextlib.contextmanager
+def poisoned(device: str, sizes: Sequence[int]) -> Iterator[None]:
+    """Make memory that is allocated in the block, and not written, read as NaN: freed blocks of the given sizes are
+    filled on a GPU; on the CPU glibc fills every block it hands out."""
+    if device == "cuda":
+        blocks = [torch.empty(s, dtype=torch.uint8, device=device).fill_(_POISON) for s in sizes if s]
+        del blocks
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.mallopt(_M_PERTURB, _FILL_ONES)
+    try:
+        yield
+    finally:
+        libc.mallopt(_M_PERTURB, 0)

@@ -1,0 +1,68 @@
+"""Work: what one call of a module must do at least, read off the operations it dispatches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from ..facts.problem import Work
+from .arena import bytes_of, dtype_name, spec_of
+
+_GATHERS = ("embedding", "index", "gather", "index_select", "take")  # they read a part of their first argument
+_WIDEST_FIRST = ("f64", "f32", "bf16", "f16")
+
+
+class _Witness(TorchDispatchMode):
+    """Notes, by storage, the most bytes that one operation reads of it, and the dtypes that matrix products see."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.read_bytes: dict[int, int] = {}
+        self.matrix_dtypes: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not getattr(func, "is_view", False):
+            self._note(func, args, kwargs or {}, result)
+        return result
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.layout == torch.strided]
+        packet = getattr(func, "overloadpacket", None)
+        if packet in flop_registry:
+            self.matrix_dtypes |= {dtype_name(t.dtype) for t in tensors if t.is_floating_point()}
+        partial = getattr(packet, "__name__", "") in _GATHERS and isinstance(result, Tensor)
+        for place, tensor in enumerate(tensors):
+            size = bytes_of(spec_of(tensor))
+            if partial and place == 0:
+                size = min(size, result.numel() * result.element_size())
+            key = tensor.untyped_storage().data_ptr()
+            self.read_bytes[key] = max(self.read_bytes.get(key, 0), size)
+
+
+def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> tuple[Work, Any]:
+    """Run `call()` once under observation. `operands` are the inputs and the state; `outputs_of(result)` lists the
+    result's tensors. Bytes are a lower bound: each operand at most once, and only as much of it as one operation
+    read."""
+    witness = _Witness()
+    with FlopCounterMode(display=False) as flops, witness:
+        result = call()
+    outputs: Sequence[Tensor] = outputs_of(result)
+    own = {t.untyped_storage().data_ptr() for t in operands if t.numel()}
+    per_op = flops.get_flop_counts().get("Global", {})
+    conv = sum(n for op, n in per_op.items() if "conv" in str(op))
+    dtype = next((d for d in _WIDEST_FIRST if d in witness.matrix_dtypes), "f32")
+    fresh = [t for t in outputs if t.untyped_storage().data_ptr() not in own]
+    return Work(
+        bytes_read=sum(n for key, n in witness.read_bytes.items() if key in own),
+        bytes_written=sum(bytes_of(spec_of(t)) for t in fresh),
+        matmul_flops=int(sum(per_op.values()) - conv),
+        conv_flops=int(conv),
+        dtype=dtype,
+    ), result

@@ -1,0 +1,37 @@
+"""The lease of a device: one run measures on it at a time, while others may prepare."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_NOTHING: Callable[[str], None] = lambda line: None  # noqa: E731
+
+
+def lease_path(device: str) -> Path:
+    """The lock file of a device ("cpu", "cuda:0"), the same for every process of this user on this machine."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if device.startswith("cuda") else ""
+    name = f"{device}-{visible}".strip("-").replace(":", "-").replace(",", "-").replace("/", "-")
+    return Path(tempfile.gettempdir(), f"tilewright-{os.getuid()}", f"{name}.lease")
+
+
+@contextmanager
+def lease(device: str, say: Callable[[str], None] = _NOTHING) -> Iterator[None]:
+    """Hold the device alone for the block; waits for whoever has it, and says so once. The kernel gives the lease
+    back when its holder dies."""
+    path = lease_path(device)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another run measures on {device}; waiting for it")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

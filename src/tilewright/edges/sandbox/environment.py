@@ -1,0 +1,35 @@
+"""The environment of a cell: an allow-list of variables, and folders of its own for all that wants to be written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+# What compilers, drivers and loaders need to be found; nothing that could hold a key passes.
+_KEPT = (
+    "PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "CC", "CXX", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "VIRTUAL_ENV",
+    "TVM_FFI_CUDA_ARCH_LIST",
+    "TORCH_CUDA_ARCH_LIST", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "NVIDIA_TF32_OVERRIDE",
+)  # fmt: skip
+
+
+def cell_environment(folder: Path, *, threads: int, outer: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a cell whose private folder is `folder` (its home, temporary files and caches lie in it).
+    `threads` of 0 leaves torch's own choice."""
+    found = {k: outer[k] for k in _KEPT if k in outer}
+    own = {
+        "HOME": "home", "TMPDIR": "tmp", "XDG_CACHE_HOME": "cache", "TRITON_CACHE_DIR": "cache/triton",
+        "TORCHINDUCTOR_CACHE_DIR": "cache/inductor", "TORCH_EXTENSIONS_DIR": "cache/extensions",
+        "TVM_FFI_CACHE_DIR": "cache/tvm-ffi", "CUTE_DSL_CACHE_DIR": "cache/cute-dsl", "CUDA_CACHE_PATH": "cache/cuda",
+    }  # fmt: skip
+    for name, place in own.items():
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        found[name] = str(folder / place)
+    source_root = str(Path(__file__).resolve().parents[3])
+    found["PYTHONPATH"] = os.pathsep.join(p for p in (source_root, outer.get("PYTHONPATH", "")) if p)
+    found |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1"}
+    if threads:
+        found |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    return found

@@ -1,0 +1,236 @@
+"""A Room: the arenas of one case, and who may see what lies in them.
+
+The *private* arena is mapped by the reference's cell alone. It holds the pool (pristine sets of inputs), the state,
+what the reference returned and the float64 truth. The *shared* arena is mapped by a candidate's cell (and by
+baselines while they are timed): slots, into which the judge copies pool sets, and places for state and results. So
+the judge decides which contents stand at which address, and sees for itself whether a candidate changed its inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...cell import wire
+from ...cell.arena import Arena, Layout, aligned, bytes_of, contiguous
+from ...facts.problem import TensorSpec
+from .cell import Cell, CellFault
+
+CALL_LIMIT_S = 120.0
+Refs = tuple[wire.TensorRef, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruthFacts:
+    """`exact`: the truth was computed in float64; else it is the reference's own result, for the reason given."""
+
+    exact: bool
+    why_not: str = ""
+
+
+def _as_f64(spec: TensorSpec) -> TensorSpec:
+    if spec.dtype.startswith("c"):
+        return contiguous(spec.shape, "c128")
+    is_float = spec.dtype in ("f64", "f32", "f16", "bf16") or spec.dtype.startswith("float")
+    return contiguous(spec.shape, "f64" if is_float else spec.dtype)
+
+
+class Room:
+    """See the module's docstring. `pool` sets and `slots` are numbered from 0; result places are "a" and "b"."""
+
+    def __init__(
+        self, described: wire.Described, *, device: str, reference: Cell, pool: int, slots: int, results: int = 2
+    ):
+        self.described = described
+        self.device = device
+        self.pool, self.slots = pool, slots
+        self._reference = reference
+        self._guests: list[Cell] = []
+        inputs = Layout(described.inputs)
+        self.output_specs = tuple(contiguous(o.spec.shape, o.spec.dtype) for o in described.outputs)
+        outputs = Layout(self.output_specs)
+        truths = Layout(tuple(_as_f64(s) for s in self.output_specs))
+        state = Layout(tuple(contiguous(s.spec.shape, s.spec.dtype) for s in described.state))
+        init = Layout(tuple(contiguous(s.shape, s.dtype) for s in described.init_tensors))
+        names = [s.name for s in described.state]
+        self.state_names = tuple(names)
+        moved = Layout(tuple(state.specs[names.index(n)] for n in described.mutated_state))
+        self._input_bytes = inputs.size_bytes
+        base = 0
+        self._pool: list[Refs] = []
+        for _ in range(pool):
+            self._pool.append(inputs.at("private", base))
+            base += inputs.size_bytes
+        self._own, base = outputs.at("private", base), base + outputs.size_bytes
+        self._truth, base = truths.at("private", base), base + truths.size_bytes
+        self._state, base = state.at("private", base), base + state.size_bytes
+        self._moved, base = moved.at("private", base), base + moved.size_bytes
+        private_bytes, base = base, 0
+        self._slots: list[Refs] = []
+        for i in range(slots):
+            self._slots.append(inputs.at("shared", base))
+            base += inputs.size_bytes + aligned(1 + 4096 * (i % 3))  # so that slots differ in more than high bits
+        self._results: list[Refs] = []
+        for _ in range(results):
+            self._results.append(outputs.at("shared", base))
+            base += outputs.size_bytes
+        self.shared_state, base = state.at("shared", base), base + state.size_bytes
+        self.shared_moved, base = moved.at("shared", base), base + moved.size_bytes
+        self.shared_init, base = init.at("shared", base), base + init.size_bytes
+        self._private = Arena("private", private_bytes, device)
+        try:
+            self._shared = Arena("shared", base, device)
+        except BaseException:
+            self._private.close()
+            raise
+        try:
+            reference.map_arena(self._private.message(), self._private.descriptor)
+            self.admit(reference)
+            if init.specs:
+                reference.do(wire.StoreInit(refs=self.shared_init))
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- who is in
+
+    def admit(self, cell: Cell) -> None:
+        """Map the shared arena in a cell."""
+        cell.map_arena(self._shared.message(), self._shared.descriptor)
+        self._guests.append(cell)
+
+    def close(self) -> None:
+        """Unmap everywhere that still lives, and free."""
+        for cell in self._guests:
+            self._unmap(cell, "shared")
+        self._unmap(self._reference, "private")
+        self._guests.clear()
+        self._shared.close()
+        self._private.close()
+
+    def _unmap(self, cell: Cell, name: str) -> None:
+        if cell.alive:
+            try:
+                cell.do(wire.UnmapArena(name=name))
+            except CellFault:
+                cell.kill()  # whatever it is about, it must not keep the memory
+
+    def __enter__(self) -> Room:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- the reference's part
+
+    def draw(self, k: int, *, family: str, seed: int) -> None:
+        """Fill pool set `k`."""
+        self._reference.do(wire.MakeInputs(seed=seed, family=family, refs=self._pool[k]), limit_s=CALL_LIMIT_S)
+
+    def take_state(self) -> None:
+        """Copy the reference's state, as it is now, into both arenas."""
+        if self._state:
+            self._reference.do(wire.StoreState(names=self.state_names, refs=self._state))
+            for private, shared in zip(self._state, self.shared_state, strict=True):
+                self._shared.tensor(shared).copy_(self._private.tensor(private))
+            self.settle()
+
+    def give_state(self) -> None:
+        """Put the reference's state back to what `take_state` found."""
+        if self._state:
+            self._reference.do(wire.LoadState(names=self.state_names, refs=self._state))
+
+    def run_reference(self, k: int, *, seed: int) -> TruthFacts:
+        """The reference's own result and the truth on pool set `k`."""
+        call = wire.Call(tag=0, args=self.described.args, inputs=self._pool[k], poison_bytes=(), seed=seed)
+        self._reference.ask(call, wire.Called, limit_s=CALL_LIMIT_S)
+        self._reference.do(wire.Store(tag=0, refs=self._own))
+        if self._moved:
+            self._reference.do(wire.StoreState(names=self.described.mutated_state, refs=self._moved))
+            self.give_state()
+        self._reference.do(wire.Drop())
+        truth = wire.Truth(args=self.described.args, inputs=self._pool[k], outputs=self._truth, seed=seed)
+        try:
+            self._reference.do(truth, limit_s=CALL_LIMIT_S)
+        except CellFault as fault:
+            if not self._reference.alive:
+                raise
+            self.doubt_truth()
+            return TruthFacts(exact=False, why_not=fault.summary)
+        return TruthFacts(exact=True)
+
+    def doubt_truth(self) -> None:
+        """Let the reference's own result stand as the truth."""
+        for own, truth in zip(self._own, self._truth, strict=True):
+            self._private.tensor(truth).copy_(self._private.tensor(own))
+        self.settle()
+
+    # ---- the judge's part
+
+    def settle(self) -> None:
+        """What the judge wrote is seen by the other processes from here on."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def place(self, k: int, slot: int) -> None:
+        """Copy pool set `k` into a slot, byte by byte."""
+        if self._input_bytes:
+            source = self._private.bytes_at(self._pool[k][0].offset, self._input_bytes)
+            self._shared.bytes_at(self._slots[slot][0].offset, self._input_bytes).copy_(source)
+            self.settle()
+
+    def changed_input(self, k: int, slot: int) -> int:
+        """The first input of the slot that is not pool set `k` any more; -1 where none is."""
+        for i, (mine, theirs) in enumerate(zip(self._pool[k], self._slots[slot], strict=True)):
+            a, b = self._private.tensor(mine), self._shared.tensor(theirs)
+            if not same_bits(a, b):
+                return i
+        return -1
+
+    def slot(self, number: int) -> Refs:
+        return self._slots[number]
+
+    def result_refs(self, place: int) -> Refs:
+        return self._results[place]
+
+    def results(self, place: int) -> tuple[Tensor, ...]:
+        return tuple(self._shared.tensor(r) for r in self._results[place])
+
+    def own(self) -> tuple[Tensor, ...]:
+        return tuple(self._private.tensor(r) for r in self._own)
+
+    def truth(self) -> tuple[Tensor, ...]:
+        return tuple(self._private.tensor(r) for r in self._truth)
+
+    def moved(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """The mutated buffers: the candidate's and the reference's."""
+        return tuple(
+            (self._shared.tensor(a), self._private.tensor(b))
+            for a, b in zip(self.shared_moved, self._moved, strict=True)
+        )
+
+    def poison_bytes(self) -> tuple[int, ...]:
+        return tuple(bytes_of(s) for s in self.output_specs)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Bitwise equality of two tensors of one shape, dtype and stride; NaN equals itself. In blocks, to spare memory."""
+    flat_a, flat_b = _dense(a), _dense(b)
+    step = 1 << 27
+    return all(bool((flat_a[i : i + step] == flat_b[i : i + step]).all()) for i in range(0, flat_a.numel(), step))
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The elements as a flat tensor of integers, without a copy where they lie densely."""
+    for dim, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[dim] > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    strides = tensor.stride()
+    order = sorted(range(tensor.ndim), key=lambda d: -strides[d])
+    flat = tensor.permute(order).reshape(-1)
+    wide = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    if flat.is_complex():
+        flat = torch.view_as_real(flat).reshape(-1)
+    return flat.view(wide[flat.element_size()])

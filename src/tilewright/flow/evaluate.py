@@ -1,0 +1,400 @@
+"""The Judge: build, check, time. It holds the reference's cell, the baselines' and the clock; candidates come and go.
+
+    with Judge(problem, machine=machine, seed=1, workdir=folder, say=print) as judge:
+        facts = judge.open()
+        outcome = judge.evaluate(candidate)      # Timed or Failure
+
+A candidate's faults are Failures; the user's raise UserError; everything else raises HarnessError and is never scored.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..cell import wire
+from ..edges.gpu.lease import lease
+from ..edges.sandbox.cell import Cell, CellFault, CellPlan
+from ..edges.sandbox.room import CALL_LIMIT_S, Room
+from ..facts import codec
+from ..facts.candidate import Candidate
+from ..facts.errors import HarnessError, UserError
+from ..facts.machine import Machine
+from ..facts.outcome import Built, Checked, Failure, PointTime, Timed, Tuned
+from ..facts.problem import Problem
+from ..facts.run import CaseFacts
+from ..facts.space import Point
+from ..stages.build.build import build, failure
+from ..stages.check.check import Check, Findings, Refused, concluded, refusal, trials_for
+from ..stages.check.plan import Trial, secret
+from ..stages.timing import measure as timing
+from ..stages.timing.interleave import Player, Table
+from ..stages.timing.sweep import Contender, sweep
+from .memory import cell_memory_bytes, flush_bytes, timing_room_size
+
+DESCRIBE_LIMIT_S = 300.0
+COMPILE_LIMIT_S = 240.0
+EAGER = "eager"
+OURS = "ours"
+COMPILE = "compile"
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A case as described, and the seed under which its module is constructed everywhere."""
+
+    number: int
+    described: wire.Described
+    seed: int
+
+
+class Judge:
+    """See the module's docstring. One per problem; not thread-safe."""
+
+    def __init__(
+        self, problem: Problem, *, machine: Machine, seed: int, workdir: Path, say: Callable[[str], None],
+        effort: timing.Effort | None = None, compile_baseline: bool = True,
+    ) -> None:  # fmt: skip
+        self._problem = problem
+        self._machine = machine
+        self._say = say
+        self._effort = effort or timing.Effort()
+        self._wants_compile = compile_baseline
+        self._rng = random.Random(
+            f"{seed}:{secrets.token_hex(16)}"
+        )  # seeds of inputs must not be guessable from the outside
+        self._workdir = workdir / f"cells-{os.getpid()}"
+        self._numbers = itertools.count()
+        self._threads = machine.processors if problem.target == "cpu" else 0
+        self._memory_bytes = cell_memory_bytes()
+        self._reference: Cell | None = None
+        self._spare: Cell | None = None
+        self._baseline: Cell | None = None
+        self._baseline_pending = 0
+        self._cases: tuple[_Case, ...] = ()
+        self.notes: list[str] = []
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # ---- opening
+
+    def open(self) -> tuple[CaseFacts, ...]:
+        """Load the problem, run and trace every case, and start the baselines. Raises UserError for what is wrong
+        with the problem file, HarnessError for what is wrong with us."""
+        self._require_device()
+        self._reference = self._start("reference", isolate=False)
+        if self._wants_compile:
+            self._baseline = self._start("compile", isolate=False)
+        with self._users_fault():
+            self._load_problem(self._reference, compiled=False)
+            described = [self._describe(n) for n in range(len(self._problem.cases))]
+        self._cases = tuple(described)
+        self._warm_baseline()
+        self._spare = self._start("candidate")
+        return tuple(self._facts(c.described) for c in described)
+
+    def _require_device(self) -> None:
+        if self._problem.target == "cuda":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise UserError("the target is cuda, but torch finds no CUDA device here; use --target cpu")
+
+    def _start(self, name: str, *, isolate: bool = True) -> Cell:
+        plan = CellPlan(
+            name=name, device=self._problem.target, folder=self._workdir / f"{next(self._numbers)}-{name}",
+            memory_bytes=self._memory_bytes, threads=self._threads, isolate=isolate,
+        )  # fmt: skip
+        return Cell(plan)
+
+    def _load_problem(self, cell: Cell, *, compiled: bool) -> None:
+        problem = self._problem
+        cell.do(
+            wire.LoadProblem(path=problem.path, source=problem.source, cases=problem.cases, compiled=compiled),
+            limit_s=120.0,
+        )
+
+    def _describe(self, number: int) -> _Case:
+        seed = secret(self._rng)
+        with lease(self._problem.target, self._say):
+            self._ref.ask(wire.ConstructCase(case=number, seed=seed), wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
+            request = wire.Describe(seed=secret(self._rng), trace=True)
+            return _Case(number, self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S), seed)
+
+    def _facts(self, described: wire.Described) -> CaseFacts:
+        return CaseFacts(
+            inputs=described.inputs,
+            outputs=tuple(o.spec for o in described.outputs),
+            work=described.work,
+            graph=codec.loads(described.graph) if described.graph else None,
+            trace_failure=described.trace_failure,
+        )
+
+    def _warm_baseline(self) -> None:
+        """Let torch.compile work in the background; `_compiled` waits for it."""
+        if self._baseline is None:
+            return
+        problem = self._problem
+        requests = (
+            wire.LoadProblem(path=problem.path, source=problem.source, cases=problem.cases, compiled=True),
+            wire.ConstructCase(case=0, seed=self._cases[0].seed),
+            wire.Warm(seed=secret(self._rng)),
+        )
+        for request in requests:
+            self._baseline.post(request)
+        self._baseline_pending = len(requests)
+
+    @property
+    def _ref(self) -> Cell:
+        if self._reference is None:
+            raise HarnessError("the judge is not open")
+        return self._reference
+
+    @contextmanager
+    def _users_fault(self) -> Iterator[None]:
+        """What the problem's own code raises is the user's; the end of its process is ours."""
+        try:
+            yield
+        except CellFault as fault:
+            raised = fault.by_code and fault.reason not in ("crashed", "broke_the_protocol")
+            if not raised:
+                raise HarnessError(f"the reference's cell failed: {fault.summary}\n{fault.excerpt}".strip()) from fault
+            more = "; make the case smaller" if fault.reason == "out_of_memory" else ""
+            raise UserError(f"{self._problem.path}: {fault.summary}{more}") from fault
+
+    # ---- judging
+
+    def evaluate(self, candidate: Candidate) -> Timed | Failure:
+        """Build, check on all cases, time on the first."""
+        cell = self._take_spare()
+        try:
+            built = build(candidate, cell)
+            if isinstance(built, Failure):
+                return built
+            self._say(f"built in {built.build_s:.1f} s")
+            with self._harness_fault():
+                return self._judge(cell, built)
+        finally:
+            cell.close()
+
+    def _judge(self, cell: Cell, built: Built) -> Timed | Failure:
+        findings = Findings()
+        try:
+            for case in self._cases:
+                started = time.monotonic()
+                self._check_case(case, cell, findings)
+                self._say(f"case {case.number}: right on all inputs ({time.monotonic() - started:.1f} s)")
+            checked = concluded(built, findings, ())
+            return self._time(self._cases[0], cell, checked, findings)
+        except Refused as refused:
+            return refused.failure
+        except timing.Implausible as implausible:
+            return implausible.failure
+        except CellFault as fault:
+            if self._is_ours(fault, cell):
+                raise
+            return refusal(fault)
+
+    def _is_ours(self, fault: CellFault, cell: Cell) -> bool:
+        """Whether a fault came from the reference or a baseline: they are dead, or said so themselves."""
+        return fault.source != cell.plan.name
+
+    @contextmanager
+    def _harness_fault(self) -> Iterator[None]:
+        try:
+            yield
+        except CellFault as fault:
+            raise HarnessError(
+                f"the {fault.source} cell failed: {fault.reason}: {fault.summary}\n{fault.excerpt}".strip()
+            ) from fault
+
+    def _check_case(self, case: _Case, cell: Cell, findings: Findings) -> None:
+        trials = trials_for(case.described, case.number, rng=self._rng)
+        with lease(self._problem.target, self._say), self._room(case, pool=1, slots=2) as room:
+            room.admit(cell)
+            check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=findings)
+            check.construct(case.seed)
+            check.run(trials, redraw=self._redraw)
+
+    @contextmanager
+    def _room(self, case: _Case, *, pool: int, slots: int) -> Iterator[Room]:
+        """The room of a case, with the reference's module freshly constructed."""
+        self._ref.ask(wire.ConstructCase(case=case.number, seed=case.seed), wire.Constructed, limit_s=CALL_LIMIT_S)
+        with Room(case.described, device=self._problem.target, reference=self._ref, pool=pool, slots=slots) as room:
+            yield room
+
+    def _redraw(self, seed: int) -> None:
+        self._ref.do(wire.Redraw(seed=seed))
+
+    def _take_spare(self) -> Cell:
+        """A cell that has imported torch and nothing else; the next one starts at once."""
+        spare, self._spare = self._spare, None
+        if spare is None or not spare.alive:
+            spare = self._start("candidate")
+        self._spare = self._start("candidate")
+        return spare
+
+    def _compiled(self) -> Cell | None:
+        """The torch.compile baseline once it is warm; None, and a note, when it can't be had."""
+        cell = self._baseline
+        if cell is None:
+            return None
+        deadline = time.monotonic() + COMPILE_LIMIT_S
+        try:
+            while self._baseline_pending:
+                kind = wire.Constructed if self._baseline_pending == 2 else wire.Done
+                cell.collect(kind, limit_s=max(1.0, deadline - time.monotonic()))
+                self._baseline_pending -= 1
+        except (CellFault, HarnessError) as fault:
+            self.notes.append(f"torch.compile could not be timed: {str(fault).splitlines()[0][:300]}")
+            self._say(self.notes[-1])
+            cell.close()
+            self._baseline = None
+        return self._baseline
+
+    # ---- timing
+
+    def _time(self, case: _Case, cell: Cell, checked: Checked, findings: Findings) -> Timed | Failure:
+        compiled = self._compiled()
+        if self._spare is not None:
+            self._spare.wait_ready()  # so that its start does not disturb the clock
+        pool, slots = timing_room_size(case.described, self._problem.target)
+        with lease(self._problem.target, self._say), self._room(case, pool=pool, slots=slots) as room:
+            for guest in (cell, compiled):
+                if guest is not None:
+                    room.admit(guest)
+            return self._time_in(room, case, cell, compiled, checked, findings)
+
+    def _time_in(
+        self, room: Room, case: _Case, cell: Cell, compiled: Cell | None, checked: Checked, findings: Findings
+    ) -> Timed:
+        check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=findings)
+        check.construct(case.seed)
+        seeds = [secret(self._rng) for _ in range(room.pool)]
+        for k, seed in enumerate(seeds):
+            room.draw(k, family="own", seed=seed)
+        room.take_state()
+        check.load_state()
+        ours = Player(OURS, cell)
+        players = [ours, Player(EAGER, self._ref), Player(timing.AA, self._ref)]
+        players += [Player(COMPILE, compiled)] if compiled is not None else []
+        table = Table(room=room, players=players, rng=self._rng, flush_bytes=flush_bytes(self._machine))
+
+        def verify(number: int, contents: Sequence[int]) -> None:
+            self._verify_timed(table, ours, check, seeds)
+
+        timing.measure(table, ours, effort=self._effort, verify=verify)
+        timing.check_clock(table, ours)
+        counted = cell.ask(wire.CountFallbacks(), wire.Fallbacks, limit_s=30.0)
+        checked = concluded(checked.built, findings, counted.counts)
+        timed = timing.summarise(checked, table, ours=OURS, machine=self._machine, work=case.described.work)
+        mine = timed.time(OURS)
+        assert mine is not None
+        timing.check_floor(self._machine, case.described.work, mine)
+        return timed
+
+    def _verify_timed(self, table: Table, ours: Player, check: Check, seeds: Sequence[int]) -> None:
+        """Re-draw the parameters, then keep what a randomly chosen timed call returns, and hold it against the
+        truth."""
+        room = table.room
+        if check.shares_state and room.state_names:
+            self._redraw(secret(self._rng))
+            room.take_state()
+            check.load_state()
+        table.shuffle_contents()
+        calls = table.calls[ours.name]
+        keep = self._rng.randrange(calls)
+        _, order, _ = table.burst(ours, calls=calls, keep=keep)
+        k = table.contents[order[keep]]
+        check.fetch(tag=0, place=0)
+        for player in table.players:
+            player.cell.do(wire.Drop())
+        trial = Trial(case=check.case, family="own", seed=seeds[k], redraw=0)
+        facts = room.run_reference(k, seed=seeds[k])
+        if check.usable(trial, facts.exact):
+            check.compare(trial, 0, " of a timed call")
+
+    # ---- tuning
+
+    def tune(self, candidate: Candidate, pattern: str, points: Sequence[Point]) -> Tuned | Failure:
+        """Check and time all points of one pattern in one cell, on the first case."""
+        cell = self._take_spare()
+        try:
+            built = build(candidate, cell)
+            if isinstance(built, Failure):
+                return built
+            case = self._cases[0]
+            with (
+                self._harness_fault(),
+                lease(self._problem.target, self._say),
+                self._room(case, pool=1, slots=2) as room,
+            ):
+                if self._spare is not None:
+                    self._spare.wait_ready()
+                room.admit(cell)
+                return self._tune_in(room, case, cell, pattern, points)
+        except Refused as refused:
+            return refused.failure
+        finally:
+            cell.close()
+
+    def _tune_in(self, room: Room, case: _Case, cell: Cell, pattern: str, points: Sequence[Point]) -> Tuned | Failure:
+        check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=Findings())
+        try:
+            check.construct(case.seed)
+            room.take_state()
+            check.load_state()
+        except CellFault as fault:
+            if self._is_ours(fault, cell):
+                raise
+            return failure("tune", fault)
+        trial = Trial(case=case.number, family="own", seed=secret(self._rng), redraw=0)
+        room.draw(0, family="own", seed=trial.seed)
+        check.usable(trial, room.run_reference(0, seed=trial.seed).exact)
+        room.place(0, 0)
+        room.place(0, 1)
+
+        def try_point(point: Point) -> str:
+            """Set the point and verify one call; why it does not work, or ""."""
+            try:
+                cell.do(wire.Configure(pattern=pattern, knobs=json.dumps(dict(point))), limit_s=CALL_LIMIT_S)
+                check.call(tag=0, slot=0, place=0, seed=trial.seed)
+                check.compare(trial, 0)
+            except (Refused, CellFault) as error:
+                if isinstance(error, CellFault) and (self._is_ours(error, cell) or not cell.alive):
+                    raise
+                return str(error)[:500]
+            return ""
+
+        table = Table(room=room, players=[], rng=self._rng, flush_bytes=flush_bytes(self._machine))
+        contender = Contender(ours=Player(OURS, cell), anchor=Player(EAGER, self._ref), set_point=try_point)
+        try:
+            times: tuple[PointTime, ...] = sweep(table, contender, points)
+        except CellFault as fault:
+            if self._is_ours(fault, cell):
+                raise
+            return failure("tune", fault)
+        return Tuned(points=times)
+
+    # ---- end
+
+    def close(self) -> None:
+        """End all cells and remove their folders. Safe to call twice."""
+        for cell in (self._reference, self._spare, self._baseline):
+            if cell is not None:
+                cell.close()
+        self._reference = self._spare = self._baseline = None
+        if self._workdir.is_dir() and not any(self._workdir.iterdir()):
+            self._workdir.rmdir()

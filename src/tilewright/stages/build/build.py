@@ -1,0 +1,42 @@
+"""Build: put a candidate's files in a fresh cell's private folder and import it there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import PurePosixPath
+
+from ...cell import wire
+from ...edges.sandbox.cell import Cell, CellFault
+from ...facts.candidate import Candidate
+from ...facts.outcome import Built, Failure
+
+BUILD_LIMIT_S = 300.0
+
+
+def failure(stage: str, fault: CellFault) -> Failure:
+    """What went wrong in a candidate's cell, as its fault."""
+    return Failure(stage=stage, reason=fault.reason, summary=fault.summary, excerpt=fault.excerpt)  # type: ignore[arg-type]
+
+
+def build(candidate: Candidate, cell: Cell) -> Built | Failure:
+    """Import the candidate in `cell`, which has run no other code. Compilation that happens on import is part of it."""
+    started = time.monotonic()
+    folder = cell.plan.folder / "candidate"
+    for file in candidate.files:
+        place = PurePosixPath(file.path)
+        if place.is_absolute() or ".." in place.parts:
+            return Failure(
+                stage="build", reason="no_entry", summary=f"{file.path!r} does not lie in the candidate's folder"
+            )
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        (folder / place).write_text(file.text)
+    try:
+        cell.do(wire.LoadCandidate(folder=str(folder), entry=candidate.entry), limit_s=BUILD_LIMIT_S)
+    except CellFault as fault:
+        return failure("build", fault)
+    return Built(
+        candidate_id=candidate.id,
+        build_s=time.monotonic() - started,
+        protections=cell.protections,
+        missing_protections=cell.missing,
+    )

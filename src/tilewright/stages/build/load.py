@@ -1,0 +1,66 @@
+"""Reading a candidate from disk: a file or a folder with ModelNew, written by anybody."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from ...facts.candidate import Candidate, SourceFile
+from ...facts.errors import UserError
+
+_MAX_FILE_BYTES = 8 << 20
+_MAX_FILES = 500
+_SKIPPED = {"__pycache__", ".git"}
+
+
+def load_candidate(path: Path) -> Candidate:
+    """The candidate at `path`. In a folder the entry is model.py, or else the only top-level file that defines
+    ModelNew. Raises UserError with what is missing."""
+    if not path.exists():
+        raise UserError(
+            f"{path}: no such file or folder; give a candidate: a Python file or a folder that defines ModelNew"
+        )
+    if path.is_file():
+        return Candidate(files=(_read(path, path.name),), entry=path.name) if _defines_model(path) else _refuse(path)
+    names = sorted(p for p in path.rglob("*") if p.is_file() and not _SKIPPED & set(p.relative_to(path).parts))
+    if len(names) > _MAX_FILES:
+        raise UserError(f"{path} holds {len(names)} files; a candidate has at most {_MAX_FILES}")
+    tops = [p for p in names if p.parent == path and p.suffix == ".py" and _defines_model(p)]
+    entry = next((p for p in tops if p.name == "model.py"), tops[0] if len(tops) == 1 else None)
+    if entry is None:
+        return _refuse(path)
+    return Candidate(files=tuple(_read(p, p.relative_to(path).as_posix()) for p in names), entry=entry.name)
+
+
+def _refuse(path: Path) -> Candidate:
+    raise UserError(f"{path} defines no class ModelNew; name it so, in model.py where there are several files")
+
+
+def _read(path: Path, name: str) -> SourceFile:
+    if path.stat().st_size > _MAX_FILE_BYTES:
+        raise UserError(
+            f"{path} has {path.stat().st_size} bytes; a candidate's files are source, {_MAX_FILE_BYTES} at most"
+        )
+    try:
+        return SourceFile(path=name, text=path.read_text())
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not text; a candidate's files are source") from None
+
+
+def _defines_model(path: Path) -> bool:
+    """Whether a top-level statement could bind ModelNew. A file that does not parse may: the cell then says what is
+    wrong."""
+    text = _read(path, path.name).text
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return "ModelNew" in text
+    return any(_binds(node) for node in ast.walk(ast.Module(body=body, type_ignores=[])))
+
+
+def _binds(node: ast.AST) -> bool:
+    if isinstance(node, ast.ClassDef):
+        return node.name == "ModelNew"
+    if isinstance(node, ast.Name):
+        return node.id == "ModelNew" and isinstance(node.ctx, ast.Store)
+    return isinstance(node, ast.alias) and (node.asname or node.name) in ("ModelNew", "*")

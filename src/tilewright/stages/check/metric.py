@@ -1,0 +1,163 @@
+"""The precision contract as arithmetic: how far an output lies from float64 truth, and how far it may.
+
+Let t be the truth (the module run in float64), y an output and r the reference's own output. Over the positions where t
+is finite:
+
+    norm(y)  = |y - t|_2 / |t|_2
+    worst(y) = max_i |y_i - t_i| / max(|t_i|, rms(t))
+
+`worst` divides an error by the element's own size where that is at least typical, and by the typical size elsewhere: an
+elementwise function is held to relative accuracy on all elements that matter, and a small result of a long sum is not
+asked for digits that cancellation has taken from every algorithm. What may be reached is
+
+    allowed = max(factor * own, floor)
+
+with own = norm(r) or worst(r), the largest seen so far on the same case and output, and floor a few units in the last
+place of the output's type (see FLOORS). Positions where t (or, where t is finite, r) is not finite must hold the same
+non-finite value. Integers and booleans must equal the truth or the reference's own result, element by element.
+All of it is computed block by block, on the device where the tensors lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...facts.problem import Precision
+
+FACTOR = 2.0
+_BLOCK = 1 << 25  # elements: 256 MB in float64
+
+# (norm, worst) by output dtype, in units of the type's epsilon. The norm floor of the 16-bit types lies under the error
+# of the class below (bf16 against fp16, 8-bit types against bf16); fp32's is far under TF32's 5e-5 and leaves room for
+# another order of summation. float64's own truth has rounding errors too: it gets what a long sum needs.
+FLOORS: Mapping[torch.dtype, tuple[float, float]] = {
+    torch.float64: (4096.0, 65536.0), torch.float32: (8.0, 64.0), torch.float16: (1.0, 4.0), torch.bfloat16: (1.0, 4.0),
+}  # fmt: skip
+_OTHER_FLOOR = (1.0, 4.0)
+CLASS_EPS: Mapping[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """How far from the truth. `misplaced`: positions whose non-finite value, or whose exact value, is wrong."""
+
+    norm: float
+    worst: float
+    misplaced: int
+    finite: int
+    worst_at: int  # flat index of the worst element, -1 where there is none
+
+    @property
+    def exact(self) -> bool:
+        return self.misplaced == 0 and self.norm == 0.0
+
+
+def floors(dtype: torch.dtype, precision: Precision = "reference") -> tuple[float, float]:
+    """The smallest allowances (norm, worst) for an output of this type; zero for exact types. A looser precision class,
+    which is the user's choice, brings its own."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 0.0, 0.0
+    norm, worst = FLOORS.get(dtype.to_real(), _OTHER_FLOOR)
+    eps = float(torch.finfo(dtype).eps)
+    class_eps = CLASS_EPS.get(precision, 0.0)
+    return max(norm * eps, class_eps), max(worst * eps, 8 * class_eps)
+
+
+def differing_specials(value: Tensor, truth: Tensor) -> bool:
+    """Whether NaN and infinities stand in other places, or are others, than in the truth."""
+    if not (value.dtype.is_floating_point or value.dtype.is_complex):
+        return False
+    for _, y, t, _ in _blocks(value, truth, truth):
+        if bool(((~torch.isfinite(y) | ~torch.isfinite(t)) & ~_same_special(y, t)).any()):
+            return True
+    return False
+
+
+def distance(value: Tensor, truth: Tensor, reference: Tensor) -> Distance:
+    """Distance of `value` from `truth`, with `reference`'s own result deciding what the truth leaves open. All of
+    one shape."""
+    if not (value.dtype.is_floating_point or value.dtype.is_complex):
+        return _exact(value, truth, reference)
+    scale, finite = _scale(truth)
+    if finite == 0:
+        scale = 1.0
+    squares = 0.0
+    worst, worst_at, misplaced = 0.0, -1, 0
+    for start, y, t, r in _blocks(value, truth, reference):
+        open_to = torch.isfinite(t) & torch.isfinite(r)
+        wrong = ~open_to & ~_same_special(y, t) & ~_same_special(y, r)
+        strange = open_to & ~torch.isfinite(y)
+        misplaced += int((wrong | strange).sum())
+        error = torch.where(open_to & ~strange, (y - t).abs(), 0.0)
+        squares += float(error.square().sum())
+        relative = error / torch.where(open_to, t.abs(), 0.0).clamp_(min=max(scale, 5e-324))
+        top = float(relative.max())
+        if top > worst:
+            worst, worst_at = top, start + int(relative.argmax())
+    total = scale * math.sqrt(finite)
+    norm = math.sqrt(squares) / total if total > 0 else (0.0 if squares == 0 else math.inf)
+    return Distance(norm=norm, worst=worst, misplaced=misplaced, finite=finite, worst_at=worst_at)
+
+
+def first_difference(value: Tensor, truth: Tensor, reference: Tensor) -> str:
+    """Where and how an output is farthest off, for a reader."""
+    found = distance(value, truth, reference)
+    at = found.worst_at
+    if at < 0:
+        return f"{found.misplaced} of {value.numel()} elements are wrong" if found.misplaced else ""
+    place = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), value.shape)) if value.ndim else ()
+    got, wanted = (
+        float(value[place]) if value.ndim else float(value),
+        float(truth[place]) if truth.ndim else float(truth),
+    )
+    return f"at {list(place)} it gives {got:.9g}, the truth is {wanted:.9g}"
+
+
+def _exact(value: Tensor, truth: Tensor, reference: Tensor) -> Distance:
+    misplaced, at = 0, -1
+    for start, y, t, r in _blocks(value, truth, reference, cast=False):
+        wrong = (y != t) & (y != r)
+        count = int(wrong.sum())
+        if count and at < 0:
+            at = start + int(wrong.to(torch.uint8).argmax())
+        misplaced += count
+    share = misplaced / max(value.numel(), 1)
+    return Distance(norm=share, worst=float(misplaced > 0), misplaced=misplaced, finite=value.numel(), worst_at=at)
+
+
+def _scale(truth: Tensor) -> tuple[float, int]:
+    """Root mean square of the finite elements, and their number."""
+    squares, finite = 0.0, 0
+    for _, t in _single_blocks(truth):
+        ok = torch.isfinite(t)
+        finite += int(ok.sum())
+        squares += float(torch.where(ok, t, 0.0).abs().square().sum())
+    return (math.sqrt(squares / finite) if finite else 0.0), finite
+
+
+def _same_special(a: Tensor, b: Tensor) -> Tensor:
+    """Where both are NaN, or the same infinity."""
+    return (a.isnan() & b.isnan()) | (a.isinf() & (a == b))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor).reshape(-1) if tensor.is_complex() else tensor.reshape(-1)
+
+
+def _single_blocks(tensor: Tensor) -> Iterator[tuple[int, Tensor]]:
+    flat = _flat(tensor)
+    for start in range(0, flat.numel(), _BLOCK):
+        yield start, flat[start : start + _BLOCK].double()
+
+
+def _blocks(*tensors: Tensor, cast: bool = True) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    y, t, r = (_flat(x) for x in tensors)
+    for start in range(0, y.numel(), _BLOCK):
+        parts = (x[start : start + _BLOCK] for x in (y, t, r))
+        a, b, c = (p.double() for p in parts) if cast else parts
+        yield start, a, b, c
