@@ -1,16 +1,20 @@
-"""A graph drawn: boxes in layers with arrows between them; geometry only, the page's template turns it into SVG."""
+"""A graph drawn: boxes in layers with arrows between them; geometry only, the page's template turns it into SVG.
+
+Layers and waypoints are those of Sugiyama, Tagawa and Toda (1981), with a few barycentre sweeps for the positions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 
 BOX_WIDTH, BOX_HEIGHT = 172, 40
 GAP_X, GAP_Y = 20, 30
 MARGIN = 12
 LARGEST = 80  # boxes; what comes after is left to the list beside the drawing
-_SWEEPS = 6
+_SWEEPS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +24,7 @@ class Item:
     id: str
     label: str
     below: str
-    kind: str  # "source", "torch", "plain", "fused"
+    kind: str  # "input", "state", "constant", "torch", "view" or "fused"
     reads: tuple[str, ...]
     group: int = -1
 
@@ -41,70 +45,118 @@ class Drawing:
     left_out: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Waypoint:
+    """Where an arrow that spans several layers crosses one of them."""
+
+    source: str
+    target: str
+    layer: int
+
+
+_Place = str | _Waypoint
+
+
 def draw(items: Sequence[Item]) -> Drawing:
     """Lay the items out from top to bottom, each below all that it reads; `items` must stand in computable order."""
     shown = items[:LARGEST]
     known = {item.id for item in shown}
     reads = {item.id: tuple(r for r in dict.fromkeys(item.reads) if r in known and r != item.id) for item in shown}
-    layers = _layers(shown, reads)
-    centres = _centres(layers, reads)
-    shift = min(centres.values(), default=0.0) - BOX_WIDTH / 2 - MARGIN
-    level = {id: depth for depth, layer in enumerate(layers) for id in layer}
-    boxes = {
-        item.id: Box(
-            item=item,
-            x=round(centres[item.id] - shift - BOX_WIDTH / 2, 1),
-            y=MARGIN + level[item.id] * (BOX_HEIGHT + GAP_Y),
-        )
-        for item in shown
-    }
-    arrows = tuple(_arrow(boxes[source], box) for box in boxes.values() for source in reads[box.item.id])
+    level = _levels(shown, reads)
+    chains = {(r, id): _chain(r, id, level) for id, sources in reads.items() for r in sources if level[r] < level[id]}
+    centres = _centres(_layers(level, chains), chains)
+    left = min((x - _width(place) / 2 for place, x in centres.items()), default=0.0) - MARGIN
+    right = max((x + _width(place) / 2 for place, x in centres.items()), default=0.0) + MARGIN
+    centres = {place: round(x - left, 1) for place, x in centres.items()}
+    boxes = tuple(Box(item=item, x=centres[item.id] - BOX_WIDTH / 2, y=_top(level[item.id])) for item in shown)
     return Drawing(
-        width=max((b.x for b in boxes.values()), default=0) + BOX_WIDTH + MARGIN,
-        height=2 * MARGIN + len(layers) * (BOX_HEIGHT + GAP_Y) - GAP_Y,
-        boxes=tuple(boxes.values()),
-        arrows=arrows,
+        width=round(right - left, 1),
+        height=_top(max(level.values(), default=0)) + BOX_HEIGHT + MARGIN,
+        boxes=boxes,
+        arrows=tuple(_arrow(chain, centres, level) for chain in chains.values()),
         left_out=len(items) - len(shown),
     )
 
 
-def _layers(items: Sequence[Item], reads: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
+def _levels(items: Sequence[Item], reads: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
     """Each item one layer below the lowest that it reads; what reads nothing just above its first reader."""
     level: dict[str, int] = {}
+    first_reader: dict[str, int] = {}
     for item in items:
         level[item.id] = 1 + max((level[r] for r in reads[item.id] if r in level), default=-1)
-    for item in items:
-        if not reads[item.id]:
-            level[item.id] = max(0, min((level[i] - 1 for i in level if item.id in reads[i]), default=0))
-    layers: list[list[str]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
-    for id, depth in level.items():
-        layers[depth].append(id)
-    return [layer for layer in layers if layer]
-
-
-def _centres(layers: Sequence[Sequence[str]], reads: Mapping[str, tuple[str, ...]]) -> dict[str, float]:
-    """Horizontal centres: every box near the mean of its neighbours, none nearer to another than the gap."""
-    step = BOX_WIDTH + GAP_X
-    centre = {id: i * step - len(layer) * step / 2 for layer in layers for i, id in enumerate(layer)}
-    readers: dict[str, list[str]] = {id: [] for id in centre}
     for id, sources in reads.items():
         for source in sources:
-            readers[source].append(id)
+            first_reader[source] = min(level[id], first_reader.get(source, level[id]))
+    for item in items:
+        if not reads[item.id]:
+            level[item.id] = max(0, first_reader.get(item.id, 1) - 1)
+    return level
+
+
+def _chain(source: str, target: str, level: Mapping[str, int]) -> tuple[_Place, ...]:
+    between = range(level[source] + 1, level[target])
+    return (source, *(_Waypoint(source, target, layer) for layer in between), target)
+
+
+def _layers(level: Mapping[str, int], chains: Mapping[tuple[str, str], tuple[_Place, ...]]) -> list[list[_Place]]:
+    layers: list[list[_Place]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
+    for id, depth in level.items():
+        layers[depth].append(id)
+    for chain in chains.values():
+        for place in chain:
+            if isinstance(place, _Waypoint):
+                layers[place.layer].append(place)
+    return layers
+
+
+def _width(place: _Place) -> float:
+    return BOX_WIDTH if isinstance(place, str) else 4.0
+
+
+def _centres(
+    layers: Sequence[Sequence[_Place]], chains: Mapping[tuple[str, str], tuple[_Place, ...]]
+) -> dict[_Place, float]:
+    """Horizontal centres: every place near the mean of its neighbours, none nearer to another than the gap."""
+    near: dict[_Place, list[_Place]] = {place: [] for layer in layers for place in layer}
+    for chain in chains.values():
+        for upper, lower in pairwise(chain):
+            near[upper].append(lower)
+            near[lower].append(upper)
+    centre: dict[_Place, float] = {}
+    for layer in layers:
+        centre |= _spread(layer, {place: float(i) for i, place in enumerate(layer)})
     for sweep in range(_SWEEPS):
         for layer in layers if sweep % 2 == 0 else reversed(layers):
-            near = {id: [*reads[id], *readers[id]] for id in layer}
-            wanted = {id: fmean(centre[n] for n in near[id]) if near[id] else centre[id] for id in layer}
-            order = sorted(layer, key=wanted.__getitem__)
-            placed: list[float] = []
-            for id in order:
-                placed.append(max(wanted[id], placed[-1] + step) if placed else wanted[id])
-            slack = fmean(p - wanted[id] for p, id in zip(placed, order, strict=True))
-            centre |= {id: p - slack for p, id in zip(placed, order, strict=True)}
+            wanted = {place: fmean(centre[n] for n in near[place]) if near[place] else centre[place] for place in layer}
+            centre |= _spread(layer, wanted)
     return centre
 
 
-def _arrow(source: Box, target: Box) -> str:
-    x1, y1 = source.x + BOX_WIDTH / 2, source.y + BOX_HEIGHT
-    x2, y2 = target.x + BOX_WIDTH / 2, target.y - 3
-    bend = max(14.0, (y2 - y1) / 2)
-    return f"M{x1:.1f} {y1:.1f} C{x1:.1f} {y1 + bend:.1f} {x2:.1f} {y2 - bend:.1f} {x2:.1f} {y2:.1f}"
+def _spread(layer: Sequence[_Place], wanted: Mapping[_Place, float]) -> dict[_Place, float]:
+    """As near to what is wanted as the gaps allow, in its order."""
+    placed: dict[_Place, float] = {}
+    least = float("-inf")
+    for place in sorted(layer, key=wanted.__getitem__):
+        placed[place] = max(wanted[place], least + _width(place) / 2)
+        least = placed[place] + _width(place) / 2 + GAP_X
+    slack = fmean(x - wanted[place] for place, x in placed.items()) if placed else 0.0
+    return {place: x - slack for place, x in placed.items()}
+
+
+def _top(layer: int) -> float:
+    return float(MARGIN + layer * (BOX_HEIGHT + GAP_Y))
+
+
+def _arrow(chain: Sequence[_Place], centres: Mapping[_Place, float], level: Mapping[str, int]) -> str:
+    """Straight down past a layer at each waypoint, a smooth curve between layers."""
+    x, path = centres[chain[0]], ""
+    for place in chain[1:]:
+        layer = level[place] if isinstance(place, str) else place.layer
+        top, to = _top(layer), centres[place]
+        start, end = top - GAP_Y, top - (4 if isinstance(place, str) else 0)
+        middle = (start + end) / 2
+        path += (
+            f"{' L' if path else 'M'}{x:.1f} {start:.1f} C{x:.1f} {middle:.1f} {to:.1f} {middle:.1f} {to:.1f} {end:.1f}"
+        )
+        x = to
+    return path

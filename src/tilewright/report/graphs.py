@@ -1,57 +1,58 @@
-"""The graph of one case before and after: the same nodes as lines of text and as items to draw, fused groups marked."""
+"""The graph of one case before and after: operators as their author wrote them, fused groups in the place of theirs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..facts.graph import SOURCES, Graph, Node
+from ..facts.graph import SOURCES, VIEWS, Graph, Node
 from ..facts.pattern import Pattern
 from . import words
 from .drawing import Drawing, Item, draw
 
 _LONGEST = 300  # lines of a list
+_SOURCE_WORDS = {"input": "input", "state": "parameter", "constant": "constant"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """The graph at one time. Inputs are drawn, parameters and constants stand in the list alone."""
+
+    operators: int
+    views: int  # they only rename index positions, and cost nothing
+    lines: tuple[str, ...]
+    drawing: Drawing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphView:
-    """Lists and drawings of one case; `before` and `after` count what is computed: sources left out."""
-
-    before: int
-    after: int
+    before: Stage
+    after: Stage
     legend: tuple[tuple[int, str, str], ...]  # number (of the colour), id and title of each pattern realised here
-    before_lines: tuple[str, ...]
-    after_lines: tuple[str, ...]
-    before_drawing: Drawing
-    after_drawing: Drawing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
-    """One box of the graph: a node, or a fused group where it stands."""
-
-    item: Item
-    line: str
-
-
-def graph_view(graph: Graph, patterns: tuple[Pattern, ...], *, numbers: dict[str, int]) -> GraphView:
+def graph_view(graph: Graph, patterns: Sequence[Pattern], *, numbers: Mapping[str, int]) -> GraphView:
     """`patterns` are those that the result realises in this graph; none: before and after are the same.
 
     `numbers` gives each pattern's number in the whole report, by id, so that colours agree between cases."""
     reads = _reads(graph)
+    units = {node.name: node.origin or node.name for node in graph.nodes}
     owners = {name: p for p in reversed(patterns) for name in p.nodes}
-    before = [
-        _plain(graph, node, reads=reads[node.name], owner=owners.get(node.name), numbers=numbers)
-        for node in graph.nodes
+    homes = units | _site_homes(graph, patterns, reads=reads)
+    before = [_unit_item(graph, nodes, units, reads, owners, numbers) for nodes in _grouped(graph, units).values()]
+    sites = {f"{p.id}@{i}": p for p in patterns for i in range(max(1, len(p.sites)))}
+    after = [
+        _site_item(sites[home], home, nodes, homes, reads, numbers)
+        if home in sites
+        else _unit_item(graph, nodes, homes, reads, {}, numbers)
+        for home, nodes in _grouped(graph, homes).items()
     ]
-    after = _after(graph, before, reads=reads, patterns=patterns, numbers=numbers)
+    results = {homes[name] for name in graph.outputs if name in homes}
+    marks = {item.id: owner for item in before if (owner := _mark(item, patterns, numbers))}
     return GraphView(
-        before=sum(s.item.kind != "source" for s in before),
-        after=sum(s.item.kind != "source" for s in after),
+        before=_stage(before, marks),
+        after=_stage(_computable(after, results), {}),
         legend=tuple((numbers[p.id], p.id, p.title) for p in patterns),
-        before_lines=_lines(before),
-        after_lines=_lines(after),
-        before_drawing=draw([s.item for s in before]),
-        after_drawing=draw([s.item for s in after]),
     )
 
 
@@ -63,90 +64,127 @@ def _reads(graph: Graph) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _label(graph: Graph, node: Node) -> str:
-    if node.op == "call":
-        return next((call.label for call in graph.calls if call.name == node.origin), "call")
-    if node.op in SOURCES:
-        return {"input": "input", "state": "parameter", "constant": "constant"}[node.op]
-    return node.op
+def _site_homes(graph: Graph, patterns: Sequence[Pattern], *, reads: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Node -> the site that computes it; a view between nodes of one site belongs to it."""
+    homes: dict[str, str] = {}
+    for p in patterns:
+        for i, site in enumerate([s.nodes for s in p.sites] or [p.nodes]):
+            for name in site:
+                homes.setdefault(name, f"{p.id}@{i}")
+    readers: dict[str, set[str]] = {}
+    for name, sources in reads.items():
+        for source in sources:
+            readers.setdefault(source, set()).add(name)
+    for node in reversed(graph.nodes):
+        around = {homes.get(n, n) for n in readers.get(node.name, ())}
+        if node.op in VIEWS and node.name not in homes and node.name not in graph.outputs and len(around) == 1:
+            (home,) = around
+            if home in homes.values() and _origin_home(node, homes, reads) == home:
+                homes[node.name] = home
+    return homes
 
 
-def _plain(
-    graph: Graph, node: Node, *, reads: tuple[str, ...], owner: Pattern | None, numbers: dict[str, int]
-) -> _Step:
-    tensor = words.tensor(node.dtype, node.shape)
-    label = _label(graph, node)
-    kind = "source" if node.op in SOURCES else "torch" if node.op == "call" else "plain"
-    name = node.path if node.op == "state" and node.path else node.name
-    item = Item(
-        id=node.name,
-        label=f"{label} {name}" if kind == "source" else label,
+def _origin_home(node: Node, homes: Mapping[str, str], reads: Mapping[str, tuple[str, ...]]) -> str:
+    """The home of what a chain of views looks at."""
+    name = node.name
+    while name not in homes and len(reads.get(name, ())) == 1:
+        (name,) = reads[name]
+    return homes.get(name, "")
+
+
+def _grouped(graph: Graph, homes: Mapping[str, str]) -> dict[str, list[Node]]:
+    groups: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        groups.setdefault(homes[node.name], []).append(node)
+    return groups
+
+
+def _outside(nodes: Iterable[Node], homes: Mapping[str, str], reads: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    own = {node.name for node in nodes}
+    return tuple(dict.fromkeys(homes.get(r, r) for node in nodes for r in reads[node.name] if r not in own))
+
+
+def _unit_item(
+    graph: Graph,
+    nodes: list[Node],
+    homes: Mapping[str, str],
+    reads: Mapping[str, tuple[str, ...]],
+    owners: Mapping[str, Pattern],
+    numbers: Mapping[str, int],
+) -> Item:
+    """One operator of torch's (or one node of no operator), with its last value's tensor."""
+    last = nodes[-1]
+    tensor = words.tensor(last.dtype, last.shape)
+    owner = next((owners[n.name] for n in nodes if n.name in owners), None)
+    group = numbers[owner.id] if owner else -1
+    if last.op in SOURCES:
+        name = last.path if last.op == "state" and last.path else last.name
+        below = f"{_SOURCE_WORDS[last.op]} {tensor}"
+        return Item(id=homes[last.name], label=".".join(name.split(".")[-2:]), below=below, kind=last.op, reads=())
+    call = next((c for c in graph.calls if c.name == last.origin), None)
+    kind = "view" if all(n.op in VIEWS or n.op == "slice" for n in nodes) else "torch"
+    return Item(
+        id=homes[last.name],
+        label=call.label if call else last.op,
         below=tensor,
         kind=kind,
-        reads=reads,
-        group=numbers[owner.id] if owner else -1,
+        reads=_outside(nodes, homes, reads),
+        group=group,
     )
-    result = "  -> result" if node.name in graph.outputs else ""
-    line = f"{owner.id if owner else '':<10} {label:<16} {name:<24} {tensor:<24} {', '.join(reads)}{result}"
-    return _Step(item=item, line=line.rstrip())
 
 
-def _after(
-    graph: Graph,
-    before: list[_Step],
-    *,
-    reads: dict[str, tuple[str, ...]],
-    patterns: tuple[Pattern, ...],
-    numbers: dict[str, int],
-) -> list[_Step]:
-    """Sites stand where their last node stood; nodes that nothing reads any more are gone."""
-    places = {step.item.id: place for place, step in enumerate(before)}
-    nodes = {node.name: node for node in graph.nodes}
-    sites = [
-        (p, tuple(n for n in site if n in places))
-        for p in patterns
-        for site in ([s.nodes for s in p.sites] or [p.nodes])
-    ]
-    sites = [(p, site) for p, site in sites if site]
-    home = {name: f"{p.id}@{i}" for i, (p, site) in enumerate(sites) for name in site}
-    steps: dict[float, _Step] = {}
-    for i, (p, site) in enumerate(sites):
-        inputs = tuple(dict.fromkeys(r for name in site for r in reads[name] if r not in site))
-        last = nodes[max(site, key=places.__getitem__)]
-        tensor = words.tensor(last.dtype, last.shape)
-        within = tuple(home.get(r, r) for r in inputs)
-        item = Item(id=f"{p.id}@{i}", label=p.id, below=p.title, kind="fused", reads=within, group=numbers[p.id])
-        line = f"{p.id:<10} {p.title:<41} {tensor:<24} {', '.join(inputs)}"
-        steps[places[last.name] + i / (len(sites) + 1)] = _Step(item=item, line=line)
-    for place, step in enumerate(before):
-        if step.item.id not in home:
-            reading = tuple(dict.fromkeys(home.get(r, r) for r in step.item.reads))
-            kept = Item(
-                id=step.item.id, label=step.item.label, below=step.item.below, kind=step.item.kind, reads=reading
-            )
-            steps[float(place) - 0.5] = _Step(item=kept, line=step.line)
-    return _computable([steps[place] for place in sorted(steps)], {home.get(o, o) for o in graph.outputs})
+def _site_item(
+    pattern: Pattern,
+    home: str,
+    nodes: list[Node],
+    homes: Mapping[str, str],
+    reads: Mapping[str, tuple[str, ...]],
+    numbers: Mapping[str, int],
+) -> Item:
+    return Item(
+        id=home,
+        label=pattern.id,
+        below=pattern.title,
+        kind="fused",
+        reads=tuple(r for r in _outside(nodes, homes, reads) if r != home),
+        group=numbers[pattern.id],
+    )
 
 
-def _computable(steps: list[_Step], results: set[str]) -> list[_Step]:
-    """The steps that a result or a fused group needs, each after all that it reads, else in the given order."""
-    by_id = {step.item.id: step for step in steps}
-    kept: dict[str, _Step] = {}
-    for step in steps:
-        todo = [step] if step.item.id in results or step.item.kind == "fused" else []
+def _mark(item: Item, patterns: Sequence[Pattern], numbers: Mapping[str, int]) -> str:
+    return next((p.id for p in patterns if numbers[p.id] == item.group), "")
+
+
+def _computable(items: list[Item], results: set[str]) -> list[Item]:
+    """The items that a result or a fused group needs, each after all that it reads, else in the given order."""
+    by_id = {item.id: item for item in items}
+    kept: dict[str, Item] = {}
+    for item in items:
+        todo = [item] if item.id in results or item.kind == "fused" else []
         entered: set[str] = set()
         while todo:
             current = todo[-1]
-            entered.add(current.item.id)
-            waiting = [by_id[r] for r in current.item.reads if r in by_id and r not in kept and r not in entered]
+            entered.add(current.id)
+            waiting = [by_id[r] for r in current.reads if r in by_id and r not in kept and r not in entered]
             if waiting:
                 todo.extend(reversed(waiting))
             else:
-                kept.setdefault(current.item.id, todo.pop())
+                kept.setdefault(current.id, todo.pop())
     return list(kept.values())
 
 
-def _lines(steps: list[_Step]) -> tuple[str, ...]:
-    more = len(steps) - _LONGEST
-    lines = tuple(step.line for step in steps[:_LONGEST])
-    return (*lines, f"... and {more} more") if more > 0 else lines
+def _stage(items: list[Item], marks: Mapping[str, str]) -> Stage:
+    lines = [_line(item, marks.get(item.id, "")) for item in items]
+    more = len(lines) - _LONGEST
+    return Stage(
+        operators=sum(item.kind in ("torch", "fused") for item in items),
+        views=sum(item.kind == "view" for item in items),
+        lines=(*lines[:_LONGEST], f"... and {more} more") if more > 0 else tuple(lines),
+        drawing=draw([item for item in items if item.kind not in ("state", "constant")]),
+    )
+
+
+def _line(item: Item, mark: str) -> str:
+    name = item.id.partition("@")[0]
+    reads = ", ".join(r.partition("@")[0] for r in item.reads)
+    return f"{mark:<9} {name:<22} {item.label:<18} {item.below:<32} {reads}".rstrip()

@@ -38,6 +38,7 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "candidate": candidate_dir or None,
         "candidate_id": end.timed.checked.built.candidate_id if end.timed else None,
         "fallbacks": fallbacks(brief, end),
+        "notes": list(end.timed.checked.notes) if end.timed else [],
         "unmatched": [{"case": m.case, "nodes": list(m.unmatched)} for m in brief.matched if m.unmatched],
         "machine": _machine(brief),
         "seconds": sum(e.wall_s for e in events),
@@ -45,17 +46,18 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
 
 
 def fallbacks(brief: Brief, end: Ending) -> list[dict[str, object]]:
-    """The cases that the result hands to the original module, and why."""
-    if not end.recipe:
+    """Where the result leaves its fast path: the cases that it hands to the original module, with the reason, and the
+    calls of the judged run that it counted itself, by reason."""
+    if end.timed is None:
         return []
-    found: list[dict[str, object]] = []
+    counted: list[dict[str, object]] = [{"reason": reason, "calls": n} for reason, n in end.timed.checked.fallbacks]
     chosen = {c.pattern for c in end.recipe}
-    for index, case in enumerate(brief.cases):
+    for index, case in enumerate(brief.cases if chosen else ()):
         patterns = [p for m in brief.matched if m.case == index for p in m.patterns]
         if not any(p.id in chosen for p in patterns):
             reason = case.trace_failure or ("no pattern is realised in it" if patterns else "no pattern matched")
-            found.append({"case": index, "reason": reason})
-    return found
+            counted.append({"case": index, "reason": reason})
+    return counted
 
 
 def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:

@@ -111,6 +111,7 @@ class Story:
     noise: str
     fused: tuple[FusedRow, ...]
     fallbacks: tuple[str, ...]
+    notes: tuple[str, ...]
     attempts: tuple[Attempt, ...]
     tuned: tuple[TunedPattern, ...]
     errors: tuple[ErrorRow, ...]
@@ -128,7 +129,7 @@ _HEADINGS = {"improved": "Improved", "no_improvement": "No improvement", "failed
 def story(brief: Brief, events: Sequence[Event]) -> Story:
     end = ending(brief, events)
     built = end.seen.checked.built if end.seen else None
-    errors = sorted(end.timed.checked.errors if end.timed else (), key=_share, reverse=True)
+    errors = sorted(end.timed.checked.errors if end.timed else (), key=lambda e: e.share, reverse=True)
     return Story(
         brief=brief,
         end=end,
@@ -149,7 +150,11 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
             )
             for p, point in fused(brief, end.recipe)
         ),
-        fallbacks=tuple(f"case {f['case']}: {f['reason']}" for f in fallbacks(brief, end)),
+        fallbacks=tuple(
+            f"case {f['case']}: {f['reason']}" if "case" in f else f"{f['calls']} calls: {f['reason']}"
+            for f in fallbacks(brief, end)
+        ),
+        notes=_notes(end.timed),
         attempts=tuple(_attempt(e, end) for e in events),
         tuned=_tuned(brief, events),
         errors=tuple(_error(e) for e in errors[:_MOST_ERRORS]),
@@ -174,8 +179,10 @@ def _tiles(end: Ending) -> tuple[Tile, ...]:
         note = f"the floor takes {words.duration(end.timed.floor_ns)}"
         tiles.append(Tile(name="of the floor's speed", value=words.percent(share), note=note))
     if worst := end.timed.checked.worst_error:
-        note = f"{words.error(worst.norm)} of {words.error(worst.allowed_norm)} in the norm"
-        tiles.append(Tile(name="of the error allowed", value=words.percent(_share(worst)), note=note))
+        by_norm = worst.norm * worst.allowed_worst >= worst.worst * worst.allowed_norm
+        value, allowed = (worst.norm, worst.allowed_norm) if by_norm else (worst.worst, worst.allowed_worst)
+        note = f"{words.error(value)} of {words.error(allowed)} {'in the norm' if by_norm else 'in the worst element'}"
+        tiles.append(Tile(name="of the error allowed", value=words.percent(worst.share), note=note))
     return tuple(tiles)
 
 
@@ -297,9 +304,13 @@ def _points(tuned: Tuned) -> tuple[PointRow, ...]:
     return tuple(rows)
 
 
-def _share(error: OutputError) -> float:
-    shares = [v / a for v, a in ((error.norm, error.allowed_norm), (error.worst, error.allowed_worst)) if a > 0]
-    return max(shares, default=0.0)
+def _notes(timed: Timed | None) -> tuple[str, ...]:
+    """What a reader must know of how the result was judged."""
+    if timed is None:
+        return ()
+    share = timed.checked.own_kernel_share
+    own = (f"{words.percent(share)} of the GPU's time was spent in kernels of the candidate's own",) if share else ()
+    return timed.checked.notes + own
 
 
 def _error(error: OutputError) -> ErrorRow:
@@ -309,8 +320,8 @@ def _error(error: OutputError) -> ErrorRow:
         allowed_norm=words.error(error.allowed_norm),
         worst=words.error(error.worst),
         allowed_worst=words.error(error.allowed_worst),
-        share=min(1.0, _share(error)),
-        share_text=words.percent(_share(error)),
+        share=min(1.0, error.share),
+        share_text=words.percent(error.share),
     )
 
 

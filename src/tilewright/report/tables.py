@@ -69,8 +69,15 @@ def _error(drawn: Table, timed: Timed) -> None:
 def _fused_lines(brief: Brief, end: Ending) -> str:
     parts = fused(brief, end.recipe)
     left = sum(len(m.unmatched) for m in brief.matched[:1])
-    lines = [f"{p.id}: {p.title} ({len(p.nodes)} nodes; {words.settings(point)})" for p, point in parts]
-    return "\n".join((["fused"] if lines else []) + lines + ([f"left to torch: {left} nodes"] if left else []))
+    lines = [
+        f"{p.id}: {p.title} ({len(p.nodes)} {'node' if len(p.nodes) == 1 else 'nodes'}; {words.settings(point)})"
+        for p, point in parts
+    ]
+    return "\n".join(
+        (["fused"] if lines else [])
+        + lines
+        + ([f"left to torch: {left} {'node' if left == 1 else 'nodes'}"] if left else [])
+    )
 
 
 def bench_table(tasks: Sequence[Task]) -> Table:

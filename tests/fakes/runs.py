@@ -32,9 +32,9 @@ def node(name: str, op: str, *reads: str, origin: str = "") -> Node:
 
 GRAPH = Graph(
     nodes=(
-        node("x", "input"), node("weight", "state"), node("mm", "call", origin="call_0"), node("scaled", "mul", "mm", "x"),
-        node("shifted", "add", "scaled", "weight"), node("gate", "sigmoid", "shifted"), node("y", "mul", "shifted", "gate"),
-        node("sorted", "call", origin="call_1"),
+        node("x", "input"), node("weight", "state"), node("mm", "call", origin="call_0"),
+        node("scaled", "mul", "mm", "x"), node("shifted", "add", "scaled", "weight"), node("gate", "sigmoid", "shifted"),
+        node("y", "mul", "shifted", "gate"), node("sorted", "call", origin="call_1"),
     ),
     outputs=("sorted",),
     calls=(
@@ -83,7 +83,12 @@ def timed(ratio: float = 1.3, spread: float = 0.01, **changes: object) -> Timed:
     ours, eager = 200e3, 200e3 * ratio
     whole = Timed(
         checked=Checked(built=built, errors=errors),
-        times_ns=(("ours", near(ours)), ("eager", near(eager)), ("compile", near(ours * 1.1)), ("eager_again", near(eager))),
+        times_ns=(
+            ("ours", near(ours)),
+            ("eager", near(eager)),
+            ("compile", near(ours * 1.1)),
+            ("eager_again", near(eager)),
+        ),
         ratios=(("eager", near(ratio, spread)), ("compile", near(1.1)), ("aa", near(1.0, 0.004))),
         samples=(
             Samples(name="ours", bursts_ns=tuple((ours * (1 + 0.01 * (i % 5 - 2)),) for i in range(60))),
@@ -100,7 +105,9 @@ def events(*pairs: tuple[Move, Outcome]) -> tuple[Event, ...]:
     return tuple(Event(seq=i, move=move, outcome=outcome, wall_s=1.5) for i, (move, outcome) in enumerate(pairs))
 
 
-REFUSAL = Failure(stage="check", reason="wrong_values", summary="output 0 is off by 3.0", excerpt="Traceback\n  <boom>\n")
+REFUSAL = Failure(
+    stage="check", reason="wrong_values", summary="output 0 is off by 3.0", excerpt="Traceback\n  <boom>\n"
+)
 TUNE = Tune(recipe=RECIPE, pattern="fused_0", points=FUSED.space.points)
 TUNED = Tuned(
     points=(

@@ -1,0 +1,94 @@
+"""How a run ended: improved only beyond noise and when judged, failed only when nothing could be judged."""
+
+from __future__ import annotations
+
+import pytest
+
+from fakes.runs import FUSED, IMPROVED, NOTHING, RECIPE, REFUSAL, REFUSED, SLOWER, TUNE, TUNED, brief, events, timed
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.move import Event, Stop, Try
+from tilewright.facts.outcome import PointTime, Tuned
+from tilewright.report.ending import ending, floor_share, fused
+
+GIVEN = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: ..."),))
+
+
+@pytest.mark.parametrize(
+    ("run", "status", "reason"),
+    [
+        (IMPROVED, "improved", "faster"),
+        (SLOWER, "no_improvement", "not_faster"),
+        (NOTHING, "no_improvement", "nothing_found"),
+        (REFUSED, "failed", "wrong_values"),
+        (IMPROVED[:-1], "failed", "unfinished"),
+        ((), "failed", "unfinished"),
+    ],
+)
+def test_status_and_reason(run: tuple[Event, ...], status: str, reason: str) -> None:
+    end = ending(brief(), run)
+    assert (end.status, end.verdict.reason) == (status, reason)
+    assert end.verdict.accepted == (status == "improved")
+    assert end.verdict.summary and "\n" not in end.verdict.summary
+
+
+def test_a_ratio_whose_interval_reaches_one_is_no_improvement() -> None:
+    for ratio, spread, status in (
+        (1.05, 0.06, "no_improvement"),
+        (1.05, 0.04, "improved"),
+        (0.9, 0.01, "no_improvement"),
+    ):
+        run = events((Try(what=GIVEN, why=""), timed(ratio, spread)), (Stop(best=GIVEN, why=""), None))
+        end = ending(brief(), run)
+        assert end.status == status
+        assert end.verdict.accepted, "the judge took it, faster or not"
+        assert end.timed is not None and end.recipe == ()
+
+
+def test_the_result_is_the_last_judgement_of_what_stop_names() -> None:
+    run = events(
+        (Try(what=RECIPE, why=""), timed(9.0)),
+        (Try(what=RECIPE, why="again"), timed(1.2)),
+        (Try(what=(), why=""), timed(1.0)),
+        (Stop(best=RECIPE, why=""), None),
+    )
+    end = ending(brief(), run)
+    assert end.timed == timed(1.2) == end.seen
+    assert ending(brief(), SLOWER).timed is None
+    assert ending(brief(), SLOWER).seen == timed(1.005), "the baselines are told even when nothing was kept"
+
+
+def test_a_refused_candidate_is_the_verdict_with_its_excerpt() -> None:
+    verdict = ending(brief(), REFUSED).verdict
+    assert (verdict.stage, verdict.summary, verdict.excerpt) == ("check", REFUSAL.summary, REFUSAL.excerpt)
+
+
+def test_a_failure_beside_an_accepted_candidate_is_not_the_runs() -> None:
+    run = events(
+        (Try(what=RECIPE, why=""), REFUSAL), (Try(what=(), why=""), timed(1.0)), (Stop(best=None, why="slower"), None)
+    )
+    assert ending(brief(), run).status == "no_improvement"
+
+
+def test_points_that_all_fail_are_a_failure_and_points_that_run_are_not() -> None:
+    dead = Tuned(points=tuple(PointTime(point=p, time_ns=None, failure="no g++") for p in FUSED.space.points))
+    failed = ending(brief(), events((TUNE, dead), (Stop(best=None, why="nothing ran"), None)))
+    assert (failed.status, failed.verdict.reason, failed.verdict.excerpt) == ("failed", "no_point_ran", "no g++")
+    ran = ending(brief(), events((TUNE, TUNED), (Stop(best=None, why="all slower"), None)))
+    assert ran.status == "no_improvement"
+
+
+def test_a_best_that_was_never_judged_is_not_believed() -> None:
+    end = ending(brief(), events((Stop(best=RECIPE, why="trust me"), None)))
+    assert end.status == "no_improvement" and end.timed is None and end.recipe == ()
+
+
+def test_the_fused_patterns_with_their_points() -> None:
+    assert [(p.id, point) for p, point in fused(brief(), RECIPE)] == [("fused_0", (("threads", 256),))]
+    twice = brief(matched=(*brief().matched, brief().matched[0]))
+    assert len(fused(twice, RECIPE)) == 1, "a pattern that stands in two cases is told once"
+
+
+def test_floor_share() -> None:
+    assert floor_share(timed()) == pytest.approx(150 / 200)
+    assert floor_share(timed(times_ns=())) is None
+    assert floor_share(None) is None

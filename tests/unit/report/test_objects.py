@@ -1,0 +1,106 @@
+"""The JSON objects: every field that the command line promises, and means that count what failed as 1.0."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes.runs import IMPROVED, NOTHING, REFUSED, SLOWER, brief, timed
+from tilewright.facts.move import Event
+from tilewright.report import bench_summary, summary
+from tilewright.report.objects import ratio_of
+
+
+def task(run: tuple[Event, ...], name: str = "p") -> dict[str, Any]:
+    whole: dict[str, Any] = json.loads(json.dumps(summary(brief(name), run, candidate_dir="out/candidate")))
+    return whole
+
+
+def measured(eager: float, compiled: float | None = None, **more: Any) -> dict[str, Any]:
+    def near(mid: float) -> dict[str, float]:
+        return {"low": mid * 0.99, "mid": mid, "high": mid * 1.01}
+
+    ratio = {"eager": near(eager), "compile": near(compiled) if compiled else None}
+    return {"status": "improved" if eager > 1.01 else "no_improvement", "ratio": ratio, "floor_share": 0.5} | more
+
+
+def test_every_promised_field_of_an_improved_run() -> None:
+    found = task(IMPROVED)
+    assert (found["run"], found["problem"], found["target"], found["status"]) == ("r42", "p", "cuda", "improved")
+    assert found["verdict"]["accepted"] is True
+    assert found["error"] == {
+        "norm": 3e-7, "worst": pytest.approx(9e-7), "allowed_norm": 4e-7, "allowed_worst": 2e-6,
+        "case": 0, "family": "wide exponents", "output": 0,
+    }  # fmt: skip
+    assert found["times_ns"]["ours"] == {"low": 198e3, "mid": 200e3, "high": 202e3}
+    assert found["times_ns"]["eager"]["mid"] == 260e3 and found["times_ns"]["compile"]["mid"] == pytest.approx(220e3)
+    assert found["ratio"]["eager"]["low"] == pytest.approx(1.287)
+    assert (found["floor_ns"], found["floor_share"]) == (150e3, 0.75)
+    (pattern,) = found["patterns"]
+    assert pattern == {
+        "id": "fused_0", "title": "scale -> shift -> silu", "kind": "pointwise", "point": {"threads": 256},
+        "nodes": ["scaled", "shifted", "gate", "y"],
+    }  # fmt: skip
+    assert found["candidate"] == "out/candidate"
+    assert found["fallbacks"] == [{"case": 1, "reason": "data-dependent shape"}]
+    assert found["unmatched"] == [{"case": 0, "nodes": ["aten.sort.default: no skeleton"]}]
+    assert found["machine"]["device"] == "NVIDIA H200" and found["seconds"] == 6.0
+
+
+def test_a_run_that_keeps_the_module_tells_the_baselines_and_nothing_of_ours() -> None:
+    found = task(SLOWER)
+    assert found["status"] == "no_improvement"
+    assert found["times_ns"]["ours"] is None and found["times_ns"]["eager"]["mid"] == pytest.approx(201e3)
+    assert found["ratio"] == {"eager": None, "compile": None}
+    assert (found["error"], found["floor_share"], found["patterns"]) == (None, None, [])
+
+
+def test_a_run_with_nothing_to_tell_still_has_every_field() -> None:
+    assert task(NOTHING).keys() == task(REFUSED).keys() == task(IMPROVED).keys()
+    assert task(REFUSED)["verdict"]["stage"] == "check" and "boom" in task(REFUSED)["verdict"]["excerpt"]
+    assert json.loads(json.dumps(summary(brief(), NOTHING, candidate_dir="")))["candidate"] is None
+
+
+def test_the_candidates_own_count_of_fallbacks_is_told() -> None:
+    counted = replace(timed(), checked=replace(timed().checked, fallbacks=(("other shapes", 3),)))
+    run = (*IMPROVED[:1], replace(IMPROVED[1], outcome=counted), *IMPROVED[2:])
+    assert {"reason": "other shapes", "calls": 3} in task(run)["fallbacks"]
+
+
+def test_bench_means_count_failures_and_unchanged_as_one() -> None:
+    hung = {
+        "problem": "h",
+        "status": "failed",
+        "verdict": {"reason": "hung", "summary": "s"},
+        "ratio": {},
+        "times_ns": {},
+    }
+    total = bench_summary([measured(4.0, 2.0), measured(1.0, 2.0), task(NOTHING), task(REFUSED, "bad"), hung])
+    assert (total["tasks"], total["passed"], total["unchanged"], total["failed"]) == (5, 2, 1, 2)
+    assert total["geomean_eager"] == pytest.approx(4.0 ** (1 / 5))
+    assert total["geomean_best"] == pytest.approx(2.0 ** (1 / 5)), "of the second the better is eager: 1.0"
+    assert total["median_eager"] == 1.0 and total["share_won"] == pytest.approx(1 / 5)
+    assert total["geomean_floor_share"] == pytest.approx(0.5)
+    assert [(f["problem"], f["reason"]) for f in total["failures"]] == [("bad", "wrong_values"), ("h", "hung")]  # type: ignore[attr-defined]
+
+
+def test_a_failed_task_counts_as_one_whatever_it_claims() -> None:
+    assert ratio_of(measured(7.0, status="failed"), "eager") == 1.0
+    assert bench_summary([measured(7.0, status="failed")])["geomean_eager"] == 1.0
+
+
+def test_an_empty_bench_has_no_means() -> None:
+    assert bench_summary([])["geomean_eager"] is None and bench_summary([])["tasks"] == 0
+
+
+@given(st.lists(st.tuples(st.floats(0.05, 50), st.floats(0.05, 50)), min_size=1, max_size=12))
+def test_the_better_baseline_is_never_easier_than_eager(ratios: list[tuple[float, float]]) -> None:
+    total = bench_summary([measured(e, c) for e, c in ratios])
+    assert total["geomean_best"] <= total["geomean_eager"] + 1e-9  # type: ignore[operator]
+    assert total["geomean_eager"] == pytest.approx(math.prod(e for e, _ in ratios) ** (1 / len(ratios)))

@@ -1,0 +1,60 @@
+"""The terminal's tables: what a reader looks for stands there, and text from outside is no markup."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from fakes.runs import IMPROVED, NOTHING, REFUSED, SLOWER, brief
+from tilewright.report import bench_table, summary, table
+
+
+def shown(what: RenderableType) -> str:
+    console = Console(width=160, color_system=None)
+    with console.capture() as captured:
+        console.print(what)
+    return captured.get()
+
+
+def row(text: str, label: str) -> list[str]:
+    return next(line for line in text.splitlines() if line.strip().startswith(label)).split()
+
+
+def test_an_improved_run() -> None:
+    text = shown(table(brief(), IMPROVED))
+    assert "gated_shift on NVIDIA H200: improved" in text
+    assert "1.30x as fast as eager [1.29, 1.31]" in text
+    assert row(text, "eager")[1:3] == ["260", "µs"] and "[1.29, 1.31]" in text
+    assert row(text, "ours")[1:3] == ["200", "µs"]
+    assert " ".join(row(text, "floor of this machine")).endswith("150 µs at 75% of the floor's speed")
+    norm = " ".join(row(text, "error against float64, norm"))
+    assert norm.endswith("3.0e-07 allowed 4.0e-07 75% of what is allowed")
+    assert "fused_0: scale -> shift -> silu (4 nodes; threads=256)" in text
+    assert "left to torch: 1 node" in text
+
+
+def test_runs_without_a_result() -> None:
+    slower = shown(table(brief(), SLOWER))
+    assert "no improvement" in slower and "201 µs" in slower and " ours " not in slower.replace("ours is", "")
+    assert "output 0 is off by 3.0" in shown(table(brief(), REFUSED))
+    assert "no pattern matched" in shown(table(brief(), NOTHING))
+
+
+def test_markup_in_names_is_text() -> None:
+    assert "[red]x[/] on NVIDIA" in shown(table(brief("[red]x[/]"), IMPROVED))
+    task: dict[str, Any] = dict(summary(brief("[bold]y"), REFUSED, candidate_dir=""))
+    task["verdict"] = {"reason": "[/]", "summary": "[link=x]"}
+    assert "[bold]y" in shown(bench_table([task])) and "[link=x]" in shown(bench_table([task]))
+
+
+def test_a_bench() -> None:
+    hung = {"problem": "h", "status": "failed", "verdict": {"reason": "hung", "summary": "no result"}, "ratio": {}}
+    runs = {"good": IMPROVED, "slow": SLOWER, "bad": REFUSED}
+    text = shown(bench_table([summary(brief(n), run, candidate_dir="c") for n, run in runs.items()] + [hung]))
+    assert row(text, "good")[-6:] == ["1.30x", "1.29", "–", "1.31", "1.10x", "75%"]
+    assert row(text, "slow")[-2:] == ["1.00x", "1.00x"] and "not faster" in text
+    assert row(text, "geometric mean")[2:] == ["1.07x", "1.02x", "75%"]
+    assert "1 of 4 accepted by the judge, 1 kept as they are, 2 failed" in text
+    assert "failed: h: hung: no result" in text
+    assert "0 of 0" in shown(bench_table([]))
