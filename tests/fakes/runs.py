@@ -33,8 +33,9 @@ def node(name: str, op: str, *reads: str, origin: str = "") -> Node:
 GRAPH = Graph(
     nodes=(
         node("x", "input"), node("weight", "state"), node("mm", "call", origin="call_0"),
-        node("scaled", "mul", "mm", "x"), node("shifted", "add", "scaled", "weight"), node("gate", "sigmoid", "shifted"),
-        node("y", "mul", "shifted", "gate"), node("sorted", "call", origin="call_1"),
+        node("scaled", "mul", "mm", "x"), node("shifted", "add", "scaled", "weight"),
+        node("gate", "sigmoid", "shifted"), node("y", "mul", "shifted", "gate"),
+        node("sorted", "call", origin="call_1"),
     ),
     outputs=("sorted",),
     calls=(

@@ -118,10 +118,12 @@ def report(
 @app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what was found on this machine, what was measured, and what to do about each lack."""
+    from ..edges.gpu.machine import machines
     from ..edges.toolchain import findings
     from .deliver import doctor_json, doctor_table
 
-    found = findings(config.cache_dir())
+    cache = config.cache_dir()
+    found = findings(cache, measured=machines(cache_dir=cache))
     if as_json:
         _print_json(doctor_json(found))
     else:

@@ -54,6 +54,10 @@ def test_the_cpu_ceiling_is_the_best_stream_and_refused_dtypes_are_left_out(
     assert found.matmul_flops_per_s == (("f32", 2e11), ("f64", 1e11))
 
 
+def test_a_machine_for_each_target_that_is_here(tmp_path: Path, children: list[tuple[str, ...]]) -> None:
+    assert machines.machines(cache_dir=tmp_path) == (machines.machine("cpu", cache_dir=tmp_path),)
+
+
 def test_fresh_measures_anew(tmp_path: Path, children: list[tuple[str, ...]]) -> None:
     machines.machine("cpu", cache_dir=tmp_path)
     machines.machine("cpu", cache_dir=tmp_path, fresh=True)

@@ -92,6 +92,12 @@ def machine(target: Target, *, cache_dir: Path, fresh: bool = False) -> Machine:
     return measured
 
 
+def machines(*, cache_dir: Path, fresh: bool = False) -> tuple[Machine, ...]:
+    """One Machine for each target that this computer has, as `machine` gives it."""
+    targets: tuple[Target, ...] = ("cpu",) if default_target() == "cpu" else ("cuda", "cpu")
+    return tuple(machine(target, cache_dir=cache_dir, fresh=fresh) for target in targets)
+
+
 def measure(target: Target) -> Machine:
     """Measure this machine now, in a child process: seconds. Errors as for `machine`."""
     return _measure(_identity(target))
