@@ -140,7 +140,7 @@ class GraphRun:
             for part in node.path.split("."):
                 value = getattr(value, part)
         elif node.op == "constant":
-            value = torch.tensor(json.loads(node.path), dtype=dtype).reshape(node.shape)
+            value = torch.tensor(json.loads(node.path)[1], dtype=dtype).reshape(node.shape)
         elif node.op == "index":
             value = torch.arange(node.shape[0])
         else:

@@ -192,7 +192,7 @@ class _Walk:
             return self._add(name, "state", tensor, path=path)
         if tensor.numel() > _LARGEST_CONSTANT:
             raise ValueError(f"a constant of {tensor.numel()} elements is made at construction and is no attribute")
-        result = self._add(name, "constant", tensor, path=json.dumps(tensor.flatten().tolist()))
+        result = self._add(name, "constant", tensor, path=json.dumps([str(tensor.device), tensor.flatten().tolist()]))
         if tensor.numel() == 1 and not tensor.is_complex():
             self.builder.uniform[name] = tensor.item()
         return result

@@ -64,7 +64,7 @@ class Node:
     args: tuple[str | Literal, ...] = ()  # names of nodes, or literals
     dims: tuple[int, ...] = ()
     item: int = 0
-    path: str = ""  # of a state: attribute path; of an input: its name; of a constant: JSON of its flat values
+    path: str = ""  # of a state: attribute path; of an input: its name; of a constant: JSON of device and flat values
     origin: str = ""  # name of the Call that this node is part of
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilewright.facts.graph import Call, Graph, Node
+from tilewright.facts.graph import VIEWS, Call, Graph, Node
 from tilewright.facts.pattern import Pattern, Site
 from tilewright.facts.program import Program
 from tilewright.facts.run import Matched
@@ -17,7 +17,7 @@ from .region import Flow
 __all__ = ["match", "match_all"]
 
 # Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
-_TINY_BYTES = 4096
+TINY_BYTES = 4096
 _TITLE_STEPS = 8
 
 
@@ -28,9 +28,12 @@ def match(
     space: Callable[[Program], Space],
     first_id: int = 0,
     case: int = 0,
+    tiny_bytes: int = TINY_BYTES,
 ) -> Matched:
-    """The patterns of one graph, numbered from `first_id`, and one line for every operator that is left to torch."""
-    return _numbered(case, _found(graph, unsupported), space, {}, first_id)
+    """The patterns of one graph, numbered from `first_id`, and one line for every operator that is left to torch.
+
+    A single operator that moves fewer than `tiny_bytes` is left alone."""
+    return _numbered(case, _found(graph, unsupported, tiny_bytes), space, {}, first_id)
 
 
 def match_all(
@@ -38,12 +41,13 @@ def match_all(
     *,
     unsupported: Callable[[Program], str | None],
     space: Callable[[Program], Space],
+    tiny_bytes: int = TINY_BYTES,
 ) -> tuple[Matched, ...]:
     """One Matched for each case, None giving an empty one. Equal programs have one id, in whichever cases they stand."""
     known: dict[Program, Pattern] = {}
     matched = []
     for case, graph in enumerate(graphs):
-        found = _Found((), ()) if graph is None else _found(graph, unsupported)
+        found = _Found((), ()) if graph is None else _found(graph, unsupported, tiny_bytes)
         matched.append(_numbered(case, found, space, known, 0))
     return tuple(matched)
 
@@ -79,13 +83,13 @@ def _numbered(
     return Matched(case=case, patterns=tuple(patterns), unmatched=found.unmatched)
 
 
-def _found(graph: Graph, unsupported: Callable[[Program], str | None]) -> _Found:
+def _found(graph: Graph, unsupported: Callable[[Program], str | None], tiny_bytes: int) -> _Found:
     flow = Flow(graph)
     growth = Growth(flow, unsupported)
     sites, left = [], dict(growth.refused)
     for region in growth.run():
         program, site = write(flow, region)
-        why = _loses(flow, program, site)
+        why = _loses(flow, program, site, tiny_bytes)
         if why is None:
             sites.append((program, site, title(flow, site)))
         else:
@@ -95,15 +99,23 @@ def _found(graph: Graph, unsupported: Callable[[Program], str | None]) -> _Found
     return _Found(sites, _unmatched(graph, covered, left))
 
 
-def _loses(flow: Flow, program: Program, site: Site) -> str | None:
+def _loses(flow: Flow, program: Program, site: Site, tiny_bytes: int) -> str | None:
     """Why a kernel for this would gain nothing over torch's own, or None."""
     nodes = [flow.nodes[name] for name in site.nodes]
     if all(n.op in ("to", "index") for n in nodes):
         return "a copy or cast alone: torch's own kernel is as good"
-    calls = {n.origin for n in nodes}
-    if len(calls) == 1 and program.traffic_bytes < _TINY_BYTES:
+    if program.traffic_bytes < tiny_bytes and _launches(flow, nodes) == 1:
         return f"alone, on {program.traffic_bytes} bytes: one launch for another"
     return None
+
+
+def _launches(flow: Flow, nodes: Sequence[Node]) -> int:
+    """How many operators torch would run for these: a call once if they are all of it, else each of its parts."""
+    by_call: dict[str, int] = {}
+    for node in nodes:
+        by_call[node.origin] = by_call.get(node.origin, 0) + 1
+    whole = {call: sum(1 for n in flow.graph.nodes if n.origin == call and n.op not in VIEWS) for call in by_call}
+    return sum(1 if whole[call] == count else count for call, count in by_call.items())
 
 
 def _unmatched(graph: Graph, covered: set[str], why: dict[str, str]) -> tuple[str, ...]:

@@ -43,15 +43,23 @@ class Growth:
             if not self._merge_all(self._edges(same_call=False)) | self._merge_all(self._siblings()):
                 break
         self._repeat_cheap()
+        self._refuse()
         return sorted(self.regions.values(), key=lambda r: self.flow.position[r.names[0]])
 
     def _seed(self, number: int, name: str) -> None:
         region = lay_out(self.flow, (name,))
-        why = "no common index space" if region is None else self.unsupported(write(self.flow, region)[0])
-        if region is None or why is not None:
-            self.refused[name] = why or ""
+        if region is None:
+            self.refused[name] = "no common index space"
             return
         self.regions[number], self.home[name] = region, number
+
+    def _refuse(self) -> None:
+        """Let go of what no skeleton takes; single nodes were not asked about while they could still join others."""
+        for number, region in list(self.regions.items()):
+            why = self.unsupported(write(self.flow, region)[0])
+            if why is not None:
+                self.refused.update(dict.fromkeys(region.names, why))
+                del self.regions[number]
 
     # --- merging -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,246 @@
+"""One case of a module as straight-line Python: fused kernels where the recipe has them, torch's operators elsewhere."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import keyword
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from tilewright.facts.graph import SOURCES, VIEWS, Call, Graph, Node, Ref, Struct, Template
+from tilewright.facts.pattern import Bind, Pattern, Site
+
+
+from .torch_code import TORCH_DTYPES, expression, literal, template
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseCode:
+    """`parameters` and `body` make the method; `conditions` say, over its arguments, when it applies."""
+
+    parameters: tuple[str, ...]
+    keywords: tuple[str, ...]
+    conditions: tuple[str, ...]
+    body: tuple[str, ...]
+    used: tuple[str, ...]  # ids of the patterns that it calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """One line to be: it gives some values and needs others."""
+
+    what: Node | Call | tuple[Pattern, Site]
+    gives: tuple[str, ...]
+    needs: tuple[str, ...]
+
+
+def case_code(graph: Graph, patterns: Sequence[Pattern], *, target: str) -> CaseCode:
+    """The code of one case in which these patterns are fused and nothing else is."""
+    return _Writer(graph, patterns, target).finish()
+
+
+class _Writer:
+    def __init__(self, graph: Graph, patterns: Sequence[Pattern], target: str) -> None:
+        self.graph, self.target = graph, target
+        self.nodes = {n.name: n for n in graph.nodes}
+        self.calls = {c.name: c for c in graph.calls}
+        self.position = {n.name: i for i, n in enumerate(graph.nodes)}
+        self.sites = {b.node: (p, s) for p in patterns for s in p.sites for b in s.outputs}
+        # Calls of which some part, but not the result, comes out of a kernel: what is left is run part by part.
+        self.opened = {self.nodes[name].origin for name in self.sites}
+        self.parameters = tuple(_parameter(a, self.nodes, f"argument{i}") for i, a in enumerate(graph.arguments))
+        self.names: dict[str, str] = {}  # expressions of the values at hand
+        self.used: dict[str, None] = {}
+        self.body: list[str] = []
+
+    def finish(self) -> CaseCode:
+        given = [*zip(self.parameters, self.graph.arguments, strict=True), *self.graph.keywords]
+        conditions = [c for name, value in given for c in self._accept(name, value)]
+        kept = {*self.graph.outputs, *(u.value for u in self.graph.updates)}
+        order = self._ordered(self._units(kept))
+        last = {name: i for i, unit in enumerate(order) for name in (*unit.gives, *unit.needs)}
+        for i, unit in enumerate(order):
+            self._emit(unit)
+            gone = sorted({n for n in (*unit.gives, *unit.needs) if last[n] == i and n not in kept and self._local(n)})
+            if gone and i + 1 < len(order):
+                self.body.append("del " + ", ".join(self.names[n] for n in gone))
+        self.body += [f"{self.names[u.target]}.copy_({self.names[u.value]})" for u in self.graph.updates]
+        self.body.append(f"return {template(self.graph.result, self.names)}")
+        return CaseCode(parameters=self.parameters, keywords=tuple(k for k, _ in self.graph.keywords),
+                        conditions=tuple(conditions), body=tuple(self.body), used=tuple(self.used))  # fmt: skip
+
+    def _local(self, name: str) -> bool:
+        return self.nodes[name].op not in SOURCES and self.names[name].isidentifier()
+
+    # --- arguments -----------------------------------------------------------------------------------------------
+
+    def _accept(self, place: str, value: Template) -> list[str]:
+        """Conditions under which the argument at `place` is as it was traced; binds the tensors in it."""
+        if isinstance(value, Ref):
+            node = self.nodes[value.name]
+            self.names[value.name] = place
+            device = f"{place}.is_cuda" if self.target == "cuda" else f"{place}.is_cpu"
+            dtype = TORCH_DTYPES.get(node.dtype, f"torch.{node.dtype}")
+            return [f"isinstance({place}, torch.Tensor)", f"{place}.shape == {literal(node.shape)}",
+                    f"{place}.dtype == {dtype}", device]  # fmt: skip
+        if isinstance(value, Struct):
+            keys: Sequence[str | int] = value.keys or range(len(value.items))
+            inner = [c for key, item in zip(keys, value.items, strict=True) for c in self._accept(f"{place}[{key!r}]", item)]
+            return [f"isinstance({place}, {value.kind})", f"len({place}) == {len(value.items)}", *inner]
+        return [f"{place} is None" if value is None else f"{place} == {literal(value)}"]
+
+    # --- what to run ---------------------------------------------------------------------------------------------
+
+    def _units(self, wanted: Iterable[str]) -> list[_Unit]:
+        """Everything that must run to have the wanted values."""
+        todo = list(wanted)
+        found: dict[str, _Unit] = {}
+        units: list[_Unit] = [self._of_call(c) for c in self.graph.calls if c.ordered]
+        for unit in units:
+            found.update(dict.fromkeys(unit.gives, unit))
+            todo += unit.needs
+        while todo:
+            name = todo.pop()
+            if name in found or self.nodes[name].op == "input":
+                continue
+            unit = self._provider(name)
+            found.update(dict.fromkeys(unit.gives, unit))
+            units.append(unit)
+            todo += unit.needs
+        return units
+
+    def _provider(self, name: str) -> _Unit:
+        if name in self.sites:
+            pattern, site = self.sites[name]
+            return _Unit(what=(pattern, site), gives=tuple(b.node for b in site.outputs),
+                         needs=tuple(b.node for b in site.operands))  # fmt: skip
+        node = self.nodes[name]
+        call = self.calls.get(node.origin)
+        whole = call is not None and name in call.results and node.op not in VIEWS | {"slice"}
+        if call is not None and (node.op == "call" or (whole and call.name not in self.opened)):
+            return self._of_call(call)
+        return _Unit(what=node, gives=(name,), needs=tuple(dict.fromkeys(node.sources)))
+
+    def _of_call(self, call: Call) -> _Unit:
+        gives = tuple(dict.fromkeys(r for r in call.results if r and r not in self.sites))
+        return _Unit(what=call, gives=gives, needs=tuple(dict.fromkeys(call.sources)))
+
+    def _ordered(self, units: Sequence[_Unit]) -> list[_Unit]:
+        """In an order in which they can run, near that of the graph; calls with effects keep theirs."""
+        maker = {name: i for i, unit in enumerate(units) for name in unit.gives}
+        waits = [{maker[n] for n in unit.needs if n in maker} - {i} for i, unit in enumerate(units)]
+        effects = [i for i, unit in enumerate(units) if isinstance(unit.what, Call) and unit.what.ordered]
+        for before, after in zip(effects, effects[1:], strict=False):
+            waits[after].add(before)
+        readers: dict[int, list[int]] = {}
+        for i, needed in enumerate(waits):
+            for j in needed:
+                readers.setdefault(j, []).append(i)
+        ready = [(self._place(units[i]), i) for i, needed in enumerate(waits) if not needed]
+        heapq.heapify(ready)
+        order = []
+        while ready:
+            _, i = heapq.heappop(ready)
+            order.append(units[i])
+            for j in readers.get(i, ()):
+                waits[j].discard(i)
+                if not waits[j]:
+                    heapq.heappush(ready, (self._place(units[j]), j))
+        if len(order) != len(units):
+            raise ValueError("the recipe's patterns wait for one another")
+        return order
+
+    def _place(self, unit: _Unit) -> int:
+        return max((self.position[name] for name in unit.gives), default=0)
+
+    # --- lines ---------------------------------------------------------------------------------------------------
+
+    def _emit(self, unit: _Unit) -> None:
+        if isinstance(unit.what, Call):
+            self._emit_call(unit.what, unit.gives)
+        elif isinstance(unit.what, Node):
+            self._emit_node(unit.what)
+        else:
+            self._emit_site(*unit.what)
+
+    def _emit_call(self, call: Call, gives: Collection[str]) -> None:
+        args = [template(a, self.names) for a in call.args]
+        args += [f"{key}={template(value, self.names)}" for key, value in call.kwargs]
+        results = [self._name(r) if r in gives else "_" for r in call.results]
+        left = results[0] if call.single else ", ".join(results) + ("," if len(results) == 1 else "")
+        self.body.append(f"{left} = torch.ops.{call.target}({', '.join(args)})")
+
+    def _emit_node(self, node: Node) -> None:
+        if node.op == "state":
+            self.names[node.name] = _attribute(node.path)
+        elif node.op == "constant":
+            device, values = json.loads(node.path)
+            dtype = TORCH_DTYPES.get(node.dtype, f"torch.{node.dtype}")
+            made = f"torch.tensor({literal(values)}, dtype={dtype}, device={device!r})"
+            self.body.append(f"{self._name(node.name)} = {made}.reshape({literal(node.shape)})")
+        else:
+            args = [self.names[a] if isinstance(a, str) else literal(a) for a in node.args]
+            sources = [self.nodes[s] for s in node.sources]
+            self.body.append(f"{self._name(node.name)} = {expression(node, sources, args, self._device())}")
+
+    def _emit_site(self, pattern: Pattern, site: Site) -> None:
+        self.used[pattern.id] = None
+        operands = [self._operand(bind, spec.shape)
+                    for bind, spec in zip(site.operands, pattern.program.operands, strict=True)]  # fmt: skip
+        names = [self._name(b.node) for b in site.outputs]
+        left = ", ".join(names) + ("," if len(names) == 1 else "")
+        self.body.append(f"# {pattern.title}")
+        self.body.append(f"{left} = {pattern.id}.run({', '.join(operands)})")
+        for bind, spec, name in zip(site.outputs, pattern.program.outputs, names, strict=True):
+            view = _viewed(name, spec.shape, bind, self.nodes[bind.node].shape)
+            if view != name:
+                self.body.append(f"{name} = {view}")
+
+    def _operand(self, bind: Bind, shape: tuple[int, ...]) -> str:
+        return _viewed(self.names[bind.node], self.nodes[bind.node].shape, bind, shape)
+
+    def _name(self, node: str) -> str:
+        """The variable of a value: its operator's name in the graph where it is the one result."""
+        call = self.calls.get(self.nodes[node].origin)
+        name = call.name if call is not None and call.single and call.results == (node,) else node
+        if keyword.iskeyword(name) or name in _TAKEN or name in self.parameters:
+            name += "_"
+        self.names[node] = name
+        return name
+
+    def _device(self) -> str:
+        first = next((n for n in self.graph.nodes if n.op == "input"), None)
+        return f"{self.names[first.name]}.device" if first is not None else repr(self.target)
+
+
+_TAKEN = frozenset({"self", "torch"})
+
+
+def _viewed(value: str, shape: tuple[int, ...], bind: Bind, into: tuple[int, ...]) -> str:
+    """`value.reshape(split).permute(order).reshape(into)` without the steps that change nothing."""
+    if bind.order == tuple(sorted(bind.order)):
+        return value if shape == into else f"{value}.reshape({literal(into)})"
+    split = value if shape == bind.split else f"{value}.reshape({literal(bind.split)})"
+    moved = tuple(bind.split[d] for d in bind.order)
+    turned = f"{split}.permute({literal(bind.order)})"
+    return turned if moved == into else f"{turned}.reshape({literal(into)})"
+
+
+def _attribute(path: str) -> str:
+    """The expression of a parameter or buffer; children that have numbers for names need getattr."""
+    value = "self"
+    for part in path.split("."):
+        plain = part.isidentifier() and not keyword.iskeyword(part)
+        value = f"{value}.{part}" if plain else f"getattr({value}, {part!r})"
+    return value
+
+
+def _parameter(argument: Template, nodes: dict[str, Node], default: str) -> str:
+    """The name of a positional parameter: the traced one's where it is a tensor."""
+    name = nodes[argument.name].path if isinstance(argument, Ref) else default
+    if not name.isidentifier() or keyword.iskeyword(name) or name in _TAKEN or name.startswith("fused_"):
+        return default
+    return name
+
+

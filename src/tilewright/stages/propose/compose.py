@@ -1,0 +1,97 @@
+"""A recipe becomes a candidate: model.py around the fused kernels, the user's file beside it, and what they import."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+import jinja2
+
+from ...facts.candidate import Candidate, SourceFile
+from ...facts.pattern import Pattern, Recipe
+from ...facts.problem import Target
+from ...facts.run import CaseFacts, Matched
+from .case_code import case_code
+from .targets import Renderer, renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    """What the template writes of one case; without a body it runs the original forward."""
+
+    index: int
+    parameters: tuple[str, ...]
+    keywords: tuple[str, ...]
+    conditions: tuple[str, ...]
+    body: tuple[str, ...]
+
+    @property
+    def given(self) -> str:
+        """That exactly these keyword arguments are there."""
+        return f"kwargs.keys() == {{{', '.join(map(repr, self.keywords))}}}" if self.keywords else "not kwargs"
+
+    @property
+    def signature(self) -> str:
+        return ", ".join(("self", *self.parameters, *(("*",) if self.keywords else ()), *self.keywords))
+
+
+def compose(
+    problem_source: str,
+    cases: Sequence[CaseFacts],
+    matched: Sequence[Matched],
+    recipe: Recipe,
+    *,
+    target: Target,
+    make: Renderer | None = None,
+) -> Candidate:
+    """The candidate in which the recipe's patterns are fused and everything else runs as torch does it.
+
+    `matched` holds the patterns of each case; a case that was not traced, or in which nothing is fused, runs the
+    original forward. `make` renders the kernels (None: the target's own renderer). Raises KeyError where the recipe names
+    a pattern that no case has."""
+    make = make or renderer(target)
+    known = {p.id: p for m in matched for p in m.patterns}
+    points = {choice.pattern: choice.point for choice in recipe}
+    chosen = [known[name] for name in points]
+    written, used = _cases(cases, matched, set(points), target)
+    chosen = [p for p in chosen if p.id in used]
+    model = SourceFile(path="model.py", text=_model(written, chosen))
+    fused = [file for p in chosen for file in make.render(p.program, p.id, points[p.id])]
+    shared = make.skeleton_files([p.program for p in chosen])
+    original = SourceFile(path="original.py", text=problem_source)
+    return Candidate(files=(model, original, *fused, *shared))
+
+
+def _cases(
+    cases: Sequence[CaseFacts], matched: Sequence[Matched], chosen: set[str], target: Target
+) -> tuple[list[_Case], set[str]]:
+    """The cases in order, equal ones once, and the ids of the patterns that they call."""
+    written: list[_Case] = []
+    used: set[str] = set()
+    for facts, found in zip(cases, matched, strict=True):
+        if facts.graph is None:
+            continue
+        code = case_code(facts.graph, [p for p in found.patterns if p.id in chosen], target=target)
+        if any(c.conditions == code.conditions for c in written):
+            continue
+        used.update(code.used)
+        body = code.body if code.used else ()
+        mode = "self.training" if facts.graph.training else "not self.training"
+        written.append(_Case(index=len(written), parameters=code.parameters, keywords=code.keywords,
+                             conditions=(mode, *code.conditions), body=body))  # fmt: skip
+    return written, used
+
+
+def _model(cases: Sequence[_Case], chosen: Sequence[Pattern]) -> str:
+    lines = [f"{p.id}: {p.title} ({p.kind} over {p.program.domain}, {len(p.sites)} place(s))" for p in chosen]
+    about = "The module with its fused kernels, made by Tilewright." if chosen else "The module as it was: nothing is fused."
+    return _template().render(about=about, patterns=lines, ids=[p.id for p in chosen], cases=cases)
+
+
+@cache
+def _template() -> jinja2.Template:
+    text = files(__package__).joinpath("model.py.jinja").read_text(encoding="utf-8")
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    return environment.from_string(text)

@@ -1,0 +1,90 @@
+"""Graph nodes as torch expressions: what model.py runs where an operator was taken apart but not all of it was fused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tilewright.facts.graph import Code, Node, Ref, Struct, Template
+from tilewright.facts.program import POINTWISE, REDUCTIONS
+
+TORCH_DTYPES = {"f64": "torch.float64", "f32": "torch.float32", "f16": "torch.float16", "bf16": "torch.bfloat16",
+                "i64": "torch.int64", "i32": "torch.int32", "i16": "torch.int16", "i8": "torch.int8",
+                "u8": "torch.uint8", "bool": "torch.bool"}  # fmt: skip
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
+          "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}  # fmt: skip
+
+
+def literal(value: object) -> str:
+    """A Python expression for a scalar, infinities and NaN included."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    return repr(value)
+
+
+def template(value: Template, names: dict[str, str]) -> str:
+    """A Python expression for a template; `names` has an expression for every node in it."""
+    if isinstance(value, Ref):
+        return names[value.name]
+    if isinstance(value, Code):
+        return value.text
+    if not isinstance(value, Struct):
+        return literal(value)
+    items = [template(item, names) for item in value.items]
+    if value.kind == "dict":
+        return "{" + ", ".join(f"{key!r}: {item}" for key, item in zip(value.keys, items, strict=True)) + "}"
+    if value.kind == "list":
+        return "[" + ", ".join(items) + "]"
+    return "(" + ", ".join(items) + ("," if len(items) == 1 else "") + ")"
+
+
+def expression(node: Node, sources: Sequence[Node], args: Sequence[str], device: str) -> str:
+    """What computes `node` with torch. `args` are expressions of its arguments, `sources` the nodes among them."""
+    if node.op in REDUCTIONS:
+        return _reduction(node, sources[0], args[0])
+    if node.op in POINTWISE:
+        return _pointwise(node, args, device)
+    if node.op in ("reshape", "expand"):
+        return f"{args[0]}.{node.op}({literal(node.shape)})"
+    if node.op == "permute":
+        return f"{args[0]}.permute({literal(node.dims)})"
+    if node.op == "slice":
+        return f"{args[0]}.narrow({', '.join(map(str, node.dims))})"
+    raise ValueError(f"{node.name}: no expression for {node.op!r}")
+
+
+def _pointwise(node: Node, args: Sequence[str], device: str) -> str:
+    dtype = TORCH_DTYPES[node.dtype]
+    numbers = [not isinstance(a, str) for a in node.args]
+    if node.op == "index":
+        return f"torch.arange({node.shape[0]}, device={device})"
+    if node.op == "to":
+        return f"{args[0]}.to({dtype}, copy=True)"
+    if node.op == "where":
+        return f"torch.where({', '.join(args)})" + (f".to({dtype})" if any(numbers) else "")
+    if node.op in _INFIX:
+        return f"{args[0]} {_INFIX[node.op]} {args[1]}"
+    if node.op in ("maximum", "minimum") and any(numbers):
+        tensor, number = (args[1], args[0]) if numbers[0] else (args[0], args[1])
+        return f"torch.clamp({tensor}, {'min' if node.op == 'maximum' else 'max'}={number})"
+    if len(args) == 2 and node.op not in ("pow", "fmod", "remainder", "floor_divide"):
+        args = [f"torch.tensor({a}, device={device})" if n else a for a, n in zip(args, numbers, strict=True)]
+    return f"torch.{node.op}({', '.join(args)})"
+
+
+def _reduction(node: Node, source: Node, arg: str) -> str:
+    dims = literal(node.dims)
+    count = math.prod(source.shape[d] for d in node.dims)
+    if node.op == "moments":
+        return f"{arg}.var({dims}, correction=0) * {count}" if node.item else f"{arg}.mean({dims})"
+    if node.op == "softmax_stats":
+        return f"torch.exp({arg} - {arg}.amax({dims}, keepdim=True)).sum({dims})" if node.item else f"{arg}.amax({dims})"
+    if node.op in ("max", "min"):
+        return f"{arg}.a{node.op}({dims})"
+    if node.op in ("sum", "any", "all"):
+        return f"{arg}.{node.op}({dims})"
+    if len(node.dims) == 1:
+        return f"{arg}.{node.op}({node.dims[0]})"
+    kept = [d for d in range(len(source.shape)) if d not in node.dims]
+    rows = f"{arg}.permute({literal((*kept, *node.dims))}).reshape({literal((*node.shape, count))})"
+    return f"{rows}.{node.op}(-1)"

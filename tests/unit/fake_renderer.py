@@ -1,0 +1,56 @@
+"""A renderer whose kernels are the Program interpreter: what composition needs, without a compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilewright.facts.candidate import SourceFile
+from tilewright.facts.codec import dumps
+from tilewright.facts.program import Program
+from tilewright.facts.space import Knob, Point, Space
+
+_FUSED = '''"""A Program, interpreted."""
+import sys
+sys.path.insert(0, {here!r})
+from program_interpreter import run_program
+from tilewright.facts.codec import loads
+from tilewright.kernels.ops import torch_op
+
+KNOBS = {knobs!r}
+CALLS = []
+_PROGRAM = loads({program!r})
+
+
+def configure(**knobs):
+    for name in knobs:
+        if name not in KNOBS:
+            raise ValueError(name)
+    KNOBS.update(knobs)
+
+
+def _launch(*operands):
+    CALLS.append(operands)
+    return run_program(_PROGRAM, operands)
+
+
+run = torch_op({name!r}, _launch, tuple((o.shape, o.dtype) for o in _PROGRAM.outputs), len(_PROGRAM.operands))
+'''
+
+
+class InterpretingRenderer:
+    """Fits `stages.propose.targets.Renderer`; refuses what `refuse` names a reason for."""
+
+    def unsupported(self, program: Program) -> str | None:
+        return None if program.operands else "nothing is read"
+
+    def space(self, program: Program) -> Space:
+        return Space(knobs=(Knob(name="speed", values=(1, 2), about="nothing"),), points=((("speed", 1),),))
+
+    def render(self, program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
+        here = str(Path(__file__).parent)
+        text = _FUSED.format(here=here, knobs=dict(point), program=dumps(program), name=name)
+        return (SourceFile(path=f"{name}.py", text=text),)
+
+    def skeleton_files(self, programs: Sequence[Program]) -> tuple[SourceFile, ...]:
+        return ()
