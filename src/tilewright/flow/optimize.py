@@ -167,7 +167,7 @@ class _Bench:
     @property
     def judge(self) -> Judge:
         if self._judge is None:
-            work = self.places.out / "work"
+            work = (self.places.out / "work").resolve()
             work.mkdir(parents=True, exist_ok=True)
             self._judge = Judge(self.problem, machine=self.machine, seed=self.seed, workdir=work, say=self.say)
             self._cases = self._judge.open()
