@@ -21,6 +21,7 @@ RATES = {
     "cache_bytes": 1 << 20,
     "streams": {"copy": 40e9, "sum": 50e9, "add": 70e9},
     "matmul": {"f32": 2e11, "f64": 1e11, "bf16": 0.0},
+    "calm": True,
 }
 
 
@@ -52,6 +53,27 @@ def test_the_cpu_ceiling_is_the_best_stream_and_refused_dtypes_are_left_out(
     found = machines.machine("cpu", cache_dir=tmp_path)
     assert found.copy_bytes_per_s == 70e9
     assert found.matmul_flops_per_s == (("f32", 2e11), ("f64", 1e11))
+
+
+def test_rates_from_a_busy_machine_are_measured_again_and_only_rise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter(
+        RATES | {"streams": {"add": stream}, "matmul": {"f32": flops}, "calm": calm}
+        for stream, flops, calm in ((9e9, 2e10, False), (7e9, 3e10, False), (8e9, 1e10, True), (99e9, 99e10, True))
+    )
+    monkeypatch.setattr(machines, "_child", lambda *_, **__: next(told))
+    found = [machines.machine("cpu", cache_dir=tmp_path) for _ in range(5)]
+    assert [m.copy_bytes_per_s for m in found] == [9e9] * 5, "after the calm one nothing is measured any more"
+    assert [dict(m.matmul_flops_per_s)["f32"] for m in found] == [2e10, 3e10, 3e10, 3e10, 3e10]
+
+
+def test_a_machine_that_is_never_calm_is_believed_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(machines, "_child", lambda script, *_, **__: ran.append(script) or RATES | {"calm": False})
+    for _ in range(10):
+        machines.machine("cpu", cache_dir=tmp_path)
+    assert len(ran) == 6
 
 
 def test_a_machine_for_each_target_that_is_here(tmp_path: Path, children: list[tuple[str, ...]]) -> None:

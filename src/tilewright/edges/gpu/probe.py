@@ -13,12 +13,18 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import torch
 
-_BUDGET_S = {"cuda": 0.12, "cpu": 0.15}  # for one figure at one size
-_LARGEST = {"cuda": 8192, "cpu": 2048}
+_BUDGET_S = {"cuda": 0.1, "cpu": 0.15}  # for one figure at one size
+_SIZES = {"cuda": (2048, 4096, 8192), "cpu": (256, 512, 1024, 2048)}  # of square products
+_SLICES = 16
+_ROUNDS_S, _MOST_OTHERS = 8.0, 0.08  # on a CPU: how long to wait for a round that others hardly disturb
 _LONGEST_S = {"cuda": 0.04, "cpu": 0.12}  # one product takes no longer than about this
 
 
@@ -28,7 +34,7 @@ def seconds(run: Callable[[], object], device: str) -> float:
         start = time.perf_counter()
         run()
         return time.perf_counter() - start
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     run()
     end.record()
@@ -48,17 +54,17 @@ def best_seconds(run: Callable[[], object], device: str) -> float:
 
 def matmul_rate(dtype: torch.dtype, device: str) -> float:
     """The best rate over square products of growing size, flop/s; 0.0 where the device refuses the dtype."""
-    best, size = 0.0, 512
-    while size <= _LARGEST[device]:
+    best = 0.0
+    for size in _SIZES[device]:
+        if best and 2.0 * size**3 / best > _LONGEST_S[device]:
+            break
         try:
             a, b = (torch.randn(size, size, device=device, dtype=torch.float32).to(dtype) for _ in range(2))
             out = torch.empty(size, size, device=device, dtype=dtype)
-            best = max(best, 2.0 * size**3 / best_seconds(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), device))  # type: ignore[misc]
+            multiply = partial(torch.mm, a, b, out=out)
+            best = max(best, 2.0 * size**3 / best_seconds(multiply, device))
         except (RuntimeError, NotImplementedError):  # an unsupported dtype, or too little memory for this size
-            return best
-        if 8 * 2.0 * size**3 / best > _LONGEST_S[device]:
             break
-        size *= 2
     return best
 
 
@@ -66,14 +72,23 @@ def stream_rates(array_bytes: int, device: str) -> dict[str, float]:
     """Bytes/s, read + written as the program counts them, of a copy and, on a CPU, of reading and of two reads a write.
 
     A CPU's plain stores first fetch the line that they write, which a copy pays and a read does not: there the copy
-    alone is no ceiling (AMD EPYC, 2 threads, 2026-11-20: copy 48, sum 58, add 78 GB/s)."""
-    count = array_bytes // 4
-    x, y = (torch.empty(count, device=device, dtype=torch.float32).fill_(1.5) for _ in range(2))
-    rates = {"copy": 2 * array_bytes / best_seconds(lambda: y.copy_(x), device)}
-    if device == "cpu":
-        rates["sum"] = array_bytes / best_seconds(lambda: torch.sum(x), device)
-        rates["add"] = 3 * array_bytes / best_seconds(lambda: torch.add(x, y, out=y), device)
-    return rates
+    alone is no ceiling (AMD EPYC, 2 threads, 2026-11-20: copy 48, sum 58, add 78 GB/s). Its arrays are gone through in
+    slices: each is cold when its turn comes, and short enough to have a chance between other processes."""
+    x, y = (torch.full((array_bytes // 4,), 1.5, device=device) for _ in range(2))
+    if device == "cuda":
+        return {"copy": 2 * array_bytes / best_seconds(lambda: y.copy_(x), device)}
+    slices = tuple(zip(x.chunk(_SLICES), y.chunk(_SLICES), strict=True))
+    turns = {name: cycle(slices) for name in ("copy", "sum", "add")}
+
+    def over(name: str, run: Callable[[torch.Tensor, torch.Tensor], object]) -> float:
+        return best_seconds(lambda: run(*next(turns[name])), device)
+
+    slice_bytes = slices[0][0].numel() * 4
+    return {
+        "copy": 2 * slice_bytes / over("copy", lambda x, y: y.copy_(x)),
+        "sum": slice_bytes / over("sum", lambda x, _: torch.sum(x)),
+        "add": 3 * slice_bytes / over("add", lambda x, y: torch.add(x, y, out=y)),
+    }
 
 
 def measure_cuda() -> dict[str, Any]:
@@ -91,25 +106,58 @@ def measure_cuda() -> dict[str, Any]:
         "cache_bytes": device.L2_cache_size,
         "streams": stream_rates(min(1 << 30, free_bytes // 4) // 256 * 256, "cuda"),
         "matmul": rates | {"f32_split": rates["f16"] / 3},
+        "calm": True,  # processes beside us are kept off the GPU by the lease, not by us
     }
 
 
 def measure_cpu(threads: int, cache_bytes: int) -> dict[str, Any]:
-    """The peaks of this many threads, over arrays of at least four, preferably eight, times the last-level cache."""
+    """The peaks of this many threads, over arrays of at least four, preferably eight, times the last-level cache.
+
+    One round takes about three seconds. Where other processes take part of the processors, more rounds follow, and
+    `calm` says whether there was one without them: a starved round tells rates far too low."""
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("highest")
     free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     array_bytes = max(4 * cache_bytes, min(8 * cache_bytes, free_bytes // 8), 64 << 20)
     dtypes = (("f32", torch.float32), ("f64", torch.float64), ("bf16", torch.bfloat16))
-    early = stream_rates(array_bytes, "cpu")
-    products = {name: matmul_rate(dtype, "cpu") for name, dtype in dtypes}
-    late = stream_rates(array_bytes, "cpu")  # again: a neighbour's burst of work must not become the ceiling
-    return {
-        "processors": threads,
-        "cache_bytes": cache_bytes,
-        "streams": {name: max(early[name], late[name]) for name in early},
-        "matmul": products,
-    }
+    streams: dict[str, float] = {}
+    products: dict[str, float] = {}
+    stop, calm = time.perf_counter() + _ROUNDS_S, False
+    while not calm and (not streams or time.perf_counter() < stop):
+        before = Load.now()
+        streams = larger(streams, stream_rates(array_bytes, "cpu"))
+        products = larger(products, {name: matmul_rate(dtype, "cpu") for name, dtype in dtypes})
+        calm = before.others_share(Load.now()) < _MOST_OTHERS
+    return {"processors": threads, "cache_bytes": cache_bytes, "streams": streams, "matmul": products, "calm": calm}
+
+
+def larger(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    return {name: max(rate, one.get(name, 0.0)) for name, rate in other.items()}
+
+
+@dataclass(frozen=True)
+class Load:
+    """Processor seconds used until now: by all on the processors that we may use, and by this process."""
+
+    at_s: float
+    all_s: float
+    own_s: float
+    processors: int
+
+    @classmethod
+    def now(cls) -> Load:
+        mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
+        used = 0
+        for line in Path("/proc/stat").read_text().splitlines():
+            name, *ticks = line.split()
+            if name in mine:  # user nice system idle iowait irq softirq steal ...
+                used += sum(map(int, ticks[:8])) - int(ticks[3]) - int(ticks[4])
+        return cls(time.perf_counter(), used / os.sysconf("SC_CLK_TCK"), time.process_time(), len(mine))
+
+    def others_share(self, later: Load) -> float:
+        """The share of these processors' time that others took meanwhile (a hypervisor's steal among them)."""
+        others = (later.all_s - self.all_s) - (later.own_s - self.own_s)
+        return others / ((later.at_s - self.at_s) * self.processors)
 
 
 def main(arguments: list[str]) -> None:
