@@ -19,7 +19,8 @@ from typing import Any
 
 import cutlass
 from cutlass import Boolean, Int32, Int64, Uint32, cute
-from cutlass.utils import SmemAllocator
+from cutlass.cute.nvgpu.cpasync import CopyG2SOp
+from cutlass.memory import SmemAllocator
 
 from . import math as m
 from .combine import Board, Held, Workspace, combine_cluster, combine_columns, combine_rows
@@ -30,6 +31,8 @@ from .spec import Function, Spec, reads
 from .views import POSITION
 
 ALL = -1  # the stage of a launch that does all sweeps
+ELEMENT_BITS = {"f32": 32, "f16": 16, "bf16": 16, "i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8}
+BATCH = 16  # elements that a thread reduces as one tree: more cost registers, fewer cost merges
 
 
 class Kernel:
@@ -100,7 +103,8 @@ class _Cta:
         self._allocate()
         self.rows: list[dict[str, Any]] = [{} for _ in range(self.space.row_lanes)]
         self.kept: dict[str, list[Any]] = {}  # fragments of resident operands, in registers
-        self.filled: set[str] = set()  # resident operands already in shared memory
+        self.filled: set[str] = set()  # resident operands already in shared memory, or on the way
+        self.arriving = 0  # commit groups of copies under way
 
     def _place(self) -> None:
         """Which group and chunk this thread works for."""
@@ -143,7 +147,8 @@ class _Cta:
         self.resident = resident_operands(self.spec, space) if plan.residence != "reread" else ()
         self.shared: dict[str, Any] = {}
         if plan.residence == "shared":
-            self.resident = tuple(n for n in self.resident if self.dtypes[n] != "bool")
+            unit = [n for n in self.resident if space.views[n].lane_stride == 1 or space.vector == 1]
+            self.resident = tuple(n for n in unit if self.dtypes[n] != "bool")
             count = plan.blocks_per_chunk * plan.unroll * plan.threads * space.vector
             for name in self.resident:
                 kind = m.ELEMENT_TYPES[self.dtypes[name]]
@@ -285,6 +290,44 @@ class _Cta:
                 cute.autovec_copy(fragment, self._slot(name, slot))
         return fragments
 
+    def _segment(self, segment: int, lo: Any, hi: Any) -> tuple[Any, Any]:
+        """The blocks of one commit group of `_prefetch`, below hi."""
+        per_chunk = self.plan.blocks_per_chunk
+        begin, end = (per_chunk * (segment + more) // self.arriving for more in (0, 1))
+        return cutlass.min(lo + begin, hi), cutlass.min(lo + end, hi)
+
+    def _prefetch(self) -> None:
+        """Start copying the whole chunk of every resident operand into shared memory, in up to four commit groups.
+
+        Each thread copies exactly the vectors that it will read, so waiting for its own copies is enough."""
+        widths = {n: ELEMENT_BITS[self.dtypes[n]] * self.space.vector for n in self.shared}
+        if not widths or min(widths.values()) < 32:  # cp.async moves 4, 8 or 16 bytes
+            return
+        plan = self.plan
+        self.arriving = min(4, plan.blocks_per_chunk)
+        self.filled |= set(self.shared)
+        lo = self.chunk * plan.blocks_per_chunk
+        hi = cutlass.min(lo + plan.blocks_per_chunk, Int32(plan.blocks))
+
+        def issue(index: Any) -> None:
+            for u in range(plan.unroll):
+                step = index * plan.block_steps + (u * plan.group_threads) + self.member
+                coordinates = self._coordinates(cutlass.min(step, Int32(self.space.steps - 1)), self.space.step_sizes)
+                for name, bits in widths.items():
+                    offset = self.base[name] + self._dot(coordinates, self.space.views[name].step_strides)
+                    atom = cute.make_copy_atom(CopyG2SOp(), self.tensors[name].element_type, num_bits_per_copy=bits)
+                    cute.copy(atom, self._vector(name, offset), self._slot(name, (index - lo) * plan.unroll + u))
+
+        for segment in range(self.arriving):
+            loop(*self._segment(segment, lo, hi), issue)
+            cute.arch.cp_async_commit_group()
+
+    def _vector(self, name: str, offset: Any) -> Any:
+        """The vector of a unit-stride view at `offset`, in global memory."""
+        vector = self.space.vector
+        source = self.tensors[name].iterator + (cute.assume(offset, divby=vector) if vector > 1 else offset)
+        return cute.make_tensor(source, cute.make_layout((vector,)))
+
     def _slot(self, name: str, slot: Any) -> Any:
         vector = self.space.vector
         thread = self.member + self.group * self.plan.group_threads
@@ -304,25 +347,25 @@ class _Cta:
         coordinates = self._coordinates(block.steps[u], self.space.step_sizes)
         return self.base[name] + self._dot(coordinates, view.step_strides) + lane * view.lane_stride
 
-    def _each(self, block: _Block, function: Function) -> list[list[Any]]:
-        """function's results [step][lane], all loads first."""
+    def _fetch_all(self, block: _Block, function: Function) -> dict[str, list[Any]]:
+        """Fragments [step] of every element-level operand that the function reads: all loads are issued here."""
+        return {n: self._fetch(block, n) for n in reads(function) if n in self.dtypes and n not in self.rows[0]}
+
+    def _step(self, block: _Block, function: Function, fragments: dict[str, list[Any]], u: int) -> list[Any]:
+        """function's results for each lane of step u."""
         names = reads(function)
-        fragments = {n: self._fetch(block, n) for n in names if n in self.dtypes and n not in self.rows[0]}
-        results = []
-        for u in range(self.plan.unroll):
-            per_lane = []
-            for lane in range(self.space.vector):
-                row = self.rows[lane % len(self.rows)]
-                values = {n: row[n] for n in names if n in row}
-                for name, parts in fragments.items():
-                    part = parts[u]
-                    values[name] = m.cast(part[min(lane, cute.size(part) - 1)], self.dtypes[name])
-                for name in names:
-                    if name not in values:
-                        values[name] = self._position(name, block, u, lane)
-                per_lane.append(self._call(function, values))
-            results.append(per_lane)
-        return results
+        per_lane = []
+        for lane in range(self.space.vector):
+            row = self.rows[lane % len(self.rows)]
+            values = {n: row[n] for n in names if n in row}
+            for name, parts in fragments.items():
+                part = parts[u]
+                values[name] = m.cast(part[min(lane, cute.size(part) - 1)], self.dtypes[name])
+            for name in names:
+                if name not in values:
+                    values[name] = self._position(name, block, u, lane)
+            per_lane.append(self._call(function, values))
+        return per_lane
 
     def _walk(self, sweep: int, body: Callable[[_Block], None]) -> None:
         """body(block) for the blocks of this CTA's chunk, whole ones first."""
@@ -330,11 +373,17 @@ class _Cta:
         full, per_chunk = plan.full_blocks, plan.blocks_per_chunk
         rest = plan.blocks > full
         if plan.residence == "registers":
-            body(self._make_block(Int32(0), Int32(0), masked=rest))
+            whole = plan.chunks * plan.block_steps == self.space.steps and not self.space.tail
+            body(self._make_block(self.chunk, self.chunk, masked=not whole))
             return
         lo = self.chunk * per_chunk
         hi = cutlass.min(lo + per_chunk, Int32(full))
-        if per_chunk == 1:
+        if sweep == 0 and self.arriving:
+            for segment in range(self.arriving):
+                cute.arch.cp_async_wait_group(self.arriving - 1 - segment)
+                begin, end = self._segment(segment, lo, hi)
+                loop(begin, end, lambda b: body(self._make_block(b, lo, masked=False)))
+        elif per_chunk == 1:
             if full:
                 when(self.chunk < full, lambda: body(self._make_block(self.chunk, lo, masked=False)))
         elif plan.residence == "reread" and sweep % 2 == 1:  # back to front: the end of the row is still in L2
@@ -352,19 +401,28 @@ class _Cta:
         helds = [Held(r, lanes) for r in self.kernel.reducers[sweep]]
 
         def body(block: _Block) -> None:
-            results = self._each(block, spec.elements)
-            for number, held in enumerate(helds):
-                for row in range(lanes):
-                    cells = [(u, j) for u in range(self.plan.unroll) for j in range(row, self.space.vector, lanes)]
-                    values = [held.reducer.prepare(results[u][j][number]) for u, j in cells]
-                    valid = None if block.valid[0] is None else [block.valid[u][j] for u, j in cells]  # type: ignore[index]
-                    places = [self._position(POSITION, block, u, j) for u, j in cells] if held.reducer.needs_positions else []
-                    held.merge(row, held.reducer.block(values, valid, places))
+            fragments = self._fetch_all(block, spec.elements)
+            batch = max(BATCH // self.space.vector, 1)
+            for start in range(0, self.plan.unroll, batch):
+                turns = range(start, min(start + batch, self.plan.unroll))
+                results = {u: self._step(block, spec.elements, fragments, u) for u in turns}
+                for number, held in enumerate(helds):
+                    for row in range(lanes):
+                        cells = [(u, j) for u in turns for j in range(row, self.space.vector, lanes)]
+                        values = [held.reducer.prepare(results[u][j][number]) for u, j in cells]
+                        held.merge(row, held.reducer.block(values, *self._where(block, held.reducer, cells)))
 
         self._walk(sweep, body)
         self.filled |= {n for n in self.shared if n in reads(spec.elements)}
         self._combine(sweep, helds)
         return helds
+
+    def _where(self, block: _Block, reducer: Reducer, cells: list[tuple[int, int]]) -> tuple[list[Any] | None, list[Any]]:
+        """Which cells (step, lane) are valid, and their positions where the reduction asks for them."""
+        masks = [block.valid[u] for u, _ in cells]
+        valid = None if masks[0] is None else [mask[j] for mask, (_, j) in zip(masks, cells, strict=True) if mask]
+        places = [self._position(POSITION, block, u, j) for u, j in cells] if reducer.needs_positions else []
+        return valid, places
 
     def _combine(self, sweep: int, helds: list[Held]) -> None:
         plan = self.plan
@@ -381,10 +439,11 @@ class _Cta:
         dtypes = {o.name: o.dtype for o in spec.outputs}
 
         def body(block: _Block) -> None:
-            results = self._each(block, spec.final)
-            for number, name in enumerate(spec.element_outputs):
-                for u, step in enumerate(block.steps):
-                    values = [m.stored(lane[number], dtypes[name]) for lane in results[u]]
+            fragments = self._fetch_all(block, spec.final)
+            for u, step in enumerate(block.steps):
+                results = self._step(block, spec.final, fragments, u)
+                for number, name in enumerate(spec.element_outputs):
+                    values = [m.stored(lane[number], dtypes[name]) for lane in results]
                     self._write_step(f"out_{name}", block, u, step, values)
 
         self._walk(len(spec.sweeps), body)
@@ -431,6 +490,7 @@ class _Cta:
         self._compute_rows(self.spec.head)
         sweeps = len(self.spec.sweeps)
         if self.stage == ALL:
+            self._prefetch()
             for sweep in range(sweeps):
                 helds = self._reduce(sweep)
                 if self.plan.spread == "cluster":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -116,7 +117,7 @@ def make_plan(
     items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
     step_bytes = space.vector * sum(items[n] for n in resident)
     chooser = _row_plan if space.front == "row" else _column_plan
-    return chooser(space, step_bytes=step_bytes, knobs=knobs, device=device)
+    return chooser(space, step_bytes=step_bytes, resident=len(resident), knobs=knobs, device=device)
 
 
 def _pointwise_plan(space: Space, knobs: Mapping[str, int | str | bool]) -> Plan:
@@ -129,34 +130,41 @@ def _pointwise_plan(space: Space, knobs: Mapping[str, int | str | bool]) -> Plan
     )  # fmt: skip
 
 
-def _row_plan(space: Space, *, step_bytes: int, knobs: Mapping[str, int | str | bool], device: Device) -> Plan:
+def _row_plan(
+    space: Space, *, step_bytes: int, resident: int, knobs: Mapping[str, int | str | bool], device: Device
+) -> Plan:
     limit = int(knobs["threads"])
     unroll = int(knobs["unroll"])
     wide = space.span >= 2**31
     steps = space.steps
-    words = max(step_bytes, 4 * space.vector) // 4  # registers that one resident step takes
+    words = max(resident, 1) * space.vector  # registers that one resident step takes, in fp32
     spread, residence = str(knobs["spread"]), str(knobs["residence"])
     many_rows = space.groups >= device.processors
-    # Short rows, or rows that registers hold: one block a row.
-    want = _power_of_two(-(-steps // max(REGISTER_WORDS // 2 // words, 1)))
-    group = min(max(want, min(_power_of_two(steps), 32)), limit)
-    per_thread = -(-steps // group)
-    fits = per_thread * words <= REGISTER_WORDS
-    in_registers = fits and (step_bytes or per_thread <= 8) and (many_rows or steps * space.vector <= 32768)
-    if in_registers and residence in ("auto", "registers") and spread in ("auto", "none"):
-        return Plan(
-            space=space, group_threads=group, groups_per_cta=max(1, 128 // group), unroll=per_thread, chunks=1,
-            spread="none", residence="registers", wide=wide,
-        )  # fmt: skip
+    held = spread in ("auto", "none", "cluster") and residence in ("auto", "registers")
+    for chunks in (1, 2, 4, MAX_CLUSTER) if held else ():
+        allowed = ("auto", "none") if chunks == 1 else ("auto", "cluster")
+        part = -(-steps // chunks)
+        want = max(_power_of_two(-(-part // max(REGISTER_WORDS // 2 // words, 1))), min(_power_of_two(part), 32))
+        group = min(want, limit)
+        per_thread = -(-part // group)
+        most = REGISTER_WORDS * 256 if chunks < MAX_CLUSTER else REGISTER_WORDS * 512
+        fits = per_thread * words <= REGISTER_WORDS and per_thread * words * group <= most
+        if spread in allowed and fits and (resident or per_thread <= 8) and (many_rows or part * space.vector <= 32768):
+            return Plan(
+                space=space, group_threads=group, groups_per_cta=max(1, 128 // group) if chunks == 1 else 1,
+                unroll=per_thread, chunks=chunks, spread="none" if chunks == 1 else "cluster", residence="registers",
+                wide=wide,
+            )  # fmt: skip
     group = min(limit, max(32, _power_of_two(steps // unroll)))
     unroll = min(unroll, max(1, -(-steps // group)))
     per_cta = max(1, 128 // group)
     blocks = -(-steps // (group * unroll))
     slot_bytes = group * unroll * step_bytes
     if step_bytes and many_rows and per_cta == 1 and residence in ("auto", "shared"):
-        for chunks in (1, 2, 4, MAX_CLUSTER):
+        # Two CTAs to a multiprocessor, so that one loads while the other stores; else one.
+        for room, chunks in itertools.product((SHARED_BYTES // 2, SHARED_BYTES), (1, 2, 4, MAX_CLUSTER)):
             allowed = ("auto", "none") if chunks == 1 else ("auto", "cluster")
-            if -(-blocks // chunks) * slot_bytes <= SHARED_BYTES and spread in allowed:
+            if -(-blocks // chunks) * slot_bytes <= room and spread in allowed:
                 return Plan(
                     space=space, group_threads=group, groups_per_cta=1, unroll=unroll, chunks=chunks,
                     spread="none" if chunks == 1 else "cluster", residence="shared", wide=wide,
@@ -172,12 +180,14 @@ def _row_plan(space: Space, *, step_bytes: int, knobs: Mapping[str, int | str | 
     )  # fmt: skip
 
 
-def _column_plan(space: Space, *, step_bytes: int, knobs: Mapping[str, int | str | bool], device: Device) -> Plan:
+def _column_plan(
+    space: Space, *, step_bytes: int, resident: int, knobs: Mapping[str, int | str | bool], device: Device
+) -> Plan:
     limit = min(int(knobs["threads"]), 512)
     unroll = int(knobs["unroll"])
     wide = space.span >= 2**31
     steps = space.steps
-    words = max(step_bytes // 4, space.vector)
+    words = max(resident, 1) * space.vector
     spread, residence = str(knobs["spread"]), str(knobs["residence"])
     groups = min(32, _power_of_two(space.groups))
     # Threads along the reduced mode: enough to fill the chip, few enough to have several steps each.

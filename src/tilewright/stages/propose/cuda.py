@@ -60,8 +60,8 @@ def space(program: Program) -> Space:
         _setting(512, 4),
         _setting(256, 4),
         _setting(1024, 4),
-        _setting(256, 4, "shared"),
-        _setting(512, 4, "shared"),
+        _setting(256, 8, "shared"),
+        _setting(512, 8, "shared"),
         _setting(512, 4, "reread"),
         _setting(1024, 2, "reread"),
     ]
