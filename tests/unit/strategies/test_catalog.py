@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fakes.facts import brief, pattern, timed
-
 from tilewright.facts.move import Event, Move, Outcome, Stop, Try, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
 from tilewright.facts.pattern import Choice
@@ -51,10 +50,12 @@ def test_the_fastest_point_goes_on() -> None:
     assert stop.best == (Choice(pattern="fused_0", point=point(unroll=3)),)
 
 
-def test_not_faster_beyond_noise_is_no_improvement() -> None:
+def test_slower_than_eager_keeps_the_module_and_within_noise_is_handed_over_as_that() -> None:
+    stop, _ = played(brief(pattern("fused_0", points=1)), lambda m: timed(0.9))
+    assert (stop.best, stop.why) == (None, "the fused module is slower than eager")
     stop, _ = played(brief(pattern("fused_0", points=1)), lambda m: timed(1.005, noise=0.01))
-    assert stop.best is None
-    assert "not faster" in stop.why
+    assert stop.best is not None
+    assert "[0.99, 1.02]" in stop.why
 
 
 def test_refused_alone_is_no_improvement() -> None:
