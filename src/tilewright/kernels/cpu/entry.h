@@ -7,6 +7,10 @@
 #include <omp.h>
 #include <tvm/ffi/c_api.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <cstdio>
 #include <vector>
 
@@ -87,6 +91,17 @@ void run_program(const Arguments<P>& arguments, int threads, bool stream) {
   }
 }
 
+// Asks for huge pages under a large output: a fresh one is touched first here, and faults by 4 KB cost more than the work
+// (64 MB on an EPYC 9xx4: 35 ms, with huge pages 7; 2026-11-20, first touch by memset).
+inline void prefer_huge_pages(void* start, int64_t bytes) {
+#if defined(__linux__)
+  constexpr uintptr_t HUGE = 2 << 20;
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(start) + HUGE - 1) & ~(HUGE - 1);
+  const uintptr_t last = (reinterpret_cast<uintptr_t>(start) + bytes) & ~(HUGE - 1);
+  if (bytes >= 4 * static_cast<int64_t>(HUGE) && first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+}
+
 inline int refuse(const char* kind, int argument, const char* why) {
   char message[160];
   std::snprintf(message, sizeof(message), "argument %d: %s", argument, why);
@@ -119,6 +134,7 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
       arguments.stride[d][t] = tensor->shape[d] == 1 ? 0 : stride;
       dense *= tensor->shape[d];
     }
+    if (t >= P::OPERANDS) prefer_huge_pages(arguments.base.at[t], dense);
     if (P::shape[t][P::VECTOR] > 1) contiguous = contiguous && arguments.stride[P::VECTOR][t] == P::bytes[t];
   }
   if (contiguous) run_program<P, Walk>(arguments, static_cast<int>(values[P::TENSORS].v_int64), values[P::TENSORS + 1].v_int64 != 0);

@@ -138,16 +138,21 @@ TW_ROUNDING(round, 0x8)
 // 2^n for -126 <= n <= 127.
 TW_INLINE F32 power_of_two(I32 n) { return bits<F32>((n + 127) << 23); }
 
-// x 2^n for |n| <= 252, rounded once where the result is subnormal.
-TW_INLINE F32 scale(F32 x, I32 n) {
-  const I32 half = n >> 1;
-  return x * power_of_two(half) * power_of_two(n - half);
-}
-
 struct Reduced {
   F32 remainder;  // x - count * step, |remainder| <= step / 2
+  F32 whole;      // count as a float
   I32 count;
 };
+
+// x 2^count for |count| <= 252, rounded once where the result is subnormal.
+TW_INLINE F32 scale(F32 x, Reduced r) {
+#if defined(__AVX512F__)
+  if constexpr (LANES == 16) return bits<F32>(_mm512_scalef_ps(bits<__m512>(x), bits<__m512>(r.whole)));
+  if constexpr (LANES == 8) return bits<F32>(_mm256_scalef_ps(bits<__m256>(x), bits<__m256>(r.whole)));
+#endif
+  const I32 half = r.count >> 1;
+  return x * power_of_two(half) * power_of_two(r.count - half);
+}
 
 // x = count ln 2 + remainder, for |x| < 200.
 TW_INLINE Reduced reduce_by_log_2(F32 x) {
@@ -156,10 +161,22 @@ TW_INLINE Reduced reduce_by_log_2(F32 x) {
   const F32 count = shifted - shifter;
   F32 remainder = fma(count, f32(-0x1.62e430p-1f), x);
   remainder = fma(count, f32(0x1.05c610p-29f), remainder);
-  return {remainder, bits<I32>(shifted) - bits<I32>(shifter)};
+  return {remainder, count, bits<I32>(shifted) - bits<I32>(shifter)};
 }
 
 TW_INLINE F32 clamp(F32 x, float low, float high) {  // keeps NaN
+#if defined(__AVX512F__)
+  if constexpr (LANES == 16) {
+    const __m512 raised = _mm512_max_ps(_mm512_set1_ps(low), bits<__m512>(x));
+    return bits<F32>(_mm512_min_ps(_mm512_set1_ps(high), raised));
+  }
+#endif
+#if defined(__AVX__)
+  if constexpr (LANES == 8) {
+    const __m256 raised = _mm256_max_ps(_mm256_set1_ps(low), bits<__m256>(x));
+    return bits<F32>(_mm256_min_ps(_mm256_set1_ps(high), raised));
+  }
+#endif
   x = x < low ? f32(low) : x;
   return x > high ? f32(high) : x;
 }
@@ -170,7 +187,7 @@ static constexpr float EXP_TAIL[] = {0x1.fffffcp-2f, 0x1.555482p-3f, 0x1.55593cp
 TW_INLINE F32 exp(F32 x) {
   const Reduced r = reduce_by_log_2(clamp(x, -104.0f, 89.0f));
   const F32 tail = fma(r.remainder * r.remainder, polynomial(r.remainder, EXP_TAIL), r.remainder);
-  return scale(tail + 1.0f, r.count);
+  return scale(tail + 1.0f, r);
 }
 
 // exp for |x| < 87, where neither argument nor result needs care; NaN passes.
@@ -196,11 +213,12 @@ TW_INLINE F32 exp2(F32 x) {
   const F32 y = clamp(x, -151.0f, 129.0f);
   const F32 shifter = f32(0x1.8p23f);
   const F32 shifted = y + shifter;
-  const F32 fraction = y - (shifted - shifter);
+  const F32 whole = shifted - shifter;
+  const F32 fraction = y - whole;
   const F32 high = fraction * 0x1.62e430p-1f;
   const F32 remainder = fma(fraction, f32(-0x1.05c610p-29f), high);
   const F32 tail = fma(remainder * remainder, polynomial(remainder, EXP_TAIL), remainder);
-  return scale(tail + 1.0f, bits<I32>(shifted) - bits<I32>(shifter));
+  return scale(tail + 1.0f, {remainder, whole, bits<I32>(shifted) - bits<I32>(shifter)});
 }
 
 TW_INLINE F32 sigmoid(F32 x) { return 1.0f / (1.0f + exp(-x)); }

@@ -204,8 +204,15 @@ using ArgMax = ArgExtremum<V, true>;
 template <class V>
 using ArgMin = ArgExtremum<V, false>;
 
-// Mean and sum of squared deviations. A block is summed relative to the mean so far (its first element at the start), so
-// nothing cancels beyond the block's length; blocks are combined by Chan, Golub and LeVeque's update.
+template <class V>
+TW_INLINE V median(V a, V b, V c) {
+  const V low = a < b ? a : b, high = a < b ? b : a;
+  return c < low ? low : (c > high ? high : c);
+}
+
+// Mean and sum of squared deviations. A block is summed relative to the mean so far, so that little cancels; at the start
+// relative to the median of three neighbours' first elements, which one outlier can't spoil. Blocks are combined by Chan,
+// Golub and LeVeque's update.
 template <class V>
 struct Moments {
   using T = element_t<V>;
@@ -217,7 +224,8 @@ struct Moments {
   template <class At>
   TW_INLINE void add(V value, const At& at) {
     if (__builtin_expect(!open, 0)) {
-      shift = at.keep(value, splat<V>(value[0]));  // the first lane is always active
+      const V start = at.keep(value, splat<V>(value[0]));  // the first lane is always active
+      shift = median(start, exchanged(start, 1), exchanged(start, 2));
       open = true;
     }
     const V distance = at.keep(value - shift, V{});
@@ -277,6 +285,14 @@ struct SoftmaxStats {
   int held = 0;
   V block_top = lowest<V>();
   V top = lowest<V>(), total{};
+
+  SoftmaxStats() = default;
+  SoftmaxStats(const SoftmaxStats& other) : top(other.top), total(other.total) {}  // of flushed ones: nothing waits
+  SoftmaxStats& operator=(const SoftmaxStats& other) {
+    top = other.top;
+    total = other.total;
+    return *this;
+  }
 
   template <class At>
   TW_INLINE void add(V value, const At& at) {

@@ -119,6 +119,8 @@ template <class M>
 TW_INLINE Bool mask(M lanes) {
   if constexpr (std::is_same_v<M, I32>) {
     return {lanes};
+  } else if constexpr (sizeof(element_t<M>) == 1) {
+    return {__builtin_convertvector(__builtin_convertvector(lanes, I16), I32)};
   } else {
     return {__builtin_convertvector(lanes, I32)};
   }
@@ -204,6 +206,16 @@ TW_INLINE U16 narrow(F32 value, f16) {
   return result;
 }
 
+// One byte a lane to wider types, by doubling: g++ 12 takes a direct conversion apart lane by lane.
+template <class To>
+TW_INLINE To from_bytes(U8 bytes) {
+  return __builtin_convertvector(__builtin_convertvector(__builtin_convertvector(bytes, U16), I32), To);
+}
+template <class To>
+TW_INLINE To from_bytes(I8 bytes) {
+  return __builtin_convertvector(__builtin_convertvector(__builtin_convertvector(bytes, I16), I32), To);
+}
+
 // How a type lies in memory (`Raw`, one vector of it) and what its values are (`Value`).
 template <class T>
 struct Memory;
@@ -241,7 +253,7 @@ template <>
 struct Memory<b8> {
   using Value = Bool;
   using Raw = U8;
-  static TW_INLINE Bool up(U8 raw) { return {__builtin_convertvector(raw, I32) != 0}; }
+  static TW_INLINE Bool up(U8 raw) { return {from_bytes<I32>(raw) != 0}; }
   static TW_INLINE U8 down(Bool value) { return __builtin_convertvector(value.lanes & 1, U8); }
 };
 
@@ -328,6 +340,8 @@ TW_INLINE To cast(From value) {
     return mask(value != From{});
   } else if constexpr (std::is_same_v<From, Bool>) {
     return __builtin_convertvector(value.lanes & 1, To);
+  } else if constexpr (sizeof(element_t<From>) == 1 && sizeof(element_t<To>) >= 4) {
+    return from_bytes<To>(value);
   } else if constexpr (std::is_floating_point_v<element_t<From>> && sizeof(element_t<To>) < 4) {
     return __builtin_convertvector(__builtin_convertvector(value, I32), To);  // wraps, as a cast through int does
   } else {

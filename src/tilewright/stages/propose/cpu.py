@@ -9,7 +9,6 @@ from importlib import resources
 from ...facts.candidate import SourceFile
 from ...facts.program import DTYPE_BYTES, Operand, Output, Pass, Program, Reduction, Schedule, Statement, schedule
 from ...facts.space import Knob, Point, Space, point
-
 from .cpu_text import MEMORY, VALUE, CannotRender, Writer
 
 _FILES = (
@@ -19,13 +18,7 @@ _FILES = (
 
 # Words that a value's name would hide in the generated file.
 _TAKEN = frozenset(
-    """at row Row self double float int int64_t int32_t int16_t int8_t uint8_t bool char short long signed unsigned void auto
-    const if else for while do switch case default break continue return struct class enum union template typename public
-    private protected this new delete operator true false and or not xor static inline constexpr namespace using typedef
-    sizeof try catch throw goto volatile register extern friend virtual explicit mutable export asm linux unix f16 bf16 b8
-    f32 f64 i64 i32 i16 i8 u8 boolean mask cast where rounded load store index share splat bits pow atan2 fmod remainder
-    floor_divide whole_fmod whole_pow exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh
-    acosh atanh erf erfc sigmoid sqrt rsqrt floor ceil round trunc abs sign maximum minimum isnan isinf""".split()
+    ["at", "row", "Row", "self", "double", "float", "int", "int64_t", "int32_t", "int16_t", "int8_t", "uint8_t", "bool", "char", "short", "long", "signed", "unsigned", "void", "auto", "const", "if", "else", "for", "while", "do", "switch", "case", "default", "break", "continue", "return", "struct", "class", "enum", "union", "template", "typename", "public", "private", "protected", "this", "new", "delete", "operator", "true", "false", "and", "or", "not", "xor", "static", "inline", "constexpr", "namespace", "using", "typedef", "sizeof", "try", "catch", "throw", "goto", "volatile", "register", "extern", "friend", "virtual", "explicit", "mutable", "export", "asm", "linux", "unix", "f16", "bf16", "b8", "f32", "f64", "i64", "i32", "i16", "i8", "u8", "boolean", "mask", "cast", "where", "rounded", "load", "store", "index", "share", "splat", "bits", "pow", "atan2", "fmod", "remainder", "floor_divide", "whole_fmod", "whole_pow", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "sqrt", "rsqrt", "floor", "ceil", "round", "trunc", "abs", "sign", "maximum", "minimum", "isnan", "isinf"]
 )
 
 _LARGE_BYTES = 32 << 20  # outputs beyond a last-level cache, where going past it can pay

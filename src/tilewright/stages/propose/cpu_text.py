@@ -31,8 +31,7 @@ _BITS = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 _LOGIC = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}
 _BOOL_ARITHMETIC = {"add": "|", "mul": "&", "maximum": "|", "minimum": "&"}
 _FLOAT_FUNCTIONS = frozenset(
-    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
-    "sigmoid atan2".split()
+    ["sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "atan2"]
 )
 _ROUNDING = frozenset(["floor", "ceil", "round", "trunc"])
 
