@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+
 from tilewright.facts.graph import Call, Code, Graph, Node, Ref, Struct
 from tilewright.facts.pattern import Bind, Pattern, Site
 from tilewright.facts.program import Program, Reduction

@@ -1,4 +1,4 @@
-"""Writing a Graph: a Builder that appends nodes, and expressions over them that read like the formulas they stand for."""
+"""Writing a Graph: a Builder that appends nodes, and expressions over them that read like formulas."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NotLowered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """A node under construction. Operators and `do` append pointwise nodes, promoting tensor arguments as torch does."""
+    """A node under construction. Operators and `do` append pointwise nodes; tensor arguments are promoted."""
 
     builder: Builder
     node: Node

@@ -37,7 +37,7 @@ def _binary(op: str) -> Lowering:
     def lower(b: Builder, x: Operand, other: Operand, alpha: Number = 1) -> Expr:
         left, right = _cast(x, b.out_dtype), _cast(other, b.out_dtype)
         if alpha != 1:
-            right = right * alpha if isinstance(right, Expr) else right * alpha
+            right = right * alpha
         return b.point(op, left, right)
 
     return lower
@@ -356,6 +356,7 @@ POINTWISE_LOWERINGS: Mapping[str, Lowering] = {
                                                  "isinf", "bitwise_not")},
     **{op: _binary(op) for op in ("add", "mul", "maximum", "minimum", "fmod", "remainder", "floor_divide", "atan2",
                                   "bitwise_and", "bitwise_or", "bitwise_xor")},
+    "__and__": _binary("bitwise_and"), "__or__": _binary("bitwise_or"), "__xor__": _binary("bitwise_xor"),
     **{op: _comparison(op) for op in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{op: _logical(op) for op in ("logical_and", "logical_or", "logical_xor", "logical_not")},
     "sub": _sub, "rsub": _rsub, "div": _div, "true_divide": _div, "pow": _pow, "where": _where,
@@ -371,4 +372,3 @@ POINTWISE_LOWERINGS: Mapping[str, Lowering] = {
     "selu": _selu, "gelu": _gelu, "silu": _silu, "mish": _mish, "softplus": _softplus, "log_sigmoid": _log_sigmoid,
     "softshrink": _softshrink, "hardshrink": _hardshrink, "threshold": _threshold, "glu": _glu,
 }  # fmt: skip
-

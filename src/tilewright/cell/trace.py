@@ -220,7 +220,7 @@ class _Walk:
             results = self._opaque(node, flat)
         schema = node.target._schema
         self.calls.append(Call(
-            name=node.name, target=f"{node.target.namespace}.{str(node.target).removeprefix(node.target.namespace + '.')}",
+            name=node.name, target=_target(node.target),
             args=tuple(self._template(a) for a in node.args),
             kwargs=tuple((k, self._template(v)) for k, v in node.kwargs.items()),
             results=tuple("" if r is None else r.node.name for r in results), single=single,
@@ -279,7 +279,7 @@ class _Walk:
         assert isinstance(node.target, torch._ops.OpOverload)
         names = [argument.name for argument in node.target._schema.arguments]
         given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-        return {{"self": "x", "input": "x"}.get(k, k): fx.map_arg(v, self._value) for k, v in given.items()}  # type: ignore[no-untyped-call]
+        return {{"self": "x", "input": "x"}.get(k, k): fx.map_arg(v, self._value) for k, v in given.items()}
 
     def _value(self, node: fx.Node) -> Any:
         value = self.values[node]
@@ -294,6 +294,12 @@ class _Walk:
         if isinstance(value, tuple | list):
             return Struct(kind="list", items=tuple(self._template(v) for v in value))
         return _plain(value)
+
+
+def _target(operator: torch._ops.OpOverload) -> str:
+    """`aten.add.Tensor`: where the operator lies under torch.ops."""
+    name = str(operator)
+    return name if name.startswith(f"{operator.namespace}.") else f"{operator.namespace}.{name}"
 
 
 def _of_one_device(tensors: Iterable[Any]) -> bool:
@@ -326,6 +332,9 @@ def _structure(value: Any) -> Template:
     """A container of templates as Structs."""
     if type(value) in (tuple, list):
         return Struct(kind=type(value).__name__, items=tuple(_structure(v) for v in value))
+    if type(value).__module__ == "torch.return_types":
+        kind = f"torch.return_types.{type(value).__name__}"
+        return Struct(kind=kind, items=tuple(_structure(v) for v in value))
     if type(value) is dict:
         return Struct(kind="dict", items=tuple(_structure(v) for v in value.values()), keys=tuple(value))
     if value is None or isinstance(value, bool | int | float | str | Ref | Code):

@@ -1,7 +1,7 @@
 """A Graph: what one case of a module computes, as traced; small, typed and made of values only.
 
-It has two levels. *Calls* are what the module's author wrote, as torch's own operators (`aten.layer_norm.default`); they
-are how a part is run when it is left to torch. *Nodes* are values; where a call is understood, they spell it out in the
+It has two levels. *Calls* are what the module's author wrote, as torch's own operators (`aten.layer_norm.default`):
+how a part is run when it is left to torch. *Nodes* are values; where a call is understood, they spell it out in the
 vocabulary of `facts.program`, and each remembers the call that it came from. A matcher reads nodes, a composer both.
 """
 
@@ -37,7 +37,7 @@ class Code:
 class Struct:
     """A container of templates. `keys` is empty but for kind "dict"."""
 
-    kind: str  # "tuple", "list" or "dict"
+    kind: str  # "tuple", "list", "dict", or the constructor of a named one: "torch.return_types.max"
     items: tuple[Any, ...]
     keys: tuple[str | int, ...] = ()
 
@@ -120,7 +120,6 @@ class Graph:
     result: Template = None
     updates: tuple[Update, ...] = ()
     training: bool = False
-
 
 
 def refs(template: Any) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ def match_all(
     space: Callable[[Program], Space],
     tiny_bytes: int = TINY_BYTES,
 ) -> tuple[Matched, ...]:
-    """One Matched for each case, None giving an empty one. Equal programs have one id, in whichever cases they stand."""
+    """One Matched for each case (None: an empty one). Equal programs have one id, in whichever cases they stand."""
     known: dict[Program, Pattern] = {}
     matched = []
     for case, graph in enumerate(graphs):
@@ -95,14 +95,13 @@ def _found(graph: Graph, unsupported: Callable[[Program], str | None], tiny_byte
         else:
             left.update(dict.fromkeys(site.nodes, why))
     left.update(growth.refused)
-    covered = {name for _, site, _ in sites for name in site.nodes}
-    return _Found(sites, _unmatched(graph, covered, left))
+    return _Found(sites, _unmatched(flow, [site for _, site, _ in sites], left))
 
 
 def _loses(flow: Flow, program: Program, site: Site, tiny_bytes: int) -> str | None:
     """Why a kernel for this would gain nothing over torch's own, or None."""
     nodes = [flow.nodes[name] for name in site.nodes]
-    if all(n.op in ("to", "index") for n in nodes):
+    if all(n.op == "to" for n in nodes):
         return "a copy or cast alone: torch's own kernel is as good"
     if program.traffic_bytes < tiny_bytes and _launches(flow, nodes) == 1:
         return f"alone, on {program.traffic_bytes} bytes: one launch for another"
@@ -118,22 +117,24 @@ def _launches(flow: Flow, nodes: Sequence[Node]) -> int:
     return sum(1 if whole[call] == count else count for call, count in by_call.items())
 
 
-def _unmatched(graph: Graph, covered: set[str], why: dict[str, str]) -> tuple[str, ...]:
-    """One line for each operator that does work and of which a result comes from torch."""
-    nodes: dict[str, list[Node]] = {}
-    for node in graph.nodes:
-        nodes.setdefault(node.origin, []).append(node)
-    lines = []
-    for call in graph.calls:
-        parts = nodes.get(call.name, [])
-        reasons = [_reason(n, why) for n in parts if n.name not in covered and (n.op == "call" or n.name in why)]
-        if reasons and not call.view:
-            lines.append(f"{call.target}: {reasons[0]}")
-    return tuple(lines)
-
-
-def _reason(node: Node, why: dict[str, str]) -> str:
-    return why.get(node.name, "no skeleton")
+def _unmatched(flow: Flow, sites: Sequence[Site], why: dict[str, str]) -> tuple[str, ...]:
+    """One line for each operator that does work and is left to torch when all sites are fused."""
+    makers = {bind.node: site for site in sites for bind in site.outputs}
+    reasons: dict[str, str] = {}
+    todo, seen = list(flow.kept), set[str]()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in makers:
+            todo += [flow.root(bind.node) for bind in makers[name].operands]
+            continue
+        node = flow.nodes[name]
+        todo += flow.roots(node)
+        if node.op == "call" or name in why:
+            reasons.setdefault(node.origin, why.get(name, "no skeleton"))
+    return tuple(f"{c.target}: {reasons[c.name]}" for c in flow.graph.calls if c.name in reasons and not c.view)
 
 
 def kind(program: Program) -> str:
@@ -145,8 +146,9 @@ def kind(program: Program) -> str:
     return "row_reduce" if len(program.domain) - 1 in program.reduced else "column_reduce"
 
 
-_WORDS = {"masked_fill": "mask", "cross_entropy_loss": "cross_entropy", "linalg_vector_norm": "norm",
-          "native_batch_norm_legit_functional": "batch_norm", "native_batch_norm_legit_no_training": "batch_norm"}  # fmt: skip
+_WORDS = {"masked_fill": "mask", "to_copy": "cast", "cross_entropy_loss": "cross_entropy", "linalg_vector_norm": "norm",
+          "native_batch_norm_legit_functional": "batch_norm", "native_batch_norm_legit": "batch_norm",
+          "native_batch_norm_legit_no_training": "batch_norm"}  # fmt: skip
 
 
 def title(flow: Flow, site: Site) -> str:

@@ -1,7 +1,7 @@
 """Axes: which index positions of different values are the same one, through reshapes, permutations and broadcasts.
 
-Every dimension of every value is a list of axes. Where two dimensions must agree their axes are unified; where a reshape
-divides a dimension, its axis is split. What is left at the end, the leaves, are the dimensions of a common domain.
+Every dimension of every value is a list of axes. Where two dimensions must agree their axes are unified; where a
+reshape divides a dimension, its axis is split. The leaves that are left are the dimensions of a common domain.
 """
 
 from __future__ import annotations

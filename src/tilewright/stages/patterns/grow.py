@@ -76,17 +76,17 @@ class Growth:
         found = []
         for name, readers in self.flow.readers.items():
             inside = [r for r in readers if r in self.home]
-            size = self.flow.nodes[name].bytes
+            size = self.flow.loaded(name)
             found += [(size, a, b) for a, b in pairwise(inside) if size * 4 >= self._traffic(a) + self._traffic(b)]
         return [(a, b) for _, a, b in sorted(found, key=lambda s: -s[0])]
 
     def _traffic(self, name: str) -> int:
         region = self.regions[self.home[name]]
-        reads = {r.root for r in region.reads.values()}
-        return sum(self.flow.nodes[n].bytes for n in (*reads, *region.outputs))
+        return sum(self.flow.loaded(n) for n in (*region.roots, *region.outputs))
 
     def _merge_all(self, edges: Iterable[tuple[str, str]]) -> bool:
-        return any([self._merge(a, b) for a, b in edges])
+        merged = [self._merge(a, b) for a, b in edges]
+        return any(merged)
 
     def _merge(self, one: str, other: str) -> bool:
         first, second = self.home[one], self.home[other]
@@ -95,7 +95,7 @@ class Growth:
         names = frozenset(self.regions[first].names) | frozenset(self.regions[second].names)
         if names in self._failed:
             return False
-        region = None if self._makes_cycle(names, (first, second)) else self._accepted(names)
+        region = None if self._makes_cycle(names) else self._accepted(names)
         if region is None:
             self._failed.add(names)
             return False
@@ -104,9 +104,8 @@ class Growth:
         self.home.update(dict.fromkeys(region.names, first))
         return True
 
-    def _makes_cycle(self, names: frozenset[str], own: tuple[int, int]) -> bool:
-        """Whether a way leads out of these nodes and back into them."""
-        last = max(self.flow.position[n] for n in names)
+    def _makes_cycle(self, names: frozenset[str]) -> bool:
+        """Whether a way leads out of these nodes and back into them; to enter a region is to reach all of it."""
         todo = [reader for n in names for reader in self.flow.readers[n] if reader not in names]
         seen: set[str] = set()
         while todo:
@@ -117,8 +116,7 @@ class Growth:
                 continue
             unit = self.regions[self.home[name]].names if name in self.home else (name,)
             seen.update(unit)
-            if min(self.flow.position[n] for n in unit) < last:
-                todo += [reader for n in unit for reader in self.flow.readers[n]]
+            todo += [reader for n in unit for reader in self.flow.readers[n]]
         return False
 
     def _accepted(self, names: Iterable[str], outputs: Collection[str] | None = None) -> Region | None:
@@ -165,7 +163,7 @@ class Growth:
                     return None
                 found.add(name)
                 todo += [self.flow.root(s) for s in self.flow.nodes[name].sources]
-        read = sum(self.flow.nodes[r].bytes for r in roots)
+        read = sum(self.flow.loaded(r) for r in roots)
         return found if len(found) <= CHEAP_STATEMENTS and read <= 1.02 * self.flow.nodes[output].bytes else None
 
     def _trim(self, number: int) -> None:
@@ -199,7 +197,7 @@ class Growth:
 
 def worthwhile(flow: Flow, region: Region) -> bool:
     """Whether a kernel of this region is likely to beat its parts."""
-    tensors = len({r.root for r in region.reads.values()}) + len(region.outputs)
+    tensors = sum(1 for r in region.roots if flow.loaded(r)) + len(region.outputs)
     if len(region.names) > MOST_STATEMENTS or tensors > MOST_TENSORS:
         return False
     return _repeated(flow, region) <= MOST_REPEATED and (not region.reduced or _sweeps_fit(flow, region))

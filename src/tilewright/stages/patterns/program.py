@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tilewright.facts.graph import Node
 from tilewright.facts.pattern import Bind, Site
-from tilewright.facts.program import Operand, Output, Program, Reduction, Statement
 from tilewright.facts.program import REDUCTIONS as REDUCTION_RESULTS
+from tilewright.facts.program import Operand, Output, Program, Reduction, Statement
 
 from .axes import Axis, Dims, flat
 from .region import Flow, Region
@@ -58,6 +58,8 @@ class _Writer:
     def _operand(self, root: str, dims: Dims) -> str:
         axes = flat(dims)
         key = (root, tuple(axes))
+        if key not in self._known and self.flow.nodes[root].op == "index":
+            self._known[key] = self._index(axes)
         if key not in self._known:
             self._known[key] = f"x{len(self.operands)}"
             ours = sorted(axes, key=self.place.__getitem__)
@@ -77,9 +79,7 @@ class _Writer:
         return result
 
     def _node(self, node: Node) -> None:
-        if node.op == "index":
-            self.names[node.name] = self._index(flat(self.region.dims[node.name]))
-        elif node.op in REDUCTION_RESULTS:
+        if node.op in REDUCTION_RESULTS:
             self.names[node.name] = self._reduction(node)
         else:
             args = tuple(self._argument(a) if isinstance(a, str) else a for a in node.args)

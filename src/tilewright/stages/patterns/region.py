@@ -27,8 +27,9 @@ class Flow:
                 self.readers[source].append(node.name)
 
     def fusable(self, name: str) -> bool:
+        """Whether a kernel can compute this value. Positions (`index`) are made by whoever needs them."""
         node = self.nodes[name]
-        known = node.op in POINTWISE or node.op in REDUCTIONS
+        known = (node.op in POINTWISE and node.op != "index") or node.op in REDUCTIONS
         values = (node, *(self.nodes[s] for s in node.sources))
         return known and all(v.dtype in DTYPE_BYTES and 0 not in v.shape for v in values)
 
@@ -44,6 +45,10 @@ class Flow:
             return ()
         sources = self.calls[node.origin].sources if node.op == "call" else node.sources
         return tuple(dict.fromkeys(self.root(s) for s in sources))
+
+    def loaded(self, name: str) -> int:
+        """Bytes that come from memory where this value is read."""
+        return 0 if self.nodes[name].op == "index" else self.nodes[name].bytes
 
     def needed(self, name: str, inside: Collection[str]) -> bool:
         """Whether somebody outside reads this value."""
@@ -71,6 +76,11 @@ class Region:
     reads: Mapping[str, Read]  # by the name of the argument, a view or a root
     reach: Mapping[str, frozenset[Axis]]
     levels: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def roots(self) -> frozenset[str]:
+        """The values that are read."""
+        return frozenset(r.root for r in self.reads.values())
 
     @property
     def rows(self) -> int:
@@ -194,9 +204,6 @@ def _reach(flow: Flow, layout: _Layout, reduced: frozenset[Axis]) -> dict[str, f
     reach: dict[str, frozenset[Axis]] = {}
     for name in layout.names:
         node = flow.nodes[name]
-        if node.op == "index":
-            reach[name] = frozenset(flat(layout.dims[name]))
-            continue
         sources = [_reach_of(flow, layout, reach, s) for s in node.sources]
         reach[name] = frozenset().union(*sources) - (reduced if node.op in REDUCTIONS else frozenset())
     return reach
@@ -217,8 +224,8 @@ def _domain(flow: Flow, layout: _Layout, outputs: Sequence[str], whole: frozense
     votes: dict[tuple[Axis, ...], int] = {}
     for root, dims in (*((r.root, r.dims) for r in layout.reads.values()), *((o, layout.dims[o]) for o in outputs)):
         order = tuple(flat(dims))
-        if len(order) == len(whole):
-            votes[order] = votes.get(order, 0) + flow.nodes[root].bytes
+        if len(order) == len(whole) and flow.loaded(root):
+            votes[order] = votes.get(order, 0) + flow.loaded(root)
     if not votes:
         orders = (tuple(flat(layout.dims[n])) for n in layout.names)
         return next((order for order in orders if frozenset(order) == whole), None)

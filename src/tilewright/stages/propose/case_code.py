@@ -1,4 +1,4 @@
-"""One case of a module as straight-line Python: fused kernels where the recipe has them, torch's operators elsewhere."""
+"""One case of a module as straight-line Python: fused kernels where the recipe has them, torch elsewhere."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 import keyword
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tilewright.facts.graph import SOURCES, VIEWS, Call, Graph, Node, Ref, Struct, Template
 from tilewright.facts.pattern import Bind, Pattern, Site
-
 
 from .torch_code import TORCH_DTYPES, expression, literal, template
 
@@ -86,7 +86,8 @@ class _Writer:
                     f"{place}.dtype == {dtype}", device]  # fmt: skip
         if isinstance(value, Struct):
             keys: Sequence[str | int] = value.keys or range(len(value.items))
-            inner = [c for key, item in zip(keys, value.items, strict=True) for c in self._accept(f"{place}[{key!r}]", item)]
+            items = [(f"{place}[{key!r}]", item) for key, item in zip(keys, value.items, strict=True)]
+            inner = [condition for name, item in items for condition in self._accept(name, item)]
             return [f"isinstance({place}, {value.kind})", f"len({place}) == {len(value.items)}", *inner]
         return [f"{place} is None" if value is None else f"{place} == {literal(value)}"]
 
@@ -131,7 +132,7 @@ class _Writer:
         maker = {name: i for i, unit in enumerate(units) for name in unit.gives}
         waits = [{maker[n] for n in unit.needs if n in maker} - {i} for i, unit in enumerate(units)]
         effects = [i for i, unit in enumerate(units) if isinstance(unit.what, Call) and unit.what.ordered]
-        for before, after in zip(effects, effects[1:], strict=False):
+        for before, after in pairwise(effects):
             waits[after].add(before)
         readers: dict[int, list[int]] = {}
         for i, needed in enumerate(waits):
@@ -242,5 +243,3 @@ def _parameter(argument: Template, nodes: dict[str, Node], default: str) -> str:
     if not name.isidentifier() or keyword.iskeyword(name) or name in _TAKEN or name.startswith("fused_"):
         return default
     return name
-
-

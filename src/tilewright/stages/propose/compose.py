@@ -49,8 +49,8 @@ def compose(
     """The candidate in which the recipe's patterns are fused and everything else runs as torch does it.
 
     `matched` holds the patterns of each case; a case that was not traced, or in which nothing is fused, runs the
-    original forward. `make` renders the kernels (None: the target's own renderer). Raises KeyError where the recipe names
-    a pattern that no case has."""
+    original forward. `make` renders the kernels (None: the target's own renderer). Raises KeyError where the recipe
+    names a pattern that no case has."""
     make = make or renderer(target)
     known = {p.id: p for m in matched for p in m.patterns}
     points = {choice.pattern: choice.point for choice in recipe}
@@ -86,7 +86,7 @@ def _cases(
 
 def _model(cases: Sequence[_Case], chosen: Sequence[Pattern]) -> str:
     lines = [f"{p.id}: {p.title} ({p.kind} over {p.program.domain}, {len(p.sites)} place(s))" for p in chosen]
-    about = "The module with its fused kernels, made by Tilewright." if chosen else "The module as it was: nothing is fused."
+    about = "The module with its fused kernels, made by Tilewright." if chosen else "The module as it was."
     return _template().render(about=about, patterns=lines, ids=[p.id for p in chosen], cases=cases)
 
 

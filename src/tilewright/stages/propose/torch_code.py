@@ -1,4 +1,4 @@
-"""Graph nodes as torch expressions: what model.py runs where an operator was taken apart but not all of it was fused."""
+"""Graph nodes as torch expressions: what model.py runs of an operator of which only a part is fused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def template(value: Template, names: dict[str, str]) -> str:
         return "{" + ", ".join(f"{key!r}: {item}" for key, item in zip(value.keys, items, strict=True)) + "}"
     if value.kind == "list":
         return "[" + ", ".join(items) + "]"
-    return "(" + ", ".join(items) + ("," if len(items) == 1 else "") + ")"
+    made = "(" + ", ".join(items) + ("," if len(items) == 1 else "") + ")"
+    return made if value.kind == "tuple" else f"{value.kind}({made})"
 
 
 def expression(node: Node, sources: Sequence[Node], args: Sequence[str], device: str) -> str:
@@ -78,7 +79,8 @@ def _reduction(node: Node, source: Node, arg: str) -> str:
     if node.op == "moments":
         return f"{arg}.var({dims}, correction=0) * {count}" if node.item else f"{arg}.mean({dims})"
     if node.op == "softmax_stats":
-        return f"torch.exp({arg} - {arg}.amax({dims}, keepdim=True)).sum({dims})" if node.item else f"{arg}.amax({dims})"
+        total = f"torch.exp({arg} - {arg}.amax({dims}, keepdim=True)).sum({dims})"
+        return total if node.item else f"{arg}.amax({dims})"
     if node.op in ("max", "min"):
         return f"{arg}.a{node.op}({dims})"
     if node.op in ("sum", "any", "all"):
