@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 
@@ -40,11 +41,11 @@ def _environment() -> Environment:
 
 
 def _md(text: object) -> str:
-    """Text that stays text inside a Markdown paragraph or table cell."""
+    """Text that stays text inside a Markdown paragraph, list or table cell; as little is escaped as will do."""
     flat = " ".join(str(text).split())
-    for special in "\\`*_[]|#":
-        flat = flat.replace(special, "\\" + special)
-    return flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    flat = re.sub(r"([\\`*|])|(?<![^\W_])_|_(?![^\W_])|(?<=\])(?=[(:])", r"\\\g<0>", flat)
+    flat = flat.replace("&", "&amp;").replace("<", "&lt;")
+    return "\\" + flat if flat[:1] in tuple("#>+-=[~") else flat
 
 
 def _shortened(text: str, most: int) -> str:

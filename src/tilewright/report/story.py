@@ -129,7 +129,7 @@ _HEADINGS = {"improved": "Improved", "no_improvement": "No improvement", "failed
 def story(brief: Brief, events: Sequence[Event]) -> Story:
     end = ending(brief, events)
     built = end.seen.checked.built if end.seen else None
-    errors = sorted(end.timed.checked.errors if end.timed else (), key=lambda e: e.share, reverse=True)
+    errors = end.timed.checked.errors if end.timed else ()
     return Story(
         brief=brief,
         end=end,
@@ -157,7 +157,7 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
         notes=_notes(end.timed),
         attempts=tuple(_attempt(e, end) for e in events),
         tuned=_tuned(brief, events),
-        errors=tuple(_error(e) for e in errors[:_MOST_ERRORS]),
+        errors=_errors(errors),
         errors_made=len(errors),
         cases=tuple(_case(brief, end.recipe, index) for index in range(len(brief.cases))),
         environment=_environment(brief),
@@ -313,9 +313,20 @@ def _notes(timed: Timed | None) -> tuple[str, ...]:
     return timed.checked.notes + own
 
 
-def _error(error: OutputError) -> ErrorRow:
+def _errors(errors: Sequence[OutputError]) -> tuple[ErrorRow, ...]:
+    """A row for each case, family and output: the comparison nearest to its allowance; the nearest rows first."""
+    groups: dict[tuple[int, str, int], list[OutputError]] = {}
+    for error in errors:
+        groups.setdefault((error.case, error.family, error.output), []).append(error)
+    worst = [(max(group, key=lambda e: e.share), len(group)) for group in groups.values()]
+    worst.sort(key=lambda pair: -pair[0].share)
+    return tuple(_error(error, made) for error, made in worst[:_MOST_ERRORS])
+
+
+def _error(error: OutputError, made: int) -> ErrorRow:
     return ErrorRow(
-        where=f"case {error.case}, {error.family} inputs, output {error.output}",
+        where=f"case {error.case}, {error.family} inputs, output {error.output}"
+        + (f" ({made} times)" if made > 1 else ""),
         norm=words.error(error.norm),
         allowed_norm=words.error(error.allowed_norm),
         worst=words.error(error.worst),
@@ -350,12 +361,9 @@ def _environment(brief: Brief) -> tuple[tuple[str, str], ...]:
     machine, problem = brief.machine, brief.problem
     rates = ", ".join(f"{name} {words.rate(rate, 'FLOP/s')}" for name, rate in machine.matmul_flops_per_s)
     return (
-        (
-            "device",
-            f"{machine.device} ({machine.processors} {'threads' if machine.target == 'cpu' else 'multiprocessors'})",
-        ),
+        ("device", machine.device + (f" ({machine.processors} multiprocessors)" if machine.target == "cuda" else "")),
         ("driver", machine.driver),
-        ("last-level cache", words.amount(machine.cache_bytes)),
+        ("last-level cache", words.capacity(machine.cache_bytes)),
         ("memory bandwidth, measured", words.rate(machine.copy_bytes_per_s, "B/s")),
         ("matrix rates, measured", rates),
         *((name, version) for name, version in brief.versions if version and name != "driver"),

@@ -26,7 +26,7 @@ def table(brief: Brief, events: Sequence[Event]) -> Table:
         f"[not italic]{escape(brief.problem.name)} on {escape(brief.machine.device)}: "
         f"[bold {_COLOURS[end.status]}]{end.status.replace('_', ' ')}[/]\n{escape(end.verdict.summary)}[/]"
     )
-    for heading in ("", "median", "95% interval", "ours is"):
+    for heading in ("", "median", "95% interval", "times as fast"):
         drawn.add_column(heading, justify="right" if heading else "left", no_wrap=True)
     if end.seen is not None:
         _times(drawn, end, end.seen)
@@ -46,11 +46,11 @@ def _times(drawn: Table, end: Ending, seen: Timed) -> None:
             f"[bold]{words.NAMES[name]}[/]" if name == "ours" else words.NAMES[name],
             words.duration(time.mid),
             words.span(time),
-            f"{words.times(ratio)} as fast".replace("[", r"\[") if ratio else "",
+            escape(words.times(ratio)) if ratio else "",
         )
     share = floor_share(end.timed)
-    reached = f"at {words.percent(share)} of the floor's speed" if share is not None else ""
-    drawn.add_row("floor of this machine", words.duration(seen.floor_ns), "", reached)
+    reached = f"at {words.percent(share)} of its speed" if share is not None else ""
+    drawn.add_row("machine's floor", words.duration(seen.floor_ns), "", reached)
 
 
 def _error(drawn: Table, timed: Timed) -> None:
@@ -59,11 +59,11 @@ def _error(drawn: Table, timed: Timed) -> None:
         return
     drawn.add_section()
     for label, value, allowed in (
-        ("error against float64, norm", worst.norm, worst.allowed_norm),
-        ("error against float64, worst", worst.worst, worst.allowed_worst),
+        ("error vs float64, norm", worst.norm, worst.allowed_norm),
+        ("error vs float64, worst", worst.worst, worst.allowed_worst),
     ):
         share = words.percent(value / allowed) if allowed else ""
-        drawn.add_row(label, words.error(value), f"allowed {words.error(allowed)}", f"{share} of what is allowed")
+        drawn.add_row(label, words.error(value), f"allowed {words.error(allowed)}", f"{share} of that" if share else "")
 
 
 def _fused_lines(brief: Brief, end: Ending) -> str:

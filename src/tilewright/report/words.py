@@ -37,6 +37,11 @@ def amount(count: float, unit: str = "B") -> str:
     return rate(count, unit)
 
 
+def capacity(count: int) -> str:
+    """Bytes of a cache or memory, in binary units."""
+    return f"{digits(count / 2**20)} MiB"
+
+
 def times(ratio: Interval) -> str:
     """A ratio with its interval: "1.31x [1.29, 1.33]"."""
     return f"{digits(ratio.mid)}x [{digits(ratio.low)}, {digits(ratio.high)}]"
