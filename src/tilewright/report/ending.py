@@ -26,6 +26,13 @@ class Verdict:
     summary: str
     excerpt: str = ""
 
+    @property
+    def line(self) -> str:
+        """The verdict for a reader: a refusal begins with where and why."""
+        if self.accepted or self.stage == "search":
+            return self.summary
+        return f"refused in {self.stage}, {self.reason.replace('_', ' ')}: {self.summary}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:

@@ -24,7 +24,7 @@ def table(brief: Brief, events: Sequence[Event]) -> Table:
     drawn = Table(box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", show_header=end.seen is not None)
     drawn.title = (
         f"[not italic]{escape(brief.problem.name)} on {escape(brief.machine.device)}: "
-        f"[bold {_COLOURS[end.status]}]{end.status.replace('_', ' ')}[/]\n{escape(end.verdict.summary)}[/]"
+        f"[bold {_COLOURS[end.status]}]{end.status.replace('_', ' ')}[/]\n{escape(end.verdict.line)}[/]"
     )
     for heading in ("", "median", "95% interval", "times as fast"):
         drawn.add_column(heading, justify="right" if heading else "left", no_wrap=True)

@@ -60,6 +60,8 @@ def test_the_result_is_the_last_judgement_of_what_stop_names() -> None:
 def test_a_refused_candidate_is_the_verdict_with_its_excerpt() -> None:
     verdict = ending(brief(), REFUSED).verdict
     assert (verdict.stage, verdict.summary, verdict.excerpt) == ("check", REFUSAL.summary, REFUSAL.excerpt)
+    assert verdict.line == "refused in check, wrong values: output 0 is off by 3.0"
+    assert ending(brief(), NOTHING).verdict.line == "no pattern matched"
 
 
 def test_a_failure_beside_an_accepted_candidate_is_not_the_runs() -> None:
