@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,7 +121,8 @@ def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say) -> 
 def _finish(brief: Brief, *, ledger: Ledger, bench: _Bench, places: Places) -> Finished:
     stop = _driven(brief, STRATEGIES[brief.strategy](brief), ledger=ledger, bench=bench)
     events = ledger.events()
-    _remember(brief, events, stop, places.winners)
+    for warning in _remember(brief, events, stop, places.winners):
+        bench.say(warning)
     candidate = stop.best if isinstance(stop.best, Candidate) else composed(brief, stop.best or ())
     write_candidate(candidate, places.candidate)
     return Finished(brief=brief, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)
@@ -244,8 +245,8 @@ def _recalled(matched: tuple[Matched, ...], winners: Path, machine_key: str) -> 
     return tuple(found)
 
 
-def _remember(brief: Brief, events: tuple[Event, ...], stop: Stop, winners: Path) -> None:
-    """Keep tuned points of the accepted recipe for later runs on this machine."""
+def _remember(brief: Brief, events: tuple[Event, ...], stop: Stop, winners: Path) -> Iterator[str]:
+    """Keep tuned points of the accepted recipe for later runs on this machine; yields what went wrong, if anything."""
     if not isinstance(stop.best, tuple):
         return
     patterns = _patterns(brief.matched)
@@ -256,7 +257,10 @@ def _remember(brief: Brief, events: tuple[Event, ...], stop: Stop, winners: Path
         for measured in event.outcome.points:
             if measured.point == chosen[event.move.pattern] and measured.time_ns is not None:
                 pattern = patterns[event.move.pattern]
-                memory.remember(winners, brief.machine.key, pattern.shape_class, measured.point, measured.time_ns.mid)
+                time_ns = measured.time_ns.mid
+                warning = memory.remember(winners, brief.machine.key, pattern.shape_class, measured.point, time_ns)
+                if warning:
+                    yield warning
 
 
 def _line(event: Event) -> str:

@@ -19,8 +19,8 @@ MAX_LEFT_OUT = 6  # patterns whose share is measured by leaving each out; a Try 
 
 def catalog(brief: Brief) -> Steps[None]:
     """Moves: `Tune` for each pattern of the main case that has a choice and no remembered winner, then `Try` them all,
-    bisect if the judge refuses, then leave each out in turn; `Stop` names the best accepted recipe, None if it is slower
-    than eager. What is neither faster nor slower beyond noise is handed over as just that."""
+    bisect if the judge refuses, then leave each out in turn; `Stop` names the best accepted recipe, None if it is
+    slower than eager. What is neither faster nor slower beyond noise is handed over as just that."""
     patterns = tuple(p for matched in brief.matched for p in matched.patterns)
     if not patterns:
         yield Stop(best=None, why=_nothing_matched(brief))
