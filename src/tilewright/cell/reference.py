@@ -18,7 +18,9 @@ from .arena import spec_of
 from .families import OWN, perturb_state, redistribute
 from .load import CodeRaised, ProblemModule, blaming, load_problem
 from .subject import Subject, named_state, output_facts, seed_all
-from .wire import Described, OutputFacts
+from .wire import Described
+
+_RANDOM_SHARE = 0.02  # of the norm: dropout moves far more, the order of a sum far less
 
 
 class Reference:
@@ -112,7 +114,7 @@ class Reference:
                 for t in inputs]  # fmt: skip
         before = torch.get_default_dtype()
         try:
-            with blaming("no_truth", "in float64 the module raised"), torch.no_grad():
+            with blaming("raised", "in float64 the module raised"), torch.no_grad():
                 torch.set_default_dtype(torch.float64)
                 module = self._double = self._double or copy.deepcopy(self._subject.built).double()
                 args = values.decode(args_text, wide)
@@ -127,6 +129,25 @@ class Reference:
         values.encode(result, tensors)
         return tuple(tensors)
 
+    def truth_in_parts(
+        self, args_text: str, inputs: Sequence[Tensor], places: Sequence[Tensor], *, seed: int, parts: int
+    ) -> None:
+        """Write the truth into `places`, computed for a part of the rows of the first dimension at a time: what is left
+        when the whole does not fit. Right only where rows do not depend on one another; the judge sees where they do,
+        since the reference's own result then lies far off."""
+        rows = places[0].shape[0] if places[0].ndim else 0
+        if rows < parts or any(p.ndim == 0 or p.shape[0] != rows for p in places) or self._subject.built.training:
+            raise CodeRaised("no_truth", "float64 does not fit into memory")
+        for start in range(0, rows, -(-rows // parts)):
+            stop = min(rows, start + -(-rows // parts))
+            mine = [t[start:stop] if t.ndim and t.shape[0] == rows else t for t in inputs]
+            found = self.truth(args_text, mine, seed)
+            for place, part in zip(places, found, strict=True):
+                if place[start:stop].shape != part.shape:
+                    raise CodeRaised("no_truth", "float64 does not fit into memory, and rows depend on one another")
+                place[start:stop].copy_(part)
+            del found
+
     def release_truth(self) -> None:
         self._double = None
         gc.collect()
@@ -140,12 +161,21 @@ class Reference:
         state = named_state(subject.built)
         kept = {k: v.detach().clone() for k, v in state.items()}
         originals = tuple(t.clone() for t in inputs)
-        tree, outputs, measured, call_s = self._observe(text, inputs, list(state.values()))
+        first, call_s = self._first_run(text, inputs)
         for i, (now, then) in enumerate(zip(inputs, originals, strict=True)):
             if not torch.equal(_bits(now), _bits(then)):
                 raise CodeRaised("bad_module", f"forward changes its tensor input {i} in place; give it a copy instead")
         del originals
         mutated = tuple(k for k, v in kept.items() if not torch.equal(_bits(state[k].detach()), _bits(v)))
+        subject.write_state(mutated, [kept[k] for k in mutated])
+        seed_all(seed + 1)
+        with blaming("raised", "forward raised under observation"):
+            measured, second = work.measure(lambda: subject.run(text, inputs), [*inputs, *state.values()], _tensors)
+        random = any(_far(a, b) for a, b in zip(_tensors(first), _tensors(second), strict=True))
+        tree = values.encode(second, [])
+        outputs = tuple(output_facts(t, inputs) for t in _tensors(second))
+        del first, second
+        subject.drop()
         subject.write_state(mutated, [kept[k] for k in mutated])
         graph, failure = self._trace(text, inputs) if trace else ("", "")
         subject.write_state(mutated, [kept[k] for k in mutated])
@@ -159,43 +189,28 @@ class Reference:
         return Described(
             init=init_text, init_tensors=tuple(spec_of(t) for t in init), args=text,
             inputs=tuple(spec_of(t) for t in inputs), outputs_tree=tree, outputs=outputs,
-            state=subject.state_specs(), mutated_state=mutated, work=measured, graph=graph, trace_failure=failure,
-            call_s=call_s,
+            state=subject.state_specs(), mutated_state=mutated, random=random, work=measured, graph=graph,
+            trace_failure=failure, call_s=call_s,
         )  # fmt: skip
 
-    def _observe(
-        self, text: str, inputs: Sequence[Tensor], state: list[Tensor]
-    ) -> tuple[str, tuple[OutputFacts, ...], Any, float]:
-        subject = self._subject
-        tensors: list[Tensor] = []
-
-        def outputs_of(result: Any) -> list[Tensor]:
-            values.encode(result, tensors)
-            return tensors
-
+    def _first_run(self, text: str, inputs: Sequence[Tensor]) -> tuple[Any, float]:
+        """What the module returns, known to be tensors, and the seconds it took."""
         start = time.perf_counter()
         with blaming("raised", "forward raised"):
-            result = subject.run(text, inputs)
+            result = self._subject.run(text, inputs)
             if self._device == "cuda":
                 torch.cuda.synchronize()
         call_s = time.perf_counter() - start
+        tensors: list[Tensor] = []
         try:
-            tree = values.encode(result, [])
+            tree = values.encode(result, tensors)
         except values.CannotTravel as error:
             raise CodeRaised("bad_module", f"forward returns {error}; only tensors can be judged") from error
         if not values.only_tensors(tree):
             raise CodeRaised("bad_module", "forward returns something that is not a tensor; only tensors can be judged")
-        del result
-        subject.drop()
-        with blaming("raised", "forward raised under observation"):
-            measured, result = work.measure(lambda: subject.run(text, inputs), [*inputs, *state], outputs_of)
-        outputs = tuple(output_facts(t, inputs) for t in tensors)
-        if not outputs:
+        if not tensors:
             raise CodeRaised("bad_module", "forward returns no tensor")
-        tensors.clear()
-        del result
-        subject.drop()
-        return tree, outputs, measured, call_s
+        return result, call_s
 
     def _trace(self, text: str, inputs: Sequence[Tensor]) -> tuple[str, str]:
         from .trace import trace
@@ -207,6 +222,25 @@ class Reference:
         except Exception as error:  # whatever torch's tracers raise, the module then stays torch's
             lines = str(error).strip().splitlines()
             return "", f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+        finally:
+            gc.collect()
+            gc.freeze()  # tracing imports a great deal, which later collections need not walk
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    values.encode(result, found)
+    return found
+
+
+def _far(a: Tensor, b: Tensor) -> bool:
+    """Whether two results differ by more than another order of summation could explain."""
+    if a.shape != b.shape:
+        return True
+    if not a.is_floating_point():
+        return not torch.equal(a, b)
+    a, b = torch.nan_to_num(a), torch.nan_to_num(b)
+    return float((a - b).norm()) > _RANDOM_SHARE * float(a.norm())
 
 
 def _bits(tensor: Tensor) -> Tensor:

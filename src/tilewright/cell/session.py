@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from .load import EXCERPT_BYTES, CodeRaised, blaming, load_candidate
 from .reference import Reference
 from .subject import Subject, poisoned
 from .timing import Timer
+
+_TRUTH_PARTS = 16  # pieces of the first dimension, where the whole in float64 does not fit
 
 
 class Session:
@@ -42,6 +45,8 @@ class Session:
             wire.Call: self._call, wire.Store: self._store, wire.Drop: self._drop,
             wire.Burst: self._burst, wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
         }  # fmt: skip
+        gc.collect()
+        gc.freeze()  # a collection walks what came after torch alone: microseconds, not a tenth of a second
         if device == "cuda":
             driver.synchronize()  # brings the context up now, so that a spare cell is ready when it is needed
 
@@ -138,7 +143,17 @@ class Session:
         self._subject.drop()
 
     def _truth(self, request: wire.Truth) -> None:
-        tensors = self._opened.truth(request.args, self._read(request.inputs), request.seed)
+        inputs = self._read(request.inputs)
+        try:
+            tensors = self._opened.truth(request.args, inputs, request.seed)
+        except CodeRaised as error:
+            if error.reason != "out_of_memory":
+                raise
+            self._opened.release_truth()
+            self._subject.drop()
+            places = self._read(request.outputs)
+            self._opened.truth_in_parts(request.args, inputs, places, seed=request.seed, parts=_TRUTH_PARTS)
+            return
         if len(tensors) != len(request.outputs):
             raise CodeRaised("no_truth", "in float64 the module returns another number of outputs")
         for ref, tensor in zip(request.outputs, tensors, strict=True):
@@ -171,7 +186,9 @@ class Session:
     def _drop(self, request: wire.Drop) -> None:
         if self._reference is not None:
             self._reference.release_truth()
-        self._subject.drop()
+        if not request.keep_held:
+            self._subject.drop_held()
+        self._subject.give_memory_back()
 
     def _burst(self, request: wire.Burst) -> wire.Ticks:
         slots = [self._read(refs) for refs in request.slots]
@@ -185,9 +202,9 @@ class Session:
         return wire.Ticks(samples_ns=samples)
 
     def _configure(self, request: wire.Configure) -> None:
-        configure = getattr(self._entry_module, "configure", None) or getattr(self._subject.module, "configure", None)
+        configure = getattr(self._entry_module, "configure", None)
         if not callable(configure):
-            raise CodeRaised("no_entry", "the candidate has no configure(pattern, **knobs)")
+            raise CodeRaised("no_entry", "the candidate's entry file has no configure(pattern, **knobs)")
         with blaming("bad_knobs", f"configure({request.pattern!r}) raised"):
             configure(request.pattern, **json.loads(request.knobs))
 

@@ -40,16 +40,16 @@ def named_state(module: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def build_on(device: str, construct: Callable[[], Any], seed: int) -> Any:
-    """Construct under the device's context, or, where that is not possible, on the CPU and move."""
+    """Construct under the device's context, or, where that is not possible, on the CPU."""
     seed_all(seed)
     if device == "cpu":
-        return construct().to(device)
+        return construct()
     try:
         with torch.device(device):
-            return construct().to(device)
+            return construct()
     except Exception:  # some constructors mix CPU tensors in: only the second refusal counts
         seed_all(seed)
-        return construct().to(device)
+        return construct()
 
 
 class Subject:
@@ -69,7 +69,9 @@ class Subject:
             module = build_on(self.device, make, seed)
         if not isinstance(module, torch.nn.Module):
             raise CodeRaised("no_entry", f"the model is a {type(module).__name__}, not an nn.Module")
-        self.module = module
+        with blaming("raised", "moving the module to its device raised"):
+            self.module = module.to(self.device)
+        module = self.module
         self.forward = torch.compile(module) if compiled else module
 
     @property
@@ -141,6 +143,9 @@ class Subject:
     def drop(self) -> None:
         """Forget held results and give cached device memory back."""
         self._held.clear()
+        self.give_memory_back()
+
+    def give_memory_back(self) -> None:
         gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()

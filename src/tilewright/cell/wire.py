@@ -189,7 +189,9 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """Forget all held results and give cached memory back."""
+    """Give cached memory back; forget all held results too, unless they are to be kept."""
+
+    keep_held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +263,7 @@ class Described:
     outputs: tuple[OutputFacts, ...]
     state: tuple[NamedSpec, ...]
     mutated_state: tuple[str, ...]
+    random: bool  # two calls on the same values give results that rounding does not explain
     work: Work
     graph: str  # facts.codec text; empty: none was asked for, or it can't be traced
     trace_failure: str

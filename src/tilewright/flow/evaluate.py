@@ -22,14 +22,14 @@ from pathlib import Path
 
 from ..cell import wire
 from ..edges.gpu.lease import lease
-from ..edges.sandbox.cell import Cell, CellFault, CellPlan
-from ..edges.sandbox.room import CALL_LIMIT_S, Room
+from ..edges.sandbox.cell import Cell, CellFault, CellPlan, Limits
+from ..edges.sandbox.room import Room
 from ..facts import codec
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, UserError
 from ..facts.machine import Machine
 from ..facts.outcome import Built, Checked, Failure, PointTime, Timed, Tuned
-from ..facts.problem import Problem
+from ..facts.problem import Problem, Target
 from ..facts.run import CaseFacts
 from ..facts.space import Point
 from ..stages.build.build import build, failure
@@ -38,7 +38,7 @@ from ..stages.check.plan import Trial, secret
 from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Player, Table
 from ..stages.timing.sweep import Contender, sweep
-from .memory import cell_memory_bytes, flush_bytes, timing_room_size
+from .memory import cell_memory_bytes, check_room_sizes, flush_bytes, timing_room_sizes
 
 DESCRIBE_LIMIT_S = 300.0
 COMPILE_LIMIT_S = 240.0
@@ -61,7 +61,7 @@ class Judge:
 
     def __init__(
         self, problem: Problem, *, machine: Machine, seed: int, workdir: Path, say: Callable[[str], None],
-        effort: timing.Effort | None = None, compile_baseline: bool = True,
+        effort: timing.Effort | None = None, limits: Limits | None = None, compile_baseline: bool = True,
     ) -> None:  # fmt: skip
         self._problem = problem
         self._machine = machine
@@ -74,7 +74,8 @@ class Judge:
         self._workdir = workdir / f"cells-{os.getpid()}"
         self._numbers = itertools.count()
         self._threads = machine.processors if problem.target == "cpu" else 0
-        self._memory_bytes = cell_memory_bytes()
+        self._limits = limits or Limits()
+        self._device = "cuda:0" if problem.target == "cuda" else "cpu"
         self._reference: Cell | None = None
         self._spare: Cell | None = None
         self._baseline: Cell | None = None
@@ -115,7 +116,7 @@ class Judge:
     def _start(self, name: str, *, isolate: bool = True) -> Cell:
         plan = CellPlan(
             name=name, device=self._problem.target, folder=self._workdir / f"{next(self._numbers)}-{name}",
-            memory_bytes=self._memory_bytes, threads=self._threads, isolate=isolate,
+            memory_bytes=self._limits.memory_bytes or cell_memory_bytes(), threads=self._threads, isolate=isolate,
         )  # fmt: skip
         return Cell(plan)
 
@@ -128,7 +129,7 @@ class Judge:
 
     def _describe(self, number: int) -> _Case:
         seed = secret(self._rng)
-        with lease(self._problem.target, self._say):
+        with lease(self._device, self._say):
             self._ref.ask(wire.ConstructCase(case=number, seed=seed), wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
             request = wire.Describe(seed=secret(self._rng), trace=True)
             return _Case(number, self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S), seed)
@@ -180,7 +181,7 @@ class Judge:
         """Build, check on all cases, time on the first."""
         cell = self._take_spare()
         try:
-            built = build(candidate, cell)
+            built = build(candidate, cell, limit_s=self._limits.build_s)
             if isinstance(built, Failure):
                 return built
             self._say(f"built in {built.build_s:.1f} s")
@@ -222,17 +223,34 @@ class Judge:
 
     def _check_case(self, case: _Case, cell: Cell, findings: Findings) -> None:
         trials = trials_for(case.described, case.number, rng=self._rng)
-        with lease(self._problem.target, self._say), self._room(case, pool=1, slots=2) as room:
+        with lease(self._device, self._say), self._room(case, sizes=check_room_sizes) as room:
             room.admit(cell)
             check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=findings)
             check.construct(case.seed)
             check.run(trials, redraw=self._redraw)
 
     @contextmanager
-    def _room(self, case: _Case, *, pool: int, slots: int) -> Iterator[Room]:
-        """The room of a case, with the reference's module freshly constructed."""
-        self._ref.ask(wire.ConstructCase(case=case.number, seed=case.seed), wire.Constructed, limit_s=CALL_LIMIT_S)
-        with Room(case.described, device=self._problem.target, reference=self._ref, pool=pool, slots=slots) as room:
+    def _room(self, case: _Case, *, sizes: Callable[[wire.Described, Target], tuple[int, int]]) -> Iterator[Room]:
+        """The room of a case, with the reference's module freshly constructed and cached memory given back before its
+        size is chosen."""
+        self._ref.ask(
+            wire.ConstructCase(case=case.number, seed=case.seed), wire.Constructed, limit_s=self._limits.call_s
+        )
+        if self._baseline is not None and not self._baseline_pending:
+            self._baseline.do(wire.Drop())
+        pool, slots = sizes(case.described, self._problem.target)
+        try:
+            room = Room(
+                case.described,
+                device=self._problem.target,
+                reference=self._ref,
+                limits=self._limits,
+                pool=pool,
+                slots=slots,
+            )
+        except (MemoryError, RuntimeError, OSError) as error:
+            raise HarnessError(f"case {case.number} does not fit beside its copies in memory: {error}") from error
+        with room:
             yield room
 
     def _redraw(self, seed: int) -> None:
@@ -270,8 +288,7 @@ class Judge:
         compiled = self._compiled()
         if self._spare is not None:
             self._spare.wait_ready()  # so that its start does not disturb the clock
-        pool, slots = timing_room_size(case.described, self._problem.target)
-        with lease(self._problem.target, self._say), self._room(case, pool=pool, slots=slots) as room:
+        with lease(self._device, self._say), self._room(case, sizes=timing_room_sizes) as room:
             for guest in (cell, compiled):
                 if guest is not None:
                     room.admit(guest)
@@ -306,14 +323,20 @@ class Judge:
         return timed
 
     def _verify_timed(self, table: Table, ours: Player, check: Check, seeds: Sequence[int]) -> None:
-        """Re-draw the parameters, then keep what a randomly chosen timed call returns, and hold it against the
-        truth."""
+        """Re-draw the parameters and stir the inputs where they are, then keep what a random timed call returns
+        and hold it against the truth: whatever was remembered from earlier calls is wrong now."""
         room = table.room
+        if room.described.random:
+            check.findings.note("the module is random: what it returns in timed calls can't be compared")
+            return
         if check.shares_state and room.state_names:
             self._redraw(secret(self._rng))
             room.take_state()
             check.load_state()
-        table.shuffle_contents()
+        for k in range(room.pool):
+            room.stir(k, self._rng)
+        for slot, k in enumerate(table.contents):
+            room.place(k, slot)
         calls = table.calls[ours.name]
         keep = self._rng.randrange(calls)
         _, order, _ = table.burst(ours, calls=calls, keep=keep)
@@ -332,14 +355,14 @@ class Judge:
         """Check and time all points of one pattern in one cell, on the first case."""
         cell = self._take_spare()
         try:
-            built = build(candidate, cell)
+            built = build(candidate, cell, limit_s=self._limits.build_s)
             if isinstance(built, Failure):
                 return built
             case = self._cases[0]
             with (
                 self._harness_fault(),
-                lease(self._problem.target, self._say),
-                self._room(case, pool=1, slots=2) as room,
+                lease(self._device, self._say),
+                self._room(case, sizes=check_room_sizes) as room,
             ):
                 if self._spare is not None:
                     self._spare.wait_ready()
@@ -369,7 +392,7 @@ class Judge:
         def try_point(point: Point) -> str:
             """Set the point and verify one call; why it does not work, or ""."""
             try:
-                cell.do(wire.Configure(pattern=pattern, knobs=json.dumps(dict(point))), limit_s=CALL_LIMIT_S)
+                cell.do(wire.Configure(pattern=pattern, knobs=json.dumps(dict(point))), limit_s=self._limits.call_s)
                 check.call(tag=0, slot=0, place=0, seed=trial.seed)
                 check.compare(trial, 0)
             except (Refused, CellFault) as error:

@@ -48,6 +48,15 @@ class CellFault(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What code under test may take, before it is stopped. `memory_bytes` of 0: what the machine allows."""
+
+    build_s: float = 300.0
+    call_s: float = 120.0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellPlan:
     """How to start a cell. `memory_bytes` bounds the memory of its process tree. `isolate`: namespaces and a
     read-only disk (for candidates)."""

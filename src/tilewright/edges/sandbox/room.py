@@ -8,6 +8,7 @@ the judge decides which contents stand at which address, and sees for itself whe
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 import torch
@@ -16,9 +17,9 @@ from torch import Tensor
 from ...cell import wire
 from ...cell.arena import Arena, Layout, aligned, bytes_of, contiguous
 from ...facts.problem import TensorSpec
-from .cell import Cell, CellFault
+from .cell import Cell, CellFault, Limits
 
-CALL_LIMIT_S = 120.0
+_RESULTS = 2
 Refs = tuple[wire.TensorRef, ...]
 
 
@@ -38,13 +39,14 @@ def _as_f64(spec: TensorSpec) -> TensorSpec:
 
 
 class Room:
-    """See the module's docstring. `pool` sets and `slots` are numbered from 0; result places are "a" and "b"."""
+    """See the module's docstring. `pool` sets, `slots` and the two places for results are numbered from 0."""
 
     def __init__(
-        self, described: wire.Described, *, device: str, reference: Cell, pool: int, slots: int, results: int = 2
-    ):
+        self, described: wire.Described, *, device: str, reference: Cell, limits: Limits, pool: int, slots: int
+    ) -> None:
         self.described = described
         self.device = device
+        self.limits = limits
         self.pool, self.slots = pool, slots
         self._reference = reference
         self._guests: list[Cell] = []
@@ -73,7 +75,7 @@ class Room:
             self._slots.append(inputs.at("shared", base))
             base += inputs.size_bytes + aligned(1 + 4096 * (i % 3))  # so that slots differ in more than high bits
         self._results: list[Refs] = []
-        for _ in range(results):
+        for _ in range(_RESULTS):
             self._results.append(outputs.at("shared", base))
             base += outputs.size_bytes
         self.shared_state, base = state.at("shared", base), base + state.size_bytes
@@ -127,7 +129,7 @@ class Room:
 
     def draw(self, k: int, *, family: str, seed: int) -> None:
         """Fill pool set `k`."""
-        self._reference.do(wire.MakeInputs(seed=seed, family=family, refs=self._pool[k]), limit_s=CALL_LIMIT_S)
+        self._reference.do(wire.MakeInputs(seed=seed, family=family, refs=self._pool[k]), limit_s=self.limits.call_s)
 
     def take_state(self) -> None:
         """Copy the reference's state, as it is now, into both arenas."""
@@ -145,7 +147,7 @@ class Room:
     def run_reference(self, k: int, *, seed: int) -> TruthFacts:
         """The reference's own result and the truth on pool set `k`."""
         call = wire.Call(tag=0, args=self.described.args, inputs=self._pool[k], poison_bytes=(), seed=seed)
-        self._reference.ask(call, wire.Called, limit_s=CALL_LIMIT_S)
+        self._reference.ask(call, wire.Called, limit_s=self.limits.call_s)
         self._reference.do(wire.Store(tag=0, refs=self._own))
         if self._moved:
             self._reference.do(wire.StoreState(names=self.described.mutated_state, refs=self._moved))
@@ -153,7 +155,7 @@ class Room:
         self._reference.do(wire.Drop())
         truth = wire.Truth(args=self.described.args, inputs=self._pool[k], outputs=self._truth, seed=seed)
         try:
-            self._reference.do(truth, limit_s=CALL_LIMIT_S)
+            self._reference.do(truth, limit_s=self.limits.call_s)
         except CellFault as fault:
             if not self._reference.alive:
                 raise
@@ -180,6 +182,17 @@ class Room:
             source = self._private.bytes_at(self._pool[k][0].offset, self._input_bytes)
             self._shared.bytes_at(self._slots[slot][0].offset, self._input_bytes).copy_(source)
             self.settle()
+
+    def stir(self, k: int, rng: random.Random) -> None:
+        """Reverse a quarter of every input of pool set `k`, somewhere: other contents, which a look at a few places
+        does not tell from the old ones."""
+        for ref in self._pool[k]:
+            flat = dense(self._private.tensor(ref))
+            length = flat.numel() // 4
+            start = rng.randrange(flat.numel() - length + 1)
+            part = flat[start : start + length]
+            part.copy_(part.flip(0))
+        self.settle()
 
     def changed_input(self, k: int, slot: int) -> int:
         """The first input of the slot that is not pool set `k` any more; -1 where none is."""
@@ -217,12 +230,12 @@ class Room:
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Bitwise equality of two tensors of one shape, dtype and stride; NaN equals itself. In blocks, to spare memory."""
-    flat_a, flat_b = _dense(a), _dense(b)
+    flat_a, flat_b = dense(a), dense(b)
     step = 1 << 27
     return all(bool((flat_a[i : i + step] == flat_b[i : i + step]).all()) for i in range(0, flat_a.numel(), step))
 
 
-def _dense(tensor: Tensor) -> Tensor:
+def dense(tensor: Tensor) -> Tensor:
     """The elements as a flat tensor of integers, without a copy where they lie densely."""
     for dim, stride in enumerate(tensor.stride()):
         if stride == 0 and tensor.shape[dim] > 1:

@@ -10,15 +10,13 @@ from ...edges.sandbox.cell import Cell, CellFault
 from ...facts.candidate import Candidate
 from ...facts.outcome import Built, Failure
 
-BUILD_LIMIT_S = 300.0
-
 
 def failure(stage: str, fault: CellFault) -> Failure:
     """What went wrong in a candidate's cell, as its fault."""
     return Failure(stage=stage, reason=fault.reason, summary=fault.summary, excerpt=fault.excerpt)  # type: ignore[arg-type]
 
 
-def build(candidate: Candidate, cell: Cell) -> Built | Failure:
+def build(candidate: Candidate, cell: Cell, *, limit_s: float) -> Built | Failure:
     """Import the candidate in `cell`, which has run no other code. Compilation that happens on import is part of it."""
     started = time.monotonic()
     folder = cell.plan.folder / "candidate"
@@ -31,7 +29,7 @@ def build(candidate: Candidate, cell: Cell) -> Built | Failure:
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(file.text)
     try:
-        cell.do(wire.LoadCandidate(folder=str(folder), entry=candidate.entry), limit_s=BUILD_LIMIT_S)
+        cell.do(wire.LoadCandidate(folder=str(folder), entry=candidate.entry), limit_s=limit_s)
     except CellFault as fault:
         return failure("build", fault)
     return Built(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...cell import wire
 from ...edges.sandbox.cell import Cell, CellFault
-from ...edges.sandbox.room import CALL_LIMIT_S, Room, same_bits
+from ...edges.sandbox.room import Room, same_bits
 from ...facts.outcome import Built, Checked, Failure, OutputError
 from ...facts.problem import Precision
 from . import metric
@@ -65,7 +65,7 @@ class Check:
         """Build the candidate's module and see whether the reference's state can be loaded into it."""
         described = self.room.described
         request = wire.Construct(init=described.init, tensors=self.room.shared_init, seed=seed)
-        built = self.cell.ask(request, wire.Constructed, limit_s=CALL_LIMIT_S)
+        built = self.cell.ask(request, wire.Constructed, limit_s=self.room.limits.call_s)
         wanted = {s.name: s.spec.shape for s in described.state}
         self.shares_state = {s.name: s.spec.shape for s in built.state} == wanted
         if wanted and not self.shares_state:
@@ -85,7 +85,7 @@ class Check:
         request = wire.Call(
             tag=tag, args=described.args, inputs=self.room.slot(slot), poison_bytes=self.room.poison_bytes(), seed=seed
         )
-        called = self.cell.ask(request, wire.Called, limit_s=CALL_LIMIT_S)
+        called = self.cell.ask(request, wire.Called, limit_s=self.room.limits.call_s)
         self.accept(called)
         self.fetch(tag=tag, place=place)
 
@@ -120,8 +120,9 @@ class Check:
         """Note the reference's own error on this trial; False where a family says nothing (the truth overflows, or the
         reference itself is far off)."""
         for i, (own, truth) in enumerate(zip(self.room.own(), self.room.truth(), strict=True)):
-            found = metric.distance(own, truth, own)
-            special = metric.differing_specials(own, truth)
+            with metric.calm(own):
+                found = metric.distance(own, truth, own)
+                special = metric.differing_specials(own, truth)
             limit = _HOPELESS.get(own.element_size(), 0.25) if own.dtype.is_floating_point else float("inf")
             if special or found.norm > limit:
                 if trial.family != "own":
@@ -143,7 +144,8 @@ class Check:
         for i, (value, truth, own) in enumerate(
             zip(self.room.results(place), self.room.truth(), self.room.own(), strict=True)
         ):
-            found = metric.distance(value, truth, own)
+            with metric.calm(value):
+                found = metric.distance(value, truth, own)
             own_norm, own_worst = self.findings.own.get((self.case, trial.family, i), (0.0, 0.0))
             floor_norm, floor_worst = metric.floors(value.dtype, self.precision)
             error = OutputError(
@@ -215,8 +217,7 @@ class Check:
             elif again:
                 self._unchanged()
                 held = None
-            if held is None:
-                self.cell.do(wire.Drop())
+            self.cell.do(wire.Drop(keep_held=held is not None))
 
     def _after_call(self, trial: Trial, slot: int, *, place: int) -> None:
         changed = self.room.changed_input(0, slot)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -76,6 +77,20 @@ def differing_specials(value: Tensor, truth: Tensor) -> bool:
         if bool(((~torch.isfinite(y) | ~torch.isfinite(t)) & ~_same_special(y, t)).any()):
             return True
     return False
+
+
+@contextmanager
+def calm(tensor: Tensor) -> Iterator[None]:
+    """Compare small CPU tensors on one thread: on a busy machine, waiting for a second costs more than it brings."""
+    threads = torch.get_num_threads()
+    small = tensor.device.type == "cpu" and tensor.numel() < _BLOCK
+    try:
+        if small:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        if small:
+            torch.set_num_threads(threads)
 
 
 def distance(value: Tensor, truth: Tensor, reference: Tensor) -> Distance:

@@ -1,0 +1,19 @@
+# problem: norm
+# refused: hung
+"""Never returns."""
+
+import time
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        while True:
+            time.sleep(1)
