@@ -3,10 +3,11 @@
     PYTHONPATH=src:tests python benchmarks/kernels.py [--only NAME,NAME] [--all-points] [--json FILE]
 
 Eager runs the Program's operations as one torch function a line would (softmax, layer_norm, ... where there is one).
-Times are medians of single calls between events, in turn, with 256 MB written between calls to flush the L2. The floor is
-Program.traffic_bytes over the copy bandwidth that the script measures first.
+Times are medians of single calls between events, in turn, with 256 MB written between calls to flush the L2. The floor
+is Program.traffic_bytes over the copy bandwidth that the script measures first.
 """
 
+# ruff: noqa: T201
 from __future__ import annotations
 
 import argparse
@@ -20,10 +21,10 @@ from statistics import median
 
 import torch
 import torch.nn.functional as F
-from fakes import kernel_programs as kp
-from fakes.fused import load_fused
 from torch import Tensor
 
+from fakes import kernel_programs as kp
+from fakes.fused import load_fused
 from tilewright.facts.program import Program
 from tilewright.stages.propose import cuda
 
@@ -55,7 +56,8 @@ CASES: dict[str, Case] = {
     "layer_norm_32768x4096": (
         lambda: kp.norm((32768, 4096), (1,), affine=(1, 4096)),
         lambda x, w, b: F.layer_norm(x, (4096,), w.view(-1), b.view(-1))),
-    "layer_norm_16x64x256x256": (lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)), big_layer_norm),
+    "layer_norm_16x64x256x256": (
+        lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)), big_layer_norm),
     "rms_112x64x512x512_dim1": (lambda: kp.rms_norm((112, 64, 512, 512), 1), rms),
     "l1_norm_32768x65535": (
         lambda: kp.l1_norm((32768, 65535)), lambda x: x / torch.mean(torch.abs(x), dim=1, keepdim=True)),
@@ -173,7 +175,8 @@ def main() -> int:
         small = load_fused(kp.chain((64, 64)), Path(place))
         x = torch.randn(64, 64, device="cuda")
         print(
-            f"host us a call: ours {launch_overhead_us(small.run, [x]):.2f}, torch.relu {launch_overhead_us(torch.relu, [x]):.2f}"
+            f"host us a call: ours {launch_overhead_us(small.run, [x]):.2f}, "
+            f"torch.relu {launch_overhead_us(torch.relu, [x]):.2f}"
         )
     return 0
 

@@ -14,7 +14,20 @@ TORCH = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
     "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
 }  # fmt: skip
-_BOOLEAN = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_and", "logical_or", "logical_xor", "logical_not"}
+_BOOLEAN = {
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "isnan",
+    "isinf",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "logical_not",
+}
 
 
 class Builder:
@@ -148,7 +161,11 @@ def chain(shape: Sequence[int], *, dtype: str = "f32", bias: Sequence[int] | Non
     """Four operations: gelu-like, with a bias where `bias` gives its aligned shape."""
     b = Builder(shape)
     x = b.read("x", dtype=dtype)
-    y = b.op("add", x, b.read("bias", bias, dtype), dtype="f32") if bias is not None else b.op("mul", x, 1.5, dtype="f32")
+    y = (
+        b.op("add", x, b.read("bias", bias, dtype), dtype="f32")
+        if bias is not None
+        else b.op("mul", x, 1.5, dtype="f32")
+    )
     y = b.op("mul", b.op("mul", b.op("add", b.op("erf", b.op("mul", y, 0.7071067811865476)), 1.0), y), 0.5)
     b.write(b.op("to", y, dtype=dtype))
     return b.done()
@@ -247,7 +264,9 @@ def _statement(item, values, program, *, exact, held, device):
         narrow = not exact and item.dtype in ("f16", "bf16")
         return args[0].to(TORCH[item.dtype]).float() if narrow else args[0].to(held(item.dtype))
     if item.op == "where":
-        yes, no = (a if isinstance(a, Tensor) else torch.tensor(a, device=device, dtype=held(item.dtype)) for a in args[1:])
+        yes, no = (
+            a if isinstance(a, Tensor) else torch.tensor(a, device=device, dtype=held(item.dtype)) for a in args[1:]
+        )
         return torch.where(args[0].bool(), yes, no).to(held(item.dtype))
     function = _FUNCTIONS.get(item.op) or getattr(torch, item.op)
     if item.op in ("maximum", "minimum", "fmod", "remainder", "floor_divide", "atan2") or item.op.startswith("logical"):

@@ -46,13 +46,13 @@ def torch_op(name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...],
         raise ValueError(f"{name}: an op needs an operand and an output, not {arity} and {len(outputs)}")
     specs = tuple((tuple(shape), DTYPES[dtype]) for shape, dtype in outputs)
     unique = _free_name(name)
-    library = torch.library.Library(_NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+    library = torch.library.Library(_NAMESPACE, "FRAGMENT")
     _libraries.append(library)
     # A one-element tuple is no schema type: a single result travels bare.
     single = len(specs) == 1
     results = "Tensor" if single else "(" + ", ".join(["Tensor"] * len(specs)) + ")"
     parameters = ", ".join(f"Tensor a{i}" for i in range(arity))
-    library.define(f"{unique}({parameters}) -> {results}", tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
+    library.define(f"{unique}({parameters}) -> {results}", tags=(torch.Tag.pt2_compliant_tag,))
 
     def real(*operands: Tensor) -> Tensor | tuple[Tensor, ...]:
         made = launch(*operands)
@@ -62,7 +62,7 @@ def torch_op(name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...],
         made = tuple(torch.empty(shape, dtype=dtype, device=operands[0].device) for shape, dtype in specs)
         return made[0] if single else made
 
-    library.impl(unique, real, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    library.impl(unique, real, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{_NAMESPACE}::{unique}", fake, lib=library)
     op = getattr(getattr(torch.ops, _NAMESPACE), unique).default
 

@@ -55,7 +55,7 @@ class Board:
             address = Int32((array.iterator + cell).toint())
             kind = array.element_type
             suffix = "f32" if kind.is_float else f"b{kind.width}"
-            text = f"{{ .reg .b32 there; mapa.shared::cluster.u32 there, {{$r0}}, {{$r1}}; "
+            text = "{ .reg .b32 there; mapa.shared::cluster.u32 there, {$r0}, {$r1}; "
             text += f"ld.shared::cluster.{suffix} {{$w0}}, [there]; }}"
             found.append(cute.arch.inline_ptx(text, write_only_types=[kind], read_only_args=[address, Int32(rank)]))
         return tuple(found)
@@ -93,7 +93,9 @@ def combine_rows(held: Held, board: Board | None, *, group: Any, member: Any, gr
     _butterfly(held, warps)
 
 
-def combine_columns(held: Held, board: Board | None, *, group: Any, member: Any, group_threads: int, groups: int) -> None:
+def combine_columns(
+    held: Held, board: Board | None, *, group: Any, member: Any, group_threads: int, groups: int
+) -> None:
     """Members 0 .. group_threads - 1 of each group hold parts of `held.lanes` rows; all of them get the whole.
 
     Needs a board of `group_threads x groups x lanes` cells."""

@@ -1,8 +1,9 @@
-"""Calls a Spec on torch tensors: plans and compiles once per layout of the operands, then launches with little Python."""
+"""Calls a Spec on torch tensors: plans and compiles once per layout of the operands, then only launches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass.cute as cute
@@ -10,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ..ops import DTYPES
-from .engine import Kernel
+from .engine import SCRAP_BYTES, Kernel
 from .math import ELEMENT_TYPES
 from .plan import DEFAULTS, KNOBS, Device, Plan, make_plan
 from .spec import Spec
-from .views import ITEM_BYTES
+from .views import ITEM_BYTES, contiguous
 
 Entry = Callable[..., None]
 
@@ -37,7 +38,18 @@ def _fake(dtype: str, shape: Sequence[int], strides: Sequence[int], alignment: i
     # The stride of a mode of size 1 is anybody's guess: it stays symbolic.
     walk = tuple(cute.sym_int64() if n == 1 else s for n, s in zip(shape, strides, strict=True))
     kind = ELEMENT_TYPES[dtype]
-    return cute.runtime.make_fake_tensor(kind, tuple(shape), stride=walk, assumed_align=max(alignment, ITEM_BYTES[dtype]))
+    return cute.runtime.make_fake_tensor(
+        kind, tuple(shape), stride=walk, assumed_align=max(alignment, ITEM_BYTES[dtype])
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """A compiled launch. `scrap` stands in for a workspace that nothing uses."""
+
+    launch: Callable[..., None]
+    work_bytes: int
+    scrap: Tensor | None
 
 
 class Fused:
@@ -50,13 +62,13 @@ class Fused:
         check_knobs(self.knobs)
         self._entry = entry
         self._outputs = tuple((o.shape, DTYPES[o.dtype]) for o in spec.outputs)
-        self._compiled: dict[tuple[Any, ...], tuple[Callable[..., None], int]] = {}
+        self._ready: dict[tuple[Any, ...], _Ready] = {}
 
     def configure(self, **knobs: Any) -> None:
         """Replace settings and forget what was compiled under the old ones."""
         check_knobs(knobs)
         self.knobs.update(knobs)
-        self._compiled.clear()
+        self._ready.clear()
 
     def plan(self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device) -> Plan:
         return make_plan(self.spec, strides, alignments, self.knobs, device)
@@ -68,12 +80,7 @@ class Fused:
         kernel = Kernel(self.spec, self.plan(strides, alignments, device))
         operands = zip(self.spec.operands, strides, alignments, strict=True)
         fakes = [_fake(o.dtype, o.shape, s, a) for o, s, a in operands]
-        for output in self.spec.outputs:
-            walk, step = [], 1
-            for size in reversed(output.shape):
-                walk.append(step)
-                step *= size
-            fakes.append(_fake(output.dtype, output.shape, walk[::-1], 16))
+        fakes += [_fake(o.dtype, o.shape, contiguous(o.shape), 16) for o in self.spec.outputs]
         work = _fake("u8", (kernel.work_bytes,), (1,), 16)
         stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
         options = f"--enable-tvm-ffi --gpu-arch {device.arch}"
@@ -82,27 +89,30 @@ class Fused:
 
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """The outputs, freshly allocated on the operands' device."""
-        key = tuple([(t.stride(), t.data_ptr() & 15) for t in operands])
-        found = self._compiled.get(key)
-        if found is None:
-            found = self._compiled[key] = self._prepare(operands)
-        launch, work_bytes = found
         device = operands[0].device
+        key = (device.index, *[(t.stride(), t.data_ptr() & 15) for t in operands])
+        ready = self._ready.get(key)
+        if ready is None:
+            ready = self._ready[key] = self._prepare(operands)
         outputs = tuple([torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self._outputs])
-        work = torch.empty(work_bytes, dtype=torch.uint8, device=device)
-        launch(*operands, *outputs, work)
+        work = ready.scrap
+        if work is None:
+            work = torch.empty(ready.work_bytes, dtype=torch.uint8, device=device)
+        ready.launch(*operands, *outputs, work)
         return outputs
 
-    def _prepare(self, operands: Sequence[Tensor]) -> tuple[Callable[..., None], int]:
+    def _prepare(self, operands: Sequence[Tensor]) -> _Ready:
+        device = operands[0].device
         for spec, tensor in zip(self.spec.operands, operands, strict=True):
             if tuple(tensor.shape) != spec.shape or tensor.dtype != DTYPES[spec.dtype] or not tensor.is_cuda:
                 raise ValueError(
                     f"{self.spec.name}: {spec.name} must be {spec.dtype} {spec.shape} on a CUDA device, "
                     f"not {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
                 )
-        device = operands[0].device
         facts = torch.cuda.get_device_properties(device)
         arch = f"sm_{facts.major}{facts.minor}" + ("a" if facts.major >= 9 else "")
         alignments = [_alignment(t.data_ptr()) for t in operands]
         target = Device(processors=facts.multi_processor_count, arch=arch)
-        return self.compile([t.stride() for t in operands], alignments, target)
+        launch, work_bytes = self.compile([t.stride() for t in operands], alignments, target)
+        scrap = None if work_bytes > SCRAP_BYTES else torch.empty(work_bytes, dtype=torch.uint8, device=device)
+        return _Ready(launch=launch, work_bytes=work_bytes, scrap=scrap)

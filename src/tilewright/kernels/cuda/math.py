@@ -1,8 +1,8 @@
 """Pointwise operations on CuTe scalars with torch's semantics; the vocabulary of a candidate's element functions.
 
-Values of floating dtypes (f32, f16, bf16) are Float32, integers have their own type, bool is Boolean. Each function takes
-values or Python literals and, last, the dtype of its result. Floating functions are libdevice's, the ones that torch's
-own kernels call, so their error is torch's.
+Values of floating dtypes (f32, f16, bf16) are Float32, integers have their own type, bool is Boolean. Each function
+takes values or Python literals and, last, the dtype of its result. Floating functions are libdevice's, the ones that
+torch's own kernels call, so their error is torch's.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ def _is_float(x: Value) -> bool:
     return type(x) is Float32
 
 
-def _maximum(x: Value, y: Value) -> Value:
+def larger(x: Value, y: Value) -> Value:
     return cute.arch.fmax(x, y, nan=True) if _is_float(x) else select(x > y, x, y)
 
 
-def _minimum(x: Value, y: Value) -> Value:
+def smaller(x: Value, y: Value) -> Value:
     return cute.arch.fmin(x, y, nan=True) if _is_float(x) else select(x < y, x, y)
 
 
@@ -159,9 +159,9 @@ def _sign(x: Value) -> Value:
     return select(x > zero, one, select(x < zero, -one, zero))
 
 
-maximum = _arithmetic(_maximum)
-minimum = _arithmetic(_minimum)
-abs = _arithmetic(lambda x: _lib.abs(x) if _is_float(x) else select(x < type(x)(0), -x, x))  # noqa: A001
+maximum = _arithmetic(larger)
+minimum = _arithmetic(smaller)
+abs = _arithmetic(lambda x: _lib.abs(x) if _is_float(x) else select(x < type(x)(0), -x, x))
 sign = _arithmetic(_sign)
 
 
@@ -176,7 +176,7 @@ def _rounding(function: Callable[[Value], Value]) -> Callable[..., Value]:
 floor = _rounding(_lib.floor)
 ceil = _rounding(_lib.ceil)
 trunc = _rounding(_lib.trunc)
-round = _rounding(_lib.roundeven)  # noqa: A001
+round = _rounding(_lib.roundeven)
 
 
 def _truncated_rem(x: Value, y: Value) -> Value:
@@ -188,14 +188,14 @@ def _truncated_rem(x: Value, y: Value) -> Value:
 def _truncated_div(x: Value, y: Value) -> Value:
     floored, zero = x // y, type(x)(0)
     inexact = floored * y != x
-    return select(_both(inexact, (x < zero) != (y < zero)), floored + type(x)(1), floored)
+    return select(both(inexact, (x < zero) != (y < zero)), floored + type(x)(1), floored)
 
 
-def _both(a: Value, b: Value) -> Value:
+def both(a: Value, b: Value) -> Value:
     return Boolean(select_(a, b, Boolean(False)))
 
 
-def _either(a: Value, b: Value) -> Value:
+def either(a: Value, b: Value) -> Value:
     return Boolean(select_(a, Boolean(True), b))
 
 
@@ -203,7 +203,7 @@ def _remainder(x: Value, y: Value) -> Value:
     if not _is_float(x):
         return x - (x // y) * y
     rest, zero = _truncated_rem(x, y), Float32(0.0)
-    return select(_both(rest != zero, (rest < zero) != (y < zero)), rest + y, rest)
+    return select(both(rest != zero, (rest < zero) != (y < zero)), rest + y, rest)
 
 
 def _floor_divide(x: Value, y: Value) -> Value:
@@ -235,7 +235,7 @@ _FLOAT_POWERS: dict[float, Callable[[Value], Value]] = {
 }
 
 
-def pow(x: Value, y: Value, dtype: str) -> Value:  # noqa: A001
+def pow(x: Value, y: Value, dtype: str) -> Value:
     """x ** y; small literal exponents are products, as in torch. Integers take literal exponents from 0 to 3 alone."""
     base = cast(x, dtype)
     if isinstance(y, int | float):
@@ -273,14 +273,14 @@ def _truth(function: Callable[..., Value]) -> Callable[..., Value]:
     return apply
 
 
-def _not(x: Value) -> Value:
+def negated(x: Value) -> Value:
     return Boolean(select_(x, Boolean(False), Boolean(True)))
 
 
-logical_and = _truth(_both)
-logical_or = _truth(_either)
-logical_xor = _truth(lambda x, y: Boolean(select_(x, _not(y), y)))
-logical_not = _truth(_not)
+logical_and = _truth(both)
+logical_or = _truth(either)
+logical_xor = _truth(lambda x, y: Boolean(select_(x, negated(y), y)))
+logical_not = _truth(negated)
 
 
 def _bitwise(on_bool: Callable[..., Value], on_int: Callable[..., Value]) -> Callable[..., Value]:
@@ -292,10 +292,10 @@ def _bitwise(on_bool: Callable[..., Value], on_int: Callable[..., Value]) -> Cal
     return apply
 
 
-bitwise_and = _bitwise(_both, lambda x, y: x & y)
-bitwise_or = _bitwise(_either, lambda x, y: x | y)
-bitwise_xor = _bitwise(lambda x, y: Boolean(select_(x, _not(y), y)), lambda x, y: x ^ y)
-bitwise_not = _bitwise(_not, lambda x: x ^ type(x)(-1) if type(x) is not Uint8 else x ^ Uint8(255))
+bitwise_and = _bitwise(both, lambda x, y: x & y)
+bitwise_or = _bitwise(either, lambda x, y: x | y)
+bitwise_xor = _bitwise(lambda x, y: Boolean(select_(x, negated(y), y)), lambda x, y: x ^ y)
+bitwise_not = _bitwise(negated, lambda x: x ^ type(x)(-1) if type(x) is not Uint8 else x ^ Uint8(255))
 
 
 def isnan(x: Value, dtype: str) -> Value:
@@ -314,6 +314,3 @@ def where(condition: Value, yes: Value, no: Value, dtype: str) -> Value:
 def index(position: Value, dtype: str) -> Value:
     """The position along a dimension, which the skeleton passes in."""
     return cast(position, dtype)
-
-
-

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .spec import Spec, reads
 from .views import ITEM_BYTES, POSITION, Space, make_space
+
+Knobs = Mapping[str, int | str | bool]
 
 KNOBS: dict[str, tuple[int | str | bool, ...]] = {
     "threads": (128, 256, 512, 1024),
@@ -18,6 +20,7 @@ KNOBS: dict[str, tuple[int | str | bool, ...]] = {
 DEFAULTS: dict[str, int | str | bool] = {"threads": 256, "unroll": 4, "residence": "auto", "spread": "auto"}
 
 SHARED_BYTES = 220 * 1024  # of the 227 KB that a CTA may have; the rest is for combining
+COLUMN_SHARED_BYTES = 160 * 1024  # boards take more where each lane is a row
 REGISTER_WORDS = 64  # 4-byte registers per thread in which a row may stay
 MAX_CLUSTER = 8  # portable
 WAVE_THREADS = 1024  # threads that a multiprocessor surely holds at once (64 registers each)
@@ -101,9 +104,12 @@ def _waves(ctas: int, wave: int) -> int:
 
 
 def make_plan(
-    spec: Spec, operand_strides: Sequence[Sequence[int]], alignments: Sequence[int], knobs: Mapping[str, int | str | bool],
+    spec: Spec,
+    operand_strides: Sequence[Sequence[int]],
+    alignments: Sequence[int],
+    knobs: Knobs,
     device: Device,
-) -> Plan:  # fmt: skip
+) -> Plan:
     """A plan that covers every element once; knobs that do not fit these operands give way to what does."""
     used = used_views(spec)
     space = make_space(spec, operand_strides, alignments, used, may_tail=True)
@@ -115,12 +121,65 @@ def make_plan(
     if resident and space.tail:
         space = make_space(spec, operand_strides, alignments, used, may_tail=False)
     items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
-    step_bytes = space.vector * sum(items[n] for n in resident)
-    chooser = _row_plan if space.front == "row" else _column_plan
-    return chooser(space, step_bytes=step_bytes, resident=len(resident), knobs=knobs, device=device)
+    wish = _Wish(
+        space=space,
+        resident=len(resident),
+        step_bytes=space.vector * sum(items[n] for n in resident),
+        threads=int(knobs["threads"]),
+        unroll=int(knobs["unroll"]),
+        residence=str(knobs["residence"]),
+        spread=str(knobs["spread"]),
+        processors=device.processors,
+    )
+    ways = _ROW_WAYS if space.front == "row" else _COLUMN_WAYS
+    return next(plan for plan in (way(wish) for way in ways) if plan is not None)
 
 
-def _pointwise_plan(space: Space, knobs: Mapping[str, int | str | bool]) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """What a plan for a reduction has to fit: the space, what stays on chip, and the knobs."""
+
+    space: Space
+    resident: int  # operands that stay on chip
+    step_bytes: int  # their bytes in one step of a thread
+    threads: int
+    unroll: int
+    residence: str
+    spread: str
+    processors: int
+
+    @property
+    def words(self) -> int:
+        """Registers that one step of a thread takes: its values in fp32."""
+        return max(self.resident, 1) * self.space.vector
+
+    @property
+    def many_rows(self) -> bool:
+        return self.space.groups >= self.processors
+
+    def allows(self, residence: str, chunks: int) -> bool:
+        spread = "none" if chunks == 1 else "cluster"
+        return self.residence in ("auto", residence) and self.spread in ("auto", spread)
+
+    def plan(self, group: int, per_cta: int, unroll: int, *, chunks: int, spread: str, residence: str) -> Plan:
+        return Plan(
+            space=self.space, group_threads=group, groups_per_cta=per_cta, unroll=unroll, chunks=chunks,
+            spread="none" if chunks == 1 else spread, residence=residence, wide=self.space.span >= 2**31,
+        )  # fmt: skip
+
+    def streamed(self, group: int, per_cta: int, unroll: int, *, few_waves: int) -> Plan:
+        """Rows are read anew by each sweep; split where they make fewer than `few_waves` waves of CTAs."""
+        blocks = -(-self.space.steps // (group * unroll))
+        ctas = -(-self.space.groups // per_cta)
+        wave = self.processors * max(WAVE_THREADS // (group * per_cta), 1)
+        few = ctas < wave or (blocks >= 64 and ctas < few_waves * wave)
+        chunks = 1
+        if self.spread == "split" or (self.spread == "auto" and few):
+            chunks = max(1, min(blocks // 2, _waves(ctas, wave)))
+        return self.plan(group, per_cta, unroll, chunks=chunks, spread="split", residence="reread")
+
+
+def _pointwise_plan(space: Space, knobs: Knobs) -> Plan:
     threads = int(knobs["threads"])
     unroll = min(int(knobs["unroll"]), max(1, _power_of_two(space.steps // threads)))
     blocks = -(-space.steps // (threads * unroll))
@@ -130,93 +189,84 @@ def _pointwise_plan(space: Space, knobs: Mapping[str, int | str | bool]) -> Plan
     )  # fmt: skip
 
 
-def _row_plan(
-    space: Space, *, step_bytes: int, resident: int, knobs: Mapping[str, int | str | bool], device: Device
-) -> Plan:
-    limit = int(knobs["threads"])
-    unroll = int(knobs["unroll"])
-    wide = space.span >= 2**31
-    steps = space.steps
-    words = max(resident, 1) * space.vector  # registers that one resident step takes, in fp32
-    spread, residence = str(knobs["spread"]), str(knobs["residence"])
-    many_rows = space.groups >= device.processors
-    held = spread in ("auto", "none", "cluster") and residence in ("auto", "registers")
-    for chunks in (1, 2, 4, MAX_CLUSTER) if held else ():
-        allowed = ("auto", "none") if chunks == 1 else ("auto", "cluster")
-        part = -(-steps // chunks)
-        want = max(_power_of_two(-(-part // max(REGISTER_WORDS // 2 // words, 1))), min(_power_of_two(part), 32))
-        group = min(want, limit)
+def _row_in_registers(wish: _Wish) -> Plan | None:
+    """One block a chunk: the whole row, or its share of a cluster, in registers."""
+    space, words = wish.space, wish.words
+    for chunks in (1, 2, 4, MAX_CLUSTER):
+        part = -(-space.steps // chunks)
+        enough = _power_of_two(-(-part // max(REGISTER_WORDS // 2 // words, 1)))
+        group = min(max(enough, min(_power_of_two(part), 32)), wish.threads)
         per_thread = -(-part // group)
-        most = REGISTER_WORDS * 256 if chunks < MAX_CLUSTER else REGISTER_WORDS * 512
-        fits = per_thread * words <= REGISTER_WORDS and per_thread * words * group <= most
-        if spread in allowed and fits and (resident or per_thread <= 8) and (many_rows or part * space.vector <= 32768):
-            return Plan(
-                space=space, group_threads=group, groups_per_cta=max(1, 128 // group) if chunks == 1 else 1,
-                unroll=per_thread, chunks=chunks, spread="none" if chunks == 1 else "cluster", residence="registers",
-                wide=wide,
-            )  # fmt: skip
-    group = min(limit, max(32, _power_of_two(steps // unroll)))
-    unroll = min(unroll, max(1, -(-steps // group)))
-    per_cta = max(1, 128 // group)
-    blocks = -(-steps // (group * unroll))
-    slot_bytes = group * unroll * step_bytes
-    if step_bytes and many_rows and per_cta == 1 and residence in ("auto", "shared"):
-        # Two CTAs to a multiprocessor, so that one loads while the other stores; else one.
-        for room, chunks in itertools.product((SHARED_BYTES // 2, SHARED_BYTES), (1, 2, 4, MAX_CLUSTER)):
-            allowed = ("auto", "none") if chunks == 1 else ("auto", "cluster")
-            if -(-blocks // chunks) * slot_bytes <= room and spread in allowed:
-                return Plan(
-                    space=space, group_threads=group, groups_per_cta=1, unroll=unroll, chunks=chunks,
-                    spread="none" if chunks == 1 else "cluster", residence="shared", wide=wide,
-                )  # fmt: skip
-    chunks = 1
-    ctas = -(-space.groups // per_cta)
-    wave = device.processors * max(WAVE_THREADS // (group * per_cta), 1)
-    if spread == "split" or (spread == "auto" and (ctas < wave or (blocks >= 64 and ctas < 4 * wave))):
-        chunks = max(1, min(blocks // 2, _waves(ctas, wave)))
-    return Plan(
-        space=space, group_threads=group, groups_per_cta=per_cta, unroll=unroll, chunks=chunks,
-        spread="none" if chunks == 1 else "split", residence="reread", wide=wide,
-    )  # fmt: skip
+        room = REGISTER_WORDS * (256 if chunks < MAX_CLUSTER else 512)
+        fits = per_thread * words <= REGISTER_WORDS and per_thread * words * group <= room
+        useful = wish.resident or per_thread <= 8
+        crowded = wish.many_rows or part * space.vector <= 32768
+        if wish.allows("registers", chunks) and fits and useful and crowded:
+            per_cta = max(1, 128 // group) if chunks == 1 else 1
+            return wish.plan(group, per_cta, per_thread, chunks=chunks, spread="cluster", residence="registers")
+    return None
 
 
-def _column_plan(
-    space: Space, *, step_bytes: int, resident: int, knobs: Mapping[str, int | str | bool], device: Device
-) -> Plan:
-    limit = min(int(knobs["threads"]), 512)
-    unroll = int(knobs["unroll"])
-    wide = space.span >= 2**31
-    steps = space.steps
-    words = max(resident, 1) * space.vector
-    spread, residence = str(knobs["spread"]), str(knobs["residence"])
-    groups = min(32, _power_of_two(space.groups))
-    # Threads along the reduced mode: enough to fill the chip, few enough to have several steps each.
-    crowd = -(-device.processors * 1024 // max(space.groups, 1))
-    resident_group = _power_of_two(-(-steps * words // (REGISTER_WORDS // 2)))
-    if step_bytes and residence in ("auto", "registers") and resident_group * groups <= limit and spread in ("auto", "none"):
-        group = min(max(resident_group, min(_power_of_two(crowd), _power_of_two(steps))), limit // groups)
-        if space.groups * group >= device.processors * 256 or spread == "none":
-            return Plan(
-                space=space, group_threads=group, groups_per_cta=groups, unroll=-(-steps // group), chunks=1,
-                spread="none", residence="registers", wide=wide,
-            )  # fmt: skip
-    group = min(_power_of_two(crowd), _power_of_two(-(-steps // unroll)), limit // groups)
-    group = max(group, min(128 // groups, _power_of_two(steps)), 1)
-    unroll = min(unroll, max(1, -(-steps // group)))
-    blocks = -(-steps // (group * unroll))
-    ctas = -(-space.groups // groups)
-    slot_bytes = group * groups * unroll * step_bytes
-    if step_bytes and residence in ("auto", "shared") and blocks * slot_bytes <= SHARED_BYTES and spread in ("auto", "none"):
-        if ctas >= device.processors or spread == "none":
-            return Plan(
-                space=space, group_threads=group, groups_per_cta=groups, unroll=unroll, chunks=1,
-                spread="none", residence="shared", wide=wide,
-            )  # fmt: skip
-    chunks = 1
-    wave = device.processors * max(WAVE_THREADS // (group * groups), 1)
-    if spread == "split" or (spread == "auto" and ctas < wave):
-        chunks = max(1, min(blocks // 2, _waves(ctas, wave)))
-    return Plan(
-        space=space, group_threads=group, groups_per_cta=groups, unroll=unroll, chunks=chunks,
-        spread="none" if chunks == 1 else "split", residence="reread", wide=wide,
-    )  # fmt: skip
+def _row_shape(wish: _Wish) -> tuple[int, int, int]:
+    """Threads a row, rows a CTA, and unrolling, for rows of several blocks."""
+    steps = wish.space.steps
+    group = min(wish.threads, max(32, _power_of_two(steps // wish.unroll)))
+    return group, max(1, 128 // group), min(wish.unroll, max(1, -(-steps // group)))
+
+
+def _row_in_shared(wish: _Wish) -> Plan | None:
+    """The row, or its share of a cluster, in shared memory: two CTAs to a multiprocessor if possible, else one."""
+    group, per_cta, unroll = _row_shape(wish)
+    blocks = -(-wish.space.steps // (group * unroll))
+    if not wish.step_bytes or not wish.many_rows or per_cta > 1:
+        return None
+    for room, chunks in itertools.product((SHARED_BYTES // 2, SHARED_BYTES), (1, 2, 4, MAX_CLUSTER)):
+        if -(-blocks // chunks) * group * unroll * wish.step_bytes <= room and wish.allows("shared", chunks):
+            return wish.plan(group, 1, unroll, chunks=chunks, spread="cluster", residence="shared")
+    return None
+
+
+def _row_streamed(wish: _Wish) -> Plan:
+    return wish.streamed(*_row_shape(wish), few_waves=4)
+
+
+def _column_shape(wish: _Wish) -> tuple[int, int, int]:
+    """Threads along the reduced mode, groups a CTA, and unrolling: enough threads to fill the chip, few enough to have
+    several steps each."""
+    space, limit = wish.space, min(wish.threads, 512)
+    per_cta = min(32, _power_of_two(space.groups))
+    crowd = _power_of_two(-(-wish.processors * 1024 // space.groups))
+    group = min(crowd, _power_of_two(-(-space.steps // wish.unroll)), limit // per_cta)
+    group = max(group, min(128 // per_cta, _power_of_two(space.steps)), 1)
+    return group, per_cta, min(wish.unroll, max(1, -(-space.steps // group)))
+
+
+def _column_in_registers(wish: _Wish) -> Plan | None:
+    space, limit = wish.space, min(wish.threads, 512)
+    per_cta = min(32, _power_of_two(space.groups))
+    enough = _power_of_two(-(-space.steps * wish.words // (REGISTER_WORDS // 2)))
+    if not wish.resident or not wish.allows("registers", 1) or enough * per_cta > limit:
+        return None
+    crowd = _power_of_two(-(-wish.processors * 1024 // space.groups))
+    group = min(max(enough, min(crowd, _power_of_two(space.steps))), limit // per_cta)
+    if space.groups * group < wish.processors * 256 and wish.spread != "none":
+        return None
+    return wish.plan(group, per_cta, -(-space.steps // group), chunks=1, spread="none", residence="registers")
+
+
+def _column_in_shared(wish: _Wish) -> Plan | None:
+    group, per_cta, unroll = _column_shape(wish)
+    blocks = -(-wish.space.steps // (group * unroll))
+    row_bytes = blocks * group * per_cta * unroll * wish.step_bytes
+    crowded = -(-wish.space.groups // per_cta) >= wish.processors or wish.spread == "none"
+    if not wish.step_bytes or not crowded or not wish.allows("shared", 1) or row_bytes > COLUMN_SHARED_BYTES:
+        return None
+    return wish.plan(group, per_cta, unroll, chunks=1, spread="none", residence="shared")
+
+
+def _column_streamed(wish: _Wish) -> Plan:
+    return wish.streamed(*_column_shape(wish), few_waves=1)
+
+
+_ROW_WAYS: tuple[Callable[[_Wish], Plan | None], ...] = (_row_in_registers, _row_in_shared, _row_streamed)
+_COLUMN_WAYS: tuple[Callable[[_Wish], Plan | None], ...] = (_column_in_registers, _column_in_shared, _column_streamed)

@@ -131,8 +131,8 @@ class Reducer:
         if self.op == "prod":
             return a * b
         if self.op in ("max", "any", "softmax_stats"):
-            return m._maximum(a, b)
-        return m._minimum(a, b)
+            return m.larger(a, b)
+        return m.smaller(a, b)
 
     def merge(self, a: State, b: State) -> State:
         if self.op == "moments":
@@ -151,9 +151,9 @@ class Reducer:
         same = b[0] == a[0]
         if self.held == "f32":
             a_nan, b_nan = a[0] != a[0], b[0] != b[0]
-            beyond = m._either(beyond, m._both(b_nan, m._not(a_nan)))
-            same = m._either(same, m._both(b_nan, a_nan))
-        take = m._either(beyond, m._both(same, b[1] < a[1]))
+            beyond = m.either(beyond, m.both(b_nan, m.negated(a_nan)))
+            same = m.either(same, m.both(b_nan, a_nan))
+        take = m.either(beyond, m.both(same, b[1] < a[1]))
         return (m.select(take, b[0], a[0]), m.select(take, b[1], a[1]))
 
     def results(self, state: State) -> tuple[Value, ...]:

@@ -1,8 +1,9 @@
 """Index spaces: which modes of a Program remain after collapsing, and how each tensor walks through them. Pure Python.
 
-A *view* is a tensor, or a position along some dimensions, as strides over modes. Neighbouring modes are collapsed where
-every view can walk them as one. One mode is vectorised: the innermost stepped mode (`front` "row") or the innermost kept
-mode ("column"). A *group* is what one set of threads reduces together: a row, or a vector of neighbouring rows.
+A *view* is a tensor, or a position along some dimensions, as strides over modes. Neighbouring modes are collapsed
+where every view can walk them as one. One mode is vectorised: the innermost stepped mode (`front` "row") or the
+innermost kept mode ("column"). A *group* is what one set of threads reduces together: a row, or a vector of
+neighbouring rows.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def collapse(
         for name, walk in walks.items():
             walk.append(strides[name][d])
     if not kept:
-        return (1,), {name: (0,) for name in strides}
+        return (1,), dict.fromkeys(strides, (0,))
     return tuple(kept), {name: tuple(walk) for name, walk in walks.items()}
 
 
@@ -106,12 +107,16 @@ def widest(alignment: int, strides: Sequence[int], lane: int, item_bytes: int) -
 
 
 def make_space(
-    spec: Spec, operand_strides: Sequence[Sequence[int]], alignments: Sequence[int], used: frozenset[str], may_tail: bool
+    spec: Spec,
+    operand_strides: Sequence[Sequence[int]],
+    alignments: Sequence[int],
+    used: frozenset[str],
+    may_tail: bool,
 ) -> Space:
     """The space of `spec` for operands with these strides (elements) and base alignments (bytes).
 
-    `used` names the `index_<d>` and `POSITION` views that something reads; `may_tail` permits vectors that do not divide
-    a row (where the row is one mode)."""
+    `used` names the `index_<d>` and `POSITION` views that something reads; `may_tail` permits vectors that do not
+    divide a row (where the row is one mode)."""
     strides = _all_strides(spec, operand_strides)
     strides = {n: s for n, s in strides.items() if not n.startswith(("index_", POSITION)) or n in used}
     stepped = spec.stepped

@@ -17,10 +17,10 @@ _KNOBS = (
     Knob(name="residence", values=("auto", "registers", "shared", "reread"), about="where a row stays between sweeps"),
     Knob(name="spread", values=("auto", "none", "cluster", "split"), about="over how many CTAs a row is spread"),
 )
-_SKELETONS = (
-    "__init__.py", "ops.py", "cuda/__init__.py", "cuda/combine.py", "cuda/control.py", "cuda/engine.py",
-    "cuda/launch.py", "cuda/math.py", "cuda/plan.py", "cuda/reducers.py", "cuda/spec.py", "cuda/views.py",
+_CUDA_SKELETONS = (
+    "addresses", "combine", "control", "cta", "engine", "launch", "math", "plan", "reducers", "resident", "spec", "views",
 )  # fmt: skip
+_SKELETONS = ("__init__.py", "ops.py", "cuda/__init__.py", *(f"cuda/{name}.py" for name in _CUDA_SKELETONS))
 
 
 def unsupported(program: Program) -> str | None:

@@ -101,7 +101,12 @@ def _function(name: str, about: str, statements: Sequence[Statement], more: Iter
         names = [f"index_{s.args[0]}"] if s.op == "index" else [a for a in s.args if isinstance(a, str)]
         reads += [n for n in names if n not in made and n not in reads]
     reads += [n for n in dict.fromkeys(more) if n not in made and n not in reads]
-    lines = [f"def {name}({', '.join(reads)}):", f'    """{about}"""', *(_line(s) for s in statements), f"    return {result}"]
+    lines = [
+        f"def {name}({', '.join(reads)}):",
+        f'    """{about}"""',
+        *(_line(s) for s in statements),
+        f"    return {result}",
+    ]
     return "\n".join(lines) + "\n"
 
 

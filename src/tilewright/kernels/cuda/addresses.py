@@ -1,0 +1,99 @@
+"""Where this thread's elements lie, and how they are loaded and stored there; traced inside a kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+from cutlass import Int32, Int64, Uint32, cute
+
+from .views import Space
+
+
+def coordinates(index: Any, sizes: tuple[int, ...]) -> list[Any]:
+    """The mixed-radix digits of an index, outermost first."""
+    if len(sizes) == 1:
+        return [index]
+    rest = Uint32(index)
+    digits = []
+    for size in reversed(sizes[1:]):
+        digits.append(Int32(rest % Uint32(size)))
+        rest = rest // Uint32(size)
+    digits.append(Int32(rest))
+    return digits[::-1]
+
+
+class Addresses:
+    """Offsets of one group's elements in every view, and access to the tensors there.
+
+    Offsets are 32-bit unless `wide`. A vector is `space.vector` neighbouring lanes; where a view is broadcast along it,
+    one element stands for all."""
+
+    def __init__(self, space: Space, tensors: dict[str, Any], group_index: Any, *, wide: bool) -> None:
+        self.space = space
+        self.tensors = tensors
+        self.kind = Int64 if wide else Int32
+        place = coordinates(group_index, space.group_sizes)
+        self.base = {name: self._dot(place, view.group_strides) for name, view in space.views.items()}
+
+    def _dot(self, place: list[Any], strides: tuple[int, ...]) -> Any:
+        total = self.kind(0)
+        for coordinate, stride in zip(place, strides, strict=True):
+            if stride:
+                total = total + self.kind(coordinate) * self.kind(stride)
+        return total
+
+    def lane_stride(self, name: str) -> int:
+        return self.space.views[name].lane_stride
+
+    def at_step(self, name: str, step: Any) -> Any:
+        """Offset of the first lane of a step."""
+        place = coordinates(step, self.space.step_sizes)
+        return self.base[name] + self._dot(place, self.space.views[name].step_strides)
+
+    def at_lane(self, name: str, step: Any, lane: int) -> Any:
+        """Offset of one element of a row that is a single mode, clamped into the row."""
+        element = self.kind(step) * self.space.vector + lane
+        nearest = cutlass.min(element, self.kind(self.space.inner - 1))
+        return self.base[name] + nearest * self.lane_stride(name)
+
+    def inside(self, step: Any) -> list[Any]:
+        """For each lane, whether it lies in the row (which is a single mode)."""
+        element = self.kind(step) * self.space.vector
+        return [element + lane < self.space.inner for lane in range(self.space.vector)]
+
+    def vector(self, name: str, offset: Any, lanes: int) -> Any:
+        """`lanes` neighbours at `offset` in global memory; the offset is a multiple of lanes."""
+        pointer = self.tensors[name].iterator + (cute.assume(offset, divby=lanes) if lanes > 1 else offset)
+        return cute.make_tensor(pointer, cute.make_layout((lanes,)))
+
+    def load(self, name: str, offset: Any) -> Any:
+        """A fragment of the vector at `offset`: one element where the view is broadcast along it."""
+        stride = self.lane_stride(name)
+        lanes = 1 if stride == 0 else self.space.vector
+        if lanes > 1 and stride != 1:
+            return self.load_lanes(name, [offset + lane * stride for lane in range(lanes)])
+        fragment = cute.make_rmem_tensor((lanes,), self.tensors[name].element_type)
+        cute.autovec_copy(self.vector(name, offset, lanes), fragment)
+        return fragment
+
+    def load_lanes(self, name: str, offsets: list[Any]) -> Any:
+        """A fragment of single elements."""
+        kind = self.tensors[name].element_type
+        fragment = cute.make_rmem_tensor((len(offsets),), kind)
+        for lane, offset in enumerate(offsets):
+            single = cute.make_rmem_tensor((1,), kind)
+            cute.autovec_copy(self.vector(name, offset, 1), single)
+            fragment[lane] = single[0]
+        return fragment
+
+    def store(self, name: str, offset: Any, values: list[Any]) -> None:
+        """Store element-typed values at neighbouring lanes (one where the view is broadcast along them)."""
+        stride = self.lane_stride(name)
+        values = values[:1] if stride == 0 else values
+        parts = [values] if stride == 1 else [[v] for v in values]
+        for number, part in enumerate(parts):
+            fragment = cute.make_rmem_tensor((len(part),), self.tensors[name].element_type)
+            for lane, value in enumerate(part):
+                fragment[lane] = value
+            cute.autovec_copy(fragment, self.vector(name, offset + number * stride, len(part)))

@@ -1,0 +1,361 @@
+"""What one CTA does with its part of its rows: sweeps, combination, elements; traced inside a kernel (see `engine`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import cutlass
+from cutlass import Boolean, Int32, cute
+from cutlass.memory import SmemAllocator
+
+from . import math as m
+from .addresses import Addresses
+from .combine import Board, Held, Workspace, combine_cluster, combine_columns, combine_rows
+from .control import loop, when
+from .plan import Plan, resident_operands
+from .reducers import Reducer
+from .resident import Resident
+from .spec import Function, Spec, reads
+from .views import POSITION
+
+ALL = -1  # the stage of a launch that does all sweeps
+BATCH = 16  # elements that a thread reduces as one tree: more cost registers, fewer cost merges
+
+
+class Work(Protocol):
+    """What a CTA is told."""
+
+    spec: Spec
+    plan: Plan
+    reducers: list[list[Reducer]]
+    workspaces: list[list[Workspace]]
+
+
+class _Block:
+    """The steps that a thread takes at once. `valid[u]` is None (all lanes), or one Boolean per lane."""
+
+    def __init__(self, steps: list[Any], valid: list[list[Any] | None], slots: list[Any], by_element: bool) -> None:
+        self.steps = steps
+        self.valid = valid
+        self.slots = slots
+        self.by_element = by_element  # lanes are clamped one by one: the row's tail is in here
+
+
+class Cta:
+    """What one CTA does, while it is traced: `stage` of the sweeps (or `ALL`), on one of `chunks` parts of its rows."""
+
+    def __init__(self, kernel: Work, tensors: list[Any], work: Any, *, stage: int, chunks: int) -> None:
+        self.kernel, self.spec, self.plan, self.space = kernel, kernel.spec, kernel.plan, kernel.plan.space
+        self.work, self.stage, self.chunks = work, stage, chunks
+        names = [o.name for o in self.spec.operands] + [f"out_{o.name}" for o in self.spec.outputs]
+        self.dtypes = {o.name: o.dtype for o in self.spec.operands}
+        self._place()
+        by_name = dict(zip(names, tensors, strict=True))
+        self.at = Addresses(self.space, by_name, self.group_index, wide=self.plan.wide)
+        self._allocate()
+        self.rows: list[dict[str, Any]] = [{} for _ in range(self.space.row_lanes)]
+
+    def _place(self) -> None:
+        """Which group and chunk this thread works for."""
+        plan = self.plan
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        if self.stage != ALL and self.stage % 2 == 1:  # begin with what the last launch left in L2
+            block = Int32(plan.ctas_per_chunk * self.chunks - 1) - block
+        if plan.ctas_per_chunk == 1:
+            self.chunk, cta = block, Int32(0)
+        elif self.chunks == 1:
+            self.chunk, cta = Int32(0), block
+        else:
+            self.chunk, cta = block % self.chunks, block // self.chunks
+        if self.space.front == "row":
+            self.member, self.group = thread % plan.group_threads, thread // plan.group_threads
+        else:
+            self.member, self.group = thread // plan.groups_per_cta, thread % plan.groups_per_cta
+        index = cta * plan.groups_per_cta + self.group
+        self.alive = None
+        if self.space.groups % plan.groups_per_cta:
+            self.alive = index < self.space.groups
+            index = cutlass.min(index, Int32(self.space.groups - 1))
+        self.group_index = index
+
+    def _allocate(self) -> None:
+        """Shared memory: boards to combine on, and the resident row."""
+        plan, space = self.plan, self.space
+        allocator = SmemAllocator()
+        if space.front == "column":
+            cells = plan.threads * space.row_lanes if plan.group_threads > 1 else 0
+        else:
+            cells = plan.threads // 32 if plan.group_threads > 32 else 0
+        if plan.spread == "cluster":
+            cells += 1
+        self.boards = [
+            [Board(allocator, r, cells) if cells else None for r in reducers] for reducers in self.kernel.reducers
+        ]
+        self.cells = cells
+        self.resident = Resident(
+            plan, self.at, names=resident_operands(self.spec, space), dtypes=self.dtypes, allocator=allocator,
+            thread=self.member + self.group * plan.group_threads,
+        )  # fmt: skip
+
+    # ---- rows ------------------------------------------------------------------------------------------------------
+
+    def _call(self, function: Function, values: dict[str, Any]) -> Any:
+        return function(*(values[n] for n in reads(function)))
+
+    def _load_rows(self) -> None:
+        """Row-level operands and positions along kept dimensions."""
+        space = self.space
+        for operand in self.spec.operands:
+            if self.spec.at_row_level(operand.shape):
+                fragment = self.at.load(operand.name, self.at.base[operand.name])
+                for lane, row in enumerate(self.rows):
+                    row[operand.name] = m.cast(fragment[min(lane, cute.size(fragment) - 1)], operand.dtype)
+        for name, view in space.views.items():
+            if name.startswith("index_") and not any(view.step_strides):
+                for lane, row in enumerate(self.rows):
+                    row[name] = self.at.base[name] + lane * (view.lane_stride if space.front == "column" else 0)
+
+    def _compute_rows(self, function: Function | None) -> None:
+        if function is not None:
+            for row in self.rows:
+                row.update(self._call(function, row))
+
+    def _finish(self, sweep: int, helds: list[Held]) -> None:
+        """Results of a sweep's reductions, and the row statements that follow from them."""
+        for held, reduction in zip(helds, self.spec.sweeps[sweep].reductions, strict=True):
+            for lane, row in enumerate(self.rows):
+                row.update(zip(reduction.results, held.reducer.results(held[lane]), strict=True))
+        self._compute_rows(self.spec.sweeps[sweep].rows)
+
+    # ---- elements --------------------------------------------------------------------------------------------------
+
+    def _make_block(self, index: Any, first: Any, masked: bool) -> _Block:
+        plan, space = self.plan, self.space
+        steps: list[Any] = []
+        slots: list[Any] = []
+        valid: list[list[Any] | None] = []
+        tail = masked and space.tail > 0
+        for u in range(plan.unroll):
+            step = index * plan.block_steps + (u * plan.group_threads) + self.member
+            slots.append((index - first) * plan.unroll + u)
+            if not masked:
+                valid.append(None)
+            elif tail:
+                valid.append(self.at.inside(step))
+            else:
+                valid.append([step < space.steps] * space.vector)
+                step = cutlass.min(step, Int32(space.steps - 1))
+            steps.append(step)
+        return _Block(steps, valid, slots, tail)
+
+    def _fetch(self, block: _Block, name: str) -> list[Any]:
+        """One fragment a step, from wherever the operand is nearest."""
+        found = self.resident.get(name, block.slots)
+        if found is not None:
+            return found
+        if block.by_element and self.at.lane_stride(name):
+            lanes = range(self.space.vector)
+            return [self.at.load_lanes(name, [self.at.at_lane(name, s, j) for j in lanes]) for s in block.steps]
+        loaded = [self.at.load(name, self.at.at_step(name, step)) for step in block.steps]
+        self.resident.put(name, block.slots, loaded)
+        return loaded
+
+    def _position(self, name: str, block: _Block, u: int, lane: int) -> Any:
+        """The value of an `index_<d>` or `POSITION` view."""
+        if block.by_element:
+            return self.at.at_lane(name, block.steps[u], lane)
+        return self.at.at_step(name, block.steps[u]) + lane * self.at.lane_stride(name)
+
+    def _fetch_all(self, block: _Block, function: Function) -> dict[str, list[Any]]:
+        """Fragments [step] of every element-level operand that the function reads: all loads are issued here."""
+        return {n: self._fetch(block, n) for n in reads(function) if n in self.dtypes and n not in self.rows[0]}
+
+    def _step(self, block: _Block, function: Function, fragments: dict[str, list[Any]], u: int) -> list[Any]:
+        """function's results for each lane of step u."""
+        names = reads(function)
+        per_lane = []
+        for lane in range(self.space.vector):
+            row = self.rows[lane % len(self.rows)]
+            values = {n: row[n] for n in names if n in row}
+            for name, parts in fragments.items():
+                part = parts[u]
+                values[name] = m.cast(part[min(lane, cute.size(part) - 1)], self.dtypes[name])
+            for name in names:
+                if name not in values:
+                    values[name] = self._position(name, block, u, lane)
+            per_lane.append(self._call(function, values))
+        return per_lane
+
+    def _walk(self, sweep: int, body: Callable[[_Block], None]) -> None:
+        """body(block) for the blocks of this CTA's chunk, whole ones first."""
+        plan = self.plan
+        full, per_chunk = plan.full_blocks, plan.blocks_per_chunk
+        rest = plan.blocks > full
+        if plan.residence == "registers":
+            whole = plan.chunks * plan.block_steps == self.space.steps and not self.space.tail
+            body(self._make_block(self.chunk, self.chunk, masked=not whole))
+            return
+        lo = self.chunk * per_chunk
+        hi = cutlass.min(lo + per_chunk, Int32(full))
+        if sweep == 0 and self.resident.segments:
+            for number in range(self.resident.segments):
+                cute.arch.cp_async_wait_group(self.resident.segments - 1 - number)
+                begin, end = self.resident.segment(number, lo, hi)
+                loop(begin, end, lambda b: body(self._make_block(b, lo, masked=False)))
+        elif per_chunk == 1:
+            if full:
+                when(self.chunk < full, lambda: body(self._make_block(self.chunk, lo, masked=False)))
+        elif plan.residence == "reread" and sweep % 2 == 1:  # back to front: the end of the row is still in L2
+            loop(lo, hi, lambda b: body(self._make_block(lo + hi - 1 - b, lo, masked=False)))
+        else:
+            loop(lo, hi, lambda b: body(self._make_block(b, lo, masked=False)))
+        if rest and plan.chunks == 1:
+            body(self._make_block(Int32(full), lo, masked=True))
+        elif rest:
+            when(self.chunk == full // per_chunk, lambda: body(self._make_block(Int32(full), lo, masked=True)))
+
+    def _reduce(self, sweep: int) -> list[Held]:
+        """Sweep over this CTA's chunk; afterwards all its threads hold the states of their groups' chunks."""
+        spec, lanes = self.spec.sweeps[sweep], len(self.rows)
+        helds = [Held(r, lanes) for r in self.kernel.reducers[sweep]]
+
+        def body(block: _Block) -> None:
+            fragments = self._fetch_all(block, spec.elements)
+            batch = max(BATCH // self.space.vector, 1)
+            for start in range(0, self.plan.unroll, batch):
+                turns = range(start, min(start + batch, self.plan.unroll))
+                results = {u: self._step(block, spec.elements, fragments, u) for u in turns}
+                for number, held in enumerate(helds):
+                    for row in range(lanes):
+                        cells = [(u, j) for u in turns for j in range(row, self.space.vector, lanes)]
+                        values = [held.reducer.prepare(results[u][j][number]) for u, j in cells]
+                        held.merge(row, held.reducer.block(values, *self._where(block, held.reducer, cells)))
+
+        self._walk(sweep, body)
+        self.resident.swept(reads(spec.elements))
+        self._combine(sweep, helds)
+        return helds
+
+    def _where(
+        self, block: _Block, reducer: Reducer, cells: list[tuple[int, int]]
+    ) -> tuple[list[Any] | None, list[Any]]:
+        """Which cells (step, lane) are valid, and their positions where the reduction asks for them."""
+        masks = [block.valid[u] for u, _ in cells]
+        valid = None if masks[0] is None else [mask[j] for mask, (_, j) in zip(masks, cells, strict=True) if mask]
+        places = [self._position(POSITION, block, u, j) for u, j in cells] if reducer.needs_positions else []
+        return valid, places
+
+    def _combine(self, sweep: int, helds: list[Held]) -> None:
+        plan = self.plan
+        for held, board in zip(helds, self.boards[sweep], strict=True):
+            where = {"group": self.group, "member": self.member, "group_threads": plan.group_threads}
+            if self.space.front == "row":
+                combine_rows(held, board, **where)
+            else:
+                combine_columns(held, board, groups=plan.groups_per_cta, **where)
+
+    def _write_elements(self) -> None:
+        spec, final = self.spec, self.spec.final
+        assert final is not None
+        dtypes = {o.name: o.dtype for o in spec.outputs}
+
+        def body(block: _Block) -> None:
+            fragments = self._fetch_all(block, final)
+            for u, step in enumerate(block.steps):
+                results = self._step(block, final, fragments, u)
+                for number, name in enumerate(spec.element_outputs):
+                    values = [m.stored(lane[number], dtypes[name]) for lane in results]
+                    self._write_step(f"out_{name}", block, u, step, values)
+
+        self._walk(len(spec.sweeps), body)
+
+    def _write_step(self, name: str, block: _Block, u: int, step: Any, values: list[Any]) -> None:
+        valid = block.valid[u]
+        if not block.by_element:
+            offset = self.at.at_step(name, step)
+            self._guarded(None if valid is None else valid[0], partial(self.at.store, name, offset, values))
+            return
+        assert valid is not None
+        for lane, value in enumerate(values):
+            self._guarded(valid[lane], partial(self.at.store, name, self.at.at_lane(name, step, lane), [value]))
+
+    def _guarded(self, condition: Any, body: Callable[[], None]) -> None:
+        """body() where the condition holds and the group exists."""
+        if self.alive is not None:
+            condition = self.alive if condition is None else m.both(self.alive, condition)
+        if condition is None:
+            body()
+        else:
+            when(Boolean(condition), body)
+
+    def _write_rows(self) -> None:
+        """Row-level outputs, by the first member of the first chunk."""
+        outputs = [o for o in self.spec.outputs if o.name not in self.spec.element_outputs]
+        if not outputs:
+            return
+
+        def body() -> None:
+            for output in outputs:
+                values = [m.stored(row[output.name], output.dtype) for row in self.rows]
+                self.at.store(f"out_{output.name}", self.at.base[f"out_{output.name}"], values)
+
+        first = self.member == 0
+        self._guarded(first if self.chunks == 1 else m.both(first, self.chunk == 0), body)
+
+    # ---- stages ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        self._load_rows()
+        self._compute_rows(self.spec.head)
+        sweeps = len(self.spec.sweeps)
+        if self.stage == ALL:
+            self.resident.prefetch(self.chunk, self.member)
+            for sweep in range(sweeps):
+                helds = self._reduce(sweep)
+                if self.plan.spread == "cluster":
+                    for held, board in zip(helds, self.boards[sweep], strict=True):
+                        assert board is not None
+                        combine_cluster(held, board, cell=self.cells - 1, chunks=self.chunks, member=self.member)
+                self._finish(sweep, helds)
+            self._end()
+            if self.plan.spread == "cluster":  # nobody leaves while another still reads its board
+                cute.arch.cluster_arrive()
+                cute.arch.cluster_wait()
+            return
+        for sweep in range(self.stage):
+            self._finish(sweep, self._gather(sweep))
+        if self.stage == sweeps:
+            self._end()
+        else:
+            self._scatter(self.stage, self._reduce(self.stage))
+
+    def _end(self) -> None:
+        if self.spec.final is not None:
+            self._write_elements()
+        self._write_rows()
+
+    def _row_index(self) -> Any:
+        return self.group_index * len(self.rows)
+
+    def _scatter(self, sweep: int, helds: list[Held]) -> None:
+        """This chunk's states to the workspace."""
+
+        def body() -> None:
+            for held, space in zip(helds, self.kernel.workspaces[sweep], strict=True):
+                for lane in range(held.lanes):
+                    space.put(self.work, self.chunk, self._row_index() + lane, held[lane])
+
+        self._guarded(self.member == 0, body)
+
+    def _gather(self, sweep: int) -> list[Held]:
+        """The states of whole rows, from the workspace."""
+        helds = [Held(r, len(self.rows)) for r in self.kernel.reducers[sweep]]
+        for held, space in zip(helds, self.kernel.workspaces[sweep], strict=True):
+            space.gather(
+                self.work, held, row=self._row_index(), member=self.member, group_threads=self.plan.group_threads
+            )  # fmt: skip
+        self._combine(sweep, helds)
+        return helds

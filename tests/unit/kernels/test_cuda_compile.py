@@ -1,0 +1,86 @@
+"""Every skeleton path compiles for sm_90a on a machine without a GPU, and to the instructions that it is meant for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from fakes import kernel_programs as kp
+from fakes.fused import load_fused
+from tilewright.facts.space import point
+from tilewright.kernels.cuda.views import contiguous
+
+PATHS = {
+    "pointwise with a tail": (lambda: kp.chain((1001, 333)), {}),
+    "pointwise with a broadcast": (lambda: kp.chain((8, 64, 48), bias=(1, 64, 1)), {}),
+    "pointwise with 64-bit offsets": (lambda: kp.chain((65536, 65536), dtype="f16"), {}),
+    "several outputs and dtypes": (lambda: kp.swiglu_two_outputs((100, 77)), {}),
+    "integers": (lambda: kp.integer_mix((33, 17)), {}),
+    "several short rows a CTA": (lambda: kp.softmax((1000, 24)), {}),
+    "rows in registers": (lambda: kp.norm((640, 4096), (1,), affine=(1, 4096), residual=True, dtype="bf16"), {}),
+    "rows in a cluster's registers": (lambda: kp.softmax((4096, 65536)), {}),
+    "rows in shared memory": (lambda: kp.softmax((640, 40000)), {"residence": "shared", "spread": "none"}),
+    "rows in a cluster's shared memory": (lambda: kp.softmax((640, 393216)), {}),
+    "rows read again": (lambda: kp.softmax((640, 40000)), {"residence": "reread", "spread": "none"}),
+    "rows split over launches": (lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)), {}),
+    "columns in registers": (lambda: kp.rms_norm((112, 64, 512, 512), 1), {}),
+    "columns in shared memory": (lambda: kp.softmax((64, 300, 5000), 1), {"residence": "shared", "spread": "none"}),
+    "columns streamed": (lambda: kp.reduction("argmax", (128, 4096, 4095), (1,)), {}),
+    "columns split": (lambda: kp.reduction("moments", (100000, 64), (0,)), {}),
+    "a loss": (lambda: kp.mse((1001, 333)), {}),
+    "a gather": (lambda: kp.cross_entropy_rows(1000, 4096), {}),
+    "argmax of everything": (lambda: kp.reduction("argmax", (1000001,), (0,), dtype="bf16"), {}),
+    "booleans": (lambda: kp.reduction("any", (77, 1003), (1,), dtype="bool"), {}),
+    "a mask and row operands": (lambda: kp.masked_temperature_softmax(64, 1001), {}),
+    "a product": (lambda: kp.reduction("prod", (7, 5, 3), (0, 2)), {}),
+}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("candidate")
+
+
+def compile_for_hopper(program, folder, knobs, strides=None, alignment=16):
+    module = load_fused(program, folder)
+    module.configure(**knobs)
+    fused = module._FUSED
+    device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+    walks = strides or [contiguous(o.shape) for o in program.operands]
+    return fused.compile(walks, [alignment] * len(walks), device)
+
+
+@pytest.mark.parametrize("name", list(PATHS))
+def test_compiles(name, folder):
+    make, knobs = PATHS[name]
+    launch, work_bytes = compile_for_hopper(make(), folder, knobs)
+    assert callable(launch) and work_bytes >= 16
+
+
+def test_compiles_for_strides_and_odd_addresses(folder):
+    program = kp.softmax((640, 1000))
+    compile_for_hopper(program, folder, {}, strides=[(1, 640)])
+    compile_for_hopper(program, folder, {}, strides=[(0, 1)], alignment=4)
+    compile_for_hopper(program, folder, {}, strides=[(2000, 2)], alignment=8)
+
+
+@pytest.mark.parametrize("op", ["asin", "atanh", "erf", "log1p", "sigmoid", "tanh", "isinf", "round"])
+def test_functions_compile(op, folder):
+    compile_for_hopper(kp.unary(op, (1003,)), folder, {})
+
+
+@pytest.mark.parametrize("op", ["fmod", "remainder", "floor_divide", "pow", "atan2", "maximum", "logical_xor"])
+def test_functions_of_two_compile(op, folder):
+    compile_for_hopper(kp.binary(op, (1003,)), folder, {})
+
+
+def test_knobs_are_checked(folder):
+    module = load_fused(kp.chain((64, 64)), folder, point(threads=128, unroll=2, residence="auto", spread="auto"))
+    assert module.KNOBS["threads"] == 128
+    module.configure(threads=512)
+    assert module.KNOBS == {"threads": 512, "unroll": 2, "residence": "auto", "spread": "auto"}
+    with pytest.raises(ValueError, match="unknown knob 'stages'"):
+        module.configure(stages=2)
+    with pytest.raises(ValueError, match="can't be 96"):
+        module.configure(threads=96)

@@ -1,0 +1,140 @@
+"""Plans in pure Python: every element of every operand is visited once, whatever the shapes, strides and knobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.kernels.cuda.plan import DEFAULTS, KNOBS, Device, Plan, make_plan
+from tilewright.kernels.cuda.spec import ReductionSpec, Spec, Sweep, TensorSpec
+from tilewright.kernels.cuda.views import collapse, contiguous, widest
+
+H200 = Device(processors=132, arch="sm_90a")
+
+
+def spec_of(domain, reduced=(), dtype="f32", operands=None):
+    shapes = operands or {"x": domain}
+    tensors = tuple(TensorSpec(name=n, dtype=dtype, shape=tuple(s)) for n, s in shapes.items())
+    sweep = Sweep(
+        elements=lambda x: (x,),
+        reductions=(ReductionSpec(op="sum", source=dtype, dtype="f32", results=("s",)),),
+    )
+    return Spec(
+        name="t", domain=tuple(domain), reduced=tuple(reduced), operands=tensors,
+        outputs=(TensorSpec(name="y", dtype=dtype, shape=tuple(domain)),), sweeps=(sweep,) if reduced else (),
+        final=(lambda x, s: (x,)) if reduced else (lambda x: (x,)), element_outputs=("y",),
+    )  # fmt: skip
+
+
+def digits(index, sizes):
+    out = []
+    for size in reversed(sizes):
+        out.append(index % size)
+        index //= size
+    return out[::-1]
+
+
+def visited(plan: Plan, name: str) -> Counter:
+    """Offsets of a view that the kernel's loops reach, as `cta.py` walks them."""
+    space, view, found = plan.space, plan.space.views[name], Counter()
+    for group, chunk in product(range(space.groups), range(plan.chunks)):
+        base = sum(c * s for c, s in zip(digits(group, space.group_sizes), view.group_strides, strict=True))
+        first = chunk * plan.blocks_per_chunk
+        for block in range(first, min(first + plan.blocks_per_chunk, plan.blocks)):
+            for u, member in product(range(plan.unroll), range(plan.group_threads)):
+                step = block * plan.block_steps + u * plan.group_threads + member
+                if step >= space.steps:
+                    continue
+                at = base + sum(c * s for c, s in zip(digits(step, space.step_sizes), view.step_strides, strict=True))
+                for lane in range(space.vector):
+                    if space.tail and step * space.vector + lane >= space.inner:
+                        continue
+                    found[at + lane * view.lane_stride] += 1
+    return found
+
+
+@st.composite
+def problems(draw):
+    domain = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+    if draw(st.booleans()):
+        domain[-1] *= draw(st.sampled_from([16, 37, 64]))
+    reduced = tuple(d for d in range(len(domain)) if draw(st.booleans()))
+    order = draw(st.permutations(range(len(domain))))
+    strides, step = [0] * len(domain), 1
+    for d in order:
+        strides[d] = step
+        step *= domain[d] + draw(st.sampled_from([0, 0, 0, 1]))
+    knobs = {name: draw(st.sampled_from(values)) for name, values in KNOBS.items()}
+    return tuple(domain), reduced, tuple(strides), draw(st.sampled_from([4, 8, 16])), knobs
+
+
+@given(problems())
+def test_every_element_once(problem):
+    domain, reduced, strides, alignment, knobs = problem
+    spec = spec_of(domain, reduced)
+    plan = make_plan(spec, [strides], [alignment], knobs, Device(processors=4, arch="sm_90a"))
+    want = Counter(
+        sum(c * s for c, s in zip(place, strides, strict=True)) for place in product(*(range(n) for n in domain))
+    )
+    assert visited(plan, "x") == want
+    assert visited(plan, "out_y") == Counter(range(prod(domain)))
+    assert plan.threads <= 1024 and plan.group_threads & (plan.group_threads - 1) == 0
+
+
+@given(problems())
+def test_vectors_are_aligned(problem):
+    domain, reduced, strides, alignment, knobs = problem
+    plan = make_plan(spec_of(domain, reduced), [strides], [alignment], knobs, H200)
+    view, vector = plan.space.views["x"], plan.space.vector
+    if view.lane_stride == 1:
+        assert alignment % (4 * vector) == 0
+        assert all(s % vector == 0 for s in (*view.group_strides, *view.step_strides) if s)
+
+
+def test_collapse_joins_what_all_views_walk_as_one():
+    sizes, walks = collapse((4, 1, 5, 6), {"x": (30, 7, 6, 1), "y": (30, 0, 6, 1), "b": (0, 0, 0, 0)})
+    assert sizes == (120,) and walks == {"x": (1,), "y": (1,), "b": (0,)}
+    sizes, walks = collapse((4, 5, 6), {"x": (30, 6, 1), "bias": (0, 1, 0)})
+    assert sizes == (4, 5, 6) and walks["bias"] == (0, 1, 0)
+
+
+def test_widest_follows_alignment_and_strides():
+    assert widest(16, (4096, 1), 1, 4) == 4
+    assert widest(16, (4095, 1), 1, 4) == 1
+    assert widest(8, (4096, 1), 1, 2) == 4
+    assert widest(16, (0, 1), 1, 1) == 16
+
+
+@pytest.mark.parametrize(("domain", "reduced", "expected"), [
+    ((4096, 16384), (1,), ("row", 4, "none", "registers")),
+    ((4096, 65536), (1,), ("row", 4, "cluster", "registers")),
+    ((4096, 393216), (1,), ("row", 4, "cluster", "shared")),
+    ((32768, 65535), (1,), ("row", 1, "cluster", "registers")),
+    ((16, 64 * 256 * 256), (1,), ("row", 4, "split", "reread")),
+    ((112, 64, 512, 512), (1,), ("column", 4, "none", "registers")),
+    ((128, 4096, 4095), (1,), ("column", 1, "none", "reread")),
+    ((64, 64, 512, 512), (0, 2, 3), ("row", 4, "split", "reread")),
+    ((100000, 64), (0,), ("column", 4, "split", "reread")),
+])  # fmt: skip
+def test_fronts_of_known_shapes(domain, reduced, expected):
+    plan = make_plan(spec_of(domain, reduced), [contiguous(domain)], [16], DEFAULTS | {"threads": 512}, H200)
+    assert (plan.space.front, plan.space.vector, plan.spread, plan.residence) == expected
+
+
+def test_offsets_are_wide_only_beyond_two_to_the_31():
+    small, large = (2**15, 2**15), (2**16, 2**16)
+    assert not make_plan(spec_of(small), [contiguous(small)], [16], DEFAULTS, H200).wide
+    assert make_plan(spec_of(large), [contiguous(large)], [16], DEFAULTS, H200).wide
+
+
+def test_shared_rows_fit_a_multiprocessor():
+    for width in (40_000, 200_000, 393_216):
+        spec = spec_of((1000, width), (1,))
+        plan = make_plan(spec, [(width, 1)], [16], DEFAULTS | {"residence": "shared"}, H200)
+        assert plan.residence == "shared"
+        assert plan.blocks_per_chunk * plan.block_steps * plan.space.vector * 4 <= 220 * 1024

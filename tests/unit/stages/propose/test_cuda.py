@@ -1,0 +1,133 @@
+"""Rendering for CUDA: what the generated file says and computes, what is refused, and the spaces."""
+
+from __future__ import annotations
+
+import ast
+import sys
+
+import pytest
+import torch
+
+from fakes import kernel_programs as kp
+from fakes.fused import load_fused
+from tilewright.facts.program import Operand, Output, Program, Statement, schedule
+from tilewright.stages.propose import cuda
+from tilewright.stages.propose.cuda_text import safe_names
+
+PROGRAMS = {
+    "softmax": lambda: kp.softmax((64, 1000)),
+    "layer norm": lambda: kp.norm((64, 1000), (1,), affine=(1, 1000), residual=True),
+    "chain": lambda: kp.chain((100, 77), bias=(1, 77)),
+    "cross entropy": lambda: kp.cross_entropy_rows(1000, 4096),
+    "mse": lambda: kp.mse((10, 11)),
+    "integers": lambda: kp.integer_mix((33, 17)),
+    "masked": lambda: kp.masked_temperature_softmax(64, 1001),
+}
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_space_has_legal_points(name):
+    program = PROGRAMS[name]()
+    space = cuda.space(program)
+    assert 1 <= len(space.points) <= 8 and len(set(space.points)) == len(space.points)
+    for settings in space.points:
+        assert [k for k, _ in settings] == sorted(k.name for k in space.knobs)
+        assert all(value in next(k for k in space.knobs if k.name == knob).values for knob, value in settings)
+
+
+def test_knobs_are_those_of_the_skeleton():
+    from tilewright.kernels.cuda.plan import KNOBS
+
+    space = cuda.space(kp.softmax((64, 1000)))
+    assert {k.name: k.values for k in space.knobs} == KNOBS
+
+
+def test_element_functions_read_like_the_program():
+    (file,) = cuda.render(kp.softmax((64, 1000)), "fused_3", cuda.space(kp.softmax((64, 1000))).points[0])
+    assert file.path == "fused_3.py"
+    functions = {f.name: ast.unparse(f) for f in ast.parse(file.text).body if isinstance(f, ast.FunctionDef)}
+    assert set(functions) == {"sweep_0", "final", "entry", "configure", "run"}
+    assert "v1 = m.sub(x, r0_0, 'f32')" in functions["final"] and "return (v4,)" in functions["final"]
+
+
+class Recorder:
+    """Stands in for the math module: the same operations on numbers."""
+
+    def __getattr__(self, op):
+        functions = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b}
+        functions |= {"div": lambda a, b: a / b, "rsqrt": lambda a: a**-0.5, "to": lambda a: a}
+        return lambda *args: functions[op](*args[:-1])
+
+
+def test_functions_compute_the_program(tmp_path):
+    program = kp.norm((2, 4), (1,), affine=(1, 4))
+    module = load_fused(program, tmp_path, name="computed")
+    module.m = Recorder()
+    x = torch.tensor([[1.0, 2.0, 3.0, 6.0], [0.0, 1.0, 0.0, 1.0]], dtype=torch.float64)
+    w, b = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[0.5, 0.0, -0.5, 0.0]])
+    spec = module.SPEC
+    (arg,) = spec.sweeps[0].elements(x)
+    mean = arg.mean(1, keepdim=True)
+    values = dict(
+        zip(spec.sweeps[0].reductions[0].results, (mean, ((arg - mean) ** 2).sum(1, keepdim=True)), strict=True)
+    )
+    names = spec.sweeps[0].rows.__code__.co_varnames[: spec.sweeps[0].rows.__code__.co_argcount]
+    values |= spec.sweeps[0].rows(*(values[n] for n in names)) | {"x": x, "w": w, "b": b}
+    names = spec.final.__code__.co_varnames[: spec.final.__code__.co_argcount]
+    (got,) = spec.final(*(values[n] for n in names))
+    want = torch.nn.functional.layer_norm(x, (4,), w[0].double(), b[0].double(), 1e-5)
+    torch.testing.assert_close(got, want)
+
+
+def program_with_names(operand: str, result: str) -> Program:
+    return Program(
+        domain=(4, 4),
+        operands=(Operand(name=operand, dtype="f32", shape=(4, 4)),),
+        body=(Statement(result=result, op="exp", args=(operand,), dtype="f32"),),
+        outputs=(Output(name=result, dtype="f32", shape=(4, 4)),),
+    )
+
+
+@pytest.mark.parametrize(("operand", "result"), [("lambda", "m"), ("index_0", "stream"), ("out_x", "in"), ("x", "v_m")])
+def test_awkward_names_become_safe(operand, result, tmp_path):
+    program = program_with_names(operand, result)
+    safe = safe_names(program)
+    assert len({o.name for o in (*safe.operands, *safe.outputs)}) == 2
+    assert schedule(safe).element_outputs == safe.outputs
+    module = load_fused(program, tmp_path, name="awkward")
+    assert [o.name for o in module.SPEC.operands] == [o.name for o in safe.operands]
+
+
+def test_infinities_are_written_as_python(tmp_path):
+    module = load_fused(kp.masked_temperature_softmax(64, 1001), tmp_path, name="infinite")
+    assert module.KNOBS["threads"] in (128, 256, 512, 1024)
+
+
+def test_unsupported_says_why():
+    assert cuda.unsupported(kp.softmax((64, 1000))) is None
+    assert cuda.unsupported(kp.softmax((64, 1000), dtype="f64")) == "f64 has no skeleton"
+    assert cuda.unsupported(kp.chain((0, 3))) == "the domain (0, 3) is empty"
+    b = kp.Builder((4,))
+    b.write(b.op("pow", b.read("x", dtype="i64"), 5))
+    assert "integer power" in str(cuda.unsupported(b.done()))
+    b = kp.Builder((4,))
+    b.write(b.op("index", 0))
+    assert cuda.unsupported(b.done()) == "nothing is read"
+    with pytest.raises(ValueError, match="f64 has no skeleton"):
+        cuda.render(kp.softmax((64, 1000), dtype="f64"), "fused_0", ())
+
+
+def test_skeleton_files_are_whole(tmp_path):
+    assert cuda.skeleton_files([]) == ()
+    files = cuda.skeleton_files([kp.softmax((64, 1000))])
+    assert all(f.path.startswith("tilewright_kernels/") for f in files)
+    modules = {f.path.removeprefix("tilewright_kernels/").removesuffix(".py").replace("/", ".") for f in files}
+    for file in files:
+        package = file.path.split("/")[1:-1]
+        for node in ast.walk(ast.parse(file.text)):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = package[: len(package) - node.level + 1]
+                names = [node.module] if node.module else [a.name for a in node.names]
+                assert all(".".join([*base, n]) in modules for n in names), (file.path, node.module)
+            elif isinstance(node, ast.ImportFrom):
+                assert (node.module or "").split(".")[0] in {"torch", "cutlass", *sys.stdlib_module_names}
