@@ -1,4 +1,4 @@
-"""What all tests share: GPU tests are skipped, visibly, where there is no GPU; hypothesis draws the same examples each time."""
+"""Shared by all tests: GPU tests are skipped, visibly, where there is no GPU; hypothesis draws the same examples."""
 
 from __future__ import annotations
 

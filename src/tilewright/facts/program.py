@@ -3,8 +3,8 @@
 A Program has a *domain* (an index space of some rank) and the set of its *reduced* dimensions. Every value in it has
 an *aligned shape*: the rank of the domain, each dimension either the domain's size or 1. A value whose aligned shape
 is 1 in all reduced dimensions, or that is computed from such values alone, lives at **row level** (once per point of
-the kept dimensions); all others live at **element level**. A Program without reduced dimensions is pointwise, and all its values
-are elements.
+the kept dimensions); all others live at **element level**. A Program without reduced dimensions is pointwise, and all
+its values are elements.
 
 Arithmetic between loads and stores is done in fp32 for floating dtypes narrower than it; `to` a narrower type rounds.
 """
