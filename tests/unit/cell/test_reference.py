@@ -1,0 +1,151 @@
+"""What a reference cell knows: work, inputs by seed and family, perturbed state, truth, and whose fault is what."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tilewright.cell import families, work
+from tilewright.cell.load import CodeRaised, load_problem
+from tilewright.cell.reference import Reference
+from tilewright.cell.subject import Subject, poisoned
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, n, p=0.0):
+        super().__init__()
+        self.linear = nn.Linear(n, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.drop = nn.Dropout(p)
+
+    def forward(self, x, mask):
+        return self.drop(self.norm(self.linear(x))).masked_fill(mask, 0.0)
+
+def get_inputs(n=8):
+    return [torch.rand(5, n), torch.rand(5, 3) > 0.5]
+
+def get_init_inputs(n=8, p=0.0):
+    return {"n": n, "p": p}
+"""
+
+
+def _open(source: str = SOURCE, case: str = "{}") -> Reference:
+    reference = Reference("/nowhere/problem.py", source, [case], subject=Subject("cpu"), compiled=False)
+    reference.construct(0, seed=3)
+    return reference
+
+
+def test_description_of_a_case() -> None:
+    found = _open().describe(1, trace=False)
+    assert [(s.shape, s.dtype) for s in found.inputs] == [((5, 8), "f32"), ((5, 3), "bool")]
+    assert found.outputs[0].spec.shape == (5, 3) and found.outputs[0].aliases_input == -1
+    assert set(found.mutated_state) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert not found.random
+    assert found.work.matmul_flops == 2 * 5 * 8 * 3 and found.work.conv_flops == 0
+    assert found.work.bytes_written == 5 * 3 * 4
+
+
+def test_dropout_is_seen_to_be_random() -> None:
+    source = SOURCE.replace("def get_init_inputs(n=8, p=0.0)", "def get_init_inputs(n=8, p=0.5)")
+    assert _open(source).describe(1, trace=False).random
+
+
+def test_inputs_depend_on_the_seed_alone() -> None:
+    reference = _open()
+    first, again, other = (reference.inputs(s, "own")[1][0] for s in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_truth_is_the_float64_module() -> None:
+    reference = _open()
+    text, inputs = reference.inputs(1, "own")
+    (truth,) = reference.truth(text, inputs, 0)
+    assert truth.dtype == torch.float64
+    result = reference._subject.run(text, inputs)
+    torch.testing.assert_close(result.double(), truth, rtol=1e-5, atol=1e-5)
+    assert not torch.equal(result.double(), truth)
+
+
+def test_truth_in_parts_equals_the_whole_where_rows_are_independent() -> None:
+    source = SOURCE.replace("self.norm(self.linear(x))", "self.linear(x)")
+    reference = _open(source)
+    reference._subject.built.eval()
+    text, inputs = reference.inputs(1, "own")
+    (whole,) = reference.truth(text, inputs, 0)
+    parts = torch.empty_like(whole)
+    reference.truth_in_parts(text, inputs, [parts], seed=0, parts=2)
+    torch.testing.assert_close(parts, whole, rtol=1e-14, atol=1e-14)
+
+
+def test_redraw_moves_ones_and_zeros_and_keeps_variances_positive() -> None:
+    reference = _open()
+    module = reference._subject.built
+    before = {k: v.clone() for k, v in module.state_dict().items()}
+    reference.redraw(5)
+    after = module.state_dict()
+    for name in ("linear.weight", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var"):
+        assert not torch.equal(before[name], after[name]), name
+    assert bool((after["norm.running_var"] > 0).all())
+    assert len(set(after["norm.weight"].tolist())) == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "reason", "words"),
+    [
+        ("def (", "not_python", "not Python"),
+        ("x = 1", "no_entry", "no Model"),
+        ("raise ValueError('boom')", "raised", "boom"),
+    ],
+)
+def test_faults_of_the_file(source: str, reason: str, words: str) -> None:
+    with pytest.raises(CodeRaised, match=words) as caught:
+        load_problem("/nowhere/problem.py", source)
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("return self.drop", "return 3 * x.shape[0] or self.drop", "not a tensor"),
+        ("return self.drop", "x.add_(1); return self.drop", "changes its tensor input 0"),
+        ("def forward(self, x, mask)", "def forward(self, x)", "forward raised"),
+        ("return [torch.rand(5, n), torch.rand(5, 3) > 0.5]", "return 3", "get_inputs returns a int"),
+        ("return [torch.rand(5, n), torch.rand(5, 3) > 0.5]", "return [object()]", "builtins.object"),
+    ],
+)
+def test_faults_of_the_module(old: str, new: str, words: str) -> None:
+    with pytest.raises(CodeRaised, match=words):
+        _open(SOURCE.replace(old, new)).describe(1, trace=False)
+
+
+def test_work_counts_a_gather_by_what_it_fetches() -> None:
+    table, index = torch.rand(1000, 4), torch.tensor([1, 2])
+    found, _ = work.measure(lambda: nn.functional.embedding(index, table), [table, index], lambda r: [r])
+    assert found.bytes_read == 2 * 4 * 4 + 2 * 8
+    assert found.bytes_written == 2 * 4 * 4
+
+
+def test_work_splits_products_from_convolutions() -> None:
+    x, w = torch.rand(1, 2, 8, 8), torch.rand(3, 2, 3, 3)
+    found, _ = work.measure(lambda: nn.functional.conv2d(x, w), [x, w], lambda r: [r])
+    assert found.conv_flops == 2 * 3 * 6 * 6 * 2 * 9 and found.matmul_flops == 0
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_families_are_finite_repeatable_and_leave_masks(family: str) -> None:
+    own = torch.zeros(200, 3)
+    own[0] = float("-inf")
+    a, b, c = (families.redistribute(own, family, s) for s in (1, 1, 2))
+    assert torch.equal(a, b) and not torch.equal(a, c)
+    assert bool(torch.isfinite(a[1:]).all()) and bool((a[0] == float("-inf")).all())
+
+
+def test_poisoned_memory_reads_as_nan() -> None:
+    with poisoned("cpu", (4000,)):
+        inside = torch.empty(1000)
+        assert bool(inside.isnan().all())
+    assert not bool(torch.empty(1000).isnan().all())

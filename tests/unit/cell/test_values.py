@@ -1,0 +1,52 @@
+"""Argument trees: what goes in comes out, and structure is told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tilewright.cell import values
+
+
+def _there_and_back(value: Any) -> Any:
+    tensors: list[Tensor] = []
+    text = values.encode(value, tensors)
+    return values.decode(text, tensors)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 3, -2.5, float("inf"), "text", [1, [2.0, "x"]], (1, (2,)), {"a": (1, None), "b": [True]},
+     torch.float16, torch.Size([2, 3]), slice(1, None, 2), torch.device("cpu")],
+)  # fmt: skip
+def test_there_and_back(value: Any) -> None:
+    back = _there_and_back(value)
+    assert back == value and (type(back) is type(value) or isinstance(value, tuple))
+
+
+def test_tensors_keep_their_identity_and_order() -> None:
+    a, b = torch.ones(2), torch.zeros(3)
+    back = _there_and_back({"x": [a], "y": (b, a)})
+    assert back["x"][0] is a and back["y"][0] is b
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, {3}, lambda: None, 1j])
+def test_what_cannot_travel_is_named(value: Any) -> None:
+    with pytest.raises(values.CannotTravel, match="type"):
+        values.encode([value], [])
+
+
+def test_structures_differ_in_their_text() -> None:
+    t = torch.ones(1)
+    texts = {values.encode(v, []) for v in (t, (t,), [t], {"a": t}, {"b": t}, (t, None))}
+    assert len(texts) == 6
+
+
+def test_only_tensors() -> None:
+    t = torch.ones(1)
+    assert values.only_tensors(values.encode((t, [t, {"k": t}], None), []))
+    assert not values.only_tensors(values.encode((t, 3), []))
+    assert not values.only_tensors(values.encode({"k": "s"}, []))
