@@ -30,9 +30,11 @@ _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": 
 _BITS = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 _LOGIC = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}
 _BOOL_ARITHMETIC = {"add": "|", "mul": "&", "maximum": "|", "minimum": "&"}
-_FLOAT_FUNCTIONS = frozenset(
-    ["sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "atan2"]
-)
+_FUNCTIONS = """
+sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid
+atan2
+"""
+_FLOAT_FUNCTIONS = frozenset(_FUNCTIONS.split())
 _ROUNDING = frozenset(["floor", "ceil", "round", "trunc"])
 
 ACCUMULATORS: Mapping[str, str] = {

@@ -177,7 +177,10 @@ def pointwise_program(domain: tuple[int, ...]) -> Program:
 
 # ---- Pointwise -------------------------------------------------------------------------------------------------------
 
-UNARY = ["neg", "abs", "sign", "floor", "ceil", "round", "trunc", "square", "sqrt", "rsqrt", "reciprocal", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid"]
+UNARY = """
+    neg abs sign floor ceil round trunc square sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan
+    asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid
+""".split()
 TESTS = ["isnan", "isinf", "logical_not"]
 BINARY = ["add", "sub", "mul", "div", "fmod", "remainder", "floor_divide", "pow", "atan2", "maximum", "minimum"]
 COMPARE = ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"]
@@ -330,10 +333,13 @@ def every_reduction(domain: tuple[int, ...], dims: tuple[int, ...], dtype: str =
     kept = tuple(1 if d in dims else s for d, s in enumerate(domain))
     wide = "f64" if dtype == "f64" else "f32"
     body = (
-        fold("s", "sum", "x", wide), fold("p", "prod", "x", wide), fold("hi", "max", "x", dtype), fold("lo", "min", "x", dtype),
+        fold("s", "sum", "x", wide), fold("p", "prod", "x", wide), fold("hi", "max", "x", dtype),
+        fold("lo", "min", "x", dtype),
         fold("ahi", "argmax", "x", "i64"), fold("alo", "argmin", "x", "i64"),
-        let("big", "gt", "x", 1.0, dtype="bool"), fold("some", "any", "big", "bool"), fold("every", "all", "big", "bool"),
-        fold("count", "sum", "big", "i64"), fold("mean dev", "moments", "x", wide), fold("top total", "softmax_stats", "x", wide),
+        let("big", "gt", "x", 1.0, dtype="bool"), fold("some", "any", "big", "bool"),
+        fold("every", "all", "big", "bool"),
+        fold("count", "sum", "big", "i64"), fold("mean dev", "moments", "x", wide),
+        fold("top total", "softmax_stats", "x", wide),
         let("logs", "log", "total", dtype=wide), let("lse", "add", "logs", "top", dtype=wide),
         let("c", "sub", "x", "lse", dtype=wide), let("y", "exp", "c", dtype=wide),
     )  # fmt: skip
@@ -346,7 +352,8 @@ def every_reduction(domain: tuple[int, ...], dims: tuple[int, ...], dtype: str =
 
 
 LAYOUTS = [
-    ((5, 7), (1,)), ((40, 33), (0,)), ((2, 6, 5, 79), (1, 2)), ((2, 6, 5, 19), (0, 2, 3)), ((2, 40000), (1,)), ((20000, 3), (0,)),
+    ((5, 7), (1,)), ((40, 33), (0,)), ((2, 6, 5, 79), (1, 2)), ((2, 6, 5, 19), (0, 2, 3)), ((2, 40000), (1,)),
+    ((20000, 3), (0,)),
     ((1, 1), (1,)),
 ]  # fmt: skip
 
@@ -372,7 +379,8 @@ def test_narrow_and_wide_types_reduce_in_their_own_way(build: Callable[..., Modu
 def test_non_finite_values_reduce_as_in_torch(build: Callable[..., ModuleType]) -> None:
     body = (
         fold("s", "sum", "x"), fold("hi", "max", "x"), fold("lo", "min", "x"), fold("ahi", "argmax", "x", "i64"),
-        fold("alo", "argmin", "x", "i64"), fold("top total", "softmax_stats", "x"), let("c", "sub", "x", "top"), let("e", "exp", "c"),
+        fold("alo", "argmin", "x", "i64"), fold("top total", "softmax_stats", "x"), let("c", "sub", "x", "top"),
+        let("e", "exp", "c"),
         let("y", "div", "e", "total"),
     )  # fmt: skip
     x = torch.randn(8, 77)
@@ -427,7 +435,8 @@ def test_moments_do_not_cancel(build: Callable[..., ModuleType]) -> None:
 def test_sums_of_long_rows_stay_accurate_and_repeat(build: Callable[..., ModuleType]) -> None:
     n = 2_000_003
     program = Program(
-        domain=(n,), reduced=(0,), operands=(operand("x", n),), body=(fold("s", "sum", "x"), let("m", "div", "s", float(n))),
+        domain=(n,), reduced=(0,), operands=(operand("x", n),),
+        body=(fold("s", "sum", "x"), let("m", "div", "s", float(n))),
         outputs=(output("m", 1),),
     )  # fmt: skip
     x = torch.rand(n)
@@ -445,7 +454,8 @@ def test_row_and_element_operands_together(build: Callable[..., ModuleType]) -> 
         operands=(operand("x", n, g, c, s), operand("w", 1, g, c, 1), operand("b", n, g, 1, 1)),
         body=(
             let("z", "add", "x", "b"), fold("mean dev", "moments", "z"), let("var", "div", "dev", float(c * s)),
-            let("e", "add", "var", 1e-5), let("r", "rsqrt", "e"), let("d", "sub", "z", "mean"), let("q", "mul", "d", "r"),
+            let("e", "add", "var", 1e-5), let("r", "rsqrt", "e"), let("d", "sub", "z", "mean"),
+            let("q", "mul", "d", "r"),
             let("y", "mul", "q", "w"), let("a", "abs", "y"), fold("most", "max", "a"), let("bound", "add", "most", "b"),
         ),
         outputs=(output("y", n, g, c, s), output("bound", n, g, 1, 1), output("w", 1, g, c, 1)),
@@ -467,7 +477,10 @@ def test_row_and_element_operands_together(build: Callable[..., ModuleType]) -> 
 def softmax_program(rows: int, columns: int) -> Program:
     return Program(
         domain=(rows, columns), reduced=(1,), operands=(operand("x", rows, columns),),
-        body=(fold("top total", "softmax_stats", "x"), let("c", "sub", "x", "top"), let("e", "exp", "c"), let("y", "div", "e", "total")),
+        body=(
+            fold("top total", "softmax_stats", "x"), let("c", "sub", "x", "top"), let("e", "exp", "c"),
+            let("y", "div", "e", "total"),
+        ),
         outputs=(output("y", rows, columns),),
     )  # fmt: skip
 
