@@ -11,6 +11,7 @@ import torch
 
 from tilewright.cell import driver
 from tilewright.edges.gpu.machine import machine as measured_machine
+from tilewright.edges.sandbox.cell import Limits
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
@@ -80,8 +81,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 def _judge(source: str, machine: Machine, folder: Path, *, compile_baseline: bool = False) -> Judge:
     problem = Problem(name="p", path=str(folder / "p.py"), source=source, target="cuda")
     return Judge(
-        problem, machine=machine, seed=1, workdir=folder, say=print, effort=EFFORT, compile_baseline=compile_baseline
-    )
+        problem, machine=machine, seed=1, workdir=folder, say=print, effort=EFFORT, limits=Limits(call_s=20.0),
+        compile_baseline=compile_baseline,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from ..facts.problem import TensorSpec
 from . import driver
 from .wire import MapArena, TensorRef
 
+_CUDA_GRAIN = 2 << 20  # smaller blocks would share a page, and so an IPC handle, with other data of the judge
 ALIGNMENT = 512  # bytes: what torch's CUDA allocator gives, so that no kernel sees a worse alignment than usual
 
 DTYPES: dict[str, torch.dtype] = {
@@ -150,6 +151,7 @@ class Arena(Mapped):
         self._pointer = 0
         self.descriptor = -1
         if device == "cuda":
+            self.size_bytes = -(-self.size_bytes // _CUDA_GRAIN) * _CUDA_GRAIN
             self._pointer = driver.allocate(self.size_bytes)
             self._handle = base64.b64encode(driver.export(self._pointer)).decode()
             super().__init__(name, driver.as_tensor(self._pointer, self.size_bytes))
