@@ -74,7 +74,7 @@ def _drawn(shape, stride, dtype, low, high, mean, deviation):
 '''
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """Leaves out the values of tensors that the state_dict holds: they travel beside, and change."""
 
     def __init__(self, file: io.BytesIO, module: nn.Module) -> None:

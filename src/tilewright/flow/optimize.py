@@ -194,7 +194,7 @@ class _Bench:
         match move:
             case Try(what=Candidate() as candidate):
                 return self.judge.evaluate(candidate)
-            case Try(what=recipe):
+            case Try(what=tuple() as recipe):
                 return self.judge.evaluate(composed(brief, recipe))
             case Tune():
                 return self.judge.tune(composed(brief, move.recipe), move.pattern, move.points)

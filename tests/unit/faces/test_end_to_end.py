@@ -44,8 +44,8 @@ def get_init_inputs(rows, width):
     return [width]
 """
 FIELDS = {
-    "run", "problem", "target", "status", "verdict", "error", "times_ns", "ratio", "floor_ns", "floor_share", "patterns",
-    "candidate", "fallbacks",
+    "run", "problem", "target", "status", "verdict", "error", "times_ns", "ratio", "floor_ns", "floor_share",
+    "patterns", "candidate", "fallbacks",
 }  # fmt: skip
 
 
