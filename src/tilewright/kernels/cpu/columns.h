@@ -47,22 +47,22 @@ class Columns {
     TW_INLINE Group<Pass, K> sweep(Range range) const {
       Group<Pass, K> group;
       int room = BLOCK;
-      walk.over_steps(*this, range, [&](const Places<P>& here, const int64_t* coordinates, int64_t position) {
-        group.each([&](Pass& pass, int k) { pass.element(at(here, coordinates, k, position), rows[k]); });
+      walk.over_steps(*this, range, [&](const Places<P>& here, const int64_t* coordinates, int64_t position) TW_LAMBDA {
+        group.each([&](Pass& pass, int k) TW_LAMBDA { pass.element(at(here, coordinates, k, position), rows[k]); });
         if (--room == 0) {
-          group.each([](Pass& pass, int) { pass.flush(); });
+          group.each([](Pass& pass, int) TW_LAMBDA { pass.flush(); });
           room = BLOCK;
         }
       });
-      group.each([](Pass& pass, int) { pass.flush(); });
+      group.each([](Pass& pass, int) TW_LAMBDA { pass.flush(); });
       return group;
     }
     template <class Pass>
     TW_INLINE void finish(Group<Pass, K>& swept) {
-      swept.each([&](Pass& pass, int k) { pass.finish(rows[k]); });
+      swept.each([&](Pass& pass, int k) TW_LAMBDA { pass.finish(rows[k]); });
     }
     TW_INLINE void write(Range range) const {
-      walk.over_steps(*this, range, [&](const Places<P>& here, const int64_t* coordinates, int64_t position) {
+      walk.over_steps(*this, range, [&](const Places<P>& here, const int64_t* coordinates, int64_t position) TW_LAMBDA {
 #pragma GCC unroll 8
         for (int k = 0; k < K; ++k) P::element(at(here, coordinates, k, position), rows[k]);
       });
@@ -96,7 +96,7 @@ class Columns {
   template <class Unit, class Step>
   TW_INLINE void over_steps(const Unit& unit, Range range, Step step) const {
     over_segments(outer, steps.size, unit.places, unit.coordinates, range,
-                  [&](Places<P> here, int64_t* coordinates, int64_t first, int64_t last, int64_t position) {
+                  [&](Places<P> here, int64_t* coordinates, int64_t first, int64_t last, int64_t position) TW_LAMBDA {
       for (int t = 0; t < P::TENSORS; ++t) here.at[t] += first * steps.stride[t];
       for (int64_t r = first; r < last; ++r, ++position) {
         if (P::INDEXED) coordinates[steps.dimension] = r;

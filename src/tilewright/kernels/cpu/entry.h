@@ -1,7 +1,7 @@
 // The entry point: checks tensors that come in through tvm-ffi's C ABI, walks the program over the threads.
 //
 // A program's file ends with TW_EXPORT(Program, Walk), which defines the function `run(tensors..., threads, stream)`. It
-// returns 0, or 1 when a tensor is not contiguous along the vector's dimension and nothing was done.
+// returns 0, or 1 when an operand of a reduction is not contiguous along the vector's dimension and nothing was done.
 #pragma once
 
 #include <omp.h>
@@ -16,6 +16,7 @@
 
 #include "columns.h"
 #include "rows.h"
+#include "tiles.h"
 
 #ifndef TW_GRAIN
 #define TW_GRAIN 16384  // elements that one thread works on alone
@@ -34,7 +35,7 @@ struct PassList {
 // All passes over a whole unit, in this thread.
 template <class P, class Unit>
 TW_INLINE void work_whole(Unit& unit, Range all) {
-  P::Passes::each([&](auto* pass) {
+  P::Passes::each([&](auto* pass) TW_LAMBDA {
     auto swept = unit.template sweep<std::remove_pointer_t<decltype(pass)>>(all);
     unit.finish(swept);
   });
@@ -45,7 +46,7 @@ TW_INLINE void work_whole(Unit& unit, Range all) {
 // All passes over one unit by all threads; parts are merged in order, so that the result depends on their number alone.
 template <class P, class Unit>
 void work_split(Unit& unit, Range all, int64_t grain, int threads) {
-  P::Passes::each([&](auto* pass) {
+  P::Passes::each([&](auto* pass) TW_LAMBDA {
     using Pass = std::remove_pointer_t<decltype(pass)>;
     using Swept = decltype(unit.template sweep<Pass>(all));
     std::vector<Swept> parts(threads);
@@ -84,10 +85,21 @@ void run_program(const Arguments<P>& arguments, int threads, bool stream) {
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
       const Range mine = share(units, 1, omp_get_thread_num(), omp_get_num_threads());
-      for (int64_t u = mine.begin; u < mine.end; ++u) walk.visit(u, [&](auto& unit) { work_whole<P>(unit, all); });
+      for (int64_t u = mine.begin; u < mine.end; ++u) walk.visit(u, [&](auto& unit) TW_LAMBDA { work_whole<P>(unit, all); });
     }
   } else {
-    for (int64_t u = 0; u < units; ++u) walk.visit(u, [&](auto& unit) { work_split<P>(unit, all, walk.GRAIN, threads); });
+    for (int64_t u = 0; u < units; ++u) walk.visit(u, [&](auto& unit) TW_LAMBDA { work_split<P>(unit, all, walk.GRAIN, threads); });
+  }
+}
+
+template <class P>
+void run_tiles(const Arguments<P>& arguments, int threads) {
+  const Tiles<P> tiles(arguments);
+  if (P::POINTS <= TW_GRAIN) threads = 1;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    const Range mine = share(tiles.units(), 1, omp_get_thread_num(), omp_get_num_threads());
+    for (int64_t u = mine.begin; u < mine.end; ++u) tiles.work(u);
   }
 }
 
@@ -137,10 +149,16 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
     if (t >= P::OPERANDS) prefer_huge_pages(arguments.base.at[t], dense);
     if (P::shape[t][P::VECTOR] > 1) contiguous = contiguous && arguments.stride[P::VECTOR][t] == P::bytes[t];
   }
-  if (contiguous) run_program<P, Walk>(arguments, static_cast<int>(values[P::TENSORS].v_int64), values[P::TENSORS + 1].v_int64 != 0);
+  const int threads = static_cast<int>(values[P::TENSORS].v_int64);
+  constexpr bool pointwise = std::is_same_v<typename P::Passes, PassList<>>;
+  if (contiguous) {
+    run_program<P, Walk>(arguments, threads, values[P::TENSORS + 1].v_int64 != 0);
+  } else if constexpr (pointwise) {
+    run_tiles<P>(arguments, threads);
+  }
   result->type_index = kTVMFFIInt;
   result->zero_padding = 0;
-  result->v_int64 = contiguous ? 0 : 1;
+  result->v_int64 = contiguous || pointwise ? 0 : 1;
   return 0;
 }
 

@@ -63,12 +63,8 @@ struct Sum {
     lost += other.lost;
   }
   TW_INLINE void fold() {
-#pragma GCC unroll 4
-    for (int distance = 1; distance < LANES; distance *= 2) {
-      const V others = exchanged(lost, distance);
-      take(exchanged(total, distance));
-      lost += others;
-    }
+    total = sum_over_lanes(result());
+    lost = V{};
   }
   TW_INLINE V result() const {
     if constexpr (std::is_floating_point_v<element_t<V>>) {
@@ -218,7 +214,7 @@ struct Moments {
   using T = element_t<V>;
   V shift{}, sum{}, squares{}, partial{};  // the open block: partial counts the additions that were not for all lanes
   int full = 0;
-  bool open = false;
+  bool open = false, closed = false;  // whether a shift is set, whether a block was flushed
   V count{}, mean{}, mean_low{}, spread{};
 
   template <class At>
@@ -241,7 +237,16 @@ struct Moments {
     const V added = partial + T(full);
     const V safe = added == T(0) ? splat<V>(T(1)) : added;
     const V block_mean = sum / safe;
-    take(added, shift, block_mean, squares - sum * block_mean);
+    const V block_spread = squares - sum * block_mean;
+    if (closed) {
+      take(added, shift, block_mean, block_spread);
+    } else {
+      count = added;
+      mean = shift + block_mean;
+      mean_low = block_mean - (mean - shift);
+      spread = block_spread;
+      closed = true;
+    }
     shift = count == T(0) ? shift : mean;
     sum = squares = partial = V{};
     full = 0;
@@ -283,12 +288,14 @@ struct SoftmaxStats {
   using T = element_t<V>;
   V waiting[BLOCK];
   int held = 0;
+  bool closed = false;  // whether a block was flushed
   V block_top = lowest<V>();
   V top = lowest<V>(), total{};
 
   SoftmaxStats() = default;
-  SoftmaxStats(const SoftmaxStats& other) : top(other.top), total(other.total) {}  // of flushed ones: nothing waits
+  SoftmaxStats(const SoftmaxStats& other) : closed(other.closed), top(other.top), total(other.total) {}  // of flushed ones: nothing waits
   SoftmaxStats& operator=(const SoftmaxStats& other) {
+    closed = other.closed;
     top = other.top;
     total = other.total;
     return *this;
@@ -303,7 +310,8 @@ struct SoftmaxStats {
   TW_INLINE void flush() {
     const V next = maximum(top, block_top);
     const V origin = finite_origin(next);
-    V even = total * exp(top - origin), odd{};
+    V even = closed ? total * exp(top - origin) : V{}, odd{};
+    closed = true;
     int k = 0;
     for (; k + 2 <= held; k += 2) {
       even += exp(waiting[k] - origin);

@@ -64,39 +64,43 @@ class Rows {
   TW_INLINE Group<Pass, 1> sweep(const Unit& unit, Range range) const {
     const typename P::Row row = unit.row;
     Group<Pass, TW_UNROLL> group;
+    bool spread = false;  // over more than the first accumulator: not worth merging for short stretches
     int room = BLOCK;
-    const auto flush = [&] {
-      group.each([](Pass& pass, int) { pass.flush(); });
+    const auto flush = [&]() TW_LAMBDA {
+      group.first.flush();
+      if (spread) group.rest.each([](Pass& pass, int) TW_LAMBDA { pass.flush(); });
       room = BLOCK;
     };
     over_segments(outer, inner.size, unit.places, unit.coordinates, range,
-                  [&](const Places<P>& places, const int64_t* coordinates, int64_t first, int64_t last, int64_t position) {
-      int64_t i = first;
-      while (i + TW_UNROLL * LANES <= last) {
+                  [&](const Places<P>& places, const int64_t* coordinates, int64_t first, int64_t last, int64_t position) TW_LAMBDA {
+      for (int64_t i = first; i < last;) {
         if (room < 1) flush();
         const int64_t steps = (last - i) / (TW_UNROLL * LANES);
-        const int now = steps < room ? static_cast<int>(steps) : room;
-        room -= now;
-        for (int step = 0; step < now; ++step, i += TW_UNROLL * LANES) {
-          group.each([&](Pass& pass, int k) {
-            const int64_t here = i + k * LANES;
-            pass.element(At<P, false>{places, coordinates, here, position + here - first, LANES}, row);
-          });
+        if (TW_UNROLL > 1 && steps >= (spread ? 1 : 8)) {
+          spread = true;
+          const int now = steps < room ? static_cast<int>(steps) : room;
+          room -= now;
+          for (int step = 0; step < now; ++step, i += TW_UNROLL * LANES) {
+            group.each([&](Pass& pass, int k) TW_LAMBDA {
+              const int64_t here = i + k * LANES;
+              pass.element(At<P, false>{places, coordinates, here, position + here - first, LANES}, row);
+            });
+          }
+        } else if (i + LANES <= last) {
+          group.first.element(At<P, false>{places, coordinates, i, position + i - first, LANES}, row);
+          i += LANES;
+          --room;
+        } else {
+          const int left = static_cast<int>(last - i);
+          group.first.element(At<P, true>{places, coordinates, i, position + i - first, left}, row);
+          i = last;
+          --room;
         }
-      }
-      if (i < last && room < TW_UNROLL) flush();
-      for (; i + LANES <= last; i += LANES, --room) {
-        group.first.element(At<P, false>{places, coordinates, i, position + i - first, LANES}, row);
-      }
-      if (i < last) {
-        const int left = static_cast<int>(last - i);
-        group.first.element(At<P, true>{places, coordinates, i, position + i - first, left}, row);
-        --room;
       }
     });
     flush();
     Group<Pass, 1> folded{group.first, {}};
-    group.rest.each([&](Pass& pass, int) { folded.first.merge(pass); });
+    if (spread) group.rest.each([&](Pass& pass, int) TW_LAMBDA { folded.first.merge(pass); });
     folded.first.fold();
     return folded;
   }
@@ -105,7 +109,7 @@ class Rows {
   TW_INLINE void write(const Unit& unit, Range range) const {
     const typename P::Row row = unit.row;
     over_segments(outer, inner.size, unit.places, unit.coordinates, range,
-                  [&](const Places<P>& places, const int64_t* coordinates, int64_t first, int64_t last, int64_t) {
+                  [&](const Places<P>& places, const int64_t* coordinates, int64_t first, int64_t last, int64_t) TW_LAMBDA {
       int64_t i = first;
       for (; i + LANES <= last; i += LANES) P::element(At<P, false, STREAM>{places, coordinates, i, 0, LANES}, row);
       if (i < last) P::element(At<P, true>{places, coordinates, i, 0, static_cast<int>(last - i)}, row);

@@ -15,6 +15,7 @@
 #endif
 
 #define TW_INLINE inline __attribute__((always_inline))
+#define TW_LAMBDA __attribute__((always_inline))  // a lambda left out of line would keep what it captures in memory
 
 // Bytes of the widest element type of a program's inner loop; a program may define it first to get registers of its size.
 #ifndef TW_WIDEST

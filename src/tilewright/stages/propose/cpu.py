@@ -13,13 +13,21 @@ from .cpu_text import MEMORY, VALUE, CannotRender, Writer
 
 _FILES = (
     "__init__.py", "ops.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h", "cpu/math.h",
-    "cpu/reductions.h", "cpu/walk.h", "cpu/rows.h", "cpu/columns.h", "cpu/entry.h",
+    "cpu/reductions.h", "cpu/walk.h", "cpu/rows.h", "cpu/columns.h", "cpu/tiles.h", "cpu/entry.h",
 )  # fmt: skip
 
 # Words that a value's name would hide in the generated file.
-_TAKEN = frozenset(
-    ["at", "row", "Row", "self", "double", "float", "int", "int64_t", "int32_t", "int16_t", "int8_t", "uint8_t", "bool", "char", "short", "long", "signed", "unsigned", "void", "auto", "const", "if", "else", "for", "while", "do", "switch", "case", "default", "break", "continue", "return", "struct", "class", "enum", "union", "template", "typename", "public", "private", "protected", "this", "new", "delete", "operator", "true", "false", "and", "or", "not", "xor", "static", "inline", "constexpr", "namespace", "using", "typedef", "sizeof", "try", "catch", "throw", "goto", "volatile", "register", "extern", "friend", "virtual", "explicit", "mutable", "export", "asm", "linux", "unix", "f16", "bf16", "b8", "f32", "f64", "i64", "i32", "i16", "i8", "u8", "boolean", "mask", "cast", "where", "rounded", "load", "store", "index", "share", "splat", "bits", "pow", "atan2", "fmod", "remainder", "floor_divide", "whole_fmod", "whole_pow", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "sqrt", "rsqrt", "floor", "ceil", "round", "trunc", "abs", "sign", "maximum", "minimum", "isnan", "isinf"]
-)
+_WORDS = """
+Row abs acos acosh alignas alignof and asin asinh asm at atan atan2 atanh auto b8 bf16 bits bool boolean break case
+cast catch ceil char class const constexpr continue cos cosh decltype default delete do double else enum erf erfc
+exp exp2 explicit expm1 export extern f16 f32 f64 false float floor floor_divide fmod for friend goto i16 i32 i64 i8
+if index inline int int16_t int32_t int64_t int8_t isinf isnan linux load log log10 log1p log2 long mask maximum
+minimum mutable namespace new noexcept not nullptr operator or pow private protected public register remainder
+return round rounded row rsqrt self share short sigmoid sign signed sin sinh sizeof splat sqrt static store struct
+switch tan tanh template this throw true trunc try typedef typename u8 uint8_t union unix unsigned using virtual
+void volatile where while whole_fmod whole_pow xor
+"""
+_TAKEN = frozenset(_WORDS.split())
 
 _LARGE_BYTES = 32 << 20  # outputs beyond a last-level cache, where going past it can pay
 
@@ -193,11 +201,13 @@ class _Text:
             return "{" + ", ".join(map(str, numbers)) + "}"
 
         return [
-            f"  static constexpr int RANK = {rank}, OPERANDS = {len(p.operands)}, TENSORS = {len(values)}, VECTOR = {self.vector};",
+            f"  static constexpr int RANK = {rank}, OPERANDS = {len(p.operands)}, TENSORS = {len(values)};",
+            f"  static constexpr int VECTOR = {self.vector};",
             f"  static constexpr unsigned REDUCED = {_bits(reduced)}, INDEXED = {_bits(int(d) for d in indexed)};",
             f"  static constexpr int64_t POINTS = {math.prod(p.domain)}, domain[] = {braces(p.domain)};",
             f"  static constexpr int64_t shape[][RANK] = {braces(braces(v.shape) for v in values)};",
-            f"  static constexpr int code[] = {braces(code)}, bytes[] = {braces(DTYPE_BYTES[v.dtype] for v in values)};",
+            f"  static constexpr int code[] = {braces(code)};",
+            f"  static constexpr int bytes[] = {braces(DTYPE_BYTES[v.dtype] for v in values)};",
             f"  static constexpr bool WRITES_ELEMENTS = {'true' if self.plan.element_outputs else 'false'};",
         ]
 
@@ -247,6 +257,8 @@ class _Text:
             finish += [f"      row.{self.names[n]} = {text};" for n, text in zip(r.results, made, strict=True)]
         finish += [f"      row.{self.names[s.result]} = {self.writer.statement(s, self._row_name)};" for s in this.rows]
         each = ("flush()", "fold()")
+        merged = " ".join(f"{a}.merge(other.{a});" for a in accumulators)
+        merged = " ".join(f"{a}.merge(other.{a});" for a in accumulators)
         return [
             f"  struct Pass{k} {{",
             *(f"    {self.writer.accumulator(r)} {a};" for a, r in pairs),
@@ -258,7 +270,7 @@ class _Text:
             *finish,
             "    }",
             *(f"    TW_INLINE void {call} {{ {' '.join(f'{a}.{call};' for a in accumulators)} }}" for call in each),
-            f"    TW_INLINE void merge(const Pass{k}& other) {{ {' '.join(f'{a}.merge(other.{a});' for a in accumulators)} }}",
+            f"    TW_INLINE void merge(const Pass{k}& other) {{ {merged} }}",
             "  };",
         ]
 

@@ -31,8 +31,8 @@ _BITS = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
 _LOGIC = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}
 _BOOL_ARITHMETIC = {"add": "|", "mul": "&", "maximum": "|", "minimum": "&"}
 _FUNCTIONS = """
-sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid
-atan2
+sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
+sigmoid atan2
 """
 _FLOAT_FUNCTIONS = frozenset(_FUNCTIONS.split())
 _ROUNDING = frozenset(["floor", "ceil", "round", "trunc"])
