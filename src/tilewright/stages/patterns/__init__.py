@@ -154,7 +154,8 @@ _WORDS = {"masked_fill": "mask", "to_copy": "cast", "cross_entropy_loss": "cross
 def title(flow: Flow, site: Site) -> str:
     """What was fused, in the author's own operators: "scale -> mask -> softmax"."""
     steps: list[str] = []
-    for call in dict.fromkeys(flow.nodes[name].origin for name in site.nodes):
+    in_order = sorted(site.nodes, key=flow.position.__getitem__)
+    for call in dict.fromkeys(flow.nodes[name].origin for name in in_order):
         step = _word(flow.calls[call])
         if not steps or steps[-1] != step:
             steps.append(step)

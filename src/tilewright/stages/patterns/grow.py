@@ -32,7 +32,7 @@ class Growth:
         self.regions: dict[int, Region] = {}
         self.home: dict[str, int] = {}
         self.refused: dict[str, str] = {}  # nodes that stand in no region, and why
-        self._failed: set[frozenset[str]] = set()
+        self._failed: set[frozenset[str]] = set()  # sets that no kernel could hold, whatever else merges
 
     def run(self) -> list[Region]:
         """Regions in graph order."""
@@ -93,9 +93,9 @@ class Growth:
         if first == second:
             return False
         names = frozenset(self.regions[first].names) | frozenset(self.regions[second].names)
-        if names in self._failed:
+        if names in self._failed or self._makes_cycle(names):
             return False
-        region = None if self._makes_cycle(names) else self._accepted(names)
+        region = self._accepted(names)
         if region is None:
             self._failed.add(names)
             return False
@@ -123,7 +123,8 @@ class Growth:
         region = lay_out(self.flow, names, outputs)
         if region is None or not worthwhile(self.flow, region):
             return None
-        return None if self.unsupported(write(self.flow, region)[0]) else region
+        reads = any(self.flow.loaded(root) for root in region.roots)  # what reads nothing may yet join what does
+        return None if reads and self.unsupported(write(self.flow, region)[0]) else region
 
     # --- computing cheap things twice ----------------------------------------------------------------------------
 

@@ -28,7 +28,8 @@ class _Writer:
         self._statements = 0
 
     def finish(self) -> tuple[Program, Site]:
-        for name in self.region.names:
+        names = self._order()
+        for name in names:
             self._node(self.flow.nodes[name])
         outputs = tuple(self._output(self.flow.nodes[name]) for name in self.region.outputs)
         domain = tuple(a.size for a in self.region.domain) or (1,)
@@ -36,8 +37,22 @@ class _Writer:
             domain=domain, reduced=tuple(sorted(self.place[a] for a in self.region.reduced)),
             operands=tuple(self.operands), body=tuple(self.body), outputs=tuple(o for o, _ in outputs),
         )  # fmt: skip
-        site = Site(nodes=self.region.names, operands=tuple(self.binds), outputs=tuple(b for _, b in outputs))
+        site = Site(nodes=names, operands=tuple(self.binds), outputs=tuple(b for _, b in outputs))
         return program, site
+
+    def _order(self) -> tuple[str, ...]:
+        """Arguments before what reads them, from the outputs backwards, whatever the order in the graph."""
+        order: dict[str, None] = {}
+        inside = frozenset(self.region.names)
+        todo = [(name, False) for name in reversed(self.region.outputs)]
+        while todo:
+            name, ready = todo.pop()
+            if ready:
+                order[name] = None
+            elif name not in order:
+                sources = [self.flow.root(s) for s in self.flow.nodes[name].sources]
+                todo += [(name, True), *((s, False) for s in reversed(sources) if s in inside)]
+        return tuple(order)
 
     def _aligned(self, axes: frozenset[Axis] | set[Axis]) -> tuple[int, ...]:
         return tuple(a.size if a in axes else 1 for a in self.region.domain) or (1,)

@@ -74,20 +74,21 @@ def _cases(
         if facts.graph is None:
             continue
         code = case_code(facts.graph, [p for p in found.patterns if p.id in chosen], target=target)
-        if any(c.conditions == code.conditions for c in written):
+        conditions = ("self.training" if facts.graph.training else "not self.training", *code.conditions)
+        if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in written):
             continue
         used.update(code.used)
         body = code.body if code.used else ()
-        mode = "self.training" if facts.graph.training else "not self.training"
         written.append(_Case(index=len(written), parameters=code.parameters, keywords=code.keywords,
-                             conditions=(mode, *code.conditions), body=body))  # fmt: skip
+                             conditions=conditions, body=body))  # fmt: skip
     return written, used
 
 
 def _model(cases: Sequence[_Case], chosen: Sequence[Pattern]) -> str:
     lines = [f"{p.id}: {p.title} ({p.kind} over {p.program.domain}, {len(p.sites)} place(s))" for p in chosen]
     about = "The module with its fused kernels, made by Tilewright." if chosen else "The module as it was."
-    return _template().render(about=about, patterns=lines, ids=[p.id for p in chosen], cases=cases)
+    text = _template().render(about=about, patterns=lines, ids=[p.id for p in chosen], cases=cases)
+    return f"{text.rstrip()}\n"
 
 
 @cache
