@@ -236,7 +236,7 @@ TW_INLINE F32 tanh(F32 x) {
   const F32 square = x * x;
   const F32 near = fma(x * square, polynomial(square, NEAR), x);
   const F32 far = 1.0f - 2.0f / (exp_moderate(2.0f * (magnitude > 10.0f ? f32(10.0f) : magnitude)) + 1.0f);
-  return magnitude < 0.6f ? near : copy_sign(far, x);
+  return copy_sign(magnitude < 0.6f ? near : far, x);
 }
 
 TW_INLINE F32 sinh(F32 x) {
