@@ -53,7 +53,7 @@ def _comparison(op: str) -> Lowering:
 def _like_torch(x: Operand, other: Operand) -> tuple[Operand, Operand]:
     """Both in the dtype to which torch promotes them, a 0-dim tensor and a number giving way to a tensor."""
     samples = [torch.empty((1,) * len(v.shape), dtype=_torch(v)) if isinstance(v, Expr) else v for v in (x, other)]
-    common = dtype_name(torch.result_type(*samples))
+    common = dtype_name(torch.result_type(*samples))  # type: ignore[arg-type]  # takes numbers in both places
     return _cast(x, common), _cast(other, common)
 
 

@@ -77,7 +77,7 @@ def _part(x: Expr, dim: int, start: int, length: int) -> Expr:
     return x if length == x.shape[dim] else x.slice(dim, start, length)
 
 
-def _narrow(b: Builder, x: Expr, dim: int, start: int, length: int) -> Expr:
+def _narrow(b: Builder, x: Expr, dim: int, start: int | Expr, length: int) -> Expr:
     if isinstance(start, Expr):
         raise NotLowered
     dim %= len(x.shape)

@@ -69,7 +69,7 @@ def _tight(table: Table, ours: Player, tight: float) -> bool:
 
 def check_clock(table: Table, ours: Player) -> None:
     """The candidate's ticks against the judge's wall clock: the slope over two burst lengths, unflushed, must not
-    exceed what the cell says of its calls. The fastest of a few tries counts at either length, since delays only add."""
+    exceed what the cell says of its calls. The fastest of a few tries counts at each length: delays only add."""
     slack_s = _CLOCK_SLACK_S[table.room.device]
     _, _, probe_s = table.burst(ours, calls=_PROBE_CALLS, cold=False)
     length = max(_PROBE_CALLS, min(_MAX_LENGTH, round(_CLOCK_BURST_S / max(probe_s / _PROBE_CALLS, 1e-6))))
