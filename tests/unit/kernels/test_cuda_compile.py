@@ -24,6 +24,10 @@ PATHS = {
     "rows in a cluster's shared memory": (lambda: kp.softmax((640, 393216)), {}),
     "rows read again": (lambda: kp.softmax((640, 40000)), {"residence": "reread", "spread": "none"}),
     "rows split over launches": (lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)), {}),
+    "rows held by the whole chip": (
+        lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)),
+        {"spread": "grid"},
+    ),
     "columns in registers": (lambda: kp.rms_norm((112, 64, 512, 512), 1), {}),
     "columns in shared memory": (lambda: kp.softmax((64, 300, 5000), 1), {"residence": "shared", "spread": "none"}),
     "columns streamed": (lambda: kp.reduction("argmax", (128, 4096, 4095), (1,)), {}),
@@ -54,8 +58,8 @@ def compile_for_hopper(program, folder, knobs, strides=None, alignment=16):
 @pytest.mark.parametrize("name", list(PATHS))
 def test_compiles(name, folder):
     make, knobs = PATHS[name]
-    launch, work_bytes = compile_for_hopper(make(), folder, knobs)
-    assert callable(launch) and work_bytes >= 16
+    launch, kernel = compile_for_hopper(make(), folder, knobs)
+    assert callable(launch) and kernel.work_bytes >= 16
 
 
 def test_compiles_for_strides_and_odd_addresses(folder):

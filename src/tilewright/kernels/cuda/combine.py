@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
 from cutlass import Int32, Int64, cute
 
-from .control import loop, when
-from .reducers import Reducer, State
+from .control import loop, wait_for, when
+from .math import larger
+from .reducers import Reducer, State, decay, finite_shift
 
 WARP = 32
 
@@ -61,15 +63,25 @@ class Board:
         return tuple(found)
 
 
+def _exchange(state: State, width: int, merge: Callable[[State, State], State]) -> State:
+    """merge over each segment of `width` lanes, in a butterfly."""
+    offset = 1
+    while offset < width:
+        state = merge(state, tuple(cute.arch.shuffle_sync_bfly(v, offset=offset) for v in state))
+        offset *= 2
+    return state
+
+
 def _butterfly(held: Held, width: int) -> None:
     """Every lane of each segment of `width` lanes gets the segment's state, the same to the last bit."""
     reducer = held.reducer
     state = held[0]
-    offset = 1
-    while offset < width:
-        other = tuple(cute.arch.shuffle_sync_bfly(v, offset=offset) for v in state)
-        state = reducer.merge(state, other)
-        offset *= 2
+    if reducer.op == "softmax_stats":  # one scaling a lane, as in `merge_all`
+        highest = _exchange((state[0],), width, lambda a, b: (larger(a[0], b[0]),))[0]
+        total = state[1] * decay(state[0] - finite_shift(highest))
+        held[0] = (highest, _exchange((total,), width, lambda a, b: (a[0] + b[0],))[0])
+        return
+    state = _exchange(state, width, reducer.merge)
     if width > 1 and len(state) > 1:  # merging in another order rounds otherwise
         first = cute.arch.lane_idx() & Int32(WARP - width)
         state = tuple(cute.arch.shuffle_sync(v, first) for v in state)
@@ -106,10 +118,8 @@ def combine_columns(
         board.put((member * held.lanes + lane) * groups + group, held[lane])
     cute.arch.sync_threads()
     for lane in range(held.lanes):
-        state = board.get(group + lane * groups)
-        for other in range(1, group_threads):
-            state = held.reducer.merge(state, board.get((other * held.lanes + lane) * groups + group))
-        held[lane] = state
+        parts = [board.get((other * held.lanes + lane) * groups + group) for other in range(group_threads)]
+        held[lane] = held.reducer.merge_all(parts)
 
 
 def combine_cluster(held: Held, board: Board, *, cell: int, chunks: int, member: Any) -> None:
@@ -120,6 +130,18 @@ def combine_cluster(held: Held, board: Board, *, cell: int, chunks: int, member:
     cute.arch.cluster_wait()
     held[0] = board.get_remote(cell, cute.arch.lane_idx() % chunks)
     _butterfly(held, chunks)
+
+
+def meet(counter: Any, *, chunks: int, member: Any) -> None:
+    """A barrier of the `chunks` CTAs of a team (all of them resident), on a counter that starts at 0: what the first
+    members wrote to global memory before is visible to all threads after."""
+
+    def arrive() -> None:
+        cute.arch.atomic_add(counter, Int32(1), sem="release", scope="gpu")
+        wait_for(counter, chunks)
+
+    when(member == 0, arrive)
+    cute.arch.sync_threads()
 
 
 class Workspace:

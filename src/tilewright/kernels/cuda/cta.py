@@ -12,7 +12,7 @@ from cutlass.memory import SmemAllocator
 
 from . import math as m
 from .addresses import Addresses
-from .combine import Board, Held, Workspace, combine_cluster, combine_columns, combine_rows
+from .combine import Board, Held, Workspace, combine_cluster, combine_columns, combine_rows, meet
 from .control import loop, when
 from .plan import Plan, resident_operands
 from .reducers import Reducer
@@ -31,6 +31,7 @@ class Work(Protocol):
     plan: Plan
     reducers: list[list[Reducer]]
     workspaces: list[list[Workspace]]
+    counters: int  # byte offset of one Int32 per sweep and group in the workspace, 0 at launch
 
 
 class _Block:
@@ -51,9 +52,9 @@ class Cta:
         self.work, self.stage, self.chunks = work, stage, chunks
         names = [o.name for o in self.spec.operands] + [f"out_{o.name}" for o in self.spec.outputs]
         self.dtypes = {o.name: o.dtype for o in self.spec.operands}
+        self.tensors = dict(zip(names, tensors, strict=True))
         self._place()
-        by_name = dict(zip(names, tensors, strict=True))
-        self.at = Addresses(self.space, by_name, self.group_index, wide=self.plan.wide)
+        self.at = Addresses(self.space, self.tensors, self.group_index, wide=self.plan.wide)
         self._allocate()
         self.rows: list[dict[str, Any]] = [{} for _ in range(self.space.row_lanes)]
 
@@ -64,7 +65,7 @@ class Cta:
         block, _, _ = cute.arch.block_idx()
         if self.stage != ALL and self.stage % 2 == 1:  # begin with what the last launch left in L2
             block = Int32(plan.ctas_per_chunk * self.chunks - 1) - block
-        if plan.ctas_per_chunk == 1:
+        if plan.ctas_per_chunk == 1 and not plan.teams:
             self.chunk, cta = block, Int32(0)
         elif self.chunks == 1:
             self.chunk, cta = Int32(0), block
@@ -308,29 +309,60 @@ class Cta:
     # ---- stages ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
+        if self.plan.spread == "grid":
+            self._run_team()
+            return
         self._load_rows()
         self._compute_rows(self.spec.head)
-        sweeps = len(self.spec.sweeps)
         if self.stage == ALL:
-            self.resident.prefetch(self.chunk, self.member)
-            for sweep in range(sweeps):
-                helds = self._reduce(sweep)
-                if self.plan.spread == "cluster":
-                    for held, board in zip(helds, self.boards[sweep], strict=True):
-                        assert board is not None
-                        combine_cluster(held, board, cell=self.cells - 1, chunks=self.chunks, member=self.member)
-                self._finish(sweep, helds)
-            self._end()
-            if self.plan.spread == "cluster":  # nobody leaves while another still reads its board
-                cute.arch.cluster_arrive()
-                cute.arch.cluster_wait()
+            self._run_all()
             return
         for sweep in range(self.stage):
             self._finish(sweep, self._gather(sweep))
-        if self.stage == sweeps:
+        if self.stage == len(self.spec.sweeps):
             self._end()
         else:
             self._scatter(self.stage, self._reduce(self.stage))
+
+    def _run_all(self) -> None:
+        """All sweeps in one launch: a CTA, or a cluster, has whole rows."""
+        clustered = self.plan.spread == "cluster"
+        self.resident.prefetch(self.chunk, self.member)
+        for sweep in range(len(self.spec.sweeps)):
+            helds = self._reduce(sweep)
+            if clustered:
+                for held, board in zip(helds, self.boards[sweep], strict=True):
+                    assert board is not None
+                    combine_cluster(held, board, cell=self.cells - 1, chunks=self.chunks, member=self.member)
+            self._finish(sweep, helds)
+        self._end()
+        if clustered:  # nobody leaves while another still reads its board
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+
+    def _run_team(self) -> None:
+        """Every teams-th group, one after the other, with the other chunks' CTAs of this team."""
+        team, teams = self.group_index, self.plan.teams
+
+        def body(turn: Any) -> None:
+            self.group_index = team + turn * teams
+            self.at = Addresses(self.space, self.tensors, self.group_index, wide=self.plan.wide)
+            self.resident.restart(self.at)
+            self.rows = [{} for _ in range(self.space.row_lanes)]
+            self._load_rows()
+            self._compute_rows(self.spec.head)
+            self.resident.prefetch(self.chunk, self.member)
+            for sweep in range(len(self.spec.sweeps)):
+                self._scatter(sweep, self._reduce(sweep))
+                number = sweep * self.space.groups + self.group_index
+                counter = cute.recast_ptr(self.work.iterator + self.kernel.counters, dtype=Int32) + number
+                meet(counter, chunks=self.chunks, member=self.member)
+                self._finish(sweep, self._gather(sweep))
+            self._end()
+            cute.arch.sync_threads()  # boards are free again
+
+        turns = (Int32(self.space.groups + teams - 1) - team) // teams
+        loop(Int32(0), turns, body)
 
     def _end(self) -> None:
         if self.spec.final is not None:

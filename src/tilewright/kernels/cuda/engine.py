@@ -8,8 +8,12 @@
 
 A sweep goes over a chunk in blocks of `unroll` vectors per thread; a block's loads are all issued before its first use.
 Rows that two sweeps read stay in registers or in shared memory (each thread re-reads only what it wrote) or are read
-again. Chunks of one row combine through the cluster, or through a workspace with one launch per sweep. Nothing here
-depends on the order in which CTAs run, so results repeat to the last bit.
+again. How chunks of one row combine is the plan's `spread`:
+
+    none     there is one                                    cluster  through distributed shared memory
+    split    through a workspace, one launch per sweep       grid     through a workspace and a barrier of resident CTAs
+
+Nothing here depends on the order in which CTAs run, so results repeat to the last bit.
 """
 
 from __future__ import annotations
@@ -41,16 +45,28 @@ class Kernel:
         ]
         rows = plan.space.groups * plan.space.row_lanes
         self.workspaces: list[list[Workspace]] = []
+        self.counters = 0
         self.work_bytes = SCRAP_BYTES
-        if plan.spread == "split" and spec.sweeps:
-            end = 0
-            for reducers in self.reducers:
-                spaces = []
-                for reducer in reducers:
-                    spaces.append(Workspace(reducer, rows=rows, chunks=plan.chunks, offset=end))
-                    end = spaces[-1].end
-                self.workspaces.append(spaces)
-            self.work_bytes = max(end, SCRAP_BYTES + 16)
+        if plan.spread in ("split", "grid") and spec.sweeps:
+            self._lay_out_workspace(rows)
+
+    @property
+    def zeroed(self) -> bool:
+        """Whether the workspace must be zero at launch."""
+        return self.plan.spread == "grid"
+
+    def _lay_out_workspace(self, rows: int) -> None:
+        end = 0
+        for reducers in self.reducers:
+            spaces = []
+            for reducer in reducers:
+                spaces.append(Workspace(reducer, rows=rows, chunks=self.plan.chunks, offset=end))
+                end = spaces[-1].end
+            self.workspaces.append(spaces)
+        self.counters = end
+        if self.zeroed:
+            end += 4 * len(self.reducers) * self.plan.space.groups
+        self.work_bytes = end + SCRAP_BYTES
 
     def __call__(self, tensors: tuple[Any, ...], work: Any, stream: Any) -> None:
         """Emit the launches; `tensors` are the operands, then the outputs."""
@@ -59,9 +75,14 @@ class Kernel:
         for stage in stages:
             last = stage == sweeps and self.spec.final is None
             chunks = 1 if last else plan.chunks
-            extra = {"cluster": [chunks, 1, 1]} if plan.spread == "cluster" else {}
+            extra: dict[str, Any] = {"cluster": [chunks, 1, 1]} if plan.spread == "cluster" else {}
+            if plan.spread == "grid":
+                extra = {"cooperative": True, "min_blocks_per_mp": 2, "preferred_smem_carveout": 100}
             self._kernel(list(tensors), work, stage, chunks).launch(
-                grid=[plan.ctas_per_chunk * chunks, 1, 1], block=[plan.threads, 1, 1], stream=stream, **extra
+                grid=[(plan.teams or plan.ctas_per_chunk) * chunks, 1, 1],
+                block=[plan.threads, 1, 1],
+                stream=stream,
+                **extra,
             )
 
     @cute.kernel  # type: ignore[untyped-decorator]

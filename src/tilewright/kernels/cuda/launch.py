@@ -49,6 +49,7 @@ class _Ready:
 
     launch: Callable[..., None]
     work_bytes: int
+    make_work: Callable[..., Tensor]  # torch.empty or torch.zeros
     scrap: Tensor | None
 
 
@@ -75,8 +76,8 @@ class Fused:
 
     def compile(
         self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device
-    ) -> tuple[Callable[..., None], int]:
-        """The compiled launch for operands of this layout, and the bytes of workspace that it needs; no GPU needed."""
+    ) -> tuple[Callable[..., None], Kernel]:
+        """The compiled launch for operands of this layout, and the kernel that it launches; no GPU needed."""
         kernel = Kernel(self.spec, self.plan(strides, alignments, device))
         operands = zip(self.spec.operands, strides, alignments, strict=True)
         fakes = [_fake(o.dtype, o.shape, s, a) for o, s, a in operands]
@@ -85,7 +86,7 @@ class Fused:
         stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
         options = f"--enable-tvm-ffi --gpu-arch {device.arch}"
         compiled = cute.compile(self._entry, kernel, *fakes, work, stream, options=options)
-        return compiled, kernel.work_bytes
+        return compiled, kernel
 
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """The outputs, freshly allocated on the operands' device."""
@@ -97,7 +98,7 @@ class Fused:
         outputs = tuple([torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self._outputs])
         work = ready.scrap
         if work is None:
-            work = torch.empty(ready.work_bytes, dtype=torch.uint8, device=device)
+            work = ready.make_work(ready.work_bytes, dtype=torch.uint8, device=device)
         ready.launch(*operands, *outputs, work)
         return outputs
 
@@ -113,6 +114,7 @@ class Fused:
         arch = f"sm_{facts.major}{facts.minor}" + ("a" if facts.major >= 9 else "")
         alignments = [_alignment(t.data_ptr()) for t in operands]
         target = Device(processors=facts.multi_processor_count, arch=arch)
-        launch, work_bytes = self.compile([t.stride() for t in operands], alignments, target)
-        scrap = None if work_bytes > SCRAP_BYTES else torch.empty(work_bytes, dtype=torch.uint8, device=device)
-        return _Ready(launch=launch, work_bytes=work_bytes, scrap=scrap)
+        launch, kernel = self.compile([t.stride() for t in operands], alignments, target)
+        size, make = kernel.work_bytes, torch.zeros if kernel.zeroed else torch.empty
+        scrap = None if size > SCRAP_BYTES else torch.empty(size, dtype=torch.uint8, device=device)
+        return _Ready(launch=launch, work_bytes=size, make_work=make, scrap=scrap)

@@ -15,7 +15,7 @@ KNOBS: dict[str, tuple[int | str | bool, ...]] = {
     "threads": (128, 256, 512, 1024),
     "unroll": (1, 2, 4, 8),
     "residence": ("auto", "registers", "shared", "reread"),
-    "spread": ("auto", "none", "cluster", "split"),
+    "spread": ("auto", "none", "cluster", "grid", "split"),
 }
 DEFAULTS: dict[str, int | str | bool] = {"threads": 256, "unroll": 4, "residence": "auto", "spread": "auto"}
 
@@ -42,9 +42,10 @@ class Plan:
     groups_per_cta: int
     unroll: int
     chunks: int
-    spread: str  # "none": a CTA reduces whole groups; "cluster" or "split": chunks combine in shared or global memory
+    spread: str  # "none": a CTA reduces whole groups; "cluster", "grid", "split": chunks combine (see `engine`)
     residence: str  # "registers", "shared" or "reread"
     wide: bool  # offsets need 64 bits
+    teams: int = 0  # "grid": this many groups are under way at once, `chunks` CTAs each, all resident
 
     @property
     def threads(self) -> int:
@@ -161,10 +162,12 @@ class _Wish:
         spread = "none" if chunks == 1 else "cluster"
         return self.residence in ("auto", residence) and self.spread in ("auto", spread)
 
-    def plan(self, group: int, per_cta: int, unroll: int, *, chunks: int, spread: str, residence: str) -> Plan:
+    def plan(
+        self, group: int, per_cta: int, unroll: int, *, chunks: int, spread: str, residence: str, teams: int = 0
+    ) -> Plan:
         return Plan(
             space=self.space, group_threads=group, groups_per_cta=per_cta, unroll=unroll, chunks=chunks,
-            spread="none" if chunks == 1 else spread, residence=residence, wide=self.space.span >= 2**31,
+            spread="none" if chunks == 1 else spread, residence=residence, wide=self.space.span >= 2**31, teams=teams,
         )  # fmt: skip
 
     def streamed(self, group: int, per_cta: int, unroll: int, *, few_waves: int) -> Plan:
@@ -226,6 +229,22 @@ def _row_in_shared(wish: _Wish) -> Plan | None:
     return None
 
 
+def _row_in_grid(wish: _Wish) -> Plan | None:
+    """Rows that only the whole chip holds: in shared memory of a team of resident CTAs, two to a multiprocessor."""
+    group, per_cta, unroll = _row_shape(wish)
+    blocks = -(-wish.space.steps // (group * unroll))
+    slot_bytes = group * unroll * wish.step_bytes
+    if not wish.step_bytes or per_cta > 1 or wish.residence not in ("auto", "shared") or wish.spread != "grid":
+        return None
+    room = SHARED_BYTES // 2 // slot_bytes  # blocks that a CTA holds
+    ctas = wish.processors * min(2, WAVE_THREADS // group)
+    if not room or -(-blocks // room) > ctas:
+        return None
+    teams = min(ctas // -(-blocks // room), wish.space.groups)
+    chunks = min(ctas // teams, blocks)
+    return wish.plan(group, 1, unroll, chunks=chunks, spread="grid", residence="shared", teams=teams)
+
+
 def _row_streamed(wish: _Wish) -> Plan:
     return wish.streamed(*_row_shape(wish), few_waves=4)
 
@@ -268,5 +287,10 @@ def _column_streamed(wish: _Wish) -> Plan:
     return wish.streamed(*_column_shape(wish), few_waves=1)
 
 
-_ROW_WAYS: tuple[Callable[[_Wish], Plan | None], ...] = (_row_in_registers, _row_in_shared, _row_streamed)
+_ROW_WAYS: tuple[Callable[[_Wish], Plan | None], ...] = (
+    _row_in_registers,
+    _row_in_shared,
+    _row_in_grid,
+    _row_streamed,
+)
 _COLUMN_WAYS: tuple[Callable[[_Wish], Plan | None], ...] = (_column_in_registers, _column_in_shared, _column_streamed)

@@ -40,6 +40,10 @@ def _add(a: Value, b: Value) -> Value:
     return a + b
 
 
+LOG2_E = 1.44269502162933349609375  # log2(e) in fp32, and what that leaves
+LOG2_E_REST = 1.9259629911266175e-08
+
+
 @dataclass(frozen=True)
 class Reducer:
     """What the skeleton needs to know of one reduction; `dtype` is the results', `source` the argument's."""
@@ -104,8 +108,8 @@ class Reducer:
             return self._block_moments(values, valid)
         if self.op == "softmax_stats":
             highest = tree(_masked(values, valid, Float32(-inf)), self._join)
-            shift = _finite_shift(highest)
-            terms = _masked([_decay(v - shift) for v in values], valid, Float32(0.0))
+            shift = finite_shift(highest)
+            terms = _masked([decay(v - shift) for v in values], valid, Float32(0.0))
             return (highest, tree(terms, _add))
         identity = self.identity()
         values = _masked(values, valid, identity[0])
@@ -139,11 +143,20 @@ class Reducer:
             return _merge_moments(a, b)
         if self.op == "softmax_stats":
             highest = self._join(a[0], b[0])
-            shift = _finite_shift(highest)
-            return (highest, a[1] * _decay(a[0] - shift) + b[1] * _decay(b[0] - shift))
+            shift = finite_shift(highest)
+            return (highest, a[1] * decay(a[0] - shift) + b[1] * decay(b[0] - shift))
         if self.needs_positions:
             return self._merge_places(a, b)
         return (self._join(a[0], b[0]),)
+
+    def merge_all(self, states: list[State]) -> State:
+        """One state of many. Sums of exponentials are scaled to the common maximum once, not at each level of a tree:
+        errors of few scalings at its top would not average out."""
+        if self.op != "softmax_stats":
+            return tree(states, self.merge)  # type: ignore[no-any-return]
+        highest = tree([s[0] for s in states], self._join)
+        shift = finite_shift(highest)
+        return (highest, tree([s[1] * decay(s[0] - shift) for s in states], _add))
 
     def _merge_places(self, a: State, b: State) -> State:
         """NaN wins, then the extremum, then the first position."""
@@ -167,13 +180,13 @@ class Reducer:
         return (m.cast(state[0], self.dtype),)
 
 
-def _decay(x: Value) -> Value:
+def decay(x: Value) -> Value:
     """exp(x) for x <= 0 in three instructions. Its relative error grows as |x| x 2^-24, which exp(x) more than makes up
-    for in a sum whose largest term is 1."""
-    return _lib.exp2(x * Float32(1.4426950408889634), fastmath=True)
+    for in a sum whose largest term is 1; the second constant keeps that error free of bias."""
+    return _lib.exp2(_lib.fma(x, Float32(LOG2_E), x * Float32(LOG2_E_REST)), fastmath=True)
 
 
-def _finite_shift(highest: Value) -> Value:
+def finite_shift(highest: Value) -> Value:
     """The maximum, or 0 where it is -inf: exp(-inf - 0) is 0 where exp(-inf - -inf) would be NaN."""
     return m.select(highest == Float32(-inf), Float32(0.0), highest)
 

@@ -40,6 +40,11 @@ class Resident:
                 kind = m.ELEMENT_TYPES[dtypes[name]]
                 self._shared[name] = allocator.allocate_tensor(kind, layout, byte_alignment=16)
 
+    def restart(self, at: Addresses) -> None:
+        """Another group: nothing of the last is on chip any more."""
+        self._at = at
+        self._kept, self._filled = {}, set()
+
     def get(self, name: str, slots: list[Any]) -> list[Any] | None:
         """Fragments of these slots, if the operand is on chip."""
         if name in self._kept:

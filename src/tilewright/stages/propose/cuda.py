@@ -15,10 +15,13 @@ _KNOBS = (
     Knob(name="threads", values=(128, 256, 512, 1024), about="most threads of a CTA"),
     Knob(name="unroll", values=(1, 2, 4, 8), about="vectors that a thread loads before it computes"),
     Knob(name="residence", values=("auto", "registers", "shared", "reread"), about="where a row stays between sweeps"),
-    Knob(name="spread", values=("auto", "none", "cluster", "split"), about="over how many CTAs a row is spread"),
+    Knob(
+        name="spread", values=("auto", "none", "cluster", "grid", "split"), about="over how many CTAs a row is spread"
+    ),
 )
 _CUDA_SKELETONS = (
-    "addresses", "combine", "control", "cta", "engine", "launch", "math", "plan", "reducers", "resident", "spec", "views",
+    "addresses", "combine", "control", "cta", "engine", "launch", "math", "plan", "reducers", "resident", "spec",
+    "views",
 )  # fmt: skip
 _SKELETONS = ("__init__.py", "ops.py", "cuda/__init__.py", *(f"cuda/{name}.py" for name in _CUDA_SKELETONS))
 
@@ -49,7 +52,10 @@ def _setting(threads: int, unroll: int, residence: str = "auto", spread: str = "
 def space(program: Program) -> Space:
     """The knobs, and at most 8 points, the likeliest winner first."""
     if not program.reduced:
-        points = [_setting(256, 4), _setting(256, 2), _setting(128, 4), _setting(512, 2), _setting(256, 8)]
+        narrow = any(o.dtype in ("f16", "bf16") for o in program.operands)
+        points = [_setting(128, 4), _setting(256, 4), _setting(256, 8), _setting(512, 2), _setting(256, 2)]
+        if narrow:  # 8 elements a vector: arithmetic weighs more, and wants more of it between loads
+            points = [_setting(256, 8), _setting(256, 4), _setting(128, 4), _setting(512, 2), _setting(256, 2)]
         return Space(knobs=_KNOBS, points=tuple(points))
     cut = schedule(program)
     sweeps = len(cut.passes) + bool(cut.element_outputs)
@@ -58,13 +64,15 @@ def space(program: Program) -> Space:
         return Space(knobs=_KNOBS, points=tuple(points))
     points = [
         _setting(512, 4),
-        _setting(256, 4),
-        _setting(1024, 4),
         _setting(256, 8, "shared"),
+        _setting(256, 4),
         _setting(512, 8, "shared"),
+        _setting(1024, 4),
+        _setting(1024, 4, "shared"),
         _setting(512, 4, "reread"),
-        _setting(1024, 2, "reread"),
     ]
+    if 2**20 < program.inner_size * 4 <= 2**22:  # too wide for a cluster's registers, not for a team's shared memory
+        points.insert(0, _setting(512, 4, "auto", "grid"))
     return Space(knobs=_KNOBS, points=tuple(points))
 
 
