@@ -1,0 +1,184 @@
+"""CPU skeletons against eager torch, torch.compile and a copy of as many bytes.
+
+Run as `python benchmarks/cpu_kernels.py [THREADS]`.
+Each line: the fastest of interleaved calls in microseconds, and how many times longer the others took. `copy` is a
+torch copy between two resident buffers that moves as many bytes as the program must: the floor.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from tilewright.facts.program import Operand, Output, Program, Reduction, Statement
+from tilewright.stages.propose import cpu
+
+Task = tuple[str, Program, Callable[..., Tensor], tuple[Tensor, ...]]
+
+
+def operand(name: str, *shape: int, dtype: str = "f32") -> Operand:
+    return Operand(name=name, dtype=dtype, shape=shape)
+
+
+def let(result: str, op: str, *args: Any, dtype: str = "f32") -> Statement:
+    return Statement(result=result, op=op, args=args, dtype=dtype)
+
+
+def fold(results: str, op: str, arg: str) -> Reduction:
+    return Reduction(results=tuple(results.split()), op=op, arg=arg, dtype="f32")
+
+
+def program(domain: tuple[int, ...], reduced: tuple[int, ...], operands: tuple[Operand, ...], *body: Any) -> Program:
+    row = reduced == tuple(range(len(domain)))
+    shape = tuple(1 for _ in domain) if row else domain
+    output = Output(name="y", dtype="f32", shape=shape)
+    return Program(domain=domain, reduced=reduced, operands=operands, body=body, outputs=(output,))
+
+
+SOFTMAX = (let("c", "sub", "b", "top"), let("e", "exp", "c"), let("y", "div", "e", "total"))
+
+
+def tasks(b: int, h: int) -> Iterator[Task]:
+    x, u, w, v = torch.randn(b, h), torch.randn(b, h), torch.randn(1, h), torch.randn(1, h)
+    mask = torch.rand(b, h) > 0.3
+    ox, ou, ow, ov = operand("x", b, h), operand("u", b, h), operand("w", 1, h), operand("v", 1, h)
+    yield (
+        "gelu-tanh by hand",
+        program(
+            (b, h), (), (ox,), let("p", "mul", "x", "x"), let("q", "mul", "p", "x"), let("k", "mul", "q", 0.044715),
+            let("i", "add", "x", "k"), let("j", "mul", "i", 0.7978845608028654), let("t", "tanh", "j"),
+            let("o", "add", "t", 1.0), let("g", "mul", "x", 0.5), let("y", "mul", "g", "o"),
+        ),
+        lambda x: 0.5 * x * (1 + torch.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))),
+        (x,),
+    )  # fmt: skip
+    yield (
+        "swiglu",
+        program((b, h), (), (ox, ou), let("s", "sigmoid", "x"), let("a", "mul", "x", "s"), let("y", "mul", "a", "u")),
+        lambda x, u: F.silu(x) * u,
+        (x, u),
+    )
+    yield (
+        "rms norm",
+        program(
+            (b, h), (1,), (ox, ow), let("q", "mul", "x", "x"), fold("s", "sum", "q"), let("m", "div", "s", float(h)),
+            let("e", "add", "m", 1e-6), let("r", "rsqrt", "e"), let("n", "mul", "x", "r"), let("y", "mul", "n", "w"),
+        ),
+        lambda x, w: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w,
+        (x, w),
+    )  # fmt: skip
+    yield (
+        "layer norm + residual",
+        program(
+            (b, h), (1,), (ox, ou, ow, ov), let("z", "add", "x", "u"), fold("mean dev", "moments", "z"),
+            let("var", "div", "dev", float(h)), let("e", "add", "var", 1e-5), let("r", "rsqrt", "e"),
+            let("c", "sub", "z", "mean"), let("d", "mul", "c", "r"), let("f", "mul", "d", "w"),
+            let("y", "add", "f", "v"),
+        ),
+        lambda x, u, w, v: F.layer_norm(x + u, (x.shape[-1],), w[0], v[0]),
+        (x, u, w, v),
+    )  # fmt: skip
+    yield (
+        "softmax",
+        program((b, h), (1,), (operand("b", b, h),), fold("top total", "softmax_stats", "b"), *SOFTMAX),
+        lambda x: torch.softmax(x, -1),
+        (x,),
+    )
+    yield (
+        "scale, mask, softmax",
+        program(
+            (b, h), (1,), (ox, operand("k", b, h, dtype="bool")), let("a", "mul", "x", 0.125),
+            let("b", "where", "k", "a", -1e9), fold("top total", "softmax_stats", "b"), *SOFTMAX,
+        ),
+        lambda x, k: torch.softmax(torch.where(k, x * 0.125, -1e9), -1),
+        (x, mask),
+    )  # fmt: skip
+    yield (
+        "huber loss",
+        program(
+            (b, h), (0, 1), (ox, ou), let("d", "sub", "x", "u"), let("a", "abs", "d"), let("q", "mul", "d", "d"),
+            let("g", "mul", "q", 0.5), let("l", "sub", "a", 0.5), let("c", "lt", "a", 1.0, dtype="bool"),
+            let("o", "where", "c", "g", "l"), fold("s", "sum", "o"), let("y", "div", "s", float(b * h)),
+        ),
+        F.huber_loss,
+        (x, u),
+    )  # fmt: skip
+    shape = (max(b * h // (1 << 18), 1), 256, 1024)
+    yield (
+        "softmax over channels",
+        program(shape, (1,), (operand("b", *shape),), fold("top total", "softmax_stats", "b"), *SOFTMAX),
+        lambda x: torch.softmax(x, 1),
+        (torch.randn(shape),),
+    )
+    yield (
+        "transposed add, relu",
+        program((b, h), (), (ox, ou), let("a", "add", "x", "u"), let("y", "maximum", "a", 0.0)),
+        lambda x, u: torch.relu(x + u),
+        (torch.randn(h, b).t(), u),
+    )
+
+
+def build(made: Program, folder: Path, name: str) -> ModuleType:
+    point = cpu.space(made).points[0]
+    for file in (*cpu.render(made, name, point), *cpu.skeleton_files([made])):
+        (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file.path).write_text(file.text)
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def fastest_us(calls: list[Callable[[], object]], seconds: float) -> list[float]:
+    best = [float("inf")] * len(calls)
+    for call in calls * 2:
+        call()
+    end, rounds = time.perf_counter() + seconds, 0
+    while time.perf_counter() < end or rounds < 5:
+        rounds += 1
+        for k, call in enumerate(calls):
+            start = time.perf_counter_ns()
+            call()
+            best[k] = min(best[k], (time.perf_counter_ns() - start) / 1e3)
+    return best
+
+
+def measure(task: Task, folder: Path, name: str) -> str:
+    """One line of the table."""
+    title, made, eager, args = task
+    run = build(made, folder, name).run
+    torch._dynamo.reset()
+    compiled = torch.compile(eager)
+    source = torch.zeros(max(made.traffic_bytes // 8, 1))
+    target = torch.zeros_like(source)
+    ours, *others = fastest_us(
+        [lambda: run(*args), lambda: eager(*args), lambda: compiled(*args), lambda: target.copy_(source)], 0.6
+    )
+    label = f"{title} {'x'.join(map(str, made.domain))}"
+    return f"{label:38}{ours:10.1f}" + "".join(f"{other / ours:9.2f}" for other in others)
+
+
+def main() -> None:
+    torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else torch.get_num_threads())
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")  # noqa: T201
+    print(f"{'':38}{'ours us':>10}{'eager':>9}{'compile':>9}{'copy':>9}")  # noqa: T201
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        sys.path.insert(0, folder)
+        for b, h in ((8, 8), (512, 1024), (2048, 4096)):
+            for k, task in enumerate(tasks(b, h)):
+                print(measure(task, Path(folder), f"fused_{b}_{k}"), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
