@@ -171,13 +171,13 @@ def measure(task: Task, folder: Path, name: str) -> str:
 
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else torch.get_num_threads())
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")  # noqa: T201
-    print(f"{'':38}{'ours us':>10}{'eager':>9}{'compile':>9}{'copy':>9}")  # noqa: T201
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"{'':38}{'ours us':>10}{'eager':>9}{'compile':>9}{'copy':>9}")
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         sys.path.insert(0, folder)
         for b, h in ((8, 8), (512, 1024), (2048, 4096)):
             for k, task in enumerate(tasks(b, h)):
-                print(measure(task, Path(folder), f"fused_{b}_{k}"), flush=True)  # noqa: T201
+                print(measure(task, Path(folder), f"fused_{b}_{k}"), flush=True)
 
 
 if __name__ == "__main__":
