@@ -74,6 +74,14 @@ void work_split(Unit& unit, Range all, int64_t grain, int threads) {
   unit.close();
 }
 
+// Shares units out; one thread alone pays for no team.
+template <class Work>
+void over_threads(int64_t units, int threads, Work work) {
+  if (threads < 2) return work({0, units});
+#pragma omp parallel num_threads(threads)
+  work(share(units, 1, omp_get_thread_num(), omp_get_num_threads()));
+}
+
 template <class P, template <class> class Walk>
 void run_program(const Arguments<P>& arguments, int threads, bool stream) {
   const Walk<P> walk(arguments, stream);
@@ -82,11 +90,9 @@ void run_program(const Arguments<P>& arguments, int threads, bool stream) {
   if (P::POINTS <= TW_GRAIN) threads = 1;
   const bool enough = units >= 4 * threads || all.end < 2 * walk.GRAIN || P::POINTS / units < TW_GRAIN;
   if (threads < 2 || enough) {
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-      const Range mine = share(units, 1, omp_get_thread_num(), omp_get_num_threads());
+    over_threads(units, threads, [&](Range mine) __attribute__((noinline)) {
       for (int64_t u = mine.begin; u < mine.end; ++u) walk.visit(u, [&](auto& unit) TW_LAMBDA { work_whole<P>(unit, all); });
-    }
+    });
   } else {
     for (int64_t u = 0; u < units; ++u) walk.visit(u, [&](auto& unit) TW_LAMBDA { work_split<P>(unit, all, walk.GRAIN, threads); });
   }
@@ -96,15 +102,13 @@ template <class P>
 void run_tiles(const Arguments<P>& arguments, int threads) {
   const Tiles<P> tiles(arguments);
   if (P::POINTS <= TW_GRAIN) threads = 1;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
-    const Range mine = share(tiles.units(), 1, omp_get_thread_num(), omp_get_num_threads());
+  over_threads(tiles.units(), threads, [&](Range mine) __attribute__((noinline)) {
     for (int64_t u = mine.begin; u < mine.end; ++u) tiles.work(u);
-  }
+  });
 }
 
 // Asks for huge pages under a large output: a fresh one is touched first here, and faults by 4 KB cost more than the work
-// (64 MB on an EPYC 9xx4: 35 ms, with huge pages 7; 2026-11-20, first touch by memset).
+// (first touch of 64 MB by memset, AMD EPYC of family 25, 2026-11-20: 35 ms; with huge pages 7).
 inline void prefer_huge_pages(void* start, int64_t bytes) {
 #if defined(__linux__)
   constexpr uintptr_t HUGE = 2 << 20;

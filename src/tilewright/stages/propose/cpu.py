@@ -29,6 +29,7 @@ void volatile where while whole_fmod whole_pow xor
 """
 _TAKEN = frozenset(_WORDS.split())
 
+_MOST_OPERANDS = 32  # tiles.h packs operands into 32 KB of stack each
 _LARGE_BYTES = 32 << 20  # outputs beyond a last-level cache, where going past it can pay
 
 
@@ -40,6 +41,8 @@ def unsupported(program: Program) -> str | None:
         return "nothing to compute: a dimension of size 0"
     if not program.operands:
         return "no operand"
+    if len(program.operands) > _MOST_OPERANDS:
+        return f"more than {_MOST_OPERANDS} operands"
     if len(program.domain) > 24:
         return f"{len(program.domain)} dimensions"
     if program.inner_size >= 2**31 and any(

@@ -355,8 +355,8 @@ LAYOUTS = [
     ((40, 33), (0,)),
     ((2, 6, 5, 79), (1, 2)),
     ((2, 6, 5, 19), (0, 2, 3)),
-    ((2, 40000), (1,)),
-    ((20000, 3), (0,)),
+    pytest.param((2, 40000), (1,), marks=pytest.mark.slow),
+    pytest.param((20000, 3), (0,), marks=pytest.mark.slow),
 ]
 
 
@@ -372,6 +372,7 @@ def test_every_reduction(build: Callable[..., ModuleType], domain: tuple[int, ..
     agree(module, program, (x.permute(order).contiguous().permute(order),), ulps=max(24.0, inner / 8))
 
 
+@pytest.mark.slow
 def test_narrow_and_wide_types_reduce_in_their_own_way(build: Callable[..., ModuleType]) -> None:
     for dtype, ulps in (("bf16", 24.0), ("f64", 64.0)):
         program = every_reduction((6, 101), (1,), dtype)
