@@ -10,7 +10,7 @@ from tilewright.facts.program import Program
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Space
 
-from .grow import Growth
+from .grow import grown
 from .program import write
 from .region import Flow
 
@@ -85,16 +85,15 @@ def _numbered(
 
 def _found(graph: Graph, unsupported: Callable[[Program], str | None], tiny_bytes: int) -> _Found:
     flow = Flow(graph)
-    growth = Growth(flow, unsupported)
+    growth = grown(flow, unsupported)
     sites, left = [], dict(growth.refused)
-    for region in growth.run():
+    for region in growth.found():
         program, site = write(flow, region)
         why = _loses(flow, program, site, tiny_bytes)
         if why is None:
             sites.append((program, site, title(flow, site)))
         else:
             left.update(dict.fromkeys(site.nodes, why))
-    left.update(growth.refused)
     return _Found(sites, _unmatched(flow, [site for _, site, _ in sites], left))
 
 

@@ -21,30 +21,60 @@ MOST_REPEATED = 16
 FEW_ROWS, MANY_ELEMENTS = 256, 1 << 20
 # A value made by no more than this many statements is computed twice rather than written and read.
 CHEAP_STATEMENTS = 6
+# What memory could move while a kernel is launched; between the few 100 KB of a CPU and the 20 MB of a large GPU.
+LAUNCH_BYTES = 1 << 20
+
+
+def grown(flow: Flow, unsupported: Callable[[Program], str | None]) -> Growth:
+    """The better of two growths that differ in how they break ties."""
+    growths = [Growth(flow, unsupported, last_first=way) for way in (False, True)]
+    for growth in growths:
+        growth.run()
+    return min(growths, key=Growth.cost_bytes)
 
 
 class Growth:
     """The partition under construction: every fusable node in one region, clones of cheap producers aside."""
 
-    def __init__(self, flow: Flow, unsupported: Callable[[Program], str | None]) -> None:
+    def __init__(self, flow: Flow, unsupported: Callable[[Program], str | None], *, last_first: bool) -> None:
         self.flow = flow
+        self.last_first = last_first
         self.unsupported = unsupported
         self.regions: dict[int, Region] = {}
         self.home: dict[str, int] = {}
         self.refused: dict[str, str] = {}  # nodes that stand in no region, and why
+        self._strict: frozenset[str] = frozenset()  # nodes whose regions must fit into few rows at every step
         self._failed: set[frozenset[str]] = set()  # sets that no kernel could hold, whatever else merges
 
-    def run(self) -> list[Region]:
+    def run(self) -> None:
+        fusable = [n.name for n in self.flow.graph.nodes if self.flow.fusable(n.name)]
+        self._grow(fusable)
+        # Some regions are too long a row for one kernel. They may have been so only on the way, so it is judged now.
+        unfit = [name for r in self.regions.values() if not sweeps_fit(r) for name in r.names]
+        self._strict = frozenset(unfit)
+        self._grow(unfit)
+        self._repeat_cheap()
+        self._refuse()
+
+    def found(self) -> list[Region]:
         """Regions in graph order."""
-        for i, node in enumerate(n for n in self.flow.graph.nodes if self.flow.fusable(n.name)):
-            self._seed(i, node.name)
+        return sorted(self.regions.values(), key=lambda r: self.flow.position[r.names[0]])
+
+    def cost_bytes(self) -> int:
+        """Traffic of all regions, and for each launch as much as it could have moved in its time."""
+        return sum(LAUNCH_BYTES + self._traffic(r) for r in self.regions.values())
+
+    def _grow(self, names: Collection[str]) -> None:
+        """Put each of these nodes into a region of its own, and then merge what can be."""
+        for name in names:
+            self.regions.pop(self.home.get(name, -1), None)
+        for name in names:
+            self._seed(self.flow.position[name], name)
+        self._merge_all(self._twins())
         self._merge_all(self._edges(same_call=True))
         for _ in range(3):
             if not self._merge_all(self._edges(same_call=False)) | self._merge_all(self._siblings()):
                 break
-        self._repeat_cheap()
-        self._refuse()
-        return sorted(self.regions.values(), key=lambda r: self.flow.position[r.names[0]])
 
     def _seed(self, number: int, name: str) -> None:
         region = lay_out(self.flow, (name,))
@@ -63,13 +93,21 @@ class Growth:
 
     # --- merging -------------------------------------------------------------------------------------------------
 
+    def _twins(self) -> list[tuple[str, str]]:
+        """The two results of one reduction."""
+        nodes = [self.flow.nodes[name] for name in self.home]
+        first = {(n.op, n.args, n.dims): n.name for n in nodes if n.op in REDUCTIONS and n.item == 0}
+        return [(first[key], n.name) for n in nodes if n.item and (key := (n.op, n.args, n.dims)) in first]
+
     def _edges(self, *, same_call: bool) -> list[tuple[str, str]]:
-        """Producer and reader, both in regions, the largest values first."""
+        """Producer and reader, both in regions: the largest values first, equal ones in the graph's order or against
+        it. So the little that is done with a row's statistics joins those who made them, or those who use them."""
         nodes = self.flow.nodes
         found = [(p, c) for p in self.home for c in self.flow.readers[p] if c in self.home]
         if same_call:
             return [(p, c) for p, c in found if nodes[p].origin == nodes[c].origin]
-        return sorted(found, key=lambda edge: -nodes[edge[0]].bytes)
+        way = -1 if self.last_first else 1
+        return sorted(found, key=lambda edge: (-nodes[edge[0]].bytes, way * self.flow.position[edge[0]]))
 
     def _siblings(self) -> list[tuple[str, str]]:
         """Readers of one value that is large for both of them: together they read it once."""
@@ -77,11 +115,12 @@ class Growth:
         for name, readers in self.flow.readers.items():
             inside = [r for r in readers if r in self.home]
             size = self.flow.loaded(name)
-            found += [(size, a, b) for a, b in pairwise(inside) if size * 4 >= self._traffic(a) + self._traffic(b)]
+            traffic = [self._traffic(self.regions[self.home[r]]) for r in inside]
+            pairs = zip(pairwise(inside), pairwise(traffic), strict=True)
+            found += [(size, *pair) for pair, both in pairs if size * 4 >= sum(both)]
         return [(a, b) for _, a, b in sorted(found, key=lambda s: -s[0])]
 
-    def _traffic(self, name: str) -> int:
-        region = self.regions[self.home[name]]
+    def _traffic(self, region: Region) -> int:
         return sum(self.flow.loaded(n) for n in (*region.roots, *region.outputs))
 
     def _merge_all(self, edges: Iterable[tuple[str, str]]) -> bool:
@@ -122,6 +161,8 @@ class Growth:
     def _accepted(self, names: Iterable[str], outputs: Collection[str] | None = None) -> Region | None:
         region = lay_out(self.flow, names, outputs)
         if region is None or not worthwhile(self.flow, region):
+            return None
+        if not self._strict.isdisjoint(region.names) and not sweeps_fit(region):
             return None
         reads = any(self.flow.loaded(root) for root in region.roots)  # what reads nothing may yet join what does
         return None if reads and self.unsupported(write(self.flow, region)[0]) else region
@@ -201,7 +242,7 @@ def worthwhile(flow: Flow, region: Region) -> bool:
     tensors = sum(1 for r in region.roots if flow.loaded(r)) + len(region.outputs)
     if len(region.names) > MOST_STATEMENTS or tensors > MOST_TENSORS:
         return False
-    return _repeated(flow, region) <= MOST_REPEATED and (not region.reduced or _sweeps_fit(flow, region))
+    return _repeated(flow, region) <= MOST_REPEATED
 
 
 def _repeated(flow: Flow, region: Region) -> int:
@@ -211,8 +252,9 @@ def _repeated(flow: Flow, region: Region) -> int:
     return sum(1 for n in partial if not region.reduced or region.reach[n] & region.reduced)
 
 
-def _sweeps_fit(flow: Flow, region: Region) -> bool:
-    if region.rows >= FEW_ROWS or region.elements <= MANY_ELEMENTS:
+def sweeps_fit(region: Region) -> bool:
+    """Whether there are rows enough, or they are short enough, for all that happens after their first reduction."""
+    if not region.reduced or region.rows >= FEW_ROWS or region.elements <= MANY_ELEMENTS:
         return True
     writes_elements = any(region.reach[o] & region.reduced for o in region.outputs)
     return not writes_elements and max(region.levels.values(), default=0) <= 1

@@ -135,6 +135,24 @@ def test_few_long_rows_are_split_after_the_first_sweep() -> None:
     assert not schedule(stats).element_outputs and len(schedule(stats).passes) == 1
 
 
+def test_a_value_used_by_several_sums_of_few_long_rows_is_not_written() -> None:
+    def dice(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        p = a.sigmoid()
+        return 1 - 2 * (p * b).sum((1, 2)) / (p.square().sum((1, 2)) + b.square().sum((1, 2)) + 1e-6)
+
+    matched = fused(Applies(dice), torch.randn(3, 700, 701), torch.rand(3, 700, 701))
+    assert [(p.kind, len(p.program.outputs)) for p in matched.patterns] == [("row_reduce", 1)]
+
+
+def test_statistics_of_another_tensor_come_first() -> None:
+    def restyled(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        var, mean = torch.var_mean(a, (2, 3), keepdim=True)
+        other_var, other_mean = torch.var_mean(b, (2, 3), keepdim=True)
+        return (a - mean) * torch.sqrt((other_var + 1e-5) / (var + 1e-5)) + other_mean
+
+    assert len(fused(Applies(restyled), image, torch.randn(5, 6, 4, 3)).patterns) == 2
+
+
 def test_reductions_over_different_dimensions_are_a_chain_of_kernels() -> None:
     classes = torch.arange(33) % 17
     matched = fused(Applies(lambda a, t: F.cross_entropy(a, t)), x, classes)
