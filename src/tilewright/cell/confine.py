@@ -25,11 +25,12 @@ _MAX_FILE_BYTES = 8 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
-    """What to ask for. `memory_bytes` limits private memory (0: not limited); `isolate` asks for namespaces and a
-    read-only disk outside `writable`."""
+    """What to ask for. `memory_bytes` limits private memory (0: not limited); `namespaces` asks for a
+    user and a network namespace of its own, `read_only` for a disk that can't be written outside `writable`."""
 
     memory_bytes: int
-    isolate: bool
+    namespaces: bool
+    read_only: bool
     parent_pid: int
     writable: tuple[str, ...] = ()
 
@@ -37,7 +38,7 @@ class Confinement:
 def confine(asked: Confinement) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the protections that are active now, and "name: why" of those that could not be had."""
     steps: list[tuple[str, Callable[[], None]]] = []
-    if asked.isolate:
+    if asked.namespaces:
         steps += [("user namespace", _new_user), ("network namespace", _new_network)]
     steps += [
         ("dies with the judge", lambda: _die_with(asked.parent_pid)),  # a change of namespace would clear it
@@ -45,7 +46,7 @@ def confine(asked: Confinement) -> tuple[tuple[str, ...], tuple[str, ...]]:
         ("resource limits", lambda: _limit(asked.memory_bytes)),
         ("no new privileges", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1)),
     ]
-    if asked.isolate:
+    if asked.read_only:
         steps.append(("read-only disk", lambda: _read_only_disk(asked.writable)))
     active: list[str] = []
     missing: list[str] = []

@@ -35,7 +35,8 @@ def main() -> None:
     active, missing = confine(
         Confinement(
             memory_bytes=setup["memory_bytes"],
-            isolate=setup["isolate"],
+            namespaces=setup["namespaces"],
+            read_only=setup["read_only"],
             parent_pid=setup["parent_pid"],
             writable=tuple(setup["writable"]),
         )
@@ -47,6 +48,8 @@ def main() -> None:
 
     if setup["threads"]:
         torch.set_num_threads(setup["threads"])
+    if setup["matmul"]:
+        torch.set_float32_matmul_precision(setup["matmul"])
     channel = wire.Channel(end, setup["nonce"])
     session = Session(channel, setup["device"])
     channel.send(wire.Hello(pid=os.getpid(), torch=torch.__version__, protections=active, missing=missing))

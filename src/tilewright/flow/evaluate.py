@@ -15,15 +15,16 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..cell import wire
 from ..edges.gpu.lease import lease
 from ..edges.sandbox.cell import Cell, CellFault, CellPlan, Limits
-from ..edges.sandbox.room import Room
+from ..edges.sandbox.room import Room, try_arena
 from ..facts import codec
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, UserError
@@ -45,6 +46,7 @@ COMPILE_LIMIT_S = 240.0
 EAGER = "eager"
 OURS = "ours"
 COMPILE = "compile"
+_MATMUL = {"tf32": "high", "fp16": "high", "bf16": "medium"}  # what the user's looser class gives the baselines
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Judge:
         self._numbers = itertools.count()
         self._threads = machine.processors if problem.target == "cpu" else 0
         self._limits = limits or Limits()
+        self._namespaces: bool = True
+        self._arenas_work = problem.target == "cpu"  # on a GPU that is tried first
         self._device = "cuda:0" if problem.target == "cuda" else "cpu"
         self._reference: Cell | None = None
         self._spare: Cell | None = None
@@ -117,6 +121,7 @@ class Judge:
         plan = CellPlan(
             name=name, device=self._problem.target, folder=self._workdir / f"{next(self._numbers)}-{name}",
             memory_bytes=self._limits.memory_bytes or cell_memory_bytes(), threads=self._threads, isolate=isolate,
+            namespaces=self._namespaces, matmul="" if isolate else _MATMUL.get(self._problem.precision, ""),
         )  # fmt: skip
         return Cell(plan)
 
@@ -209,8 +214,8 @@ class Judge:
             return refusal(fault)
 
     def _is_ours(self, fault: CellFault, cell: Cell) -> bool:
-        """Whether a fault came from the reference or a baseline: they are dead, or said so themselves."""
-        return fault.source != cell.plan.name
+        """Whether a fault is not the candidate's: another cell's, or the cell's own code found no memory."""
+        return fault.source != cell.plan.name or (not fault.by_code and fault.reason == "out_of_memory")
 
     @contextmanager
     def _harness_fault(self) -> Iterator[None]:
@@ -261,8 +266,29 @@ class Judge:
         spare, self._spare = self._spare, None
         if spare is None or not spare.alive:
             spare = self._start("candidate")
+        spare = self._with_arenas(spare)
         self._spare = self._start("candidate")
         return spare
+
+    def _with_arenas(self, cell: Cell) -> Cell:
+        """The cell, or a less isolated one where device memory can't be shared with namespaces between; tried once a
+        run, so that a kernel's lack is not booked on a candidate."""
+        if self._arenas_work:
+            return cell
+        why = try_arena(cell, self._problem.target)
+        if why:
+            cell.close()
+            self._namespaces = False
+            self.notes.append(
+                f"candidates run without namespaces: device memory can't be shared across them here ({why})"
+            )
+            self._say(self.notes[-1])
+            cell = self._start("candidate")
+            why = try_arena(cell, self._problem.target)
+        if why:
+            raise HarnessError(f"device memory can't be shared between processes here: {why}")
+        self._arenas_work = True
+        return cell
 
     def _compiled(self) -> Cell | None:
         """The torch.compile baseline once it is warm; None, and a note, when it can't be had."""
@@ -352,64 +378,67 @@ class Judge:
     # ---- tuning
 
     def tune(self, candidate: Candidate, pattern: str, points: Sequence[Point]) -> Tuned | Failure:
-        """Check and time all points of one pattern in one cell, on the first case."""
-        cell = self._take_spare()
-        try:
-            built = build(candidate, cell, limit_s=self._limits.build_s)
-            if isinstance(built, Failure):
-                return built
-            case = self._cases[0]
-            with (
-                self._harness_fault(),
-                lease(self._device, self._say),
-                self._room(case, sizes=check_room_sizes) as room,
-            ):
-                if self._spare is not None:
-                    self._spare.wait_ready()
-                room.admit(cell)
-                return self._tune_in(room, case, cell, pattern, points)
-        except Refused as refused:
-            return refused.failure
-        finally:
-            cell.close()
-
-    def _tune_in(self, room: Room, case: _Case, cell: Cell, pattern: str, points: Sequence[Point]) -> Tuned | Failure:
-        check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=Findings())
-        try:
-            check.construct(case.seed)
-            room.take_state()
-            check.load_state()
-        except CellFault as fault:
-            if self._is_ours(fault, cell):
-                raise
-            return failure("tune", fault)
-        trial = Trial(case=case.number, family="own", seed=secret(self._rng), redraw=0)
-        room.draw(0, family="own", seed=trial.seed)
-        check.usable(trial, room.run_reference(0, seed=trial.seed).exact)
-        room.place(0, 0)
-        room.place(0, 1)
-
-        def try_point(point: Point) -> str:
-            """Set the point and verify one call; why it does not work, or ""."""
+        """Check and time all points of one pattern in one cell, on the first case. A point at which the cell dies is
+        recorded, and the others go on in a new one."""
+        dead: dict[Point, str] = {}
+        while living := [p for p in points if p not in dead]:
+            cell = self._take_spare()
+            trying: list[Point] = []
             try:
-                cell.do(wire.Configure(pattern=pattern, knobs=json.dumps(dict(point))), limit_s=self._limits.call_s)
-                check.call(tag=0, slot=0, place=0, seed=trial.seed)
-                check.compare(trial, 0)
-            except (Refused, CellFault) as error:
-                if isinstance(error, CellFault) and (self._is_ours(error, cell) or not cell.alive):
-                    raise
-                return str(error)[:500]
-            return ""
+                built = build(candidate, cell, limit_s=self._limits.build_s)
+                if isinstance(built, Failure):
+                    return built
+                with self._harness_fault():
+                    times = self._tune_in(cell, pattern, living, trying)
+                return Tuned(points=_merged(points, times, dead))
+            except _PointFault as fault:
+                if not trying:
+                    return failure("tune", fault.cause)
+                dead[trying[-1]] = str(fault.cause)[:500]
+            finally:
+                cell.close()
+        return Tuned(points=_merged(points, (), dead))
 
-        table = Table(room=room, players=[], rng=self._rng, flush_bytes=flush_bytes(self._machine))
-        contender = Contender(ours=Player(OURS, cell), anchor=Player(EAGER, self._ref), set_point=try_point)
+    def _tune_in(self, cell: Cell, pattern: str, points: Sequence[Point], trying: list[Point]) -> tuple[PointTime, ...]:
+        """Times of the points; `trying` grows by each that is set. Raises _PointFault when the cell fails for good."""
+        case = self._cases[0]
+        with lease(self._device, self._say), self._room(case, sizes=check_room_sizes) as room:
+            if self._spare is not None:
+                self._spare.wait_ready()
+            check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=Findings())
+            try:
+                room.admit(cell)
+                check.construct(case.seed)
+                room.take_state()
+                check.load_state()
+                trial = Trial(case=case.number, family="own", seed=secret(self._rng), redraw=0)
+                room.draw(0, family="own", seed=trial.seed)
+                check.usable(trial, room.run_reference(0, seed=trial.seed).exact)
+                for slot in range(room.slots):
+                    room.place(0, slot)
+                table = Table(room=room, players=[], rng=self._rng, flush_bytes=flush_bytes(self._machine))
+                set_point = partial(self._set_point, check, trial, pattern, trying)
+                return sweep(table, Contender(Player(OURS, cell), Player(EAGER, self._ref), set_point), points)
+            except CellFault as fault:
+                if self._is_ours(fault, cell):
+                    raise
+                raise _PointFault(fault) from fault
+
+    def _set_point(self, check: Check, trial: Trial, pattern: str, trying: list[Point], point: Point) -> str:
+        """Configure the candidate and verify one call; why the point does not work, or ""."""
+        trying.append(point)
         try:
-            times: tuple[PointTime, ...] = sweep(table, contender, points)
+            request = wire.Configure(pattern=pattern, knobs=json.dumps(dict(point)))
+            check.cell.do(request, limit_s=self._limits.call_s)
+            check.call(tag=0, slot=0, place=0, seed=trial.seed)
+            check.compare(trial, 0)
+        except Refused as refused:
+            return f"{refused.failure.reason}: {refused.failure.summary}"[:500]
         except CellFault as fault:
-            if self._is_ours(fault, cell):
+            if self._is_ours(fault, check.cell) or not check.cell.alive:
                 raise
-            return failure("tune", fault)
-        return Tuned(points=times)
+            return str(fault)[:500]
+        return ""
 
     # ---- end
 
@@ -421,3 +450,17 @@ class Judge:
         self._reference = self._spare = self._baseline = None
         if self._workdir.is_dir() and not any(self._workdir.iterdir()):
             self._workdir.rmdir()
+
+
+class _PointFault(Exception):
+    """A candidate's cell failed while it was tuned."""
+
+    def __init__(self, cause: CellFault) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _merged(points: Sequence[Point], times: Sequence[PointTime], dead: Mapping[Point, str]) -> tuple[PointTime, ...]:
+    """One PointTime for every point, in the order given."""
+    known = {t.point: t for t in times}
+    return tuple(known.get(p) or PointTime(point=p, time_ns=None, failure=dead.get(p, "not reached")) for p in points)

@@ -58,8 +58,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellPlan:
-    """How to start a cell. `memory_bytes` bounds the memory of its process tree. `isolate`: namespaces and a
-    read-only disk (for candidates)."""
+    """How to start a cell. `memory_bytes` bounds the memory of its process tree. `isolate`: a read-only
+    disk and, with `namespaces`, a user and a network namespace (for candidates). `matmul`: torch's fp32 matmul
+    precision, where it is not the default."""
 
     name: str
     device: str
@@ -67,6 +68,8 @@ class CellPlan:
     memory_bytes: int
     threads: int = 0
     isolate: bool = True
+    namespaces: bool = True
+    matmul: str = ""
 
 
 class Cell:
@@ -92,7 +95,8 @@ class Cell:
         self._end = mine
         nonce = secrets.token_hex(16)
         setup = {
-            "nonce": nonce, "device": plan.device, "threads": plan.threads, "isolate": plan.isolate,
+            "nonce": nonce, "device": plan.device, "threads": plan.threads, "matmul": plan.matmul,
+            "namespaces": plan.isolate and plan.namespaces, "read_only": plan.isolate,
             "memory_bytes": plan.memory_bytes if plan.device == "cpu" else 0,  # CUDA reserves far more than it uses
             "parent_pid": os.getpid(), "writable": [str(plan.folder)],
         }  # fmt: skip

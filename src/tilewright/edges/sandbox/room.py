@@ -247,3 +247,16 @@ def dense(tensor: Tensor) -> Tensor:
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     return flat.view(wide[flat.element_size()])
+
+
+def try_arena(cell: Cell, device: str) -> str:
+    """Whether a cell can map an arena of the device: "" or why not."""
+    arena = Arena("trial", 4096, device)
+    try:
+        cell.map_arena(arena.message(), arena.descriptor)
+        cell.do(wire.UnmapArena(name="trial"))
+    except CellFault as fault:
+        return fault.summary
+    finally:
+        arena.close()
+    return ""

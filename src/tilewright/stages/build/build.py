@@ -13,7 +13,8 @@ from ...facts.outcome import Built, Failure
 
 def failure(stage: str, fault: CellFault) -> Failure:
     """What went wrong in a candidate's cell, as its fault."""
-    return Failure(stage=stage, reason=fault.reason, summary=fault.summary, excerpt=fault.excerpt)  # type: ignore[arg-type]
+    reason = fault.reason if fault.by_code else "broke_the_cell"
+    return Failure(stage=stage, reason=reason, summary=fault.summary, excerpt=fault.excerpt)  # type: ignore[arg-type]
 
 
 def build(candidate: Candidate, cell: Cell, *, limit_s: float) -> Built | Failure:

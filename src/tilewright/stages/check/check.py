@@ -269,4 +269,5 @@ def refusal(error: Refused | CellFault) -> Failure:
     """The Failure of an exception that ended a check."""
     if isinstance(error, Refused):
         return error.failure
-    return Failure(stage="check", reason=error.reason, summary=error.summary, excerpt=error.excerpt)
+    reason = error.reason if error.by_code else "broke_the_cell"
+    return Failure(stage="check", reason=reason, summary=error.summary, excerpt=error.excerpt)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...edges.sandbox.cell import CellFault
 from ...facts.outcome import Interval, PointTime
 from ...facts.space import Point
 from .interleave import Player, Table
@@ -42,9 +43,15 @@ def sweep(table: Table, contender: Contender, points: Sequence[Point]) -> tuple[
                 failures[index] = why
                 continue
             table.bursts = {}
-            table.warm_up()
-            for _ in range(bursts):
-                table.round()
+            try:
+                table.warm_up()
+                for _ in range(bursts):
+                    table.round()
+            except CellFault as fault:
+                if fault.source != contender.ours.cell.plan.name or not contender.ours.cell.alive:
+                    raise
+                failures[index] = str(fault)[:500]
+                continue
             mine.setdefault(index, []).extend(table.bursts[contender.ours.name])
             anchors.setdefault(index, []).extend(table.bursts[contender.anchor.name])
         alive = _survivors({i: scaled(mine[i], anchors[i], anchors) for i in alive if i in mine and i not in failures})

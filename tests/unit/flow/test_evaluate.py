@@ -1,0 +1,178 @@
+"""The Judge as a whole, on the CPU: facts, verdicts, tuning, and whose fault is whose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tilewright.edges.sandbox.cell import Limits
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.errors import HarnessError, UserError
+from tilewright.facts.machine import Machine
+from tilewright.facts.outcome import Failure, Timed, Tuned
+from tilewright.facts.problem import Problem
+from tilewright.facts.space import point
+from tilewright.flow.evaluate import Judge
+from tilewright.stages.timing.measure import Effort
+
+pytestmark = pytest.mark.slow
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return torch.softmax(x * self.weight, -1), x.argmax(-1)
+
+def get_inputs(rows=64, width=100):
+    return [torch.rand(rows, width)]
+
+def get_init_inputs(rows=64, width=100):
+    return [width]
+"""
+CASES = ('{"rows": 64, "width": 100}', '{"rows": 3, "width": 17}')
+NEW = """
+import torch
+from torch import nn
+
+STEPS = 0
+
+def configure(pattern, *, mode):
+    global STEPS
+    if pattern != "fused_0":
+        raise KeyError(pattern)
+    STEPS = mode
+
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        if STEPS == 3:
+            import os
+            os._exit(1)
+        if STEPS == 2:
+            return torch.zeros_like(x), x.argmax(-1)
+        for _ in range(200 * STEPS):
+            torch.exp(x)
+        return torch.softmax(x * self.weight, -1), x.argmax(-1)
+"""
+EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1)
+
+
+def _machine(copy_bytes_per_s: float = 1e12) -> Machine:
+    return Machine(
+        target="cpu", device="any", driver="", torch="", dsl="", processors=len(os.sched_getaffinity(0)),
+        cache_bytes=4096, copy_bytes_per_s=copy_bytes_per_s, matmul_flops_per_s=(("f32", 1e15),),
+    )  # fmt: skip
+
+
+def _judge(
+    folder: Path, source: str = SOURCE, *, cases: tuple[str, ...] = CASES, machine: Machine | None = None
+) -> Judge:
+    problem = Problem(name="p", path=str(folder / "p.py"), source=source, target="cpu", cases=cases)
+    return Judge(
+        problem, machine=machine or _machine(), seed=1, workdir=folder, say=print, effort=EFFORT,
+        limits=Limits(build_s=60.0, call_s=20.0, memory_bytes=3 << 30), compile_baseline=False,
+    )  # fmt: skip
+
+
+def _candidate(text: str = NEW) -> Candidate:
+    return Candidate(files=(SourceFile(path="model.py", text=text),))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("judge")
+
+
+@pytest.fixture(scope="module")
+def judge(folder: Path) -> Iterator[Judge]:
+    with _judge(folder) as opened:
+        facts = opened.open()
+        assert [f.inputs[0].shape for f in facts] == [(64, 100), (3, 17)]
+        assert [o.dtype for o in facts[0].outputs] == ["f32", "i64"]
+        assert facts[0].graph is not None, facts[0].trace_failure
+        yield opened
+    assert list(folder.iterdir()) == []  # cells leave nothing behind
+
+
+def test_an_honest_candidate_is_timed(judge: Judge) -> None:
+    outcome = judge.evaluate(_candidate())
+    assert isinstance(outcome, Timed), outcome
+    assert {e.case for e in outcome.checked.errors} == {0, 1}
+    assert {"own", "normal", "integers"} <= {e.family for e in outcome.checked.errors}
+    assert [n for n, _ in outcome.times_ns] == ["ours", "eager", "eager_again"]
+    assert {n for n, _ in outcome.ratios} == {"eager", "aa"}
+    assert outcome.bytes_moved == 64 * 100 * 4 * 2 + 100 * 4 + 64 * 8
+
+
+def test_points_are_tuned_and_bad_ones_recorded(judge: Judge) -> None:
+    points = [point(mode=m) for m in (1, 0, 2, 3)]
+    outcome = judge.tune(_candidate(), "fused_0", points)
+    assert isinstance(outcome, Tuned), outcome
+    slow, fast, wrong, dead = outcome.points
+    assert slow.time_ns is not None and fast.time_ns is not None and fast.time_ns.mid < slow.time_ns.mid
+    assert wrong.time_ns is None and "wrong_values" in wrong.failure
+    assert dead.time_ns is None and "crashed" in dead.failure
+
+
+def test_an_unknown_pattern_fails_at_every_point(judge: Judge) -> None:
+    outcome = judge.tune(_candidate(), "fused_9", [point(mode=0)])
+    assert isinstance(outcome, Tuned) and "fused_9" in outcome.points[0].failure
+
+
+def test_an_impossible_time_is_implausible(tmp_path: Path) -> None:
+    with _judge(tmp_path, cases=CASES[:1], machine=_machine(copy_bytes_per_s=1e3)) as slow_machine:
+        slow_machine.open()
+        outcome = slow_machine.evaluate(_candidate())
+    assert isinstance(outcome, Failure) and outcome.reason == "implausible"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("import torch\n", "import torch !\n", "not Python"),
+        ("class Model(", "class Other(", "no Model"),
+        ("def get_inputs(rows=64, width=100)", "def get_inputs()", "get_inputs raised: TypeError"),
+        ("return torch.softmax", "raise ValueError('boom')\n        return torch.softmax", "boom"),
+        ("return [width]", "return [width, width]", "constructor raised: TypeError"),
+        (", x.argmax(-1)", ", 3", "not a tensor"),
+    ],
+)
+def test_the_users_mistakes_are_one_line(tmp_path: Path, old: str, new: str, words: str) -> None:
+    with _judge(tmp_path, SOURCE.replace(old, new)) as judge, pytest.raises(UserError, match=words) as caught:
+        judge.open()
+    assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def test_cuda_that_is_absent_is_the_users_mistake(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    problem = Problem(name="p", path="p.py", source=SOURCE, target="cuda")
+    with (
+        Judge(problem, machine=_machine(), seed=1, workdir=tmp_path, say=print) as judge,
+        pytest.raises(UserError, match="no CUDA device"),
+    ):
+        judge.open()
+
+
+def test_the_death_of_the_reference_is_ours(tmp_path: Path) -> None:
+    source = SOURCE.replace("return torch.softmax", "import os; os._exit(9)\n        return torch.softmax")
+    with _judge(tmp_path, source) as judge, pytest.raises(HarnessError, match="exit code 9"):
+        judge.open()
+
+
+def test_a_closed_judge_says_so(tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match="not open"):
+        _judge(tmp_path)._ref  # noqa: B018
