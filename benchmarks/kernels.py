@@ -7,7 +7,6 @@ Times are medians of single calls between events, in turn, with 256 MB written b
 is Program.traffic_bytes over the copy bandwidth that the script measures first.
 """
 
-# ruff: noqa: T201
 from __future__ import annotations
 
 import argparse
