@@ -21,8 +21,8 @@ from .interleave import Player, Table
 AA = "eager_again"
 _CLOCK_SLACK = 0.5  # of a call, may pass outside the timed region
 _CLOCK_SLACK_S = {"cpu": 10e-6, "cuda": 60e-6}  # a call: the loop around the timed region, launches on a GPU included
-_MIN_CLOCK_TRIES, _CLOCK_TRIES = 3, 6
-_CLOCK_BURST_S = 0.01
+_MIN_CLOCK_TRIES, _CLOCK_TRIES = 3, 20
+_CLOCK_BURST_S = 0.002  # short, so that some burst is not disturbed even on a busy machine
 _PROBE_CALLS, _MAX_LENGTH = 4, 1000
 
 
@@ -69,8 +69,8 @@ def _tight(table: Table, ours: Player, tight: float) -> bool:
 
 def check_clock(table: Table, ours: Player) -> None:
     """The candidate's ticks against the judge's wall clock. What the wall clock saw of a burst and the ticks did not is
-    taken at two burst lengths, without flushes; its growth per call must be small beside a call. The least that was seen
-    in a few tries counts, since delays only add, and most delays fall into the ticks too."""
+    taken at two burst lengths, without flushes; its growth per call must be small beside a call. The least that was
+    seen in a few tries counts, since delays only add, and most delays fall into the ticks too."""
     slack_s = _CLOCK_SLACK_S[table.room.device]
     _, _, probe_s = table.burst(ours, calls=_PROBE_CALLS, cold=False)
     length = max(_PROBE_CALLS, min(_MAX_LENGTH, round(_CLOCK_BURST_S / max(probe_s / _PROBE_CALLS, 1e-6))))
@@ -86,8 +86,8 @@ def check_clock(table: Table, ours: Player) -> None:
             return
     raise Implausible(
         "clock_disagrees",
-        f"by its own clock a call takes {said_s * 1e6:.1f} us, and the judge's clock sees {unseen_s * 1e6:.1f} us more: "
-        "work is done outside the timed region",
+        f"by its own clock a call takes {said_s * 1e6:.1f} us, and the judge's clock sees {unseen_s * 1e6:.1f} us "
+        "more: work is done outside the timed region",
     )
 
 
