@@ -41,6 +41,8 @@ def get_init_inputs(rows=64, width=100):
 """
 CASES = ('{"rows": 64, "width": 100}', '{"rows": 3, "width": 17}')
 NEW = """
+import time
+
 import torch
 from torch import nn
 
@@ -63,8 +65,7 @@ class ModelNew(nn.Module):
             os._exit(1)
         if STEPS == 2:
             return torch.zeros_like(x), x.argmax(-1)
-        for _ in range(200 * STEPS):
-            torch.exp(x)
+        time.sleep(0.1 * STEPS)
         return torch.softmax(x * self.weight, -1), x.argmax(-1)
 """
 EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1)

@@ -19,10 +19,11 @@ from . import statistics
 from .interleave import Player, Table
 
 AA = "eager_again"
-_CLOCK_SLACK = 0.5  # of a call, may pass outside the timed region
+_CLOCK_SLACK = 0.25  # of a call, may pass outside the timed region
+_CLOCK_DELAY_S = 0.003  # of a burst: a busy machine's scheduler
 _CLOCK_SLACK_S = {"cpu": 10e-6, "cuda": 60e-6}  # a call: the loop around the timed region, launches on a GPU included
-_MIN_CLOCK_TRIES, _CLOCK_TRIES = 3, 20
-_CLOCK_BURST_S = 0.002  # short, so that some burst is not disturbed even on a busy machine
+_EMPTY_TRIES, _PROBE_TRIES, _CLOCK_TRIES = 10, 3, 20
+_CLOCK_BURST_S = 0.02
 _PROBE_CALLS, _MAX_LENGTH = 4, 1000
 
 
@@ -68,21 +69,21 @@ def _tight(table: Table, ours: Player, tight: float) -> bool:
 
 
 def check_clock(table: Table, ours: Player) -> None:
-    """The candidate's ticks against the judge's wall clock. What the wall clock saw of a burst and the ticks did not is
-    taken at two burst lengths, without flushes; its growth per call must be small beside a call. The least that was
-    seen in a few tries counts, since delays only add, and most delays fall into the ticks too."""
+    """The candidate's ticks against the judge's wall clock: what the wall clock saw of a burst, less what an empty one
+    takes and less the ticks, must be small beside the calls. Delays only add to it, so the least of several tries
+    counts, and no noise can help a clock that lies."""
     slack_s = _CLOCK_SLACK_S[table.room.device]
-    _, _, probe_s = table.burst(ours, calls=_PROBE_CALLS, cold=False)
+    empty_s = min(table.burst(ours, calls=0, cold=False)[2] for _ in range(_EMPTY_TRIES))
+    probe_s = min(table.burst(ours, calls=_PROBE_CALLS, cold=False)[2] for _ in range(_PROBE_TRIES)) - empty_s
     length = max(_PROBE_CALLS, min(_MAX_LENGTH, round(_CLOCK_BURST_S / max(probe_s / _PROBE_CALLS, 1e-6))))
-    short_s = long_s = said_s = float("inf")
-    for number in range(_CLOCK_TRIES):
-        first, _, wall_s = table.burst(ours, calls=length, cold=False)
-        second, _, more_s = table.burst(ours, calls=3 * length, cold=False)
-        short_s = min(short_s, wall_s - sum(first) / 1e9)
-        long_s = min(long_s, more_s - sum(second) / 1e9)
-        said_s = min(said_s, plain.median((*first, *second)) / 1e9)
-        unseen_s = (long_s - short_s) / (2 * length)
-        if number + 1 >= _MIN_CLOCK_TRIES and unseen_s <= _CLOCK_SLACK * said_s + slack_s:
+    unseen_s = said_s = float("inf")
+    for _ in range(_CLOCK_TRIES):
+        samples, _, wall_s = table.burst(ours, calls=length, cold=False)
+        ticks_s = sum(samples) / 1e9
+        unseen_s = min(unseen_s, (wall_s - empty_s - ticks_s) / length)
+        said_s = min(said_s, plain.median(samples) / 1e9)
+        excess_s = wall_s - empty_s - (1 + _CLOCK_SLACK) * ticks_s - length * slack_s
+        if excess_s <= _CLOCK_DELAY_S:
             return
     raise Implausible(
         "clock_disagrees",
