@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,3 +23,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.gpu)
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(absent)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def candidates_stay_apart() -> Iterator[None]:
+    """Candidates bring modules of the same names: what one test file imported must not serve the next."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    for name in [n for n in sys.modules if n.partition(".")[0] == "tilewright_kernels"]:
+        del sys.modules[name]
