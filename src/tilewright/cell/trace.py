@@ -36,8 +36,21 @@ def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> G
     can't be traced."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        traced = _functional(module, args, kwargs)
-    return _Walk(module, traced).graph(args, kwargs)
+        graph = _Walk(module, _functional(module, args, kwargs)).graph(args, kwargs)
+        return replace(graph, training=module.training if _minds_training(module, args, kwargs, graph) else None)
+
+
+def _minds_training(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph: Graph) -> bool:
+    """Whether the module computes something else under the other train flag; the flags are left as they were."""
+    flags = {part: part.training for part in module.modules()}
+    try:
+        module.train(not module.training)
+        return _Walk(module, _functional(module, args, kwargs)).graph(args, kwargs) != graph
+    except ValueError:
+        return True
+    finally:
+        for part, flag in flags.items():
+            part.training = flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +176,7 @@ class _Walk:
         updates = tuple(Update(target=names[target].node.name, value=self.values[value].node.name)
                         for target, value in self.traced.updates)  # fmt: skip
         whole = Graph(nodes=tuple(self.builder.nodes.values()), outputs=refs(result), calls=tuple(self.calls),
-                      arguments=arguments, keywords=keywords, result=result, updates=updates,
-                      training=self.module.training)  # fmt: skip
+                      arguments=arguments, keywords=keywords, result=result, updates=updates)  # fmt: skip
         return pruned(whole)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Template, ...], Any]:

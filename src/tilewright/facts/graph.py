@@ -119,7 +119,7 @@ class Graph:
     keywords: tuple[tuple[str, Template], ...] = ()
     result: Template = None
     updates: tuple[Update, ...] = ()
-    training: bool = False
+    training: bool | None = None  # the train flag under which this holds; None: under both
 
 
 def refs(template: Any) -> tuple[str, ...]:

@@ -131,7 +131,15 @@ def test_norms_in_inference() -> None:
     trained = nn.BatchNorm2d(6)
     trained(image)
     graph = agrees(Applies(lambda v, *parts: [p(v) for p in parts], trained, nn.GroupNorm(2, 6)).eval(), image)
-    assert not graph.updates and not graph.training
+    assert not graph.updates and graph.training is False
+
+
+def test_the_train_flag_is_kept_only_where_it_matters() -> None:
+    plain, dropping = nn.Sequential(nn.LayerNorm(9), nn.GELU()), nn.Sequential(nn.GELU(), nn.Dropout(0.5))
+    assert trace(plain, (image,), {}).training is None
+    assert trace(dropping, (image,), {}).training is True
+    assert dropping[1].training and plain.training
+    assert trace(dropping.eval(), (image,), {}).training is False
 
 
 def test_reductions() -> None:

@@ -16,9 +16,6 @@ MOST_TENSORS = 24
 # Statements on values smaller than the domain are computed again for every element; a memory-bound kernel has room for
 # about this many before they show.
 MOST_REPEATED = 16
-# With fewer rows than this, a long row must be shared by many processors; then everything after the first reduction
-# would have to wait for all of them, and a second kernel does better.
-FEW_ROWS, MANY_ELEMENTS = 256, 1 << 20
 # A value made by no more than this many statements is computed twice rather than written and read.
 CHEAP_STATEMENTS = 6
 # What memory could move while a kernel is launched; between the few 100 KB of a CPU and the 20 MB of a large GPU.
@@ -43,16 +40,10 @@ class Growth:
         self.regions: dict[int, Region] = {}
         self.home: dict[str, int] = {}
         self.refused: dict[str, str] = {}  # nodes that stand in no region, and why
-        self._strict: frozenset[str] = frozenset()  # nodes whose regions must fit into few rows at every step
         self._failed: set[frozenset[str]] = set()  # sets that no kernel could hold, whatever else merges
 
     def run(self) -> None:
-        fusable = [n.name for n in self.flow.graph.nodes if self.flow.fusable(n.name)]
-        self._grow(fusable)
-        # Some regions are too long a row for one kernel. They may have been so only on the way, so it is judged now.
-        unfit = [name for r in self.regions.values() if not sweeps_fit(r) for name in r.names]
-        self._strict = frozenset(unfit)
-        self._grow(unfit)
+        self._grow()
         self._repeat_cheap()
         self._refuse()
 
@@ -64,12 +55,11 @@ class Growth:
         """Traffic of all regions, and for each launch as much as it could have moved in its time."""
         return sum(LAUNCH_BYTES + self._traffic(r) for r in self.regions.values())
 
-    def _grow(self, names: Collection[str]) -> None:
-        """Put each of these nodes into a region of its own, and then merge what can be."""
-        for name in names:
-            self.regions.pop(self.home.get(name, -1), None)
-        for name in names:
-            self._seed(self.flow.position[name], name)
+    def _grow(self) -> None:
+        """Put each node into a region of its own, and then merge what can be."""
+        for node in self.flow.graph.nodes:
+            if self.flow.fusable(node.name):
+                self._seed(self.flow.position[node.name], node.name)
         self._merge_all(self._twins())
         self._merge_all(self._edges(same_call=True))
         for _ in range(3):
@@ -162,8 +152,6 @@ class Growth:
         region = lay_out(self.flow, names, outputs)
         if region is None or not worthwhile(self.flow, region):
             return None
-        if not self._strict.isdisjoint(region.names) and not sweeps_fit(region):
-            return None
         reads = any(self.flow.loaded(root) for root in region.roots)  # what reads nothing may yet join what does
         return None if reads and self.unsupported(write(self.flow, region)[0]) else region
 
@@ -250,11 +238,3 @@ def _repeated(flow: Flow, region: Region) -> int:
     whole = len(region.domain)
     partial = [n for n in region.names if len(region.reach[n]) < whole and flow.nodes[n].op not in REDUCTIONS]
     return sum(1 for n in partial if not region.reduced or region.reach[n] & region.reduced)
-
-
-def sweeps_fit(region: Region) -> bool:
-    """Whether there are rows enough, or they are short enough, for all that happens after their first reduction."""
-    if not region.reduced or region.rows >= FEW_ROWS or region.elements <= MANY_ELEMENTS:
-        return True
-    writes_elements = any(region.reach[o] & region.reduced for o in region.outputs)
-    return not writes_elements and max(region.levels.values(), default=0) <= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -64,6 +64,9 @@ def compose(
     return Candidate(files=(model, original, *fused, *shared))
 
 
+_TRAINING: Mapping[bool | None, tuple[str, ...]] = {True: ("self.training",), False: ("not self.training",), None: ()}
+
+
 def _cases(
     cases: Sequence[CaseFacts], matched: Sequence[Matched], chosen: set[str], target: Target
 ) -> tuple[list[_Case], set[str]]:
@@ -74,7 +77,7 @@ def _cases(
         if facts.graph is None:
             continue
         code = case_code(facts.graph, [p for p in found.patterns if p.id in chosen], target=target)
-        conditions = ("self.training" if facts.graph.training else "not self.training", *code.conditions)
+        conditions = (*_TRAINING[facts.graph.training], *code.conditions)
         if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in written):
             continue
         used.update(code.used)
