@@ -77,6 +77,21 @@ CASES: dict[str, Case] = {
     "cross_entropy_32768x4096": (
         lambda: kp.cross_entropy_rows(32768, 4096), lambda x, t: F.cross_entropy(x, t.view(-1), reduction="none")),
     "cosine_32768x16384": (lambda: kp.cosine_rows(32768, 16384), lambda x, y: F.cosine_similarity(x, y, dim=1)),
+    "scan_cumsum_32768x32768": (
+        lambda: kp.cumulative("cumsum", (32768, 32768)), lambda x: torch.cumsum(x, 1)),
+    "scan_cumprod_32768x32768": (
+        lambda: kp.cumulative("cumprod", (32768, 32768)), lambda x: torch.cumprod(x, 1)),
+    "scan_reverse_32768x32768": (
+        lambda: kp.cumulative("cumsum", (32768, 32768), reverse=True), lambda x: x.flip(1).cumsum(1).flip(1)),
+    "scan_exclusive_32768x32768": (
+        lambda: kp.cumulative("cumsum", (32768, 32768), exclusive=True),
+        lambda x: torch.cat([torch.zeros_like(x[:, :1]), torch.cumsum(x[:, :-1], 1)], 1)),
+    "scan_masked_32768x32768": (
+        lambda: kp.masked_cumsum((32768, 32768)), lambda x, mask: torch.cumsum(x * mask, 1)),
+    "scan_odd_32768x32767": (lambda: kp.cumulative("cumsum", (32768, 32767)), lambda x: torch.cumsum(x, 1)),
+    "scan_column_64x4096x4096_dim1": (
+        lambda: kp.cumulative("cumsum", (64, 4096, 4096), 1), lambda x: torch.cumsum(x, 1)),
+    "scan_16x16777216": (lambda: kp.cumulative("cumsum", (16, 1 << 24)), lambda x: torch.cumsum(x, 1)),
     "softmax_small_128x1024": (lambda: kp.softmax((128, 1024)), lambda x: torch.softmax(x, -1)),
 }  # fmt: skip
 

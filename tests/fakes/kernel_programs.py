@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tilewright.facts.program import Operand, Output, Program, Reduction, Statement, validate
+from tilewright.facts.program import Operand, Output, Program, Reduction, Scan, Statement, validate
 
 TORCH = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
@@ -37,7 +37,7 @@ class Builder:
         self.domain = tuple(domain)
         self.reduced = tuple(reduced)
         self.operands: list[Operand] = []
-        self.body: list[Statement | Reduction] = []
+        self.body: list[Statement | Reduction | Scan] = []
         self.outputs: list[Output] = []
         self.dtypes: dict[str, str] = {}
 
@@ -65,6 +65,15 @@ class Builder:
         self.body.append(Reduction(results=names, op=op, arg=arg, dtype=dtype))
         self.dtypes.update(dict.fromkeys(names, dtype))
         return names
+
+    def scan(
+        self, op: str, arg: str, dtype: str | None = None, *, reverse: bool = False, exclusive: bool = False
+    ) -> str:
+        name, dtype = self._name(), dtype or self.dtypes[arg]
+        (dim,) = self.reduced
+        self.body.append(Scan(result=name, op=op, arg=arg, dim=dim, dtype=dtype, reverse=reverse, exclusive=exclusive))
+        self.dtypes[name] = dtype
+        return name
 
     def write(self, name: str, shape: Sequence[int] | None = None) -> None:
         self.outputs.append(Output(name=name, dtype=self.dtypes[name], shape=tuple(shape or self.domain)))
@@ -227,6 +236,37 @@ def binary(op: str, shape: Sequence[int], dtype: str = "f32") -> Program:
     return b.done()
 
 
+def cumulative(
+    op: str, shape: Sequence[int], dim: int = -1, *, dtype: str = "f32", reverse: bool = False, exclusive: bool = False
+) -> Program:
+    b = Builder(shape, (dim % len(shape),))
+    wide = "f32" if dtype in ("f16", "bf16") else dtype
+    y = b.scan(op, b.read("x", dtype=dtype), wide, reverse=reverse, exclusive=exclusive)
+    b.write(y if wide == dtype else b.op("to", y, dtype=dtype))
+    return b.done()
+
+
+def masked_cumsum(shape: Sequence[int], dim: int = -1, *, reverse: bool = False) -> Program:
+    b = Builder(shape, (dim % len(shape),))
+    b.write(b.scan("cumsum", b.op("mul", b.read("x"), b.read("mask", dtype="bool"), dtype="f32"), reverse=reverse))
+    return b.done()
+
+
+def busy_cumsum(shape: Sequence[int], dim: int, *, reverse: bool = False) -> Program:
+    """Scan with a producer that is written too, row operands, broadcasts, positions and a consumer that reads again."""
+    dim %= len(shape)
+    b = Builder(shape, (dim,))
+    row = tuple(1 if d == dim else s for d, s in enumerate(shape))
+    along = tuple(s if d == dim else 1 for d, s in enumerate(shape))
+    x, scale, shift = b.read("x", dtype="bf16"), b.read("scale", row), b.read("shift", along)
+    y = b.op("add", b.op("mul", x, b.op("tanh", scale), dtype="f32"), shift)
+    total = b.scan("cumsum", y, reverse=reverse)
+    count = b.op("add", b.op("to", b.op("index", dim), dtype="f32"), 1.0)
+    b.write(b.op("sub", b.op("div", total, count), x, dtype="f32"))
+    b.write(y)
+    return b.done()
+
+
 # ---- meaning -------------------------------------------------------------------------------------------------------
 
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
@@ -250,6 +290,9 @@ def interpret(program: Program, operands: Sequence[Tensor], *, exact: bool) -> l
             results = _reduce(item, values[item.arg], program, held(item.dtype))
             values.update(zip(item.results, results, strict=True))
             continue
+        if isinstance(item, Scan):
+            values[item.result] = _scan(item, values[item.arg].expand(program.domain), held(item.dtype))
+            continue
         values[item.result] = _statement(item, values, program, exact=exact, held=held, device=device)
     return [values[o.name].expand(o.shape).to(held(o.dtype) if exact else TORCH[o.dtype]) for o in program.outputs]
 
@@ -272,6 +315,15 @@ def _statement(item, values, program, *, exact, held, device):
     if item.op in ("maximum", "minimum", "fmod", "remainder", "floor_divide", "atan2") or item.op.startswith("logical"):
         args = [a if isinstance(a, Tensor) else torch.tensor(a, device=device, dtype=held(item.dtype)) for a in args]
     return function(*args).to(held(item.dtype))
+
+
+def _scan(item, arg, dtype):
+    ordered = arg.flip(item.dim) if item.reverse else arg
+    made = getattr(torch, item.op)(ordered, item.dim, dtype=dtype)
+    if item.exclusive:
+        nothing = torch.full_like(made.narrow(item.dim, 0, 1), item.op == "cumprod")
+        made = torch.cat([nothing, made.narrow(item.dim, 0, made.shape[item.dim] - 1)], item.dim)
+    return made.flip(item.dim) if item.reverse else made
 
 
 def _reduce(item, arg, program, dtype):

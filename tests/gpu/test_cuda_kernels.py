@@ -119,6 +119,28 @@ PROGRAMS = {
     "mse": lambda: kp.mse((4096, 4096)),
     "cross_entropy": lambda: kp.cross_entropy_rows(1000, 4096),
     "cross_entropy_odd": lambda: kp.cross_entropy_rows(1000, 1001),
+    "scan_rows": lambda: kp.cumulative("cumsum", (300, 32768)),
+    "scan_rows_odd": lambda: kp.cumulative("cumsum", (301, 10007)),
+    "scan_rows_uneven": lambda: kp.cumulative("cumsum", (150, 10012), reverse=True),
+    "scan_short": lambda: kp.cumulative("cumsum", (1000, 7)),
+    "scan_reverse_exclusive": lambda: kp.cumulative("cumsum", (200, 5001), reverse=True, exclusive=True),
+    "scan_exclusive": lambda: kp.cumulative("cumsum", (200, 4096), exclusive=True),
+    "scan_product": lambda: kp.cumulative("cumprod", (200, 1003)),
+    "scan_product_exclusive": lambda: kp.cumulative("cumprod", (200, 64), exclusive=True),
+    "scan_f16": lambda: kp.cumulative("cumsum", (200, 4096), dtype="f16"),
+    "scan_bf16_reverse": lambda: kp.cumulative("cumsum", (33, 777), dtype="bf16", reverse=True),
+    "scan_i64": lambda: kp.cumulative("cumsum", (200, 3001), dtype="i64"),
+    "scan_i32_reverse": lambda: kp.cumulative("cumsum", (200, 3000), dtype="i32", reverse=True),
+    "scan_split": lambda: kp.cumulative("cumsum", (3, 1000003)),
+    "scan_split_reverse": lambda: kp.cumulative("cumsum", (2, 1 << 20), reverse=True),
+    "scan_one_row": lambda: kp.cumulative("cumsum", (1000003,), exclusive=True),
+    "scan_column": lambda: kp.cumulative("cumsum", (64, 100, 52), 1),
+    "scan_column_odd": lambda: kp.cumulative("cumsum", (5, 4001, 13), 1, reverse=True),
+    "scan_column_wide": lambda: kp.cumulative("cumprod", (70, 40000), 0, exclusive=True),
+    "scan_column_split": lambda: kp.cumulative("cumsum", (100000, 64), 0, reverse=True),
+    "scan_masked": lambda: kp.masked_cumsum((130, 3000)),
+    "scan_busy": lambda: kp.busy_cumsum((64, 300, 500), 1),
+    "scan_busy_rows": lambda: kp.busy_cumsum((64, 1003), 1, reverse=True),
     "masked_softmax": lambda: kp.masked_temperature_softmax(64, 1001),
     "cosine": lambda: kp.cosine_rows(100, 3001),
     "chain": lambda: kp.chain((1000, 333)),
@@ -218,7 +240,8 @@ def expanded(x):
 @pytest.mark.parametrize("name", [
     "softmax_odd", "softmax_even", "softmax_column", "layer_norm_residual", "group_norm", "batch_norm", "rms_column",
     "mse_odd",
-    "argmax_row", "argmin_column", "cross_entropy", "chain", "chain_bias", "swiglu", "integers", "any",
+    "argmax_row", "argmin_column", "cross_entropy", "scan_rows_uneven", "scan_busy", "scan_masked",
+    "chain", "chain_bias", "swiglu", "integers", "any",
 ])  # fmt: skip
 def test_layouts(name, layout, folder):
     program = PROGRAMS[name]()
@@ -267,6 +290,30 @@ def test_edge_values(folder):
         (got,) = load_fused(program, folder).run(x)
         (want,) = kp.interpret(program, [x], exact=False)
         torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scan_edge_values(reverse, folder):
+    x = torch.randn(6, 9003, device="cuda")
+    x[0, 5] = inf
+    x[1, 7], x[1, 4000] = inf, -inf
+    x[2, 8000] = nan
+    x[3, ::3] = 0.0
+    x[4, 9002] = -inf
+    short = x[:, :40].contiguous()  # longer products leave fp32's range, where the order decides between inf and NaN
+    for program, values in (
+        (kp.cumulative("cumsum", (6, 9003), reverse=reverse), x),
+        (kp.cumulative("cumprod", (6, 40), reverse=reverse), short),
+    ):
+        close(load_fused(program, folder).run(values), program, [values])
+
+
+def test_scan_repeats_to_the_last_bit(folder):
+    for program in (kp.cumulative("cumsum", (300, 32768)), kp.cumulative("cumsum", (3, 1000003))):
+        operands = kp.make_operands(program, "cuda")
+        module = load_fused(program, folder)
+        (first,) = module.run(*operands)
+        assert all(torch.equal(first, module.run(*operands)[0]) for _ in range(5))
 
 
 def test_unary_edge_values(folder):

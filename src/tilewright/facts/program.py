@@ -12,7 +12,7 @@ Arithmetic between loads and stores is done in fp32 for floating dtypes narrower
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
@@ -41,6 +41,9 @@ REDUCTIONS: Mapping[str, int] = MappingProxyType({
     "sum": 1, "prod": 1, "max": 1, "min": 1, "argmax": 1, "argmin": 1, "any": 1, "all": 1,
     "moments": 2, "softmax_stats": 2,
 })  # fmt: skip
+
+# Running reductions along one dimension, torch's `cumsum` and `cumprod`.
+SCANS = ("cumsum", "cumprod")
 
 DTYPE_BYTES: Mapping[str, int] = MappingProxyType({
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
@@ -77,6 +80,22 @@ class Reduction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """`result[..., i, ...] = op(arg[..., :i + 1, ...])` along the one reduced dimension `dim`, at element level.
+
+    `reverse`: from `i` to the end instead. `exclusive`: without position `i` itself; of nothing the sum is 0 and the
+    product 1. Narrow floats accumulate in fp32."""
+
+    result: str
+    op: str
+    arg: str
+    dim: int
+    dtype: str
+    reverse: bool = False
+    exclusive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
     """A value written to memory, contiguous, with its aligned shape."""
 
@@ -87,13 +106,19 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """See the module's docstring. `body` is in SSA order; every name is defined once, before its use."""
+    """See the module's docstring. `body` is in SSA order; every name is defined once, before its use.
+
+    A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     operands: tuple[Operand, ...]
-    body: tuple[Statement | Reduction, ...]
+    body: tuple[Statement | Reduction | Scan, ...]
     outputs: tuple[Output, ...]
+
+    @property
+    def scan(self) -> Scan | None:
+        return next((item for item in self.body if isinstance(item, Scan)), None)
 
     @property
     def inner_size(self) -> int:
@@ -152,6 +177,8 @@ def _levels(program: Program) -> tuple[dict[str, int], set[str]]:
                 stage[name] = stage[item.arg] + 1
                 rows.add(name)
             continue
+        if isinstance(item, Scan):
+            raise ValueError(f"{item.result!r}: a scan is cut by `scan_schedule`")
         names = [a for a in item.args if isinstance(a, str)]
         stage[item.result] = max((stage[n] for n in names), default=0)
         on_rows = item.args[0] not in program.reduced if item.op == "index" else all(n in rows for n in names)
@@ -195,6 +222,40 @@ def schedule(program: Program) -> Schedule:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanSchedule:
+    """A Program with a Scan, cut in one sweep: `head` (row level, no outputs among it), then for each element `before`,
+    which the scan's argument needs, the scan, and `after`, which the outputs need besides (recomputed, not kept)."""
+
+    head: tuple[Statement, ...]
+    before: tuple[Statement, ...]
+    scan: Scan
+    after: tuple[Statement, ...]
+    row_names: frozenset[str]
+
+
+def scan_schedule(program: Program) -> ScanSchedule:
+    """Raises ValueError where there is no Scan, or an output at row level."""
+    scan = program.scan
+    if scan is None:
+        raise ValueError("there is no scan")
+    plain = tuple(s for s in program.body if isinstance(s, Statement))
+    # The scan's result is like an operand that varies along every dimension.
+    given = Operand(name=scan.result, dtype=scan.dtype, shape=program.domain)
+    rest = Program(
+        domain=program.domain, reduced=program.reduced, operands=(*program.operands, given), body=plain,
+        outputs=program.outputs,
+    )  # fmt: skip
+    after = schedule(rest)
+    if after.row_outputs:
+        raise ValueError(f"output {after.row_outputs[0].name!r} is at row level")
+    argument = Output(name=scan.arg, dtype=scan.dtype, shape=program.domain)
+    before = schedule(replace(rest, outputs=(argument,)))
+    return ScanSchedule(
+        head=after.head, before=before.final, scan=scan, after=after.final, row_names=after.row_names
+    )  # fmt: skip
+
+
 def validate(program: Program) -> None:
     """Raise ValueError, with the offending name, unless the program is well formed."""
     rank = len(program.domain)
@@ -222,6 +283,10 @@ def validate(program: Program) -> None:
         for arg in args:
             if isinstance(arg, str) and arg not in defined:
                 raise ValueError(f"{arg!r} is used before it is defined")
+        if isinstance(item, Scan):
+            _validate_scan(item, program)
+            define(item.result, item.dtype)
+            continue
         if isinstance(item, Statement):
             if POINTWISE.get(item.op) != len(item.args):
                 raise ValueError(
@@ -236,3 +301,12 @@ def validate(program: Program) -> None:
     for output in program.outputs:
         if output.name not in defined:
             raise ValueError(f"output {output.name!r} is never computed")
+
+
+def _validate_scan(scan: Scan, program: Program) -> None:
+    if scan.op not in SCANS:
+        raise ValueError(f"{scan.result!r}: {scan.op!r} is no scan")
+    if program.reduced != (scan.dim,):
+        raise ValueError(f"{scan.result!r}: scans dimension {scan.dim}, but {program.reduced} are reduced")
+    if any(isinstance(item, Reduction) or (isinstance(item, Scan) and item is not scan) for item in program.body):
+        raise ValueError(f"{scan.result!r}: a scan stands with no reduction and no other scan")

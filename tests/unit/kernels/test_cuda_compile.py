@@ -37,6 +37,12 @@ PATHS = {
     "argmax of everything": (lambda: kp.reduction("argmax", (1000001,), (0,), dtype="bf16"), {}),
     "booleans": (lambda: kp.reduction("any", (77, 1003), (1,), dtype="bool"), {}),
     "a mask and row operands": (lambda: kp.masked_temperature_softmax(64, 1001), {}),
+    "a scan of rows": (lambda: kp.cumulative("cumsum", (640, 32768)), {}),
+    "a reversed scan of odd rows": (lambda: kp.cumulative("cumsum", (640, 10007), reverse=True), {}),
+    "a scan of short rows": (lambda: kp.cumulative("cumprod", (6400, 24), dtype="f16", exclusive=True), {}),
+    "a scan split over launches": (lambda: kp.cumulative("cumsum", (4, 2000000), dtype="i64"), {}),
+    "a scan of columns": (lambda: kp.busy_cumsum((64, 300, 500), 1), {}),
+    "a scan of columns split": (lambda: kp.masked_cumsum((100000, 64), 0, reverse=True), {}),
     "a product": (lambda: kp.reduction("prod", (7, 5, 3), (0, 2)), {}),
 }
 

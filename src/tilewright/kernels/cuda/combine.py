@@ -8,6 +8,7 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Int64, cute
 
+from . import math as m
 from .control import loop, wait_for, when
 from .math import larger
 from .reducers import Reducer, State, decay, finite_shift
@@ -169,15 +170,18 @@ class Workspace:
     def get(self, work: Any, chunk: Any, row: Any) -> State:
         return tuple(self._cell(work, c, chunk, row)[0] for c in range(len(self.reducer.types)))
 
-    def gather(self, work: Any, held: Held, *, row: Any, member: Any, group_threads: int) -> None:
-        """Each member merges every group_threads-th chunk of its rows."""
-        from . import math as m
-
+    def gather(
+        self, work: Any, held: Held, *, row: Any, member: Any, group_threads: int,
+        counts: Callable[[Any], Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Each member merges every group_threads-th chunk of its rows, of those that count."""
         identity = held.reducer.identity()
 
         def body(turn: Any) -> None:
             chunk = turn * group_threads + member
             there = chunk < self.chunks
+            if counts is not None:
+                there = m.both(there, counts(chunk))
             nearest = cutlass.min(chunk, self.chunks - 1)
             for lane in range(held.lanes):
                 state = self.get(work, nearest, row + lane)

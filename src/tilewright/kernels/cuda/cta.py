@@ -34,7 +34,7 @@ class Work(Protocol):
     counters: int  # byte offset of one Int32 per sweep and group in the workspace, 0 at launch
 
 
-class _Block:
+class Block:
     """The steps that a thread takes at once. `valid[u]` is None (all lanes), or one Boolean per lane."""
 
     def __init__(self, steps: list[Any], valid: list[list[Any] | None], slots: list[Any], by_element: bool) -> None:
@@ -85,7 +85,7 @@ class Cta:
     def _allocate(self) -> None:
         """Shared memory: boards to combine on, and the resident row."""
         plan, space = self.plan, self.space
-        allocator = SmemAllocator()
+        self.allocator = allocator = SmemAllocator()
         if space.front == "column":
             cells = plan.threads * space.row_lanes if plan.group_threads > 1 else 0
         else:
@@ -133,7 +133,7 @@ class Cta:
 
     # ---- elements --------------------------------------------------------------------------------------------------
 
-    def _make_block(self, index: Any, first: Any, masked: bool) -> _Block:
+    def _make_block(self, index: Any, first: Any, masked: bool) -> Block:
         plan, space = self.plan, self.space
         steps: list[Any] = []
         slots: list[Any] = []
@@ -150,9 +150,9 @@ class Cta:
                 valid.append([step < space.steps] * space.vector)
                 step = cutlass.min(step, Int32(space.steps - 1))
             steps.append(step)
-        return _Block(steps, valid, slots, tail)
+        return Block(steps, valid, slots, tail)
 
-    def _fetch(self, block: _Block, name: str) -> list[Any]:
+    def _fetch(self, block: Block, name: str) -> list[Any]:
         """One fragment a step, from wherever the operand is nearest."""
         found = self.resident.get(name, block.slots)
         if found is not None:
@@ -164,17 +164,17 @@ class Cta:
         self.resident.put(name, block.slots, loaded)
         return loaded
 
-    def _position(self, name: str, block: _Block, u: int, lane: int) -> Any:
+    def _position(self, name: str, block: Block, u: int, lane: int) -> Any:
         """The value of an `index_<d>` or `POSITION` view."""
         if block.by_element:
             return self.at.at_lane(name, block.steps[u], lane)
         return self.at.at_step(name, block.steps[u]) + lane * self.at.lane_stride(name)
 
-    def _fetch_all(self, block: _Block, function: Function) -> dict[str, list[Any]]:
+    def _fetch_all(self, block: Block, function: Function) -> dict[str, list[Any]]:
         """Fragments [step] of every element-level operand that the function reads: all loads are issued here."""
         return {n: self._fetch(block, n) for n in reads(function) if n in self.dtypes and n not in self.rows[0]}
 
-    def _step(self, block: _Block, function: Function, fragments: dict[str, list[Any]], u: int) -> list[Any]:
+    def _step(self, block: Block, function: Function, fragments: dict[str, list[Any]], u: int) -> list[Any]:
         """function's results for each lane of step u."""
         names = reads(function)
         per_lane = []
@@ -190,7 +190,7 @@ class Cta:
             per_lane.append(self._call(function, values))
         return per_lane
 
-    def _walk(self, sweep: int, body: Callable[[_Block], None]) -> None:
+    def _walk(self, sweep: int, body: Callable[[Block], None]) -> None:
         """body(block) for the blocks of this CTA's chunk, whole ones first."""
         plan = self.plan
         full, per_chunk = plan.full_blocks, plan.blocks_per_chunk
@@ -223,7 +223,7 @@ class Cta:
         spec, lanes = self.spec.sweeps[sweep], len(self.rows)
         helds = [Held(r, lanes) for r in self.kernel.reducers[sweep]]
 
-        def body(block: _Block) -> None:
+        def body(block: Block) -> None:
             fragments = self._fetch_all(block, spec.elements)
             batch = max(BATCH // self.space.vector, 1)
             for start in range(0, self.plan.unroll, batch):
@@ -241,7 +241,7 @@ class Cta:
         return helds
 
     def _where(
-        self, block: _Block, reducer: Reducer, cells: list[tuple[int, int]]
+        self, block: Block, reducer: Reducer, cells: list[tuple[int, int]]
     ) -> tuple[list[Any] | None, list[Any]]:
         """Which cells (step, lane) are valid, and their positions where the reduction asks for them."""
         masks = [block.valid[u] for u, _ in cells]
@@ -263,7 +263,7 @@ class Cta:
         assert final is not None
         dtypes = {o.name: o.dtype for o in spec.outputs}
 
-        def body(block: _Block) -> None:
+        def body(block: Block) -> None:
             fragments = self._fetch_all(block, final)
             for u, step in enumerate(block.steps):
                 results = self._step(block, final, fragments, u)
@@ -273,7 +273,7 @@ class Cta:
 
         self._walk(len(spec.sweeps), body)
 
-    def _write_step(self, name: str, block: _Block, u: int, step: Any, values: list[Any]) -> None:
+    def _write_step(self, name: str, block: Block, u: int, step: Any, values: list[Any]) -> None:
         valid = block.valid[u]
         if not block.by_element:
             offset = self.at.at_step(name, step)

@@ -13,6 +13,8 @@ again. How chunks of one row combine is the plan's `spread`:
     none     there is one                                    cluster  through distributed shared memory
     split    through a workspace, one launch per sweep       grid     through a workspace and a barrier of resident CTAs
 
+A scan (see `scan`) goes over its rows once; where it is split, the first launch reduces the chunks.
+
 Nothing here depends on the order in which CTAs run, so results repeat to the last bit.
 """
 
@@ -27,6 +29,7 @@ from .combine import Workspace
 from .cta import ALL, Cta
 from .plan import Plan
 from .reducers import Reducer
+from .scan import ScanCta
 from .spec import Spec
 
 SCRAP_BYTES = 16  # of a workspace that nothing uses
@@ -85,6 +88,9 @@ class Kernel:
                 **extra,
             )
 
+    def _cta(self, stage: int) -> type[Cta]:
+        return ScanCta if self.spec.scan is not None and stage != 0 else Cta
+
     @cute.kernel  # type: ignore[untyped-decorator]
     def _kernel(self, tensors: list, work: cute.Tensor, stage: cutlass.Constexpr, chunks: cutlass.Constexpr) -> None:
-        Cta(self, tensors, work, stage=stage, chunks=chunks).run()
+        self._cta(stage)(self, tensors, work, stage=stage, chunks=chunks).run()

@@ -118,8 +118,8 @@ def make_plan(
         raise ValueError(f"{spec.name}: more than 2**31 vectors along one side of {spec.domain}")
     if not spec.reduced:
         return _pointwise_plan(space, knobs)
-    resident = resident_operands(spec, space)
-    if resident and space.tail:
+    resident = () if spec.scan else resident_operands(spec, space)
+    if (resident or spec.scan) and space.tail:
         space = make_space(spec, operand_strides, alignments, used, may_tail=False)
     items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
     wish = _Wish(
@@ -132,6 +132,8 @@ def make_plan(
         spread=str(knobs["spread"]),
         processors=device.processors,
     )
+    if spec.scan:
+        return _scan_plan(wish)
     ways = _ROW_WAYS if space.front == "row" else _COLUMN_WAYS
     return next(plan for plan in (way(wish) for way in ways) if plan is not None)
 
@@ -247,6 +249,20 @@ def _row_in_grid(wish: _Wish) -> Plan | None:
 
 def _row_streamed(wish: _Wish) -> Plan:
     return wish.streamed(*_row_shape(wish), few_waves=4)
+
+
+def _scan_plan(wish: _Wish) -> Plan:
+    """Rows pass through in blocks. To spread one over several CTAs takes a second reading of it: only where rows are
+    too few to give each multiprocessor one."""
+    shape = _row_shape(wish) if wish.space.front == "row" else _column_shape(wish)
+    group, per_cta, unroll = shape
+    blocks = -(-wish.space.steps // (group * unroll))
+    ctas = -(-wish.space.groups // per_cta)
+    chunks = 1
+    if wish.spread == "split" or (wish.spread == "auto" and ctas < wish.processors):
+        wave = wish.processors * max(WAVE_THREADS // (group * per_cta), 1)
+        chunks = max(1, min(blocks // 2, _waves(ctas, wave)))
+    return wish.plan(group, per_cta, unroll, chunks=chunks, spread="split", residence="reread")
 
 
 def _column_shape(wish: _Wish) -> tuple[int, int, int]:

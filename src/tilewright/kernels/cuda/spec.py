@@ -43,8 +43,20 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScanSpec:
+    """Under which name and dtype `final` reads the running state of the sweep's one reduction, and which: up to each
+    element from the row's front or, `reverse`, its back; `exclusive`: without the element itself."""
+
+    result: str
+    dtype: str
+    reverse: bool
+    exclusive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One fused computation. Without reduced dimensions it is pointwise: no sweeps, no rows, only `final`."""
+    """One fused computation. Without reduced dimensions it is pointwise: no sweeps, no rows, only `final`. With `scan`
+    there are one sweep of one reduction ("sum" or "prod"), which runs along a single dimension, and `final`."""
 
     name: str
     domain: tuple[int, ...]
@@ -55,6 +67,7 @@ class Spec:
     sweeps: tuple[Sweep, ...] = ()
     final: Function | None = None
     element_outputs: tuple[str, ...] = ()
+    scan: ScanSpec | None = None
 
     @property
     def stepped(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from importlib.resources import files
 from math import prod
 
 from ...facts.candidate import SourceFile
-from ...facts.program import Program, Reduction, schedule
+from ...facts.program import Program, Statement, schedule
 from ...facts.space import Knob, Point, Space, point
 from .cuda_text import fused_text
 
@@ -20,8 +20,8 @@ _KNOBS = (
     ),
 )
 _CUDA_SKELETONS = (
-    "addresses", "combine", "control", "cta", "engine", "launch", "math", "plan", "reducers", "resident", "spec",
-    "views",
+    "addresses", "combine", "control", "cta", "engine", "launch", "math", "plan", "reducers", "resident", "scan",
+    "spec", "views",
 )  # fmt: skip
 _SKELETONS = ("__init__.py", "ops.py", "cuda/__init__.py", *(f"cuda/{name}.py" for name in _CUDA_SKELETONS))
 
@@ -37,8 +37,10 @@ def unsupported(program: Program) -> str | None:
         return f"the domain {program.domain} is empty"
     if len(program.operands) + len(program.outputs) > 32:
         return "more than 32 tensors"
+    if program.scan and any(o.shape != program.domain for o in program.outputs):
+        return "an output smaller than the domain beside a scan"
     for item in program.body:
-        if isinstance(item, Reduction):
+        if not isinstance(item, Statement):
             continue
         if item.op == "pow" and item.dtype not in ("f32", "f16", "bf16") and item.args[1] not in (0, 1, 2, 3):
             return "an integer power with an exponent other than 0 to 3"
@@ -56,6 +58,9 @@ def space(program: Program) -> Space:
         points = [_setting(128, 4), _setting(256, 4), _setting(256, 8), _setting(512, 2), _setting(256, 2)]
         if narrow:  # 8 elements a vector: arithmetic weighs more, and wants more of it between loads
             points = [_setting(256, 8), _setting(256, 4), _setting(128, 4), _setting(512, 2), _setting(256, 2)]
+        return Space(knobs=_KNOBS, points=tuple(points))
+    if program.scan:
+        points = [_setting(256, 4), _setting(512, 4), _setting(256, 2), _setting(128, 4), _setting(256, 8)]
         return Space(knobs=_KNOBS, points=tuple(points))
     cut = schedule(program)
     sweeps = len(cut.passes) + bool(cut.element_outputs)

@@ -7,10 +7,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import isfinite, isnan
 
-from ...facts.program import Operand, Output, Program, Reduction, Schedule, Statement, schedule
+from ...facts.program import (
+    Operand,
+    Output,
+    Pass,
+    Program,
+    Reduction,
+    Scan,
+    Schedule,
+    Statement,
+    scan_schedule,
+    schedule,
+)
 from ...facts.space import Point
 
 _TAKEN = {"m", "cute", "cutlass", "kernel", "work", "stream", "position", "entry", "float", "Any"}
+
+_SCANNED = {"cumsum": "sum", "cumprod": "prod"}  # what a scan's running state is a reduction of
 
 _HEADER = '''\
 """{name}: {about}. Made by Tilewright: CuTe DSL, for CUDA."""
@@ -66,9 +79,11 @@ def safe_names(program: Program) -> Program:
         new[name] = fresh
         taken.add(fresh)
 
-    def body(item: Statement | Reduction) -> Statement | Reduction:
+    def body(item: Statement | Reduction | Scan) -> Statement | Reduction | Scan:
         if isinstance(item, Reduction):
             return replace(item, results=tuple(new[r] for r in item.results), arg=new[item.arg])
+        if isinstance(item, Scan):
+            return replace(item, result=new[item.result], arg=new[item.arg])
         args = tuple(new[a] if isinstance(a, str) else a for a in item.args)
         return replace(item, result=new[item.result], args=args)
 
@@ -152,10 +167,23 @@ def _dtypes(program: Program) -> dict[str, str]:
     return found
 
 
+def _scan_sweeps(program: Program) -> tuple[Schedule, list[str]]:
+    """A scan as the engine has it: one sweep of one reduction whose running state `final` reads; and its ScanSpec."""
+    cut = scan_schedule(program)
+    scan = cut.scan
+    reduction = Reduction(results=("total",), op=_SCANNED[scan.op], arg=scan.arg, dtype=scan.dtype)
+    plan = Schedule(
+        head=cut.head, passes=(Pass(elements=cut.before, reductions=(reduction,), rows=()),), final=cut.after,
+        element_outputs=program.outputs, row_outputs=(), row_names=cut.row_names,
+    )  # fmt: skip
+    flags = f"reverse={scan.reverse}, exclusive={scan.exclusive}"
+    return plan, [f'    scan=ScanSpec(result="{scan.result}", dtype="{scan.dtype}", {flags}),']
+
+
 def fused_text(program: Program, name: str, settings: Point) -> str:
     """The whole file."""
     program = safe_names(program)
-    plan = schedule(program)
+    plan, scan = _scan_sweeps(program) if program.scan else (schedule(program), [])
     functions, entries = _sweeps(plan, _dtypes(program))
     spec = [f'    name="{name}",', f"    domain={program.domain!r},", f"    reduced={program.reduced!r},"]
     spec += [f"    operands=({_tensors(program.operands)}\n    ),", f"    outputs=({_tensors(program.outputs)}\n    ),"]
@@ -168,9 +196,10 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         names = [o.name for o in plan.element_outputs]
         functions.append(_function("final", "Per element: what is written.", plan.final, names, _tuple(names)))
         spec += ["    final=final,", f"    element_outputs={_strings(names)},"]
-    classes = ["Spec", "TensorSpec"] + (["ReductionSpec", "Sweep"] if entries else [])
+    spec += scan
+    classes = ["Spec", "TensorSpec"] + (["ReductionSpec", "Sweep"] if entries else []) + (["ScanSpec"] if scan else [])
     about = f"{len(program.body)} operations over {program.domain}"
-    about += f", reducing dimensions {program.reduced}" if program.reduced else ""
+    about += f", {'scanning' if scan else 'reducing'} dimensions {program.reduced}" if program.reduced else ""
     header = _HEADER.format(name=name, about=about, spec_names=", ".join(sorted(classes)))
     inputs = [o.name for o in program.operands]
     results = [f"out_{o.name}" for o in program.outputs]
