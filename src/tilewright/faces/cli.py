@@ -32,7 +32,7 @@ TargetOption = Annotated[
     Literal["auto", "cuda", "cpu"],
     typer.Option("--target", help="Device to optimise for; auto: the GPU, else the CPU."),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the search and of the judge's inputs.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the search; the judge's inputs are drawn in secret.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of tables.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run; default: a new one under runs/.")]
 BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]

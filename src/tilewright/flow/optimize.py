@@ -99,6 +99,8 @@ def resume(*, places: Places, say: Say) -> Finished:
             raise UserError(
                 f"{places.out}: the run was stopped before its first record; remove the folder and start again"
             )
+        if request.strategy not in STRATEGIES:
+            raise UserError(f"{places.out}: holds a single evaluation; run `tilewright evaluate` anew")
         return _carry_on(request, ledger=ledger, places=places, say=say)
 
 
@@ -161,22 +163,25 @@ class _Bench:
     @property
     def machine(self) -> Machine:
         if self._machine is None:
-            self.say("machine: measuring bandwidth and matrix rates (once)")
             self._machine = measured_machine(self.problem.target, cache_dir=self.places.cache)
         return self._machine
 
     @property
     def judge(self) -> Judge:
         if self._judge is None:
+            machine = self.machine
+            self.say(f"on {machine.device}: running and tracing {self.problem.name}")
             work = (self.places.out / "work").resolve()
             work.mkdir(parents=True, exist_ok=True)
-            self._judge = Judge(self.problem, machine=self.machine, seed=self.seed, workdir=work, say=self.say)
+            self._judge = Judge(self.problem, machine=machine, seed=self.seed, workdir=work, say=self.say)
             self._cases = self._judge.open()
         return self._judge
 
     def brief(self, request: Request) -> Brief:
         self.judge  # noqa: B018  opens it: the cases' facts come from running the reference once
         matched = found_patterns(self._cases, self.problem.target)
+        titles = [p.title for p in matched[0].patterns]
+        self.say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
         return Brief(
             run=request.run,
             problem=request.problem,

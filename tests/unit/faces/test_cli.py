@@ -93,3 +93,10 @@ def test_numbers() -> None:
     assert config.numbers("1,5,19-21") == {1, 5, 19, 20, 21}
     with pytest.raises(UserError, match="'9-3'"):
         config.numbers("9-3")
+
+
+def test_an_evaluation_is_not_resumed(tmp_path: Path) -> None:
+    problem = Problem(name="other", path="/nowhere", source="", target="cpu")
+    with Ledger(tmp_path / "run" / "run.db") as ledger:
+        ledger.write(Request(run="abc", problem=problem, strategy="given", seed=0, budget_s=0.0))
+    assert "holds a single evaluation" in refused("resume", "run", cwd=tmp_path)
