@@ -9,9 +9,7 @@ A candidate's faults are Failures; the user's raise UserError; everything else r
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import random
 import secrets
 import time
@@ -23,8 +21,8 @@ from pathlib import Path
 
 from ..cell import wire
 from ..edges.gpu.lease import lease
-from ..edges.sandbox.cell import Cell, CellFault, CellPlan, Limits
-from ..edges.sandbox.room import Room, try_arena
+from ..edges.sandbox.cell import Cell, CellFault, Limits
+from ..edges.sandbox.room import Room
 from ..facts import codec
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, UserError
@@ -39,14 +37,14 @@ from ..stages.check.plan import Trial, secret
 from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Player, Table
 from ..stages.timing.sweep import Contender, sweep
-from .memory import cell_memory_bytes, check_room_sizes, flush_bytes, timing_room_sizes
+from .cells import Cells
+from .memory import check_room_sizes, flush_bytes, timing_room_sizes
 
 DESCRIBE_LIMIT_S = 300.0
-COMPILE_LIMIT_S = 240.0
+_LOAD_LIMIT_S = 120.0
 EAGER = "eager"
 OURS = "ours"
 COMPILE = "compile"
-_MATMUL = {"tf32": "high", "fp16": "high", "bf16": "medium"}  # what the user's looser class gives the baselines
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +68,13 @@ class Judge:
         self._say = say
         self._effort = effort or timing.Effort()
         self._wants_compile = compile_baseline
-        self._rng = random.Random(
-            f"{seed}:{secrets.token_hex(16)}"
-        )  # seeds of inputs must not be guessable from the outside
-        self._workdir = workdir / f"cells-{os.getpid()}"
-        self._numbers = itertools.count()
-        self._threads = machine.processors if problem.target == "cpu" else 0
+        # Seeds of inputs must not be guessable from the outside: a candidate can read the command line.
+        self._rng = random.Random(f"{seed}:{secrets.token_hex(16)}")
         self._limits = limits or Limits()
-        self._namespaces: bool = True
-        self._arenas_work = problem.target == "cpu"  # on a GPU that is tried first
         self._device = "cuda:0" if problem.target == "cuda" else "cpu"
-        self._reference: Cell | None = None
-        self._spare: Cell | None = None
-        self._baseline: Cell | None = None
-        self._baseline_pending = 0
         self._cases: tuple[_Case, ...] = ()
-        self.notes: list[str] = []
+        threads = machine.processors if problem.target == "cpu" else 0
+        self._cells = Cells(problem, workdir=workdir, threads=threads, limits=self._limits, say=say)
 
     def __enter__(self) -> Judge:
         return self
@@ -99,15 +88,13 @@ class Judge:
         """Load the problem, run and trace every case, and start the baselines. Raises UserError for what is wrong
         with the problem file, HarnessError for what is wrong with us."""
         self._require_device()
-        self._reference = self._start("reference", isolate=False)
-        if self._wants_compile:
-            self._baseline = self._start("compile", isolate=False)
+        self._cells.open(compiled=self._wants_compile)
         with self._users_fault():
-            self._load_problem(self._reference, compiled=False)
+            self._ref.do(self._cells.load_problem(), limit_s=_LOAD_LIMIT_S)
             described = [self._describe(n) for n in range(len(self._problem.cases))]
         self._cases = tuple(described)
-        self._warm_baseline()
-        self._spare = self._start("candidate")
+        self._cells.warm_baseline(construct_seed=described[0].seed, inputs_seed=secret(self._rng))
+        self._cells.start_spare()
         return tuple(self._facts(c.described) for c in described)
 
     def _require_device(self) -> None:
@@ -116,21 +103,6 @@ class Judge:
 
             if not torch.cuda.is_available():
                 raise UserError("the target is cuda, but torch finds no CUDA device here; use --target cpu")
-
-    def _start(self, name: str, *, isolate: bool = True) -> Cell:
-        plan = CellPlan(
-            name=name, device=self._problem.target, folder=self._workdir / f"{next(self._numbers)}-{name}",
-            memory_bytes=self._limits.memory_bytes or cell_memory_bytes(), threads=self._threads, isolate=isolate,
-            namespaces=self._namespaces, matmul="" if isolate else _MATMUL.get(self._problem.precision, ""),
-        )  # fmt: skip
-        return Cell(plan)
-
-    def _load_problem(self, cell: Cell, *, compiled: bool) -> None:
-        problem = self._problem
-        cell.do(
-            wire.LoadProblem(path=problem.path, source=problem.source, cases=problem.cases, compiled=compiled),
-            limit_s=120.0,
-        )
 
     def _describe(self, number: int) -> _Case:
         seed = secret(self._rng)
@@ -148,25 +120,9 @@ class Judge:
             trace_failure=described.trace_failure,
         )
 
-    def _warm_baseline(self) -> None:
-        """Let torch.compile work in the background; `_compiled` waits for it."""
-        if self._baseline is None:
-            return
-        problem = self._problem
-        requests = (
-            wire.LoadProblem(path=problem.path, source=problem.source, cases=problem.cases, compiled=True),
-            wire.ConstructCase(case=0, seed=self._cases[0].seed),
-            wire.Warm(seed=secret(self._rng)),
-        )
-        for request in requests:
-            self._baseline.post(request)
-        self._baseline_pending = len(requests)
-
     @property
     def _ref(self) -> Cell:
-        if self._reference is None:
-            raise HarnessError("the judge is not open")
-        return self._reference
+        return self._cells.reference
 
     @contextmanager
     def _users_fault(self) -> Iterator[None]:
@@ -184,7 +140,7 @@ class Judge:
 
     def evaluate(self, candidate: Candidate) -> Timed | Failure:
         """Build, check on all cases, time on the first."""
-        cell = self._take_spare()
+        cell = self._cells.take_spare()
         try:
             built = build(candidate, cell, limit_s=self._limits.build_s)
             if isinstance(built, Failure):
@@ -241,8 +197,7 @@ class Judge:
         self._ref.ask(
             wire.ConstructCase(case=case.number, seed=case.seed), wire.Constructed, limit_s=self._limits.call_s
         )
-        if self._baseline is not None and not self._baseline_pending:
-            self._baseline.do(wire.Drop())
+        self._cells.spare_baseline_memory()
         pool, slots = sizes(case.described, self._problem.target)
         try:
             room = Room(
@@ -261,59 +216,11 @@ class Judge:
     def _redraw(self, seed: int) -> None:
         self._ref.do(wire.Redraw(seed=seed))
 
-    def _take_spare(self) -> Cell:
-        """A cell that has imported torch and nothing else; the next one starts at once."""
-        spare, self._spare = self._spare, None
-        if spare is None or not spare.alive:
-            spare = self._start("candidate")
-        spare = self._with_arenas(spare)
-        self._spare = self._start("candidate")
-        return spare
-
-    def _with_arenas(self, cell: Cell) -> Cell:
-        """The cell, or a less isolated one where device memory can't be shared with namespaces between; tried once a
-        run, so that a kernel's lack is not booked on a candidate."""
-        if self._arenas_work:
-            return cell
-        why = try_arena(cell, self._problem.target)
-        if why:
-            cell.close()
-            self._namespaces = False
-            self.notes.append(
-                f"candidates run without namespaces: device memory can't be shared across them here ({why})"
-            )
-            self._say(self.notes[-1])
-            cell = self._start("candidate")
-            why = try_arena(cell, self._problem.target)
-        if why:
-            raise HarnessError(f"device memory can't be shared between processes here: {why}")
-        self._arenas_work = True
-        return cell
-
-    def _compiled(self) -> Cell | None:
-        """The torch.compile baseline once it is warm; None, and a note, when it can't be had."""
-        cell = self._baseline
-        if cell is None:
-            return None
-        deadline = time.monotonic() + COMPILE_LIMIT_S
-        try:
-            while self._baseline_pending:
-                kind = wire.Constructed if self._baseline_pending == 2 else wire.Done
-                cell.collect(kind, limit_s=max(1.0, deadline - time.monotonic()))
-                self._baseline_pending -= 1
-        except (CellFault, HarnessError) as fault:
-            self.notes.append(f"torch.compile could not be timed: {str(fault).splitlines()[0][:300]}")
-            self._say(self.notes[-1])
-            cell.close()
-            self._baseline = None
-        return self._baseline
-
     # ---- timing
 
     def _time(self, case: _Case, cell: Cell, checked: Checked, findings: Findings) -> Timed | Failure:
-        compiled = self._compiled()
-        if self._spare is not None:
-            self._spare.wait_ready()  # so that its start does not disturb the clock
+        compiled = self._cells.compiled()
+        self._cells.settle_spare()
         with lease(self._device, self._say), self._room(case, sizes=timing_room_sizes) as room:
             for guest in (cell, compiled):
                 if guest is not None:
@@ -341,6 +248,8 @@ class Judge:
         timing.measure(table, ours, effort=self._effort, verify=verify)
         timing.check_clock(table, ours)
         counted = cell.ask(wire.CountFallbacks(), wire.Fallbacks, limit_s=30.0)
+        for note in self._cells.notes:
+            findings.note(note)
         checked = concluded(checked.built, findings, counted.counts)
         timed = timing.summarise(checked, table, ours=OURS, machine=self._machine, work=case.described.work)
         mine = timed.time(OURS)
@@ -382,7 +291,7 @@ class Judge:
         recorded, and the others go on in a new one."""
         dead: dict[Point, str] = {}
         while living := [p for p in points if p not in dead]:
-            cell = self._take_spare()
+            cell = self._cells.take_spare()
             trying: list[Point] = []
             try:
                 built = build(candidate, cell, limit_s=self._limits.build_s)
@@ -403,8 +312,7 @@ class Judge:
         """Times of the points; `trying` grows by each that is set. Raises _PointFault when the cell fails for good."""
         case = self._cases[0]
         with lease(self._device, self._say), self._room(case, sizes=check_room_sizes) as room:
-            if self._spare is not None:
-                self._spare.wait_ready()
+            self._cells.settle_spare()
             check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=Findings())
             try:
                 room.admit(cell)
@@ -444,12 +352,7 @@ class Judge:
 
     def close(self) -> None:
         """End all cells and remove their folders. Safe to call twice."""
-        for cell in (self._reference, self._spare, self._baseline):
-            if cell is not None:
-                cell.close()
-        self._reference = self._spare = self._baseline = None
-        if self._workdir.is_dir() and not any(self._workdir.iterdir()):
-            self._workdir.rmdir()
+        self._cells.close()
 
 
 class _PointFault(Exception):

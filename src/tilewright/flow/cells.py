@@ -1,0 +1,155 @@
+"""The cells of one Judge: the reference's, a torch.compile baseline that warms up meanwhile, and a spare for the next
+candidate, which has imported torch and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..cell import wire
+from ..edges.sandbox.cell import Cell, CellFault, CellPlan, Limits
+from ..edges.sandbox.room import try_arena
+from ..facts.errors import HarnessError
+from ..facts.problem import Problem
+from .memory import cell_memory_bytes
+
+CANDIDATE = "candidate"
+_COMPILE_LIMIT_S = 240.0
+_MATMUL = {"tf32": "high", "fp16": "high", "bf16": "medium"}  # what the user's looser class gives the baselines
+
+
+class Cells:
+    """Starts cells, keeps the long-lived ones, ends them all. `notes`: what could not be had, for the verdict."""
+
+    def __init__(
+        self, problem: Problem, *, workdir: Path, threads: int, limits: Limits, say: Callable[[str], None]
+    ) -> None:
+        self._problem = problem
+        self._workdir = workdir / f"cells-{os.getpid()}"
+        self._numbers = itertools.count()
+        self._threads = threads
+        self._limits = limits
+        self._say = say
+        self._namespaces: bool = True
+        self._arenas_work = problem.target == "cpu"  # on a GPU that is tried first
+        self._reference: Cell | None = None
+        self._spare: Cell | None = None
+        self._baseline: Cell | None = None
+        self._baseline_pending = 0
+        self.notes: list[str] = []
+
+    def open(self, *, compiled: bool) -> Cell:
+        """Start the reference's cell and, where a compiled baseline is wanted, its cell."""
+        self._reference = self._start("reference", isolate=False)
+        if compiled:
+            self._baseline = self._start("compile", isolate=False)
+        return self._reference
+
+    def close(self) -> None:
+        """End all cells and remove their folders. Safe to call twice."""
+        for cell in (self._reference, self._spare, self._baseline):
+            if cell is not None:
+                cell.close()
+        self._reference = self._spare = self._baseline = None
+        if self._workdir.is_dir() and not any(self._workdir.iterdir()):
+            self._workdir.rmdir()
+
+    @property
+    def reference(self) -> Cell:
+        if self._reference is None:
+            raise HarnessError("the judge is not open")
+        return self._reference
+
+    def _start(self, name: str, *, isolate: bool = True) -> Cell:
+        plan = CellPlan(
+            name=name, device=self._problem.target, folder=self._workdir / f"{next(self._numbers)}-{name}",
+            memory_bytes=self._limits.memory_bytes or cell_memory_bytes(), threads=self._threads, isolate=isolate,
+            namespaces=self._namespaces, matmul="" if isolate else _MATMUL.get(self._problem.precision, ""),
+        )  # fmt: skip
+        return Cell(plan)
+
+    def load_problem(self, *, compiled: bool = False) -> wire.LoadProblem:
+        """The request that loads the problem in a reference cell."""
+        problem = self._problem
+        return wire.LoadProblem(path=problem.path, source=problem.source, cases=problem.cases, compiled=compiled)
+
+    # ---- candidates
+
+    def start_spare(self) -> None:
+        self._spare = self._start(CANDIDATE)
+
+    def settle_spare(self) -> None:
+        """Wait until the spare has started, so that its start does not disturb a clock."""
+        if self._spare is not None:
+            self._spare.wait_ready()
+
+    def take_spare(self) -> Cell:
+        """A fresh cell, the caller's to close; the next one starts at once."""
+        spare, self._spare = self._spare, None
+        if spare is None or not spare.alive:
+            spare = self._start(CANDIDATE)
+        spare = self._with_arenas(spare)
+        self.start_spare()
+        return spare
+
+    def _with_arenas(self, cell: Cell) -> Cell:
+        """The cell, or a less isolated one where device memory can't be shared with namespaces between; tried once a
+        run, so that a kernel's lack is not booked on a candidate."""
+        if self._arenas_work:
+            return cell
+        why = try_arena(cell, self._problem.target)
+        if why:
+            cell.close()
+            self._namespaces = False
+            self._note(f"candidates run without namespaces: device memory can't be shared across them here ({why})")
+            cell = self._start(CANDIDATE)
+            why = try_arena(cell, self._problem.target)
+        if why:
+            cell.close()
+            raise HarnessError(f"device memory can't be shared between processes here: {why}")
+        self._arenas_work = True
+        return cell
+
+    # ---- the compiled baseline
+
+    def warm_baseline(self, *, construct_seed: int, inputs_seed: int) -> None:
+        """Let torch.compile work in the background; `compiled` waits for it."""
+        if self._baseline is None:
+            return
+        requests = (
+            self.load_problem(compiled=True),
+            wire.ConstructCase(case=0, seed=construct_seed),
+            wire.Warm(seed=inputs_seed),
+        )
+        for request in requests:
+            self._baseline.post(request)
+        self._baseline_pending = len(requests)
+
+    def compiled(self) -> Cell | None:
+        """The torch.compile baseline once it is warm; None, and a note, when it can't be had."""
+        cell = self._baseline
+        if cell is None:
+            return None
+        deadline = time.monotonic() + _COMPILE_LIMIT_S
+        try:
+            while self._baseline_pending:
+                kind = wire.Constructed if self._baseline_pending == 2 else wire.Done
+                cell.collect(kind, limit_s=max(1.0, deadline - time.monotonic()))
+                self._baseline_pending -= 1
+        except (CellFault, HarnessError) as fault:
+            self._note(f"torch.compile could not be timed: {str(fault).splitlines()[0][:300]}")
+            cell.close()
+            self._baseline = None
+        return self._baseline
+
+    def spare_baseline_memory(self) -> None:
+        """Have a baseline that is warm give its cached memory back."""
+        if self._baseline is not None and not self._baseline_pending:
+            self._baseline.do(wire.Drop())
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        self._say(text)
