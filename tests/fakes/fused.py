@@ -1,4 +1,4 @@
-"""Renders Programs for CUDA into a folder and imports them, as a candidate's `model.py` would."""
+"""Renders Programs (for CUDA by default) into a folder and imports them, as a candidate's `model.py` would."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from tilewright.facts.program import Program
 from tilewright.facts.space import Point
@@ -15,10 +16,13 @@ from tilewright.stages.propose import cuda
 _numbers = itertools.count()
 
 
-def load_fused(program: Program, folder: Path, point: Point | None = None, name: str = "fused") -> ModuleType:
+def load_fused(
+    program: Program, folder: Path, point: Point | None = None, name: str = "fused", *, renderer: Any = cuda
+) -> ModuleType:
     """The module rendered at `point` (the space's first by default); skeleton files go into `folder` too."""
     name = f"{name}_{next(_numbers)}"
-    for file in (*cuda.skeleton_files([program]), *cuda.render(program, name, point or cuda.space(program).points[0])):
+    point = point or renderer.space(program).points[0]
+    for file in (*renderer.skeleton_files([program]), *renderer.render(program, name, point)):
         path = folder / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != file.text:

@@ -16,7 +16,7 @@ from typing import Any
 import tvm_ffi
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path, find_libtvm_ffi
 
-HEADERS = ("vec.h", "math.h", "reductions.h", "walk.h", "rows.h", "columns.h", "tiles.h", "entry.h")
+HEADERS = ("vec.h", "math.h", "reductions.h", "walk.h", "rows.h", "columns.h", "tiles.h", "scan.h", "entry.h")
 _HERE = Path(__file__).resolve().parent
 # No -ffast-math: NaN and infinities keep their meaning. No contraction: a * b - c rounds as torch's two operations do.
 FLAGS = (

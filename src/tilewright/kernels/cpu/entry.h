@@ -16,6 +16,7 @@
 
 #include "columns.h"
 #include "rows.h"
+#include "scan.h"
 #include "tiles.h"
 
 #ifndef TW_GRAIN

@@ -7,23 +7,35 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 
 from ...facts.candidate import SourceFile
-from ...facts.program import DTYPE_BYTES, Operand, Output, Pass, Program, Reduction, Schedule, Statement, schedule
+from ...facts.program import (
+    DTYPE_BYTES,
+    Operand,
+    Output,
+    Pass,
+    Program,
+    Reduction,
+    Schedule,
+    Statement,
+    scan_schedule,
+    schedule,
+)
 from ...facts.space import Knob, Point, Space, point
-from .cpu_text import MEMORY, VALUE, CannotRender, Writer
+from .cpu_text import MEMORY, VALUE, CannotRender, Writer, convert
 
 _FILES = (
     "__init__.py", "ops.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h", "cpu/math.h",
-    "cpu/reductions.h", "cpu/walk.h", "cpu/rows.h", "cpu/columns.h", "cpu/tiles.h", "cpu/entry.h",
+    "cpu/reductions.h", "cpu/walk.h", "cpu/rows.h", "cpu/columns.h", "cpu/tiles.h", "cpu/scan.h",
+    "cpu/entry.h",
 )  # fmt: skip
 
 # Words that a value's name would hide in the generated file.
 _WORDS = """
-Row abs acos acosh alignas alignof and asin asinh asm at atan atan2 atanh auto b8 bf16 bits bool boolean break case
+Row Scan abs acos acosh alignas alignof and asin asinh asm at atan atan2 atanh auto b8 bf16 bits bool boolean break case
 cast catch ceil char class const constexpr continue cos cosh decltype default delete do double else enum erf erfc
 exp exp2 explicit expm1 export extern f16 f32 f64 false float floor floor_divide fmod for friend goto i16 i32 i64 i8
 if index inline int int16_t int32_t int64_t int8_t isinf isnan linux load log log10 log1p log2 long mask maximum
 minimum mutable namespace new noexcept not nullptr operator or pow private protected public register remainder
-return round rounded row rsqrt self share short sigmoid sign signed sin sinh sizeof splat sqrt static store struct
+return round rounded row rsqrt scanned self share short sigmoid sign signed sin sinh sizeof splat sqrt static store struct
 switch tan tanh template this throw true trunc try typedef typename u8 uint8_t union unix unsigned using virtual
 void volatile where while whole_fmod whole_pow xor
 """
@@ -49,8 +61,10 @@ def unsupported(program: Program) -> str | None:
         isinstance(s, Reduction) and s.op in ("argmax", "argmin") for s in program.body
     ):
         return "positions beyond 2^31"
+    if program.scan and any(o.shape != program.domain for o in program.outputs):
+        return "an output smaller than the domain beside a scan"
     try:
-        _Text(program).source()
+        _text(program).source()
     except CannotRender as reason:
         return str(reason)
     return None
@@ -61,7 +75,10 @@ def space(program: Program) -> Space:
     knobs: list[Knob] = [_GRAIN]
     base: dict[str, int | bool] = {"grain": 16384}
     variants: list[dict[str, int | bool]] = []
-    if program.reduced and _vector_dimension(program) in program.reduced:
+    along = _vector_dimension(program) in program.reduced
+    if program.scan and along:
+        pass  # a row is one chain
+    elif along:
         knobs.append(_UNROLL)
         base["unroll"] = 2
         variants = [{"unroll": 4}, {"unroll": 1}]
@@ -69,7 +86,7 @@ def space(program: Program) -> Space:
         knobs.append(_COLUMNS)
         base["columns"] = 4
         variants = [{"columns": 8}, {"columns": 2}]
-    if _vector_dimension(program) in program.reduced or not program.reduced:
+    if along or not program.reduced:
         knobs.append(_STREAM)
         base["stream"] = False
         if sum(math.prod(o.shape) * DTYPE_BYTES[o.dtype] for o in program.outputs) >= _LARGE_BYTES:
@@ -91,7 +108,7 @@ _STREAM = Knob(name="stream", values=(False, True), about="write outputs past th
 def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
     """`name`.cpp and `name`.py. Raises CannotRender where `unsupported` gives a reason."""
     return (
-        SourceFile(path=f"{name}.cpp", text=_Text(program).source()),
+        SourceFile(path=f"{name}.cpp", text=_text(program).source()),
         SourceFile(path=f"{name}.py", text=_python(program, name, point)),
     )
 
@@ -145,22 +162,31 @@ class _Text:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.plan: Schedule = schedule(program)
+        self.plan = self._schedule()
         self.vector = _vector_dimension(program)
         self.dtypes = {o.name: o.dtype for o in program.operands}
         for item in program.body:
-            if isinstance(item, Statement):
-                self.dtypes[item.result] = item.dtype
-            else:
-                self.dtypes |= dict.fromkeys(item.results, item.dtype)
+            names = item.results if isinstance(item, Reduction) else (item.result,)
+            self.dtypes |= dict.fromkeys(names, item.dtype)
         self.operands = {o.name for o in program.operands}
         self.writer = Writer(self.dtypes)
         self.names = {
             n: f"{n}_" if n in _TAKEN or n.isupper() or n.startswith(("in_", "out_", "TW_")) else n for n in self.dtypes
         }
 
+    def _schedule(self) -> Schedule:
+        return schedule(self.program)
+
+    def _walk(self) -> str:
+        return "Columns" if self.program.reduced and self.vector not in self.program.reduced else "Rows"
+
+    def _sweeps(self) -> list[str]:
+        """What is reduced, and `Passes`, the list of it."""
+        names = [f"Pass{k}" for k in range(len(self.plan.passes))]
+        bodies = [line for k, p in enumerate(self.plan.passes) for line in self._pass(k, p)]
+        return [*bodies, f"  using Passes = PassList<{', '.join(names)}>;\n"]
+
     def source(self) -> str:
-        walk = "Columns" if self.program.reduced and self.vector not in self.program.reduced else "Rows"
         parts = [
             f"// {_headline(self.program)}",
             *([f"#define TW_WIDEST {self._widest()}"] if self._widest() > 4 else []),
@@ -171,12 +197,11 @@ class _Text:
             *self._tensors(),
             "",
             *self._row(),
-            *(line for k, p in enumerate(self.plan.passes) for line in self._pass(k, p)),
-            f"  using Passes = PassList<{', '.join(f'Pass{k}' for k in range(len(self.plan.passes)))}>;\n",
+            *self._sweeps(),
             *self._element(),
             *self._store_row(),
             "};\n",
-            f"TW_EXPORT(Program, {walk})",
+            f"TW_EXPORT(Program, {self._walk()})",
         ]
         return "\n".join(parts) + "\n"
 
@@ -296,6 +321,51 @@ class _Text:
         )
 
 
+class _ScanText(_Text):
+    """The C++ file of a program with a scan: see kernels/cpu/scan.h."""
+
+    def _schedule(self) -> Schedule:
+        self.cut = scan_schedule(self.program)
+        return Schedule(
+            head=self.cut.head, passes=(), final=self.cut.after, element_outputs=self.program.outputs,
+            row_outputs=(), row_names=self.cut.row_names,
+        )  # fmt: skip
+
+    def _walk(self) -> str:
+        return "ScanColumns" if self.vector != self.cut.scan.dim else "ScanRows"
+
+    def _widest(self) -> int:
+        return 8  # of the running state
+
+    def _sweeps(self) -> list[str]:
+        scan = self.cut.scan
+        state = "F64" if scan.dtype in ("f64", "f32", "f16", "bf16") else "I64"
+        argument = convert(self._name(scan.arg), VALUE[self.dtypes[scan.arg]], state)
+        body = [*self._elements(self.cut.before, scan.arg), f"    return {argument};"]
+        join = {"cumsum": "SumScan", "cumprod": "ProductScan"}[scan.op]
+        flags = ", ".join(f"{n} = {'true' if v else 'false'}" for n, v in (
+            ("REVERSE", scan.reverse), ("EXCLUSIVE", scan.exclusive)))  # fmt: skip
+        self.state = convert("scanned", state, VALUE[scan.dtype])
+        return [
+            f"  static constexpr bool {flags};",
+            f"  using Scan = {join}<{state}>;",
+            "  using Passes = Scanned;",
+            *_function("static", "argument", "[[maybe_unused]] const Row& row", body, gives="Scan::Value"),
+            "",
+        ]
+
+    def _element(self) -> list[str]:
+        scan = self.cut.scan
+        body = [f"    [[maybe_unused]] const {VALUE[scan.dtype]} {self.names[scan.result]} = {self.state};"]
+        body += self._elements(self.plan.final, *(o.name for o in self.plan.element_outputs))
+        body += [self._store(o) for o in self.plan.element_outputs]
+        return _function("static", "element", "[[maybe_unused]] const Row& row, Scan::Value scanned", body)
+
+
+def _text(program: Program) -> _Text:
+    return _ScanText(program) if program.scan else _Text(program)
+
+
 def _bits(dimensions: Iterable[int]) -> int:
     return sum(1 << d for d in dimensions)
 
@@ -304,9 +374,9 @@ def _struct(name: str, members: list[str]) -> list[str]:
     return [f"  struct {name} {{", *members, "  };"] if members else [f"  struct {name} {{}};"]
 
 
-def _function(qualifier: str, name: str, parameters: str, body: list[str]) -> list[str]:
+def _function(qualifier: str, name: str, parameters: str, body: list[str], gives: str = "void") -> list[str]:
     head = [
         "  template <class At>",
-        f"  {qualifier} TW_INLINE void {name}([[maybe_unused]] const At& at, {parameters}) {{",
+        f"  {qualifier} TW_INLINE {gives} {name}([[maybe_unused]] const At& at, {parameters}) {{",
     ]
     return [*head, *body, "  }"]

@@ -1,0 +1,102 @@
+"""Scans on the CPU: rendered programs, built and run, against torch in float64; odd sizes, dtypes, strides, edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan
+from pathlib import Path
+
+import pytest
+import torch
+
+from fakes import kernel_programs as kp
+from fakes.fused import load_fused
+from tilewright.facts.program import Program
+from tilewright.facts.space import point
+from tilewright.stages.propose import cpu
+
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "rows": lambda: kp.cumulative("cumsum", (5, 1003)),
+    "rows_reverse": lambda: kp.cumulative("cumsum", (5, 1003), reverse=True),
+    "rows_exclusive": lambda: kp.cumulative("cumsum", (5, 64), exclusive=True),
+    "rows_reverse_exclusive": lambda: kp.cumulative("cumprod", (3, 61), reverse=True, exclusive=True),
+    "rows_short": lambda: kp.cumulative("cumsum", (1000, 3), reverse=True),
+    "one_row": lambda: kp.cumulative("cumsum", (70001,)),
+    "rows_product": lambda: kp.cumulative("cumprod", (9, 40)),
+    "rows_bf16": lambda: kp.cumulative("cumsum", (9, 333), dtype="bf16", reverse=True),
+    "rows_f64": lambda: kp.cumulative("cumsum", (9, 333), dtype="f64"),
+    "rows_i64": lambda: kp.cumulative("cumsum", (9, 333), dtype="i64", reverse=True),
+    "rows_i32": lambda: kp.cumulative("cumprod", (9, 33), dtype="i32", exclusive=True),
+    "columns": lambda: kp.cumulative("cumsum", (4, 57, 83), 1),
+    "columns_reverse": lambda: kp.cumulative("cumsum", (400, 77), 0, reverse=True),
+    "columns_exclusive": lambda: kp.cumulative("cumprod", (40, 7, 2), 0, exclusive=True),
+    "masked": lambda: kp.masked_cumsum((40, 500)),
+    "busy_rows": lambda: kp.busy_cumsum((7, 101), 1, reverse=True),
+    "busy_columns": lambda: kp.busy_cumsum((7, 30, 41), 1),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("candidate")
+
+
+def agrees(module: object, program: Program, operands: list[torch.Tensor]) -> None:
+    """Within a few units of the output's precision, of the largest value so far (a sum may cancel)."""
+    for made, spec, truth in zip(
+        module.run(*operands), program.outputs, kp.interpret(program, operands, exact=True), strict=True
+    ):
+        assert made.dtype == kp.TORCH[spec.dtype] and made.shape == spec.shape and made.is_contiguous()
+        if made.is_floating_point():
+            bound = 8 * torch.finfo(made.dtype).eps
+            scale = float(truth[torch.isfinite(truth)].abs().max())
+            torch.testing.assert_close(made.double(), truth, rtol=bound, atol=bound * scale, equal_nan=True)
+        else:
+            assert torch.equal(made, truth.to(made.dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_against_float64(name: str, folder: Path) -> None:
+    program = PROGRAMS[name]()
+    assert cpu.unsupported(program) is None
+    operands = kp.make_operands(program, "cpu")
+    module = load_fused(program, folder, renderer=cpu)
+    agrees(module, program, operands)
+    turned = [t.transpose(0, -1).contiguous().transpose(0, -1) for t in operands]
+    agrees(module, program, turned)
+
+
+def test_every_point_of_a_large_scan(folder: Path) -> None:
+    program = kp.cumulative("cumsum", (3000, 3000), reverse=True)
+    operands = kp.make_operands(program, "cpu")
+    points = cpu.space(program).points
+    assert point(grain=16384, stream=True) in points
+    module = load_fused(program, folder, renderer=cpu)
+    for settings in points:
+        module.configure(**dict(settings))
+        agrees(module, program, operands)
+
+
+def test_nan_and_infinities_spread_onwards_only(folder: Path) -> None:
+    program = kp.cumulative("cumsum", (3, 37))
+    x = torch.randn(3, 37)
+    x[0, 35], x[1, 4], x[1, 9], x[2, 0] = nan, inf, -inf, -inf
+    (made,) = load_fused(program, folder, renderer=cpu).run(x)
+    torch.testing.assert_close(made, torch.cumsum(x, 1), equal_nan=True)
+    assert bool(torch.isfinite(made[0, :35]).all()) and bool(made[1, 9:].isnan().all())
+
+
+def test_sums_are_rounded_once(folder: Path) -> None:
+    program = kp.cumulative("cumsum", (1, 200003))
+    (x,) = kp.make_operands(program, "cpu")
+    (made,) = load_fused(program, folder, renderer=cpu).run(x + 100.0)
+    truth = torch.cumsum((x + 100.0).double(), 1)
+    assert float(((made - truth) / truth).abs().max()) <= 2.0**-24
+
+
+def test_what_no_scan_holds() -> None:
+    b = kp.Builder((4, 5), (1,))
+    b.write(b.scan("cumsum", b.read("x")))
+    b.write_row(b.op("exp", b.read("r", (4, 1))))
+    assert cpu.unsupported(b.done()) == "an output smaller than the domain beside a scan"
