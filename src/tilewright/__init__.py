@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .facts.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from .faces.api import Evaluated, Optimized, evaluate, optimize
 
-__all__ = ["Evaluated", "Optimized", "evaluate", "optimize"]
+__all__ = ["__version__", "Evaluated", "Optimized", "evaluate", "optimize"]
 
 
 def __getattr__(name: str) -> Any:

@@ -32,7 +32,9 @@ TargetOption = Annotated[
     Literal["auto", "cuda", "cpu"],
     typer.Option("--target", help="Device to optimise for; auto: the GPU, else the CPU."),
 ]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the search; the judge's inputs are drawn in secret.")]
+SeedOption = Annotated[
+    int, typer.Option("--seed", min=0, help="Seed of the search; the judge's inputs are drawn in secret.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of tables.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run; default: a new one under runs/.")]
 BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]
@@ -141,13 +143,17 @@ def bench(
     budget: BudgetOption = "2m",
     seed: SeedOption = 0,
     jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="Problems prepared at once; the device is used by one at a time.")
+        int, typer.Option("--jobs", min=1, help="Problems at once on each device; they take turns to measure.")
     ] = 1,
+    devices: Annotated[
+        str | None, typer.Option("--devices", help="GPUs to spread the problems over, e.g. 0,1,2,3; default: one.")
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write tasks, summary, command, commit and machine here.")
     ] = None,
 ) -> None:
     """Optimise every problem of a folder; started again, it continues where it stopped."""
+    from ..edges.gpu.machine import machine
     from ..flow.campaign import Campaign, problem_files, run_campaign
     from .deliver import bench_object, bench_tables, stamp
 
@@ -156,8 +162,9 @@ def bench(
     name = Path(folder.removeprefix("kernelbench:")).resolve().name
     campaign = Campaign(
         files=files, out=out or Path("runs") / f"bench-{name}-{chosen}", target=chosen,
-        budget_s=config.seconds(budget), seed=seed, jobs=jobs, stamp=stamp(),
+        budget_s=config.seconds(budget), seed=seed, jobs=jobs, devices=_devices(devices), stamp=stamp(),
     )  # fmt: skip
+    machine(chosen, cache_dir=config.cache_dir())  # measured now, while nothing else runs
     with _Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
         tasks = run_campaign(campaign, seen=lambda task: _say(False)(_task_line(task)))
     result = bench_object(
@@ -229,6 +236,10 @@ def _target(wanted: Literal["auto", "cuda", "cpu"]) -> Target:
     from ..edges.gpu.machine import default_target
 
     return default_target() if wanted == "auto" else wanted
+
+
+def _devices(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
 
 
 def _new_folder(name: str) -> Path:

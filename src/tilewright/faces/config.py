@@ -19,6 +19,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilewright"
 
 
+def commit() -> str:
+    """The commit of a copy that is no checkout, as its maker names it; "" where nobody did."""
+    return os.environ.get("TILEWRIGHT_COMMIT", "")
+
+
 def seconds(text: str) -> float:
     """`90`, `90s`, `5m`, `1.5h` in seconds; UserError on anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())

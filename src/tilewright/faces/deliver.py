@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from ..facts.problem import Target
 from ..facts.run import Brief
 from ..flow.optimize import Finished, Places
 from ..report import bench_summary, bench_table, html, markdown, summary, table
+from . import config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,21 +70,23 @@ def doctor_table(findings: Sequence[Finding]) -> Table:
 
 def stamp() -> str:
     """What made a result: version and commit, with a mark if the tree had uncommitted changes."""
-    return f"{version('tilewright')} {_commit()}"
+    return f"{dict(versions())['tilewright']} {_commit()}"
 
 
 def _commit() -> str:
+    """The commit of the code that runs; where it is no checkout, what TILEWRIGHT_COMMIT says."""
+
     def git(*args: str) -> str:
         done = subprocess.run(["git", *args], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
         return done.stdout.strip() if done.returncode == 0 else ""
 
     try:
-        commit = git("rev-parse", "--short=12", "HEAD")
-        return commit + (
-            "+changes" if commit and git("status", "--porcelain", "--untracked-files=no", "--", ".") else ""
-        )
-    except OSError:
-        return ""
+        if not git("ls-files", "--error-unmatch", Path(__file__).name):
+            return config.commit()
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", "..")
+        return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
+    except OSError:  # no git here
+        return config.commit()
 
 
 def bench_object(tasks: Sequence[dict[str, Any]], *, command: str, target: Target, cache: Path) -> dict[str, Any]:

@@ -9,10 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from ..facts.errors import UserError
@@ -34,7 +35,8 @@ class Campaign:
     target: Target
     budget_s: float
     seed: int
-    jobs: int
+    jobs: int  # tasks at once on each device; they take turns to measure
+    devices: tuple[str, ...]  # values of CUDA_VISIBLE_DEVICES to spread over; empty: this process's own
     stamp: str  # what made the results (version and commit); results of another stamp are made anew
 
 
@@ -60,16 +62,24 @@ def _number(path: Path) -> int:
 def run_campaign(campaign: Campaign, *, seen: Callable[[Task], None]) -> tuple[Task, ...]:
     """Optimise every problem; tasks with a result of the same stamp are not run again. In the order of `files`."""
     campaign.out.mkdir(parents=True, exist_ok=True)
+    free: Queue[dict[str, str]] = Queue()
+    for device in campaign.devices or ("",):
+        for _ in range(campaign.jobs):
+            free.put({"CUDA_VISIBLE_DEVICES": device} if device else {})
 
     def one(file: Path) -> Task:
         task = _kept(campaign, file)
         if task is None:
-            task = _run(campaign, file) | {"stamp": campaign.stamp, "file": file.name}
+            place = free.get()
+            try:
+                task = _run(campaign, file, place) | {"stamp": campaign.stamp, "file": file.name}
+            finally:
+                free.put(place)
             _keep(campaign.out / f"{file.stem}.json", task)
         seen(task)
         return task
 
-    with ThreadPoolExecutor(max_workers=campaign.jobs) as pool:
+    with ThreadPoolExecutor(max_workers=free.qsize()) as pool:
         return tuple(pool.map(one, campaign.files))
 
 
@@ -87,7 +97,7 @@ def _keep(path: Path, task: Task) -> None:
     part.replace(path)
 
 
-def _run(campaign: Campaign, file: Path) -> Task:
+def _run(campaign: Campaign, file: Path, place: Mapping[str, str]) -> Task:
     out = campaign.out / file.stem
     tail = ["--json"]
     if (out / "run.db").exists() and (out / ".stamp").exists() and (out / ".stamp").read_text() == campaign.stamp:
@@ -98,13 +108,15 @@ def _run(campaign: Campaign, file: Path) -> Task:
         (out / ".stamp").write_text(campaign.stamp)
         settings = ["--target", campaign.target, "--budget", f"{campaign.budget_s:g}s", "--seed", str(campaign.seed)]
         command = ["optimize", str(file), "--out", str(out), *settings, *tail]
-    return _child([sys.executable, "-m", "tilewright", *command], file, limit_s=2 * (campaign.budget_s + _SPARE_S))
+    limit_s = 2 * (campaign.budget_s + _SPARE_S)
+    return _child([sys.executable, "-m", "tilewright", *command], file, place, limit_s=limit_s)
 
 
-def _child(command: Sequence[str], file: Path, *, limit_s: float) -> Task:
+def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limit_s: float) -> Task:
     """Run one task as a process group of its own; whatever becomes of it, a task comes back."""
     process = subprocess.Popen(
         command,
+        env=os.environ | place,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

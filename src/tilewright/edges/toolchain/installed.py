@@ -12,6 +12,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ...facts.version import VERSION
+
 _TIMEOUT_S = 30.0
 
 
@@ -23,7 +25,7 @@ def versions() -> tuple[tuple[str, str], ...]:
         ("dsl", distribution("nvidia-cutlass-dsl", module="cutlass")),
         ("tvm-ffi", distribution("apache-tvm-ffi", module="tvm_ffi")),
         ("g++", compiler_version()),
-        ("tilewright", distribution("tilewright", module="tilewright")),
+        ("tilewright", VERSION),
         ("driver", driver_version()),
     )
 
