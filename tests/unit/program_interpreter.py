@@ -10,7 +10,7 @@ import torch
 
 from tilewright.facts.graph import Call, Code, Graph, Node, Ref, Struct
 from tilewright.facts.pattern import Bind, Pattern, Site
-from tilewright.facts.program import Program, Reduction
+from tilewright.facts.program import SCANS, Program, Reduction, Scan
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
           "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
@@ -54,6 +54,18 @@ def reduction(op: str, x: torch.Tensor, dims: Sequence[int], dtype: torch.dtype)
     return (getattr(torch, op)(rows, -1).reshape(shape).to(dtype),)
 
 
+def scan(op: str, x: torch.Tensor, dim: int, *, reverse: bool, exclusive: bool) -> torch.Tensor:
+    """One SCAN, element by element."""
+    length = x.shape[dim]
+    result = torch.empty_like(x)
+    state = torch.full_like(x.select(dim, 0), op == "cumprod")
+    for i in reversed(range(length)) if reverse else range(length):
+        value = x.select(dim, i)
+        before, state = state, state * value if op == "cumprod" else state + value
+        result.select(dim, i).copy_(before if exclusive else state)
+    return result
+
+
 def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bool = False) -> tuple[torch.Tensor, ...]:
     """The outputs of a Program on aligned operands; with `exact`, in float64 throughout."""
     values: dict[str, Any] = {}
@@ -66,6 +78,9 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
         if isinstance(item, Reduction):
             whole = values[item.arg].expand(program.domain)
             values.update(zip(item.results, reduction(item.op, whole, program.reduced, dtype), strict=True))
+        elif isinstance(item, Scan):
+            whole = values[item.arg].expand(program.domain).to(dtype)
+            values[item.result] = scan(item.op, whole, item.dim, reverse=item.reverse, exclusive=item.exclusive)
         elif item.op == "index":
             dim = int(item.args[0])
             shape = [size if d == dim else 1 for d, size in enumerate(program.domain)]
@@ -170,6 +185,10 @@ def _apply(node: Node, args: list[Any], dtype: torch.dtype | None) -> torch.Tens
         return getattr(args[0], node.op)(node.shape)  # type: ignore[no-any-return]
     if node.op == "permute":
         return args[0].permute(node.dims)  # type: ignore[no-any-return]
+    if node.op == "flip":
+        return args[0].flip(node.dims)  # type: ignore[no-any-return]
+    if node.op in SCANS:
+        return scan(node.op, args[0].to(dtype), node.dims[0], reverse=bool(args[1]), exclusive=bool(args[2]))
     if node.op == "slice":
         return args[0].narrow(*node.dims)  # type: ignore[no-any-return]
     assert dtype is not None

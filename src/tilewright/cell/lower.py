@@ -221,6 +221,18 @@ class Builder:
         node = Node(name="", op=op, shape=rest, dtype=dtype, args=(x.node.name,), dims=real, item=item)
         return self._pure(node).reshape(shape)
 
+    def scan(self, op: str, x: Expr, dim: int, *, reverse: bool = False, exclusive: bool = False) -> Expr:
+        """A scan along `dim`; of a single element it is that element."""
+        if x.dtype not in DTYPE_BYTES or 0 in x.shape or (exclusive and x.shape[dim] == 1):
+            raise NotLowered
+        if x.shape[dim] == 1:
+            return x
+        args = (x.node.name, reverse, exclusive)
+        return self._pure(Node(name="", op=op, shape=x.shape, dtype=x.dtype, args=args, dims=(dim,)))
+
+    def flip(self, x: Expr, dims: tuple[int, ...]) -> Expr:
+        return self._pure(Node(name="", op="flip", shape=x.shape, dtype=x.dtype, args=(x.node.name,), dims=dims))
+
     def _of_one(self, op: str, x: Expr, item: int) -> Expr:
         """A reduction of a single element."""
         if op in ("argmax", "argmin"):

@@ -21,10 +21,12 @@ from .lower_losses import LOSS_LOWERINGS
 from .lower_norms import NORM_LOWERINGS
 from .lower_pointwise import POINTWISE_LOWERINGS
 from .lower_reduce import REDUCE_LOWERINGS
+from .lower_scan import SCAN_LOWERINGS
 from .lower_views import FILL_LOWERINGS, VIEW_LOWERINGS
 
 LOWERINGS: Mapping[str, Lowering] = {
     **POINTWISE_LOWERINGS, **VIEW_LOWERINGS, **REDUCE_LOWERINGS, **NORM_LOWERINGS, **LOSS_LOWERINGS,
+    **SCAN_LOWERINGS,
 }  # fmt: skip
 _LARGEST_CONSTANT = 256  # elements that are written into the graph itself
 

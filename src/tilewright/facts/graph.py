@@ -50,11 +50,13 @@ Template = None | Literal | str | Ref | Code | Struct
 class Node:
     """One tensor value.
 
-    `op` is a name of facts.program.POINTWISE or REDUCTIONS; one of VIEWS; "slice" (`dims` = dimension, start, length);
+    `op` is a name of facts.program.POINTWISE, REDUCTIONS or SCANS; one of VIEWS; "slice" (`dims` = dimension, start,
+    length); "flip" (over `dims`);
     "input", "state", "constant" (`path` says which); or "call" (result `item` of the call `origin`).
     Pointwise nodes broadcast as torch does, and their tensor arguments have the dtypes that the operation wants.
-    Reductions take one argument and drop the dimensions `dims`; of two results, `item` says which. `dims` is the order
-    for "permute" and the dimension for "index".
+    Reductions take one argument and drop the dimensions `dims`; of two results, `item` says which. Scans take one along
+    the dimension `dims`, then two literals: is it reversed, is it exclusive (see program.Scan). `dims` is the order for
+    "permute" and the dimension for "index".
     """
 
     name: str

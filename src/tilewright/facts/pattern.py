@@ -38,7 +38,7 @@ class Pattern:
 
     id: str
     title: str  # what was fused, readable: "scale -> mask -> softmax"
-    kind: str  # "pointwise", "row_reduce", "column_reduce", "whole_reduce"
+    kind: str  # "pointwise", "row_reduce", "column_reduce", "whole_reduce", "scan"
     nodes: tuple[str, ...]  # names of the graph nodes it replaces, over all sites
     program: Program
     space: Space

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tilewright.facts.graph import VIEWS, Call, Graph, Node
 from tilewright.facts.pattern import Pattern, Site
-from tilewright.facts.program import Program
+from tilewright.facts.program import SCANS, Program
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Space
 
@@ -131,7 +131,7 @@ def _unmatched(flow: Flow, sites: Sequence[Site], why: dict[str, str]) -> tuple[
             continue
         node = flow.nodes[name]
         todo += flow.roots(node)
-        if node.op == "call" or name in why:
+        if node.op in ("call", "flip") or name in why:
             reasons.setdefault(node.origin, why.get(name, "no skeleton"))
     return tuple(f"{c.target}: {reasons[c.name]}" for c in flow.graph.calls if c.name in reasons and not c.view)
 
@@ -140,6 +140,8 @@ def kind(program: Program) -> str:
     """Which skeleton's work this is; see facts.pattern.Pattern.kind."""
     if not program.reduced:
         return "pointwise"
+    if program.scan:
+        return "scan"
     if program.rows == 1:
         return "whole_reduce"
     return "row_reduce" if len(program.domain) - 1 in program.reduced else "column_reduce"
@@ -154,13 +156,19 @@ def title(flow: Flow, site: Site) -> str:
     """What was fused, in the author's own operators: "scale -> mask -> softmax"."""
     steps: list[str] = []
     in_order = sorted(site.nodes, key=flow.position.__getitem__)
+    scans = {flow.nodes[n].origin: _scan_words(flow.nodes[n]) for n in in_order if flow.nodes[n].op in SCANS}
     for call in dict.fromkeys(flow.nodes[name].origin for name in in_order):
-        step = _word(flow.calls[call])
+        step = scans.get(call) or _word(flow.calls[call])
         if not steps or steps[-1] != step:
             steps.append(step)
     if len(steps) > _TITLE_STEPS:
         steps = [*steps[: _TITLE_STEPS - 2], f"({len(steps) - _TITLE_STEPS + 1} more)", steps[-1]]
     return " -> ".join(steps)
+
+
+def _scan_words(node: Node) -> str:
+    _, reverse, exclusive = node.args
+    return " ".join([*(["reverse"] if reverse else []), *(["exclusive"] if exclusive else []), node.op])
 
 
 def _word(call: Call) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 
-from tilewright.facts.program import REDUCTIONS, Program
+from tilewright.facts.program import REDUCTIONS, SCANS, Program
 
 from .program import write
 from .region import Flow, Region, lay_out
@@ -189,7 +189,7 @@ class Growth:
             if name not in region.names:
                 roots.add(name)
             elif name not in found:
-                if self.flow.nodes[name].op in REDUCTIONS:
+                if self.flow.nodes[name].op in REDUCTIONS or self.flow.nodes[name].op in SCANS:
                     return None
                 found.add(name)
                 todo += [self.flow.root(s) for s in self.flow.nodes[name].sources]

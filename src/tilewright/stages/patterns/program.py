@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.facts.graph import Node
 from tilewright.facts.pattern import Bind, Site
 from tilewright.facts.program import REDUCTIONS as REDUCTION_RESULTS
-from tilewright.facts.program import Operand, Output, Program, Reduction, Statement
+from tilewright.facts.program import SCANS, Operand, Output, Program, Reduction, Scan, Statement
 
 from .axes import Axis, Dims, flat
 from .region import Flow, Region
@@ -22,7 +22,7 @@ class _Writer:
         self.place = {axis: i for i, axis in enumerate(region.domain)}
         self.operands: list[Operand] = []
         self.binds: list[Bind] = []
-        self.body: list[Statement | Reduction] = []
+        self.body: list[Statement | Reduction | Scan] = []
         self.names: dict[str, str] = {}  # arguments and nodes, by their names in the graph
         self._known: dict[object, str] = {}  # operands and reductions already written
         self._statements = 0
@@ -96,6 +96,8 @@ class _Writer:
     def _node(self, node: Node) -> None:
         if node.op in REDUCTION_RESULTS:
             self.names[node.name] = self._reduction(node)
+        elif node.op in SCANS:
+            self.names[node.name] = self._scan(node)
         else:
             args = tuple(self._argument(a) if isinstance(a, str) else a for a in node.args)
             self.names[node.name] = self._state(node.op, *args, dtype=node.dtype)
@@ -107,6 +109,13 @@ class _Writer:
             scaled = self._state("mul", name, axis.size, dtype="i64")
             name = self._state("add", scaled, self._state("index", self.place[axis], dtype="i64"), dtype="i64")
         return name
+
+    def _scan(self, node: Node) -> str:
+        (axis,), (_, reverse, exclusive) = self.region.reduced, node.args
+        arg, result = self._argument(node.sources[0]), self._fresh()
+        self.body.append(Scan(result=result, op=node.op, arg=arg, dim=self.place[axis], dtype=node.dtype,
+                              reverse=bool(reverse), exclusive=bool(exclusive)))  # fmt: skip
+        return result
 
     def _reduction(self, node: Node) -> str:
         arg = self._argument(node.sources[0])

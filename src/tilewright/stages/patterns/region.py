@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tilewright.facts.graph import VIEWS, Graph, Node
-from tilewright.facts.program import DTYPE_BYTES, POINTWISE, REDUCTIONS
+from tilewright.facts.program import DTYPE_BYTES, POINTWISE, REDUCTIONS, SCANS
 
 from .axes import Axis, Dims, Misaligned, broadcast, flat, fresh, leaves, unify
 
@@ -29,7 +29,7 @@ class Flow:
     def fusable(self, name: str) -> bool:
         """Whether a kernel can compute this value. Positions (`index`) are made by whoever needs them."""
         node = self.nodes[name]
-        known = (node.op in POINTWISE and node.op != "index") or node.op in REDUCTIONS
+        known = (node.op in POINTWISE and node.op != "index") or node.op in REDUCTIONS or node.op in SCANS
         values = (node, *(self.nodes[s] for s in node.sources))
         return known and all(v.dtype in DTYPE_BYTES and 0 not in v.shape for v in values)
 
@@ -99,9 +99,13 @@ class _Layout:
         self.dims: dict[str, Dims] = {}
         self.reads: dict[str, Read] = {}
         self.reductions: dict[str, list[Axis]] = {}
+        self.scans: dict[str, list[Axis]] = {}
         for name in names:
             node = flow.nodes[name]
-            self.dims[name] = self._reduction(node) if node.op in REDUCTIONS else self._pointwise(node)
+            if node.op in REDUCTIONS:
+                self.dims[name] = self._reduction(node)
+            else:
+                self.dims[name] = self._scan(node) if node.op in SCANS else self._pointwise(node)
 
     def seen(self, name: str) -> Dims:
         """The dimensions of an argument."""
@@ -144,6 +148,11 @@ class _Layout:
         self.reductions[node.name] = [a for d in node.dims for a in source[d]]
         return [dim for d, dim in enumerate(source) if d not in node.dims]
 
+    def _scan(self, node: Node) -> Dims:
+        source = self.seen(node.sources[0])
+        self.scans[node.name] = source[node.dims[0]]
+        return list(source)
+
 
 def lay_out(flow: Flow, names: Iterable[str], outputs: Collection[str] | None = None) -> Region | None:
     """The region of these nodes, or None where no single domain serves them. Where a view stands in the way, the value
@@ -177,9 +186,10 @@ def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> Regi
     outputs = tuple(n for n in layout.names if (flow.needed(n, layout.inside) if wanted is None else n in wanted))
     for name in outputs:
         full = whole - reduced if reduced and not reach[name] & reduced else whole
-        if reach[name] != full or set(flat(layout.dims[name])) != full:
+        if reach[name] != full or set(flat(layout.dims[name])) != full or (layout.scans and full != whole):
             return None
-    if any(_reach_of(flow, layout, reach, flow.nodes[n].sources[0]) != whole for n in layout.reductions):
+    along = (*layout.reductions, *layout.scans)
+    if any(_reach_of(flow, layout, reach, flow.nodes[n].sources[0]) != whole for n in along):
         return None
     domain = _domain(flow, layout, outputs, whole)
     if domain is None or not _positions_hold(flow, layout, domain):
@@ -189,7 +199,10 @@ def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> Regi
 
 
 def _reduced(layout: _Layout) -> frozenset[Axis] | None:
-    """The axes that all reductions reduce, None where they differ."""
+    """The axes that all reductions reduce, None where they differ; or the one axis of the only scan."""
+    if layout.scans:
+        axes = frozenset(leaves(next(iter(layout.scans.values()))))
+        return axes if len(layout.scans) == 1 and len(axes) == 1 and not layout.reductions else None
     sets = {frozenset(leaves(axes)) for axes in layout.reductions.values()}
     return None if len(sets) > 1 else next(iter(sets), frozenset())
 

@@ -35,8 +35,8 @@ cast catch ceil char class const constexpr continue cos cosh decltype default de
 exp exp2 explicit expm1 export extern f16 f32 f64 false float floor floor_divide fmod for friend goto i16 i32 i64 i8
 if index inline int int16_t int32_t int64_t int8_t isinf isnan linux load log log10 log1p log2 long mask maximum
 minimum mutable namespace new noexcept not nullptr operator or pow private protected public register remainder
-return round rounded row rsqrt scanned self share short sigmoid sign signed sin sinh sizeof splat sqrt static store struct
-switch tan tanh template this throw true trunc try typedef typename u8 uint8_t union unix unsigned using virtual
+return round rounded row rsqrt scanned self share short sigmoid sign signed sin sinh sizeof splat sqrt static store
+struct switch tan tanh template this throw true trunc try typedef typename u8 uint8_t union unix unsigned using virtual
 void volatile where while whole_fmod whole_pow xor
 """
 _TAKEN = frozenset(_WORDS.split())

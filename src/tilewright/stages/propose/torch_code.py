@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tilewright.facts.graph import Code, Node, Ref, Struct, Template
-from tilewright.facts.program import POINTWISE, REDUCTIONS
+from tilewright.facts.program import POINTWISE, REDUCTIONS, SCANS
 
 TORCH_DTYPES = {"f64": "torch.float64", "f32": "torch.float32", "f16": "torch.float16", "bf16": "torch.bfloat16",
                 "i64": "torch.int64", "i32": "torch.int32", "i16": "torch.int16", "i8": "torch.int8",
@@ -51,6 +51,10 @@ def expression(node: Node, sources: Sequence[Node], args: Sequence[str], device:
         return f"{args[0]}.permute({literal(node.dims)})"
     if node.op == "slice":
         return f"{args[0]}.narrow({', '.join(map(str, node.dims))})"
+    if node.op == "flip":
+        return f"{args[0]}.flip({literal(node.dims)})"
+    if node.op in SCANS:
+        return _scan(node, args[0])
     raise ValueError(f"{node.name}: no expression for {node.op!r}")
 
 
@@ -71,6 +75,17 @@ def _pointwise(node: Node, args: Sequence[str], device: str) -> str:
     if len(args) == 2 and node.op not in ("pow", "fmod", "remainder", "floor_divide"):
         args = [f"torch.tensor({a}, device={device})" if n else a for a, n in zip(args, numbers, strict=True)]
     return f"torch.{node.op}({', '.join(args)})"
+
+
+def _scan(node: Node, arg: str) -> str:
+    (dim,), (_, reverse, exclusive) = node.dims, node.args
+    arg = f"{arg}.flip({dim})" if reverse else arg
+    made = f"torch.{node.op}({arg}, {dim}, dtype={TORCH_DTYPES[node.dtype]})"
+    if exclusive:
+        nothing = "zeros_like" if node.op == "cumsum" else "ones_like"
+        parts = f"{made}.narrow({dim}, 0, {node.shape[dim] - 1})"
+        made = f"torch.cat((torch.{nothing}({arg}.narrow({dim}, 0, 1)), {parts}), {dim})"
+    return f"{made}.flip({dim})" if reverse else made
 
 
 def _reduction(node: Node, source: Node, arg: str) -> str:
