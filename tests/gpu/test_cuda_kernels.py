@@ -308,6 +308,14 @@ def test_scan_edge_values(reverse, folder):
         close(load_fused(program, folder).run(values), program, [values])
 
 
+def test_a_product_that_is_zero_stays_zero(folder):
+    """Though what follows the zero leaves fp32's range where it is multiplied on its own."""
+    x = torch.full((300, 500), 4.0, device="cuda")
+    x[:, 0] = 0.0
+    (got,) = load_fused(kp.cumulative("cumprod", (300, 500)), folder).run(x)
+    assert torch.equal(got, torch.zeros_like(x))
+
+
 def test_scan_repeats_to_the_last_bit(folder):
     for program in (kp.cumulative("cumsum", (300, 32768)), kp.cumulative("cumsum", (3, 1000003))):
         operands = kp.make_operands(program, "cuda")

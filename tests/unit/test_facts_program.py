@@ -14,8 +14,10 @@ from tilewright.facts.program import (
     Output,
     Program,
     Reduction,
+    Scan,
     Schedule,
     Statement,
+    scan_schedule,
     schedule,
     validate,
 )
@@ -59,8 +61,54 @@ SOFTMAX = Program(
 )
 
 
+SCAN = Program(
+    domain=(6, 5),
+    reduced=(1,),
+    operands=(operand("x", 6, 5), operand("t", 6, 1)),
+    body=(
+        statement("u", "neg", "t"),
+        statement("a", "mul", "x", "u"),
+        Scan(result="c", op="cumsum", arg="a", dim=1, dtype="f32"),
+        statement("y", "sub", "c", "a"),
+    ),
+    outputs=(output("y", 6, 5),),
+)
+
+
 def names(statements: tuple[Statement, ...]) -> list[str]:
     return [s.result for s in statements]
+
+
+class TestScan:
+    def test_it_is_cut_before_and_after(self) -> None:
+        validate(SCAN)
+        plan = scan_schedule(SCAN)
+        assert names(plan.head) == ["u"] and names(plan.before) == ["a"] and plan.scan is SCAN.scan
+        assert names(plan.after) == ["a", "y"], "what the outputs need of the elements is computed again"
+        assert plan.row_names == {"t", "u"}
+
+    def test_it_has_a_schedule_of_its_own(self) -> None:
+        with pytest.raises(ValueError, match="'c': a scan is cut by `scan_schedule`"):
+            schedule(SCAN)
+        with pytest.raises(ValueError, match="there is no scan"):
+            scan_schedule(CHAIN)
+        with pytest.raises(ValueError, match="output 'u' is at row level"):
+            scan_schedule(replace(SCAN, outputs=(output("u", 6, 1),)))
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"reduced": (0,)}, "'c': scans dimension 1, but \\(0,\\) are reduced"),
+            ({"body": (Scan(result="c", op="sum", arg="x", dim=1, dtype="f32"),)}, "'c': 'sum' is no scan"),
+            ({"body": (*SCAN.body, replace(SCAN.body[2], result="d"))}, "'c': a scan stands with no reduction"),
+            ({"body": (*SCAN.body, Reduction(results=("s",), op="sum", arg="a", dtype="f32"))},
+             "'c': a scan stands with no reduction"),
+            ({"body": (Scan(result="c", op="cumsum", arg="z", dim=1, dtype="f32"),)}, "'z' is used before"),
+        ],
+    )  # fmt: skip
+    def test_what_is_malformed(self, change: dict[str, object], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            validate(replace(SCAN, outputs=(output("c", 6, 5),), **change))  # type: ignore[arg-type]
 
 
 class TestSchedule:

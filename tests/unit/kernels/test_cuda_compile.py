@@ -40,6 +40,8 @@ PATHS = {
     "a scan of rows": (lambda: kp.cumulative("cumsum", (640, 32768)), {}),
     "a reversed scan of odd rows": (lambda: kp.cumulative("cumsum", (640, 10007), reverse=True), {}),
     "a scan of short rows": (lambda: kp.cumulative("cumprod", (6400, 24), dtype="f16", exclusive=True), {}),
+    "a product over rows": (lambda: kp.cumulative("cumprod", (640, 5000), reverse=True), {}),
+    "a product split over launches": (lambda: kp.cumulative("cumprod", (3, 1000003)), {}),
     "a scan split over launches": (lambda: kp.cumulative("cumsum", (4, 2000000), dtype="i64"), {}),
     "a scan of columns": (lambda: kp.busy_cumsum((64, 300, 500), 1), {}),
     "a scan of columns split": (lambda: kp.masked_cumsum((100000, 64), 0, reverse=True), {}),

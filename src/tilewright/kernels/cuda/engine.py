@@ -42,8 +42,9 @@ class Kernel:
         self.spec = spec
         self.plan = plan
         wide = spec.inner_size >= 2**31
+        double = spec.scan is not None and spec.sweeps[0].reductions[0].op == "prod"  # see scan.py
         self.reducers = [
-            [Reducer(op=r.op, source=r.source, dtype=r.dtype, wide=wide) for r in sweep.reductions]
+            [Reducer(op=r.op, source=r.source, dtype=r.dtype, wide=wide, double=double) for r in sweep.reductions]
             for sweep in spec.sweeps
         ]
         rows = plan.space.groups * plan.space.row_lanes

@@ -4,8 +4,11 @@
     column front: steps of a member -> members -> blocks, for each lane (a row of its own) by itself
 
 Each level turns its parts' totals into what precedes each of them, so an element is reached through few roundings:
-sums are about as accurate as by a tree. A block's loads are issued before the block ahead of it is scanned. Steps
-are counted from where the scan begins: from the end of the row where it is reversed.
+sums are about as accurate as by a tree. Products are held in f64: that of a few hundred neighbours can leave fp32's
+range where that of the row so far is 0, and 0 * inf would be NaN.
+
+A block's loads are issued before the block ahead of it is scanned. Steps are counted from where the scan begins: from
+the end of the row where it is reversed.
 """
 
 from __future__ import annotations
