@@ -95,6 +95,10 @@ def test_flips_along_another_dimension_stay() -> None:
     assert matched.unmatched == ("aten.flip.default: no skeleton",)
 
 
+def test_two_flips_alone_are_a_copy() -> None:
+    assert fused(lambda x: x.flip(1).flip(1), X).patterns == ()
+
+
 def test_nothing_in_front_makes_an_exclusive_scan() -> None:
     matched = fused(exclusive, X)
     program, scan = only(matched)
