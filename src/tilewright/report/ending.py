@@ -20,7 +20,7 @@ Status = Literal["improved", "no_improvement", "failed"]
 class Verdict:
     """What the judge said of the result; refused, `excerpt` holds what the candidate printed or raised."""
 
-    accepted: bool
+    accepted: bool  # the judge accepted a candidate, be it faster or not
     stage: str  # where it was decided: "timing", "check", "build", ...; "search" where no candidate came to the judge
     reason: str  # a slug: "faster", "not_faster", "nothing_found", "unfinished", or a Failure's reason
     summary: str
@@ -87,6 +87,8 @@ def _judged(timed: Timed) -> tuple[Status, Verdict]:
 def _kept(stop: Stop, events: Sequence[Event]) -> tuple[Status, Verdict]:
     """The module is kept as it is: since nothing was found or won, or since nothing could be judged."""
     attempts = [e for e in events if isinstance(e.move, Try | Tune)]
+    if any(isinstance(e.outcome, Timed) for e in attempts):
+        return "no_improvement", Verdict(accepted=True, stage="timing", reason="not_faster", summary=stop.why)
     if not attempts or any(_ran(e) for e in attempts):
         reason = "not_faster" if attempts else "nothing_found"
         return "no_improvement", Verdict(accepted=False, stage="search", reason=reason, summary=stop.why)

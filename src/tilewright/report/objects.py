@@ -28,6 +28,7 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "error": _error(end.timed),
         "times_ns": _times(end),
         "ratio": {name: _interval(end.timed.ratio(name) if end.timed else None) for name in ("eager", "compile")},
+        "tried": _tried(end),
         "noise": _interval(end.seen.ratio("aa") if end.seen else None),
         "floor_ns": end.seen.floor_ns if end.seen else None,
         "floor_share": floor_share(end.timed),
@@ -43,6 +44,14 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "machine": _machine(brief),
         "seconds": sum(e.wall_s for e in events),
     }
+
+
+def _tried(end: Ending) -> dict[str, object] | None:
+    """What the judge accepted last, where it was not faster and the module is kept as it is."""
+    if end.timed is not None or end.seen is None:
+        return None
+    ratios = {name: _interval(end.seen.ratio(name)) for name in ("eager", "compile")}
+    return {"time_ns": _interval(end.seen.time("ours")), "ratio": ratios}
 
 
 def fallbacks(brief: Brief, end: Ending) -> list[dict[str, object]]:
@@ -63,18 +72,19 @@ def fallbacks(brief: Brief, end: Ending) -> list[dict[str, object]]:
 def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
     """Over all tasks: geometric means of the ratios and the rest of the `summary` of a bench file.
 
-    `passed` counts tasks whose result the judge accepted, `unchanged` those that keep the module as it is; these and
-    the `failed` ones, which `failures` lists, count as 1.0. "Best" is the better of eager and torch.compile. A task is
+    `passed` counts tasks of which the judge accepted a candidate, `unchanged` those, of them and of the rest, that keep
+    the module as it is; these and the `failed` ones, which `failures` lists, count as 1.0 against eager.
+    "Best" is the better of eager and torch.compile. A task is
     won where the interval against eager clears 1."""
     eager = [ratio_of(t, "eager") for t in tasks]
     best = [ratio_of(t, "best") for t in tasks]
-    passed = [t for t in tasks if _mid(t, "eager") is not None]
+    passed = [t for t in tasks if (t.get("verdict") or {}).get("accepted")]
     failures = [t for t in tasks if t.get("status") == "failed"]
     shares = [float(t["floor_share"]) for t in passed if t.get("floor_share")]
     return {
         "tasks": len(tasks),
         "passed": len(passed),
-        "unchanged": len(tasks) - len(passed) - len(failures),
+        "unchanged": sum(1 for t in tasks if t.get("status") != "failed" and _mid(t, "eager") is None),
         "failed": len(failures),
         "geomean_eager": geomean(eager),
         "geomean_best": geomean(best),
@@ -90,11 +100,16 @@ def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
 
 
 def ratio_of(task: Task, against: str) -> float:
-    """How many times as fast the result is as eager, torch.compile or the better of both ("best"); what was not
-    accepted leaves the module as it is: 1.0."""
-    if against != "best":
-        return _mid(task, against) or 1.0
-    return min((r for r in (_mid(task, "eager"), _mid(task, "compile")) if r), default=1.0)
+    """How many times as fast the result is as eager, torch.compile or the better of both ("best"). Where the module is
+    kept as it is, the result is eager: 1.0, and less against torch.compile where that was seen to be faster."""
+    if against == "best":
+        return min(ratio_of(task, "eager"), ratio_of(task, "compile"))
+    found = _mid(task, against)
+    if found is None and against == "compile" and task.get("status") != "failed":
+        times = task.get("times_ns") or {}
+        eager, compiled = times.get("eager"), times.get("compile")
+        return min(1.0, compiled["mid"] / eager["mid"]) if eager and compiled else 1.0
+    return found or 1.0
 
 
 def won(task: Task) -> bool:

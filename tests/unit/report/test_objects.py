@@ -27,7 +27,8 @@ def measured(eager: float, compiled: float | None = None, **more: Any) -> dict[s
         return {"low": mid * 0.99, "mid": mid, "high": mid * 1.01}
 
     ratio = {"eager": near(eager), "compile": near(compiled) if compiled else None}
-    return {"status": "improved" if eager > 1.01 else "no_improvement", "ratio": ratio, "floor_share": 0.5} | more
+    status = "improved" if eager > 1.01 else "no_improvement"
+    return {"status": status, "verdict": {"accepted": True}, "ratio": ratio, "floor_share": 0.5} | more
 
 
 def test_every_promised_field_of_an_improved_run() -> None:
@@ -88,6 +89,19 @@ def test_bench_means_count_failures_and_unchanged_as_one() -> None:
     assert total["median_eager"] == 1.0 and total["share_won"] == pytest.approx(1 / 5)
     assert total["geomean_floor_share"] == pytest.approx(0.5)
     assert [(f["problem"], f["reason"]) for f in total["failures"]] == [("bad", "wrong_values"), ("h", "hung")]  # type: ignore[attr-defined]
+
+
+def test_what_is_kept_is_eager_and_is_held_against_torch_compile_too() -> None:
+    kept = task(SLOWER)
+    assert kept["verdict"]["accepted"] and kept["ratio"]["eager"] is None  # type: ignore[index]
+    assert kept["tried"]["ratio"]["eager"]["mid"] == pytest.approx(1.005)  # type: ignore[index]
+    seen = {"eager": {"mid": 300.0}, "compile": {"mid": 200.0}, "ours": None}
+    slow = kept | {"times_ns": seen}
+    assert ratio_of(slow, "eager") == 1.0
+    assert ratio_of(slow, "best") == pytest.approx(2 / 3)
+    assert ratio_of(slow | {"times_ns": seen | {"compile": {"mid": 400.0}}}, "best") == 1.0
+    total = bench_summary([slow])
+    assert (total["passed"], total["unchanged"]) == (1, 1)
 
 
 def test_a_failed_task_counts_as_one_whatever_it_claims() -> None:

@@ -62,6 +62,6 @@ def test_a_bench() -> None:
     assert row(text, "good")[-6:] == ["1.30x", "1.29", "–", "1.31", "1.10x", "75%"]
     assert row(text, "slow")[-2:] == ["1.00x", "1.00x"] and "not faster" in text
     assert row(text, "geometric mean")[2:] == ["1.07x", "1.02x", "75%"]
-    assert "1 of 4 accepted by the judge, 1 kept as they are, 2 failed" in text
+    assert "2 of 4 accepted by the judge, 1 kept as they are, 2 failed" in text
     assert "failed: h: hung: no result" in text
     assert "0 of 0" in shown(bench_table([]))
