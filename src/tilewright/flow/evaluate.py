@@ -311,8 +311,10 @@ class Judge:
     def _tune_in(self, cell: Cell, pattern: str, points: Sequence[Point], trying: list[Point]) -> tuple[PointTime, ...]:
         """Times of the points; `trying` grows by each that is set. Raises _PointFault when the cell fails for good."""
         case = self._cases[0]
+        if self._problem.target == "cpu":
+            self._cells.compiled()  # its compiler would share the processors with what is timed
+        self._cells.settle_spare()
         with lease(self._device, self._say), self._room(case, sizes=check_room_sizes) as room:
-            self._cells.settle_spare()
             check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=Findings())
             try:
                 room.admit(cell)
