@@ -1,0 +1,103 @@
+"""What a call of a result costs on the host, beyond the kernel: microseconds a call, medians over many small calls.
+
+    python benchmarks/overhead.py [cuda|cpu] [--json FILE]
+
+`bare` is the compiled kernel alone, its output allocated before; `run` adds the allocation and the look-up of the plan;
+`ModelNew` adds the dispatch on signatures. On a GPU the queue is emptied between batches: only the host's work counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tilewright.cell.trace import trace
+from tilewright.facts.pattern import Choice
+from tilewright.facts.problem import Target, Work
+from tilewright.facts.run import CaseFacts
+from tilewright.flow.optimize import found_patterns, write_candidate
+from tilewright.stages.propose.compose import compose
+
+SOURCE = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return x * torch.sigmoid(1.5 * x) + y
+"""
+BATCH, BATCHES = 50, 60
+
+
+def host_us(call: Callable[[], Any], target: Target) -> float:
+    samples = []
+    for _ in range(BATCHES + 5):
+        if target == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter_ns()
+        for _ in range(BATCH):
+            call()
+        samples.append((time.perf_counter_ns() - start) / BATCH / 1e3)
+    return statistics.median(samples[5:])
+
+
+def candidate(target: Target, folder: Path, x: torch.Tensor, y: torch.Tensor) -> Any:
+    names: dict[str, Any] = {}
+    exec(SOURCE, names)
+    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
+    case = CaseFacts(inputs=(), outputs=(), work=work, graph=trace(names["Model"](), (x, y), {}))
+    matched = found_patterns((case,), target)
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
+    write_candidate(compose(SOURCE, (case,), matched, recipe, target=target), folder)
+    sys.path.insert(0, str(folder))
+    return importlib.import_module("model")
+
+
+def bare(target: Target, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Any]:
+    fused = importlib.import_module("fused_0")
+    out = torch.empty_like(x)
+    if target == "cpu":
+        run, threads = fused._kernel._run, torch.get_num_threads()
+        return lambda: run(x, y, out, threads, False)
+    ready = next(iter(fused._FUSED._ready.values()))
+    return lambda: ready.launch(x, y, out, ready.scrap)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "target", nargs="?", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    x, y = (torch.randn(64, 64, device=given.target) for _ in range(2))
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        model = candidate(given.target, Path(folder), x, y)
+        ours, eager = model.ModelNew().to(given.target), model.Model()
+        torch.testing.assert_close(ours(x, y), eager(x, y))
+        fused = importlib.import_module("fused_0")
+        calls = {
+            "bare": bare(given.target, x, y), "run": lambda: fused.run(x, y), "ModelNew": lambda: ours(x, y),
+            "eager (4 operations)": lambda: eager(x, y), "eager x + y": lambda: x + y,
+        }  # fmt: skip
+        found = {name: host_us(call, given.target) for name, call in calls.items()}
+    found["added by the result"] = found["ModelNew"] - found["bare"]
+    for name, value in found.items():
+        print(f"{name:24} {value:8.2f} us a call")
+    if given.json:
+        about = {"target": given.target, "torch": torch.__version__, "command": " ".join(sys.argv)}
+        given.json.write_text(json.dumps(about | {"us_a_call": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
