@@ -23,6 +23,7 @@ from .lower_pointwise import POINTWISE_LOWERINGS
 from .lower_reduce import REDUCE_LOWERINGS
 from .lower_scan import SCAN_LOWERINGS
 from .lower_views import FILL_LOWERINGS, VIEW_LOWERINGS
+from .slices import sliced_early
 
 LOWERINGS: Mapping[str, Lowering] = {
     **POINTWISE_LOWERINGS, **VIEW_LOWERINGS, **REDUCE_LOWERINGS, **NORM_LOWERINGS, **LOSS_LOWERINGS,
@@ -179,7 +180,7 @@ class _Walk:
                         for target, value in self.traced.updates)  # fmt: skip
         whole = Graph(nodes=tuple(self.builder.nodes.values()), outputs=refs(result), calls=tuple(self.calls),
                       arguments=arguments, keywords=keywords, result=result, updates=updates)  # fmt: skip
-        return pruned(whole)
+        return pruned(sliced_early(pruned(whole)))
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Template, ...], Any]:
         leaves, spec = pytree.tree_flatten((args, kwargs))
