@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from tilewright.faces.deliver import commit
 from tilewright.facts.program import Program
 from tilewright.stages.propose import cuda
 
@@ -176,6 +177,10 @@ def main() -> int:
     options = parser.parse_args()
     rate = copy_rate()
     print(f"{torch.cuda.get_device_name()}  copy {rate / 1e12:.3f} TB/s  torch {torch.__version__}")
+    about = {
+        "command": " ".join(sys.argv), "commit": commit(), "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__, "copy_bytes_per_s": rate,
+    }  # fmt: skip
     results = []
     with tempfile.TemporaryDirectory() as place:
         for name, case in CASES.items():
@@ -185,7 +190,7 @@ def main() -> int:
             show(results[-1])
             torch.cuda.empty_cache()
             if options.json:
-                options.json.write_text(json.dumps(results, indent=1))
+                options.json.write_text(json.dumps(about | {"cases": results}, indent=1) + "\n")
         small = load_fused(kp.chain((64, 64)), Path(place))
         x = torch.randn(64, 64, device="cuda")
         print(

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from tilewright.cell.trace import trace
+from tilewright.faces.deliver import commit
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
@@ -95,7 +96,7 @@ def main() -> None:
     for name, value in found.items():
         print(f"{name:24} {value:8.2f} us a call")
     if given.json:
-        about = {"target": given.target, "torch": torch.__version__, "command": " ".join(sys.argv)}
+        about = {"command": " ".join(sys.argv), "commit": commit(), "target": given.target, "torch": torch.__version__}
         given.json.write_text(json.dumps(about | {"us_a_call": found}, indent=1) + "\n")
 
 

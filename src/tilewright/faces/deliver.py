@@ -70,10 +70,10 @@ def doctor_table(findings: Sequence[Finding]) -> Table:
 
 def stamp() -> str:
     """What made a result: version and commit, with a mark if the tree had uncommitted changes."""
-    return f"{dict(versions())['tilewright']} {_commit()}"
+    return f"{dict(versions())['tilewright']} {commit()}"
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit of the code that runs; where it is no checkout, what TILEWRIGHT_COMMIT says."""
 
     def git(*args: str) -> str:
@@ -93,7 +93,7 @@ def bench_object(tasks: Sequence[dict[str, Any]], *, command: str, target: Targe
     """The content of `bench --json FILE`."""
     measured = codec.to_plain(machine(target, cache_dir=cache))
     return {
-        "tasks": list(tasks), "summary": bench_summary(list(tasks)), "command": command, "commit": _commit(),
+        "tasks": list(tasks), "summary": bench_summary(list(tasks)), "command": command, "commit": commit(),
         "machine": {k: v for k, v in measured.items() if k != "$"} | {"versions": dict(versions())},
     }  # fmt: skip
 
