@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +91,25 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         return kind, tuple(value.shape), _dtype_name(value), value.requires_grad
 
 
+@contextmanager
+def _by_value(module: nn.Module) -> Iterator[None]:
+    """Pickle classes by value that another process may not find: all that no installed package defines."""
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    own = set()
+    for part in module.modules():
+        home = sys.modules.get(type(part).__module__)
+        file = getattr(home, "__file__", None)
+        if home is not None and file and not any(file.startswith(path) for path in installed):
+            own.add(home)
+    for home in own:
+        cloudpickle.register_pickle_by_value(home)
+    try:
+        yield
+    finally:
+        for home in own:
+            cloudpickle.unregister_pickle_by_value(home)
+
+
 def write_problem(module: nn.Module, example_inputs: Sequence[Any], folder: Path) -> Path:
     """Write `problem.py` and `state.pt` into `folder`; returns the problem file.
 
@@ -95,7 +117,8 @@ def write_problem(module: nn.Module, example_inputs: Sequence[Any], folder: Path
     UserError if the module can't be pickled (the message names the part)."""
     raw = io.BytesIO()
     try:
-        _Pickler(raw, module).dump(module)
+        with _by_value(module):
+            _Pickler(raw, module).dump(module)
     except Exception as error:  # whatever a user's __getstate__ or __reduce__ raises
         raise UserError(f"{type(module).__name__}: cannot be sent to another process: {error}") from error
     inputs = [_described(value, i) for i, value in enumerate(example_inputs)]

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from .problem import Work
 
 
+LEAST_CALL_NS = 100.0  # Python alone takes longer to call a module
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Measured peaks of one device. Rates are bytes/s and flop/s; `cache_bytes` is its last-level cache."""
@@ -42,9 +45,9 @@ class Machine:
         return max(memory_s, flops / self.rate(work.dtype)) * 1e9
 
     def impossible_ns(self, work: Work) -> float:
-        """Below this no honest time can lie: what fits in the last-level cache may never reach memory, and rates are
-        given 15% for measurement."""
+        """Below this no honest time can lie: even an empty call takes LEAST_CALL_NS, what fits in the last-level cache
+        may never reach memory, and rates are given 15% for measurement."""
         stays = min(work.bytes_read + work.bytes_written, 2 * self.cache_bytes)
         memory_s = (work.bytes_read + work.bytes_written - stays) / self.copy_bytes_per_s
         flops = work.matmul_flops + work.conv_flops
-        return max(memory_s, 0.5 * flops / self.rate(work.dtype)) / 1.15 * 1e9
+        return max(max(memory_s, 0.5 * flops / self.rate(work.dtype)) / 1.15 * 1e9, LEAST_CALL_NS)

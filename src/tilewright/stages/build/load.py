@@ -10,7 +10,7 @@ from ...facts.errors import UserError
 
 _MAX_FILE_BYTES = 8 << 20
 _MAX_FILES = 500
-_SKIPPED = {"__pycache__", ".git"}
+_SKIPPED = {"__pycache__", ".git", "build"}  # build: what a candidate compiled beside itself
 
 
 def load_candidate(path: Path) -> Candidate:
