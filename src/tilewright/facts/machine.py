@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from .problem import Work
 
-
 LEAST_CALL_NS = 100.0  # Python alone takes longer to call a module
 
 

@@ -17,6 +17,8 @@ import pytest
 import torch
 from torch import nn
 
+from tilewright.edges.gpu.machine import machine
+
 pytestmark = pytest.mark.slow
 
 PROBLEM = """
@@ -47,6 +49,19 @@ FIELDS = {
     "run", "problem", "target", "status", "verdict", "error", "times_ns", "ratio", "floor_ns", "floor_share",
     "patterns", "candidate", "fallbacks",
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder that knows this machine's rates and no winner."""
+    folder = tmp_path_factory.mktemp("measured")
+    machine("cpu", cache_dir=folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(measured: Path, tmp_path: Path) -> None:
+    shutil.copytree(measured, tmp_path / "cache")
 
 
 def environment(tmp_path: Path) -> dict[str, str]:
@@ -87,8 +102,6 @@ def test_optimize_judges_reports_and_leaves_a_candidate_that_stands_alone(tmp_pa
     _runs_without_tilewright(tmp_path)
     table = tilewright("report", "run", cwd=tmp_path)
     assert "candidate" in table
-    again = json.loads(tilewright("evaluate", "toy.py", "run/candidate", "--target", "cpu", "--json", cwd=tmp_path))
-    assert again["verdict"]["accepted"] is True
 
 
 def _runs_without_tilewright(tmp_path: Path) -> None:
