@@ -213,7 +213,7 @@ def _floor(brief: Brief, seen: Timed | None) -> str:
         rate = machine.rate(brief.cases[0].work.dtype if brief.cases else "f32")
         parts += f", {words.rate(seen.flops, 'FLOP')} at {words.rate(rate, 'FLOP/s')}"
     told = f"The floor is {words.duration(seen.floor_ns)}: {parts}, rates measured on this machine."
-    return f"{told} Only data that stays in the cache can beat it."
+    return f"{told} Only data that stays in the cache, or calls that hardly write, can beat it."
 
 
 def _noise(seen: Timed | None) -> str:
