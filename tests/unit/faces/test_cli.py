@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,8 @@ import pytest
 
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import config
-from tilewright.facts.errors import UserError
+from tilewright.faces.cli import _exit_code
+from tilewright.facts.errors import HarnessError, UserError
 from tilewright.facts.problem import Problem
 from tilewright.facts.run import Request
 
@@ -100,3 +103,25 @@ def test_an_evaluation_is_not_resumed(tmp_path: Path) -> None:
     with Ledger(tmp_path / "run" / "run.db") as ledger:
         ledger.write(Request(run="abc", problem=problem, strategy="given", seed=0, budget_s=0.0))
     assert "holds a single evaluation" in refused("resume", "run", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "the disk is full"),
+        (sqlite3.OperationalError("database or disk is full"), 2, "`tilewright resume DIR` continues"),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "/x: permission denied; choose another --out"),
+        (HarnessError("a cell would not start"), 3, "internal: a cell would not start"),
+        (ZeroDivisionError("ours"), 3, "internal error (above)"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_every_end_has_its_exit_code_and_line(
+    error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run() -> None:
+        raise error
+
+    assert _exit_code(run) == code
+    written = capsys.readouterr()
+    assert written.out == "" and said in written.err
