@@ -46,25 +46,26 @@ class Ledger:
             self._lock = _locked(path)
         self._db = sqlite3.connect(path, isolation_level=None)
         try:
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._check_format()
-            self._db.executescript(_SCHEMA)
-        except UserError:
+            self._check_format(readonly=readonly)
+            if not readonly:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.executescript(_SCHEMA)
+        except (UserError, sqlite3.OperationalError):  # the disk may be full: the journal is none the worse
             self.close()
             raise
         except sqlite3.DatabaseError as error:
             self.close()
             raise UserError(f"{path}: cannot be read as a journal ({error}); choose another --out") from error
 
-    def _check_format(self) -> None:
+    def _check_format(self, *, readonly: bool) -> None:
         (found,) = self._db.execute("PRAGMA user_version").fetchone()
-        if found not in (0, FORMAT):
+        if found == 0 and not readonly:
+            self._db.execute(f"PRAGMA user_version={FORMAT}")
+        elif found != FORMAT:
             raise UserError(
                 f"{self.path}: journal format {found}, this version writes {FORMAT}; use the version that made it"
             )
-        if found == 0:
-            self._db.execute(f"PRAGMA user_version={FORMAT}")
 
     def request(self) -> Request | None:
         """The run's first record, None before it was written."""
