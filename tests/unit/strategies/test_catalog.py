@@ -50,12 +50,11 @@ def test_the_fastest_point_goes_on() -> None:
     assert stop.best == (Choice(pattern="fused_0", point=point(unroll=3)),)
 
 
-def test_slower_than_eager_keeps_the_module_and_within_noise_is_handed_over_as_that() -> None:
+def test_what_is_not_faster_beyond_noise_keeps_the_module() -> None:
     stop, _ = played(brief(pattern("fused_0", points=1)), lambda m: timed(0.9))
-    assert (stop.best, stop.why) == (None, "the fused module is slower than eager")
+    assert stop.best is None and "not faster beyond noise: 0.90x" in stop.why
     stop, _ = played(brief(pattern("fused_0", points=1)), lambda m: timed(1.005, noise=0.01))
-    assert stop.best is not None
-    assert "[0.99, 1.02]" in stop.why
+    assert stop.best is None and "[0.99, 1.02]" in stop.why
 
 
 def test_refused_alone_is_no_improvement() -> None:
