@@ -1,4 +1,5 @@
-"""What a call of a result costs on the host, beyond the kernel: microseconds a call, medians over many small calls.
+"""What Tilewright adds: microseconds a call of a result costs on the host beyond the kernel (medians over many small
+calls), and seconds from the start of `tilewright optimize` to its first verdict.
 
     python benchmarks/overhead.py [cuda|cpu] [--json FILE]
 
@@ -12,6 +13,7 @@ import argparse
 import importlib
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +40,7 @@ class Model(torch.nn.Module):
         return x * torch.sigmoid(1.5 * x) + y
 """
 BATCH, BATCHES = 50, 60
+EXAMPLES = Path(__file__).parent.parent / "examples" / "problems"
 
 
 def host_us(call: Callable[[], Any], target: Target) -> float:
@@ -74,6 +77,21 @@ def bare(target: Target, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Any]:
     return lambda: ready.launch(x, y, out, ready.scrap)
 
 
+def first_verdict_s(problem: Path, target: Target) -> float:
+    """Seconds until the first candidate is judged, imports, tracing, building and torch.compile's work included."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "tilewright", "optimize", str(problem), "--target", target, "--out", folder]
+        started = time.perf_counter()
+        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert run.stderr is not None
+        with run:
+            for line in run.stderr:
+                if "judged (" in line:
+                    run.terminate()
+                    return time.perf_counter() - started
+    raise RuntimeError(f"{problem} got no verdict")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -95,9 +113,12 @@ def main() -> None:
     found["added by the result"] = found["ModelNew"] - found["bare"]
     for name, value in found.items():
         print(f"{name:24} {value:8.2f} us a call")
+    verdicts = {n: first_verdict_s(EXAMPLES / f"{n}.py", given.target) for n in ("swiglu", "rms_norm_residual")}
+    for name, seconds in verdicts.items():
+        print(f"{name:24} {seconds:8.1f} s to the first verdict")
     if given.json:
         about = {"command": " ".join(sys.argv), "commit": commit(), "target": given.target, "torch": torch.__version__}
-        given.json.write_text(json.dumps(about | {"us_a_call": found}, indent=1) + "\n")
+        given.json.write_text(json.dumps(about | {"us_a_call": found, "first_verdict_s": verdicts}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,103 +1,77 @@
-"""The museum: every cheat is refused with a reason that names what was seen, every honest look-alike passes.
+"""The museum: every cheat is refused with a reason that names what was seen, every honest look-alike passes; and every
+cheat gets through when the guards that it names are switched off.
 
-The head of an exhibit says which problem it is for, and which reasons it may be refused with.
+All exhibits that were selected are judged in one tour, by several judges side by side; each test then looks at what was
+said of one. The proofs run by `make museum-proof`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
+from guards import GUARDS
+from museum import NOTHING, Exhibit, Shown, exhibits, parts_for, tour_in_parts
 
-from tilewright.edges.sandbox.cell import Limits
-from tilewright.facts.machine import Machine
-from tilewright.facts.outcome import Failure, Timed
-from tilewright.facts.problem import Problem, Target
-from tilewright.flow.evaluate import Judge
-from tilewright.stages.build import load_candidate
-from tilewright.stages.timing.measure import Effort
-
-HERE = Path(__file__).parent
-CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
-EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=2)
-LIMITS = Limits(build_s=60.0, call_s=15.0, memory_bytes=3 << 30)
-CUDA_LIMITS = Limits(build_s=120.0, call_s=30.0, memory_bytes=12 << 30)  # a CUDA process starts out large
+pytestmark = pytest.mark.slow
+Tour = Callable[[str, bool], Mapping[str, Shown]]
 
 
-Judges = dict[tuple[str, str], Judge]
+def _parameters(chosen: Mapping[str, list[Exhibit]]) -> list[object]:
+    marks = {"cpu": (), "cuda": (pytest.mark.gpu,)}
+    return [
+        pytest.param(e, target, id=f"{e.path.stem}-{target}", marks=marks[target])
+        for target, found in chosen.items()
+        for e in found
+    ]
 
 
-@dataclass(frozen=True)
-class Exhibit:
-    path: Path
-    problem: str
-    reasons: frozenset[str]
+def _room(name: str) -> list[object]:
+    return _parameters({t: [e for e in exhibits(t) if e.room == name] for t in ("cpu", "cuda")})
 
 
-def _head(path: Path) -> dict[str, str]:
-    lines = path.read_text().splitlines()
-    return dict(line[2:].split(": ", 1) for line in lines if line.startswith("# ") and ": " in line)
+def _provable() -> list[object]:
+    return _parameters({t: [e for e in exhibits(t) if e.guards and NOTHING not in e.guards] for t in ("cpu", "cuda")})
 
 
-def _exhibits(room: str) -> list[Exhibit]:
-    found = []
-    for path in sorted((HERE / room).glob("*.py")):
-        head = _head(path)
-        reasons = frozenset(head["refused"].split(",")) if "refused" in head else frozenset()
-        found.append(Exhibit(path, head["problem"], reasons))
-    return sorted(found, key=lambda e: e.problem)
+@pytest.fixture(scope="session")
+def tour(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tour:
+    """What was said of the selected exhibits of a target: guarded, or each without its guards."""
+    selected: dict[tuple[str, bool], list[Exhibit]] = {}
+    for item in request.session.items:
+        call = getattr(item, "callspec", None)
+        if item.path.parent == Path(__file__).parent and call is not None and "exhibit" in call.params:
+            key = call.params["target"], item.originalname == "test_cheat_passes_without_its_guards"  # type: ignore[attr-defined]
+            selected.setdefault(key, []).append(call.params["exhibit"])
+
+    @cache
+    def taken(target: str, unguarded: bool) -> Mapping[str, Shown]:
+        chosen, folder = selected[target, unguarded], tmp_path_factory.mktemp("museum")
+        return tour_in_parts(chosen, target, folder, parts=parts_for(target), unguarded=unguarded)
+
+    return taken
 
 
-def machine(target: Target) -> Machine:
-    """A slow imaginary machine: its floor never decides here."""
-    return Machine(
-        target=target, device="any", driver="", torch="", dsl="", processors=len(os.sched_getaffinity(0)),
-        cache_bytes=(4 if target == "cpu" else 60) << 20, copy_bytes_per_s=1e12, matmul_flops_per_s=(("f32", 1e15),),
-    )  # fmt: skip
+@pytest.mark.parametrize(("exhibit", "target"), _room("refused"))
+def test_cheat_is_refused(exhibit: Exhibit, target: str, tour: Tour) -> None:
+    shown = tour(target, False)[exhibit.name]
+    assert not shown.accepted, "it passed"
+    assert shown.reason in exhibit.reasons, f"{shown.reason}: {shown.summary}\n{shown.excerpt}"
+    assert shown.summary
+    assert len(shown.excerpt.encode()) <= 4096
 
 
-@pytest.fixture(scope="module")
-def judges(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judges]:
-    """One open judge at a time, by problem: exhibits come sorted by problem."""
-    found: dict[tuple[str, str], Judge] = {}
-    yield found
-    for judge in found.values():
-        judge.close()
+@pytest.mark.parametrize(("exhibit", "target"), _room("honest"))
+def test_honest_one_passes(exhibit: Exhibit, target: str, tour: Tour) -> None:
+    shown = tour(target, False)[exhibit.name]
+    assert shown.accepted, f"{shown.reason}: {shown.summary}\n{shown.excerpt}"
 
 
-def _judge(judges: Judges, name: str, target: Target, workdir: Path) -> Judge:
-    if (name, target) not in judges:
-        for other in list(judges):
-            judges.pop(other).close()
-        path = HERE / "problems" / f"{name}.py"
-        problem = Problem(name=name, path=str(path), source=path.read_text(), target=target)
-        judge = Judge(
-            problem, machine=machine(target), seed=1, workdir=workdir, say=print,
-            effort=EFFORT, limits=LIMITS if target == "cpu" else CUDA_LIMITS, compile_baseline=False,
-        )  # fmt: skip
-        judges[name, target] = judge
-        judge.open()
-    return judges[name, target]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["cpu", CUDA])
-@pytest.mark.parametrize("exhibit", _exhibits("refused"), ids=lambda e: e.path.stem)
-def test_cheat_is_refused(exhibit: Exhibit, target: Target, judges: Judges, tmp_path: Path) -> None:
-    outcome = _judge(judges, exhibit.problem, target, tmp_path).evaluate(load_candidate(exhibit.path))
-    assert isinstance(outcome, Failure), "it passed"
-    assert outcome.reason in exhibit.reasons, f"{outcome.reason}: {outcome.summary}\n{outcome.excerpt}"
-    assert len(outcome.excerpt.encode()) <= 4096
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["cpu", CUDA])
-@pytest.mark.parametrize("exhibit", _exhibits("honest"), ids=lambda e: e.path.stem)
-def test_honest_one_passes(exhibit: Exhibit, target: Target, judges: Judges, tmp_path: Path) -> None:
-    outcome = _judge(judges, exhibit.problem, target, tmp_path).evaluate(load_candidate(exhibit.path))
-    assert isinstance(outcome, Timed), f"{outcome.reason}: {outcome.summary}\n{outcome.excerpt}"
-    assert outcome.checked.worst_error is not None
-    assert outcome.checked.worst_error.share <= 1.0
+@pytest.mark.proof
+@pytest.mark.parametrize(("exhibit", "target"), _provable())
+def test_cheat_passes_without_its_guards(exhibit: Exhibit, target: str, tour: Tour) -> None:
+    shown = tour(target, True)[exhibit.name]
+    assert set(exhibit.guards) <= set(GUARDS)
+    assert shown.accepted, f"something else refuses it: {shown.reason}: {shown.summary}\n{shown.excerpt}"

@@ -183,7 +183,7 @@ def close(got, program, operands):
         ours, exact, usual = ours.double()[finite], exact[finite], usual.double()[finite]
         ulp = {torch.float32: 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}[kp.TORCH[output.dtype]]
         scale = exact.norm() + 1e-300
-        allowed = max(2 * float((usual - exact).norm() / scale), 4 * ulp)
+        allowed = max(2 * float((usual - exact).norm() / scale), 2 * ulp)
         assert float((ours - exact).norm() / scale) <= allowed, output.name
         worst = (usual - exact).abs().max().item() if exact.numel() else 0.0
         peak = exact.abs().max().item() if exact.numel() else 0.0
@@ -260,7 +260,7 @@ def test_spreads_and_residences(spread, residence, folder):
 
 @pytest.mark.parametrize("program", [
     lambda: kp.softmax((7, 2**21)), lambda: kp.norm((40, 2**20), (1,), affine=(1, 2**20)),
-    lambda: kp.softmax((3, 2**22 + 4)),
+    lambda: kp.softmax((3, 2**22 + 4)), lambda: kp.softmax((300, 8192)),
     lambda: kp.norm((2, 16, 512, 1024), (1, 2, 3), affine=(1, 16, 512, 1024)), lambda: kp.l1_norm((300, 65535)),
 ])  # fmt: skip
 def test_grid(program, folder):

@@ -125,6 +125,31 @@ class TestOutcome:
         assert timed.time("ours") == mine and timed.time("compile") is None
         assert timed.ratio("eager") == ratio and timed.ratio("aa") is None
 
+    @pytest.mark.parametrize(
+        ("low", "again", "resolution_ns", "claimed"),
+        [
+            (1.05, 1.0, 0.0, True),
+            (1.009, 1.0, 0.0, False),  # clears 1, by less than two equal processes may differ
+            (1.05, 0.94, 0.0, False),  # eager differs more from itself
+            (1.05, 1.0, 6.0, False),  # 5 of 100 ns, where 6 can't be told apart
+            (1.07, 1.0, 6.0, True),
+        ],
+    )
+    def test_a_gain_is_claimed_beyond_all_noise(
+        self, low: float, again: float, resolution_ns: float, claimed: bool
+    ) -> None:
+        timed = Timed(
+            checked=Checked(built=Built(candidate_id="c", build_s=0.1, protections=()), errors=()),
+            times_ns=(("ours", Interval(low=99.0, mid=100.0, high=101.0)),),
+            ratios=(
+                ("eager", Interval(low=low, mid=low + 0.01, high=low + 0.02)),
+                ("aa", Interval(low=again - 0.01, mid=again, high=again + 0.01)),
+            ),
+            samples=(), floor_ns=1.0, bytes_moved=1, flops=0, resolution_ns=resolution_ns,
+        )  # fmt: skip
+        assert timed.faster_than("eager") is claimed
+        assert not timed.faster_than("compile")
+
 
 def test_points_are_equal_whatever_the_order_of_their_knobs() -> None:
     assert point(vec=4, threads=256) == point(threads=256, vec=4) == (("threads", 256), ("vec", 4))

@@ -40,7 +40,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 def test_every_command_and_flag_is_documented_and_no_other() -> None:
     lines = re.finditer(r"^    tilewright ([a-z]+).*$", CLI, re.MULTILINE)
-    said = {line[1]: set(re.findall(r"--[a-z]+", line[0])) for line in lines}
+    said = {line[1]: set(re.findall(r"--[a-z-]+", line[0])) for line in lines}
     assert said == {name: flags - {"--help"} for name, flags in commands().items()}
 
 

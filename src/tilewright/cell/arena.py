@@ -29,6 +29,7 @@ DTYPES: dict[str, torch.dtype] = {
     "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
     "c64": torch.complex64, "c128": torch.complex128,
 }  # fmt: skip
+_clone, _copy = torch.Tensor.clone, torch.Tensor.copy_  # bound before any code under test is loaded
 _NAMES = {v: k for k, v in DTYPES.items()}
 
 
@@ -58,6 +59,14 @@ def contiguous(shape: tuple[int, ...], dtype: str) -> TensorSpec:
         strides.insert(0, size)
         size *= max(extent, 1)
     return TensorSpec(shape=shape, stride=tuple(strides), dtype=dtype)
+
+
+def overlaps(tensor: Tensor) -> bool:
+    """Whether several elements of a tensor share memory, as after `expand`."""
+    if tensor.numel() == 0:
+        return False
+    spec = TensorSpec(shape=tuple(tensor.shape), stride=tuple(tensor.stride()), dtype="")
+    return not _distinct(spec) or any(s == 0 and e > 1 for s, e in zip(spec.stride, spec.shape, strict=True))
 
 
 def _distinct(spec: TensorSpec) -> bool:
@@ -130,12 +139,9 @@ class Mapped:
 
     def write(self, ref: TensorRef, value: Tensor) -> None:
         """Copy `value`, of the ref's shape, into place."""
-        place = self.tensor(ref)
         if tuple(value.shape) != ref.spec.shape:
             raise ValueError(f"shape {tuple(value.shape)} where {ref.spec.shape} was announced")
-        for dim, stride in enumerate(ref.spec.stride):
-            if stride == 0 and ref.spec.shape[dim] > 1:
-                place, value = place.narrow(dim, 0, 1), value.narrow(dim, 0, 1)
+        place, value = _each_once(self.tensor(ref), value)
         place.copy_(value)
 
     def close(self) -> None:
@@ -198,6 +204,22 @@ class Opened(Mapped):
 def _map_file(descriptor: int, size_bytes: int) -> Tensor:
     memory = mmap.mmap(descriptor, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _each_once(place: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Both without the repetitions of `place`'s dimensions of stride 0."""
+    for dim, stride in enumerate(place.stride()):
+        if stride == 0 and place.shape[dim] > 1:
+            place, other = place.narrow(dim, 0, 1), other.narrow(dim, 0, 1)
+    return place, other
+
+
+def exchange(one: Tensor, other: Tensor) -> None:
+    """Swap the contents of two places of one shape and stride that do not overlap."""
+    one, other = _each_once(one, other)
+    kept = _clone(one)
+    _copy(one, other)
+    _copy(other, kept)
 
 
 def read_all(arenas: Sequence[Mapped], refs: Sequence[TensorRef]) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""What a cell takes from itself before it imports anything of size: privileges, network, signals of escape.
+"""What a cell takes from itself before it runs any code under test: privileges, network, signals of escape.
 
 Called once, by a single-threaded process. Each protection is tried and the outcome reported; none that fails is fatal,
 since what a kernel lacks is said in the verdict instead. Linux only.
@@ -7,56 +7,103 @@ since what a kernel lacks is said in the verdict instead. Linux only.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import landlock
+from .disk import View, grants
+
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
+_CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
 _CLONE_NEWNET = 0x40000000
 _MAX_OPEN_FILES = 4096
+_MAX_TASKS = 8192  # processes and threads: a compiler's workers on a large machine take hundreds
 _MAX_FILE_BYTES = 8 << 30
+_SHARED_MEMORY_BYTES = 2 << 30
+_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 1 << 1, 1 << 2, 1 << 14, 1 << 18
+_CAPABILITY_VERSION = 0x20080522
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confinement:
-    """What to ask for. `memory_bytes` limits private memory (0: not limited); `namespaces` asks for a
-    user and a network namespace of its own, `read_only` for a disk that can't be written outside `writable`."""
+    """What to ask for. `memory_bytes` limits private memory (0: not limited). `isolate`: all that a candidate's cell
+    gets; else what keeps the cell from others. `namespaces`: user, network and mount namespaces of its own too.
+    `own`: the folder that may be written, beside those of `also`; `hidden`: places that must not be read. `watched`: a
+    tool outside must go on talking to the process."""
 
     memory_bytes: int
+    isolate: bool
     namespaces: bool
-    read_only: bool
     parent_pid: int
-    writable: tuple[str, ...] = ()
+    device: str
+    own: str
+    hidden: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    watched: bool = False
 
 
 def confine(asked: Confinement) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the protections that are active now, and "name: why" of those that could not be had."""
-    steps: list[tuple[str, Callable[[], None]]] = []
-    if asked.namespaces:
-        steps += [("user namespace", _new_user), ("network namespace", _new_network)]
-    steps += [
-        ("dies with the judge", lambda: _die_with(asked.parent_pid)),  # a change of namespace would clear it
-        ("owns its descendants", lambda: _prctl(_PR_SET_CHILD_SUBREAPER, 1)),
-        ("resource limits", lambda: _limit(asked.memory_bytes)),
-        ("no new privileges", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1)),
-    ]
-    if asked.read_only:
-        steps.append(("read-only disk", lambda: _read_only_disk(asked.writable)))
-    active: list[str] = []
-    missing: list[str] = []
-    for name, step in steps:
+    taken = _Taken()
+    if asked.isolate:
+        _prctl(_PR_SET_DUMPABLE, 1)  # a process whose memory is closed may not map its users
+    if asked.isolate and asked.namespaces:
+        taken.take("user namespace", _new_user)
+        taken.take("network namespace", lambda: _unshare(_CLONE_NEWNET))
+        taken.take("private shared memory", _own_shared_memory)
+        if "user namespace" in taken.active:  # without one, the user's other processes would count
+            taken.take("limit on processes", lambda: _limit_to(resource.RLIMIT_NPROC, _MAX_TASKS))
+    taken.take("dies with the judge", lambda: _die_with(asked.parent_pid))  # a change of namespace would clear it
+    taken.take("owns its descendants", adopt_orphans)
+    taken.take("resource limits", lambda: _limit(asked.memory_bytes))
+    taken.take("no new privileges", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1))
+    if not asked.isolate:
+        taken.take("closed memory", close_memory)
+        return tuple(taken.active), tuple(taken.missing)
+    taken.take("no capabilities", _drop_capabilities)
+    # Where /dev/shm is everybody's, results could outlive a cell in it; a CUDA driver may need it all the same.
+    shared = "private shared memory" in taken.active or asked.device == "cuda"
+    try:
+        view = View(own=(asked.own, *asked.also), hidden=asked.hidden, shared_memory=shared)
+        had, lacking = landlock.restrict(grants(view, os.environ), alone=not asked.watched)
+    except OSError as error:
+        had, lacking = (), tuple(f"{name}: {error.strerror or error}" for name in landlock.PROTECTIONS)
+    return (*taken.active, *had), (*taken.missing, *lacking)
+
+
+def close_memory() -> None:
+    """No other process of this user can read the memory of this one."""
+    _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def adopt_orphans() -> None:
+    """What descends from this process and has lost its parent becomes its child."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Protections tried one after another."""
+
+    active: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def take(self, name: str, step: Callable[[], None]) -> None:
         try:
             step()
-            active.append(name)
+            self.active.append(name)
         except OSError as error:
-            missing.append(f"{name}: {error.strerror or error}")
-    return tuple(active), tuple(missing)
+            self.missing.append(f"{name}: {error.strerror or error}")
 
 
 def _libc() -> ctypes.CDLL:
@@ -82,64 +129,54 @@ def _die_with(parent_pid: int) -> None:
 
 
 def _limit(memory_bytes: int) -> None:
-    limits = [
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, _MAX_OPEN_FILES),
-        (resource.RLIMIT_FSIZE, _MAX_FILE_BYTES),
-    ]
+    _limit_to(resource.RLIMIT_CORE, 0)
+    _limit_to(resource.RLIMIT_NOFILE, _MAX_OPEN_FILES)
+    _limit_to(resource.RLIMIT_FSIZE, _MAX_FILE_BYTES)
     if memory_bytes:
-        limits.append((resource.RLIMIT_DATA, memory_bytes))
-    for what, value in limits:
-        hard = resource.getrlimit(what)[1]
-        ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(what, (ceiling, ceiling))
+        _limit_to(resource.RLIMIT_DATA, memory_bytes)
+
+
+def _limit_to(what: int, value: int) -> None:
+    hard = resource.getrlimit(what)[1]
+    ceiling = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(what, (ceiling, ceiling))
+
+
+def _unshare(flags: int) -> None:
+    _check(_libc().unshare(flags))
 
 
 def _new_user() -> None:
     uid, gid = os.getuid(), os.getgid()
-    _check(_libc().unshare(_CLONE_NEWUSER))
+    _unshare(_CLONE_NEWUSER)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
-def _new_network() -> None:
-    _check(_libc().unshare(_CLONE_NEWNET))
+def _own_shared_memory() -> None:
+    """A /dev/shm that nobody else sees and that ends with the cell."""
+    _unshare(_CLONE_NEWNS)
+    mount, none = _libc().mount, ctypes.c_void_p()
+    _check(mount(b"none", b"/", none, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), none))
+    options = f"size={_SHARED_MEMORY_BYTES},mode=1777".encode()
+    _check(mount(b"tmpfs", b"/dev/shm", b"tmpfs", ctypes.c_ulong(_MS_NOSUID | _MS_NODEV), options))
 
 
-# ---- Landlock: the disk may be read, and written only in the cell's own folder and in devices ----------------------
-
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_VERSION_FLAG = 1
-_RULE_PATH_BENEATH = 1
-_WRITE_FILE = 1 << 1
-_REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))  # remove and make of every kind of file
-_REFER = 1 << 13  # from ABI 2
-_TRUNCATE = 1 << 14  # from ABI 3
+def _drop_capabilities() -> None:
+    """Those of the superuser, in whichever namespace; what a program run as root can do by them, a cell can't."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    _check(_libc().capset(header, (ctypes.c_uint32 * 6)()))
 
 
-class _Ruleset(ctypes.Structure):
-    _fields_ = [("handled_access_fs", ctypes.c_uint64)]
+def main() -> None:
+    """Confine this process like a candidate's cell and print what came of it: {"active": [...], "missing": [...]}."""
+    asked = Confinement(
+        memory_bytes=0, isolate=True, namespaces=True, parent_pid=os.getppid(), device="cpu", own=os.getcwd()
+    )
+    active, missing = confine(asked)
+    sys.stdout.write(json.dumps({"active": active, "missing": missing}))
 
 
-class _PathBeneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = [("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32)]
-
-
-def _read_only_disk(writable: tuple[str, ...]) -> None:
-    libc = _libc()
-    libc.syscall.restype = ctypes.c_long
-    abi = _check(libc.syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG)))
-    access = _WRITE_FILE | _REMOVE_AND_MAKE | (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0)
-    ruleset = _Ruleset(access)
-    handle = _check(libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(8), ctypes.c_uint32(0)))
-    try:
-        for place in (*writable, "/dev", "/proc/self"):
-            folder = os.open(place, os.O_PATH | os.O_CLOEXEC)
-            rule = _PathBeneath(access, folder)
-            _check(libc.syscall(_ADD_RULE, handle, _RULE_PATH_BENEATH, ctypes.byref(rule), ctypes.c_uint32(0)))
-            os.close(folder)
-        _check(libc.syscall(_RESTRICT_SELF, handle, ctypes.c_uint32(0)))
-    finally:
-        os.close(handle)
+if __name__ == "__main__":
+    main()

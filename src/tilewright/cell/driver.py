@@ -107,6 +107,12 @@ def synchronize() -> None:
     _call("cuCtxSynchronize")
 
 
+def release_kept_lines() -> None:
+    """Make lines that a process asked the L2 cache to keep ordinary again: else they would outlast what evicts the
+    others. A device that keeps no lines says that it can't, which is as good."""
+    _library().cuCtxResetPersistingL2Cache()
+
+
 class Events:
     """Timing events on the legacy default stream, created ahead of use."""
 

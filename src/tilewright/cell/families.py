@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from .structure import Structure
+
 OWN = "own"
+SPECIALS = "specials"
+# Bits 15 .. 8 of an fp32 number: bf16 cuts at bit 16, TF32 and fp16 at bit 13; both find a little less than half there.
+_JUST_UNDER_HALF = 0b0110_1111 << 8
 
 
 def _normal(like: Tensor, source: torch.Generator) -> Tensor:
@@ -41,9 +46,51 @@ def _spikes(like: Tensor, source: torch.Generator) -> Tensor:
     return torch.where(hit, values * 64, values * 0.01)
 
 
+def _one_sided(like: Tensor, source: torch.Generator) -> Tensor:
+    """Normal, with low bits that TF32, fp16 and bf16 all round towards zero, by a little less than half of their last
+    place: the errors of a lower class add up over a sum instead of cancelling, whatever its length."""
+    values = _normal(like, source).float()
+    bits = (values.view(torch.int32) & ~0xFF00) | _JUST_UNDER_HALF
+    return bits.view(torch.float32).to(_drawn(like))
+
+
+def _scaled(like: Tensor, source: torch.Generator) -> Tensor:
+    """Normal, times one power of two for the whole tensor, 2**-10 .. 2**-6 or 2**6 .. 2**10."""
+    power = int(torch.randint(6, 11, (1,), generator=source, device=like.device))
+    sign = int(torch.randint(0, 2, (1,), generator=source, device=like.device)) * 2 - 1
+    return _normal(like, source).mul_(2.0 ** (sign * power))
+
+
+def _zeros(like: Tensor, source: torch.Generator) -> Tensor:
+    """Nine elements in ten are zero, and so is every other row."""
+    values = _normal(like, source)
+    values[torch.rand(like.shape, generator=source, device=like.device) < 0.9] = 0.0
+    if like.ndim > 1:
+        values[1::2] = 0.0
+    return values
+
+
+def _subnormals(like: Tensor, source: torch.Generator) -> Tensor:
+    """Normal, one element in eight so small that its type holds it with fewer digits."""
+    values = _normal(like, source)
+    hit = torch.rand(like.shape, generator=source, device=like.device) < 0.125
+    return torch.where(hit, values * (torch.finfo(like.dtype).tiny / 16), values)
+
+
+def _specials(like: Tensor, source: torch.Generator) -> Tensor:
+    """Normal, with a NaN and an infinity of each sign at places of their own."""
+    values = _normal(like, source)
+    flat = values.view(-1)
+    for special in (float("nan"), float("inf"), float("-inf")):
+        at = int(torch.randint(0, max(flat.numel(), 1), (1,), generator=source, device=like.device))
+        flat[at : at + 1] = special
+    return values
+
+
 FAMILIES: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "normal": _normal, "uniform": _uniform, "shifted": _shifted, "integers": _integers, "wide": _wide,
-    "spikes": _spikes,
+    "spikes": _spikes, "one_sided": _one_sided, "scaled": _scaled, "zeros": _zeros, "subnormals": _subnormals,
+    SPECIALS: _specials,
 }  # fmt: skip
 
 
@@ -51,18 +98,47 @@ def _drawn(like: Tensor) -> torch.dtype:
     return torch.float64 if like.dtype == torch.float64 else torch.float32
 
 
-def redistribute(own: Tensor, family: str, seed: int) -> Tensor:
-    """A tensor like `own` (floating) drawn from the family; where `own` is not finite (a mask) it stays as it is."""
+def redistribute(own: Tensor, family: str, seed: int, structure: Structure | None = None) -> Tensor:
+    """A tensor like `own` (floating) drawn from the family, of the same structure; where `own` is not finite (a mask)
+    it stays as it is."""
     source = torch.Generator(device=own.device).manual_seed(seed)
     drawn = FAMILIES[family](own, source).to(own.dtype)
-    finite = torch.isfinite(own)
-    return drawn if bool(finite.all()) else torch.where(finite, drawn, own)
+    return (structure or Structure()).enforce(drawn, own)
+
+
+def _sparse(like: Tensor, source: torch.Generator) -> Tensor:
+    """Normal in one place of a hundred, and in one at least; nought elsewhere."""
+    values = _normal(like, source)
+    if like.numel() == 0:
+        return values
+    hit = torch.rand(like.shape, generator=source, device=like.device) < 0.01
+    place = torch.randint(max(like.numel(), 1), (1,), generator=source, device=like.device)
+    return torch.where(hit, values, 0.0).reshape(-1).index_copy(0, place, values.reshape(-1)[place]).reshape(like.shape)
+
+
+_UPSTREAM: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+    "normal": _normal, "sparse": _sparse, "ones": lambda like, _: torch.ones_like(like),
+}  # fmt: skip
+UPSTREAM = tuple(_UPSTREAM)
+
+
+def upstream(places: Sequence[Tensor], kind: str, seed: int) -> tuple[Tensor, ...]:
+    """Upstream gradients for results that look like `places`. What one result gets tells nothing of the next one's."""
+    found = []
+    for i, place in enumerate(places):
+        source = torch.Generator(device=place.device).manual_seed((seed * 31 + i + 1) % 2**63)
+        real = torch.view_as_real(place) if place.is_complex() else place
+        drawn = _UPSTREAM[kind](real, source).to(real.dtype)
+        found.append(torch.view_as_complex(drawn.contiguous()) if place.is_complex() else drawn)
+    return tuple(found)
 
 
 def perturb_state(name: str, tensor: Tensor, *, is_parameter: bool, source: torch.Generator) -> None:
     """Move a floating parameter or buffer in place, so that weights of one and biases of zero come to matter.
     Parameters get a factor and an offset at their own scale; buffers a positive factor alone, which keeps masks
-    masks and variances positive; means that are all zero get an offset too."""
+    masks and variances positive; means that are all zero get an offset too. Batches counted so far become more."""
+    if name.endswith("num_batches_tracked"):
+        tensor.add_(int(torch.randint(1, 9, (1,), generator=source, device=source.device)))
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return
     noise = torch.randn(tensor.shape, generator=source, device=tensor.device, dtype=_drawn(tensor))

@@ -6,12 +6,15 @@ import importlib
 import linecache
 import os
 import sys
+import sysconfig
 import traceback
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from .wire import Fault
 
 EXCERPT_BYTES = 4000
 
@@ -25,6 +28,9 @@ class CodeRaised(Exception):
         self.summary = summary
         self.excerpt = excerpt
 
+    def fault(self) -> Fault:
+        return Fault(by_code=True, reason=self.reason, summary=self.summary, excerpt=self.excerpt)
+
 
 @contextmanager
 def blaming(reason: str, where: str) -> Iterator[None]:
@@ -34,15 +40,30 @@ def blaming(reason: str, where: str) -> Iterator[None]:
     except CodeRaised:
         raise
     except BaseException as error:
-        if (
-            type(error).__name__ == "OutOfMemoryError"
-            or isinstance(error, MemoryError)
-            or "can't allocate memory" in str(error)
-        ):
+        if is_out_of_memory(error):
             reason = "out_of_memory"
-        text = (str(error).strip().splitlines() or [""])[-1]
         excerpt = "".join(traceback.format_exception(error))[-EXCERPT_BYTES:]
-        raise CodeRaised(reason, f"{where}: {type(error).__name__}: {text}"[:500], excerpt) from error
+        raise CodeRaised(reason, f"{where}: {type(error).__name__}: {last_line(error)}"[:500], excerpt) from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory of the host or of a device was lacking."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "can't allocate memory" in str(error)
+    )
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of what an exception says; of a device's lack of memory, what was asked for and what there is."""
+    line = (str(error).strip().splitlines() or [""])[-1]
+    return ". ".join(line.split(". ")[:3]) if is_out_of_memory(error) else line
+
+
+def installed_paths() -> tuple[str, ...]:
+    """Where Python and installed packages lie: a file under none of these is somebody's own."""
+    return tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,18 @@ import torch
 from torch import Tensor
 
 from ..facts import codec
-from . import values, work
+from . import jitter, values, work
 from .arena import spec_of
-from .families import OWN, perturb_state, redistribute
+from .bits import fingerprint, words
+from .families import OWN, perturb_state, redistribute, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
+from .step import Step, learn, tensors_of
+from .structure import NOT_NEGATIVE, Structure, structure_of
 from .subject import Subject, named_state, output_facts, seed_all
-from .wire import Described
+from .variant import resized, restrided
+from .wire import NO_GRADIENTS, Described, Gradients, Variant
 
+_SAMPLE = 1 << 26  # elements of a result that are kept for a comparison
 _RANDOM_SHARE = 0.02  # of the norm: dropout moves far more, the order of a sum far less
 
 
@@ -34,11 +39,19 @@ class Reference:
         self._compiled = compiled
         self._case: dict[str, Any] = {}
         self._init: Any = []
+        self._marked: tuple[int, ...] = ()  # inputs that get_inputs wants gradients of
         self._double: torch.nn.Module | None = None
+        self._structures: dict[int, tuple[Structure, ...]] = {}
+        self._number = 0
+        self._variants: dict[int, tuple[int, Variant]] = {}  # by case: what it is a variant of, and how
 
-    def construct(self, case: int, seed: int) -> None:
+    def add_case(self, base: int, variant: Variant) -> None:
+        self._variants[len(self._cases)] = base, variant
+        self._cases += (json.loads(variant.kwargs),)
+
+    def construct(self, case: int, seed: int, gradients: Gradients = NO_GRADIENTS) -> None:
         self._double = None
-        self._case = self._cases[case]
+        self._case, self._number = self._cases[case], case
         seed_all(seed)
         with blaming("raised", "get_init_inputs raised"):
             self._init = self._problem.get_init_inputs(**self._case)
@@ -47,8 +60,8 @@ class Reference:
                 "bad_arguments", f"get_init_inputs returns a {type(self._init).__name__}, not a list or dict"
             )
         model, init = self._problem.model, self._init
-        self._subject.construct(lambda: model(**init) if isinstance(init, dict) else model(*init), seed,
-                                compiled=self._compiled)  # fmt: skip
+        make = lambda: values.bound(model, init)()  # noqa: E731  # a dict whose keys are no names raises in there
+        self._subject.construct(make, seed, compiled=self._compiled, gradients=gradients)
 
     def init_tensors(self) -> tuple[Tensor, ...]:
         tensors: list[Tensor] = []
@@ -59,6 +72,17 @@ class Reference:
 
     def inputs(self, seed: int, family: str) -> tuple[str, tuple[Tensor, ...]]:
         """The encoded arguments and their tensors on the device, drawn with this seed and family."""
+        text, tensors = self._own_inputs(seed)
+        known = self._structures.get(self._number) or (Structure(),) * len(tensors)
+        if family != OWN:
+            for i, tensor in enumerate(tensors):
+                if tensor.is_floating_point():
+                    tensors[i] = redistribute(tensor, family, seed + i, known[i])
+        if self._number in self._variants and self._variants[self._number][1].strided:
+            tensors = [restrided(t, i) for i, t in enumerate(tensors)]
+        return text, tuple(tensors)
+
+    def _own_inputs(self, seed: int) -> tuple[str, list[Tensor]]:
         with blaming("raised", "get_inputs raised"):
             args = self._draw(seed)
         if not isinstance(args, list | tuple | dict):
@@ -70,14 +94,46 @@ class Reference:
             raise CodeRaised(
                 "bad_arguments", f"get_inputs returns {error}, which can't be handed to a module"
             ) from error
+        self._marked = tuple(i for i, t in enumerate(tensors) if t.requires_grad)
         placed = [t.detach().to(self._device) for t in tensors]
-        tensors.clear()
-        del args
-        if family != OWN:
-            for i, tensor in enumerate(placed):
-                if tensor.is_floating_point():
-                    placed[i] = redistribute(tensor, family, seed + i)
-        return text, tuple(placed)
+        return text, self._varied(placed) if self._number in self._variants else placed
+
+    def _varied(self, tensors: list[Tensor]) -> list[Tensor]:
+        """The inputs at the shapes of the variant: what is cut down must have again what the whole promised."""
+        base, variant = self._variants[self._number]
+        found = resized(tensors, variant)
+        for i, structure in enumerate(self._structures.get(base, ()) if variant.extents else ()):
+            found[i] = structure.reshaped(found[i])
+        return found
+
+    def _learn_structure(self, text: str, first: Sequence[Tensor], seed: int) -> None:
+        """Compare own inputs with another draw of them. That all are positive is no structure where the module takes
+        negative numbers as well."""
+        _, second = self._own_inputs(seed)
+        pairs = zip(first[: len(second)], second, strict=True)
+        found = tuple(structure_of(a, b) if a.is_floating_point() else Structure() for a, b in pairs)
+        free = tuple(s.without(NOT_NEGATIVE) for s in found)
+        self._structures[self._number] = free
+        if any(NOT_NEGATIVE in s.forms for s in found) and not self._takes(text, self.inputs(seed, "normal")[1]):
+            self._structures[self._number] = found
+
+    def _takes(self, text: str, inputs: Sequence[Tensor]) -> bool:
+        """Whether the module gives numbers for these inputs."""
+        forward = values.bound(self._subject.built, values.decode(text, inputs))
+        try:
+            with torch.no_grad():
+                results = tensors_of(forward())
+        except Exception:  # whatever it raises, it does not take them
+            return False
+        return not any(t.is_floating_point() and bool(t.isnan().any()) for t in results)
+
+    def all_inputs(self, seed: int) -> tuple[str, tuple[Tensor, ...]]:
+        """As `inputs`, of the problem's own distribution, and in training with upstream gradients."""
+        text, tensors = self.inputs(seed, OWN)
+        if self._subject.gradients.outputs:
+            _, like = learn(self._subject.built, text, tensors, self._marked)
+            tensors += upstream(like, "normal", seed)
+        return text, tensors
 
     def _draw(self, seed: int) -> Any:
         """get_inputs under the device's context; on the CPU where that does not work (it is moved then)."""
@@ -105,29 +161,61 @@ class Reference:
 
     # ---- truth
 
-    def truth(self, args_text: str, inputs: Sequence[Tensor], seed: int) -> tuple[Tensor, ...]:
-        """Outputs of the module in float64 on the same inputs and state. Raises CodeRaised("no_truth") where an
-        operation has no float64, and for lack of memory."""
+    def truth(
+        self, args_text: str, inputs: Sequence[Tensor], seed: int, *, moved_by: float = 0.0, buffers: Sequence[str] = ()
+    ) -> tuple[Tensor, ...]:
+        """Outputs of the module in float64 on the same inputs and state, or on such that are moved by about that share,
+        and then the buffers named, as they are afterwards. Raises CodeRaised("no_truth") where an operation has no
+        float64, and for lack of memory."""
         self._subject.drop()
         seed_all(seed)
         wide = [t.double() if t.is_floating_point() else t.to(torch.complex128) if t.is_complex() else t.clone()
                 for t in inputs]  # fmt: skip
         before = torch.get_default_dtype()
         try:
-            with blaming("raised", "in float64 the module raised"), torch.no_grad():
+            with blaming("raised", "in float64 the module raised"), self._subject.grad_mode():
                 torch.set_default_dtype(torch.float64)
                 module = self._double = self._double or copy.deepcopy(self._subject.built).double()
-                args = values.decode(args_text, wide)
+                if moved_by:
+                    wide = self._jittered(module, wide, moved_by, seed)
+                result = self._in_double(module, args_text, wide)
                 del wide
-                result = module(**args) if isinstance(args, dict) else module(*args)
-                del args
         finally:
             torch.set_default_dtype(before)
-            if self._subject.built.training:
+            if self._subject.built.training or moved_by:
                 self._double = None  # it may have moved its buffers
-        tensors: list[Tensor] = []
-        values.encode(result, tensors)
-        return tuple(tensors)
+        state = named_state(module) if buffers else {}
+        return tuple(t.detach() for t in (*tensors_of(result), *(state[name] for name in buffers)))
+
+    def _in_double(self, module: torch.nn.Module, args_text: str, wide: Sequence[Tensor]) -> Any:
+        gradients = self._subject.gradients
+        if gradients.outputs:
+            return Step(module, module, args_text, wide, gradients).readied("whole")()
+        return values.bound(module, values.decode(args_text, wide))()
+
+    def _jittered(self, module: torch.nn.Module, wide: Sequence[Tensor], amount: float, seed: int) -> list[Tensor]:
+        """The inputs, moved; the module's parameters are moved where they are."""
+        source = torch.Generator(device=self._device).manual_seed(seed)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.copy_(jitter.moved(parameter, amount, source))
+            return [jitter.moved(t, amount, source) for t in wide]
+
+    def slack(
+        self, args_text: str, inputs: Sequence[Tensor], own: Sequence[Tensor], truth: Sequence[Tensor], seed: int
+    ) -> tuple[Tensor, ...]:
+        """How far each gradient of a step moves with the last bits of inputs, upstream gradients and parameters: the
+        larger of two draws that move them to opposite sides."""
+        first = len(truth) - len(self._subject.gradients.names)
+        amount = jitter.share(own[:first], truth[:first])
+        found = [torch.zeros_like(t) for t in truth[first:]]
+        for sign in (1.0, -1.0):
+            moved = self.truth(args_text, inputs, seed, moved_by=sign * amount)[first:]
+            for most, there, here in zip(found, moved, truth[first:], strict=True):
+                if here.is_complex():
+                    continue  # held to the contract as it is
+                torch.maximum(most, torch.nan_to_num((there - here).abs()), out=most)
+        return tuple(found)
 
     def truth_in_parts(
         self, args_text: str, inputs: Sequence[Tensor], places: Sequence[Tensor], *, seed: int, parts: int
@@ -136,7 +224,7 @@ class Reference:
         when the whole does not fit. Right only where rows do not depend on one another; the judge sees where they do,
         since the reference's own result then lies far off."""
         rows = places[0].shape[0] if places[0].ndim else 0
-        if rows < parts or any(p.ndim == 0 or p.shape[0] != rows for p in places) or self._subject.built.training:
+        if rows < parts or any(p.ndim == 0 or p.shape[0] != rows for p in places) or self._is_whole():
             raise CodeRaised("no_truth", "float64 does not fit into memory")
         for start in range(0, rows, -(-rows // parts)):
             stop = min(rows, start + -(-rows // parts))
@@ -148,34 +236,45 @@ class Reference:
                 place[start:stop].copy_(part)
             del found
 
+    def _is_whole(self) -> bool:
+        """Whether rows depend on one another by what is asked for: statistics of a batch, gradients of parameters."""
+        return self._subject.built.training or bool(self._subject.gradients.outputs)
+
     def release_truth(self) -> None:
         self._double = None
         gc.collect()
 
     # ---- description
 
-    def describe(self, seed: int, *, trace: bool) -> Described:
+    def describe(self, seed: int, *, trace: bool, training: bool = False) -> Described:
         """Run the case and say what is known of it; the state is as before afterwards."""
         text, inputs = self.inputs(seed, OWN)
         subject = self._subject
         state = named_state(subject.built)
         kept = {k: v.detach().clone() for k, v in state.items()}
-        originals = tuple(t.clone() for t in inputs)
+        if training:
+            subject.gradients, like = learn(subject.built, text, inputs, self._marked)
+            subject.write_state(tuple(kept), tuple(kept.values()))
+            inputs += upstream(like, "normal", seed)
+        before = tuple(fingerprint(t) for t in inputs)
         first, call_s = self._first_run(text, inputs)
-        for i, (now, then) in enumerate(zip(inputs, originals, strict=True)):
-            if not torch.equal(_bits(now), _bits(then)):
+        first = [_sampled(t) for t in tensors_of(first)]
+        for i, (tensor, then) in enumerate(zip(inputs, before, strict=True)):
+            if fingerprint(tensor) != then:
                 raise CodeRaised("bad_module", f"forward changes its tensor input {i} in place; give it a copy instead")
-        del originals
-        mutated = tuple(k for k, v in kept.items() if not torch.equal(_bits(state[k].detach()), _bits(v)))
+        mutated = tuple(k for k, v in kept.items() if not torch.equal(words(state[k].detach()), words(v)))
         subject.write_state(mutated, [kept[k] for k in mutated])
         seed_all(seed + 1)
         with blaming("raised", "forward raised under observation"):
-            measured, second = work.measure(lambda: subject.run(text, inputs), [*inputs, *state.values()], _tensors)
-        random = any(_far(a, b) for a, b in zip(_tensors(first), _tensors(second), strict=True))
-        tree = values.encode(second, [])
-        outputs = tuple(output_facts(t, inputs) for t in _tensors(second))
+            seen = work.measure(lambda: subject.run(text, inputs), [*inputs, *state.values()], tensors_of)
+        second, measured, longest = seen.result, seen.work, seen.longest_sum
+        del seen
+        random = any(_far(a, _sampled(b)) for a, b in zip(first, tensors_of(second), strict=True))
+        tree = values.encode(second, [], sort_keys=True)
+        outputs = tuple(output_facts(t, inputs) for t in tensors_of(second))
         del first, second
         subject.drop()
+        self._learn_structure(text, inputs, seed + 2)
         subject.write_state(mutated, [kept[k] for k in mutated])
         graph, failure = self._trace(text, inputs) if trace else ("", "")
         subject.write_state(mutated, [kept[k] for k in mutated])
@@ -189,8 +288,8 @@ class Reference:
         return Described(
             init=init_text, init_tensors=tuple(spec_of(t) for t in init), args=text,
             inputs=tuple(spec_of(t) for t in inputs), outputs_tree=tree, outputs=outputs,
-            state=subject.state_specs(), mutated_state=mutated, random=random, work=measured, graph=graph,
-            trace_failure=failure, call_s=call_s,
+            state=subject.state_specs(), mutated_state=mutated, random=random, work=measured, longest_sum=longest,
+            graph=graph, gradients=subject.gradients, trace_failure=failure, call_s=call_s,
         )  # fmt: skip
 
     def _first_run(self, text: str, inputs: Sequence[Tensor]) -> tuple[Any, float]:
@@ -203,7 +302,7 @@ class Reference:
         call_s = time.perf_counter() - start
         tensors: list[Tensor] = []
         try:
-            tree = values.encode(result, tensors)
+            tree = values.encode(result, tensors, sort_keys=True)
         except values.CannotTravel as error:
             raise CodeRaised("bad_module", f"forward returns {error}; only tensors can be judged") from error
         if not values.only_tensors(tree):
@@ -215,10 +314,9 @@ class Reference:
     def _trace(self, text: str, inputs: Sequence[Tensor]) -> tuple[str, str]:
         from .trace import trace
 
-        args = values.decode(text, inputs)
-        positional, named = ((), args) if isinstance(args, dict) else (tuple(args), {})
+        forward = values.bound(self._subject.built, values.decode(text, inputs))
         try:
-            return codec.dumps(trace(self._subject.built, positional, named)), ""
+            return codec.dumps(trace(self._subject.built, forward.args, forward.keywords)), ""
         except Exception as error:  # whatever torch's tracers raise, the module then stays torch's
             lines = str(error).strip().splitlines()
             return "", f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
@@ -227,25 +325,21 @@ class Reference:
             gc.freeze()  # tracing imports a great deal, which later collections need not walk
 
 
-def _tensors(result: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-    values.encode(result, found)
-    return found
-
-
 def _far(a: Tensor, b: Tensor) -> bool:
     """Whether two results differ by more than another order of summation could explain."""
     if a.shape != b.shape:
         return True
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
     if not a.is_floating_point():
         return not torch.equal(a, b)
+    if a.element_size() == 1:
+        a, b = a.float(), b.float()
     a, b = torch.nan_to_num(a), torch.nan_to_num(b)
     return float((a - b).norm()) > _RANDOM_SHARE * float(a.norm())
 
 
-def _bits(tensor: Tensor) -> Tensor:
-    """Something on which equality is bitwise: NaN equals itself."""
-    if tensor.dtype in (torch.bool, torch.uint8) or not (tensor.is_floating_point() or tensor.is_complex()):
-        return tensor
-    as_int = {2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.int64, 1: torch.uint8}[tensor.element_size()]
-    return tensor.contiguous().view(as_int)
+def _sampled(tensor: Tensor) -> Tensor:
+    """The tensor, or evenly spaced elements of a very large one: a second copy of it may not fit."""
+    tensor = tensor.detach()
+    return tensor if tensor.numel() <= _SAMPLE else tensor.reshape(-1)[:: -(-tensor.numel() // _SAMPLE)].clone()

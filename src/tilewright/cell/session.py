@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import gc
+import ctypes
 import json
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import arena, driver, values, wire
-from .families import OWN
-from .load import EXCERPT_BYTES, CodeRaised, blaming, load_candidate
+from . import appeals, arena, audit, driver, profile, values, wire
+from .counterparts import Counterparts
+from .families import upstream
+from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
+from .modes import require_no_modes
 from .reference import Reference
-from .subject import Subject, poisoned
-from .timing import Timer
+from .subject import Subject, named_state, poisoned
+from .timing import Dealt, Timer, as_it_is, repeated
 
 _TRUTH_PARTS = 16  # pieces of the first dimension, where the whole in float64 does not fit
+Letter = tuple[Any, int]  # a request and the descriptor that came with it, -1 for none
 
 
 class Session:
-    """Answers requests until the channel closes. What the code under test raises becomes Fault(by_code=True); what
-    anything else raises becomes Fault(by_code=False). Nothing but the end of the process stops the loop."""
+    """Answers requests. What the code under test raises becomes Fault(by_code=True); what anything else raises becomes
+    Fault(by_code=False). It knows nothing of the channel: frames of the code under test lead here."""
 
-    def __init__(self, channel: wire.Channel, device: str) -> None:
-        self._channel = channel
+    def __init__(self, device: str) -> None:
+        self._descriptor = -1
         self._device = device
         self._subject = Subject(device)
         self._timer = Timer(device)
@@ -34,41 +38,46 @@ class Session:
         self._make: type | None = None
         self._entry_module: Any = None
         self._arenas: dict[str, arena.Opened] = {}
-        self._answers: dict[type, Callable[[Any], Any]] = {
+        self._dealt: Dealt | None = None
+        self._counterparts: Counterparts | None = None
+        self._answers: Mapping[type, Callable[[Any], Any]] = MappingProxyType({
             wire.MapArena: self._map, wire.UnmapArena: self._unmap,
             wire.LoadCandidate: self._load_candidate, wire.LoadProblem: self._load_problem,
             wire.Construct: self._construct, wire.ConstructCase: self._construct_case,
-            wire.Describe: lambda r: self._opened.describe(r.seed, trace=r.trace),
+            wire.Describe: lambda r: self._opened.describe(r.seed, trace=r.trace, training=r.training),
             wire.Warm: self._warm, wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
             wire.Redraw: lambda r: self._opened.redraw(r.seed), wire.Truth: self._truth,
+            wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,
+            wire.Amplify: self._amplify, wire.Attain: self._attain,
             wire.StoreState: self._store_state, wire.LoadState: self._load_state,
+            wire.MarkState: self._mark_state, wire.RedrawAlike: self._redraw_alike,
             wire.Call: self._call, wire.Store: self._store, wire.Drop: self._drop,
-            wire.Burst: self._burst, wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
-        }  # fmt: skip
-        gc.collect()
-        gc.freeze()  # a collection walks what came after torch alone: microseconds, not a tenth of a second
+            wire.Deal: self._deal, wire.TimedCall: self._timed_call, wire.HoldTimed: self._hold_timed,
+            wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
+            wire.Profile: self._profile, wire.Peak: self._peak,
+            wire.ListOperations: self._list_operations, wire.Ablate: self._ablate, wire.Perturb: self._perturb,
+        })  # fmt: skip
         if device == "cuda":
             driver.synchronize()  # brings the context up now, so that a spare cell is ready when it is needed
 
-    def serve(self) -> None:
-        while True:
-            try:
-                request = self._channel.receive()
-            except wire.WireError:
-                return
-            self._channel.send(self._answer(request))
+    @property
+    def holds_its_own(self) -> bool:
+        """Whether slots and results lie in plain things, which give back what was put in."""
+        return type(self._subject._held) is dict and (self._dealt is None or type(self._dealt) is Dealt)
 
-    def _answer(self, request: Any) -> Any:
+    def answer(self, letter: Letter) -> Any:
+        request, self._descriptor = letter
         try:
-            return self._answers[type(request)](request) or wire.Done()
+            answer = self._answers[type(request)](request) or wire.Done()
+            require_no_modes()
+            return answer
         except CodeRaised as error:
-            return wire.Fault(by_code=True, reason=error.reason, summary=error.summary, excerpt=error.excerpt)
+            return error.fault()
         except BaseException as error:  # the boundary of the process: recorded and told
-            out = isinstance(error, MemoryError | torch.OutOfMemoryError)
             return wire.Fault(
                 by_code=False,
-                reason="out_of_memory" if out else "cell_error",
-                summary=f"{type(error).__name__}: {error}"[:500],
+                reason="out_of_memory" if is_out_of_memory(error) else "cell_error",
+                summary=f"{type(error).__name__}: {last_line(error)}"[:500],
                 excerpt=traceback.format_exc()[-EXCERPT_BYTES:],
             )
 
@@ -81,11 +90,11 @@ class Session:
     # ---- arenas
 
     def _map(self, request: wire.MapArena) -> None:
-        descriptor = self._channel.descriptor() if request.device == "cpu" else -1
-        self._arenas[request.name] = arena.Opened(request, descriptor)
+        self._arenas[request.name] = arena.Opened(request, self._descriptor)
 
     def _unmap(self, request: wire.UnmapArena) -> None:
         self._subject.drop()
+        self._dealt = None
         self._arenas.pop(request.name).close()
 
     def _read(self, refs: tuple[wire.TensorRef, ...]) -> tuple[Tensor, ...]:
@@ -111,11 +120,11 @@ class Session:
         if make is None:
             raise RuntimeError("no candidate was loaded")
         init = values.decode(request.init, [t.clone() for t in self._read(request.tensors)])
-        self._subject.construct(lambda: make(**init) if isinstance(init, dict) else make(*init), request.seed)
+        self._subject.construct(values.bound(make, init), request.seed, gradients=request.gradients)
         return wire.Constructed(state=self._subject.state_specs(), training=self._subject.built.training)
 
     def _construct_case(self, request: wire.ConstructCase) -> wire.Constructed:
-        self._opened.construct(request.case, request.seed)
+        self._opened.construct(request.case, request.seed, request.gradients)
         return wire.Constructed(state=self._subject.state_specs(), training=self._subject.built.training)
 
     # ---- inputs, state, truth
@@ -124,7 +133,7 @@ class Session:
         self._write(request.refs, self._opened.init_tensors())
 
     def _warm(self, request: wire.Warm) -> None:
-        text, tensors = self._opened.inputs(request.seed, OWN)
+        text, tensors = self._opened.all_inputs(request.seed)
         with blaming("raised", "forward raised"):
             for _ in range(3):
                 self._subject.run(text, tensors)
@@ -135,6 +144,8 @@ class Session:
 
     def _make_inputs(self, request: wire.MakeInputs) -> None:
         _, tensors = self._opened.inputs(request.seed, request.family)
+        places = self._read(request.refs[len(tensors) :])
+        tensors += upstream(places, request.upstream, request.seed)
         wanted = tuple((r.spec.shape, r.spec.dtype) for r in request.refs)
         if wanted != tuple((tuple(t.shape), arena.dtype_name(t.dtype)) for t in tensors):
             raise CodeRaised("bad_arguments", "get_inputs gives other shapes or types each time; fix them per case")
@@ -145,29 +156,64 @@ class Session:
     def _truth(self, request: wire.Truth) -> None:
         inputs = self._read(request.inputs)
         try:
-            tensors = self._opened.truth(request.args, inputs, request.seed)
+            tensors = self._opened.truth(request.args, inputs, request.seed, buffers=request.buffers)
         except CodeRaised as error:
-            if error.reason != "out_of_memory":
+            if error.reason != "out_of_memory" or request.buffers:
                 raise
+            tensors = None  # while the error lives, so does what its frames hold
+        if tensors is None:
             self._opened.release_truth()
             self._subject.drop()
-            places = self._read(request.outputs)
-            self._opened.truth_in_parts(request.args, inputs, places, seed=request.seed, parts=_TRUTH_PARTS)
+            whole = self._read(request.outputs)
+            self._opened.truth_in_parts(request.args, inputs, whole, seed=request.seed, parts=_TRUTH_PARTS)
+            self._opened.release_truth()
+            self._subject.drop()
             return
-        if len(tensors) != len(request.outputs):
+        places = request.outputs + request.moved
+        if len(tensors) != len(places):
             raise CodeRaised("no_truth", "in float64 the module returns another number of outputs")
-        for ref, tensor in zip(request.outputs, tensors, strict=True):
+        for ref, tensor in zip(places, tensors, strict=True):
             if tuple(tensor.shape) != ref.spec.shape:
                 raise CodeRaised("no_truth", "in float64 the module returns other shapes")
-        self._write(request.outputs, tensors)
+        self._write(places, tensors)
         del tensors
         self._subject.drop()
+
+    def _slack(self, request: wire.Slack) -> None:
+        refs = (request.inputs, request.own, request.truth)
+        inputs, own, truth = (self._read(r) for r in refs)
+        self._write(request.slack, self._opened.slack(request.args, inputs, own, truth, request.seed))
+        self._subject.drop()
+
+    def _amplify(self, request: wire.Amplify) -> wire.Amplified:
+        inputs, truths = self._read(request.inputs), self._read(request.truths)
+        return appeals.amplified(self._opened, request.args, inputs, truths, seed=request.seed)
+
+    def _attain(self, request: wire.Attain) -> wire.Attained:
+        got, own = self._read((request.got, request.own))
+        inputs = self._read(request.inputs)
+        return appeals.attained(
+            self._opened, request.args, inputs, output=request.output, got=got, own=own, seed=request.seed
+        )
 
     def _store_state(self, request: wire.StoreState) -> None:
         self._write(request.refs, self._subject.read_state(request.names))
 
     def _load_state(self, request: wire.LoadState) -> None:
         self._subject.write_state(request.names, self._read(request.refs))
+        if self._reference is not None:
+            self._reference.release_truth()
+
+    def _mark_state(self, request: wire.MarkState) -> wire.Marked:
+        with blaming("raised", "state_dict() raised"):
+            self._counterparts = Counterparts(self._subject.built)
+        return wire.Marked(marks=self._counterparts.marks)
+
+    def _redraw_alike(self, request: wire.RedrawAlike) -> None:
+        if self._counterparts is None:
+            raise RuntimeError("the state was not marked")
+        with blaming("raised", "writing to the state raised"):
+            self._counterparts.redraw(request.seed, request.keys)
         if self._reference is not None:
             self._reference.release_truth()
 
@@ -184,22 +230,44 @@ class Session:
             self._write(request.refs, self._subject.held(request.tag))
 
     def _drop(self, request: wire.Drop) -> None:
+        if self._dealt is not None:
+            self._dealt.result = None
         if self._reference is not None:
             self._reference.release_truth()
-        if not request.keep_held:
-            self._subject.drop_held()
+        self._subject.drop_held(keep_first=request.keep_first)
         self._subject.give_memory_back()
+        if request.thorough and self._device == "cpu":
+            ctypes.CDLL(None).malloc_trim(0)
 
-    def _burst(self, request: wire.Burst) -> wire.Ticks:
-        slots = [self._read(refs) for refs in request.slots]
-        by_slot = [self._subject.bound(request.args, s) for s in slots]
-        calls = [by_slot[i] for i in request.order]
+    def _deal(self, request: wire.Deal) -> None:
+        self._dealt = Dealt(request, [self._read(refs) for refs in request.slots])
+
+    def _timed_call(self, request: wire.TimedCall) -> wire.Tick:
+        dealt = self._dealt
+        if dealt is None:
+            raise RuntimeError("no slots were dealt")
+        dealt.result = None
         self._subject.drop_held()
-        with blaming("raised", "forward raised while it was timed"), torch.no_grad():
-            samples, kept = self._timer.burst(calls, keep=request.keep, flush_bytes=request.flush_bytes)
-        if request.keep >= 0:
-            self._subject.hold(0, kept, slots[request.order[request.keep]])
-        return wire.Ticks(samples_ns=samples)
+        for swap in request.swaps:
+            dealt.swap(swap)
+        inputs = dealt.slots[request.slot]
+        ready = self._subject.bound(dealt.args, inputs, request.phase)
+        warm = () if request.flush_bytes else inputs
+        with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
+            call = ready() if request.repeat == 1 else repeated(ready(), request.repeat)
+            ns, result = self._timer.time(call, flush_bytes=request.flush_bytes, warm=warm)
+        dealt.result = (result, inputs)
+        dealt.copies = as_it_is(result, dealt.copies)
+        return wire.Tick(ns=ns)
+
+    def _hold_timed(self, request: wire.HoldTimed) -> wire.Called:
+        if self._dealt is None or self._dealt.result is None:
+            raise RuntimeError("no timed call was made")
+        result, inputs = self._dealt.result
+        tree, outputs = self._subject.hold(0, result, inputs)
+        self._subject.hold_copies(0, self._dealt.copies)
+        self._dealt.result, self._dealt.copies = None, ()
+        return wire.Called(outputs_tree=tree, outputs=outputs)
 
     def _configure(self, request: wire.Configure) -> None:
         configure = getattr(self._entry_module, "configure", None)
@@ -212,3 +280,41 @@ class Session:
         found = getattr(self._entry_module, "FALLBACKS", None)
         counts = found.items() if isinstance(found, dict) else ()
         return wire.Fallbacks(counts=tuple((str(k)[:200], int(v)) for k, v in counts))
+
+    def _peak(self, request: wire.Peak) -> wire.PeakBytes:
+        inputs = self._read(request.inputs)
+        if self._device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        with blaming("raised", "forward raised"):
+            self._subject.run(request.args, inputs)
+        if self._device != "cuda":
+            return wire.PeakBytes(allocated=0)
+        driver.synchronize()
+        return wire.PeakBytes(allocated=int(torch.cuda.max_memory_allocated()))
+
+    def _profile(self, request: wire.Profile) -> wire.Profiled:
+        ready = self._subject.bound(request.args, self._read(request.inputs))
+        with blaming("raised", "forward raised under the profiler"), self._subject.grad_mode():
+            return wire.Profiled(spent=profile.spent(self._device, lambda: ready()()))
+
+    # ---- auditing
+
+    def _list_operations(self, request: wire.ListOperations) -> wire.OperationList:
+        with audit.Operations() as listing:
+            self._subject.call(0, request.args, self._read(request.inputs), seed=request.seed)
+        self._subject.drop()
+        return wire.OperationList(operations=tuple(listing.found))
+
+    def _ablate(self, request: wire.Ablate) -> wire.Called:
+        with audit.Operations(target=request.operation, way=request.way, seed=request.seed) as ablation:
+            tree, outputs = self._subject.call(request.tag, request.args, self._read(request.inputs), seed=request.seed)
+        if not ablation.reached:
+            raise CodeRaised("raised", f"operation {request.operation} was not met a second time")
+        return wire.Called(outputs_tree=tree, outputs=outputs)
+
+    def _perturb(self, request: wire.Perturb) -> wire.Perturbed:
+        module = self._subject.built
+        self._opened.release_truth()
+        return wire.Perturbed(
+            moved=audit.perturb(module, request.name, named_state(module)[request.name], request.seed)
+        )

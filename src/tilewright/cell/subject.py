@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from . import values
-from .arena import contiguous, dtype_name, spec_of
+from .arena import contiguous, dtype_name, overlaps, spec_of
 from .load import CodeRaised, blaming
-from .wire import NamedSpec, OutputFacts
+from .step import Call, Step
+from .wire import NO_GRADIENTS, Gradients, NamedSpec, OutputFacts
 
 _M_PERTURB = -6
 _FILL_ONES = 0x100  # glibc fills with the complement of the low byte
@@ -55,16 +56,22 @@ def build_on(device: str, construct: Callable[[], Any], seed: int) -> Any:
 class Subject:
     """See the module's docstring. Every method that runs code under test raises CodeRaised for its faults."""
 
+    __slots__ = ("_held", "device", "forward", "gradients", "module")  # no method can be hidden in an instance
+
     def __init__(self, device: str) -> None:
         self.device = device
         self.module: torch.nn.Module | None = None
         self.forward: Callable[..., Any] | None = None
+        self.gradients = NO_GRADIENTS  # in training: every call is then a step
         self._held: dict[int, tuple[Tensor, ...]] = {}
 
     # ---- construction and state
 
-    def construct(self, make: Callable[[], Any], seed: int, *, compiled: bool = False) -> None:
+    def construct(
+        self, make: Callable[[], Any], seed: int, *, gradients: Gradients = NO_GRADIENTS, compiled: bool = False
+    ) -> None:
         self.release()
+        self.gradients = gradients
         with blaming("raised", "the constructor raised"):
             module = build_on(self.device, make, seed)
         if not isinstance(module, torch.nn.Module):
@@ -97,18 +104,23 @@ class Subject:
 
     # ---- calling
 
-    def bound(self, args_text: str, inputs: Sequence[Tensor]) -> Callable[[], Any]:
-        """The module, ready to be called on these very tensors with nothing left to prepare."""
+    def bound(self, args_text: str, inputs: Sequence[Tensor], phase: str = "whole") -> Callable[[], Call]:
+        """The module on these very tensors: each call of what is returned gives one that has nothing left to prepare,
+        to be made where `grad_mode` holds."""
         if self.forward is None:
             raise RuntimeError("no module was constructed")
-        args = values.decode(args_text, inputs)
-        return partial(self.forward, **args) if isinstance(args, dict) else partial(self.forward, *args)
+        if self.gradients.outputs:
+            return partial(Step(self.built, self.forward, args_text, inputs, self.gradients).readied, phase)
+        call = values.bound(self.forward, values.decode(args_text, inputs))
+        return lambda: call
+
+    def grad_mode(self) -> contextlib.AbstractContextManager[Any]:
+        return torch.enable_grad() if self.gradients.outputs else torch.no_grad()
 
     def run(self, args_text: str, inputs: Sequence[Tensor]) -> Any:
-        """One call without gradients."""
-        call = self.bound(args_text, inputs)
-        with torch.no_grad():
-            return call()
+        """One call: without gradients, or a step."""
+        with self.grad_mode():
+            return self.bound(args_text, inputs)()()
 
     def call(
         self, tag: int, args_text: str, inputs: Sequence[Tensor], *, seed: int
@@ -124,7 +136,7 @@ class Subject:
     def hold(self, tag: int, result: Any, inputs: Sequence[Tensor]) -> tuple[str, tuple[OutputFacts, ...]]:
         tensors: list[Tensor] = []
         try:
-            tree = values.encode(result, tensors)
+            tree = values.encode(result, tensors, sort_keys=True)
         except values.CannotTravel as error:
             raise CodeRaised("wrong_type", f"forward returned {error}") from error
         if not values.only_tensors(tree):
@@ -134,15 +146,23 @@ class Subject:
         self._held[tag] = tuple(tensors)
         return tree, facts
 
+    def hold_copies(self, tag: int, copies: Sequence[Tensor | None]) -> None:
+        """Let copies stand for what is held under the tag, where there are any."""
+        pairs = zip(self._held[tag], copies, strict=True)
+        self._held[tag] = tuple(mine if copy is None else copy for mine, copy in pairs)
+
     def held(self, tag: int) -> tuple[Tensor, ...]:
         return tuple(t.detach() for t in self._held[tag])
 
-    def drop_held(self) -> None:
-        self._held.clear()
+    def drop_held(self, *, keep_first: bool = False) -> None:
+        self._held = {0: self._held[0]} if keep_first and 0 in self._held else {}
+        if self.module is not None and self.gradients.outputs:
+            for parameter in self.module.parameters():
+                parameter.grad = None
 
     def drop(self) -> None:
         """Forget held results and give cached device memory back."""
-        self._held.clear()
+        self.drop_held()
         self.give_memory_back()
 
     def give_memory_back(self) -> None:
@@ -153,6 +173,7 @@ class Subject:
     def release(self) -> None:
         self.module = None
         self.forward = None
+        self.gradients = NO_GRADIENTS
         self.drop()
 
 
@@ -164,7 +185,10 @@ def output_facts(tensor: Tensor, inputs: Sequence[Tensor]) -> OutputFacts:
     aliases = -1
     if kind == "torch.Tensor":
         aliases = next((i for i, t in enumerate(inputs) if _overlap(tensor, t)), -1)
-        return OutputFacts(spec=spec_of(tensor), type_name=kind, device=tensor.device.type, aliases_input=aliases)
+        return OutputFacts(
+            spec=spec_of(tensor), type_name=kind, device=tensor.device.type, aliases_input=aliases,
+            overlaps=overlaps(tensor),
+        )  # fmt: skip
     spec = contiguous(tuple(tensor.shape), dtype_name(tensor.dtype))
     return OutputFacts(spec=spec, type_name=kind, device=tensor.device.type, aliases_input=aliases)
 

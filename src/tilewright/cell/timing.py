@@ -1,19 +1,30 @@
-"""The clocks of a cell, bound before any code under test is loaded: bursts of timed calls, with cold caches."""
+"""The clock of a cell, bound before any code under test is loaded: one timed call, with cold or with warm caches."""
 
 from __future__ import annotations
 
 import gc
+import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from . import driver
+from . import driver, values, wire
+from .arena import exchange
+from .step import Call
 
 _clock = time.perf_counter_ns
 _touch = torch.Tensor.sum
 _wipe = torch.Tensor.zero_
+_clone = torch.Tensor.clone
+_copy = torch.Tensor.copy_
+_MOST_COPIED_BYTES = 32 << 20
+_delay = torch.cuda._sleep
+# The device is kept busy this long before the first event, so that kernels are queued by the time it passes and their
+# launches are not timed: about 100 us at the clocks of a Hopper.
+_DELAY_CYCLES = 200_000
 
 
 class Flush:
@@ -27,61 +38,116 @@ class Flush:
 
     def __call__(self) -> None:
         if self._device == "cuda":
+            driver.release_kept_lines()
             _wipe(self._buffer)
         else:
             _touch(self._buffer)  # reading is enough, and leaves no dirty lines to be written back in timed code
 
 
+Copies = tuple[Tensor | None, ...]
+
+
+def as_it_is(result: Any, into: Copies) -> Copies:
+    """Copies of a result's tensors as they are now: what another thread has yet to do is not in them. None for one that
+    is large (work on it outlasts what the judge does next) or not plain. They take the place of the copies `into`,
+    where they are alike: fresh memory costs one process more than another, and the judge's clock runs."""
+    tensors: list[Tensor] = []
+    try:
+        values.encode(result, tensors, sort_keys=True)
+    except values.CannotTravel:
+        return ()
+    old = into if len(into) == len(tensors) else (None,) * len(tensors)
+    return tuple(_copy_of(t, o) for t, o in zip(tensors, old, strict=True))
+
+
+def _copy_of(tensor: Tensor, old: Tensor | None) -> Tensor | None:
+    plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+    if not plain or tensor.numel() * tensor.element_size() > _MOST_COPIED_BYTES:
+        return None
+    if old is not None and (old.shape, old.dtype, old.stride()) == (tensor.shape, tensor.dtype, tensor.stride()):
+        return _copy(old, tensor.detach())
+    return _clone(tensor.detach())
+
+
+class Dealt:
+    """The slots of the calls to come, and what the last one returned, with the inputs that it was given."""
+
+    __slots__ = ("args", "copies", "result", "slots")
+
+    def __init__(self, deal: wire.Deal, slots: Sequence[tuple[Tensor, ...]]) -> None:
+        self.args = deal.args
+        self.slots = slots
+        self.result: tuple[Any, tuple[Tensor, ...]] | None = None
+        self.copies: Copies = ()  # of what it was when the clock stopped
+
+    def swap(self, swap: wire.Swap) -> None:
+        one, other = self.slots[swap.slot][swap.input], self.slots[swap.other][swap.input]
+        if swap.dim >= 0:
+            one = one.narrow(swap.dim, swap.start, swap.count)
+            other = other.narrow(swap.dim, swap.other_start, swap.count)
+        exchange(one, other)
+
+
+def repeated(call: Call, times: int) -> Call:
+    """The calls in a row, as one."""
+
+    def calls() -> Any:
+        for _ in range(times - 1):
+            call()
+        return call()
+
+    return calls
+
+
+def _read(tensor: Tensor) -> None:
+    """Read a tensor, so that it lies in the caches as far as it fits."""
+    if tensor.is_floating_point() and tensor.element_size() == 1:
+        tensor = tensor.view(torch.uint8)
+    _touch(tensor)
+
+
 class Timer:
-    """Times bursts on one device. On a GPU, events on the default stream; on the CPU, the monotonic clock."""
+    """Times calls on one device. On a GPU, events on the legacy default stream; on the CPU, the monotonic clock."""
+
+    __slots__ = ("_device", "_events", "_flush", "_flush_bytes")  # no method can be hidden in an instance
 
     def __init__(self, device: str) -> None:
         self._device = device
         self._flush: Flush | None = None
         self._flush_bytes = 0
+        self._events: driver.Events | None = None
 
-    def burst(
-        self, calls: Sequence[Callable[[], Any]], *, keep: int, flush_bytes: int
-    ) -> tuple[tuple[float, ...], Any]:
-        """ns of each call, in order, and what call `keep` returned (None for -1)."""
-        if flush_bytes != self._flush_bytes:
-            self._flush = Flush(flush_bytes, self._device) if flush_bytes else None
-            self._flush_bytes = flush_bytes
-        gc.collect()
+    def time(self, call: Call, *, flush_bytes: int, warm: Sequence[Tensor]) -> tuple[float, Any]:
+        """ns of the call and what it returned. Caches of `flush_bytes` are evicted before; else `warm` is read."""
+        self._prepare(flush_bytes, warm)
         gc.disable()
         try:
-            return self._on_gpu(calls, keep) if self._device == "cuda" else self._on_cpu(calls, keep)
+            return self._on_gpu(call) if self._device == "cuda" else self._on_cpu(call)
         finally:
             gc.enable()
 
-    def _on_cpu(self, calls: Sequence[Callable[[], Any]], keep: int) -> tuple[tuple[float, ...], Any]:
-        samples: list[float] = []
-        kept = None
-        for index, call in enumerate(calls):
-            if self._flush is not None:
-                self._flush()
-            start = _clock()
-            result = call()
-            samples.append(float(_clock() - start))
-            if index == keep:
-                kept = result
-            del result
-        return tuple(samples), kept
+    def _prepare(self, flush_bytes: int, warm: Sequence[Tensor]) -> None:
+        if flush_bytes and flush_bytes != self._flush_bytes:
+            self._flush = Flush(flush_bytes, self._device)
+            self._flush_bytes = flush_bytes
+        if flush_bytes and self._flush is not None:
+            self._flush()
+        for data in warm:
+            _read(data)
 
-    def _on_gpu(self, calls: Sequence[Callable[[], Any]], keep: int) -> tuple[tuple[float, ...], Any]:
-        events = driver.Events(2 * len(calls))
-        kept = None
+    def _on_cpu(self, call: Call) -> tuple[float, Any]:
+        # In one expression without variables: from the call's frame nothing leads to the clock that comes after it.
+        start, result, end = map(operator.call, (_clock, call, _clock))
+        return float(end - start), result
+
+    def _on_gpu(self, call: Call) -> tuple[float, Any]:
+        """The device is waited for, all streams of it, before the cell goes on: what a call leaves running is seen by
+        the judge's clock and can't hide behind what comes next."""
+        if self._events is None:
+            self._events = driver.Events(2)
+        _delay(_DELAY_CYCLES)  # type: ignore[no-untyped-call]
+        self._events.record(0)
+        result = call()
+        self._events.record(1)
         driver.synchronize()
-        for index, call in enumerate(calls):
-            if self._flush is not None:
-                self._flush()
-            events.record(2 * index)
-            result = call()
-            events.record(2 * index + 1)
-            if index == keep:
-                kept = result
-            del result
-        driver.synchronize()
-        samples = tuple(events.elapsed_ns(2 * i, 2 * i + 1) for i in range(len(calls)))
-        events.close()
-        return samples, kept
+        return self._events.elapsed_ns(0, 1), result

@@ -7,7 +7,8 @@ its position in the list. The text of an output tree is its structure: two are e
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,27 +19,34 @@ class CannotTravel(TypeError):
     """A value that has no encoding; the message names its type."""
 
 
-def encode(value: Any, tensors: list[Tensor]) -> str:
-    """JSON text of the tree; its tensors are appended to `tensors`. Raises CannotTravel."""
-    return json.dumps(_plain(value, tensors), separators=(",", ":"))
+def encode(value: Any, tensors: list[Tensor], *, sort_keys: bool = False) -> str:
+    """JSON text of the tree; its tensors are appended to `tensors`. `sort_keys`: the order of a dict is no part of the
+    structure (results). Raises CannotTravel."""
+    return json.dumps(_plain(value, tensors, sort_keys), separators=(",", ":"))
 
 
 def decode(text: str, tensors: Sequence[Tensor]) -> Any:
     return _value(json.loads(text), tensors)
 
 
-def _plain(value: Any, tensors: list[Tensor]) -> Any:
+def bound(function: Callable[..., Any], args: Any) -> partial[Any]:
+    """The function on arguments that came as a dict, by name, or as a list or tuple, in order; yet to be called."""
+    return partial(function, **args) if isinstance(args, dict) else partial(function, *args)
+
+
+def _plain(value: Any, tensors: list[Tensor], sort_keys: bool) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Tensor):
         tensors.append(value)
         return {"$": "tensor", "v": len(tensors) - 1}
     if type(value) is list:
-        return [_plain(v, tensors) for v in value]
+        return [_plain(v, tensors, sort_keys) for v in value]
     if isinstance(value, tuple):  # named tuples and torch.Size too: their names are no part of the structure
-        return {"$": "tuple", "v": [_plain(v, tensors) for v in value]}
+        return {"$": "tuple", "v": [_plain(v, tensors, sort_keys) for v in value]}
     if isinstance(value, dict) and all(isinstance(k, str) for k in value):
-        return {"$": "dict", "v": [[k, _plain(v, tensors)] for k, v in value.items()]}
+        keys = sorted(value) if sort_keys else list(value)
+        return {"$": "dict", "v": [[k, _plain(value[k], tensors, sort_keys)] for k in keys]}
     if isinstance(value, slice):
         return {"$": "slice", "v": [value.start, value.stop, value.step]}
     if isinstance(value, torch.dtype):

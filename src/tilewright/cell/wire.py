@@ -1,7 +1,5 @@
-"""What crosses between the judge and a cell: length-prefixed JSON frames that carry typed, strictly parsed messages.
+"""What crosses between the judge and a cell (cell.channel): typed, strictly parsed messages.
 
-A frame is 4 bytes of length (big endian) and that many bytes of UTF-8 JSON: an object with
-`nonce`, `seq`, `kind` and `body`.
 Nothing is ever unpickled. What does not parse into the expected frozen dataclass, field by field, is a WireError.
 Tensors never travel here: messages name places in arenas (see cell.arena), whose descriptors ride along as ancillary
 data.
@@ -10,53 +8,26 @@ data.
 from __future__ import annotations
 
 import dataclasses
-import json
-import socket
-import struct
-import types
-import typing
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
 
 from ..facts.problem import TensorSpec, Work
-
-MAX_FRAME_BYTES = 64 << 20
-_LENGTH = struct.Struct(">I")
-T = TypeVar("T")
-
-
-class WireError(Exception):
-    """The other side sent something that is not a message, or closed the channel."""
-
-
-# ---- values --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorRef:
-    """A tensor that lies in an arena: byte offset of its first element, and its spec."""
-
-    arena: str
-    offset: int
-    spec: TensorSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedSpec:
-    name: str
-    spec: TensorSpec
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputFacts:
-    """What a cell says of one returned tensor before a byte of it is accepted."""
-
-    spec: TensorSpec
-    type_name: str  # exactly "torch.Tensor" for an honest result
-    device: str  # "cpu" or "cuda"
-    aliases_input: int = -1  # position of the input tensor whose storage it shares; -1: none
-
+from .ablation import Ablate as Ablate
+from .ablation import ListOperations as ListOperations
+from .ablation import Operation as Operation
+from .ablation import OperationList as OperationList
+from .ablation import Perturb as Perturb
+from .ablation import Perturbed as Perturbed
+from .parsing import WireError as WireError
+from .parsing import parse as parse
+from .parsing import to_plain as to_plain
+from .parts import NO_GRADIENTS as NO_GRADIENTS
+from .parts import Gradients as Gradients
+from .parts import Mark as Mark
+from .parts import NamedSpec as NamedSpec
+from .parts import OutputFacts as OutputFacts
+from .parts import Spent as Spent
+from .parts import TensorRef as TensorRef
 
 # ---- requests (judge -> cell) --------------------------------------------------------------------------------------
 
@@ -97,6 +68,7 @@ class Construct:
     init: str
     tensors: tuple[TensorRef, ...]
     seed: int
+    gradients: Gradients = NO_GRADIENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +77,36 @@ class ConstructCase:
 
     case: int
     seed: int
+    gradients: Gradients = NO_GRADIENTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A case that the problem file does not name: keyword arguments (JSON), the first dimension of its inputs (0: as
+    drawn), extents to be replaced (old, new), and whether the inputs lie in memory with gaps."""
+
+    kwargs: str
+    batch: int
+    extents: tuple[tuple[int, int], ...]
+    strided: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddCase:
+    """In a reference cell: a variant of case `base` becomes the next case."""
+
+    base: int
+    variant: Variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Describe:
-    """In a reference cell: run the constructed case once and say all that is known of it. `trace`: also its graph."""
+    """In a reference cell: run the constructed case once and say all that is known of it. `trace`: also its graph.
+    `training`: each call from here on is a step, forward and backward."""
 
     seed: int
     trace: bool
+    training: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +125,12 @@ class StoreInit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeInputs:
-    """In a reference cell: draw the case's inputs with this seed and family and write them."""
+    """In a reference cell: draw the case's inputs with this seed and family, and upstream gradients of this kind, and
+    write them."""
 
     seed: int
     family: str
+    upstream: str
     refs: tuple[TensorRef, ...]
 
 
@@ -146,12 +142,64 @@ class Redraw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MarkState:
+    """Take the marks of the state as constructed (see cell.counterparts)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedrawAlike:
+    """Perturb in place the tensors whose marks have these keys: by the same numbers in every cell."""
+
+    seed: int
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """In a reference cell: run in float64 on these inputs and write the results."""
+    """In a reference cell: run in float64 on these inputs, and write the results and the buffers named, as they are
+    afterwards."""
 
     args: str
     inputs: tuple[TensorRef, ...]
     outputs: tuple[TensorRef, ...]
+    seed: int
+    buffers: tuple[str, ...] = ()
+    moved: tuple[TensorRef, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slack:
+    """In a reference cell, in training: write how far each gradient of a step moves when the last bits of what it is
+    computed from do (cell.jitter). `own`, `truth`: its results as they are."""
+
+    args: str
+    inputs: tuple[TensorRef, ...]
+    own: tuple[TensorRef, ...]
+    truth: tuple[TensorRef, ...]
+    slack: tuple[TensorRef, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amplify:
+    """In a reference cell: how many times the module amplifies a rounding of its inputs. Answered by Amplified."""
+
+    args: str
+    inputs: tuple[TensorRef, ...]
+    truths: tuple[TensorRef, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attain:
+    """In a reference cell: whether other indices than the truth's (`got`; `own` are the reference's) attain the same
+    values. Answered by Attained."""
+
+    args: str
+    inputs: tuple[TensorRef, ...]
+    output: int
+    got: TensorRef
+    own: TensorRef
     seed: int
 
 
@@ -189,21 +237,52 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """Give cached memory back; forget all held results too, unless they are to be kept."""
+    """Forget held results, or all but those under tag 0, and give cached memory back. `thorough`: on the CPU also
+    what the C library keeps for later, as a measurement of memory wants it."""
 
-    keep_held: bool = False
+    keep_first: bool = False
+    thorough: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Burst:
-    """Call the module once for each entry of `order` (an index into `slots`), timing each; hold the results of call
-    `keep` under tag 0 (-1: none). `flush_bytes` > 0: evict caches of that size before every call."""
+class Deal:
+    """The arguments and the slots of the timed calls that follow."""
 
     args: str
     slots: tuple[tuple[TensorRef, ...], ...]
-    order: tuple[int, ...]
-    keep: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """Places of one input that exchange contents: `count` positions of dimension `dim` (-1: the whole) from `start` in
+    `slot`, and from `other_start` in the slot `other`."""
+
+    input: int
+    dim: int
+    slot: int
+    start: int
+    other: int
+    other_start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCall:
+    """Carry out the swaps, evict caches of `flush_bytes` (0: read the inputs, so that they lie in them), then call the
+    module once on `slot` and time it. What comes next, and whether anybody will look at the result, the cell can't
+    know: neither is decided yet. `phase`: "whole", or in training "forward" or "backward" alone. `repeat`: so many
+    calls in the place of one."""
+
+    slot: int
+    swaps: tuple[Swap, ...]
     flush_bytes: int
+    phase: str = "whole"
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldTimed:
+    """Hold what the last timed call returned under tag 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,8 +294,24 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """Call the module once, and say how much memory it took."""
+
+    args: str
+    inputs: tuple[TensorRef, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CountFallbacks:
     """Ask how often the candidate left its fast path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Call the module under torch's profiler."""
+
+    args: str
+    inputs: tuple[TensorRef, ...]
 
 
 # ---- replies (cell -> judge) ---------------------------------------------------------------------------------------
@@ -252,6 +347,11 @@ class Constructed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Marked:
+    marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
     """`init` and `args` are encoded argument trees; `outputs_tree` the encoded structure of what is returned."""
 
@@ -263,11 +363,18 @@ class Described:
     outputs: tuple[OutputFacts, ...]
     state: tuple[NamedSpec, ...]
     mutated_state: tuple[str, ...]
+    gradients: Gradients
     random: bool  # two calls on the same values give results that rounding does not explain
     work: Work
+    longest_sum: int  # terms in its longest reduction, product of matrices or scan; 1 where there is none
     graph: str  # facts.codec text; empty: none was asked for, or it can't be traced
     trace_failure: str
     call_s: float
+
+    def title(self, output: int) -> str:
+        """What a result is called: the gradients of a step come after what forward returns."""
+        first = len(self.outputs) - len(self.gradients.names)
+        return f"output {output}" if output < first else f"gradient of {self.gradients.names[output - first]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,10 +384,38 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ticks:
-    """ns of each timed call, by the cell's own clocks."""
+class Amplified:
+    """By output: relative change of the truth over relative change of the inputs, in the norm and in the worst element;
+    0 for exact types."""
 
-    samples_ns: tuple[float, ...]
+    norm: tuple[float, ...]
+    worst: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attained:
+    """`known`: the output is an index output. `valid`: in range, and all different where that is asked for. `exact`:
+    what is chosen from was not computed. The shortfalls are relative to the value, or to the typical one."""
+
+    known: bool
+    valid: bool
+    exact: bool
+    shortfall: float
+    own_shortfall: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """ns of one timed call by the cell's own clock."""
+
+    ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakBytes:
+    """On a GPU, the most that torch's allocator held at once; 0 on the CPU, where the judge looks itself."""
+
+    allocated: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,115 +423,14 @@ class Fallbacks:
     counts: tuple[tuple[str, int], ...]
 
 
-# ---- parsing -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiled:
+    """What one call spent its time in, the longest first."""
+
+    spent: tuple[Spent, ...]
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-@cache
-def _kinds() -> dict[str, type]:
+def kinds() -> dict[str, type]:
+    """The messages and values by name."""
     return {name: v for name, v in globals().items() if isinstance(v, type) and dataclasses.is_dataclass(v)}
-
-
-def to_plain(value: Any) -> Any:
-    """A tree for `json.dumps` of a message or of what is in one."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return [to_plain(v) for v in value] if isinstance(value, tuple) else value
-
-
-def parse(hint: Any, tree: Any) -> Any:
-    """`tree` as a value of exactly the hinted type; WireError where it does not fit. bool is no int; int is a float."""
-    origin = typing.get_origin(hint)
-    if origin is tuple:
-        arms = typing.get_args(hint)
-        if not isinstance(tree, list):
-            raise WireError(f"a list was expected, not {type(tree).__name__}")
-        if len(arms) == 2 and arms[1] is Ellipsis:
-            return tuple(parse(arms[0], v) for v in tree)
-        if len(arms) != len(tree):
-            raise WireError(f"{len(arms)} items were expected, not {len(tree)}")
-        return tuple(parse(a, v) for a, v in zip(arms, tree, strict=True))
-    if isinstance(hint, types.UnionType) or origin is typing.Union:
-        raise WireError("unions do not travel")
-    if dataclasses.is_dataclass(hint):
-        hints = _hints(typing.cast(type, hint))
-        if not isinstance(tree, dict) or set(tree) != set(hints):
-            raise WireError(f"no {getattr(hint, '__name__', hint)}: {str(tree)[:100]}")
-        return typing.cast(Any, hint)(**{k: parse(h, tree[k]) for k, h in hints.items()})
-    if hint is float and type(tree) is int:
-        return float(tree)
-    if type(tree) is not hint:
-        raise WireError(f"{getattr(hint, '__name__', hint)} was expected, not {type(tree).__name__}")
-    return tree
-
-
-# ---- the channel ---------------------------------------------------------------------------------------------------
-
-
-class Channel:
-    """One end of the private socket pair. Every frame carries the nonce and counts up; a wrong one is a WireError."""
-
-    def __init__(self, end: socket.socket, nonce: str) -> None:
-        self._end = end
-        self._nonce = nonce
-        self._sent = 0
-        self._received = 0
-        self._descriptors: list[int] = []
-
-    def send(self, message: Any, *descriptors: int) -> None:
-        self._sent += 1
-        frame = {"nonce": self._nonce, "seq": self._sent, "kind": type(message).__name__, "body": to_plain(message)}
-        data = json.dumps(frame, separators=(",", ":")).encode()
-        if len(data) > MAX_FRAME_BYTES:
-            raise WireError(f"a message of {len(data)} bytes is too long")
-        head = _LENGTH.pack(len(data))
-        try:
-            if descriptors:
-                socket.send_fds(self._end, [head], list(descriptors))
-            else:
-                self._end.sendall(head)
-            self._end.sendall(data)
-        except OSError as error:
-            raise WireError(f"the channel is closed ({error})") from error
-
-    def receive(self) -> Any:
-        """The next message, any kind; raises WireError when it is malformed or the other side has gone, TimeoutError
-        when the socket has a timeout and it passes."""
-        (length,) = _LENGTH.unpack(self._take(_LENGTH.size, descriptors=True))
-        if length > MAX_FRAME_BYTES:
-            raise WireError(f"a frame of {length} bytes was announced")
-        try:
-            frame = json.loads(self._take(length))
-        except ValueError as error:
-            raise WireError("a frame is not JSON") from error
-        self._received += 1
-        if not isinstance(frame, dict) or frame.get("nonce") != self._nonce or frame.get("seq") != self._received:
-            raise WireError("a frame without the right nonce and number")
-        kind = _kinds().get(str(frame.get("kind")))
-        if kind is None:
-            raise WireError(f"a message of unknown kind {str(frame.get('kind'))[:40]!r}")
-        return parse(kind, frame.get("body"))
-
-    def descriptor(self) -> int:
-        """The oldest descriptor that came with a frame; the caller owns it."""
-        if not self._descriptors:
-            raise WireError("a descriptor was announced and did not come")
-        return self._descriptors.pop(0)
-
-    def _take(self, size: int, *, descriptors: bool = False) -> bytes:
-        chunks: list[bytes] = []
-        while size:
-            if descriptors:
-                chunk, found, _, _ = socket.recv_fds(self._end, size, 4)
-                self._descriptors += found
-            else:
-                chunk = self._end.recv(min(size, 1 << 20))
-            if not chunk:
-                raise WireError("the other side has gone")
-            chunks.append(chunk)
-            size -= len(chunk)
-        return b"".join(chunks)

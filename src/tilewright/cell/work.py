@@ -1,8 +1,9 @@
-"""Work: what one call of a module must do at least, read off the operations it dispatches."""
+"""Work: what one call of a module must do at least, how long its sums are: read off the operations it dispatches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ..facts.problem import Work
 from .arena import bytes_of, dtype_name, spec_of
 
 _GATHERS = ("embedding", "index", "gather", "index_select", "take")  # they read a part of their first argument
+_ALONG_A_DIMENSION = ("softmax", "cumsum", "cumprod", "logcumsumexp")
 _WIDEST_FIRST = ("f64", "f32", "bf16", "f16")
 
 
@@ -25,11 +27,13 @@ class _Witness(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.read_bytes: dict[int, int] = {}
         self.matrix_dtypes: set[str] = set()
+        self.longest_sum = 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not getattr(func, "is_view", False):
             self._note(func, args, kwargs or {}, result)
+            self.longest_sum = max(self.longest_sum, _terms(func, args, kwargs or {}, result))
         return result
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -46,7 +50,32 @@ class _Witness(TorchDispatchMode):
             self.read_bytes[key] = max(self.read_bytes.get(key, 0), size)
 
 
-def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> tuple[Work, Any]:
+def _terms(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """How many terms each result of an operation sums at most: flops tell it of products, sizes of reductions (norms
+    return their statistics beside the result), the dimension of scans and softmax."""
+    outputs = [t.numel() for t in tree_leaves(result) if isinstance(t, Tensor) and t.numel()]
+    inputs = [t.numel() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    if not outputs or not inputs:
+        return 1
+    packet = getattr(func, "overloadpacket", None)
+    if packet in flop_registry:
+        return int(flop_registry[packet](*args, **kwargs, out_val=result) // (2 * outputs[0]))
+    name = getattr(packet, "__name__", "")
+    if any(part in name for part in _ALONG_A_DIMENSION) and args[0].ndim and type(args[1]) is int:
+        return int(args[0].shape[args[1]])
+    return 1 if name in _GATHERS else max(inputs[0] // min(outputs), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One observed call: its work, the terms of its longest sum, and what it returned."""
+
+    work: Work
+    longest_sum: int
+    result: Any
+
+
+def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> Observed:
     """Run `call()` once under observation. `operands` are the inputs and the state; `outputs_of(result)` lists the
     result's tensors. Bytes are a lower bound: each operand at most once, and only as much of it as one operation
     read."""
@@ -59,10 +88,11 @@ def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> tuple[Wor
     conv = sum(n for op, n in per_op.items() if "conv" in str(op))
     dtype = next((d for d in _WIDEST_FIRST if d in witness.matrix_dtypes), "f32")
     fresh = [t for t in outputs if t.untyped_storage().data_ptr() not in own]
-    return Work(
+    work = Work(
         bytes_read=sum(n for key, n in witness.read_bytes.items() if key in own),
         bytes_written=sum(bytes_of(spec_of(t)) for t in fresh),
         matmul_flops=int(sum(per_op.values()) - conv),
         conv_flops=int(conv),
         dtype=dtype,
-    ), result
+    )
+    return Observed(work, witness.longest_sum, result)

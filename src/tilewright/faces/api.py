@@ -16,7 +16,8 @@ from torch import nn
 
 from ..edges.gpu.machine import default_target
 from ..facts.candidate import Candidate
-from ..facts.problem import Precision, Problem, Target
+from ..facts.problem import Mode, Precision, Problem, Target
+from ..facts.run import Timing
 from ..flow.optimize import Finished, Places, judge_given
 from ..flow.optimize import optimize as run
 from ..report import markdown, summary
@@ -55,6 +56,8 @@ def optimize(
     target: Literal["auto", "cuda", "cpu"] = "auto",
     out: str | Path | None = None,
     budget: str = "5m",
+    timing: str = "6s",
+    compiled: bool = True,
     seed: int = 0,
     precision: Precision = "reference",
     say: Callable[[str], None] = _quiet,
@@ -62,11 +65,16 @@ def optimize(
     """Optimise a live module for inputs like `example_inputs` (tensors, numbers, strings or None, positional).
 
     The module is judged in other processes, in the train/eval state it is in. `out` is the folder of the run (a new
-    temporary one by default); `budget` bounds the search. Raises UserError for what the caller can mend."""
+    temporary one by default); `budget` bounds the search. A candidate is timed for `timing`, or longer where noise may
+    hide a gain, against eager, and where `compiled` against torch.compile too. Raises UserError for what the caller can
+    mend."""
     folder = _folder(out)
     problem = _captured(module, example_inputs, folder, target=target, precision=precision)
     places = Places(out=folder, cache=config.cache_dir())
-    finished = run(problem, places=places, strategy="catalog", budget_s=config.seconds(budget), seed=seed, say=say)
+    finished = run(
+        problem, places=places, strategy="catalog", budget_s=config.seconds(budget), seed=seed, say=say,
+        timing=Timing(budget_s=config.seconds(timing), compiled=compiled),
+    )  # fmt: skip
     found = summary(finished.brief, finished.events, candidate_dir=str(places.candidate))
     improved = found["status"] == "improved"
     return Optimized(
@@ -85,18 +93,25 @@ def evaluate(
     *,
     target: Literal["auto", "cuda", "cpu"] = "auto",
     out: str | Path | None = None,
+    timing: str = "6s",
+    compiled: bool = True,
     seed: int = 0,
     precision: Precision = "reference",
+    mode: Mode | None = None,
     say: Callable[[str], None] = _quiet,
 ) -> Evaluated:
-    """Judge a candidate (a file or folder with `ModelNew`) against a problem file, or a live module with examples."""
+    """Judge a candidate (a file or folder with `ModelNew`) against a problem file, a robust-kbench task folder (then
+    also a `.cu` file), or a live module with examples. `mode` of None: what the problem says, else inference."""
     folder = _folder(out)
     if isinstance(reference, nn.Module):
-        problem = _captured(reference, example_inputs, folder, target=target, precision=precision)
+        problem = _captured(reference, example_inputs, folder, target=target, precision=precision, mode=mode)
     else:
-        problem = read_problem(Path(reference), target=_chosen(target), precision=precision)
-    given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate))
-    finished = judge_given(problem, given, places=Places(out=folder, cache=config.cache_dir()), seed=seed, say=say)
+        problem = read_problem(Path(reference), target=_chosen(target), precision=precision, mode=mode)
+    given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate), problem)
+    finished = judge_given(
+        problem, given, places=Places(out=folder, cache=config.cache_dir()), seed=seed, say=say,
+        timing=Timing(budget_s=config.seconds(timing), compiled=compiled),
+    )  # fmt: skip
     return Evaluated(
         accepted=finished.stop.best is not None,
         summary=_summary(finished),
@@ -124,9 +139,10 @@ def _captured(
     *,
     target: Literal["auto", "cuda", "cpu"],
     precision: Precision,
+    mode: Mode | None = None,
 ) -> Problem:
     path = write_problem(module, example_inputs, folder / "problem")
-    return read_problem(path, target=_chosen(target), precision=precision)
+    return read_problem(path, target=_chosen(target), precision=precision, mode=mode)
 
 
 def _replacement(module: nn.Module, candidate: Path) -> nn.Module:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import cloudpickle
 import torch
 from torch import nn
 
+from ..cell.load import installed_paths
 from ..facts.errors import UserError
 
 _TEMPLATE = '''"""Captured from a live module by tilewright: its structure, without the values of its parameters."""
@@ -94,12 +94,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 @contextmanager
 def _by_value(module: nn.Module) -> Iterator[None]:
     """Pickle classes by value that another process may not find: all that no installed package defines."""
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    installed = installed_paths()
     own = set()
     for part in module.modules():
         home = sys.modules.get(type(part).__module__)
         file = getattr(home, "__file__", None)
-        if home is not None and file and not any(file.startswith(path) for path in installed):
+        if home is not None and file and not file.startswith(installed):
             own.add(home)
     for home in own:
         cloudpickle.register_pickle_by_value(home)

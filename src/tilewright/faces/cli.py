@@ -16,7 +16,8 @@ import typer
 from rich.console import Console
 
 from ..facts.errors import HarnessError, UserError
-from ..facts.problem import Target
+from ..facts.problem import Mode, Precision, Target
+from ..facts.run import Timing
 from . import config
 
 app = typer.Typer(
@@ -37,6 +38,26 @@ SeedOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of tables.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run; default: a new one under runs/.")]
+ModeOption = Annotated[
+    Literal["auto", "inference", "training"],
+    typer.Option("--mode", help="Judge the forward alone, or with its backward; auto: what the problem says."),
+]
+PrecisionOption = Annotated[
+    Precision,
+    typer.Option(
+        "--precision", help="The class that results are held to, and that baselines may use; default: the module's own."
+    ),
+]
+SanitizeOption = Annotated[
+    bool, typer.Option("--sanitize", help="Run the result under compute-sanitizer, too: memcheck and racecheck (GPU).")
+]
+TimingOption = Annotated[
+    str,
+    typer.Option("--timing", help="Time to time a candidate against its baselines; more where noise may hide a gain."),
+]
+NoCompileOption = Annotated[
+    bool, typer.Option("--no-compile", help="Leave torch.compile out: it takes minutes on a large module.")
+]
 BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, wherever this version of typer keeps click
@@ -48,8 +69,13 @@ _stdout = Console(highlight=False)
 def optimize(
     file: Annotated[Path, typer.Argument(help="Problem file: Model, get_inputs, get_init_inputs, optionally CASES.")],
     target: TargetOption = "auto",
+    mode: ModeOption = "auto",
+    precision: PrecisionOption = "reference",
+    sanitize: SanitizeOption = False,
     out: OutOption = None,
     budget: BudgetOption = "5m",
+    timing: TimingOption = "6s",
+    no_compile: NoCompileOption = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -60,10 +86,13 @@ def optimize(
     from .deliver import delivered
 
     budget_s = config.seconds(budget)
-    problem = read_problem(file, target=_target(target))
+    problem = read_problem(file, target=_target(target), precision=precision, mode=_mode(mode))
     places = Places(out=out or _new_folder(problem.name), cache=config.cache_dir())
     with _Interruptible(places.out):
-        finished = run(problem, places=places, strategy="catalog", budget_s=budget_s, seed=seed, say=_say(as_json))
+        finished = run(
+            problem, places=places, strategy="catalog", budget_s=budget_s, seed=seed, say=_say(as_json),
+            sanitize=sanitize, timing=Timing(budget_s=config.seconds(timing), compiled=not no_compile),
+        )  # fmt: skip
     raise typer.Exit(_show(delivered(finished, places.out), as_json=as_json))
 
 
@@ -85,10 +114,17 @@ def resume(
 
 @app.command()
 def evaluate(
-    file: Annotated[Path, typer.Argument(help="Problem file.")],
-    candidate: Annotated[Path, typer.Argument(help="A file or a folder with ModelNew, written by anybody.")],
+    file: Annotated[Path, typer.Argument(help="Problem file, or a robust-kbench task folder.")],
+    candidate: Annotated[
+        Path, typer.Argument(help="A file or a folder with ModelNew, written by anybody; for a task also a .cu file.")
+    ],
     target: TargetOption = "auto",
+    mode: ModeOption = "auto",
+    precision: PrecisionOption = "reference",
+    sanitize: SanitizeOption = False,
     out: OutOption = None,
+    timing: TimingOption = "6s",
+    no_compile: NoCompileOption = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -98,11 +134,14 @@ def evaluate(
     from ..stages.problems import read_problem
     from .deliver import delivered
 
-    problem = read_problem(file, target=_target(target))
-    given = load_candidate(candidate)
+    problem = read_problem(file, target=_target(target), precision=precision, mode=_mode(mode))
+    given = load_candidate(candidate, problem)
     places = Places(out=out or _new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
     with _Interruptible(places.out, resumable=False):
-        finished = judge_given(problem, given, places=places, seed=seed, say=_say(as_json))
+        finished = judge_given(
+            problem, given, places=places, seed=seed, say=_say(as_json), sanitize=sanitize,
+            timing=Timing(budget_s=config.seconds(timing), compiled=not no_compile),
+        )  # fmt: skip
     code = _show(delivered(finished, places.out, given_at=candidate), as_json=as_json)
     raise typer.Exit(code if finished.stop.best is not None else 1)
 
@@ -177,6 +216,41 @@ def bench(
         _stdout.print(table)
 
 
+@app.command()
+def audit(
+    where: Annotated[
+        str, typer.Argument(metavar="FILE|FOLDER|kernelbench:PATH/levelN", help="A problem file, or many.")
+    ],
+    only: Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31 (of a folder).")] = None,
+    target: TargetOption = "auto",
+    out: Annotated[Path | None, typer.Option("--out", help="Where a folder's results are kept.")] = None,
+    budget: Annotated[str, typer.Option("--budget", help="Time for one task's trials, e.g. 90s.")] = "60s",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and inputs.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Problems at once on each device (of a folder).")] = 1,
+    devices: Annotated[
+        str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a score on a task means anything; exit 1 when it does not."""
+    from .audits import audit_file, audit_folder, is_one_problem
+
+    chosen, budget_s = _target(target), config.seconds(budget)
+    if is_one_problem(Path(where)):
+        shown = audit_file(Path(where), target=chosen, budget_s=budget_s, seed=seed, say=_say(as_json))
+    else:
+        shown = audit_folder(
+            where, out=out, only=config.numbers(only) if only else None, jobs=jobs, devices=_devices(devices),
+            command=shlex.join(["tilewright", *sys.argv[1:]]), say=_say(False), target=chosen,
+            budget_s=budget_s, seed=seed,
+        )  # fmt: skip
+    if as_json:
+        _print_json(shown.object)
+    for table in () if as_json else shown.tables:
+        _stdout.print(table)
+    raise typer.Exit(1 if shown.void else 0)
+
+
 def main() -> NoReturn:
     """Run the command line and exit; every failure that has a cause in the user's hands is one line."""
     sys.exit(_exit_code(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))
@@ -236,6 +310,10 @@ def _target(wanted: Literal["auto", "cuda", "cpu"]) -> Target:
     from ..edges.gpu.machine import default_target
 
     return default_target() if wanted == "auto" else wanted
+
+
+def _mode(wanted: Literal["auto", "inference", "training"]) -> Mode | None:
+    return None if wanted == "auto" else wanted
 
 
 def _devices(text: str | None) -> tuple[str, ...]:

@@ -8,7 +8,19 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-_MODULES = ("program", "space", "candidate", "outcome", "problem", "machine", "pattern", "move", "graph", "run")
+_MODULES = (
+    "program",
+    "space",
+    "candidate",
+    "outcome",
+    "problem",
+    "machine",
+    "pattern",
+    "move",
+    "graph",
+    "run",
+    "audit",
+)
 
 
 @cache

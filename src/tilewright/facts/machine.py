@@ -11,6 +11,20 @@ LEAST_CALL_NS = 100.0  # Python alone takes longer to call a module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceState:
+    """What a device said of itself at one moment; 0 or empty where it says nothing. `throttled`: why its clocks are
+    held back; `memory_errors`: uncorrected since it was started; `load`: processes that wanted a processor (CPU)."""
+
+    clock_mhz: int = 0
+    memory_clock_mhz: int = 0
+    power_w: float = 0.0
+    temperature_c: int = 0
+    throttled: tuple[str, ...] = ()
+    memory_errors: int = 0
+    load: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Measured peaks of one device. Rates are bytes/s and flop/s; `cache_bytes` is its last-level cache."""
 
@@ -39,14 +53,10 @@ class Machine:
 
     def floor_ns(self, work: Work) -> float:
         """max(bytes / bandwidth, flops / peak): the time that this device can't beat, ns."""
-        memory_s = (work.bytes_read + work.bytes_written) / self.copy_bytes_per_s
-        flops = work.matmul_flops + work.conv_flops
-        return max(memory_s, flops / self.rate(work.dtype)) * 1e9
+        return max(work.bytes_moved / self.copy_bytes_per_s, work.flops / self.rate(work.dtype)) * 1e9
 
     def impossible_ns(self, work: Work) -> float:
         """Below this no honest time can lie: even an empty call takes LEAST_CALL_NS, what fits in the last-level cache
         may never reach memory, and rates are given 15% for measurement."""
-        stays = min(work.bytes_read + work.bytes_written, 2 * self.cache_bytes)
-        memory_s = (work.bytes_read + work.bytes_written - stays) / self.copy_bytes_per_s
-        flops = work.matmul_flops + work.conv_flops
-        return max(max(memory_s, 0.5 * flops / self.rate(work.dtype)) / 1.15 * 1e9, LEAST_CALL_NS)
+        memory_s = max(work.bytes_moved - 2 * self.cache_bytes, 0) / self.copy_bytes_per_s
+        return max(max(memory_s, 0.5 * work.flops / self.rate(work.dtype)) / 1.15 * 1e9, LEAST_CALL_NS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .candidate import Candidate
-from .outcome import Failure, Timed, Tuned
+from .outcome import Failure, Sanitized, Timed, Tuned
 from .pattern import Recipe
 from .space import Point
 
@@ -25,6 +25,13 @@ class Tune:
     recipe: Recipe
     pattern: str
     points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sanitize:
+    """Run an accepted candidate under compute-sanitizer, on a GPU."""
+
+    what: Candidate | Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +57,8 @@ class Stop:
     why: str
 
 
-Move = Try | Tune | Ask | Inspect | Stop
-Outcome = Timed | Tuned | Failure | None
+Move = Try | Tune | Sanitize | Ask | Inspect | Stop
+Outcome = Timed | Tuned | Sanitized | Failure | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
+from .machine import DeviceState
+
+# Two processes that run the same code may differ by this much for good (pages, addresses): less is no gain.
+LEAST_GAIN = 0.01
+
 FailureStage = Literal["build", "check", "timing", "tune", "propose", "cell"]
 
 
@@ -23,7 +28,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A median (or estimate) with a 95% interval, in the unit of the field that holds it."""
+    """A median (or estimate) with a 99% interval, in the unit of the field that holds it."""
 
     low: float
     mid: float
@@ -62,9 +67,14 @@ class OutputError:
 class Checked:
     built: Built
     errors: tuple[OutputError, ...]  # every comparison made
-    own_kernel_share: float | None = None  # share of GPU time in kernels of the candidate's own, where measured
     notes: tuple[str, ...] = ()  # what a reader must know of how this was checked ("no float64 truth ...")
     fallbacks: tuple[tuple[str, int], ...] = ()  # the candidate's own count of calls that left its fast path, by reason
+    time_shares: tuple[tuple[str, float], ...] = ()  # of a call's time, by whose code it is: "own", "torch", "cuBLAS"
+
+    @property
+    def own_share(self) -> float | None:
+        """The share of a call's time in kernels of the candidate's own; None where it was not measured."""
+        return dict(self.time_shares).get("own", 0.0) if self.time_shares else None
 
     @property
     def worst_error(self) -> OutputError | None:
@@ -81,22 +91,67 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Station:
+    """What a part of a judgement took, and how that divides by who was busy."""
+
+    name: str
+    seconds: float
+    parts: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """One half of a training step ("forward", "backward"), timed apart: as in Timed."""
+
+    name: str
+    times_ns: tuple[tuple[str, Interval], ...]
+    ratios: tuple[tuple[str, Interval], ...]
+    samples: tuple[Samples, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
     checked: Checked
-    times_ns: tuple[tuple[str, Interval], ...]  # median and 95% interval by implementation name
+    times_ns: tuple[tuple[str, Interval], ...]  # median and 99% interval by implementation name
+    # "ours", "eager", "compile" with cold caches; "ours_warm" and so on with warm ones; "eager_again" (A/A)
     ratios: tuple[
         tuple[str, Interval], ...
-    ]  # baseline time / our time, paired: "eager", "compile", "aa" (eager / eager)
+    ]  # baseline time / our time, paired: "eager", "compile", each also "_warm"; "aa" (eager / eager)
     samples: tuple[Samples, ...]
     floor_ns: float
     bytes_moved: int
     flops: int
+    stations: tuple[Station, ...] = ()
+    phases: tuple[Phase, ...] = ()  # in training; the times above are then those of a whole step
+    peak_bytes: tuple[tuple[str, int], ...] = ()  # memory at the peak of a call, by implementation, where it was seen
+    resolution_ns: float = 0.0  # what differs by less, between two processes, is taken for equal
+    # What the judge's clock sees of one of our calls beyond its tick, more than it sees of eager's: nothing but noise.
+    unseen_ns: Interval | None = None
+    device: tuple[DeviceState, ...] = ()  # before and after timing
+
+    def faster_than(self, baseline: str) -> bool:
+        """Whether a gain may be claimed: the whole interval lies above 1, by more than LEAST_GAIN, than eager differs
+        from itself in the same rounds, and than two processes differ that run the same code (`resolution_ns`)."""
+        ratio, again, mine = self.ratio(baseline), self.ratio("aa"), self.time("ours")
+        if ratio is None or mine is None:
+            return False
+        noise = abs(again.mid - 1) if again is not None else 0.0
+        return ratio.low > 1 + max(LEAST_GAIN, noise, self.resolution_ns / mine.mid)
 
     def time(self, name: str) -> Interval | None:
         return dict(self.times_ns).get(name)
 
     def ratio(self, name: str) -> Interval | None:
         return dict(self.ratios).get(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sanitized:
+    """What compute-sanitizer found in a candidate's kernels on the smallest case: nothing, by the tools in `clean`.
+    `notes`: warnings, errors in kernels that are not its own, and why a tool did not run to the end."""
+
+    clean: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Literal
 
 Target = Literal["cuda", "cpu"]
 Precision = Literal["reference", "tf32", "bf16", "fp16"]
+Mode = Literal["inference", "training"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,7 @@ class Problem:
     source: str
     target: Target
     cases: tuple[str, ...] = ("{}",)
-    mode: Literal["inference", "training"] = "inference"
+    mode: Mode = "inference"
     precision: Precision = "reference"
 
     @property
@@ -49,3 +50,11 @@ class Work:
     matmul_flops: int
     conv_flops: int
     dtype: str  # the widest floating dtype of its matrix products' operands, "f32" where there are none
+
+    @property
+    def bytes_moved(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def flops(self) -> int:
+        return self.matmul_flops + self.conv_flops

@@ -31,6 +31,15 @@ class Matched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """How the user wants candidates to be timed: for `budget_s` (four times that where a gain may still hide in the
+    noise), against eager, and against torch.compile too where `compiled`."""
+
+    budget_s: float = 6.0
+    compiled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What the user asked for: the journal's first record, written before anything is run."""
 
@@ -39,6 +48,8 @@ class Request:
     strategy: str
     seed: int
     budget_s: float
+    sanitize: bool = False  # the winner goes under compute-sanitizer before it is handed over
+    timing: Timing = Timing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,4 +65,5 @@ class Brief:
     cases: tuple[CaseFacts, ...]
     matched: tuple[Matched, ...]
     remembered: Recipe  # winners of earlier runs on this machine, by pattern id
+    sanitize: bool = False
     versions: tuple[tuple[str, str], ...] = ()  # python, torch, dsl, compiler, tilewright

@@ -14,21 +14,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
-from typing import Any
+from typing import Any, Literal
 
 from ..facts.errors import UserError
 from ..facts.problem import Target
 
-_SPARE_S = (
-    120.0  # what a task may take beyond its budget (start, baselines, judging) before it counts as hung, times two
-)
+# What a task may take beyond its budget (start, baselines, judging) before it counts as hung; to optimise, both twice.
+_SPARE_S = 120.0
 
 Task = dict[str, Any]  # one object as `optimize --json` prints it: foreign bytes, read back from a child process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """Problems to optimise under one setting; `out` keeps a folder and a result file for each."""
+    """Problems to optimise (or to audit) under one setting; `out` keeps a folder and a result file for each."""
 
     files: tuple[Path, ...]
     out: Path
@@ -38,6 +37,7 @@ class Campaign:
     jobs: int  # tasks at once on each device; they take turns to measure
     devices: tuple[str, ...]  # values of CUDA_VISIBLE_DEVICES to spread over; empty: this process's own
     stamp: str  # what made the results (version and commit); results of another stamp are made anew
+    verb: Literal["optimize", "audit"] = "optimize"
 
 
 def problem_files(where: str, only: frozenset[int] | None) -> tuple[Path, ...]:
@@ -60,7 +60,8 @@ def _number(path: Path) -> int:
 
 
 def run_campaign(campaign: Campaign, *, seen: Callable[[Task], None]) -> tuple[Task, ...]:
-    """Optimise every problem; tasks with a result of the same stamp are not run again. In the order of `files`."""
+    """Optimise, or audit, every problem; tasks with a result of the same stamp are not run again. In the order of
+    `files`."""
     campaign.out.mkdir(parents=True, exist_ok=True)
     free: Queue[dict[str, str]] = Queue()
     for device in campaign.devices or ("",):
@@ -98,18 +99,30 @@ def _keep(path: Path, task: Task) -> None:
 
 
 def _run(campaign: Campaign, file: Path, place: Mapping[str, str]) -> Task:
+    limit_s = campaign.budget_s + _SPARE_S
+    if campaign.verb == "optimize":
+        command, limit_s = _optimize(campaign, file), 2 * limit_s
+    else:
+        command = _audit(campaign, file)
+    return _child([sys.executable, "-m", "tilewright", *command], file, place, limit_s=limit_s)
+
+
+def _audit(campaign: Campaign, file: Path) -> list[str]:
+    settings = ["--target", campaign.target, "--budget", f"{campaign.budget_s:g}s", "--seed", str(campaign.seed)]
+    return ["audit", str(file), *settings, "--json"]
+
+
+def _optimize(campaign: Campaign, file: Path) -> list[str]:
+    """Start the task's run, or continue it where one of the same stamp has begun."""
     out = campaign.out / file.stem
     tail = ["--json"]
     if (out / "run.db").exists() and (out / ".stamp").exists() and (out / ".stamp").read_text() == campaign.stamp:
-        command = ["resume", str(out), *tail]
-    else:
-        shutil.rmtree(out, ignore_errors=True)
-        out.mkdir(parents=True)
-        (out / ".stamp").write_text(campaign.stamp)
-        settings = ["--target", campaign.target, "--budget", f"{campaign.budget_s:g}s", "--seed", str(campaign.seed)]
-        command = ["optimize", str(file), "--out", str(out), *settings, *tail]
-    limit_s = 2 * (campaign.budget_s + _SPARE_S)
-    return _child([sys.executable, "-m", "tilewright", *command], file, place, limit_s=limit_s)
+        return ["resume", str(out), *tail]
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    (out / ".stamp").write_text(campaign.stamp)
+    settings = ["--target", campaign.target, "--budget", f"{campaign.budget_s:g}s", "--seed", str(campaign.seed)]
+    return ["optimize", str(file), "--out", str(out), *settings, *tail]
 
 
 def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limit_s: float) -> Task:

@@ -1,23 +1,27 @@
-"""The cells of one Judge: the reference's, a torch.compile baseline that warms up meanwhile, and a spare for the next
-candidate, which has imported torch and nothing else."""
+"""The cells of one Judge: the reference's, a torch.compile baseline that warms up meanwhile where processors are left
+for it, and a spare for the next candidate, which has imported torch and nothing else."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..cell import wire
 from ..edges.sandbox.cell import Cell, CellFault, CellPlan, Limits
 from ..edges.sandbox.room import try_arena
-from ..facts.errors import HarnessError
+from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Problem
 from .memory import cell_memory_bytes
 
 CANDIDATE = "candidate"
+LOAD_LIMIT_S = 120.0
 _COMPILE_LIMIT_S = 240.0
+_PLENTY = 8  # processors: a compiler in the background disturbs little
 _MATMUL = {"tf32": "high", "fp16": "high", "bf16": "medium"}  # what the user's looser class gives the baselines
 
 
@@ -38,14 +42,13 @@ class Cells:
         self._reference: Cell | None = None
         self._spare: Cell | None = None
         self._baseline: Cell | None = None
+        self._baseline_requests: tuple[object, ...] = ()  # to be posted when it is started
         self._baseline_pending = 0
         self.notes: list[str] = []
 
-    def open(self, *, compiled: bool) -> Cell:
-        """Start the reference's cell and, where a compiled baseline is wanted, its cell."""
+    def open(self) -> Cell:
+        """Start the reference's cell."""
         self._reference = self._start("reference", isolate=False)
-        if compiled:
-            self._baseline = self._start("compile", isolate=False)
         return self._reference
 
     def close(self) -> None:
@@ -63,13 +66,31 @@ class Cells:
             raise HarnessError("the judge is not open")
         return self._reference
 
+    def renew_reference(self) -> None:
+        """A fresh cell for the reference, with the problem loaded."""
+        if self._reference is not None:
+            self._reference.close()
+        self._reference = self._start("reference", isolate=False)
+        self._reference.do(self.load_problem(), limit_s=LOAD_LIMIT_S)
+
     def _start(self, name: str, *, isolate: bool = True) -> Cell:
         plan = CellPlan(
             name=name, device=self._problem.target, folder=self._workdir / f"{next(self._numbers)}-{name}",
             memory_bytes=self._limits.memory_bytes or cell_memory_bytes(), threads=self._threads, isolate=isolate,
             namespaces=self._namespaces, matmul="" if isolate else _MATMUL.get(self._problem.precision, ""),
+            hidden=(Path.home(), Path(self._problem.path).absolute(), self._workdir.parent),
         )  # fmt: skip
         return Cell(plan)
+
+    @contextmanager
+    def folder(self, name: str) -> Iterator[Path]:
+        """A folder beside the cells', which is there for as long as the block."""
+        folder = self._workdir / f"{next(self._numbers)}-{name}"
+        folder.mkdir(parents=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def load_problem(self, *, compiled: bool = False) -> wire.LoadProblem:
         """The request that loads the problem in a reference cell."""
@@ -115,21 +136,34 @@ class Cells:
 
     # ---- the compiled baseline
 
-    def warm_baseline(self, *, construct_seed: int, inputs_seed: int) -> None:
-        """Let torch.compile work in the background; `compiled` waits for it."""
-        if self._baseline is None:
-            return
-        requests = (
+    def warm_baseline(self, *, construct_seed: int, inputs_seed: int, gradients: wire.Gradients) -> None:
+        """Let torch.compile work in the background, or, where it would take the processors from what is checked
+        meanwhile, once it is waited for."""
+        self._baseline_requests = (
             self.load_problem(compiled=True),
-            wire.ConstructCase(case=0, seed=construct_seed),
+            wire.ConstructCase(case=0, seed=construct_seed, gradients=gradients),
             wire.Warm(seed=inputs_seed),
         )
-        for request in requests:
+        if self._problem.target == "cuda" or self._threads >= _PLENTY:
+            self._start_baseline()
+
+    def _start_baseline(self) -> None:
+        if not self._baseline_requests:
+            return
+        self._baseline = self._start("compile", isolate=False)
+        for request in self._baseline_requests:
             self._baseline.post(request)
-        self._baseline_pending = len(requests)
+        self._baseline_pending, self._baseline_requests = len(self._baseline_requests), ()
+
+    def settle_baseline(self) -> None:
+        """Wait until a baseline that was started is warm, so that its compiler does not disturb a clock."""
+        if self._baseline is not None:
+            self.compiled()
 
     def compiled(self) -> Cell | None:
-        """The torch.compile baseline once it is warm; None, and a note, when it can't be had."""
+        """The torch.compile baseline once it is warm; None where none is wanted, and, with a note, when it can't be
+        had."""
+        self._start_baseline()
         cell = self._baseline
         if cell is None:
             return None
@@ -153,3 +187,17 @@ class Cells:
     def _note(self, text: str) -> None:
         self.notes.append(text)
         self._say(text)
+
+
+@contextmanager
+def users_fault(problem: Problem) -> Iterator[None]:
+    """What the problem's own code raises in the reference's cell is the user's, and so is a lack of memory for it;
+    the end of its process is ours."""
+    try:
+        yield
+    except CellFault as fault:
+        if fault.reason == "out_of_memory":
+            raise UserError(f"{problem.path}: {fault.summary}; make the case smaller") from fault
+        if not fault.by_code or fault.reason in ("crashed", "broke_the_protocol"):
+            raise HarnessError(f"the reference's cell failed: {fault.summary}\n{fault.excerpt}".strip()) from fault
+        raise UserError(f"{problem.path}: {fault.summary}") from fault

@@ -11,40 +11,47 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from ..cell import wire
-from ..edges.gpu.lease import lease
+from ..cell.load import is_out_of_memory, last_line
+from ..cell.rerun import RECORDED
+from ..edges.gpu.lease import lease, quarantine
 from ..edges.sandbox.cell import Cell, CellFault, Limits
-from ..edges.sandbox.room import Room
+from ..edges.sandbox.room import Room, RoomSizes
+from ..edges.toolchain.tripwires import tripwires
 from ..facts import codec
 from ..facts.candidate import Candidate
-from ..facts.errors import HarnessError, UserError
+from ..facts.errors import HarnessError, SickDevice, UserError
 from ..facts.machine import Machine
-from ..facts.outcome import Built, Checked, Failure, PointTime, Timed, Tuned
+from ..facts.outcome import Built, Checked, Failure, PointTime, Sanitized, Timed, Tuned
 from ..facts.problem import Problem, Target
 from ..facts.run import CaseFacts
 from ..facts.space import Point
 from ..stages.build.build import build, failure
+from ..stages.check import draws, hidden
 from ..stages.check.check import Check, Findings, Refused, concluded, refusal, trials_for
 from ..stages.check.plan import Trial, secret
 from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Player, Table
 from ..stages.timing.sweep import Contender, sweep
-from .cells import Cells
+from . import sanitize as sanitizing
+from .cells import LOAD_LIMIT_S, Cells, users_fault
 from .memory import check_room_sizes, flush_bytes, timing_room_sizes
+from .stations import Stations
+from .time_case import EAGER, OURS, CaseTiming
 
 DESCRIBE_LIMIT_S = 300.0
-_LOAD_LIMIT_S = 120.0
-EAGER = "eager"
-OURS = "ours"
-COMPILE = "compile"
+# Such an error sticks to the process that met it, and the reference, which ran before, did not cause it.
+_CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUDA_ERROR_(ECC|HARDWARE|LAUNCH)")
+_NO_BACKWARD = "no skeleton has a backward yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,8 @@ class Judge:
         self._limits = limits or Limits()
         self._device = "cuda:0" if problem.target == "cuda" else "cpu"
         self._cases: tuple[_Case, ...] = ()
+        self._hidden: tuple[_Case, ...] | None = None
+        self._last_number = len(problem.cases) - 1
         threads = machine.processors if problem.target == "cpu" else 0
         self._cells = Cells(problem, workdir=workdir, threads=threads, limits=self._limits, say=say)
 
@@ -88,12 +97,16 @@ class Judge:
         """Load the problem, run and trace every case, and start the baselines. Raises UserError for what is wrong
         with the problem file, HarnessError for what is wrong with us."""
         self._require_device()
-        self._cells.open(compiled=self._wants_compile)
-        with self._users_fault():
-            self._ref.do(self._cells.load_problem(), limit_s=_LOAD_LIMIT_S)
+        self._cells.open()
+        with users_fault(self._problem):
+            self._ref.do(self._cells.load_problem(), limit_s=LOAD_LIMIT_S)
             described = [self._describe(n) for n in range(len(self._problem.cases))]
         self._cases = tuple(described)
-        self._cells.warm_baseline(construct_seed=described[0].seed, inputs_seed=secret(self._rng))
+        if self._wants_compile:
+            first = described[0]
+            self._cells.warm_baseline(
+                construct_seed=first.seed, inputs_seed=secret(self._rng), gradients=first.described.gradients
+            )
         self._cells.start_spare()
         return tuple(self._facts(c.described) for c in described)
 
@@ -104,11 +117,13 @@ class Judge:
             if not torch.cuda.is_available():
                 raise UserError("the target is cuda, but torch finds no CUDA device here; use --target cpu")
 
-    def _describe(self, number: int) -> _Case:
+    def _describe(self, number: int, *, trace: bool = True) -> _Case:
         seed = secret(self._rng)
         with lease(self._device, self._say):
-            self._ref.ask(wire.ConstructCase(case=number, seed=seed), wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
-            request = wire.Describe(seed=secret(self._rng), trace=True)
+            construct = wire.ConstructCase(case=number, seed=seed)
+            self._ref.ask(construct, wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
+            training = self._problem.mode == "training"
+            request = wire.Describe(seed=secret(self._rng), trace=trace and not training, training=training)
             return _Case(number, self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S), seed)
 
     def _facts(self, described: wire.Described) -> CaseFacts:
@@ -117,49 +132,58 @@ class Judge:
             outputs=tuple(o.spec for o in described.outputs),
             work=described.work,
             graph=codec.loads(described.graph) if described.graph else None,
-            trace_failure=described.trace_failure,
+            trace_failure=_NO_BACKWARD if described.gradients.outputs else described.trace_failure,
         )
 
     @property
     def _ref(self) -> Cell:
         return self._cells.reference
 
-    @contextmanager
-    def _users_fault(self) -> Iterator[None]:
-        """What the problem's own code raises is the user's; the end of its process is ours."""
-        try:
-            yield
-        except CellFault as fault:
-            raised = fault.by_code and fault.reason not in ("crashed", "broke_the_protocol")
-            if not raised:
-                raise HarnessError(f"the reference's cell failed: {fault.summary}\n{fault.excerpt}".strip()) from fault
-            more = "; make the case smaller" if fault.reason == "out_of_memory" else ""
-            raise UserError(f"{self._problem.path}: {fault.summary}{more}") from fault
-
     # ---- judging
 
-    def evaluate(self, candidate: Candidate) -> Timed | Failure:
-        """Build, check on all cases, time on the first."""
+    def evaluate(self, candidate: Candidate, *, foreign: bool = False) -> Timed | Failure:
+        """Build, check on all cases, time on the first. At the text of a foreign candidate static detectors look, too:
+        what they find becomes notes. A device that fails under it is tried once more, with fresh cells; then it is put
+        under quarantine and SickDevice raised."""
+        notes = tripwires(candidate) if foreign else ()
+        try:
+            return self._evaluate(candidate, notes)
+        except SickDevice as sick:
+            self._say(f"{sick}; once more, in fresh cells")
+        try:
+            self._cells.renew_reference()
+            return self._evaluate(candidate, notes)
+        except SickDevice as sick:
+            quarantine(self._device, str(sick))
+            raise
+
+    def _evaluate(self, candidate: Candidate, notes: Sequence[str]) -> Timed | Failure:
         cell = self._cells.take_spare()
         try:
             built = build(candidate, cell, limit_s=self._limits.build_s)
             if isinstance(built, Failure):
                 return built
             self._say(f"built in {built.build_s:.1f} s")
+            stations = Stations()
+            stations.add("build", built.build_s)
             with self._harness_fault():
-                return self._judge(cell, built)
+                return self._judge(cell, built, stations, notes)
         finally:
             cell.close()
 
-    def _judge(self, cell: Cell, built: Built) -> Timed | Failure:
-        findings = Findings()
+    def _judge(self, cell: Cell, built: Built, stations: Stations, notes: Sequence[str]) -> Timed | Failure:
+        findings = Findings(notes=list(notes))
         try:
             for case in self._cases:
-                started = time.monotonic()
-                self._check_case(case, cell, findings)
-                self._say(f"case {case.number}: right on all inputs ({time.monotonic() - started:.1f} s)")
+                self._check_case(case, cell, findings, stations)
+                self._say(f"case {case.number}: right on all inputs ({stations.found[-1].seconds:.1f} s)")
             checked = concluded(built, findings, ())
-            return self._time(self._cases[0], cell, checked, findings)
+            timed = self._time(self._cases[0], cell, checked, findings, stations)
+            if isinstance(timed, Failure):
+                return timed
+            self._check_hidden(cell, findings, stations)  # last: what is compiled there must not disturb the times
+            checked = replace(timed.checked, notes=tuple(findings.notes))
+            return replace(timed, checked=checked, stations=stations.found)
         except Refused as refused:
             return refused.failure
         except timing.Implausible as implausible:
@@ -178,38 +202,112 @@ class Judge:
         try:
             yield
         except CellFault as fault:
-            raise HarnessError(
+            if fault.reason == "out_of_memory":
+                raise self._too_large(f"the {fault.source} cell: {fault.summary}") from fault
+            kind = SickDevice if _CUDA_ERROR.search(f"{fault.summary} {fault.excerpt}") else HarnessError
+            raise kind(
                 f"the {fault.source} cell failed: {fault.reason}: {fault.summary}\n{fault.excerpt}".strip()
             ) from fault
 
-    def _check_case(self, case: _Case, cell: Cell, findings: Findings) -> None:
-        trials = trials_for(case.described, case.number, rng=self._rng)
-        with lease(self._device, self._say), self._room(case, sizes=check_room_sizes) as room:
+    def _too_large(self, what: str) -> UserError:
+        return UserError(
+            f"{self._problem.path}: it does not fit into memory beside the copies that judging takes ({what}); make "
+            "the case smaller"
+        )
+
+    def _check_case(
+        self, case: _Case, cell: Cell, findings: Findings, stations: Stations, trials: tuple[Trial, ...] = ()
+    ) -> None:
+        name = f"hidden case {case.number}" if trials else f"case {case.number}"
+        trials = trials or trials_for(case.described, case.number, rng=self._rng)
+        with self._alone(stations, name, cell), self._room(case, sizes=check_room_sizes) as room:
             room.admit(cell)
             check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=findings)
             check.construct(case.seed)
-            check.run(trials, redraw=self._redraw)
+            if room.places == 1:  # to draw another family takes a third copy of the inputs
+                trials = tuple(t for t in trials if t.family == "own")
+                findings.note(f"case {case.number}: too large for inputs of other families")
+            if case.described.random:
+                draws.run(check, trials, rng=self._rng, redraw=self._redraw)
+            else:
+                check.run(trials, redraw=self._redraw)
+
+    def _check_hidden(self, cell: Cell, findings: Findings, stations: Stations) -> None:
+        """Other shapes and strides: wrong results in silence are refused, a candidate that raises is told of."""
+        for case in self._hidden_cases():
+            shapes = ", ".join("x".join(map(str, s.shape)) for s in case.described.inputs)[:200]
+            trials = hidden.trials(case.number, case.described, rng=self._rng)
+            try:
+                self._check_case(case, cell, Findings(own=dict(findings.own)), stations, trials)
+            except Refused as refused:
+                raise hidden.refused(refused, shapes) from refused
+            except CellFault as fault:
+                if self._is_ours(fault, cell) or not (cell.alive and hidden.is_loud(fault)):
+                    raise
+                findings.note(f"it raises at other shapes or strides (inputs of {shapes}): {fault.summary}")
+
+    def _hidden_cases(self) -> tuple[_Case, ...]:
+        """Variants of the first case that the reference takes; found once."""
+        if self._hidden is None:
+            described = self._cases[0].described
+            found: list[_Case] = []
+            kwargs = self._problem.cases[0]
+            if self._problem.target != "cpu" or described.work.bytes_moved < hidden.HOPELESS_BYTES:
+                for variant in hidden.variants(kwargs, described):
+                    self._add_variant(variant, found)
+                    if len(found) == hidden.SHAPES:
+                        break
+                self._add_variant(hidden.strided(kwargs, described), found)
+            self._hidden = tuple(found)
+        return self._hidden
+
+    def _add_variant(self, variant: wire.Variant, found: list[_Case]) -> None:
+        """The variant as one more case; nothing where the reference does not take it, or it is none."""
+        self._ref.do(wire.AddCase(base=0, variant=variant))
+        self._last_number += 1
+        try:
+            case = self._describe(self._last_number, trace=False)
+        except CellFault as fault:
+            if not self._ref.alive or not fault.by_code:
+                raise
+            return
+        if case.described.inputs not in [c.described.inputs for c in (*self._cases, *found)]:
+            found.append(case)
 
     @contextmanager
-    def _room(self, case: _Case, *, sizes: Callable[[wire.Described, Target], tuple[int, int]]) -> Iterator[Room]:
+    def _alone(self, stations: Stations, name: str, cell: Cell) -> Iterator[None]:
+        """The device for the block, as a station of the judgement; what is waited for it is another."""
+        started = time.monotonic()
+        with lease(self._device, self._say):
+            if (waited_s := time.monotonic() - started) > 0.1:
+                stations.add("waiting for the device", waited_s)
+            with stations.station(name, reference=self._ref, candidate=cell):
+                yield
+
+    @contextmanager
+    def _room(self, case: _Case, *, sizes: Callable[[wire.Described, Target], RoomSizes]) -> Iterator[Room]:
         """The room of a case, with the reference's module freshly constructed and cached memory given back before its
         size is chosen."""
-        self._ref.ask(
-            wire.ConstructCase(case=case.number, seed=case.seed), wire.Constructed, limit_s=self._limits.call_s
-        )
+        construct = wire.ConstructCase(case=case.number, seed=case.seed, gradients=case.described.gradients)
+        self._ref.ask(construct, wire.Constructed, limit_s=self._limits.call_s)
         self._cells.spare_baseline_memory()
-        pool, slots = sizes(case.described, self._problem.target)
+        chosen = sizes(case.described, self._problem.target)
+        if chosen.results == 1:  # no room to spare: what is compiling beside us must not take more of it
+            self._cells.settle_baseline()
+            self._cells.spare_baseline_memory()
+            chosen = sizes(case.described, self._problem.target)
         try:
             room = Room(
                 case.described,
                 device=self._problem.target,
                 reference=self._ref,
                 limits=self._limits,
-                pool=pool,
-                slots=slots,
+                sizes=chosen,
             )
         except (MemoryError, RuntimeError, OSError) as error:
-            raise HarnessError(f"case {case.number} does not fit beside its copies in memory: {error}") from error
+            if is_out_of_memory(error):
+                raise self._too_large(f"case {case.number}: {last_line(error)}") from error
+            raise HarnessError(f"case {case.number}: no memory could be shared with its cells: {error}") from error
         with room:
             yield room
 
@@ -218,71 +316,24 @@ class Judge:
 
     # ---- timing
 
-    def _time(self, case: _Case, cell: Cell, checked: Checked, findings: Findings) -> Timed | Failure:
+    def _time(
+        self, case: _Case, cell: Cell, checked: Checked, findings: Findings, stations: Stations
+    ) -> Timed | Failure:
+        started = time.monotonic()
         compiled = self._cells.compiled()
         self._cells.settle_spare()
+        stations.add("waiting for torch.compile", time.monotonic() - started)
         with lease(self._device, self._say), self._room(case, sizes=timing_room_sizes) as room:
             for guest in (cell, compiled):
                 if guest is not None:
                     room.admit(guest)
-            return self._time_in(room, case, cell, compiled, checked, findings)
-
-    def _time_in(
-        self, room: Room, case: _Case, cell: Cell, compiled: Cell | None, checked: Checked, findings: Findings
-    ) -> Timed:
-        check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=findings)
-        check.construct(case.seed)
-        seeds = [secret(self._rng) for _ in range(room.pool)]
-        for k, seed in enumerate(seeds):
-            room.draw(k, family="own", seed=seed)
-        room.take_state()
-        check.load_state()
-        ours = Player(OURS, cell)
-        players = [ours, Player(EAGER, self._ref), Player(timing.AA, self._ref)]
-        players += [Player(COMPILE, compiled)] if compiled is not None else []
-        table = Table(room=room, players=players, rng=self._rng, flush_bytes=flush_bytes(self._machine))
-
-        def verify(number: int, contents: Sequence[int]) -> None:
-            self._verify_timed(table, ours, check, seeds)
-
-        timing.measure(table, ours, effort=self._effort, verify=verify)
-        timing.check_clock(table, ours)
-        counted = cell.ask(wire.CountFallbacks(), wire.Fallbacks, limit_s=30.0)
-        for note in self._cells.notes:
-            findings.note(note)
-        checked = concluded(checked.built, findings, counted.counts)
-        timed = timing.summarise(checked, table, ours=OURS, machine=self._machine, work=case.described.work)
-        mine = timed.time(OURS)
-        assert mine is not None
-        timing.check_floor(self._machine, case.described.work, mine)
-        return timed
-
-    def _verify_timed(self, table: Table, ours: Player, check: Check, seeds: Sequence[int]) -> None:
-        """Re-draw the parameters and stir the inputs where they are, then keep what a random timed call returns
-        and hold it against the truth: whatever was remembered from earlier calls is wrong now."""
-        room = table.room
-        if room.described.random:
-            check.findings.note("the module is random: what it returns in timed calls can't be compared")
-            return
-        if check.shares_state and room.state_names:
-            self._redraw(secret(self._rng))
-            room.take_state()
-            check.load_state()
-        for k in range(room.pool):
-            room.stir(k, self._rng)
-        for slot, k in enumerate(table.contents):
-            room.place(k, slot)
-        calls = table.calls[ours.name]
-        keep = self._rng.randrange(calls)
-        _, order, _ = table.burst(ours, calls=calls, keep=keep)
-        k = table.contents[order[keep]]
-        check.fetch(tag=0, place=0)
-        for player in table.players:
-            player.cell.do(wire.Drop())
-        trial = Trial(case=check.case, family="own", seed=seeds[k], redraw=0)
-        facts = room.run_reference(k, seed=seeds[k])
-        if check.usable(trial, facts.exact):
-            check.compare(trial, 0, " of a timed call")
+            check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=findings)
+            check.construct(case.seed)
+            case_timing = CaseTiming(
+                room=room, check=check, reference=self._ref, compiled=compiled, machine=self._machine,
+                effort=self._effort, limits=self._limits, rng=self._rng, stations=stations, target=self._problem.target,
+            )  # fmt: skip
+            return case_timing.run(checked, self._cells.notes)
 
     # ---- tuning
 
@@ -312,7 +363,7 @@ class Judge:
         """Times of the points; `trying` grows by each that is set. Raises _PointFault when the cell fails for good."""
         case = self._cases[0]
         if self._problem.target == "cpu":
-            self._cells.compiled()  # its compiler would share the processors with what is timed
+            self._cells.settle_baseline()  # its compiler would share the processors with what is timed
         self._cells.settle_spare()
         with lease(self._device, self._say), self._room(case, sizes=check_room_sizes) as room:
             check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=Findings())
@@ -321,9 +372,10 @@ class Judge:
                 check.construct(case.seed)
                 room.take_state()
                 check.load_state()
-                trial = Trial(case=case.number, family="own", seed=secret(self._rng), redraw=0)
+                inputs, draws = secret(self._rng), secret(self._rng)
+                trial = Trial(case=case.number, family="own", seed=inputs, redraw=0, draws=draws)
                 room.draw(0, family="own", seed=trial.seed)
-                check.usable(trial, room.run_reference(0, seed=trial.seed).exact)
+                check.usable(trial, room.run_reference(0, seed=trial.draws).exact)
                 for slot in range(room.slots):
                     room.place(0, slot)
                 table = Table(room=room, players=[], rng=self._rng, flush_bytes=flush_bytes(self._machine))
@@ -340,7 +392,7 @@ class Judge:
         try:
             request = wire.Configure(pattern=pattern, knobs=json.dumps(dict(point)))
             check.cell.do(request, limit_s=self._limits.call_s)
-            check.call(tag=0, slot=0, place=0, seed=trial.seed)
+            check.call(tag=0, slot=0, place=0, seed=trial.draws)
             check.compare(trial, 0)
         except Refused as refused:
             return f"{refused.failure.reason}: {refused.failure.summary}"[:500]
@@ -349,6 +401,22 @@ class Judge:
                 raise
             return str(fault)[:500]
         return ""
+
+    # ---- sanitizing
+
+    def sanitize(self, candidate: Candidate) -> Sanitized | Failure:
+        """Run an accepted candidate under compute-sanitizer, on the smallest case. What can't be had is noted."""
+        case = min(self._cases, key=lambda c: c.described.work.bytes_moved)
+        lack = sanitizing.lack(case.described, self._problem.target)
+        if lack:
+            return Sanitized(clean=(), notes=(lack,))
+        with self._cells.folder("sanitizer") as folder, lease(self._device, self._say):
+            with self._harness_fault(), self._room(case, sizes=check_room_sizes) as room:
+                room.take_state()
+                room.draw(0, family="own", seed=secret(self._rng))
+                room.record(0, folder / RECORDED)
+            job = sanitizing.Job(candidate=candidate, described=case.described, folder=folder, seed=case.seed)
+            return sanitizing.sanitize(job, say=self._say)
 
     # ---- end
 

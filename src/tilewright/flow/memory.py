@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..cell import wire
 from ..cell.arena import bytes_of
+from ..edges.sandbox.room import RoomSizes
 from ..facts.machine import Machine
 from ..facts.problem import Target
 
@@ -35,20 +36,31 @@ def flush_bytes(machine: Machine) -> int:
     return min(int(2.25 * machine.cache_bytes), _MAX_FLUSH_BYTES[machine.target]) // 4096 * 4096
 
 
-def check_room_sizes(described: wire.Described, target: Target) -> tuple[int, int]:
-    """(pool, slots) for checking: a second slot, another address for the same contents, where there is room."""
+def check_room_sizes(described: wire.Described, target: Target) -> RoomSizes:
+    """For checking: a second slot, another address for the same contents, and a second place for results, where there
+    is room."""
     inputs, outputs = _sizes(described)
-    truth = 2 * outputs + 2 * inputs + 4 * max(inputs, outputs)  # kept, and while it is computed
-    fixed = 2 * inputs + 5 * outputs + truth
-    return (1, 2) if available_bytes(target) - fixed >= inputs else (1, 1)
+    free = available_bytes(target) - 2 * inputs - _work_bytes(described) - 4 * outputs  # one of each
+    if free >= outputs + inputs:
+        return RoomSizes(pool=1, slots=2, results=2)
+    return RoomSizes(pool=1, slots=1, results=2 if free >= 2 * outputs else 1)
 
 
-def timing_room_sizes(described: wire.Described, target: Target) -> tuple[int, int]:
-    """(pool, slots) for timing: as many sets of inputs as fit beside all implementations' results and the truth."""
+def timing_room_sizes(described: wire.Described, target: Target) -> RoomSizes:
+    """For timing, one pool set for each slot: as many as fit beside all implementations' results and the truth."""
     inputs, outputs = _sizes(described)
-    room = available_bytes(target) - 8 * outputs - 4 * max(inputs, outputs) - 2 * inputs
-    fitting = [s for s in ((3, 3), (2, 2), (1, 2)) if sum(s) * inputs <= room]
-    return fitting[0] if fitting else (1, 1)
+    room = available_bytes(target) - 5 * outputs - 3 * _work_bytes(described)
+    fitting = [s for s in ((3, 3), (2, 2), (1, 1)) if sum(s) * inputs <= room]
+    if fitting:
+        return RoomSizes(pool=fitting[0][0], slots=fitting[0][1], results=2)
+    return RoomSizes(pool=1, slots=1, results=1, tight=True)
+
+
+def _work_bytes(described: wire.Described) -> int:
+    """What one implementation takes during a call, as far as it can be told beforehand: its outputs, and as much again
+    or as its inputs for what lies between."""
+    inputs, outputs = _sizes(described)
+    return outputs + max(inputs, outputs)
 
 
 def _sizes(described: wire.Described) -> tuple[int, int]:

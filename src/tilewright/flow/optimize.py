@@ -7,27 +7,32 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..edges.gpu.machine import machine as measured_machine
 from ..edges.ledger import Ledger
+from ..edges.sandbox.forkserver import start_ahead
 from ..edges.toolchain import versions
 from ..facts.candidate import Candidate
 from ..facts.errors import UserError
 from ..facts.machine import Machine
-from ..facts.move import Event, Move, Outcome, Stop, Try, Tune
-from ..facts.outcome import Failure, Timed, Tuned
+from ..facts.move import Event, Move, Outcome, Sanitize, Stop, Try, Tune
+from ..facts.outcome import Failure, Sanitized, Timed, Tuned
 from ..facts.pattern import Choice, Pattern, Recipe
 from ..facts.problem import Problem, Target
-from ..facts.run import Brief, CaseFacts, Matched, Request
+from ..facts.run import Brief, CaseFacts, Matched, Request, Timing
 from ..stages.patterns import match
 from ..stages.propose.compose import compose
 from ..stages.propose.targets import renderer
 from ..stages.tune import memory
 from ..strategies import STRATEGIES, given
 from .drive import Strategy, drive
-from .evaluate import Judge
+
+if TYPE_CHECKING:
+    from .evaluate import Judge
 
 Say = Callable[[str], None]
+_USUAL = Timing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,20 +64,31 @@ class Finished:
     candidate_dir: Path | None  # None: a given candidate, which lies where it lay
 
 
-def optimize(problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say) -> Finished:
+def optimize(
+    problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say, sanitize: bool = False,
+    timing: Timing = _USUAL,
+) -> Finished:  # fmt: skip
     """A new run in `places.out`; UserError if that folder already holds a run, or for a fault of the problem's."""
-    request = Request(run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s)
+    request = Request(
+        run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, sanitize=sanitize,
+        timing=timing,
+    )  # fmt: skip
     with _new_journal(request, places) as ledger:
         return _carry_on(request, ledger=ledger, places=places, say=say)
 
 
-def judge_given(problem: Problem, candidate: Candidate, *, places: Places, seed: int, say: Say) -> Finished:
+def judge_given(
+    problem: Problem, candidate: Candidate, *, places: Places, seed: int, say: Say, sanitize: bool = False,
+    timing: Timing = _USUAL,
+) -> Finished:  # fmt: skip
     """Judge one candidate: a run with nothing to search; `Finished.stop.best` is None if it was refused."""
-    request = Request(run=uuid.uuid4().hex[:12], problem=problem, strategy="given", seed=seed, budget_s=0.0)
-    with _new_journal(request, places) as ledger, _Bench(problem, places=places, seed=seed, say=say) as bench:
+    request = Request(
+        run=uuid.uuid4().hex[:12], problem=problem, strategy="given", seed=seed, budget_s=0.0, timing=timing
+    )
+    with _new_journal(request, places) as ledger, _Bench(request, places=places, say=say) as bench:
         brief = bench.brief(request)
         ledger.write(brief)
-        stop = _driven(brief, given(candidate), ledger=ledger, bench=bench)
+        stop = _driven(brief, given(candidate, sanitize=sanitize), ledger=ledger, bench=bench)
         return Finished(brief=brief, events=ledger.events(), stop=stop, candidate=candidate, candidate_dir=None)
 
 
@@ -113,7 +129,7 @@ def _described(places: Places) -> str:
 def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say) -> Finished:
     brief = ledger.brief()
     machine = brief.machine if brief else None
-    with _Bench(request.problem, places=places, seed=request.seed, say=say, machine=machine) as bench:
+    with _Bench(request, places=places, say=say, machine=machine) as bench:
         if brief is None:
             brief = bench.brief(request)
             ledger.write(brief)
@@ -142,12 +158,10 @@ def _driven(brief: Brief, strategy: Strategy, *, ledger: Ledger, bench: _Bench) 
 class _Bench:
     """The workbench of a run: the machine and the judge, each opened when a move first needs it."""
 
-    def __init__(
-        self, problem: Problem, *, places: Places, seed: int, say: Say, machine: Machine | None = None
-    ) -> None:
-        self.problem = problem
+    def __init__(self, request: Request, *, places: Places, say: Say, machine: Machine | None = None) -> None:
+        self.request = request
+        self.problem = request.problem
         self.places = places
-        self.seed = seed
         self.say = say
         self._machine = machine
         self._judge: Judge | None = None
@@ -170,10 +184,18 @@ class _Bench:
     def judge(self) -> Judge:
         if self._judge is None:
             machine = self.machine
+            start_ahead(machine.processors if machine.target == "cpu" else 0)  # it imports torch, while we do
+            from ..stages.timing.measure import Effort
+            from .evaluate import Judge
+
             self.say(f"on {machine.device}: running and tracing {self.problem.name}")
             work = (self.places.out / "work").resolve()
             work.mkdir(parents=True, exist_ok=True)
-            self._judge = Judge(self.problem, machine=machine, seed=self.seed, workdir=work, say=self.say)
+            self._judge = Judge(
+                self.problem, machine=machine, seed=self.request.seed, workdir=work, say=self.say,
+                effort=Effort(budget_s=self.request.timing.budget_s),
+                compile_baseline=self.request.timing.compiled,
+            )  # fmt: skip
             self._cases = self._judge.open()
         return self._judge
 
@@ -192,15 +214,20 @@ class _Bench:
             cases=self._cases,
             matched=matched,
             remembered=_recalled(matched, self.places.winners, self.machine.key),
+            sanitize=request.sanitize,
             versions=versions(),
         )
 
     def perform(self, brief: Brief, move: Move) -> Outcome:
         match move:
             case Try(what=Candidate() as candidate):
-                return self.judge.evaluate(candidate)
+                return self.judge.evaluate(candidate, foreign=True)
             case Try(what=tuple() as recipe):
                 return self.judge.evaluate(composed(brief, recipe))
+            case Sanitize(what=Candidate() as candidate):
+                return self.judge.sanitize(candidate)
+            case Sanitize(what=tuple() as recipe):
+                return self.judge.sanitize(composed(brief, recipe))
             case Tune():
                 return self.judge.tune(composed(brief, move.recipe), move.pattern, move.points)
         raise UserError(
@@ -281,6 +308,9 @@ def _line(event: Event) -> str:
             ratio = timed.ratio("eager")
             speed = f"{ratio.mid:.2f}x of eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"
             return f"judged ({move.why}): accepted, {speed} ({event.wall_s:.1f} s)"
+        case Sanitize(), Sanitized() as sanitized:
+            clean = f"no errors by {' and '.join(sanitized.clean)}" if sanitized.clean else "not run"
+            return f"compute-sanitizer: {'; '.join([clean, *sanitized.notes])} ({event.wall_s:.1f} s)"
         case move, Failure() as failure:
             return f"{type(move).__name__.lower()}: refused at {failure.stage}: {failure.reason}: {failure.summary}"
     return f"{type(event.move).__name__} ({event.wall_s:.1f} s)"

@@ -1,7 +1,20 @@
 """What a run came to, drawn: JSON objects, tables for the terminal, and one page in Markdown or HTML."""
 
+from .audits import audit_object, audit_table, audits_summary, audits_table, shirks_table
 from .objects import bench_summary, summary
 from .page import html, markdown
 from .tables import bench_table, table
 
-__all__ = ["summary", "bench_summary", "table", "bench_table", "markdown", "html"]
+__all__ = [
+    "audit_object",
+    "audit_table",
+    "audits_summary",
+    "audits_table",
+    "shirks_table",
+    "summary",
+    "bench_summary",
+    "table",
+    "bench_table",
+    "markdown",
+    "html",
+]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..facts.candidate import Candidate
-from ..facts.move import Event, Stop, Try, Tune
-from ..facts.outcome import Failure, Timed, Tuned
+from ..facts.move import Event, Sanitize, Stop, Try, Tune
+from ..facts.outcome import Failure, Sanitized, Timed, Tuned
 from ..facts.pattern import Pattern, Recipe
 from ..facts.run import Brief
 from ..facts.space import Point
@@ -44,6 +44,7 @@ class Ending:
     best: Candidate | Recipe | None
     timed: Timed | None
     seen: Timed | None
+    sanitized: Sanitized | None = None  # of what is handed over; None where it was not asked for
 
     @property
     def recipe(self) -> Recipe:
@@ -51,14 +52,15 @@ class Ending:
 
 
 def ending(brief: Brief, events: Sequence[Event]) -> Ending:
-    """Distil a run. `improved` needs an accepted final candidate whose ratio against eager has its interval above 1."""
+    """Distil a run. `improved` needs an accepted final candidate that is faster than eager beyond noise."""
     seen = next((e.outcome for e in reversed(events) if isinstance(e.outcome, Timed)), None)
     stop = next((e.move for e in reversed(events) if isinstance(e.move, Stop)), None)
     best = stop.best if stop else None
     outcome = next((e.outcome for e in reversed(events) if isinstance(e.move, Try) and e.move.what == best), None)
     if isinstance(outcome, Timed) and best:
         status, verdict = _judged(outcome)
-        return Ending(status=status, verdict=verdict, best=best, timed=outcome, seen=outcome)
+        sanitized = next((e.outcome for e in reversed(events) if isinstance(e.outcome, Sanitized)), None)
+        return Ending(status=status, verdict=verdict, best=best, timed=outcome, seen=outcome, sanitized=sanitized)
     if stop is None:
         said = "the run has not ended; `tilewright resume` continues it"
         verdict = Verdict(accepted=False, stage="search", reason="unfinished", summary=said)
@@ -74,7 +76,7 @@ def _judged(timed: Timed) -> tuple[Status, Verdict]:
         for name, ratio in (("eager", eager), ("torch.compile", compiled))
         if ratio is not None
     )
-    faster = eager is not None and eager.low > 1.0
+    faster = timed.faster_than("eager")
     verdict = Verdict(
         accepted=True,
         stage="timing",
@@ -86,6 +88,9 @@ def _judged(timed: Timed) -> tuple[Status, Verdict]:
 
 def _kept(stop: Stop, events: Sequence[Event]) -> tuple[Status, Verdict]:
     """The module is kept as it is: since nothing was found or won, or since nothing could be judged."""
+    unsound = next((e.outcome for e in reversed(events) if isinstance(e.move, Sanitize)), None)
+    if isinstance(unsound, Failure):
+        return "failed", _refused(unsound)
     attempts = [e for e in events if isinstance(e.move, Try | Tune)]
     if any(isinstance(e.outcome, Timed) for e in attempts):
         return "no_improvement", Verdict(accepted=True, stage="timing", reason="not_faster", summary=stop.why)
@@ -95,7 +100,11 @@ def _kept(stop: Stop, events: Sequence[Event]) -> tuple[Status, Verdict]:
     failure = next((e.outcome for e in reversed(attempts) if isinstance(e.outcome, Failure)), None)
     if failure is None:
         failure = Failure(stage="tune", reason="no_point_ran", summary=stop.why, excerpt=_tune_failures(attempts))
-    return "failed", Verdict(
+    return "failed", _refused(failure)
+
+
+def _refused(failure: Failure) -> Verdict:
+    return Verdict(
         accepted=False, stage=failure.stage, reason=failure.reason, summary=failure.summary, excerpt=failure.excerpt
     )
 

@@ -22,14 +22,21 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "run": brief.run,
         "problem": brief.problem.name,
         "target": brief.problem.target,
+        "mode": brief.problem.mode,
         "strategy": brief.strategy,
         "status": end.status,
         "verdict": {name: getattr(end.verdict, name) for name in end.verdict.__dataclass_fields__},
         "error": _error(end.timed),
         "times_ns": _times(end),
-        "ratio": {name: _interval(end.timed.ratio(name) if end.timed else None) for name in ("eager", "compile")},
+        "ratio": {
+            name: _interval(end.timed.ratio(name) if end.timed else None)
+            for name in ("eager", "compile", "eager_warm", "compile_warm")
+        },
+        "phases": _phases(end.seen),
+        "peak_bytes": dict(end.seen.peak_bytes) if end.seen else {},
         "tried": _tried(end),
         "noise": _interval(end.seen.ratio("aa") if end.seen else None),
+        "stations": _stations(end.seen),
         "floor_ns": end.seen.floor_ns if end.seen else None,
         "floor_share": floor_share(end.timed),
         "patterns": [
@@ -39,10 +46,26 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "candidate": candidate_dir or None,
         "candidate_id": end.timed.checked.built.candidate_id if end.timed else None,
         "fallbacks": fallbacks(brief, end),
+        "own_share": end.timed.checked.own_share if end.timed else None,
+        "time_shares": dict(end.timed.checked.time_shares) if end.timed else {},
+        "sanitizer": (
+            {"clean": list(end.sanitized.clean), "notes": list(end.sanitized.notes)} if end.sanitized else None
+        ),
         "notes": list(end.timed.checked.notes) if end.timed else [],
         "unmatched": [{"case": m.case, "nodes": list(m.unmatched)} for m in brief.matched if m.unmatched],
         "machine": _machine(brief),
         "seconds": sum(e.wall_s for e in events),
+    }
+
+
+def _phases(seen: Timed | None) -> dict[str, object]:
+    """The halves of a training step: times of each implementation, and baseline time / our time."""
+    return {
+        phase.name: {
+            "times_ns": {name: _interval(time) for name, time in phase.times_ns},
+            "ratio": {name: _interval(ratio) for name, ratio in phase.ratios},
+        }
+        for phase in (seen.phases if seen else ())
     }
 
 
@@ -75,7 +98,7 @@ def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
     `passed` counts tasks of which the judge accepted a candidate, `unchanged` those, of them and of the rest, that keep
     the module as it is; these and the `failed` ones, which `failures` lists, count as 1.0 against eager.
     "Best" is the better of eager and torch.compile. A task is
-    won where the interval against eager clears 1."""
+    won where it is improved: faster than eager beyond noise."""
     eager = [ratio_of(t, "eager") for t in tasks]
     best = [ratio_of(t, "best") for t in tasks]
     passed = [t for t in tasks if (t.get("verdict") or {}).get("accepted")]
@@ -113,8 +136,7 @@ def ratio_of(task: Task, against: str) -> float:
 
 
 def won(task: Task) -> bool:
-    ratio = (task.get("ratio") or {}).get("eager")
-    return bool(task.get("status") == "improved" and ratio and ratio["low"] > 1.0)
+    return task.get("status") == "improved"
 
 
 def geomean(values: Iterable[float]) -> float | None:
@@ -133,7 +155,16 @@ def _interval(value: Interval | None) -> dict[str, float] | None:
 
 def _times(end: Ending) -> dict[str, dict[str, float] | None]:
     baselines = {name: _interval(end.seen.time(name) if end.seen else None) for name in ("eager", "compile")}
-    return {"ours": _interval(end.timed.time("ours") if end.timed else None), **baselines}
+    times = {"ours": _interval(end.timed.time("ours") if end.timed else None), **baselines}
+    warm = {f"{name}_warm": end.seen.time(f"{name}_warm") if end.seen else None for name in times}
+    if end.timed is None:
+        warm["ours_warm"] = None
+    return times | {name: _interval(time) for name, time in warm.items()}
+
+
+def _stations(seen: Timed | None) -> list[dict[str, object]]:
+    stations = seen.stations if seen else ()
+    return [{"name": s.name, "seconds": s.seconds, "parts": dict(s.parts)} for s in stations]
 
 
 def _error(timed: Timed | None) -> dict[str, object] | None:

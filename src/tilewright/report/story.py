@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..facts.candidate import Candidate
-from ..facts.move import Ask, Event, Inspect, Move, Stop, Try, Tune
-from ..facts.outcome import Failure, OutputError, Timed, Tuned
+from ..facts.move import Ask, Event, Inspect, Move, Sanitize, Stop, Try, Tune
+from ..facts.outcome import Failure, OutputError, Sanitized, Timed, Tuned
 from ..facts.pattern import Recipe
 from ..facts.problem import TensorSpec
 from ..facts.run import Brief
@@ -109,6 +109,7 @@ class Story:
     chart: Chart | None
     floor: str
     noise: str
+    stations: str
     fused: tuple[FusedRow, ...]
     fallbacks: tuple[str, ...]
     notes: tuple[str, ...]
@@ -139,6 +140,7 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
         chart=chart(end.seen, ours="ours" if end.timed else "tried, not kept") if end.seen else None,
         floor=_floor(brief, end.seen),
         noise=_noise(end.seen),
+        stations=_stations(end.seen),
         fused=tuple(
             FusedRow(
                 id=p.id,
@@ -154,7 +156,7 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
             f"case {f['case']}: {f['reason']}" if "case" in f else f"{f['calls']} calls: {f['reason']}"
             for f in fallbacks(brief, end)
         ),
-        notes=_notes(end.timed),
+        notes=_notes(end),
         attempts=tuple(_attempt(e, end) for e in events),
         tuned=_tuned(brief, events),
         errors=_errors(errors),
@@ -173,7 +175,7 @@ def _tiles(end: Ending) -> tuple[Tile, ...]:
     tiles = []
     for name, title in (("eager", "against eager"), ("compile", "against torch.compile")):
         if ratio := end.timed.ratio(name):
-            note = f"95% interval {words.digits(ratio.low)} – {words.digits(ratio.high)}"
+            note = f"99% interval {words.digits(ratio.low)} – {words.digits(ratio.high)}"
             tiles.append(Tile(name=title, value=f"{words.digits(ratio.mid)}×", note=note))
     if share := floor_share(end.timed):
         note = f"the floor takes {words.duration(end.timed.floor_ns)}"
@@ -190,7 +192,7 @@ def _times(end: Ending) -> tuple[TimeRow, ...]:
     if end.seen is None:
         return ()
     rows = []
-    for name in ("eager", "compile", "ours"):
+    for name in words.PLAYERS:
         if time := end.seen.time(name):
             ratio = end.seen.ratio(name)
             rows.append(
@@ -201,7 +203,21 @@ def _times(end: Ending) -> tuple[TimeRow, ...]:
                     ratio=words.times(ratio) if ratio else "",
                 )
             )
-    return tuple(rows)
+    return tuple(rows) + _halves(end.seen)
+
+
+def _halves(seen: Timed) -> tuple[TimeRow, ...]:
+    """The rows of a training step's halves."""
+    return tuple(
+        TimeRow(
+            name=f"{phase.name}, {words.NAMES[name]}",
+            median=words.duration(time.mid),
+            interval=words.span(time),
+            ratio=words.times(dict(phase.ratios)[name]) if name in dict(phase.ratios) else "",
+        )
+        for phase in seen.phases
+        for name, time in phase.times_ns
+    )
 
 
 def _floor(brief: Brief, seen: Timed | None) -> str:
@@ -213,7 +229,37 @@ def _floor(brief: Brief, seen: Timed | None) -> str:
         rate = machine.rate(brief.cases[0].work.dtype if brief.cases else "f32")
         parts += f", {words.rate(seen.flops, 'FLOP')} at {words.rate(rate, 'FLOP/s')}"
     told = f"The floor is {words.duration(seen.floor_ns)}: {parts}, rates measured on this machine."
-    return f"{told} Only data that stays in the cache, or calls that hardly write, can beat it."
+    told = f"{told} Only data that stays in the cache, or calls that hardly write, can beat it."
+    peaks = ", ".join(f"{words.amount(size)} ({words.NAMES[name]})" for name, size in seen.peak_bytes)
+    return f"{told} Memory at the peak of a call: {peaks}." if peaks else told
+
+
+def _stations(seen: Timed | None) -> str:
+    """Where the time of the last judgement went."""
+    if seen is None or not seen.stations:
+        return ""
+    told = []
+    for station in seen.stations:
+        parts = sorted(station.parts, key=lambda part: -part[1])
+        split = ", ".join(f"{name} {words.digits(s)}" for name, s in parts if s >= 0.05 * station.seconds)
+        told.append(f"{station.name} {words.digits(station.seconds)} s" + (f" ({split})" if split else ""))
+    total = sum(s.seconds for s in seen.stations)
+    return f"The last judgement took {words.digits(total)} s: {'; '.join(told)}. {_device(seen)}".strip()
+
+
+def _device(seen: Timed) -> str:
+    """What the device said of itself before and after timing."""
+    if not seen.device:
+        return ""
+    told = []
+    for state in seen.device:
+        values = (
+            (state.clock_mhz, "MHz"), (state.memory_clock_mhz, "MHz (memory)"), (round(state.power_w), "W"),
+            (state.temperature_c, "C"), (round(state.load, 1), "load average"),
+        )  # fmt: skip
+        said = [f"{value} {unit}" for value, unit in values if value]
+        told.append(", ".join(said + ([f"held back by {', '.join(state.throttled)}"] if state.throttled else [])))
+    return f"The device before and after timing: {'; '.join(told)}."
 
 
 def _noise(seen: Timed | None) -> str:
@@ -243,6 +289,8 @@ def _what(move: Move) -> str:
             return _named(move.what)
         case Tune():
             return f"{move.pattern}: {len(move.points)} settings"
+        case Sanitize():
+            return f"{_named(move.what)}, under compute-sanitizer"
         case Stop():
             return f"hand over {_named(move.best)}" if move.best else "keep the module as it is"
         case Ask():
@@ -268,6 +316,8 @@ def _fate(event: Event, end: Ending) -> tuple[str, str]:
                 (p for p in tuned.points if p.time_ns), key=lambda p: p.time_ns.mid if p.time_ns else 0, default=None
             )
             return "tuned", f"fastest: {words.settings(best.point)}" if best else "none of them ran"
+        case _, Sanitized() as sanitized:
+            return "end", "; ".join(words.sanitized(sanitized))
         case Try() as move, Timed() as timed:
             ratio, ours = timed.ratio("eager"), timed.time("ours")
             told = [words.duration(ours.mid)] if ours else []
@@ -304,13 +354,13 @@ def _points(tuned: Tuned) -> tuple[PointRow, ...]:
     return tuple(rows)
 
 
-def _notes(timed: Timed | None) -> tuple[str, ...]:
+def _notes(end: Ending) -> tuple[str, ...]:
     """What a reader must know of how the result was judged."""
-    if timed is None:
+    if end.timed is None:
         return ()
-    share = timed.checked.own_kernel_share
-    own = (f"{words.percent(share)} of the GPU's time was spent in kernels of the candidate's own",) if share else ()
-    return timed.checked.notes + own
+    share = words.shares(end.timed.checked.time_shares)
+    shares = (f"time of a call by whose kernels it is spent in: {share}",) if share else ()
+    return end.timed.checked.notes + shares + (words.sanitized(end.sanitized) if end.sanitized else ())
 
 
 def _errors(errors: Sequence[OutputError]) -> tuple[ErrorRow, ...]:

@@ -23,23 +23,25 @@ def table(brief: Brief, events: Sequence[Event]) -> Table:
     end = ending(brief, events)
     drawn = Table(box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", show_header=end.seen is not None)
     drawn.title = (
-        f"[not italic]{escape(brief.problem.name)} on {escape(brief.machine.device)}: "
+        f"[not italic]{escape(brief.problem.name)}{' in training' if brief.problem.mode == 'training' else ''} "
+        f"on {escape(brief.machine.device)}: "
         f"[bold {_COLOURS[end.status]}]{end.status.replace('_', ' ')}[/]\n{escape(end.verdict.line)}[/]"
     )
-    for heading in ("", "median", "95% interval", "times as fast"):
-        drawn.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    for heading in ("", "median", "99% interval", "times as fast"):
+        drawn.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))  # names wrap
     if end.seen is not None:
         _times(drawn, end, end.seen)
     if end.timed is not None:
         _error(drawn, end.timed)
+        _shares(drawn, end.timed)
     drawn.caption = f"[not italic not dim]{escape(_fused_lines(brief, end))}[/]"
     return drawn
 
 
 def _times(drawn: Table, end: Ending, seen: Timed) -> None:
-    for name in ("eager", "compile", "ours"):
+    for name in words.PLAYERS:
         time = seen.time(name)
-        if time is None or (name == "ours" and end.timed is None):
+        if time is None or (name.startswith("ours") and end.timed is None):
             continue
         ratio = end.timed.ratio(name) if end.timed else None
         drawn.add_row(
@@ -48,9 +50,16 @@ def _times(drawn: Table, end: Ending, seen: Timed) -> None:
             words.span(time),
             escape(words.times(ratio)) if ratio else "",
         )
+    for phase in seen.phases:
+        for name, time in phase.times_ns:
+            ratio = dict(phase.ratios).get(name)
+            told = escape(words.times(ratio)) if ratio else ""
+            drawn.add_row(f"{phase.name}, {words.NAMES[name]}", words.duration(time.mid), words.span(time), told)
     share = floor_share(end.timed)
     reached = f"at {words.percent(share)} of its speed" if share is not None else ""
     drawn.add_row("machine's floor", words.duration(seen.floor_ns), "", reached)
+    for name, size in seen.peak_bytes:
+        drawn.add_row(f"memory at its peak, {words.NAMES[name]}", words.amount(size), "", "")
 
 
 def _error(drawn: Table, timed: Timed) -> None:
@@ -64,6 +73,14 @@ def _error(drawn: Table, timed: Timed) -> None:
     ):
         share = words.percent(value / allowed) if allowed else ""
         drawn.add_row(label, words.error(value), f"allowed {words.error(allowed)}", f"{share} of that" if share else "")
+
+
+def _shares(drawn: Table, timed: Timed) -> None:
+    share = timed.checked.own_share
+    if share is not None:
+        drawn.add_row(
+            "kernels of its own", words.percent(share), "of the time", words.shares(timed.checked.time_shares)
+        )
 
 
 def _fused_lines(brief: Brief, end: Ending) -> str:
@@ -91,7 +108,7 @@ def bench_table(tasks: Sequence[Task]) -> Table:
         "compile",
         "ours",
         "vs eager",
-        "95% interval",
+        "99% interval",
         "vs best",
         "floor share",
     ):

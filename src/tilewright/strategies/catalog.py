@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import TypeVar
 
-from ..facts.move import Event, Move, Stop, Try, Tune
-from ..facts.outcome import Interval, Timed, Tuned
+from ..facts.move import Event, Move, Sanitize, Stop, Try, Tune
+from ..facts.outcome import Failure, Interval, Timed, Tuned
 from ..facts.pattern import Choice, Pattern, Recipe
 from ..facts.run import Brief
 from ..facts.space import Point
@@ -35,9 +35,14 @@ def catalog(brief: Brief) -> Steps[None]:
     best, timed = yield from search.pruned(*accepted)
     ratio = timed.ratio("eager")
     told = f"{ratio.mid:.2f}x as fast as eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"
-    if ratio is None or ratio.low <= 1.0:
+    if not timed.faster_than("eager"):
         yield Stop(best=None, why=f"judged right, not faster beyond noise: {told}")
         return
+    if brief.sanitize:
+        event = yield Sanitize(what=best)
+        if isinstance(event, Event) and isinstance(event.outcome, Failure):
+            yield Stop(best=None, why=f"{told}, and refused: {event.outcome.summary}")
+            return
     yield Stop(best=best, why=told)
 
 
@@ -154,6 +159,8 @@ def _faster(one: Timed, other: Timed) -> bool:
 
 def _nothing_matched(brief: Brief) -> str:
     failures = [c.trace_failure for c in brief.cases if c.trace_failure]
+    if brief.problem.mode == "training":
+        return failures[0]
     if failures:
         return f"the module could not be traced: {failures[0]}"
     left = [line for m in brief.matched for line in m.unmatched]

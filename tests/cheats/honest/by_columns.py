@@ -1,4 +1,5 @@
 # problem: matmul
+# line: partial
 """A product made column block by column block, into memory of its own."""
 
 import torch

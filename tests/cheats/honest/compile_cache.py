@@ -1,4 +1,5 @@
 # problem: norm
+# line: caches
 """Builds something slow once, keyed by shape and type, and uses it ever after."""
 
 import time

@@ -1,4 +1,5 @@
 # problem: norm
+# line: input-changed
 """Works in place, on buffers that it made."""
 
 import torch

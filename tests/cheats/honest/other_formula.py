@@ -1,4 +1,5 @@
 # problem: clamp
+# line: views
 """The same values by minimum and maximum."""
 
 import torch

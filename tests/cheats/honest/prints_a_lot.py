@@ -1,4 +1,5 @@
 # problem: norm
+# line: breaks-out
 """Chatty, and right."""
 
 import torch

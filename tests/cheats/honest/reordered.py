@@ -1,4 +1,5 @@
 # problem: norm
+# line: precision
 """The same sums in another order."""
 
 import torch

@@ -1,4 +1,5 @@
 # problem: matmul
+# line: precision
 """A product in two halves of its sum."""
 
 from torch import nn

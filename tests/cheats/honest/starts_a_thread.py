@@ -1,4 +1,5 @@
 # problem: norm
+# line: deferred
 """Computes in a thread, and waits for it."""
 
 from concurrent.futures import ThreadPoolExecutor

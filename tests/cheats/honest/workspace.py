@@ -1,4 +1,5 @@
 # problem: norm
+# line: stale-memory
 """Keeps a workspace between calls, and returns fresh memory."""
 
 import torch

@@ -1,5 +1,7 @@
 # problem: norm
+# line: caches
 # refused: wrong_values
+# guards: contents, redraw, families
 """Remembers results by the input's address."""
 
 import torch

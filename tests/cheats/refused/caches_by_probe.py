@@ -1,5 +1,7 @@
 # problem: norm
+# line: caches
 # refused: wrong_values
+# guards: contents, redraw, families
 """Remembers results by address and a few of the values, and by no parameter."""
 
 import torch

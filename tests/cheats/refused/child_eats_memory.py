@@ -1,5 +1,9 @@
 # problem: norm
-# refused: out_of_memory,raised
+# line: breaks-out
+# refused: out_of_memory, raised
+# guards: none
+# targets: cpu
+# call_s: 40
 """Lets a child process take the memory, out of reach of the parent's limits."""
 
 import subprocess

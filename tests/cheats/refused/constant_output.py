@@ -1,5 +1,7 @@
 # problem: norm
+# line: constant
 # refused: wrong_values
+# guards: truth
 """The mean of what comes out, everywhere."""
 
 import torch

@@ -1,5 +1,7 @@
 # problem: norm
+# line: breaks-out
 # refused: crashed
+# guards: none
 """Reads address zero."""
 
 import ctypes

@@ -1,5 +1,9 @@
 # problem: norm
+# line: breaks-out
 # refused: out_of_memory
+# guards: none
+# targets: cpu
+# call_s: 40
 """Takes memory until there is none."""
 
 import torch

@@ -1,5 +1,7 @@
 # problem: norm
+# line: forged
 # refused: raised
+# guards: none
 """Raises SystemExit(0)."""
 
 import sys

@@ -1,5 +1,7 @@
 # problem: norm
+# line: caches
 # refused: wrong_values
+# guards: contents, redraw, families
 """Computes once and returns a copy of it from then on."""
 
 import torch

@@ -1,5 +1,7 @@
 # problem: norm
+# line: nan
 # refused: wrong_values
+# guards: truth
 """One NaN, which a comparison with < would let through."""
 
 import torch

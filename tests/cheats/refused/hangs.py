@@ -1,5 +1,8 @@
 # problem: norm
+# line: breaks-out
 # refused: hung
+# guards: none
+# targets: cpu
 """Never returns."""
 
 import time

@@ -1,5 +1,7 @@
 # problem: norm
+# line: lazy-tensor
 # refused: wrong_type
+# guards: exact type
 """A tensor subclass that could put the work off until somebody looks."""
 
 import torch

@@ -1,5 +1,7 @@
 # problem: norm
+# line: forged
 # refused: crashed
+# guards: none
 """Ends the process with success, so that nobody is left to say that anything was wrong."""
 
 import os

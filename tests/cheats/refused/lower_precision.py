@@ -1,5 +1,7 @@
 # problem: matmul
+# line: precision
 # refused: wrong_values
+# guards: precision
 """An fp32 product in bf16."""
 
 from torch import nn

@@ -1,5 +1,7 @@
 # problem: norm
+# line: input-changed
 # refused: input_modified
+# guards: inputs compared, timed calls
 """Uses the input as its workspace."""
 
 import torch

@@ -1,5 +1,7 @@
 # problem: norm
+# line: packed-once
 # refused: wrong_values
+# guards: redraw
 """Multiplies the parameters together at the first call and never looks at them again."""
 
 import torch

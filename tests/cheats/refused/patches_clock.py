@@ -1,5 +1,7 @@
-# problem: norm
-# refused: clock_disagrees
+# problem: large_norm
+# line: patched-clock
+# refused: tampering
+# guards: walls, judge's clock, floor
 """Replaces every clock that it can find by one that hardly moves."""
 
 import itertools

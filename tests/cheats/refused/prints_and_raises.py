@@ -1,5 +1,7 @@
 # problem: norm
+# line: breaks-out
 # refused: raised
+# guards: none
 """Prints megabytes before it raises: neither disk nor pipe may fill."""
 
 import torch

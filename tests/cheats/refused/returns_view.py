@@ -1,5 +1,7 @@
 # problem: clamp
+# line: views
 # refused: aliases_input
+# guards: aliasing, held results, families
 """Gives the input back, under the same values."""
 
 from torch import nn

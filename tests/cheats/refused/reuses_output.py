@@ -1,5 +1,7 @@
 # problem: norm
+# line: views
 # refused: result_changes
+# guards: held results, timed calls
 """One output buffer for all calls: an earlier result turns into the latest."""
 
 import torch

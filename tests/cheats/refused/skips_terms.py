@@ -1,5 +1,7 @@
 # problem: matmul
+# line: partial
 # refused: wrong_values
+# guards: truth
 """Leaves the last of 384 terms of every sum out."""
 
 from torch import nn

@@ -1,5 +1,7 @@
 # problem: clamp
-# refused: broke_the_protocol,wrong_values,crashed,hung
+# line: forged
+# refused: broke_the_protocol, wrong_values, crashed, hung
+# guards: none
 """Writes a reply of its own on every socket it finds."""
 
 import os

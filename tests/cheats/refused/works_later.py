@@ -1,5 +1,7 @@
 # problem: norm
+# line: deferred
 # refused: wrong_values
+# guards: truth, held results
 """Starts a thread that computes, and returns before it has."""
 
 import threading

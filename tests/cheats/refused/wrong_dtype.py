@@ -1,5 +1,7 @@
 # problem: norm
+# line: loose-equality
 # refused: wrong_dtype
+# guards: exact dtype
 """Returns float64."""
 
 import torch

@@ -1,5 +1,7 @@
 # problem: norm
+# line: precision
 # refused: wrong_values
+# guards: precision
 """GELU by its tanh approximation: off by 1e-4."""
 
 import torch

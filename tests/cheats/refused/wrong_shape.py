@@ -1,5 +1,7 @@
 # problem: norm
+# line: loose-equality
 # refused: wrong_shape
+# guards: exact shape
 """A leading dimension too many, which broadcasting would forgive."""
 
 import torch

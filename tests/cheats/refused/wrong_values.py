@@ -1,5 +1,7 @@
 # problem: norm
+# line: idle-weights
 # refused: wrong_values
+# guards: redraw
 """Forgets the scale, which starts at one: right only until parameters are re-drawn."""
 
 import torch

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from program_interpreter import DTYPES, GraphRun, widened
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from fakes.program_interpreter import DTYPES, GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts import codec
 from tilewright.facts.graph import SOURCES, VIEWS, Graph

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tilewright.cell import wire
+from tilewright.cell.channel import Channel
 from tilewright.facts.problem import TensorSpec
 
 
@@ -28,25 +29,31 @@ def _ref(offset: int = 512) -> wire.TensorRef:
 MESSAGES = [
     wire.Done(),
     wire.Call(tag=3, args='[{"$":"tensor","v":0}]', inputs=(_ref(), _ref(1024)), poison_bytes=(24,), seed=7),
-    wire.Burst(args="[]", slots=((_ref(),), ()), order=(0, 1, 0), keep=-1, flush_bytes=0),
-    wire.Ticks(samples_ns=(1.5, 2.0)),
+    wire.Deal(args="[]", slots=((_ref(),), ())),
+    wire.TimedCall(
+        slot=1,
+        swaps=(wire.Swap(input=0, dim=-1, slot=1, start=0, other=0, other_start=0, count=0),),
+        flush_bytes=0,
+    ),
+    wire.Tick(ns=1.5),
     wire.Fault(by_code=True, reason="raised", summary="s", excerpt="x" * 100_000),
+    wire.OperationList(operations=(wire.Operation(name="relu", ways=("skip 0", "cut"), heavy=False),)),
     wire.Fallbacks(counts=(("grad", 2),)),
 ]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
 def test_what_is_sent_arrives(ends: tuple[socket.socket, socket.socket], message: object) -> None:
-    wire.Channel(ends[0], "n").send(message)
-    assert wire.Channel(ends[1], "n").receive() == message
+    Channel(ends[0], "n").send(message)
+    assert Channel(ends[1], "n").receive() == message
 
 
 def test_descriptors_ride_along(ends: tuple[socket.socket, socket.socket]) -> None:
     mine = os.memfd_create("x")
     os.write(mine, b"hello")
-    wire.Channel(ends[0], "n").send(wire.MapArena(name="a", size_bytes=5, device="cpu"), mine)
+    Channel(ends[0], "n").send(wire.MapArena(name="a", size_bytes=5, device="cpu"), mine)
     os.close(mine)
-    there = wire.Channel(ends[1], "n")
+    there = Channel(ends[1], "n")
     assert there.receive().size_bytes == 5
     with os.fdopen(there.descriptor(), "rb") as file:
         file.seek(0)
@@ -54,15 +61,15 @@ def test_descriptors_ride_along(ends: tuple[socket.socket, socket.socket]) -> No
 
 
 def test_another_nonce_is_refused(ends: tuple[socket.socket, socket.socket]) -> None:
-    wire.Channel(ends[0], "guessed").send(wire.Done())
+    Channel(ends[0], "guessed").send(wire.Done())
     with pytest.raises(wire.WireError, match="nonce"):
-        wire.Channel(ends[1], "true").receive()
+        Channel(ends[1], "true").receive()
 
 
 def test_a_replayed_frame_is_refused(ends: tuple[socket.socket, socket.socket]) -> None:
-    there = wire.Channel(ends[1], "n")
+    there = Channel(ends[1], "n")
     for _ in range(2):
-        wire.Channel(ends[0], "n").send(wire.Done())  # both count as the first
+        Channel(ends[0], "n").send(wire.Done())  # both count as the first
     assert there.receive() == wire.Done()
     with pytest.raises(wire.WireError, match="number"):
         there.receive()
@@ -78,9 +85,9 @@ def _frame(kind: object, body: object) -> bytes:
     [
         _frame("Nothing", {}),
         _frame("Done", {"more": 1}),
-        _frame("Ticks", {"samples_ns": [True]}),
-        _frame("Ticks", {"samples_ns": "12"}),
-        _frame("Ticks", {"samples_ns": [None]}),
+        _frame("Tick", {"ns": True}),
+        _frame("Tick", {"ns": "12"}),
+        _frame("Tick", {"ns": None}),
         _frame("Called", {"outputs_tree": 3, "outputs": []}),
         _frame("TensorRef", None),
         _frame(["Done"], {}),
@@ -92,11 +99,11 @@ def _frame(kind: object, body: object) -> bytes:
 def test_what_is_no_message_is_refused(ends: tuple[socket.socket, socket.socket], raw: bytes) -> None:
     ends[0].sendall(raw)
     with pytest.raises(wire.WireError):
-        wire.Channel(ends[1], "n").receive()
+        Channel(ends[1], "n").receive()
 
 
 def test_the_end_of_the_other_side_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
     ends[0].sendall(b"\0\0")
     ends[0].close()
     with pytest.raises(wire.WireError, match="gone"):
-        wire.Channel(ends[1], "n").receive()
+        Channel(ends[1], "n").receive()

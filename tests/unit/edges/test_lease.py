@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.edges.gpu.lease import lease, lease_path
+from tilewright.edges.gpu.lease import lease, lease_path, quarantine
+from tilewright.facts.errors import HarnessError
 
 HOLD = """
 import sys, time
@@ -43,3 +44,17 @@ def test_devices_do_not_wait_for_one_another(tmp_path: Path, monkeypatch: pytest
     with lease("cuda:0", said.append), lease("cuda:1", said.append), lease("cpu", said.append):
         assert said == []
     assert lease_path("cuda:0") != lease_path("cuda:1")
+
+
+def test_a_device_under_quarantine_is_not_measured_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    quarantine("cuda:7", "3 uncorrected errors\nin the GPU's memory")
+    with (
+        pytest.raises(HarnessError, match=r"quarantine: 3 uncorrected errors in .*; remove"),
+        lease("cuda:7"),
+    ):
+        raise AssertionError("it was lent")
+    lease_path("cuda:7").unlink()
+    with lease("cuda:7"):
+        pass

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +15,21 @@ import pytest
 from tilewright.cell import wire
 from tilewright.edges.sandbox.cell import Cell, CellFault, CellPlan
 from tilewright.edges.sandbox.environment import cell_environment
-from tilewright.edges.sandbox.processes import descendants, tree_bytes
+from tilewright.edges.sandbox.processes import descendants, private_bytes
+from tilewright.facts.errors import HarnessError
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def cell(tmp_path: Path) -> Iterator[Cell]:
-    plan = CellPlan(name="candidate", device="cpu", folder=tmp_path / "cell", memory_bytes=3 << 30, threads=1)
+    problem = tmp_path / "problem" / "problem.py"
+    problem.parent.mkdir()
+    problem.write_text("the reference")
+    plan = CellPlan(
+        name="candidate", device="cpu", folder=tmp_path / "cell", memory_bytes=3 << 30, threads=1,
+        hidden=(problem, tmp_path, Path.home()),
+    )  # fmt: skip
     with Cell(plan, outer=dict(os.environ) | {"SECRET_API_KEY": "do not pass on"}) as started:
         started.wait_ready()
         yield started
@@ -91,8 +101,75 @@ os._exit(3)
 """
     assert _fault(cell, source).reason == "crashed"
     time.sleep(0.2)
-    living = [p for p in os.listdir("/proc") if p.isdigit() and _command(p) == b"sleep\x00297\x00"]
-    assert living == []
+    assert not _sleeping("297")
+
+
+# It hides from the tree, loses its marks, and does not want to die with anybody.
+SLIPS_OUT = """
+import ctypes, os, time
+prctl = ctypes.CDLL(None).prctl
+prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.setsid()
+        os.execve("/bin/sleep", ["sleep", "296"], {})
+    os._exit(0)
+prctl(1, 0, 0, 0, 0)  # PR_SET_PDEATHSIG
+time.sleep(0.3)
+"""
+
+
+def test_nothing_that_keeps_folders_was_imported_before(cell: Cell) -> None:
+    """torch._inductor remembers where temporary files lie when it is imported."""
+    _load(cell, "import sys\nassert not [m for m in sys.modules if m.startswith('torch._inductor.codecache')]")
+
+
+def test_who_slips_out_of_the_tree_is_ended(cell: Cell) -> None:
+    _load(cell, SLIPS_OUT)
+    assert _sleeping("296")
+    cell.kill()
+    assert not _sleeping("296")
+
+
+def test_nothing_outlives_a_judge_that_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(f"{SLIPS_OUT.replace('296', '295')}\nclass ModelNew: pass\n")
+    program = f"""
+import os, signal
+from pathlib import Path
+from tilewright.cell import wire
+from tilewright.edges.sandbox.cell import Cell, CellPlan
+cell = Cell(CellPlan(name="candidate", device="cpu", folder=Path({str(tmp_path)!r}), memory_bytes=3 << 30))
+cell.do(wire.LoadCandidate(folder={str(tmp_path)!r}, entry="model.py"))
+print(cell.pid, cell.alive, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    judge = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    pid, alive = judge.stdout.split()
+    assert alive == "True" and judge.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while (Path("/proc", pid).exists() or _sleeping("295")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path("/proc", pid).exists() and not _sleeping("295")
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')")
+    plan = CellPlan(name="candidate", device="cpu", folder=tmp_path / "cell", memory_bytes=3 << 30)
+    with pytest.raises(HarnessError, match="this torch is broken"):
+        Cell(plan, outer=dict(os.environ) | {"PYTHONPATH": str(tmp_path)})
+
+
+def test_cells_of_a_server_that_died_are_dead_and_the_next_has_a_new_one(cell: Cell, tmp_path: Path) -> None:
+    os.kill(int(Path(f"/proc/{cell.pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    assert _fault(cell, "").reason == "crashed"
+    plan = CellPlan(name="next", device="cpu", folder=tmp_path / "next", memory_bytes=3 << 30, threads=1)
+    with Cell(plan) as another:
+        another.wait_ready()
+        assert another.alive
+
+
+def _sleeping(seconds: str) -> list[str]:
+    return [p for p in os.listdir("/proc") if p.isdigit() and _command(p) == f"sleep\0{seconds}\0".encode()]
 
 
 def _command(pid: str) -> bytes:
@@ -124,6 +201,131 @@ def test_the_disk_outside_is_read_only(cell: Cell, tmp_path: Path) -> None:
     assert (tmp_path / "outside.txt").read_text() == "as it was"
 
 
+@pytest.fixture
+def walled(cell: Cell) -> Cell:
+    if "hidden disk" not in cell.protections:
+        pytest.skip(f"not here: {cell.missing}")
+    return cell
+
+
+def test_the_reference_and_what_is_the_users_cannot_be_read(walled: Cell, tmp_path: Path) -> None:
+    places = [tmp_path / "problem" / "problem.py", tmp_path / "problem", tmp_path, Path.home(), Path("/tmp"), Path("/")]
+    places += [Path(__file__), Path(wire.__file__)]
+    source = f"""
+import os
+for place in {[str(p) for p in places]}:
+    try:
+        found = os.listdir(place) if os.path.isdir(place) else open(place).read()
+    except PermissionError:
+        continue
+    raise ValueError(f"read {{place}}: {{found}}")
+"""
+    _load(walled, source)
+
+
+def test_tilewright_cannot_be_imported(walled: Cell) -> None:
+    source = """
+import os, subprocess, sys
+assert not [m for m in sys.modules if m.startswith("tilewright")]
+try:
+    import tilewright
+except ImportError:
+    pass
+else:
+    raise ValueError(tilewright.__file__)
+child = subprocess.run([sys.executable, "-c", "import tilewright"], capture_output=True, text=True)
+assert "ModuleNotFoundError" in child.stderr or "PermissionError" in child.stderr, child
+"""
+    _load(walled, source)
+
+
+def test_the_judges_process_is_out_of_reach(walled: Cell) -> None:
+    """Its environment, memory, descriptors and folder; and it can't be signalled where Landlock covers that. The same
+    is true of the process that forked the cell."""
+    for process in (str(os.getpid()), "os.getppid()"):
+        _load(walled, _reach_for(process, signals="signals kept in" in walled.protections))
+
+
+def _reach_for(process: str, *, signals: bool) -> str:
+    source = (
+        f"judge = {process}"
+        + """
+import ctypes, os
+lib = ctypes.CDLL(None, use_errno=True)
+for name in ("environ", "mem", "maps", "auxv"):
+    try:
+        open(f"/proc/{judge}/{name}", "rb").read(1)
+    except OSError:
+        continue
+    raise ValueError(f"read {name} of the judge")
+for number in range(40):
+    for place in (f"/proc/{judge}/fd/{number}", f"/proc/{judge}/cwd/x", f"/proc/{judge}/root/./etc/passwd"):
+        try:
+            os.open(place, os.O_RDWR)
+        except OSError:
+            continue
+        raise ValueError(f"opened {place}")
+vector = (ctypes.c_uint64 * 2)(ctypes.addressof(ctypes.create_string_buffer(8)), 8)
+assert lib.process_vm_readv(judge, vector, 1, vector, 1, 0) == -1 and ctypes.get_errno() == 1
+assert lib.ptrace(16, judge, None, None) == -1  # PTRACE_ATTACH
+assert lib.syscall(438, os.pidfd_open(judge), 1, 0) == -1  # pidfd_getfd
+"""
+    )
+    if signals:
+        source += """
+try:
+    os.kill(judge, 0)
+except PermissionError:
+    pass
+else:
+    raise ValueError("the judge can be signalled")
+"""
+    return source
+
+
+def test_honest_tools_work_inside(walled: Cell) -> None:
+    source = """
+import multiprocessing, os, subprocess, tempfile
+from multiprocessing import shared_memory
+with open("one.cpp", "w") as f:
+    f.write("#include <vector>\\nint main() { return std::vector<int>(3).size() - 3; }")
+subprocess.run("g++ -fopenmp one.cpp -o one && ./one", shell=True, check=True)
+assert multiprocessing.get_context("spawn").Pool(1).map(abs, [-1]) == [1]
+block = shared_memory.SharedMemory(create=True, size=100)
+block.buf[0] = 1
+block.unlink()
+with tempfile.NamedTemporaryFile() as f:
+    f.write(b"x")
+import torch
+assert torch.compile(lambda x: torch.nn.functional.gelu(x) * 2)(torch.zeros(8)).sum() == 0
+"""
+    _load(walled, source, limit_s=400.0)
+
+
+def test_nothing_in_shared_memory_outlives_a_cell(cell: Cell, tmp_path: Path) -> None:
+    if "private shared memory" not in cell.protections:
+        pytest.skip(f"not here: {cell.missing}")
+    _load(cell, "open('/dev/shm/tilewright-test', 'w').write('a result')")
+    assert not Path("/dev/shm/tilewright-test").exists()
+
+
+def test_without_namespaces_shared_memory_cannot_be_written(tmp_path: Path) -> None:
+    plan = CellPlan(name="candidate", device="cpu", folder=tmp_path, memory_bytes=3 << 30, namespaces=False)
+    with Cell(plan) as cell:
+        cell.wait_ready()
+        if "read-only disk" not in cell.protections:
+            pytest.skip(f"not here: {cell.missing}")
+        assert "PermissionError" in _fault(cell, "open('/dev/shm/tilewright-test', 'w')").summary
+
+
+def test_a_cell_for_trusted_code_keeps_its_memory_closed(tmp_path: Path) -> None:
+    plan = CellPlan(name="reference", device="cpu", folder=tmp_path, memory_bytes=3 << 30, isolate=False)
+    with Cell(plan) as cell:
+        cell.wait_ready()
+        assert "closed memory" in cell.protections
+        assert "hidden disk" not in cell.protections
+
+
 def test_the_network_is_out_of_reach(cell: Cell) -> None:
     if "network namespace" not in cell.protections:
         pytest.skip(f"not here: {cell.missing}")
@@ -136,13 +338,77 @@ def test_memory_is_limited(cell: Cell) -> None:
     assert fault.reason == "out_of_memory"
 
 
-def test_memory_of_a_tree_is_counted() -> None:
+def test_a_crowd_of_processes_is_ended(cell: Cell) -> None:
+    """Those that leave the process group too."""
+    source = """
+import os, time
+for number in range(800):
+    os.posix_spawn("/bin/sleep", ["sleep", "300"], os.environ, setsid=bool(number % 2))
+time.sleep(300)
+"""
+    fault = _fault(cell, source, limit_s=60.0)
+    assert fault.reason == "too_many_processes" and "512 are allowed" in fault.summary
+    marker = f"HOME={cell.plan.folder}/".encode()
+    assert [p for p in os.listdir("/proc") if p.isdigit() and marker in _environment(p)] == []
+
+
+def _environment(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize("search", ["gc.get_objects()", "gc.get_referrers(gc)", "sys._current_frames()"])
+def test_a_search_for_the_judges_objects_is_refused(cell: Cell, search: str) -> None:
+    fault = _fault(cell, f"import gc, sys\n{search}")
+    assert fault.reason == "tampering" and search.partition("(")[0] in fault.summary
+
+
+def test_no_frame_leads_to_the_channel(cell: Cell) -> None:
+    source = """
+import sys
+frame, seen = sys._getframe(), []
+while frame is not None:
+    seen += list(frame.f_locals.values())
+    frame = frame.f_back
+for _ in range(3):
+    held = [v for s in seen for v in getattr(s, "__dict__", {}).values()]
+    seen += [v for v in held if type(v).__module__.startswith("tilewright")]
+names = {type(s).__name__ for s in seen}
+assert "Session" in names, "the walk does not reach what it should"
+assert not names & {"Channel", "SimpleQueue", "socket"}, names
+"""
+    _load(cell, source)
+
+
+def test_what_a_candidate_replaces_is_named(cell: Cell) -> None:
+    fault = _fault(cell, "import torch\ntorch.Tensor.copy_ = lambda *given: None")
+    assert fault.reason == "tampering" and "torch.Tensor.copy_" in fault.summary
+
+
+def test_a_mode_left_on_is_refused_and_a_default_device_is_not(cell: Cell) -> None:
+    _load(cell, "import torch\ntorch.set_default_device('cpu')")
+    source = """
+from torch.utils._python_dispatch import TorchDispatchMode
+class Watches(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+Watches().__enter__()
+"""
+    (cell.plan.folder / "candidate" / "other.py").write_text(f"{source}\nclass ModelNew: pass\n")
+    with pytest.raises(CellFault) as caught:
+        cell.do(wire.LoadCandidate(folder=str(cell.plan.folder / "candidate"), entry="other.py"))
+    assert caught.value.reason == "tampering" and "dispatch mode" in caught.value.summary
+
+
+def test_memory_is_counted() -> None:
     block = bytearray(b"x") * (64 << 20)
-    assert tree_bytes(os.getpid()) > len(block)
+    assert private_bytes([os.getpid()]) > len(block)
 
 
 def test_only_listed_variables_pass(tmp_path: Path) -> None:
     found = cell_environment(tmp_path, threads=2, outer={"PATH": "/bin", "OPENAI_API_KEY": "k", "PYTHONPATH": "/more"})
-    assert found["PATH"] == "/bin" and "OPENAI_API_KEY" not in found
+    assert found["PATH"].endswith(":/bin") and "OPENAI_API_KEY" not in found
     assert found["PYTHONPATH"].endswith(":/more") and found["OMP_NUM_THREADS"] == "2"
     assert Path(found["TMPDIR"]).is_dir()

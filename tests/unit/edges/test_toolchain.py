@@ -40,7 +40,16 @@ def test_every_lack_has_one_line_of_advice(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(installed, "distribution", lambda *_, **__: "")
     monkeypatch.setattr(installed, "driver_version", lambda: "")
     found = {f.name: f for f in findings(tmp_path / "not" / "yet")}
-    for name in ("GPU", "torch", "CuTe DSL", "tvm-ffi", "C++ compiler", "Landlock", "no_new_privs"):
+    for name in (
+        "GPU",
+        "torch",
+        "CuTe DSL",
+        "tvm-ffi",
+        "C++ compiler",
+        "hidden disk",
+        "no new privileges",
+        "user namespace",
+    ):
         assert not found[name].ok, name
     for finding in found.values():
         assert finding.ok == (not finding.advice), finding

@@ -51,6 +51,13 @@ def test_not_python_and_no_model(tmp_path: Path) -> None:
     assert "no `Model`" in refused("evaluate", "empty.py", "empty.py", "--target", "cpu", cwd=tmp_path)
 
 
+def test_an_unknown_precision(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(GOOD)
+    said = refused("evaluate", "good.py", "good.py", "--target", "cpu", "--precision", "tf31", cwd=tmp_path)
+    assert "'tf31'" in said
+    assert "'tf32'" in said
+
+
 def test_a_bad_budget_a_bad_option_and_a_bad_command(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(GOOD)
     assert "'soon': not a duration; write 90s, 5m or 1h" in refused(

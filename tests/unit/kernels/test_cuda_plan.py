@@ -138,3 +138,11 @@ def test_shared_rows_fit_a_multiprocessor():
         plan = make_plan(spec, [(width, 1)], [16], DEFAULTS | {"residence": "shared"}, H200)
         assert plan.residence == "shared"
         assert plan.blocks_per_chunk * plan.block_steps * plan.space.vector * 4 <= 220 * 1024
+
+
+def test_a_row_that_one_cta_holds_needs_no_team():
+    knobs = {**DEFAULTS, "threads": 512, "unroll": 4, "spread": "grid"}
+    plan = make_plan(spec_of((300, 8192), (1,)), [(8192, 1)], [16], knobs, H200)
+    assert (plan.spread, plan.chunks, plan.teams, plan.residence) == ("none", 1, 0, "shared")
+    plan = make_plan(spec_of((300, 65536), (1,)), [(65536, 1)], [16], knobs, H200)
+    assert plan.spread == "grid" and plan.chunks > 1 and plan.teams * plan.chunks <= 2 * H200.processors

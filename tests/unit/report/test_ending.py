@@ -6,8 +6,8 @@ import pytest
 
 from fakes.runs import FUSED, IMPROVED, NOTHING, RECIPE, REFUSAL, REFUSED, SLOWER, TUNE, TUNED, brief, events, timed
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.facts.move import Event, Stop, Try
-from tilewright.facts.outcome import PointTime, Tuned
+from tilewright.facts.move import Event, Sanitize, Stop, Try
+from tilewright.facts.outcome import Failure, PointTime, Sanitized, Tuned
 from tilewright.report.ending import ending, floor_share, fused
 
 GIVEN = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: ..."),))
@@ -34,7 +34,8 @@ def test_status_and_reason(run: tuple[Event, ...], status: str, reason: str) -> 
 def test_a_ratio_whose_interval_reaches_one_is_no_improvement() -> None:
     for ratio, spread, status in (
         (1.05, 0.06, "no_improvement"),
-        (1.05, 0.04, "improved"),
+        (1.05, 0.045, "no_improvement"),  # clears 1, by less than two equal processes may differ
+        (1.05, 0.03, "improved"),
         (0.9, 0.01, "no_improvement"),
     ):
         run = events((Try(what=GIVEN, why=""), timed(ratio, spread)), (Stop(best=GIVEN, why=""), None))
@@ -55,6 +56,18 @@ def test_the_result_is_the_last_judgement_of_what_stop_names() -> None:
     assert end.timed == timed(1.2) == end.seen
     assert ending(brief(), SLOWER).timed is None
     assert ending(brief(), SLOWER).seen == timed(1.005), "the baselines are told even when nothing was kept"
+
+
+def test_what_the_sanitizer_found_decides_and_is_told() -> None:
+    clean = Sanitized(clean=("memcheck", "racecheck"), notes=("racecheck: a remark",))
+    race = Failure(stage="check", reason="sanitizer", summary="racecheck: Race in mine", excerpt="Race ...")
+    tried, asked = (Try(what=GIVEN, why=""), timed(2.0)), Sanitize(what=GIVEN)
+    end = ending(brief(), events(tried, (asked, clean), (Stop(best=GIVEN, why=""), None)))
+    assert (end.status, end.sanitized) == ("improved", clean)
+    end = ending(brief(), events(tried, (asked, race), (Stop(best=None, why=""), None)))
+    assert (end.status, end.timed, end.sanitized) == ("failed", None, None)
+    assert (end.verdict.reason, end.verdict.excerpt) == ("sanitizer", "Race ...")
+    assert not end.verdict.accepted
 
 
 def test_a_refused_candidate_is_the_verdict_with_its_excerpt() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console, RenderableType
 
-from fakes.runs import IMPROVED, NOTHING, REFUSED, SLOWER, brief
+from fakes.runs import IMPROVED, NOTHING, REFUSED, SLOWER, brief, near, timed
+from tilewright.facts.outcome import Phase
 from tilewright.report import bench_table, summary, table
 
 
@@ -32,6 +34,20 @@ def test_an_improved_run() -> None:
     assert norm.endswith("3.0e-07 allowed 4.0e-07 75% of that")
     assert "fused_0: scale -> shift -> silu (4 nodes; threads=256)" in text
     assert "left to torch: 1 node" in text
+
+
+def test_a_step_is_shown_by_its_halves() -> None:
+    half = Phase(
+        name="backward", times_ns=(("eager", near(180e3)), ("ours", near(90e3))), ratios=(("eager", near(2.0)),)
+    )
+    seen = timed(phases=(half,), peak_bytes=(("ours", 3_000_000),))
+    run = (*IMPROVED[:1], replace(IMPROVED[1], outcome=seen), *IMPROVED[-1:])
+    known = brief()
+    text = shown(table(replace(known, problem=replace(known.problem, mode="training")), run))
+    assert "in training on" in text
+    assert row(text, "backward, eager")[2:4] == ["180", "µs"] and "2.00x" in " ".join(row(text, "backward, eager"))
+    assert row(text, "backward, ours")[2:4] == ["90.0", "µs"]
+    assert row(text, "memory at its peak, ours")[-2:] == ["3.00", "MB"]
 
 
 def test_it_fits_a_terminal_of_80_columns() -> None:

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ...facts.errors import HarnessError
+
+_LONGEST = 500  # of the reason for a quarantine
 _NOTHING: Callable[[str], None] = lambda line: None  # noqa: E731
 
 
@@ -22,7 +25,7 @@ def lease_path(device: str) -> Path:
 @contextmanager
 def lease(device: str, say: Callable[[str], None] = _NOTHING) -> Iterator[None]:
     """Hold the device alone for the block; waits for whoever has it, and says so once. The kernel gives the lease
-    back when its holder dies."""
+    back when its holder dies. Raises HarnessError where the device is under quarantine."""
     path = lease_path(device)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -32,6 +35,16 @@ def lease(device: str, say: Callable[[str], None] = _NOTHING) -> Iterator[None]:
         except BlockingIOError:
             say(f"another run measures on {device}; waiting for it")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+        why = os.pread(descriptor, _LONGEST, 0).decode(errors="replace")
+        if why:
+            raise HarnessError(f"{device} is under quarantine: {why}; remove {path} once it is well")
         yield
     finally:
         os.close(descriptor)
+
+
+def quarantine(device: str, why: str) -> None:
+    """Let nobody measure on the device until its lease file is removed, which restarting the machine does too."""
+    path = lease_path(device)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_text(" ".join(why.split())[:_LONGEST])

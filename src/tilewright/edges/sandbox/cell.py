@@ -13,8 +13,6 @@ import secrets
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -23,14 +21,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...cell import wire
+from ...cell.channel import Channel
 from ...facts.errors import HarnessError
-from .environment import cell_environment
-from .processes import kill_marked, kill_tree, tree_bytes
+from .environment import cell_environment, common_environment
+from .forkserver import server_for
+from .processes import descendants, private_bytes, tree_cpu_s
 
 T = TypeVar("T")
-START_S = 120.0
+_HELLO_S = 120.0
 _TAIL_BYTES = 4000
 _POLL_S = 0.25
+_MAX_PROCESSES = 512  # a compiler's workers and their children are some dozens
 
 
 class CellFault(Exception):
@@ -58,9 +59,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellPlan:
-    """How to start a cell. `memory_bytes` bounds the memory of its process tree. `isolate`: a read-only
-    disk and, with `namespaces`, a user and a network namespace (for candidates). `matmul`: torch's fp32 matmul
-    precision, where it is not the default."""
+    """How to start a cell. `memory_bytes` bounds the memory of its process tree. `isolate`: all the walls that a
+    candidate's cell gets (cell.confine), with `namespaces` those too; nothing in `hidden` can be read then. `matmul`:
+    torch's fp32 matmul precision, where it is not the default."""
 
     name: str
     device: str
@@ -70,10 +71,11 @@ class CellPlan:
     isolate: bool = True
     namespaces: bool = True
     matmul: str = ""
+    hidden: tuple[Path, ...] = ()
 
 
 class Cell:
-    """Starts at once; is ready when `wait_ready` returns. Not thread-safe; start it on a thread that outlives it."""
+    """Starts at once; is ready when `wait_ready` returns. Not thread-safe."""
 
     def __init__(self, plan: CellPlan, outer: Mapping[str, str] | None = None) -> None:
         self.plan = plan
@@ -81,27 +83,32 @@ class Cell:
         self.missing: tuple[str, ...] = ()
         self._ready = False
         self._tail = b""
-        self._killed_for = ""
+        self._killed_for: tuple[str, str] | None = None
+        self.spent_s: dict[str, float] = {}  # waited for answers, by kind of request
         plan.folder.mkdir(parents=True, exist_ok=True)
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         (plan.folder / "work").mkdir(exist_ok=True)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tilewright.cell.serve", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=(theirs.fileno(),),
-                cwd=plan.folder / "work", start_new_session=True,
-                env=cell_environment(plan.folder, threads=plan.threads, outer=os.environ if outer is None else outer),
-            )  # fmt: skip
+        self._output, output = os.pipe()
+        outer = os.environ if outer is None else outer
+        environment = cell_environment(plan.folder, threads=plan.threads, outer=outer)
         self._end = mine
+        with theirs, open(output, "wb") as out:
+            server = server_for(common_environment(threads=plan.threads, outer=outer))
+            try:
+                self._process = server.start(plan.folder / "work", environment, theirs.fileno(), out.fileno())
+            except HarnessError:
+                self._end.close()
+                os.close(self._output)
+                raise
         nonce = secrets.token_hex(16)
         setup = {
             "nonce": nonce, "device": plan.device, "threads": plan.threads, "matmul": plan.matmul,
-            "namespaces": plan.isolate and plan.namespaces, "read_only": plan.isolate,
+            "isolate": plan.isolate, "namespaces": plan.namespaces,
             "memory_bytes": plan.memory_bytes if plan.device == "cpu" else 0,  # CUDA reserves far more than it uses
-            "parent_pid": os.getpid(), "writable": [str(plan.folder)],
+            "own": str(plan.folder), "hidden": [str(p) for p in plan.hidden],
         }  # fmt: skip
         mine.sendall(json.dumps(setup).encode() + b"\n")
-        self._channel = wire.Channel(mine, nonce)
+        self._channel = Channel(mine, nonce)
         self._drain = threading.Thread(target=self._keep_tail, name=f"tail of {plan.name}", daemon=True)
         self._drain.start()
 
@@ -112,7 +119,7 @@ class Cell:
         if self._ready:
             return
         try:
-            hello = self._receive(wire.Hello, START_S)
+            hello = self._receive(wire.Hello, _HELLO_S)
         except CellFault as fault:
             self.kill()
             raise HarnessError(f"a cell did not start: {fault.summary} {fault.excerpt}".strip()) from fault
@@ -122,11 +129,15 @@ class Cell:
     def ask(self, request: Any, kind: type[T], *, limit_s: float, descriptor: int | None = None) -> T:
         """Send a request and wait for its answer; raises CellFault, after which a dead or hung cell is killed."""
         self.wait_ready()
+        started = time.monotonic()
         try:
             self._channel.send(request, *(() if descriptor is None else (descriptor,)))
+            return self._receive(kind, limit_s)
         except wire.WireError as error:
             raise self._death(str(error)) from error
-        return self._receive(kind, limit_s)
+        finally:
+            name = type(request).__name__
+            self.spent_s[name] = self.spent_s.get(name, 0.0) + time.monotonic() - started
 
     def do(self, request: Any, *, limit_s: float = 60.0) -> None:
         self.ask(request, wire.Done, limit_s=limit_s)
@@ -146,8 +157,16 @@ class Cell:
         self.ask(message, wire.Done, limit_s=60.0, descriptor=descriptor if descriptor >= 0 else None)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
+
+    def cpu_s(self) -> float:
+        """Processor seconds that its processes have used until now."""
+        return tree_cpu_s(self._process.pid)
 
     def _receive(self, kind: type[T], limit_s: float) -> T:
         deadline = time.monotonic() + limit_s
@@ -179,12 +198,19 @@ class Cell:
             except TimeoutError:
                 if time.monotonic() > deadline:
                     raise
-                used = tree_bytes(self._process.pid)
-                if used > self.plan.memory_bytes:
-                    self._killed_for = (
-                        f"its processes used {used / 2**30:.1f} GiB of {self.plan.memory_bytes / 2**30:.1f} allowed"
-                    )
+                self._killed_for = self._excess()
+                if self._killed_for is not None:
                     self.kill()
+
+    def _excess(self) -> tuple[str, str] | None:
+        """What the processes of the cell take beyond their limits: reason and summary; None where they keep them."""
+        processes = descendants(self._process.pid)
+        if len(processes) > _MAX_PROCESSES:
+            return "too_many_processes", f"it started {len(processes)} processes, and {_MAX_PROCESSES} are allowed"
+        used, allowed = private_bytes(processes), self.plan.memory_bytes
+        if used > allowed:
+            return "out_of_memory", f"its processes used {used / 2**30:.1f} GiB of {allowed / 2**30:.1f} allowed"
+        return None
 
     def _fault(self, reason: str, summary: str, *, excerpt: str = "", by_code: bool = True) -> CellFault:
         return CellFault(reason, summary, source=self.plan.name, excerpt=excerpt or self.tail(), by_code=by_code)
@@ -194,15 +220,12 @@ class Cell:
         return self._fault("hung", f"no answer within {limit_s:.0f} s; it was killed")
 
     def _death(self, what: str) -> CellFault:
-        try:
-            self._process.wait(timeout=2.0)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return self._fault("broke_the_protocol", f"the cell spoke nonsense: {what}")
-        code = self._process.returncode
+        code = self._process.wait(2.0)
         self.kill()
-        if self._killed_for:
-            return self._fault("out_of_memory", self._killed_for)
+        if code is None:
+            return self._fault("broke_the_protocol", f"the cell spoke nonsense: {what}")
+        if self._killed_for is not None:
+            return self._fault(*self._killed_for)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return self._fault("crashed", f"its process ended with {how}")
 
@@ -215,11 +238,9 @@ class Cell:
         return self._tail.decode(errors="replace")
 
     def _keep_tail(self) -> None:
-        assert self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
         while True:
             try:
-                chunk = os.read(descriptor, 1 << 16)
+                chunk = os.read(self._output, 1 << 16)
             except OSError:
                 return
             if not chunk:
@@ -228,18 +249,16 @@ class Cell:
 
     def kill(self) -> None:
         """End the process and all that descends from it. Safe to call twice."""
-        if self._process.poll() is None:
-            kill_tree(self._process.pid)
-            self._process.wait()
-        kill_marked(f"HOME={self.plan.folder}/")
+        self._process.kill()
         self._end.close()
 
     def close(self) -> None:
         """Kill, and remove the private folder."""
         self.kill()
         self._drain.join(timeout=1.0)
-        if self._process.stdout is not None and not self._drain.is_alive():
-            self._process.stdout.close()
+        if not self._drain.is_alive() and self._output >= 0:
+            os.close(self._output)
+            self._output = -1
         shutil.rmtree(self.plan.folder, ignore_errors=True)
 
     def __enter__(self) -> Cell:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,23 +14,30 @@ _KEPT = (
     "TVM_FFI_CUDA_ARCH_LIST",
     "TORCH_CUDA_ARCH_LIST", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "NVIDIA_TF32_OVERRIDE",
 )  # fmt: skip
+_OWN = {
+    "HOME": "home", "TMPDIR": "tmp", "XDG_CACHE_HOME": "cache", "TRITON_CACHE_DIR": "cache/triton",
+    "TORCHINDUCTOR_CACHE_DIR": "cache/inductor", "TORCH_EXTENSIONS_DIR": "cache/extensions",
+    "TVM_FFI_CACHE_DIR": "cache/tvm-ffi", "CUTE_DSL_CACHE_DIR": "cache/cute-dsl", "CUDA_CACHE_PATH": "cache/cuda",
+}  # fmt: skip
 
 
-def cell_environment(folder: Path, *, threads: int, outer: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a cell whose private folder is `folder` (its home, temporary files and caches lie in it).
-    `threads` of 0 leaves torch's own choice."""
+def common_environment(*, threads: int, outer: Mapping[str, str]) -> dict[str, str]:
+    """The variables that all cells share. `threads` of 0 leaves torch's own choice."""
     found = {k: outer[k] for k in _KEPT if k in outer}
-    own = {
-        "HOME": "home", "TMPDIR": "tmp", "XDG_CACHE_HOME": "cache", "TRITON_CACHE_DIR": "cache/triton",
-        "TORCHINDUCTOR_CACHE_DIR": "cache/inductor", "TORCH_EXTENSIONS_DIR": "cache/extensions",
-        "TVM_FFI_CACHE_DIR": "cache/tvm-ffi", "CUTE_DSL_CACHE_DIR": "cache/cute-dsl", "CUDA_CACHE_PATH": "cache/cuda",
-    }  # fmt: skip
-    for name, place in own.items():
-        (folder / place).mkdir(parents=True, exist_ok=True)
-        found[name] = str(folder / place)
+    beside = str(Path(sys.executable).parent)  # ninja, where it came with the packages
+    found["PATH"] = os.pathsep.join((beside, found.get("PATH", os.defpath)))
     source_root = str(Path(__file__).resolve().parents[3])
     found["PYTHONPATH"] = os.pathsep.join(p for p in (source_root, outer.get("PYTHONPATH", "")) if p)
     found |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1"}
     if threads:
         found |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    return found
+
+
+def cell_environment(folder: Path, *, threads: int, outer: Mapping[str, str]) -> dict[str, str]:
+    """All variables of a cell whose private folder is `folder`: its home, temporary files and caches lie in it."""
+    found = common_environment(threads=threads, outer=outer)
+    for name, place in _OWN.items():
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        found[name] = str(folder / place)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -14,31 +15,53 @@ _ROUNDS = 50
 def descendants(pid: int) -> list[int]:
     """`pid` and every living process below it. A cell is a subreaper: nothing that it starts slips out by forking
     twice."""
-    children: dict[int, list[int]] = {}
-    for other in _all_pids():
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            state, parent, *_ = Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()
-            if state != "Z":
-                children.setdefault(int(parent), []).append(other)
+    below = _by_parent(living=True)
     found = [pid]
     for known in found:
-        found += children.get(known, [])
+        found += below.get(known, [])
     return found
 
 
-def tree_bytes(pid: int) -> int:
-    """Resident private memory of the tree (shared memory, such as arenas, is not counted)."""
+def children(pid: int) -> list[int]:
+    """The processes that `pid` has to wait for, dead or alive."""
+    return _by_parent(living=False).get(pid, [])
+
+
+def _by_parent(*, living: bool) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for pid in _all_pids():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if state != "Z" or not living:
+                found.setdefault(int(parent), []).append(pid)
+    return found
+
+
+def private_bytes(pids: Iterable[int]) -> int:
+    """Resident private memory (shared memory, such as arenas, is not counted)."""
     total = 0
-    for member in descendants(pid):
+    for member in pids:
         with contextlib.suppress(OSError, ValueError):
             _, resident, shared, *_ = Path(f"/proc/{member}/statm").read_text().split()
             total += (int(resident) - int(shared)) * _PAGE_BYTES
     return total
 
 
+def tree_cpu_s(pid: int) -> float:
+    """Processor seconds that the living processes of the tree have used."""
+    ticks = 0
+    for member in descendants(pid):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            after_name = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(after_name[11]) + int(after_name[12])  # utime, stime
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def kill_tree(pid: int) -> None:
-    """SIGKILL to all that descends from `pid`, which is stopped first so that it starts nothing new, and then to it and
-    to the process group that it leads. `pid` must not have been reaped yet."""
+    """SIGKILL to all that descends from `pid`, and then to it. The process group that it leads is stopped first, at
+    once, so that none in it starts anything new. `pid` must not have been reaped yet."""
+    with contextlib.suppress(OSError):
+        os.killpg(pid, signal.SIGSTOP)
     _signal(pid, signal.SIGSTOP)
     for _ in range(_ROUNDS):
         below = descendants(pid)[1:]

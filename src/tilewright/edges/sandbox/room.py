@@ -8,27 +8,42 @@ the judge decides which contents stand at which address, and sees for itself whe
 
 from __future__ import annotations
 
-import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from ...cell import wire
-from ...cell.arena import Arena, Layout, aligned, bytes_of, contiguous
+from ...cell.arena import Arena, Layout, aligned, bytes_of, contiguous, exchange
 from ...facts.problem import TensorSpec
 from .cell import Cell, CellFault, Limits
 
-_RESULTS = 2
 Refs = tuple[wire.TensorRef, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomSizes:
+    """How many pool sets, slots and places for results a room has. `tight`: implementations can't all keep their cached
+    memory."""
+
+    pool: int
+    slots: int
+    results: int
+    tight: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruthFacts:
-    """`exact`: the truth was computed in float64; else it is the reference's own result, for the reason given."""
+    """`exact`: the truth was computed in float64; else it is the reference's own result, for the reason given.
+    `no_slack`: why it is not known how far gradients move with the last bits of the inputs, where it is not."""
 
     exact: bool
     why_not: str = ""
+    no_slack: str = ""
 
 
 def _as_f64(spec: TensorSpec) -> TensorSpec:
@@ -39,15 +54,16 @@ def _as_f64(spec: TensorSpec) -> TensorSpec:
 
 
 class Room:
-    """See the module's docstring. `pool` sets, `slots` and the two places for results are numbered from 0."""
+    """See the module's docstring. Pool sets, slots and places for results are numbered from 0."""
 
     def __init__(
-        self, described: wire.Described, *, device: str, reference: Cell, limits: Limits, pool: int, slots: int
+        self, described: wire.Described, *, device: str, reference: Cell, limits: Limits, sizes: RoomSizes
     ) -> None:
         self.described = described
         self.device = device
         self.limits = limits
-        self.pool, self.slots = pool, slots
+        self.pool, self.slots, self.places = sizes.pool, sizes.slots, sizes.results
+        self.tight = sizes.tight
         self._reference = reference
         self._guests: list[Cell] = []
         inputs = Layout(described.inputs)
@@ -62,20 +78,25 @@ class Room:
         self._input_bytes = inputs.size_bytes
         base = 0
         self._pool: list[Refs] = []
-        for _ in range(pool):
+        for _ in range(sizes.pool):
             self._pool.append(inputs.at("private", base))
             base += inputs.size_bytes
         self._own, base = outputs.at("private", base), base + outputs.size_bytes
         self._truth, base = truths.at("private", base), base + truths.size_bytes
+        first = len(described.outputs) - len(described.gradients.names)  # what follows is gradients
+        slack = Layout(truths.specs[first:])
+        self._slack, base = slack.at("private", base), base + slack.size_bytes
         self._state, base = state.at("private", base), base + state.size_bytes
         self._moved, base = moved.at("private", base), base + moved.size_bytes
+        moved_truth = Layout(tuple(_as_f64(s) for s in moved.specs))
+        self._moved_truth, base = moved_truth.at("private", base), base + moved_truth.size_bytes
         private_bytes, base = base, 0
         self._slots: list[Refs] = []
-        for i in range(slots):
+        for i in range(sizes.slots):
             self._slots.append(inputs.at("shared", base))
             base += inputs.size_bytes + aligned(1 + 4096 * (i % 3))  # so that slots differ in more than high bits
         self._results: list[Refs] = []
-        for _ in range(_RESULTS):
+        for _ in range(sizes.results):
             self._results.append(outputs.at("shared", base))
             base += outputs.size_bytes
         self.shared_state, base = state.at("shared", base), base + state.size_bytes
@@ -127,9 +148,10 @@ class Room:
 
     # ---- the reference's part
 
-    def draw(self, k: int, *, family: str, seed: int) -> None:
-        """Fill pool set `k`."""
-        self._reference.do(wire.MakeInputs(seed=seed, family=family, refs=self._pool[k]), limit_s=self.limits.call_s)
+    def draw(self, k: int, *, family: str, seed: int, upstream: str = "normal") -> None:
+        """Fill pool set `k`; in training with upstream gradients of the given kind."""
+        request = wire.MakeInputs(seed=seed, family=family, upstream=upstream, refs=self._pool[k])
+        self._reference.do(request, limit_s=self.limits.call_s)
 
     def take_state(self) -> None:
         """Copy the reference's state, as it is now, into both arenas."""
@@ -144,8 +166,14 @@ class Room:
         if self._state:
             self._reference.do(wire.LoadState(names=self.state_names, refs=self._state))
 
-    def run_reference(self, k: int, *, seed: int) -> TruthFacts:
-        """The reference's own result and the truth on pool set `k`."""
+    def mark_state(self) -> tuple[wire.Mark, ...]:
+        return self._reference.ask(wire.MarkState(), wire.Marked, limit_s=self.limits.call_s).marks
+
+    def redraw_alike(self, request: wire.RedrawAlike) -> None:
+        self._reference.do(request)
+
+    def call_reference(self, k: int, *, seed: int) -> None:
+        """The reference's own result on pool set `k`; its state is as before afterwards."""
         call = wire.Call(tag=0, args=self.described.args, inputs=self._pool[k], poison_bytes=(), seed=seed)
         self._reference.ask(call, wire.Called, limit_s=self.limits.call_s)
         self._reference.do(wire.Store(tag=0, refs=self._own))
@@ -153,7 +181,14 @@ class Room:
             self._reference.do(wire.StoreState(names=self.described.mutated_state, refs=self._moved))
             self.give_state()
         self._reference.do(wire.Drop())
-        truth = wire.Truth(args=self.described.args, inputs=self._pool[k], outputs=self._truth, seed=seed)
+
+    def run_reference(self, k: int, *, seed: int) -> TruthFacts:
+        """The reference's own result and the truth on pool set `k`."""
+        self.call_reference(k, seed=seed)
+        truth = wire.Truth(
+            args=self.described.args, inputs=self._pool[k], outputs=self._truth, seed=seed,
+            buffers=self.described.mutated_state, moved=self._moved_truth,
+        )  # fmt: skip
         try:
             self._reference.do(truth, limit_s=self.limits.call_s)
         except CellFault as fault:
@@ -161,11 +196,63 @@ class Room:
                 raise
             self.doubt_truth()
             return TruthFacts(exact=False, why_not=fault.summary)
-        return TruthFacts(exact=True)
+        return TruthFacts(exact=True, no_slack=self._find_slack(k, seed))
+
+    def _find_slack(self, k: int, seed: int) -> str:
+        """Have the slack of the gradients computed, where there are any; why that failed, or ""."""
+        if not self._slack:
+            return ""
+        request = wire.Slack(
+            args=self.described.args,
+            inputs=self._pool[k],
+            own=self._own,
+            truth=self._truth,
+            slack=self._slack,
+            seed=seed,
+        )
+        try:
+            self._reference.do(request, limit_s=self.limits.call_s)
+        except CellFault as fault:
+            if not self._reference.alive:
+                raise
+            self._clear_slack()
+            return fault.summary
+        return ""
+
+    def _clear_slack(self) -> None:
+        for ref in self._slack:
+            self._private.tensor(ref).zero_()
+        self.settle()
+
+    def amplified(self, k: int, *, seed: int) -> wire.Amplified | None:
+        """How the module amplifies a rounding of pool set `k`; None where that can't be had."""
+        request = wire.Amplify(args=self.described.args, inputs=self._pool[k], truths=self._truth, seed=seed)
+        return self._appeal(request, wire.Amplified)
+
+    def attained(self, k: int, *, output: int, place: int, seed: int) -> wire.Attained | None:
+        """What the indices in one output of `place` attain on pool set `k`; None where that can't be had."""
+        request = wire.Attain(
+            args=self.described.args, inputs=self._pool[k], output=output,
+            got=self._results[place][output], own=self._own[output], seed=seed,
+        )  # fmt: skip
+        return self._appeal(request, wire.Attained)
+
+    @property
+    def reference_lives(self) -> bool:
+        return self._reference.alive
+
+    def _appeal(self, request: object, kind: type[T]) -> T | None:
+        try:
+            return self._reference.ask(request, kind, limit_s=self.limits.call_s)
+        except CellFault:
+            if not self._reference.alive:
+                raise
+            return None
 
     def doubt_truth(self) -> None:
         """Let the reference's own result stand as the truth."""
-        for own, truth in zip(self._own, self._truth, strict=True):
+        self._clear_slack()
+        for own, truth in zip(self._own + self._moved, self._truth + self._moved_truth, strict=True):
             self._private.tensor(truth).copy_(self._private.tensor(own))
         self.settle()
 
@@ -183,15 +270,18 @@ class Room:
             self._shared.bytes_at(self._slots[slot][0].offset, self._input_bytes).copy_(source)
             self.settle()
 
-    def stir(self, k: int, rng: random.Random) -> None:
-        """Reverse a quarter of every input of pool set `k`, somewhere: other contents, which a look at a few places
-        does not tell from the old ones."""
-        for ref in self._pool[k]:
-            flat = dense(self._private.tensor(ref))
-            length = flat.numel() // 4
-            start = rng.randrange(flat.numel() - length + 1)
-            part = flat[start : start + length]
-            part.copy_(part.flip(0))
+    def inputs(self, k: int) -> tuple[Tensor, ...]:
+        """Pool set `k` itself."""
+        return tuple(self._private.tensor(r) for r in self._pool[k])
+
+    def swap(self, swaps: Sequence[wire.Swap]) -> None:
+        """Carry out between the pool sets what a cell is to do in the slots of their numbers."""
+        for s in swaps:
+            one = self._private.tensor(self._pool[s.slot][s.input])
+            other = self._private.tensor(self._pool[s.other][s.input])
+            if s.dim >= 0:
+                one, other = one.narrow(s.dim, s.start, s.count), other.narrow(s.dim, s.other_start, s.count)
+            exchange(one, other)
         self.settle()
 
     def changed_input(self, k: int, slot: int) -> int:
@@ -201,6 +291,14 @@ class Room:
             if not same_bits(a, b):
                 return i
         return -1
+
+    def inputs_at(self, k: int) -> Refs:
+        """Pool set `k`, for the reference."""
+        return self._pool[k]
+
+    def state(self) -> tuple[Tensor, ...]:
+        """What `take_state` found."""
+        return tuple(self._private.tensor(r) for r in self._state)
 
     def slot(self, number: int) -> Refs:
         return self._slots[number]
@@ -217,12 +315,31 @@ class Room:
     def truth(self) -> tuple[Tensor, ...]:
         return tuple(self._private.tensor(r) for r in self._truth)
 
-    def moved(self) -> tuple[tuple[Tensor, Tensor], ...]:
-        """The mutated buffers: the candidate's and the reference's."""
+    def slack(self) -> tuple[Tensor | None, ...]:
+        """By result: how far a gradient moves with the last bits of the inputs; None for what forward returns, and for
+        what is complex."""
+        found = tuple(None if r.spec.dtype == "c128" else self._private.tensor(r) for r in self._slack)
+        return (None,) * (len(self._own) - len(found)) + found
+
+    def raise_slack(self, result: int, amount: float) -> None:
+        """Let all of a gradient's elements differ by so much more."""
+        self._private.tensor(self._slack[result - len(self._own)]).add_(amount)
+        self.settle()
+
+    def moved(self) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
+        """The mutated buffers: the candidate's, the reference's and the truth."""
         return tuple(
-            (self._shared.tensor(a), self._private.tensor(b))
-            for a, b in zip(self.shared_moved, self._moved, strict=True)
+            (self._shared.tensor(a), self._private.tensor(b), self._private.tensor(c))
+            for a, b, c in zip(self.shared_moved, self._moved, self._moved_truth, strict=True)
         )
+
+    def record(self, k: int, path: Path) -> None:
+        """Write copies of the constructor's tensors, the state and pool set `k` to a file that `torch.load` reads."""
+        private = {"state": self._state, "inputs": self._pool[k]}
+        copies = {name: [self._private.tensor(r).cpu().clone() for r in refs] for name, refs in private.items()}
+        copies["init"] = [self._shared.tensor(r).cpu().clone() for r in self.shared_init]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(copies, path)
 
     def poison_bytes(self) -> tuple[int, ...]:
         return tuple(bytes_of(s) for s in self.output_specs)

@@ -34,13 +34,18 @@ _CUDA_TOOLS = {
     "compute-sanitizer": "memory faults of kernels will be harder to find: install the CUDA toolkit",
     "cuobjdump": "machine code can't be shown: install the CUDA toolkit (its binary utilities)",
 }
-_PROTECTIONS = {  # name in protections.py -> what it is, what its lack means
-    "namespaces": ("user and network namespaces", "candidates can reach the network: allow unprivileged namespaces "
-                   "(sysctl kernel.unprivileged_userns_clone=1, or the container's seccomp profile)"),
-    "no_new_privs": ("no_new_privs", "candidates may gain privileges through set-uid programs: use Linux 3.5 or newer"),
-    "memory_limit": ("memory limit (RLIMIT_AS)", "a candidate may eat all memory: run in a container with a limit"),
-    "cgroup": ("cgroup with memory control", "memory of a cell's children is limited one by one, not together: run "
-               "under systemd-run --user --scope -p Delegate=yes"),
+_NAMESPACES = "allow unprivileged namespaces (sysctl kernel.unprivileged_userns_clone=1, or the container's profile)"
+_LANDLOCK = "use Linux 5.13 or newer with Landlock enabled"
+_PROTECTIONS = {  # name in cell.confine -> what its lack means, and the way out
+    "user namespace": f"candidates see the other processes as their own user's: {_NAMESPACES}",
+    "network namespace": f"candidates can reach the network: {_NAMESPACES}",
+    "private shared memory": f"files in /dev/shm may outlive a candidate, or can't be made: {_NAMESPACES}",
+    "limit on processes": f"a fork bomb is ended by the watch alone: {_NAMESPACES}",
+    "no new privileges": "candidates may gain privileges through set-uid programs: use Linux 3.5 or newer",
+    "read-only disk": f"candidates can write wherever you can: {_LANDLOCK}",
+    "hidden disk": f"candidates can read the reference, journals and your files: {_LANDLOCK}",
+    "no TCP": "where there is no network namespace either, candidates can reach the network: use Linux 6.7 or newer",
+    "signals kept in": "candidates can signal your other processes: use Linux 6.12 or newer",
 }  # fmt: skip
 
 
@@ -155,17 +160,16 @@ def _cuda_tools(gpu: bool) -> Iterator[Finding]:
 
 
 def _protections() -> Iterator[Finding]:
-    script = Path(__file__).with_name("protections.py")
-    text = installed.said([sys.executable, "-I", str(script)])
-    works = json.loads(text) if text else {}
-    for key, (name, lack) in _PROTECTIONS.items():
-        ok = bool(works.get(key))
-        yield Finding(name=name, value="works" if ok else "does not work here", ok=ok, advice="" if ok else lack)
-    version = int(works.get("landlock_version", 0))
-    advice = (
-        "" if version else "candidates can read all files that you can: use Linux 5.13 or newer with Landlock enabled"
-    )
-    yield Finding(name="Landlock", value=f"ABI {version}" if version else "absent", ok=version > 0, advice=advice)
+    """What a candidate's cell gets here: one is confined like it, and tells."""
+    text = installed.said([sys.executable, "-m", "tilewright.cell.confine"])
+    told = json.loads(text) if text else {}
+    for name in told.get("active", ()):
+        yield Finding(name=name, value="works")
+    missing = told.get("missing", ()) if told else [f"{name}: it could not be tried" for name in _PROTECTIONS]
+    for line in missing:
+        name, _, why = line.partition(": ")
+        advice = _PROTECTIONS.get(name, "candidates are less confined than elsewhere; docs/threats.md says from what")
+        yield Finding(name=name, value=f"does not work here ({why})", ok=False, advice=advice)
 
 
 def _room(cache_dir: Path) -> Iterator[Finding]:

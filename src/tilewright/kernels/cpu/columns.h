@@ -9,23 +9,49 @@ namespace tilewright {
 #define TW_COLUMNS 4  // vectors side by side
 #endif
 
+// How a line of columns is cut: into blocks of TW_COLUMNS vectors, then single vectors, the last of them partial.
+struct Pieces {
+  int64_t columns = 0, blocks = 0, singles = 0;
+
+  Pieces() = default;
+  explicit Pieces(int64_t size) : columns(size), blocks(size / (TW_COLUMNS * LANES)) {
+    singles = (columns - blocks * TW_COLUMNS * LANES + LANES - 1) / LANES;
+  }
+  int64_t count() const { return blocks + singles; }
+
+  // Calls work(unit) with the walk's unit of a piece, opened at its line.
+  template <class Walk, class P, class Work>
+  TW_INLINE void visit(const Walk& walk, const Places<P>& base, int64_t index, Work work) const {
+    const int64_t line = index / count(), piece = index % count();
+    if (piece < blocks) {
+      typename Walk::template Unit<TW_COLUMNS, false> unit{walk, base, {}, piece * TW_COLUMNS * LANES, LANES, {}};
+      unit.open(line);
+      work(unit);
+    } else {
+      const int64_t first = blocks * TW_COLUMNS * LANES + (piece - blocks) * LANES;
+      const int64_t left = columns - first;
+      typename Walk::template Unit<1, true> unit{walk, base, {}, first, static_cast<int>(left < LANES ? left : LANES), {}};
+      unit.open(line);
+      work(unit);
+    }
+  }
+};
+
 template <class P>
 class Columns {
   Arguments<P> arguments;
   Nest<P> kept, outer;  // around the columns; around the innermost reduced loop
-  Loop<P> columns{}, steps{};
-  int64_t blocks, singles;  // of one line of columns: blocks of TW_COLUMNS vectors, then single vectors
+  Loop<P> steps{};
+  Pieces pieces;
 
  public:
   Columns(const Arguments<P>& given, bool) : arguments(given) {
     for (int d = 0; d < P::RANK; ++d) (P::REDUCED >> d & 1 ? outer : kept).push(arguments, d);
-    columns = kept.pop();
+    pieces = Pieces(kept.pop().size);
     steps = outer.pop();
-    blocks = columns.size / (TW_COLUMNS * LANES);
-    singles = (columns.size - blocks * TW_COLUMNS * LANES + LANES - 1) / LANES;
   }
 
-  int64_t units() const { return kept.points * (blocks + singles); }
+  int64_t units() const { return kept.points * pieces.count(); }
   int64_t length() const { return outer.points * steps.size; }
   static constexpr int64_t GRAIN = 1;
 
@@ -78,18 +104,7 @@ class Columns {
 
   template <class Work>
   TW_INLINE void visit(int64_t index, Work work) const {
-    const int64_t line = index / (blocks + singles), piece = index % (blocks + singles);
-    if (piece < blocks) {
-      Unit<TW_COLUMNS, false> unit{*this, arguments.base, {}, piece * TW_COLUMNS * LANES, LANES, {}};
-      unit.open(line);
-      work(unit);
-    } else {
-      const int64_t first = blocks * TW_COLUMNS * LANES + (piece - blocks) * LANES;
-      const int64_t left = columns.size - first;
-      Unit<1, true> unit{*this, arguments.base, {}, first, static_cast<int>(left < LANES ? left : LANES), {}};
-      unit.open(line);
-      work(unit);
-    }
+    pieces.visit(*this, arguments.base, index, work);
   }
 
  private:

@@ -5,7 +5,7 @@
 // takes the scanned value too. A row belongs to one thread; the scan runs while its elements are written.
 #pragma once
 
-#include "walk.h"
+#include "columns.h"
 
 namespace tilewright {
 
@@ -123,10 +123,6 @@ class ScanRows {
   }
 };
 
-#ifndef TW_COLUMNS
-#define TW_COLUMNS 4  // vectors side by side
-#endif
-
 // Rows side by side in the lanes.
 template <class P>
 class ScanColumns {
@@ -134,20 +130,18 @@ class ScanColumns {
   using V = typename Scan::Value;
   Arguments<P> arguments;
   Nest<P> kept;
-  Loop<P> columns{}, steps{};
-  int64_t blocks, singles;  // of one line of columns: blocks of TW_COLUMNS vectors, then single vectors
+  Loop<P> steps{};
+  Pieces pieces;
 
  public:
   ScanColumns(const Arguments<P>& given, bool) : arguments(given) {
     Nest<P> scanned;
     for (int d = 0; d < P::RANK; ++d) (P::REDUCED >> d & 1 ? scanned : kept).push(arguments, d);
-    columns = kept.pop();
+    pieces = Pieces(kept.pop().size);
     steps = scanned.pop();
-    blocks = columns.size / (TW_COLUMNS * LANES);
-    singles = (columns.size - blocks * TW_COLUMNS * LANES + LANES - 1) / LANES;
   }
 
-  int64_t units() const { return kept.points * (blocks + singles); }
+  int64_t units() const { return kept.points * pieces.count(); }
   int64_t length() const { return steps.size; }
   static constexpr int64_t GRAIN = WHOLE_ROWS;
 
@@ -194,18 +188,7 @@ class ScanColumns {
 
   template <class Work>
   TW_INLINE void visit(int64_t index, Work work) const {
-    const int64_t line = index / (blocks + singles), piece = index % (blocks + singles);
-    if (piece < blocks) {
-      Unit<TW_COLUMNS, false> unit{*this, arguments.base, {}, piece * TW_COLUMNS * LANES, LANES, {}};
-      unit.open(line);
-      work(unit);
-    } else {
-      const int64_t first = blocks * TW_COLUMNS * LANES + (piece - blocks) * LANES;
-      const int64_t left = columns.size - first;
-      Unit<1, true> unit{*this, arguments.base, {}, first, static_cast<int>(left < LANES ? left : LANES), {}};
-      unit.open(line);
-      work(unit);
-    }
+    pieces.visit(*this, arguments.base, index, work);
   }
 };
 

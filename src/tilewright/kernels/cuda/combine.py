@@ -11,7 +11,7 @@ from cutlass import Int32, Int64, cute
 from . import math as m
 from .control import loop, wait_for, when
 from .math import larger
-from .reducers import Reducer, State, decay, finite_shift
+from .reducers import Reducer, State, finite_shift, rescale
 
 WARP = 32
 
@@ -79,7 +79,7 @@ def _butterfly(held: Held, width: int) -> None:
     state = held[0]
     if reducer.op == "softmax_stats":  # one scaling a lane, as in `merge_all`
         highest = _exchange((state[0],), width, lambda a, b: (larger(a[0], b[0]),))[0]
-        total = state[1] * decay(state[0] - finite_shift(highest))
+        total = state[1] * rescale(state[0] - finite_shift(highest))
         held[0] = (highest, _exchange((total,), width, lambda a, b: (a[0] + b[0],))[0])
         return
     state = _exchange(state, width, reducer.merge)

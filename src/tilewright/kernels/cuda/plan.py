@@ -244,6 +244,8 @@ def _row_in_grid(wish: _Wish) -> Plan | None:
         return None
     teams = min(ctas // -(-blocks // room), wish.space.groups)
     chunks = min(ctas // teams, blocks)
+    if chunks == 1:  # a CTA holds a row alone: no team, and one CTA a row
+        return wish.plan(group, 1, unroll, chunks=1, spread="none", residence="shared")
     return wish.plan(group, 1, unroll, chunks=chunks, spread="grid", residence="shared", teams=teams)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from ...cell import wire
 from ...edges.sandbox.cell import Cell, CellFault
@@ -17,10 +17,8 @@ def failure(stage: str, fault: CellFault) -> Failure:
     return Failure(stage=stage, reason=reason, summary=fault.summary, excerpt=fault.excerpt)  # type: ignore[arg-type]
 
 
-def build(candidate: Candidate, cell: Cell, *, limit_s: float) -> Built | Failure:
-    """Import the candidate in `cell`, which has run no other code. Compilation that happens on import is part of it."""
-    started = time.monotonic()
-    folder = cell.plan.folder / "candidate"
+def lay_out(candidate: Candidate, folder: Path) -> Failure | None:
+    """Write the candidate's files into `folder`; a Failure where one would lie elsewhere."""
     for file in candidate.files:
         place = PurePosixPath(file.path)
         if place.is_absolute() or ".." in place.parts:
@@ -29,6 +27,16 @@ def build(candidate: Candidate, cell: Cell, *, limit_s: float) -> Built | Failur
             )
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         (folder / place).write_text(file.text)
+    return None
+
+
+def build(candidate: Candidate, cell: Cell, *, limit_s: float) -> Built | Failure:
+    """Import the candidate in `cell`, which has run no other code. Compilation that happens on import is part of it."""
+    started = time.monotonic()
+    folder = cell.plan.folder / "candidate"
+    refused = lay_out(candidate, folder)
+    if refused is not None:
+        return refused
     try:
         cell.do(wire.LoadCandidate(folder=str(folder), entry=candidate.entry), limit_s=limit_s)
     except CellFault as fault:

@@ -1,4 +1,4 @@
-"""Reading a candidate from disk: a file or a folder with ModelNew, written by anybody."""
+"""Reading a candidate from disk: a file or a folder with ModelNew, or a kernel of robust-kbench, by anybody."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from pathlib import Path
 
 from ...facts.candidate import Candidate, SourceFile
 from ...facts.errors import UserError
+from ...facts.problem import Problem
+from .extension import SUFFIXES, wrapped
 
 _MAX_FILE_BYTES = 8 << 20
 _MAX_FILES = 500
 _SKIPPED = {"__pycache__", ".git", "build"}  # build: what a candidate compiled beside itself
 
 
-def load_candidate(path: Path) -> Candidate:
+def load_candidate(path: Path, problem: Problem | None = None) -> Candidate:
     """The candidate at `path`. In a folder the entry is model.py, or else the only top-level file that defines
-    ModelNew. Raises UserError with what is missing."""
+    ModelNew. A `.cu` or `.cpp` file is a kernel of robust-kbench, for the task that `problem` is. Raises UserError with
+    what is missing."""
     if not path.exists():
         raise UserError(
             f"{path}: no such file or folder; give a candidate: a Python file or a folder that defines ModelNew"
         )
+    if path.is_file() and path.suffix in SUFFIXES and problem is not None:
+        return wrapped(_read(path, path.name), problem)
     if path.is_file():
         return Candidate(files=(_read(path, path.name),), entry=path.name) if _defines_model(path) else _refuse(path)
     names = sorted(p for p in path.rglob("*") if p.is_file() and not _SKIPPED & set(p.relative_to(path).parts))

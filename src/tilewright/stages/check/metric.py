@@ -40,6 +40,11 @@ FLOORS: Mapping[torch.dtype, tuple[float, float]] = {
     torch.float64: (4096.0, 65536.0), torch.float32: (8.0, 64.0), torch.float16: (1.0, 4.0), torch.bfloat16: (1.0, 4.0),
 }  # fmt: skip
 _OTHER_FLOOR = (1.0, 4.0)
+_LENGTH_SHARE = 1 / 24  # of an epsilon for each term of a sum: what one fp32 accumulator from end to end needs
+_WORST_SHARE = 4.0  # the worst element's part of that, in units of the norm's
+_LENGTH_CAP = 4e-5  # a fifth of what TF32 costs in the norm when one operand alone is rounded
+_MOST_AMPLIFIED = 4096.0  # a step (rounding, comparison) amplifies without bound
+_HOPELESS = {8: 1e-6, 4: 0.05, 2: 0.25}  # by bytes of the type
 CLASS_EPS: Mapping[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7}
 
 
@@ -58,22 +63,44 @@ class Distance:
         return self.misplaced == 0 and self.norm == 0.0
 
 
-def floors(dtype: torch.dtype, precision: Precision = "reference") -> tuple[float, float]:
-    """The smallest allowances (norm, worst) for an output of this type; zero for exact types. A looser precision class,
-    which is the user's choice, brings its own."""
+def floors(dtype: torch.dtype, precision: Precision = "reference", *, length: int = 1) -> tuple[float, float]:
+    """The smallest allowances (norm, worst) for an output of this type whose longest sum has `length` terms; zero for
+    exact types. A looser precision class, which is the user's choice, brings its own."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0.0, 0.0
     norm, worst = FLOORS.get(dtype.to_real(), _OTHER_FLOOR)
     eps = float(torch.finfo(dtype).eps)
     class_eps = CLASS_EPS.get(precision, 0.0)
-    return max(norm * eps, class_eps), max(worst * eps, 8 * class_eps)
+    summed = min(_LENGTH_SHARE * length * eps, _LENGTH_CAP)
+    return max(norm * eps, class_eps, summed), max(worst * eps, 8 * class_eps, _WORST_SHARE * summed)
+
+
+def allowance(
+    dtype: torch.dtype, own: tuple[float, float], precision: Precision = "reference", *, length: int = 1
+) -> tuple[float, float]:
+    """What an output of this type may reach (norm, worst) where the reference's `own` errors are these; the rest as
+    for `floors`."""
+    norm, worst = (max(FACTOR * o, f) for o, f in zip(own, floors(dtype, precision, length=length), strict=True))
+    return norm, worst
+
+
+def hopeless(dtype: torch.dtype) -> float:
+    """The reference's own error in the norm beyond which the truth says nothing any more; infinite for exact types."""
+    return _HOPELESS.get(dtype.itemsize, 0.25) if dtype.is_floating_point else math.inf
+
+
+def eased(floor: tuple[float, float], amplified: tuple[float, float]) -> tuple[float, float]:
+    """The floor where the module amplifies a rounding of its inputs so many times: it amplifies every rounding after
+    that too, in the reference's class as in the one below."""
+    norm, worst = (f * min(max(1.0, a), _MOST_AMPLIFIED) for f, a in zip(floor, amplified, strict=True))
+    return norm, worst
 
 
 def differing_specials(value: Tensor, truth: Tensor) -> bool:
     """Whether NaN and infinities stand in other places, or are others, than in the truth."""
     if not (value.dtype.is_floating_point or value.dtype.is_complex):
         return False
-    for _, y, t, _ in _blocks(value, truth, truth):
+    for _, y, t, _ in _side_by_side(value, truth, truth):
         if bool(((~torch.isfinite(y) | ~torch.isfinite(t)) & ~_same_special(y, t)).any()):
             return True
     return False
@@ -93,22 +120,26 @@ def calm(tensor: Tensor) -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def distance(value: Tensor, truth: Tensor, reference: Tensor) -> Distance:
+def distance(value: Tensor, truth: Tensor, reference: Tensor, slack: Tensor | None = None) -> Distance:
     """Distance of `value` from `truth`, with `reference`'s own result deciding what the truth leaves open. All of
-    one shape."""
+    one shape. `slack`: by how much a value may differ from the truth before the difference counts (gradients)."""
     if not (value.dtype.is_floating_point or value.dtype.is_complex):
         return _exact(value, truth, reference)
     scale, finite = _scale(truth)
     if finite == 0:
         scale = 1.0
+    unseen = float(torch.finfo(value.dtype).tiny)
     squares = 0.0
     worst, worst_at, misplaced = 0.0, -1, 0
-    for start, y, t, r in _blocks(value, truth, reference):
+    for start, y, t, r in _side_by_side(value, truth, reference):
         open_to = torch.isfinite(t) & torch.isfinite(r)
         wrong = ~open_to & ~_same_special(y, t) & ~_same_special(y, r)
         strange = open_to & ~torch.isfinite(y)
         misplaced += int((wrong | strange).sum())
-        error = torch.where(open_to & ~strange, (y - t).abs(), 0.0)
+        error = (y - t).abs()
+        if slack is not None:
+            error = (error - _flat(slack)[start : start + _BLOCK].to(error.dtype)).clamp_(min=0.0)
+        error = torch.where(open_to & ~strange & (error > unseen), error, 0.0)
         squares += float(error.square().sum())
         relative = error / torch.where(open_to, t.abs(), 0.0).clamp_(min=max(scale, 5e-324))
         top = float(relative.max())
@@ -119,23 +150,55 @@ def distance(value: Tensor, truth: Tensor, reference: Tensor) -> Distance:
     return Distance(norm=norm, worst=worst, misplaced=misplaced, finite=finite, worst_at=worst_at)
 
 
+def typical(truth: Tensor) -> float:
+    """Root mean square of the finite elements."""
+    return _scale(truth)[0]
+
+
+def _scale(truth: Tensor) -> tuple[float, int]:
+    """The typical size, and the number of finite elements."""
+    squares, finite = 0.0, 0
+    for part in blocks(truth):
+        ok = torch.isfinite(part)
+        finite += int(ok.sum())
+        squares += float(torch.where(ok, part, 0.0).square().sum())
+    return (math.sqrt(squares / finite) if finite else 0.0), finite
+
+
+def blocks(tensor: Tensor) -> Iterator[Tensor]:
+    """Pieces of a tensor in float64, since the whole may not fit beside itself; complex numbers as two."""
+    flat = _flat(tensor)
+    for start in range(0, flat.numel(), _BLOCK):
+        yield flat[start : start + _BLOCK].double()
+
+
+def masks_infinity(value: Tensor, truth: Tensor, reference: Tensor) -> bool:
+    """Whether a value is a number where the truth is an infinity, or none where it is a number. What comes of NaN is
+    left open: maxima and clamps that let numbers pass are common in honest kernels."""
+    for _, y, t, r in _side_by_side(value, truth, reference):
+        number = torch.isfinite(t) & torch.isfinite(r)
+        infinite = t.isinf() & r.isinf()
+        if bool((number & ~torch.isfinite(y) | infinite & (torch.isfinite(y) | (y == -t))).any()):
+            return True
+    return False
+
+
 def first_difference(value: Tensor, truth: Tensor, reference: Tensor) -> str:
     """Where and how an output is farthest off, for a reader."""
     found = distance(value, truth, reference)
     at = found.worst_at
     if at < 0:
         return f"{found.misplaced} of {value.numel()} elements are wrong" if found.misplaced else ""
+    if value.is_complex():
+        at //= 2  # real and imaginary parts are counted apart
     place = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), value.shape)) if value.ndim else ()
-    got, wanted = (
-        float(value[place]) if value.ndim else float(value),
-        float(truth[place]) if truth.ndim else float(truth),
-    )
+    got, wanted = value[place].item(), truth[place].item()
     return f"at {list(place)} it gives {got:.9g}, the truth is {wanted:.9g}"
 
 
 def _exact(value: Tensor, truth: Tensor, reference: Tensor) -> Distance:
     misplaced, at = 0, -1
-    for start, y, t, r in _blocks(value, truth, reference, cast=False):
+    for start, y, t, r in _side_by_side(value, truth, reference, cast=False):
         wrong = (y != t) & (y != r)
         count = int(wrong.sum())
         if count and at < 0:
@@ -143,16 +206,6 @@ def _exact(value: Tensor, truth: Tensor, reference: Tensor) -> Distance:
         misplaced += count
     share = misplaced / max(value.numel(), 1)
     return Distance(norm=share, worst=float(misplaced > 0), misplaced=misplaced, finite=value.numel(), worst_at=at)
-
-
-def _scale(truth: Tensor) -> tuple[float, int]:
-    """Root mean square of the finite elements, and their number."""
-    squares, finite = 0.0, 0
-    for _, t in _single_blocks(truth):
-        ok = torch.isfinite(t)
-        finite += int(ok.sum())
-        squares += float(torch.where(ok, t, 0.0).abs().square().sum())
-    return (math.sqrt(squares / finite) if finite else 0.0), finite
 
 
 def _same_special(a: Tensor, b: Tensor) -> Tensor:
@@ -164,13 +217,7 @@ def _flat(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor).reshape(-1) if tensor.is_complex() else tensor.reshape(-1)
 
 
-def _single_blocks(tensor: Tensor) -> Iterator[tuple[int, Tensor]]:
-    flat = _flat(tensor)
-    for start in range(0, flat.numel(), _BLOCK):
-        yield start, flat[start : start + _BLOCK].double()
-
-
-def _blocks(*tensors: Tensor, cast: bool = True) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+def _side_by_side(*tensors: Tensor, cast: bool = True) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
     y, t, r = (_flat(x) for x in tensors)
     for start in range(0, y.numel(), _BLOCK):
         parts = (x[start : start + _BLOCK] for x in (y, t, r))

@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 
 HUGE_BYTES = 2 << 30
 LARGE_BYTES = 64 << 20
+OWN, SPECIALS = "own", "specials"
+ALWAYS = ("normal", "one_sided", "integers")
+OFTEN = ("uniform", "shifted", "wide", "spikes", "scaled")
+EDGES = ("zeros", "subnormals", SPECIALS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One set of inputs and state. `redraw` of 0: the state as constructed."""
+    """One set of inputs and state. `redraw` of 0: the state as constructed. `draws`: the seed under which the module is
+    called, the only one that a candidate learns."""
 
     case: int
     family: str
     seed: int
     redraw: int
+    draws: int
 
 
 def plan(case: int, *, case_bytes: int, has_floats: bool, redraws: bool, rng: random.Random) -> tuple[Trial, ...]:
     """The trials of one case, the problem's own distribution first. Large cases get fewer, so that a check stays
-    short."""
-    own = 2 if case_bytes > LARGE_BYTES or case else 3
+    short. The third of the main case meets the first one's contents again, under other parameters."""
+    own = 3 if case == 0 and (redraws or case_bytes <= LARGE_BYTES) else 2
     if case_bytes > HUGE_BYTES:
-        families = ["normal", "integers"]
+        families = list(ALWAYS)
     elif case_bytes > LARGE_BYTES or case:
-        families = ["normal", "integers", rng.choice(["uniform", "shifted", "wide", "spikes"])]
+        families = [*ALWAYS, rng.choice(OFTEN), rng.choice(EDGES)]
     else:
-        families = ["normal", "uniform", "shifted", "integers", "wide", "spikes"]
-    names = ["own"] * own + (families if has_floats else [])
-    return tuple(
-        Trial(case=case, family=f, seed=secret(rng), redraw=secret(rng) if redraws and i else 0)
+        families = [*ALWAYS, *OFTEN, *EDGES]
+    names = [OWN] * own + (families if has_floats else [])
+    trials = [
+        Trial(case=case, family=f, seed=secret(rng), redraw=secret(rng) if redraws and i else 0, draws=secret(rng))
         for i, f in enumerate(names)
-    )
+    ]
+    if redraws and own == 3:
+        trials[2] = replace(trials[2], seed=trials[0].seed)
+    return tuple(trials)
 
 
 def secret(rng: random.Random) -> int:
-    """A seed that nobody outside the judge can guess (as far as `rng` can't be)."""
-    return rng.randrange(1, 2**31)
+    """A seed that nobody outside the judge can guess (as far as `rng` can't be): those that a candidate learns tell
+    nothing of the others."""
+    return 1 + int.from_bytes(sha256(rng.randbytes(32)).digest()[:8]) % (2**31 - 1)

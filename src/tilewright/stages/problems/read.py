@@ -8,10 +8,12 @@ import operator
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast, get_args
 
 from ...facts.errors import UserError
-from ...facts.problem import Precision, Problem, Target
+from ...facts.problem import Mode, Precision, Problem, Target
+from .source import parsed, text_of
+from .task import is_task, read_task
 
 _REQUIRED = ("Model", "get_inputs", "get_init_inputs")
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingProxyType({
@@ -20,42 +22,45 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingProx
 })  # fmt: skip
 
 
-def read_problem(path: Path, *, target: Target, precision: Precision = "reference") -> Problem:
-    """The Problem in the file at `path` for a target; on the CPU `CPU_CASES`, where there are any, replace `CASES`.
+def read_problem(
+    path: Path, *, target: Target, precision: Precision = "reference", mode: Mode | None = None
+) -> Problem:
+    """The Problem in the file, or the robust-kbench task folder, at `path`; on the CPU `CPU_CASES`, where there are
+    any, replace `CASES`. Without a mode, the file's own `MODE` counts, else inference.
 
     Raises UserError (one line: the file, what is wrong, what to do) if it can't be read, is not Python, lacks a
     required name, or its CASES are not a literal list of dicts."""
-    source = _text(path)
-    try:
-        tree = ast.parse(source, filename=str(path))
-    except (SyntaxError, ValueError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise UserError(f"{path}: not Python{line}: {getattr(error, 'msg', error)}") from error
+    if path.is_dir():
+        if is_task(path):
+            return read_task(path, target=target, precision=precision, mode=mode)
+        raise UserError(
+            f"{path}: is a folder without func_forward.py or func_backward.py (a robust-kbench task); "
+            f"give one problem file, or use `tilewright bench {path}`"
+        )
+    source = text_of(path)
+    tree = parsed(source, path)
     names = _top_level_names(tree)
     for name in _REQUIRED:
         if name not in names:
             raise UserError(f"{path}: no `{name}`; a problem file defines Model, get_inputs and get_init_inputs")
+    constants, cases = _settings(tree, path)
     return Problem(
         name=path.stem,
         path=str(path.resolve()),
         source=source,
         target=target,
-        cases=_cases(tree, path, target),
+        cases=_cases(cases, path, target),
+        mode=mode or _mode(constants, path),
         precision=precision,
     )
 
 
-def _text(path: Path) -> str:
-    if path.is_dir():
-        raise UserError(f"{path}: is a folder; give one problem file, or use `tilewright bench {path}`")
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not Python (not UTF-8 text)") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+def _mode(constants: Mapping[str, Any], path: Path) -> Mode:
+    wanted = constants.get("MODE", "inference")
+    for mode in get_args(Mode):
+        if wanted == mode:
+            return cast(Mode, mode)
+    raise UserError(f'{path}: MODE is {wanted!r}; it must be "inference" or "training"')
 
 
 def _top_level_names(tree: ast.Module) -> set[str]:
@@ -72,7 +77,8 @@ def _top_level_names(tree: ast.Module) -> set[str]:
     return names
 
 
-def _cases(tree: ast.Module, path: Path, target: Target) -> tuple[str, ...]:
+def _settings(tree: ast.Module, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The constants of the file, and those among them that hold cases."""
     constants: dict[str, Any] = {}
     found: dict[str, Any] = {}
     for node in tree.body:
@@ -94,6 +100,10 @@ def _cases(tree: ast.Module, path: Path, target: Target) -> tuple[str, ...]:
             continue
         if target_node.id in ("CASES", "CPU_CASES"):
             found[target_node.id] = constants[target_node.id]
+    return constants, found
+
+
+def _cases(found: Mapping[str, Any], path: Path, target: Target) -> tuple[str, ...]:
     name = "CPU_CASES" if target == "cpu" and "CPU_CASES" in found else "CASES"
     cases = found.get(name, [{}])
     if not isinstance(cases, list | tuple) or not cases or not all(isinstance(c, dict) for c in cases):

@@ -1,18 +1,25 @@
-"""Interleaving: bursts of several implementations in random order, on contents and addresses that keep changing."""
+"""Interleaving: bursts of several implementations in random order, each call on contents that no call saw before.
+
+The judge asks for every call by itself: which slot is next, what changes in it, and whether the result will be looked
+at, is not decided, and so can't be known in the cell, before the call before it is over. Each call is seen by two
+clocks, the cell's around the call (its tick) and the judge's around the whole request.
+"""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...cell import wire
-from ...edges.sandbox.cell import Cell
+from ...edges.sandbox.cell import Cell, CellFault
 from ...edges.sandbox.room import Room
+from ...edges.sandbox.stirring import Stirring
 
-BURST_LIMIT_S = 180.0
-_BURST_S = 0.03  # aimed at for one burst, flushes included
+CALL_LIMIT_S = 180.0
+BURST_S = 0.03
 _MAX_CALLS = 40
 # After a parallel region the OpenMP threads of a process spin for some milliseconds before they sleep, and would take
 # the processors from the next process's burst: on 2 idle cores (AMD EPYC, 2026-11-20), three processes in turn, the
@@ -21,67 +28,126 @@ _SETTLE_S = {"cpu": 0.02, "cuda": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What the judge does around a timed call that it verifies: `before` it, and `after` it with its slot."""
+
+    before: Callable[[], None]
+    after: Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Player:
-    """One implementation to be timed: its name in the result, and the cell that runs it."""
+    """One implementation to be timed: its name in the result, the cell that runs it, and how many calls in a row count
+    as one."""
 
     name: str
     cell: Cell
+    repeat: int = 1
 
 
 @dataclass(slots=True)
 class Table:
-    """Who plays, where, and what is known by now."""
+    """Who plays, where, and what is known by now. `bursts` holds ticks in ns; `unseen` what the judge's clock saw of
+    each of these calls beyond its tick, in s. Bursts with warm caches stand under `warm(name)`."""
 
     room: Room
     players: Sequence[Player]
     rng: random.Random
     flush_bytes: int
+    stirring: Stirring | None = None  # None: contents stay as they are
     calls: dict[str, int] = field(default_factory=dict)
     bursts: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
-    contents: list[int] = field(default_factory=list)  # pool set by slot
+    unseen: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
+    watched: Cell | None = None  # whose processor time is counted while others play
+    aside_s: float = 0.0  # that time
+    others_s: float = 0.0  # and how long the others played
+    _dealt: list[Cell] = field(default_factory=list)
 
-    def shuffle_contents(self) -> None:
-        """Put a pool set, drawn anew, into every slot."""
-        self.contents = [self.rng.randrange(self.room.pool) for _ in range(self.room.slots)]
-        for slot, k in enumerate(self.contents):
-            self.room.place(k, slot)
-
-    def burst(
-        self, player: Player, *, calls: int, keep: int = -1, cold: bool = True
-    ) -> tuple[tuple[float, ...], tuple[int, ...], float]:
-        """Samples in ns, the slots used in order, and the wall time in s that the judge saw."""
-        order = tuple(self.rng.randrange(self.room.slots) for _ in range(calls))
-        request = wire.Burst(
-            args=self.room.described.args,
-            slots=tuple(self.room.slot(i) for i in range(self.room.slots)),
-            order=order,
-            keep=keep,
-            flush_bytes=self.flush_bytes if cold else 0,
-        )
-        time.sleep(_SETTLE_S[self.room.device])
+    def call(self, player: Player, *, cold: bool = True, phase: str = "whole") -> tuple[int, wire.Tick, float]:
+        """One timed call on a random slot: the slot, the tick, and the wall time in s that the judge saw."""
+        slot = self.rng.randrange(self.room.slots)
+        swaps = self.stirring.swaps(slot) if self.stirring is not None else ()
+        self.room.swap(swaps)
+        self._deal(player.cell)
+        flush_bytes = self.flush_bytes if cold else 0
+        request = wire.TimedCall(slot=slot, swaps=swaps, flush_bytes=flush_bytes, phase=phase, repeat=player.repeat)
         started = time.perf_counter()
-        ticks = player.cell.ask(request, wire.Ticks, limit_s=BURST_LIMIT_S)
+        tick = player.cell.ask(request, wire.Tick, limit_s=CALL_LIMIT_S)
         wall_s = time.perf_counter() - started
-        if len(ticks.samples_ns) != calls or not all(0 < s < 1e15 for s in ticks.samples_ns):
-            raise ValueError(f"{player.name}: {len(ticks.samples_ns)} samples for {calls} calls")
-        return ticks.samples_ns, order, wall_s
+        if not 0 < tick.ns < 1e15:
+            player.cell.kill()
+            why = f"its clock says that a call took {tick.ns} ns"
+            raise CellFault("clock_disagrees", why, source=player.cell.plan.name)
+        return slot, tick, wall_s
 
-    def warm_up(self) -> None:
-        """Two bursts each: what is compiled or allocated on first use is over, and the length of a burst is chosen."""
-        self.shuffle_contents()
+    def _deal(self, cell: Cell) -> None:
+        if cell not in self._dealt:
+            slots = tuple(self.room.slot(i) for i in range(self.room.slots))
+            cell.do(wire.Deal(args=self.room.described.args, slots=slots))
+            self._dealt.append(cell)
+
+    @contextmanager
+    def _watching(self, player: Player) -> Iterator[None]:
+        """What the watched cell does in the block, which is another's turn."""
+        if self.watched is None or player.cell is self.watched:
+            yield
+            return
+        before_s, started = self.watched.cpu_s(), time.monotonic()
+        yield
+        self.others_s += time.monotonic() - started
+        self.aside_s += self.watched.cpu_s() - before_s
+
+    def burst(self, player: Player, *, calls: int, cold: bool = True, look: Look | None = None) -> None:
+        """A turn, kept under the player's name. With `look`, a random call is the last and looked at."""
+        calls = self.rng.randint(1, calls) if look is not None else calls
+        samples, unseen = self.turn(player, calls=calls, cold=cold, look=look)
+        name = player.name if cold else warm(player.name)
+        self.bursts.setdefault(name, []).append(samples)
+        self.unseen.setdefault(name, []).append(unseen)
+
+    def turn(
+        self, player: Player, *, calls: int, cold: bool = True, phase: str = "whole", look: Look | None = None
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Calls in a row, of which nothing is kept: the tick of each in ns, and what was unseen of it in s. The
+        processors come to rest before, and where memory is tight the player gives its own back afterwards. With
+        `look`, the last call is looked at."""
+        time.sleep(_SETTLE_S[self.room.device])
+        if self.room.tight:
+            self.call(player, phase=phase)  # what it gave back is its own again
+        samples: list[float] = []
+        unseen: list[float] = []
+        with self._watching(player):
+            for number in range(calls):
+                looking = look if number == calls - 1 else None
+                if looking is not None:
+                    looking.before()
+                slot, tick, wall_s = self.call(player, cold=cold, phase=phase)
+                samples.append(tick.ns)
+                unseen.append(wall_s - tick.ns / 1e9)
+                if looking is not None:
+                    looking.after(slot)
+        if self.room.tight:
+            player.cell.do(wire.Drop())
+        return tuple(samples), tuple(unseen)
+
+    def warm_up(self, burst_s: float = BURST_S) -> None:
+        """Five calls each, of which nothing is kept: what is compiled or allocated on first use is over, and how many
+        calls make a burst is known."""
         for player in self.players:
-            self.burst(player, calls=2)
-            samples, _, wall_s = self.burst(player, calls=3)
-            per_call_s = max(wall_s / 3, sorted(samples)[1] / 1e9)
-            self.calls[player.name] = max(1, min(_MAX_CALLS, round(_BURST_S / per_call_s)))
+            seen = [self.call(player) for _ in range(5)][2:]
+            per_call_s = sorted(max(wall_s, tick.ns / 1e9) for _, tick, wall_s in seen)[1]
+            self.calls[player.name] = max(1, min(_MAX_CALLS, round(burst_s / per_call_s)))
             self.bursts.setdefault(player.name, [])
 
-    def round(self) -> None:
-        """One burst of everybody, in random order, on new contents."""
-        self.shuffle_contents()
+    def round(self, looks: Mapping[str, Look] | None = None) -> None:
+        """One burst of everybody, in random order."""
         for player in self.rng.sample(list(self.players), len(self.players)):
-            samples, _, _ = self.burst(player, calls=self.calls[player.name])
-            self.bursts[player.name].append(samples)
+            self.burst(player, calls=self.calls[player.name], look=(looks or {}).get(player.name))
 
     def all_bursts(self) -> Mapping[str, tuple[tuple[float, ...], ...]]:
         return {name: tuple(bursts) for name, bursts in self.bursts.items()}
+
+
+def warm(name: str) -> str:
+    """Under which name a player's calls with warm caches are kept."""
+    return f"{name}_warm"

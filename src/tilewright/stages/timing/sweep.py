@@ -16,6 +16,7 @@ from .statistics import burst_medians, time_interval
 _FIRST_BURSTS = 4
 _MORE_BURSTS = 4
 _KEPT_SHARE = 0.5
+_MOST_DRIFT = 1.5  # clocks and heat do no more; what an anchor varies beyond is noise of its own
 _NEAR = 1.15  # points within this factor of the best are measured again
 
 
@@ -66,7 +67,7 @@ def scaled(
 ) -> Interval:
     """ns per call, as if the anchor had run at its overall median beside every burst."""
     overall = float(np.median(np.concatenate([burst_medians(b) for b in anchors.values()])))
-    factors = overall / burst_medians(anchor)
+    factors = np.clip(overall / burst_medians(anchor), 1 / _MOST_DRIFT, _MOST_DRIFT)
     return time_interval([(float(m * f),) for m, f in zip(burst_medians(mine), factors, strict=True)])
 
 

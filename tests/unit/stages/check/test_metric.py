@@ -114,3 +114,8 @@ def test_a_description_names_place_and_values() -> None:
     value[1, 2] = 5
     text = metric.first_difference(value, truth, truth.float())
     assert "[1, 2]" in text and "5" in text
+
+
+def test_the_typical_size_leaves_out_what_is_not_finite() -> None:
+    assert metric.typical(torch.tensor([3.0, float("inf"), 4.0, float("nan")])) == pytest.approx((25 / 2) ** 0.5)
+    assert metric.typical(torch.tensor([float("nan")])) == 0.0

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from program_interpreter import GraphRun, widened
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.graph import Graph, Node
 from tilewright.facts.program import Program, Reduction, schedule, validate

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from program_interpreter import GraphRun, widened
 from torch import Tensor, nn
 
+from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.program import Program, Scan, validate
 from tilewright.facts.run import Matched

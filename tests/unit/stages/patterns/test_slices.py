@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from program_interpreter import GraphRun, widened
 from torch import Tensor, nn
 
+from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.program import validate
 from tilewright.facts.run import Matched

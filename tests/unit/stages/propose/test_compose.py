@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from fake_renderer import InterpretingRenderer
 from torch.utils._pytree import tree_leaves
 
+from fakes.renderer import InterpretingRenderer
 from tilewright.cell.trace import trace
 from tilewright.facts.candidate import Candidate
 from tilewright.facts.pattern import Choice, Recipe

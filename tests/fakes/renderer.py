@@ -13,7 +13,7 @@ from tilewright.facts.space import Knob, Point, Space
 _FUSED = '''"""A Program, interpreted."""
 import sys
 sys.path.insert(0, {here!r})
-from program_interpreter import run_program
+from fakes.program_interpreter import run_program
 from tilewright.facts.codec import loads
 from tilewright.kernels.ops import torch_op
 
@@ -48,7 +48,7 @@ class InterpretingRenderer:
         return Space(knobs=(Knob(name="speed", values=(1, 2), about="nothing"),), points=((("speed", 1),),))
 
     def render(self, program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
-        here = str(Path(__file__).parent)
+        here = str(Path(__file__).parents[1])
         text = _FUSED.format(here=here, knobs=dict(point), program=dumps(program), name=name)
         return (SourceFile(path=f"{name}.py", text=text),)
 

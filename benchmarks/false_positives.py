@@ -1,0 +1,191 @@
+"""How often the judge calls a module faster than itself: its own timing, with eager's module as the candidate.
+
+    python benchmarks/false_positives.py cpu|cuda [--runs 100] [--seconds 110] [--size 64x256] [--json FILE]
+
+Each run has its own inputs, arenas and order of play; a pair of processes serves five runs, since one takes seconds to
+start. Beside what the judge claims stands what the rule of version 0.1.0 (a 95% percentile bootstrap of the median that
+clears 1) would have claimed from the same bursts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.cell import wire
+from tilewright.edges.gpu.machine import machine as measured_machine
+from tilewright.edges.sandbox.cell import Cell
+from tilewright.faces import config
+from tilewright.facts import codec
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.machine import Machine
+from tilewright.facts.outcome import Built, Timed
+from tilewright.facts.problem import Problem, Target
+from tilewright.flow.evaluate import Judge
+from tilewright.flow.memory import timing_room_sizes
+from tilewright.flow.stations import Stations
+from tilewright.flow.time_case import OURS, CaseTiming
+from tilewright.stages.build.build import build
+from tilewright.stages.check.check import Check, Findings, concluded
+from tilewright.stages.timing import measure as timing
+
+PER_PAIR = 5
+EFFORT = timing.Effort(budget_s=1.0, verified=1)
+# From one launch-bound kernel to what fills the caches several times over.
+SIZES = {"cpu": ((64, 256), (1024, 1024)), "cuda": ((64, 256), (2048, 4096), (16384, 4096))}
+SOURCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+    def forward(self, x):
+        return torch.nn.functional.gelu(self.norm(x)) * 2.0
+
+def get_inputs(rows=ROWS, width=WIDTH):
+    return [torch.rand(rows, width)]
+
+def get_init_inputs(rows=ROWS, width=WIDTH):
+    return [width]
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One comparison of a module with itself."""
+
+    size: tuple[int, int]
+    pair: int  # of processes, numbered for each size
+    ours_ns: float
+    claimed: bool
+    claimed_by_bootstrap: bool
+    ratio: tuple[float, float, float]
+    again: float  # eager / eager
+    rounds: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("target", choices=("cpu", "cuda"))
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=1e9, help="stop after so long, openings apart")
+    parser.add_argument("--size", choices=[f"{rows}x{width}" for pair in SIZES.values() for rows, width in pair])
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    runs: list[Run] = []
+    with tempfile.TemporaryDirectory() as folder:
+        machine = measured_machine(asked.target, cache_dir=config.cache_dir())
+        sizes = [s for s in SIZES[asked.target] if asked.size in (None, f"{s[0]}x{s[1]}")]
+        for number, size in enumerate(sizes):
+            wanted = asked.runs // len(sizes) + (number < asked.runs % len(sizes))
+            share_s = asked.seconds / len(sizes)
+            found = compare(size, asked.target, machine, folder=Path(folder), wanted=wanted, most_s=share_s)
+            told(size, found)
+            runs += found
+    if asked.json:
+        asked.json.parent.mkdir(parents=True, exist_ok=True)
+        asked.json.write_text(json.dumps(record(runs, machine), indent=1) + "\n")
+
+
+def compare(
+    size: tuple[int, int], target: Target, machine: Machine, *, folder: Path, wanted: int, most_s: float
+) -> list[Run]:
+    """As many runs at one size as are wanted, or as there is time for."""
+    source = SOURCE.replace("ROWS", str(size[0])).replace("WIDTH", str(size[1]))
+    problem = Problem(name="same", path=str(folder / "same.py"), source=source, target=target)
+    candidate = Candidate(files=(SourceFile(path="model.py", text=source.replace("class Model(", "class ModelNew(")),))
+    found: list[Run] = []
+    with Judge(
+        problem, machine=machine, seed=1, workdir=folder, say=lambda line: None, effort=EFFORT, compile_baseline=False
+    ) as judge:
+        judge.open()
+        stop, pair = time.monotonic() + most_s, 0
+        while len(found) < wanted and time.monotonic() < stop:
+            cell = judge._cells.take_spare()
+            judge._cells.settle_spare()
+            built = build(candidate, cell, limit_s=300.0)
+            assert isinstance(built, Built), built
+            pair += 1
+            for _ in range(min(PER_PAIR, wanted - len(found))):
+                if time.monotonic() < stop:
+                    found.append(run_of(size, pair, time_once(judge, cell, built, machine)))
+            cell.close()
+            judge._cells.renew_reference()
+    return found
+
+
+def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> Timed:
+    """The judge's timing of case 0, cold caches alone."""
+    case = judge._cases[0]
+    with judge._room(case, sizes=timing_room_sizes) as room:
+        room.admit(cell)
+        check = Check(room, cell, case=0, precision="reference", findings=Findings())
+        check.construct(case.seed)
+        case_timing = CaseTiming(
+            room=room, check=check, reference=judge._ref, compiled=None, machine=machine, effort=EFFORT,
+            limits=judge._limits, rng=judge._rng, stations=Stations(), target=judge._problem.target,
+        )  # fmt: skip
+        table = case_timing.table()
+        timing.measure(table, table.players[0], effort=EFFORT, look=case_timing.look(table))
+        checked = concluded(built, check.findings, ())
+        for player in table.players:
+            player.cell.do(wire.Drop())
+        return timing.summarise(checked, table, ours=OURS, machine=machine, work=case.described.work)
+
+
+def run_of(size: tuple[int, int], pair: int, timed: Timed) -> Run:
+    ratio, again, mine = timed.ratio("eager"), timed.ratio("aa"), timed.time(OURS)
+    assert ratio is not None and again is not None and mine is not None
+    bursts = {s.name: [float(np.median(b)) for b in s.bursts_ns] for s in timed.samples}
+    paired = np.array(bursts["eager"]) / np.array(bursts[OURS])
+    picks = np.random.default_rng(0).integers(0, len(paired), size=(2000, len(paired)))
+    low = float(np.quantile(np.median(paired[picks], axis=1), 0.025))
+    return Run(
+        size=size, pair=pair, ours_ns=mine.mid, claimed=timed.faster_than("eager"), claimed_by_bootstrap=low > 1.0,
+        ratio=(ratio.low, ratio.mid, ratio.high), again=again.mid, rounds=len(paired),
+    )  # fmt: skip
+
+
+def told(size: tuple[int, int], runs: list[Run]) -> None:
+    off = sorted(abs(r.ratio[1] - 1) for r in runs) or [0.0]
+    print(
+        f"{size}: {len(runs)} runs, {sum(r.claimed for r in runs)} claimed, "
+        f"{sum(r.claimed_by_bootstrap for r in runs)} by the old rule; off by "
+        f"{off[len(off) // 2]:.2%} (median), {off[-1]:.2%} (most)",
+        flush=True,
+    )
+    for pair in dict.fromkeys(r.pair for r in runs):
+        mine = [r for r in runs if r.pair == pair]
+        us = np.median([r.ours_ns for r in mine]) / 1e3
+        apart = [f"{(r.ratio[1] - 1) * r.ours_ns / 1e3:+.2f}" for r in mine]
+        print(f"  pair {pair}: {us:.1f} us a call; eager takes longer by (us): {' '.join(apart)}", flush=True)
+
+
+def record(runs: list[Run], machine: Machine) -> dict[str, Any]:
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "command": shlex.join(["python", *sys.argv]),
+        "commit": commit,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": codec.to_plain(machine),
+        "runs": len(runs),
+        "claimed": sum(r.claimed for r in runs),
+        "claimed_by_bootstrap": sum(r.claimed_by_bootstrap for r in runs),
+        "each": [{n: getattr(r, n) for n in Run.__dataclass_fields__} for r in runs],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Counterparts: state under other names. Two modules constructed under one seed begin with the same values, so a tensor
+of the one finds its counterpart in the other by what it held at first; both are then moved alike, without a name.
+
+A mark stands for type, shape and first contents. All tensors of one mark are moved by the same numbers, drawn from the
+mark and a seed: it does not matter which of them stands for which.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor
+
+from .arena import dtype_name
+from .bits import fingerprint
+from .families import perturb_state
+from .subject import named_state
+from .wire import Mark
+
+
+class Counterparts:
+    """The marks of one module, taken when it was constructed."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        parameters = {n for n, _ in module.named_parameters(remove_duplicate=False)}
+        state = named_state(module)
+        self._marks = {n: _mark(t.detach(), is_parameter=n in parameters) for n, t in state.items()}
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        return tuple(self._marks.values())
+
+    def redraw(self, seed: int, keys: tuple[str, ...]) -> None:
+        """Perturb in place every floating tensor whose mark has one of these keys."""
+        seen: set[int] = set()
+        with torch.no_grad():
+            for name, tensor in named_state(self._module).items():
+                mark = self._marks.get(name)
+                if mark is None or mark.key not in keys or id(tensor) in seen:
+                    continue
+                seen.add(id(tensor))
+                source = torch.Generator(device=tensor.device).manual_seed(seed ^ zlib.crc32(mark.key.encode()))
+                perturb_state("", tensor, is_parameter=mark.is_parameter, source=source)
+
+
+def _mark(tensor: Tensor, *, is_parameter: bool) -> Mark:
+    kind = "parameter" if is_parameter else "buffer"
+    key = f"{dtype_name(tensor.dtype)}{list(tensor.shape)}:{kind}:{fingerprint(tensor)}"
+    flat = tensor.reshape(-1)
+    constant = tensor.is_floating_point() and flat.numel() > 1 and bool((flat == flat[0]).all())
+    value = float(flat[0]) if constant else 0.0
+    return Mark(key=key, is_parameter=is_parameter, constant=constant, value=value, elements=tensor.numel())

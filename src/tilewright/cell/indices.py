@@ -1,0 +1,110 @@
+"""Outputs that are indices: where an operation chose one of several equal values, any of them is right.
+
+While the module runs in float64, `Watch` keeps what every index-giving operation chose from. An output that holds
+exactly the indices which one of them gave is an index output; `judge` looks up the values at other indices for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .wire import Attained
+
+_UNKNOWN = Attained(known=False, valid=False, exact=False, shortfall=0.0, own_shortfall=0.0)
+_POSITION = {  # packet: (place of the indices among the results, place of dim among the arguments)
+    "argmax": (0, 1), "argmin": (0, 1), "max": (1, 1), "min": (1, 1), "topk": (1, 2), "kthvalue": (1, 2),
+    "median": (1, 1), "nanmedian": (1, 1), "mode": (1, 1), "sort": (1, 1),
+}  # fmt: skip
+_ALL_DIFFERENT = ("topk", "sort")  # an element is chosen once
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """`indices` along `dim` of `operand`, both of one number of dimensions."""
+
+    operand: Tensor
+    indices: Tensor
+    dim: int
+    distinct: bool
+
+
+class Watch(TorchDispatchMode):
+    """Keeps every choice whose indices number `size`."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._size = size
+        self.choices: list[_Choice] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = getattr(getattr(func, "overloadpacket", None), "__name__", "")
+        if name in _POSITION:
+            self._note(name, func, {**_named(func, args), **(kwargs or {})}, result)
+        return result
+
+    def _note(self, name: str, func: Any, given: dict[str, Any], result: Any) -> None:
+        place, _ = _POSITION[name]
+        indices = result if isinstance(result, Tensor) else result[place]
+        operand = given["self"]
+        if indices.dtype != torch.int64 or indices.numel() != self._size or given.get("stable"):
+            return
+        dim = given.get("dim", -1 if name in ("topk", "kthvalue", "sort", "mode", "median", "nanmedian") else None)
+        if dim is None:
+            operand, dim = operand.reshape(-1), 0
+            indices = indices.reshape(1)
+        elif indices.ndim == operand.ndim - 1:
+            indices = indices.unsqueeze(dim)
+        self.choices.append(_Choice(operand, indices, dim, name in _ALL_DIFFERENT))
+
+
+def _named(func: Any, args: Any) -> dict[str, Any]:
+    """Positional arguments by the names of the schema."""
+    return {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)}
+
+
+def judge(choices: list[_Choice], truth: Tensor, *, got: Tensor, own: Tensor, dtype: torch.dtype) -> Attained:
+    """How far the values at the indices `got`, and at the reference's `own`, fall short of those at the `truth`'s."""
+    for choice in choices:
+        if torch.equal(choice.indices.reshape(-1), truth.reshape(-1).long()):
+            return _judged(choice, got=got.long(), own=own.long(), dtype=dtype)
+    return _UNKNOWN
+
+
+def _judged(choice: _Choice, *, got: Tensor, own: Tensor, dtype: torch.dtype) -> Attained:
+    operand, dim = choice.operand, choice.dim
+    scalar = operand.ndim == 0
+    operand = operand.reshape(1) if scalar else operand
+    shape = (1,) if scalar else choice.indices.shape
+    got, own = got.reshape(shape), own.reshape(shape)
+    if bool(((got < 0) | (got >= operand.shape[dim])).any()) or (choice.distinct and _repeats(got, dim)):
+        return Attained(known=True, valid=False, exact=False, shortfall=0.0, own_shortfall=0.0)
+    exact = not operand.is_floating_point() or bool(_same(operand, operand.to(dtype).to(operand.dtype)).all())
+    values = operand if operand.is_floating_point() else operand.double()
+    best = values.gather(dim, choice.indices.reshape(shape))
+    finite = values[torch.isfinite(values)]
+    typical = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    short: Callable[[Tensor], float] = lambda chosen: _shortfall(values.gather(dim, chosen), best, typical)  # noqa: E731
+    return Attained(known=True, valid=True, exact=exact, shortfall=short(got), own_shortfall=short(own))
+
+
+def _repeats(indices: Tensor, dim: int) -> bool:
+    ordered = indices.sort(dim).values
+    return bool((ordered.diff(dim=dim) == 0).any())
+
+
+def _same(a: Tensor, b: Tensor) -> Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+def _shortfall(values: Tensor, best: Tensor, typical: float) -> float:
+    """The largest distance, in units of the value itself or of the typical one; equal values are at no distance."""
+    distance = (values - best).abs() / best.abs().clamp(min=max(typical, 5e-324))
+    distance = torch.where(_same(values, best), 0.0, distance).nan_to_num(nan=1e300, posinf=1e300)
+    return float(distance.max()) if distance.numel() else 0.0

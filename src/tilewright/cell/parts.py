@@ -1,0 +1,71 @@
+"""The values that the wire's messages are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..facts.problem import TensorSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRef:
+    """A tensor that lies in an arena: byte offset of its first element, and its spec."""
+
+    arena: str
+    offset: int
+    spec: TensorSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSpec:
+    name: str
+    spec: TensorSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """What a tensor of the state was when it was constructed. `key` stands for type, shape and contents; `constant`:
+    all of its elements were `value`."""
+
+    key: str
+    is_parameter: bool
+    constant: bool
+    value: float
+    elements: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFacts:
+    """What a cell says of one returned tensor before a byte of it is accepted."""
+
+    spec: TensorSpec
+    type_name: str  # exactly "torch.Tensor" for an honest result
+    device: str  # "cpu" or "cuda"
+    aliases_input: int = -1  # position of the input tensor whose storage it shares; -1: none
+    overlaps: bool = False  # several of its elements share memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Device time of one kernel, or on the CPU an operator's own time, under the name that the profiler gives it."""
+
+    name: str
+    ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients:
+    """What a call in training takes gradients of: input tensors by position, parameters by name. `outputs`: positions
+    of the returned tensors that get an upstream gradient; none: inference."""
+
+    outputs: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
+    parameters: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the gradients, in the order in which a step gives them."""
+        return tuple(f"input {i}" for i in self.inputs) + self.parameters
+
+
+NO_GRADIENTS = Gradients()

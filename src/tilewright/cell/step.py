@@ -1,0 +1,113 @@
+"""A Step: one call in training, forward and then backward, from given upstream gradients to gradients of all that
+wants them.
+
+The upstream gradients are the last of the tensors that a call gets, one for every output that has a gradient, and the
+gradients are the last of what it gives. So a step is judged and timed like any other call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import values
+from .load import CodeRaised, blaming
+from .wire import Gradients
+
+Call = Callable[[], Any]
+
+
+def tensors_of(result: Any) -> list[Tensor]:
+    """The tensors of a result, in the order in which they travel."""
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, dict):
+        return [t for key in sorted(result, key=str) for t in tensors_of(result[key])]
+    if isinstance(result, list | tuple):
+        return [t for v in result for t in tensors_of(v)]
+    return []
+
+
+class Step:
+    """A module on one set of tensors, to be stepped any number of times. Gradients are taken by `.backward()` from a
+    cleared `.grad`, as a training loop does it, so that hooks and gradients written in place count."""
+
+    def __init__(
+        self, module: torch.nn.Module, forward: Callable[..., Any], args_text: str, inputs: Sequence[Tensor],
+        gradients: Gradients,
+    ) -> None:  # fmt: skip
+        own = len(inputs) - len(gradients.outputs)
+        leaves = [t.detach().requires_grad_(i in gradients.inputs) for i, t in enumerate(inputs[:own])]
+        self.forward: Call = values.bound(forward, values.decode(args_text, leaves))
+        self._upstream = tuple(inputs[own:])
+        self._outputs = gradients.outputs
+        known = dict(module.named_parameters(remove_duplicate=False))
+        for name in gradients.parameters:
+            if name not in known:
+                raise CodeRaised("no_gradient", f"it has no parameter {name!r}, and the reference's has a gradient")
+        self._wanted = [leaves[i] for i in gradients.inputs] + [known[n] for n in gradients.parameters]
+        self._holders = [*leaves, *known.values()]
+
+    def clear(self) -> None:
+        for tensor in self._holders:
+            tensor.grad = None
+
+    def backward(self, result: Any) -> tuple[Any, tuple[Tensor, ...]]:
+        """The result and the gradients; zeros where there is none."""
+        found = tensors_of(result)
+        if self._outputs and self._outputs[-1] < len(found):  # else the structure is wrong, as the judge will see
+            ends = [found[i] for i in self._outputs]
+            for place, end, upstream in zip(self._outputs, ends, self._upstream, strict=True):
+                _require_gradient(place, end, upstream)
+            torch.autograd.backward(ends, self._upstream)
+        return result, tuple(_dense(t) for t in self._wanted)
+
+    def __call__(self) -> tuple[Any, tuple[Tensor, ...]]:
+        return self.backward(self.forward())
+
+    def readied(self, phase: str) -> Call:
+        """What is to be timed, with all before it done: the whole step, its "forward", or its "backward"."""
+        self.clear()
+        match phase:
+            case "whole":
+                return self
+            case "forward":
+                return self.forward
+            case "backward":
+                return partial(self.backward, self.forward())
+        raise ValueError(f"unknown phase {phase!r}")
+
+
+def learn(
+    module: torch.nn.Module, args_text: str, inputs: Sequence[Tensor], marked: Sequence[int]
+) -> tuple[Gradients, tuple[Tensor, ...]]:
+    """What a module gives gradients of, found by one forward call: of the inputs marked, else of all floating ones, and
+    of its parameters; with empty tensors like the outputs that have one. Raises CodeRaised where nothing has."""
+    wanted = tuple(marked) or tuple(i for i, t in enumerate(inputs) if t.is_floating_point() or t.is_complex())
+    leaves = [t.detach().requires_grad_(i in wanted) for i, t in enumerate(inputs)]
+    forward = values.bound(module, values.decode(args_text, leaves))
+    with blaming("raised", "forward raised"), torch.enable_grad():
+        found = tensors_of(forward())
+    outputs = tuple(i for i, t in enumerate(found) if t.requires_grad)
+    if not outputs:
+        raise CodeRaised("bad_module", "nothing that forward returns has a gradient; judge it with --mode inference")
+    parameters = tuple(n for n, p in module.named_parameters() if p.requires_grad)
+    like = tuple(torch.empty(found[i].shape, dtype=found[i].dtype, device=found[i].device) for i in outputs)
+    return Gradients(outputs=outputs, inputs=wanted, parameters=parameters), like
+
+
+def _require_gradient(place: int, end: Tensor, upstream: Tensor) -> None:
+    if not end.requires_grad:
+        raise CodeRaised("no_gradient", f"output {place} has no gradient (requires_grad is False), the reference's has")
+    if end.shape != upstream.shape:
+        raise CodeRaised("wrong_shape", f"output {place} has shape {tuple(end.shape)}, not {tuple(upstream.shape)}")
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    if tensor.grad is None:
+        return torch.zeros_like(tensor, requires_grad=False)
+    return tensor.grad if tensor.grad.layout == torch.strided else tensor.grad.to_dense()

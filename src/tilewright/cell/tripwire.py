@@ -1,0 +1,75 @@
+"""A tripwire: what the cell calls, noted before a candidate is loaded, and held against what stands there later.
+
+It finds what was replaced in Tilewright's own modules, the clocks, and those parts of torch by which a cell reads,
+writes and waits. That is no wall: code in the same process can do worse than replace a name.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import types
+from collections.abc import Iterator
+
+import torch
+
+from .load import CodeRaised
+from .session import Session
+
+_OF_TENSORS = (
+    "__getitem__", "as_strided", "clone", "copy_", "data_ptr", "detach", "device", "dtype", "element_size", "fill_",
+    "is_complex", "is_floating_point", "layout", "narrow", "numel", "permute", "reshape", "shape", "stride", "sum",
+    "to", "view", "zero_",
+)  # fmt: skip
+_OF_TORCH = ("as_tensor", "empty", "enable_grad", "frombuffer", "no_grad", "zeros")
+_OF_CUDA = ("empty_cache", "synchronize")
+_OF_GC = ("collect", "disable", "enable")
+
+
+class Tripwire:
+    """Remembers on construction."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        own = [("the cell's session", session, n) for n in ("_answers", "_subject", "_timer")]
+        self._known = tuple((label, owner, n, getattr(owner, n)) for label, owner, n in (*own, *_watched()))
+
+    def check(self) -> None:
+        """Raise CodeRaised("tampering") where something is not as it was. Takes a fifth of a millisecond."""
+        missing = object()
+        for label, owner, name, value in self._known:
+            if getattr(owner, name, missing) is not value:
+                raise CodeRaised("tampering", f"it replaced {label}")
+        if not self._session.holds_its_own:
+            raise CodeRaised("tampering", "it replaced what holds slots and results")
+
+
+def _watched() -> Iterator[tuple[str, object, str]]:
+    """What is watched: a label, the object, the name of its attribute."""
+    package = __name__.partition(".")[0]
+    for module in [m for n, m in sys.modules.items() if n.partition(".")[0] == package]:
+        yield from _of_module(module)
+    for owner, names in (
+        (torch, _OF_TORCH), (torch.cuda, _OF_CUDA), (gc, _OF_GC),
+        (time, [n for n, v in vars(time).items() if isinstance(v, types.BuiltinFunctionType)]),
+    ):  # fmt: skip
+        yield from ((f"{owner.__name__}.{name}", owner, name) for name in names)
+    yield from ((f"torch.Tensor.{name}", torch.Tensor, name) for name in _OF_TENSORS)
+
+
+def _of_module(module: types.ModuleType) -> Iterator[tuple[str, object, str]]:
+    for name, value in list(vars(module).items()):
+        if isinstance(value, types.FunctionType | types.BuiltinFunctionType | type):
+            yield f"{module.__name__}.{name}", module, name
+        if isinstance(value, type) and value.__module__ == module.__name__:
+            yield from _of_class(f"{module.__name__}.{name}", value)
+        elif isinstance(value, types.FunctionType) and value.__module__ == module.__name__:
+            yield f"{module.__name__}.{name}", value, "__code__"
+
+
+def _of_class(label: str, owner: type) -> Iterator[tuple[str, object, str]]:
+    for name, value in list(vars(owner).items()):
+        if isinstance(value, types.FunctionType):
+            yield f"{label}.{name}", owner, name
+            yield f"{label}.{name}", value, "__code__"

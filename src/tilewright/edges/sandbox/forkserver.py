@@ -1,0 +1,181 @@
+"""The fork server (cell.fork): one process beside the judge's that has imported torch and forks every cell, in
+milliseconds and with clean pages.
+
+There is one for each environment that cells share, for as long as this process lives; it sees the end of its channel
+when that dies, and the cells die with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...facts.errors import HarnessError
+from .environment import common_environment
+from .processes import children, kill_tree
+
+_START_S = 120.0
+_ANSWER_S = 30.0
+_DEAD = -int(signal.SIGKILL)  # what a cell whose server has died ends with
+_POLL_S = 0.005
+_ROUNDS = 50
+_MOST_BYTES = 1 << 10  # of an answer
+
+
+class ForkServer:
+    """Starts at once and is asked from any thread. `start` gives a `Forked`."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._lock = threading.Lock()
+        self._limit_s = _START_S
+        self._cells: set[int] = set()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tilewright.cell.serve", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, pass_fds=(theirs.fileno(),),
+                start_new_session=True, cwd="/", env=dict(environment),
+            )  # fmt: skip
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def start(self, folder: Path, environment: Mapping[str, str], channel: int, output: int) -> Forked:
+        """A new cell, with `channel` and `output` for its own. Raises HarnessError where the server does not start."""
+        request = {"kind": "start", "folder": str(folder), "environment": dict(environment)}
+        with self._lock:
+            try:
+                pid: int = self._ask(request, channel, output)
+            except OSError as error:
+                raise HarnessError(f"no cell can be started: {error}. {self._last_words()}".strip()) from error
+            self._cells.add(pid)
+        return Forked(self, pid)
+
+    def status(self, pid: int, *, reap: bool = False) -> int | None:
+        """The exit code of a cell, negative for a signal; None while it lives. With `reap` its number is given back."""
+        with self._lock:
+            if reap:
+                self._cells.discard(pid)
+            try:
+                found: int | None = self._ask({"kind": "reap" if reap else "status", "pid": pid})
+            except OSError:
+                return _DEAD
+            return found
+
+    def end_orphans(self) -> None:
+        """SIGKILL to what dead cells have left behind: it has become the server's."""
+        with self._lock:
+            for _ in range(_ROUNDS):
+                orphans = [pid for pid in children(self._process.pid) if pid not in self._cells]
+                if not orphans or not self.alive:
+                    return
+                for pid in orphans:
+                    kill_tree(pid)
+                    self._ask({"kind": "reap", "pid": pid})
+
+    def close(self) -> None:
+        """The server and all cells end."""
+        if not self._cells:
+            self._process.kill()  # it may still be importing
+        self._end.close()
+        try:
+            self._process.wait(timeout=_ANSWER_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._said.close()
+
+    def _ask(self, request: object, *descriptors: int) -> Any:
+        """Raises OSError when the server does not answer; it is ended then, and its cells with it."""
+        try:
+            self._end.settimeout(self._limit_s)
+            socket.send_fds(self._end, [json.dumps(request).encode()], list(descriptors))
+            answer = self._end.recv(_MOST_BYTES)
+            if not answer:
+                raise ConnectionError("the fork server has ended")
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            raise
+        self._limit_s = _ANSWER_S
+        return json.loads(answer)
+
+    def _last_words(self) -> str:
+        self._said.seek(0)
+        return self._said.read()[-4000:].decode(errors="replace")
+
+
+class Forked:
+    """A process that a server has forked, as `subprocess.Popen` would show it."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server = server
+        self.pid = pid
+        self.returncode: int | None = None
+        self._reaped = False
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it lives. The process number is not given back."""
+        if self.returncode is None:
+            self.returncode = self._server.status(self.pid)
+        return self.returncode
+
+    def wait(self, timeout_s: float) -> int | None:
+        """`poll`, for so long."""
+        deadline = time.monotonic() + timeout_s
+        while self.poll() is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        return self.returncode
+
+    def kill(self) -> None:
+        """End it, all that descends from it and all that it has left behind; then give its number back. Safe to call
+        twice."""
+        if self._reaped:
+            return
+        kill_tree(self.pid)
+        if self.wait(_ANSWER_S) is not None:
+            self._server.status(self.pid, reap=True)
+            self._reaped = True
+        self._server.end_orphans()
+
+
+_servers: dict[tuple[int, object], ForkServer] = {}
+_choosing = threading.Lock()
+
+
+def server_for(environment: Mapping[str, str]) -> ForkServer:
+    """This process's server for cells that share `environment`; started where there is none."""
+    key = os.getpid(), tuple(sorted(environment.items()))
+    with _choosing:
+        found = _servers.get(key)
+        if found is not None and not found.alive:
+            found.close()
+            found = None
+        if found is None:
+            found = _servers[key] = ForkServer(environment)
+        return found
+
+
+def start_ahead(threads: int) -> None:
+    """Start the server of cells with so many threads (0: torch's own choice) before the first of them is needed."""
+    server_for(common_environment(threads=threads, outer=os.environ))
+
+
+@atexit.register
+def _close_all() -> None:
+    for (pid, _), server in _servers.items():
+        if pid == os.getpid():
+            server.close()

@@ -1,0 +1,81 @@
+"""A candidate under compute-sanitizer: memcheck for accesses out of bounds, racecheck for races in shared memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..cell import wire
+from ..edges.sandbox.sanitizer import TOOLS, Ran, run_under
+from ..edges.toolchain.installed import cuda_tool
+from ..facts.candidate import Candidate
+from ..facts.outcome import Failure, Sanitized
+from ..facts.problem import Target
+from ..stages.build.build import lay_out
+from ..stages.profiling import sanitizer
+
+_PROGRAM = "compute-sanitizer"
+_LARGEST_BYTES = 2 << 30  # of a case's tensors: kernels take a hundred times as long under a tool
+LIMIT_S = 150.0  # for one tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A candidate and a case, whose tensors were recorded in `folder` (cell.rerun.RECORDED)."""
+
+    candidate: Candidate
+    described: wire.Described
+    folder: Path
+    seed: int
+    device: Target = "cuda"
+
+
+def lack(smallest: wire.Described, target: Target) -> str:
+    """Why nothing can be run; "" where it can."""
+    if target != "cuda":
+        return f"{_PROGRAM} needs a GPU"
+    if cuda_tool(_PROGRAM) is None:
+        return f"{_PROGRAM} was not found: it comes with the CUDA toolkit"
+    if smallest.work.bytes_moved > _LARGEST_BYTES:
+        return f"{_PROGRAM} was not run: the smallest case has {smallest.work.bytes_moved / 2**30:.1f} GiB"
+    return ""
+
+
+def sanitize(job: Job, *, say: Callable[[str], None], program: Sequence[str] = ()) -> Sanitized | Failure:
+    """Run every tool; the first error in a kernel of the candidate's own is its Failure. A tool that can't be run here,
+    or not to the end, is a note: that is no fault of the candidate's."""
+    refused = lay_out(job.candidate, job.folder / "candidate")
+    if refused is not None:
+        return refused
+    command = tuple(program) or (str(cuda_tool(_PROGRAM)),)
+    clean: list[str] = []
+    notes: list[str] = []
+    for tool in TOOLS:
+        started = time.monotonic()
+        ran = run_under(command, tool, job.folder, setup=_setup(job), limit_s=LIMIT_S)
+        found = sanitizer.reports(ran.text)
+        failure = sanitizer.failure(tool, found)
+        if failure is not None:
+            return failure
+        notes += sanitizer.remarks(tool, found)
+        if ran.finished:
+            clean.append(tool)
+        else:
+            notes.append(f"{tool} did not get to the end: {_why(ran)}")
+        say(f"{tool}: {'no errors' if ran.finished else _why(ran)} ({time.monotonic() - started:.1f} s)")
+    return Sanitized(clean=tuple(clean), notes=tuple(notes))
+
+
+def _why(ran: Ran) -> str:
+    return f"it took more than {LIMIT_S:.0f} s" if ran.timed_out else sanitizer.why_not(ran.text)
+
+
+def _setup(job: Job) -> dict[str, object]:
+    described = job.described
+    return {
+        "device": job.device, "entry": job.candidate.entry, "seed": job.seed, "init": described.init,
+        "args": described.args, "gradients": wire.to_plain(described.gradients),
+        "state": [s.name for s in described.state],
+    }  # fmt: skip

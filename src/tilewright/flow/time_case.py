@@ -1,0 +1,153 @@
+"""The timing of a checked candidate on one case: who plays, which calls are verified, what is said in the end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..cell import wire
+from ..edges.gpu.state import device_state, sickness
+from ..edges.sandbox.cell import Cell, CellFault, Limits
+from ..edges.sandbox.peak import peak_bytes
+from ..edges.sandbox.room import Room
+from ..edges.sandbox.stirring import Stirring
+from ..facts.errors import SickDevice
+from ..facts.machine import Machine
+from ..facts.outcome import Checked, Phase, Timed
+from ..facts.problem import Target
+from ..stages.check.check import Check, concluded
+from ..stages.check.plan import Trial, secret
+from ..stages.profiling.origins import shares
+from ..stages.timing import measure as timing
+from ..stages.timing.interleave import Look, Player, Table
+from ..stages.timing.phases import measure_phases
+from .memory import flush_bytes
+from .stations import Stations
+
+EAGER = "eager"
+OURS = "ours"
+COMPILE = "compile"
+
+
+@dataclass(slots=True, kw_only=True)
+class CaseTiming:
+    """One candidate in one room, beside its baselines. `check` has the candidate in hand."""
+
+    room: Room
+    check: Check
+    reference: Cell
+    compiled: Cell | None
+    machine: Machine
+    effort: timing.Effort
+    limits: Limits
+    rng: random.Random
+    stations: Stations
+    target: Target
+
+    def run(self, checked: Checked, notes: Sequence[str]) -> Timed:
+        """Raises Refused, Implausible, SickDevice and CellFault."""
+        cell, work = self.check.cell, self.room.described.work
+        table = self.table()
+        before = device_state(self.target)
+        with self.stations.station("timing", reference=self.reference, candidate=cell):
+            timing.measure(table, table.players[0], effort=self.effort, look=self.look(table))
+        after = device_state(self.target)  # at once: clocks and heat of the load, not of what follows
+        if why := sickness(before, after):
+            raise SickDevice(f"{self.machine.device}: {why}")
+        with self.stations.station("warm caches, clock check", reference=self.reference, candidate=cell):
+            timing.measure_warm(table, effort=self.effort)
+            timing.check_quiet(table)
+            unseen = timing.check_clock(table, table.players[0], table.players[1])
+        phases: tuple[Phase, ...] = ()
+        if self.room.described.gradients.outputs:
+            with self.stations.station("forward and backward apart", reference=self.reference, candidate=cell):
+                phases = measure_phases(table, ours=OURS, names=(OURS, EAGER, COMPILE), rounds=self.effort.min_rounds)
+        counted = cell.ask(wire.CountFallbacks(), wire.Fallbacks, limit_s=30.0)
+        for note in notes:
+            self.check.findings.note(note)
+        with self.stations.station("whose kernels", reference=self.reference, candidate=cell):
+            spent = self._time_shares()
+            peaks = self._peaks(table.players)
+        checked = replace(concluded(checked.built, self.check.findings, counted.counts), time_shares=spent)
+        timed = timing.summarise(checked, table, ours=OURS, machine=self.machine, work=work)
+        mine = timed.time(OURS)
+        assert mine is not None
+        timing.check_floor(self.machine, work, mine)
+        return replace(
+            timed, stations=self.stations.found, unseen_ns=unseen, phases=phases, peak_bytes=peaks,
+            device=(before, after),
+        )  # fmt: skip
+
+    def table(self) -> Table:
+        """All players before slots that are filled: ours, eager, eager again, torch.compile where there is one."""
+        self._fill()
+        players = [Player(OURS, self.check.cell), Player(EAGER, self.reference), Player(timing.AA, self.reference)]
+        players += [Player(COMPILE, self.compiled)] if self.compiled is not None else []
+        stirring = Stirring(self.room.inputs(0), slots=self.room.slots, rng=self.rng)
+        if not stirring.changes_rows:
+            self.check.findings.note("inputs of this structure can't be stirred: timed calls saw few sets of contents")
+        return Table(
+            room=self.room, players=players, rng=self.rng, flush_bytes=flush_bytes(self.machine), stirring=stirring,
+            watched=self.check.cell,
+        )  # fmt: skip
+
+    def _fill(self) -> None:
+        """A set of inputs in every slot and in the pool set of its number, and the state."""
+        for k in range(self.room.pool):
+            self.room.draw(k, family="own", seed=secret(self.rng))
+            self.room.place(k, k)
+        self.room.take_state()
+        self.check.load_state()
+
+    def _peaks(self, players: Sequence[Player]) -> tuple[tuple[str, int], ...]:
+        """Memory at the peak of one call, by implementation, where it can be had."""
+        request = wire.Peak(args=self.room.described.args, inputs=self.room.slot(0))
+        others = [p for p in players if p.name != timing.AA]
+        found = ((p.name, peak_bytes(p.cell, request, limit_s=self.limits.call_s)) for p in others)
+        return tuple((name, size) for name, size in found if size >= 0)
+
+    def _time_shares(self) -> tuple[tuple[str, float], ...]:
+        """Whose kernels a call spends its time in. Comes last: a profiler may slow down what follows it. That it fails
+        says nothing of the candidate."""
+        request = wire.Profile(args=self.room.described.args, inputs=self.room.slot(0))
+        try:
+            seen = self.check.cell.ask(request, wire.Profiled, limit_s=self.limits.call_s)
+        except CellFault as fault:
+            self.check.findings.note(f"whose kernels the time is spent in was not seen: {fault.summary}")
+            return ()
+        return shares(seen.spent, self.target)
+
+    # ---- verified calls
+
+    def look(self, table: Table) -> Look | None:
+        """How timed calls are verified; None where they can't be."""
+        if self.room.described.random:
+            self.check.findings.note("the module is random: what it returns in timed calls can't be compared")
+            return None
+        return Look(before=self._refresh_state, after=lambda slot: self._verify_timed(table, slot))
+
+    def _refresh_state(self) -> None:
+        """Half of the time, re-draw parameters and buffers where they are, in the middle of a burst: what was
+        remembered of them is wrong now. Always where calls move them, since the reference's have moved too."""
+        room = self.room
+        if room.state_names and (room.described.mutated_state or self.rng.random() < 0.5):
+            self.check.redraw(secret(self.rng), lambda seed: self.reference.do(wire.Redraw(seed=seed)))
+            room.take_state()
+            self.check.load_state()
+
+    def _verify_timed(self, table: Table, slot: int) -> None:
+        """Hold what the timed call just made returned against the truth on the contents that it was given."""
+        check, room = self.check, self.room
+        check.accept(check.cell.ask(wire.HoldTimed(), wire.Called, limit_s=self.limits.call_s))
+        timing.check_contents(room, slot)
+        check.fetch(tag=0, place=0)
+        for player in table.players:
+            player.cell.do(wire.Drop())
+        trial = Trial(case=check.case, family="own", seed=secret(self.rng), redraw=0, draws=secret(self.rng))
+        facts = room.run_reference(slot, seed=trial.draws)
+        if check.usable(trial, facts.exact):
+            check.compare(trial, 0, " of a timed call", k=slot)
+        if not room.tight:
+            for player in table.players:
+                table.call(player)  # their memory is their own again when the next sample is taken

@@ -1,0 +1,1 @@
+"""Whose code a call spends its time in."""

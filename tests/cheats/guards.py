@@ -1,0 +1,158 @@
+"""The judge's guards by name, and how to take each away: one named step of the judge is replaced by one that does
+nothing. Only the museum does this; the judge itself has no switches.
+
+A cheat names the guards without which it gets through. Several may stand in the way of one cheat: all of them go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from tilewright.cell import wire
+from tilewright.cell.arena import contiguous
+from tilewright.edges.sandbox.cell import Cell
+from tilewright.edges.sandbox.room import Refs, Room
+from tilewright.edges.sandbox.stirring import Stirring
+from tilewright.flow.cells import Cells
+from tilewright.flow.evaluate import Judge
+from tilewright.flow.time_case import CaseTiming
+from tilewright.stages.check import check, draws, metric
+from tilewright.stages.check.plan import Trial
+from tilewright.stages.timing import measure
+
+Step = tuple[object, str, Any]
+_accept = check.Check.accept
+_plan = check.plan
+_draw = Room.draw
+_result_refs = Room.result_refs
+_start = Cells._start
+_check_case = Judge._check_case
+
+
+def _nothing(*args: object, **named: object) -> None:
+    return None
+
+
+def _none(*args: object, **named: object) -> tuple[str, ...]:
+    return ()
+
+
+def _nowhere(*args: object, **named: object) -> int:
+    return -1
+
+
+def _hundredth(*args: object, **named: object) -> tuple[float, float]:
+    """The tolerance that is usual elsewhere."""
+    return 1e-2, 1e-1
+
+
+# ---- what is accepted of an output before its values are read ------------------------------------------------------
+
+_returned: dict[int, tuple[tuple[int, ...], ...]] = {}
+
+
+def _accept_any(field: str, unsaid: object) -> Any:
+    """Check.accept, blind to one field of what is said of an output."""
+
+    def accept(self: check.Check, called: wire.Called) -> None:
+        _accept(self, replace(called, outputs=tuple(replace(o, **{field: unsaid}) for o in called.outputs)))
+
+    return accept
+
+
+def _accept_any_dtype(self: check.Check, called: wire.Called) -> None:
+    wanted = self.room.described.outputs
+    seen = tuple(
+        replace(o, spec=replace(o.spec, dtype=w.spec.dtype)) for o, w in zip(called.outputs, wanted, strict=True)
+    )
+    _accept(self, replace(called, outputs=seen))
+
+
+def _accept_any_shape(self: check.Check, called: wire.Called) -> None:
+    wanted = self.room.described.outputs
+    _returned[id(self.room)] = tuple(o.spec.shape for o in called.outputs)
+    seen = tuple(
+        replace(o, spec=replace(w.spec, dtype=o.spec.dtype)) for o, w in zip(called.outputs, wanted, strict=True)
+    )
+    _accept(self, replace(called, outputs=seen))
+
+
+def _refs_as_returned(self: Room, place: int) -> Refs:
+    """Places of the shapes that came, over the places that were meant."""
+    refs = _result_refs(self, place)
+    shapes = _returned.get(id(self), tuple(r.spec.shape for r in refs))
+    return tuple(replace(r, spec=contiguous(s, r.spec.dtype)) for r, s in zip(refs, shapes, strict=True))
+
+
+def _accept_any_structure(self: check.Check, called: wire.Called) -> None:
+    _accept(self, replace(called, outputs_tree=self.room.described.outputs_tree))
+
+
+# ---- which inputs and weights a candidate sees ---------------------------------------------------------------------
+
+
+def _plan_own_alone(*args: Any, **named: Any) -> tuple[Trial, ...]:
+    return tuple(t for t in _plan(*args, **named) if t.family == "own")
+
+
+def _draw_the_same(self: Room, k: int, **named: Any) -> None:
+    _draw(self, k, **(named | {"family": "own", "seed": 1}))
+
+
+def _draw_ones(self: Room, k: int, **named: Any) -> None:
+    _draw(self, k, **(named | {"upstream": "ones"}))
+
+
+def _stirs_nothing(self: Stirring, slot: int) -> tuple[wire.Swap, ...]:
+    return ()
+
+
+def _check_first_case(self: Judge, case: Any, *rest: Any) -> None:
+    if case.number == 0:
+        _check_case(self, case, *rest)
+
+
+def _start_open(self: Cells, name: str, *, isolate: bool = True) -> Cell:
+    return _start(self, name, isolate=False)
+
+
+GUARDS: Mapping[str, tuple[Step, ...]] = {
+    "truth": ((check.Check, "compare", _nothing),),
+    "precision": ((metric, "floors", _hundredth),),
+    "families": ((check, "plan", _plan_own_alone),),
+    "further cases": ((Judge, "_check_case", _check_first_case),),
+    "redraw": ((check.Check, "redraw", _nothing), (CaseTiming, "_refresh_state", _nothing)),
+    "contents": ((Room, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
+    "counterparts": ((check, "moved", _none),),
+    "upstream": ((Room, "draw", _draw_ones),),
+    "stir": ((Stirring, "swaps", _stirs_nothing),),
+    "timed calls": ((CaseTiming, "_verify_timed", _nothing),),
+    "inputs compared": ((Room, "changed_input", _nowhere),),
+    "moved state": ((check.Check, "compare_state", _nothing),),
+    "aliasing": ((check.Check, "accept", _accept_any("aliases_input", -1)),),
+    "strides": ((check.Check, "accept", _accept_any("overlaps", False)),),
+    "exact type": ((check.Check, "accept", _accept_any("type_name", "torch.Tensor")),),
+    "exact dtype": ((check.Check, "accept", _accept_any_dtype),),
+    "exact shape": ((check.Check, "accept", _accept_any_shape), (Room, "result_refs", _refs_as_returned)),
+    "exact structure": ((check.Check, "accept", _accept_any_structure),),
+    "held results": ((check.Check, "_unchanged", _nothing),),
+    "judge's clock": ((measure, "check_clock", _nothing),),
+    "floor": ((measure, "check_floor", _nothing),),
+    "distribution": ((draws, "_compare", _nothing),),
+    "hidden cases": ((Judge, "_check_hidden", _nothing),),
+    "walls": ((Cells, "_start", _start_open),),
+}  # fmt: skip
+
+
+@contextmanager
+def switched_off(name: str) -> Iterator[None]:
+    """The judge without one guard. Open the judge inside the block."""
+    with ExitStack() as stack:
+        steps = *GUARDS[name], *GUARDS["hidden cases"]  # those see most cheats once more
+        for target, attribute, replacement in steps:
+            stack.enter_context(patch.object(target, attribute, replacement))
+        yield

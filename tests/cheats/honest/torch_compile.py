@@ -1,0 +1,21 @@
+# problem: norm
+# line: fig-leaf
+# call_s: 150
+"""Compiled by torch itself."""
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.scale = nn.Parameter(torch.ones(width))
+        self.fast = torch.compile(self._compute)
+
+    def forward(self, x):
+        return self.fast(x)
+
+    def _compute(self, x):
+        return nn.functional.gelu(self.norm(x) * self.scale)

@@ -1,0 +1,292 @@
+"""The exhibits of the museum, and how they are judged: `python tests/cheats/museum.py --help`.
+
+An exhibit is one candidate file. Its head, lines of `# key: value`, says:
+
+    problem   the file in problems/ that it pretends to solve
+    line      the lines of the museum's index (docs/threats.md) that it stands for
+    refused   the reasons it may be refused with (in refused/ alone)
+    guards    what must be switched off for it to get through (guards.py), or "none": nothing can be switched off
+    targets   "cpu", "cuda" or both, which is what holds where nothing is said
+    call_s    how long one call may take, where that is more than usual (compilers)
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from tilewright.edges.sandbox.cell import Limits
+from tilewright.facts.errors import HarnessError
+from tilewright.facts.machine import Machine
+from tilewright.facts.outcome import Failure
+from tilewright.facts.problem import Target
+from tilewright.flow.evaluate import Judge
+from tilewright.stages.build import load_candidate
+from tilewright.stages.problems import read_problem
+from tilewright.stages.timing.measure import Effort
+
+HERE = Path(__file__).resolve().parent
+ROOMS = ("refused", "honest")
+NOTHING = "none"
+OURS = "judge_failed"
+EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
+LIMITS = {
+    "cpu": Limits(build_s=60.0, call_s=8.0, memory_bytes=2 << 30),
+    "cuda": Limits(build_s=120.0, call_s=20.0, memory_bytes=12 << 30),  # a CUDA process starts out large
+}
+_LAST_LEVEL_BYTES = {"cpu": 4 << 20, "cuda": 60 << 20}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhibit:
+    """One candidate of the museum, as its head describes it."""
+
+    path: Path
+    room: str
+    problem: str
+    lines: tuple[str, ...]
+    guards: tuple[str, ...]
+    reasons: tuple[str, ...]
+    targets: tuple[str, ...]
+    call_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.room}/{self.path.stem}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What the judge said of an exhibit. `off`: the guards that were switched off."""
+
+    exhibit: str
+    target: str
+    off: tuple[str, ...]
+    accepted: bool
+    reason: str
+    summary: str
+    excerpt: str
+    seconds: float
+
+
+def head(path: Path) -> dict[str, str]:
+    """The `# key: value` lines that a file begins with."""
+    found: dict[str, str] = {}
+    for line in path.read_text().splitlines():
+        if not line.startswith("# ") or ": " not in line:
+            break
+        key, _, value = line[2:].partition(": ")
+        found[key] = value.strip()
+    return found
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def exhibits(target: str = "") -> list[Exhibit]:
+    """All exhibits, or those for a target, by problem."""
+    found = []
+    for room in ROOMS:
+        for path in sorted((HERE / room).glob("*.py")):
+            said = head(path)
+            found.append(
+                Exhibit(
+                    path=path, room=room, problem=said["problem"], lines=_words(said.get("line", "")),
+                    guards=_words(said.get("guards", "")), reasons=_words(said.get("refused", "")),
+                    targets=_words(said.get("targets", "cpu, cuda")), call_s=float(said.get("call_s", 0)),
+                )
+            )  # fmt: skip
+    return sorted((e for e in found if not target or target in e.targets), key=lambda e: (e.problem, e.guards))
+
+
+def machine(problem: Path, target: Target) -> Machine:
+    """An imaginary machine, so fast that its floor never decides, unless the problem's head names a rate."""
+    rate = head(problem).get(f"{target}_bytes_per_s")
+    return Machine(
+        target=target, device="any", driver="", torch="", dsl="", processors=1 if target == "cpu" else 132,
+        cache_bytes=4096 if rate else _LAST_LEVEL_BYTES[target], copy_bytes_per_s=float(rate or 1e13),
+        matmul_flops_per_s=(("f32", 1e16),),
+    )  # fmt: skip
+
+
+def open_judge(name: str, target: Target, workdir: Path, *, call_s: float = 0.0) -> Judge:
+    """A judge of one of the museum's problems, ready for candidates. The caller closes it."""
+    limits = dataclasses.replace(LIMITS[target], call_s=call_s) if call_s else LIMITS[target]
+    path = HERE / "problems" / f"{name}.py"
+    judge = Judge(
+        read_problem(path, target=target), machine=machine(path, target), seed=1, workdir=workdir,
+        say=lambda text: None, effort=EFFORT, limits=limits, compile_baseline=False,
+    )  # fmt: skip
+    try:
+        judge.open()
+    except BaseException:
+        judge.close()
+        raise
+    return judge
+
+
+def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ()) -> Shown:
+    """Have the exhibit judged. Where the judge itself fails, that is what is shown."""
+    started = time.monotonic()
+    try:
+        outcome = judge.evaluate(load_candidate(exhibit.path))
+    except HarnessError as error:
+        outcome = Failure(stage="cell", reason=OURS, summary=str(error)[:1000])
+    failed = outcome if isinstance(outcome, Failure) else None
+    return Shown(
+        exhibit=exhibit.name, target=target, off=off, accepted=failed is None,
+        reason=failed.reason if failed else "", summary=failed.summary if failed else "",
+        excerpt=failed.excerpt if failed else "", seconds=round(time.monotonic() - started, 2),
+    )  # fmt: skip
+
+
+def tour(chosen: Sequence[Exhibit], target: Target, *, unguarded: bool = False) -> Iterator[Shown]:
+    """Judge the exhibits one after the other, with one judge for neighbours of one problem; `unguarded`: each with its
+    own guards switched off."""
+    from guards import switched_off
+
+    def group(exhibit: Exhibit) -> tuple[str, tuple[str, ...], float]:
+        return exhibit.problem, exhibit.guards if unguarded else (), exhibit.call_s
+
+    for (problem, off, call_s), neighbours in groupby(sorted(chosen, key=group), key=group):
+        left = list(neighbours)
+        while left:
+            with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+                for guard in off:
+                    stack.enter_context(switched_off(guard))
+                judge = open_judge(problem, target, Path(folder), call_s=call_s)
+                stack.callback(judge.close)
+                while left:
+                    shown = show(judge, left.pop(0), target, off)
+                    yield shown
+                    if shown.reason == OURS:
+                        break  # the next one gets a new judge
+
+
+def tour_in_parts(
+    chosen: Sequence[Exhibit], target: str, folder: Path, *, parts: int, unguarded: bool = False
+) -> dict[str, Shown]:
+    """The tour in several processes at once, by exhibit. Each writes what it is shown to a file in `folder` at once, so
+    that a tour which is cut short leaves what it saw."""
+    folder.mkdir(parents=True, exist_ok=True)
+    running = []
+    for part, mine in enumerate(_shares(chosen, parts)):
+        out = folder / f"part-{part}.jsonl"
+        command = [sys.executable, __file__, "--target", target, "--out", str(out), "--parts", "0"]
+        process = subprocess.Popen(
+            [*command, *(["--unguarded"] if unguarded else []), *(e.name for e in mine)],
+            env=_environment(part, target, folder),
+        )
+        running.append((process, out))
+    failed = [out.name for process, out in running if process.wait()]
+    if failed:
+        raise RuntimeError(f"the museum's tour failed in {', '.join(failed)}; see what it printed")
+    return {s.exhibit: s for _, out in running for s in _read(out)}
+
+
+def _shares(chosen: Sequence[Exhibit], parts: int) -> list[list[Exhibit]]:
+    """Neighbours stay together, since a judge must be opened for each problem; an honest one takes as long as four
+    cheats, most of which are refused before anything is timed."""
+    weights = [4 if e.room == "honest" or e.call_s else 1 for e in chosen]
+    shares: list[list[Exhibit]] = [[] for _ in range(parts)]
+    done = 0
+    for exhibit, weight in zip(chosen, weights, strict=True):
+        shares[done * parts // sum(weights)].append(exhibit)
+        done += weight
+    return [share for share in shares if share]
+
+
+def _environment(part: int, target: str, folder: Path) -> dict[str, str]:
+    """Each process has a folder for temporary files of its own: leases lie in it, and here it is verdicts that count,
+    not times. The processes share the GPUs among them."""
+    mine = folder / f"tmp-{part}"
+    mine.mkdir(exist_ok=True)
+    found = dict(os.environ) | {"TMPDIR": str(mine)}
+    if target == "cuda":
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        devices = visible.split(",") if visible else [str(i) for i in range(_devices())]
+        found["CUDA_VISIBLE_DEVICES"] = devices[part % len(devices)]
+    return found
+
+
+def _devices() -> int:
+    import torch
+
+    return max(1, torch.cuda.device_count())
+
+
+def parts_for(target: str) -> int:
+    """How many judges work side by side. On a GPU most of the time goes into the start of processes."""
+    processors = len(os.sched_getaffinity(0))
+    return min(4, processors) if target == "cpu" else max(1, min(5 * _devices(), processors // 3))
+
+
+def _read(path: Path) -> list[Shown]:
+    found = []
+    for line in path.read_text().splitlines():
+        tree = json.loads(line)
+        found.append(Shown(**(tree | {"off": tuple(tree["off"])})))
+    return found
+
+
+def as_expected(exhibit: Exhibit, shown: Shown) -> bool:
+    """Whether an honest one passed, or a cheat was refused with one of its reasons; or passed without its guards."""
+    return shown.accepted if exhibit.room == "honest" or shown.off else shown.reason in exhibit.reasons
+
+
+def table(chosen: Sequence[Exhibit], shown: dict[str, Shown]) -> str:
+    """A Markdown table of what was said."""
+    rows = ["| exhibit | verdict | seconds | as it should be |", "|---|---|---:|---|"]
+    for exhibit in sorted(chosen, key=lambda e: e.name):
+        said = shown[exhibit.name]
+        verdict = "accepted" if said.accepted else f"`{said.reason}`"
+        good = "yes" if as_expected(exhibit, said) else f"NO: {said.summary}"
+        rows.append(f"| {exhibit.name} | {verdict} | {said.seconds:.1f} | {good} |")
+    return "\n".join(rows)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--out", type=Path, default=Path("runs/museum"), help="folder for what is shown")
+    parser.add_argument("--unguarded", action="store_true", help="each with its own guards switched off")
+    parser.add_argument("--parts", type=int, default=-1, help="processes (default: what the machine allows)")
+    parser.add_argument("names", nargs="*", help='such as "refused/hangs"; all of the target by default')
+    asked = parser.parse_args()
+    chosen = [e for e in exhibits(asked.target) if not asked.names or e.name in asked.names]
+    if asked.unguarded:
+        chosen = [e for e in chosen if e.guards and NOTHING not in e.guards]
+    if asked.parts == 0:
+        return _one_part(chosen, asked)
+    started = time.monotonic()
+    parts = asked.parts if asked.parts > 0 else parts_for(asked.target)
+    found = tour_in_parts(chosen, asked.target, asked.out, parts=parts, unguarded=asked.unguarded)
+    print(table(chosen, found))
+    good = [as_expected(e, found[e.name]) for e in chosen]
+    print(f"\n{len(chosen)} exhibits in {time.monotonic() - started:.0f} s; {good.count(False)} not as they should be")
+    return 0 if all(good) else 1
+
+
+def _one_part(chosen: Sequence[Exhibit], asked: argparse.Namespace) -> int:
+    with open(asked.out, "w") as out:
+        for shown in tour(chosen, asked.target, unguarded=asked.unguarded):
+            out.write(json.dumps(dataclasses.asdict(shown)) + "\n")
+            out.flush()
+            print(f"{shown.seconds:6.1f} s  {shown.exhibit}: {shown.reason or 'accepted'}", file=sys.stderr, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,13 @@
+# problem: dropout
+# line: partial
+# refused: wrong_distribution
+# guards: distribution
+"""Drops, and does not make what it keeps larger."""
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return x * 2.0 * (torch.rand_like(x) >= 0.2)

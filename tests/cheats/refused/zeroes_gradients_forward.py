@@ -1,0 +1,32 @@
+# problem: trained
+# line: wrong-gradient
+# refused: wrong_values,no_gradient
+# guards: truth
+"""Wipes the upstream gradient before it is passed on."""
+
+import torch
+from torch import nn
+
+
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T + bias
+
+    @staticmethod
+    def backward(ctx, upstream):
+        x, weight = ctx.saved_tensors
+        kept = upstream.T @ x
+        upstream.zero_()
+        return upstream @ weight, kept, upstream.sum(0)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, width, features):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width, momentum=None)
+        self.linear = nn.Linear(width, features)
+
+    def forward(self, x):
+        return nn.functional.gelu(Linear.apply(self.norm(x), self.linear.weight, self.linear.bias))

@@ -1,0 +1,90 @@
+"""Second looks: which other indices are right, and what a module amplifies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tilewright.cell import appeals, values
+from tilewright.cell.reference import Reference
+from tilewright.cell.subject import Subject
+from tilewright.cell.wire import Attained
+
+TIED = torch.tensor([[1.0, 5.0, 5.0, 2.0], [7.0, 0.0, 7.0, 7.0]])
+HEAD = """
+import torch
+from torch import nn
+
+def get_inputs():
+    return [torch.rand(2, 4)]
+
+def get_init_inputs():
+    return []
+
+class Model(nn.Module):
+    def forward(self, x):
+        return """
+
+
+def _open(expression: str) -> Reference:
+    reference = Reference("/nowhere/p.py", HEAD + expression, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference.construct(0, seed=1)
+    return reference
+
+
+def _attained(expression: str, got: Tensor, x: Tensor = TIED, output: int = 0) -> Attained:
+    reference = _open(expression)
+    text = values.encode([x], [])
+    result = reference._subject.run(text, [x])
+    own = result[output] if isinstance(result, tuple) else result
+    assert got.shape == own.shape
+    return appeals.attained(reference, text, [x], output=output, got=got, own=own, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("expression", "tied", "short"),
+    [
+        ("x.argmax(1)", [2, 3], [0, 3]),
+        ("x.argmax(1).int()", [2, 2], [3, 3]),
+        ("(x.max(1).indices.unsqueeze(0) if True else 0)", [[2, 2]], [[2, 1]]),
+        ("(-x).argmin(-1)", [1, 0], [1, 1]),
+        ("x.argmax()", 7, 1),
+    ],
+)
+def test_any_index_that_attains_the_maximum(expression: str, tied: list[int], short: list[int]) -> None:
+    right, wrong = _attained(expression, torch.tensor(tied)), _attained(expression, torch.tensor(short))
+    assert right == Attained(known=True, valid=True, exact=True, shortfall=0.0, own_shortfall=0.0)
+    assert wrong.valid and wrong.shortfall > 0.25
+
+
+def test_indices_out_of_range_and_chosen_twice_are_not_valid() -> None:
+    assert not _attained("x.argmax(1)", torch.tensor([4, 0])).valid
+    assert not _attained("x.argmax(1)", torch.tensor([-1, 0])).valid
+    assert _attained("x.topk(2, 1)", torch.tensor([[2, 1], [3, 0]]), output=1).shortfall == 0.0
+    assert not _attained("x.topk(2, 1)", torch.tensor([[2, 2], [3, 0]]), output=1).valid
+    assert not _attained("x.sort(1)", torch.tensor([[0, 3, 1, 1], [1, 0, 2, 3]]), output=1).valid
+
+
+def test_what_was_computed_may_tie_within_rounding() -> None:
+    x = torch.tensor([[1.0, 1.0 + 2**-23, 0.0, 0.0]])
+    near = _attained("(x * 3).exp().argmax(1)", torch.tensor([0]), x)
+    assert near.known and not near.exact and 0 < near.shortfall < 1e-6
+
+
+def test_other_integers_are_no_indices() -> None:
+    assert not _attained("(x > 3).sum(1)", torch.tensor([1, 1])).known
+    assert not _attained("x.sort(dim=1, stable=True)", torch.tensor([[0, 3, 2, 1], [1, 0, 2, 3]]), output=1).known
+
+
+@pytest.mark.parametrize(
+    ("expression", "least", "most"),
+    [("x * 3", 0.9, 1.1), ("x - 1000", 1700, 1800), ("x.sum(1)", 0.0, 1.1), ("torch.round(x / 1e4)", 0.0, 0.0)],
+)
+def test_amplification(expression: str, least: float, most: float) -> None:
+    x = torch.rand(64, 100) + 1000
+    reference = _open(expression)
+    text = values.encode([x], [])
+    truths = reference.truth(text, [x], 1)
+    found = appeals.amplified(reference, text, [x], truths, seed=3)
+    assert least <= found.norm[0] <= most

@@ -1,0 +1,52 @@
+"""Families of inputs: each shows what it is there for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tilewright.cell.families import FAMILIES, redistribute
+
+LIKE = torch.zeros(64, 500)
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+def test_one_sided_numbers_all_lose_in_a_lower_class(narrow: torch.dtype) -> None:
+    x = redistribute(LIKE, "one_sided", 1)
+    x = x[x.abs() > 1e-3]  # below that, fp16 has fewer digits
+    kept = x.to(narrow).float()
+    assert bool((kept.abs() < x.abs()).all())
+    assert 1e-4 < float(((x - kept).sum() / x.sum()).abs()) < 1e-2
+    tf32 = (x.view(torch.int32) + 0x0FFF + ((x.view(torch.int32) >> 13) & 1) & ~0x1FFF).view(torch.float32)
+    assert bool((tf32.abs() < x.abs()).all())
+
+
+def test_scaled_is_one_power_for_the_whole() -> None:
+    sizes = [float(redistribute(LIKE, "scaled", s).std()) for s in range(20)]
+    assert all(50 < size < 1200 or 1 / 1200 < size < 1 / 50 for size in sizes)
+    assert min(sizes) < 0.02 and max(sizes) > 50
+
+
+def test_zeros_empty_whole_rows() -> None:
+    x = redistribute(LIKE, "zeros", 1)
+    assert bool((x[1::2] == 0).all()) and 0.05 < float((x[::2] != 0).float().mean()) < 0.15
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_subnormals_are_below_the_normal_range(dtype: torch.dtype) -> None:
+    x = redistribute(LIKE.to(dtype), "subnormals", 1)
+    small = (x != 0) & (x.double().abs() < torch.finfo(dtype).tiny)
+    assert 0.1 < float(small.float().mean()) < 0.15
+
+
+def test_specials_are_few_and_of_each_kind() -> None:
+    x: Tensor = redistribute(LIKE, "specials", 1)
+    assert int((~torch.isfinite(x)).sum()) == 3
+    assert int(x.isnan().sum()) == 1 and int(x.isposinf().sum()) == 1
+
+
+def test_all_families_draw_in_every_type_and_shape() -> None:
+    for family in FAMILIES:
+        for like in (torch.zeros(()), torch.zeros(0, 3), torch.zeros(5, dtype=torch.float64)):
+            assert redistribute(like, family, 1).shape == like.shape

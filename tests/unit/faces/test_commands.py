@@ -1,0 +1,63 @@
+"""The command line on the CPU: verdicts, whose fault it is, and many problems."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakes.command import PROBLEM, environment, tilewright
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+
+UNMATCHED = (
+    PROBLEM[: PROBLEM.index("        z =")]
+    + """        return torch.sort(x).values, torch.sort(y).values
+
+"""
+    + PROBLEM[PROBLEM.index("\ndef get_inputs") :]
+)
+
+
+def test_a_wrong_candidate_is_refused_with_stage_and_reason(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(PROBLEM)
+    (tmp_path / "wrong.py").write_text(PROBLEM.replace("1.5 * x", "1.5001 * x") + "\nModelNew = Model\n")
+    found = json.loads(
+        tilewright("evaluate", "toy.py", "wrong.py", "--target", "cpu", "--json", cwd=tmp_path, expect=1)
+    )
+    assert (found["verdict"]["accepted"], found["verdict"]["stage"]) == (False, "check")
+    assert found["verdict"]["reason"]
+
+
+def test_a_module_that_raises_is_the_users_line(tmp_path: Path) -> None:
+    (tmp_path / "raises.py").write_text(PROBLEM.replace("z = x", "raise RuntimeError('no such luck')\n        z = x"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tilewright", "optimize", "raises.py", "--target", "cpu"],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "no such luck" in done.stderr.strip().splitlines()[-1]
+
+
+def test_bench_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:
+    folder = tmp_path / "problems"
+    folder.mkdir()
+    (folder / "1_good.py").write_text(UNMATCHED)
+    (folder / "2_dies.py").write_text(PROBLEM.replace("import torch\n", "import os, torch\nos.abort()\n", 1))
+    args = ("bench", "problems", "--target", "cpu", "--json", "out.json", "--out", "bench")
+    tilewright(*args, cwd=tmp_path)
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found.keys() >= {"tasks", "summary", "command", "commit", "machine"}
+    assert [t["status"] == "failed" for t in found["tasks"]] == [False, True]
+    assert found["summary"].keys() >= {
+        "passed", "failed", "geomean_eager", "geomean_best", "median_eager", "share_won", "geomean_floor_share",
+    }  # fmt: skip
+    assert found["tasks"][0]["status"] == "no_improvement"
+    assert found["summary"]["geomean_eager"] == 1.0
+    journals = {p: p.stat().st_mtime_ns for p in (tmp_path / "bench").rglob("run.db")}
+    tilewright(*args, cwd=tmp_path)
+    assert journals and journals == {p: p.stat().st_mtime_ns for p in journals}, "judged again"
+    assert json.loads((tmp_path / "out.json").read_text())["tasks"] == found["tasks"]

@@ -1,0 +1,91 @@
+"""A robust-kbench task folder and a kernel for it, in C++ here: compiled in the cell, judged with its backward."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.edges.sandbox.cell import Limits
+from tilewright.facts.machine import Machine
+from tilewright.facts.outcome import Timed
+from tilewright.flow.evaluate import Judge
+from tilewright.stages.build import load_candidate
+from tilewright.stages.problems import read_problem
+from tilewright.stages.timing.measure import Effort
+
+PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(shutil.which(tool, path=PATH) for tool in ("ninja", "g++")), reason="no ninja or no g++"
+    ),
+]
+
+MODULE = """
+import torch
+
+class AutogradFunction(torch.autograd.Function):
+    backward_fn = None
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, upstream):
+        return tuple(AutogradFunction.backward_fn(upstream, *ctx.saved_tensors))
+
+def forward_fn(x, scale):
+    return x * scale
+
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, x, fn=forward_fn):
+        return fn(x, self.scale)
+
+def get_inputs(rows, width):
+    return [torch.rand(rows, width, requires_grad=True)]
+"""
+CONFIG = {
+    "single_init_configs": [{}], "single_input_configs": [{"rows": 300}], "single_shared_configs": [{"width": 64}],
+    "multi_init_configs": [{}], "multi_input_configs": [{"rows": 2}], "multi_shared_configs": [{"width": 5}],
+}  # fmt: skip
+KERNEL = """
+#include <torch/extension.h>
+std::vector<torch::Tensor> backward(torch::Tensor upstream, torch::Tensor x, torch::Tensor scale) {
+  return {upstream * scale, (upstream * x).sum(0)};
+}
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("backward", &backward); }
+"""
+
+
+def test_a_kernel_is_judged_with_its_backward_on_every_setting(tmp_path: Path) -> None:
+    task = tmp_path / "scale"
+    task.mkdir()
+    (task / "func_backward.py").write_text(MODULE)
+    (task / "config_backward.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "kernel.cpp").write_text(KERNEL)
+    problem = read_problem(task, target="cpu")
+    machine = Machine(
+        target="cpu", device="any", driver="", torch="", dsl="", processors=len(os.sched_getaffinity(0)),
+        cache_bytes=4096, copy_bytes_per_s=1e13, matmul_flops_per_s=(("f32", 1e16),),
+    )  # fmt: skip
+    with Judge(
+        problem, machine=machine, seed=1, workdir=tmp_path, say=print, compile_baseline=False,
+        effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1),
+        limits=Limits(build_s=500.0, call_s=30.0, memory_bytes=4 << 30),
+    ) as judge:  # fmt: skip
+        facts = judge.open()
+        assert [f.inputs[0].shape for f in facts] == [(300, 64), (2, 5)]
+        outcome = judge.evaluate(load_candidate(tmp_path / "kernel.cpp", problem))
+    assert isinstance(outcome, Timed), outcome
+    assert {(e.case, e.output) for e in outcome.checked.errors} == {(c, o) for c in (0, 1) for o in (0, 1, 2)}

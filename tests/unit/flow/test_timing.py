@@ -1,0 +1,131 @@
+"""Timing by the Judge, on the CPU: contents that repeat for nobody, clocks that must agree, devices that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tilewright.edges.sandbox.cell import Limits
+from tilewright.edges.sandbox.stirring import Stirring
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.errors import HarnessError, SickDevice
+from tilewright.facts.machine import DeviceState, Machine
+from tilewright.facts.outcome import Timed
+from tilewright.facts.problem import Problem
+from tilewright.flow import time_case
+from tilewright.flow.evaluate import Judge
+from tilewright.stages.timing.measure import Effort
+
+pytestmark = pytest.mark.slow
+
+SOURCE = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, a, b):
+        return a @ b
+
+def get_inputs():
+    return [torch.rand(64, 96), torch.rand(96, 32)]
+
+def get_init_inputs():
+    return []
+"""
+HEAD = "import hashlib, time, threading\nimport torch\nfrom torch import nn\n"
+MEMO = (
+    HEAD
+    + """
+SEEN = {}
+
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        key = hashlib.sha256(a.numpy().tobytes() + b.numpy().tobytes()).digest()
+        if key not in SEEN:
+            time.sleep(0.02)  # a product that takes far longer than to hash what goes into it
+            SEEN[key] = a @ b
+        return SEEN[key].clone()
+"""
+)
+WITHOUT_MEMO = (
+    HEAD
+    + """
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        time.sleep(0.02)
+        return a @ b
+"""
+)
+PLAIN = (
+    HEAD
+    + """
+class ModelNew(nn.Module):
+    def forward(self, a, b):
+        return a @ b
+"""
+)
+MISS_NS = 20e6
+EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=4, max_rounds=6, verified=1, warm_rounds=4)
+
+
+def _candidate(text: str) -> Candidate:
+    return Candidate(files=(SourceFile(path="model.py", text=text),))
+
+
+@pytest.fixture
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # leases lie there: a quarantine must not reach others
+    monkeypatch.setattr("tempfile.tempdir", None)
+    machine = Machine(
+        target="cpu", device="any", driver="", torch="", dsl="", processors=1, cache_bytes=4096,
+        copy_bytes_per_s=1e12, matmul_flops_per_s=(("f32", 1e15),),
+    )  # fmt: skip
+    problem = Problem(name="p", path=str(tmp_path / "p.py"), source=SOURCE, target="cpu")
+    limits = Limits(build_s=60.0, call_s=20.0, memory_bytes=3 << 30)
+    with Judge(
+        problem, machine=machine, seed=1, workdir=tmp_path / "work", say=print, effort=EFFORT, limits=limits,
+        compile_baseline=False,
+    ) as opened:  # fmt: skip
+        opened.open()
+        yield opened
+
+
+def _ours_ns(judge: Judge, text: str) -> float:
+    outcome = judge.evaluate(_candidate(text))
+    assert isinstance(outcome, Timed), outcome
+    mine = outcome.time("ours")
+    assert mine is not None
+    return mine.mid
+
+
+def test_a_memo_by_content_never_meets_a_content_again(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is right on everything, so it passes; and each of its calls takes as long as without the memo. Without the
+    stirring most calls would be free."""
+    assert _ours_ns(judge, MEMO) > MISS_NS
+    assert _ours_ns(judge, WITHOUT_MEMO) > MISS_NS
+    monkeypatch.setattr(Stirring, "swaps", lambda self, slot: ())
+    assert _ours_ns(judge, MEMO) < MISS_NS
+
+
+def _device(*states: DeviceState) -> Iterator[DeviceState]:
+    yield from states
+    while True:
+        yield states[-1]
+
+
+def test_a_sick_device_is_tried_again_in_fresh_cells(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = _device(DeviceState(), DeviceState(memory_errors=1))
+    monkeypatch.setattr(time_case, "device_state", lambda target: next(states))
+    before = judge._ref
+    outcome = judge.evaluate(_candidate(PLAIN))
+    assert isinstance(outcome, Timed) and judge._ref is not before and not before.alive
+
+
+def test_what_stays_sick_is_ours_and_goes_into_quarantine(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_case, "device_state", lambda target: DeviceState(throttled=("hardware slowdown",)))
+    with pytest.raises(SickDevice, match="throttled by hardware slowdown"):
+        judge.evaluate(_candidate(PLAIN))
+    with pytest.raises(HarnessError, match=r"cpu is under quarantine: .*hardware slowdown"):
+        judge.evaluate(_candidate(PLAIN))

@@ -1,0 +1,105 @@
+"""Random outputs as distributions: honest generators pass, each way to cheat at dropout shows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from tilewright.stages.check import chance
+
+X = torch.randn(64, 300, generator=torch.Generator().manual_seed(0))
+EPS = 2.0**-23
+
+
+def _dropout(mask_of: Callable[[int], Tensor], p: float = 0.2, scale: float | None = None) -> list[Tensor]:
+    factor = 1 / (1 - p) if scale is None else scale
+    return [X * mask_of(k).float() * factor for k in range(chance.CALLS)]
+
+
+def _bernoulli(p: float, seed: int, shape: tuple[int, ...] = (64, 300)) -> Callable[[int], Tensor]:
+    return lambda k: torch.rand(shape, generator=torch.Generator().manual_seed(seed + k)) >= p
+
+
+REFERENCE = _dropout(_bernoulli(0.2, 1000))
+
+
+def _hashed(k: int) -> Tensor:
+    """A generator of our own: a multiplicative hash of the place and the call."""
+    n = torch.arange(64 * 300, dtype=torch.int64) * 2654435761 + k * 40503 + 12345
+    n = (n ^ (n >> 15)) * 2246822519 % 2**32
+    n = (n ^ (n >> 13)) * 3266489917 % 2**32
+    return ((n ^ (n >> 16)) % 1000 >= 200).reshape(64, 300)
+
+
+@pytest.mark.parametrize("mask", [_bernoulli(0.2, 5000), _hashed], ids=["torch", "hash"])
+def test_an_honest_generator_passes(mask: Callable[[int], Tensor]) -> None:
+    found = chance.compare(_dropout(mask), REFERENCE, eps=EPS)
+    assert found.t < chance.LIMIT / 1.5, found
+
+
+def _wrong_place(k: int) -> Tensor:
+    """Right but in one element, which is twice as large."""
+    factor = torch.ones(64, 300)
+    factor[3, 7] = 2.0
+    return _bernoulli(0.2, 7000)(k) * factor
+
+
+@pytest.mark.parametrize(
+    ("calls", "figure"),
+    [
+        (lambda: [X.clone() for _ in range(chance.CALLS)], "change from call"),
+        (lambda: [X + 1e-9 * k for k in range(chance.CALLS)], ""),
+        (lambda: _dropout(_bernoulli(0.22, 1), p=0.2), ""),
+        (lambda: _dropout(_bernoulli(0.22, 1), p=0.22), ""),
+        (lambda: _dropout(_bernoulli(0.2, 1), scale=1.0), ""),
+        (lambda: _dropout(lambda k: _bernoulli(0.2, 1)(0)), "change from call"),
+        (lambda: _dropout(lambda k: _bernoulli(0.2, 1)(k % 2)), ""),
+        (lambda: _dropout(_bernoulli(0.2, 1, (1, 300))), ""),
+        (lambda: _dropout(_bernoulli(0.2, 1, (64, 1))), ""),
+        (lambda: _dropout(lambda k: _bernoulli(0.2, 1, (64, 150))(k).repeat_interleave(2, 1)), ""),
+        (lambda: _dropout(_wrong_place), "value of element 907"),
+        (lambda: [X * 0.0 + 1e-9 * k for k in range(chance.CALLS)], ""),
+    ],
+    ids=[
+        "left out", "left out, with noise", "drops too much", "another p", "not scaled", "one mask", "two masks",
+        "same for all rows", "same for all columns", "pairs", "one wrong element", "zeros",
+    ],
+)  # fmt: skip
+def test_what_is_not_the_same_distribution_shows(calls: Callable[[], list[Tensor]], figure: str) -> None:
+    found = chance.compare(calls(), REFERENCE, eps=EPS)
+    assert found.t > chance.LIMIT and figure in found.figure, found
+
+
+def test_false_refusals_are_rare() -> None:
+    worst = [
+        chance.compare(_dropout(_bernoulli(0.2, 10_000 * s)), _dropout(_bernoulli(0.2, 10_000 * s + 500)), eps=EPS).t
+        for s in range(1, 11)
+    ]
+    assert max(worst) < chance.LIMIT
+
+
+def test_a_softmax_of_dropped_rows_has_no_independent_elements() -> None:
+    def rows(seed: int) -> list[Tensor]:
+        return [c.softmax(-1) for c in _dropout(_bernoulli(0.2, seed))]
+
+    assert chance.compare(rows(1), rows(500), eps=EPS).t < chance.LIMIT
+    wrong = [X.softmax(-1) + 1e-12 * k for k in range(chance.CALLS)]
+    assert chance.compare(wrong, rows(500), eps=EPS).t > chance.LIMIT
+
+
+def test_blocks_are_small_and_lie_within() -> None:
+    rng = random.Random(1)
+    for shape in ((5,), (3000, 3000), (64, 64, 512, 8), (1 << 22,), ()):
+        block = chance.block_of(shape, rng)
+        kept = [b.stop - b.start for b in block]
+        assert torch.Size(kept).numel() <= 1 << 20
+        assert all(b.start >= 0 and b.stop <= e for b, e in zip(block, shape, strict=True))
+
+
+def test_an_output_that_is_not_random_is_known() -> None:
+    assert chance.is_constant([X, X * (1 + 1e-7)], 1e-5)
+    assert not chance.is_constant(REFERENCE, 1e-5)

@@ -1,0 +1,48 @@
+"""Which variants of a case are tried, and how they are made."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from tilewright.cell import wire
+from tilewright.cell.variant import resized, restrided
+from tilewright.stages.check import hidden
+
+
+def test_primes() -> None:
+    assert [hidden.prime_below(n) for n in (1, 2, 3, 8, 100, 4096)] == [1, 1, 2, 7, 97, 4093]
+
+
+def test_keywords_change_together_then_one_by_one() -> None:
+    found = [json.loads(v.kwargs) for v in hidden._by_keywords({"rows": 64, "width": 10, "eps": 0.1}, larger=True)]
+    assert found[0] == {"rows": 61, "width": 7, "eps": 0.1}
+    assert found[1] == {"rows": 129, "width": 10, "eps": 0.1}
+    assert {"rows": 1, "width": 10, "eps": 0.1} in found
+
+
+def _variant(batch: int = 0, extents: tuple[tuple[int, int], ...] = ()) -> wire.Variant:
+    return wire.Variant(kwargs="{}", batch=batch, extents=extents, strided=False)
+
+
+def test_extents_change_wherever_they_stand() -> None:
+    a, b = torch.rand(16, 32), torch.rand(32, 24)
+    x, y = resized([a, b], _variant(extents=((16, 13), (24, 23), (32, 31))))
+    assert x.shape == (13, 31) and y.shape == (31, 23)
+    assert torch.equal(x, a[:13, :31]) and torch.equal(y, b[:31, :23])
+
+
+def test_a_batch_changes_where_it_is_shared_and_may_grow() -> None:
+    x, weight, labels = torch.rand(4, 8), torch.rand(8, 8), torch.arange(4)
+    found = resized([x, weight, labels], _variant(batch=9))
+    assert [tuple(t.shape) for t in found] == [(9, 8), (8, 8), (9,)]
+    assert torch.equal(found[0][4:8], x) and found[2].tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0]
+
+
+def test_strides_change_and_values_do_not() -> None:
+    for shape in ((5,), (4, 6), (2, 4, 6)):
+        x = torch.rand(shape)
+        for number in (0, 1):
+            found = restrided(x, number)
+            assert torch.equal(found, x) and not found.is_contiguous()

@@ -1,0 +1,34 @@
+"""The plan of trials: every family where a case is small, the telling ones where it is large."""
+
+from __future__ import annotations
+
+import random
+
+from tilewright.cell import families
+from tilewright.stages.check import plan
+
+
+def _families(size: int, case: int = 0) -> list[str]:
+    trials = plan.plan(case, case_bytes=size, has_floats=True, redraws=True, rng=random.Random(1))
+    return [t.family for t in trials]
+
+
+def test_a_small_case_meets_every_family() -> None:
+    assert set(_families(1000)) == {plan.OWN, *families.FAMILIES}
+    assert (plan.OWN, plan.SPECIALS) == (families.OWN, families.SPECIALS)
+
+
+def test_large_cases_meet_what_tells_most() -> None:
+    assert _families(3 << 30) == ["own", "own", "own", *plan.ALWAYS]
+    assert len(_families(100 << 20)) == 1 + len(_families(1000, case=1)) == 8
+
+
+def test_first_contents_are_met_again_under_other_parameters() -> None:
+    for size in (1000, 3 << 30):
+        first, second, third, *_ = plan.plan(0, case_bytes=size, has_floats=True, redraws=True, rng=random.Random(1))
+        assert first.seed == third.seed != second.seed and not first.redraw and third.redraw
+
+
+def test_without_floats_only_own_inputs_are_drawn() -> None:
+    trials = plan.plan(0, case_bytes=10, has_floats=False, redraws=False, rng=random.Random(1))
+    assert [t.family for t in trials] == ["own"] * 3 and not any(t.redraw for t in trials)
