@@ -34,6 +34,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(GPU_TESTS):
             item.add_marker(pytest.mark.gpu)
+        if item.get_closest_marker("measured"):
+            item.add_marker(pytest.mark.flaky(reruns=2))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(absent)
 

@@ -40,6 +40,7 @@ HERE = Path(__file__).resolve().parent
 ROOMS = ("refused", "honest")
 NOTHING = "none"
 OURS = "judge_failed"
+CLOCKED = ("clock_disagrees", "works_aside")  # what a busy machine may make of an honest one
 EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
 LIMITS = {
     "cpu": Limits(build_s=60.0, call_s=8.0, memory_bytes=2 << 30),
@@ -68,7 +69,8 @@ class Exhibit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What the judge said of an exhibit. `off`: the guards that were switched off."""
+    """What the judge said of an exhibit. `off`: the guards that were switched off. `accused`: what a clock held against
+    an honest one, which was judged again then."""
 
     exhibit: str
     target: str
@@ -78,6 +80,7 @@ class Shown:
     summary: str
     excerpt: str
     seconds: float
+    accused: str = ""
 
 
 def head(path: Path) -> dict[str, str]:
@@ -140,16 +143,22 @@ def open_judge(name: str, target: Target, workdir: Path, *, call_s: float = 0.0)
 def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ()) -> Shown:
     """Have the exhibit judged. Where the judge itself fails, that is what is shown."""
     started = time.monotonic()
-    try:
-        outcome = judge.evaluate(load_candidate(exhibit.path))
-    except HarnessError as error:
-        outcome = Failure(stage="cell", reason=OURS, summary=str(error)[:1000])
-    failed = outcome if isinstance(outcome, Failure) else None
+    failed, accused = _failure(judge, exhibit), ""
+    if failed is not None and exhibit.room == "honest" and failed.reason in CLOCKED:
+        failed, accused = _failure(judge, exhibit), f"{failed.reason}: {failed.summary}"
     return Shown(
         exhibit=exhibit.name, target=target, off=off, accepted=failed is None,
         reason=failed.reason if failed else "", summary=failed.summary if failed else "",
-        excerpt=failed.excerpt if failed else "", seconds=round(time.monotonic() - started, 2),
+        excerpt=failed.excerpt if failed else "", seconds=round(time.monotonic() - started, 2), accused=accused,
     )  # fmt: skip
+
+
+def _failure(judge: Judge, exhibit: Exhibit) -> Failure | None:
+    try:
+        outcome = judge.evaluate(load_candidate(exhibit.path))
+    except HarnessError as error:
+        return Failure(stage="cell", reason=OURS, summary=str(error)[:1000])
+    return outcome if isinstance(outcome, Failure) else None
 
 
 def tour(chosen: Sequence[Exhibit], target: Target, *, unguarded: bool = False) -> Iterator[Shown]:
@@ -253,6 +262,7 @@ def table(chosen: Sequence[Exhibit], shown: dict[str, Shown]) -> str:
         said = shown[exhibit.name]
         verdict = "accepted" if said.accepted else f"`{said.reason}`"
         good = "yes" if as_expected(exhibit, said) else f"NO: {said.summary}"
+        good += f", at the second try ({said.accused})" if said.accused else ""
         rows.append(f"| {exhibit.name} | {verdict} | {said.seconds:.1f} | {good} |")
     return "\n".join(rows)
 

@@ -26,6 +26,7 @@ class Block(nn.Module):
         return x + nn.functional.mish(y)
 
 
+@pytest.mark.measured
 def test_the_python_api_gives_a_drop_in_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tilewright
 

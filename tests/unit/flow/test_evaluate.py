@@ -108,6 +108,7 @@ def judge(folder: Path) -> Iterator[Judge]:
     assert list(folder.iterdir()) == []  # cells leave nothing behind
 
 
+@pytest.mark.measured
 def test_an_honest_candidate_is_timed(judge: Judge) -> None:
     outcome = judge.evaluate(_candidate())
     assert isinstance(outcome, Timed), outcome
@@ -118,6 +119,7 @@ def test_an_honest_candidate_is_timed(judge: Judge) -> None:
     assert outcome.bytes_moved == 64 * 100 * 4 * 2 + 100 * 4 + 64 * 8
 
 
+@pytest.mark.measured
 def test_the_verdict_says_whose_code_the_time_is_spent_in(judge: Judge) -> None:
     """This one works outside torch's operators for 20 ms and leaves the rest to torch."""
     text = NEW.replace("0.1 * STEPS", "0.02") + "\nimport sys\n\nWHERE = sys._getframe().f_back\n"
@@ -130,6 +132,7 @@ def test_the_verdict_says_whose_code_the_time_is_spent_in(judge: Judge) -> None:
     assert any(note.startswith("static detector: FRAME_WALK_ACCESS") for note in outcome.checked.notes), "told only"
 
 
+@pytest.mark.measured
 def test_points_are_tuned_and_bad_ones_recorded(judge: Judge) -> None:
     points = [point(mode=m) for m in (1, 0, 2, 3)]
     outcome = judge.tune(_candidate(), "fused_0", points)

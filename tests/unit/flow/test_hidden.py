@@ -73,6 +73,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
         yield opened
 
 
+@pytest.mark.measured
 def test_another_rule_for_ties_is_right(judge: Judge) -> None:
     outcome = judge.evaluate(_candidate(_new()))
     assert isinstance(outcome, Timed), outcome
@@ -82,6 +83,7 @@ def test_another_rule_for_ties_is_right(judge: Judge) -> None:
     assert cases[3].stride == (103, 1)
 
 
+@pytest.mark.measured
 @pytest.mark.parametrize(
     ("result", "before", "words"),
     [
@@ -97,6 +99,7 @@ def test_what_is_wrong_elsewhere_in_silence_is_refused(judge: Judge, result: str
     assert words in outcome.summary or words == "argmax"
 
 
+@pytest.mark.measured
 def test_what_raises_elsewhere_is_told_of(judge: Judge) -> None:
     loud = "assert x.shape == (60, 100) and x.is_contiguous(), 'made for 60 x 100'"
     outcome = judge.evaluate(_candidate(_new(before=loud)))
@@ -105,6 +108,7 @@ def test_what_raises_elsewhere_is_told_of(judge: Judge) -> None:
     assert len(told) == 4 and all("made for 60 x 100" in n for n in told)
 
 
+@pytest.mark.measured
 def test_nan_that_gets_lost_is_told_of_and_infinity_is_not_forgiven(judge: Judge) -> None:
     outcome = judge.evaluate(_candidate(_new("x.nan_to_num(0.0, posinf=torch.inf).relu() * 2, x.argmax(1)")))
     assert isinstance(outcome, Timed), outcome

@@ -65,6 +65,7 @@ def _judged(judge: Judge, old: str, new: str) -> Timed | Failure:
     return judge.evaluate(Candidate(files=(SourceFile(path="model.py", text=text.replace(old, new)),)))
 
 
+@pytest.mark.measured
 def test_what_may_differ(judge: Judge) -> None:
     """A plain tuple for a named one, another order of keys, a Parameter, a result that wants a gradient, another memory
     format: one candidate has them all."""

@@ -100,6 +100,7 @@ def _ours_ns(judge: Judge, text: str) -> float:
     return mine.mid
 
 
+@pytest.mark.measured
 def test_a_memo_by_content_never_meets_a_content_again(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is right on everything, so it passes; and each of its calls takes as long as without the memo. Without the
     stirring most calls would be free."""
@@ -115,6 +116,7 @@ def _device(*states: DeviceState) -> Iterator[DeviceState]:
         yield states[-1]
 
 
+@pytest.mark.measured
 def test_a_sick_device_is_tried_again_in_fresh_cells(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     states = _device(DeviceState(), DeviceState(memory_errors=1))
     monkeypatch.setattr(time_case, "device_state", lambda target: next(states))

@@ -67,6 +67,7 @@ def _judged(judge: Judge, old: str = "", new: str = "") -> Timed | Failure:
     return judge.evaluate(Candidate(files=(SourceFile(path="model.py", text=text.replace(old, new)),)))
 
 
+@pytest.mark.measured
 def test_an_honest_candidate_is_timed_as_a_whole_and_by_halves(judge: Judge) -> None:
     outcome = _judged(judge, "torch.relu(self.linear(x))", "self.linear(x).clamp(min=0)")
     assert isinstance(outcome, Timed), outcome
