@@ -121,7 +121,7 @@ def opened(end: socket.socket, server: int) -> Iterator[Any]:
         torch.set_float32_matmul_precision(setup["matmul"])
     channel = Channel(end, setup["nonce"])
     session = Session(setup["device"])
-    channel.send(wire.Hello(pid=os.getpid(), torch=torch.__version__, protections=active, missing=missing))
+    channel.send(wire.Hello(protections=active, missing=missing))
     letters = porter.letters(channel, session, Tripwire(session) if isolate else None)
     if isolate:
         porter.refuse_searches(channel)

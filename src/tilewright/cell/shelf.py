@@ -49,7 +49,6 @@ class Shelf(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def put_away() -> None:
     """Forget Tilewright: no module of it can be imported from now on, neither here nor in a process started from here.
     What was imported lives on, out of `sys.modules`."""
-    sys.meta_path[:] = [f for f in sys.meta_path if not isinstance(f, Shelf)]
     for name in [n for n in sys.modules if n.partition(".")[0] == _ROOT.name]:
         del sys.modules[name]
     sys.modules["__main__"] = types.ModuleType("__main__")

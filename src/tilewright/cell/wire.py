@@ -319,8 +319,6 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    pid: int
-    torch: str
     protections: tuple[str, ...]
     missing: tuple[str, ...]
 

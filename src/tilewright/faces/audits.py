@@ -53,8 +53,8 @@ def audit_folder(
     files = problem_files(where, only)
     name = Path(where.removeprefix("kernelbench:")).resolve().name
     campaign = Campaign(
-        files=files, out=out or Path("runs") / f"audit-{name}-{target}", target=target, budget_s=budget_s, seed=seed,
-        jobs=jobs, devices=devices, stamp=stamp(), verb="audit",
+        files=files, out=out or Path("runs") / f"audit-{name}-{target}", target=target, budget_s=budget_s,
+        settings=("--seed", str(seed)), jobs=jobs, devices=devices, stamp=stamp(), verb="audit",
     )  # fmt: skip
     machine(target, cache_dir=config.cache_dir())  # measured now, while nothing else runs
     tasks = run_campaign(campaign, seen=lambda task: say(_line(task)))

@@ -178,8 +178,12 @@ def bench(
     ],
     only: Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31.")] = None,
     target: TargetOption = "auto",
+    mode: ModeOption = "auto",
+    precision: PrecisionOption = "reference",
     out: OutOption = None,
     budget: BudgetOption = "2m",
+    timing: TimingOption = "6s",
+    no_compile: NoCompileOption = False,
     seed: SeedOption = 0,
     jobs: Annotated[
         int, typer.Option("--jobs", min=1, help="Problems at once on each device; they take turns to measure.")
@@ -197,11 +201,13 @@ def bench(
     from .deliver import bench_object, bench_tables, stamp
 
     chosen = _target(target)
+    settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s"]
+    settings += ["--seed", str(seed), *(["--no-compile"] if no_compile else [])]
     files = problem_files(folder, config.numbers(only) if only else None)
     name = Path(folder.removeprefix("kernelbench:")).resolve().name
     campaign = Campaign(
         files=files, out=out or Path("runs") / f"bench-{name}-{chosen}", target=chosen,
-        budget_s=config.seconds(budget), seed=seed, jobs=jobs, devices=_devices(devices), stamp=stamp(),
+        budget_s=config.seconds(budget), settings=tuple(settings), jobs=jobs, devices=_devices(devices), stamp=stamp(),
     )  # fmt: skip
     machine(chosen, cache_dir=config.cache_dir())  # measured now, while nothing else runs
     with _Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):

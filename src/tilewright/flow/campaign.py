@@ -33,11 +33,20 @@ class Campaign:
     out: Path
     target: Target
     budget_s: float
-    seed: int
+    settings: tuple[str, ...]  # further flags of each task's command
     jobs: int  # tasks at once on each device; they take turns to measure
     devices: tuple[str, ...]  # values of CUDA_VISIBLE_DEVICES to spread over; empty: this process's own
-    stamp: str  # what made the results (version and commit); results of another stamp are made anew
+    stamp: str  # what made the results (version and commit); those of another stamp, or settings, are made anew
     verb: Literal["optimize", "audit"] = "optimize"
+
+    @property
+    def flags(self) -> list[str]:
+        return ["--target", self.target, "--budget", f"{self.budget_s:g}s", *self.settings]
+
+    @property
+    def made_by(self) -> dict[str, object]:
+        """What a kept result must say of itself to count."""
+        return {"stamp": self.stamp, "flags": self.flags}
 
 
 def problem_files(where: str, only: frozenset[int] | None) -> tuple[Path, ...]:
@@ -60,8 +69,8 @@ def _number(path: Path) -> int:
 
 
 def run_campaign(campaign: Campaign, *, seen: Callable[[Task], None]) -> tuple[Task, ...]:
-    """Optimise, or audit, every problem; tasks with a result of the same stamp are not run again. In the order of
-    `files`."""
+    """Optimise, or audit, every problem; tasks with a result of the same stamp and flags are not run again. In the
+    order of `files`."""
     campaign.out.mkdir(parents=True, exist_ok=True)
     free: Queue[dict[str, str]] = Queue()
     for device in campaign.devices or ("",):
@@ -73,7 +82,7 @@ def run_campaign(campaign: Campaign, *, seen: Callable[[Task], None]) -> tuple[T
         if task is None:
             place = free.get()
             try:
-                task = _run(campaign, file, place) | {"stamp": campaign.stamp, "file": file.name}
+                task = _run(campaign, file, place) | campaign.made_by | {"file": file.name}
             finally:
                 free.put(place)
             _keep(campaign.out / f"{file.stem}.json", task)
@@ -89,7 +98,7 @@ def _kept(campaign: Campaign, file: Path) -> Task | None:
         task: Task = json.loads((campaign.out / f"{file.stem}.json").read_text())
     except (OSError, ValueError):
         return None
-    return task if task.get("stamp") == campaign.stamp else None
+    return task if task.items() >= campaign.made_by.items() else None
 
 
 def _keep(path: Path, task: Task) -> None:
@@ -108,21 +117,19 @@ def _run(campaign: Campaign, file: Path, place: Mapping[str, str]) -> Task:
 
 
 def _audit(campaign: Campaign, file: Path) -> list[str]:
-    settings = ["--target", campaign.target, "--budget", f"{campaign.budget_s:g}s", "--seed", str(campaign.seed)]
-    return ["audit", str(file), *settings, "--json"]
+    return ["audit", str(file), *campaign.flags, "--json"]
 
 
 def _optimize(campaign: Campaign, file: Path) -> list[str]:
-    """Start the task's run, or continue it where one of the same stamp has begun."""
+    """Start the task's run, or continue it where one of the same stamp and flags has begun."""
     out = campaign.out / file.stem
-    tail = ["--json"]
-    if (out / "run.db").exists() and (out / ".stamp").exists() and (out / ".stamp").read_text() == campaign.stamp:
-        return ["resume", str(out), *tail]
+    made_by = json.dumps(campaign.made_by)
+    if (out / "run.db").exists() and (out / ".stamp").exists() and (out / ".stamp").read_text() == made_by:
+        return ["resume", str(out), "--json"]
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    (out / ".stamp").write_text(campaign.stamp)
-    settings = ["--target", campaign.target, "--budget", f"{campaign.budget_s:g}s", "--seed", str(campaign.seed)]
-    return ["optimize", str(file), "--out", str(out), *settings, *tail]
+    (out / ".stamp").write_text(made_by)
+    return ["optimize", str(file), "--out", str(out), *campaign.flags, "--json"]
 
 
 def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limit_s: float) -> Task:

@@ -14,7 +14,7 @@ import pytest
 
 from tilewright.cell import wire
 from tilewright.edges.sandbox.cell import Cell, CellFault, CellPlan
-from tilewright.edges.sandbox.environment import cell_environment
+from tilewright.edges.sandbox.environment import cell_environment, common_environment
 from tilewright.edges.sandbox.processes import descendants, private_bytes
 from tilewright.facts.errors import HarnessError
 
@@ -415,7 +415,8 @@ def test_memory_is_counted() -> None:
 
 
 def test_only_listed_variables_pass(tmp_path: Path) -> None:
-    found = cell_environment(tmp_path, threads=2, outer={"PATH": "/bin", "OPENAI_API_KEY": "k", "PYTHONPATH": "/more"})
+    outer = {"PATH": "/bin", "OPENAI_API_KEY": "k", "PYTHONPATH": "/more"}
+    found = cell_environment(tmp_path, common_environment(threads=2, outer=outer))
     assert found["PATH"].endswith(":/bin") and "OPENAI_API_KEY" not in found
     assert found["PYTHONPATH"].endswith(":/more") and found["OMP_NUM_THREADS"] == "2"
     assert Path(found["TMPDIR"]).is_dir()

@@ -89,11 +89,11 @@ class Cell:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         (plan.folder / "work").mkdir(exist_ok=True)
         self._output, output = os.pipe()
-        outer = os.environ if outer is None else outer
-        environment = cell_environment(plan.folder, threads=plan.threads, outer=outer)
+        common = common_environment(threads=plan.threads, outer=os.environ if outer is None else outer)
+        environment = cell_environment(plan.folder, common)
         self._end = mine
         with theirs, open(output, "wb") as out:
-            server = server_for(common_environment(threads=plan.threads, outer=outer))
+            server = server_for(common)
             try:
                 self._process = server.start(plan.folder / "work", environment, theirs.fileno(), out.fileno())
             except HarnessError:

@@ -34,9 +34,9 @@ def common_environment(*, threads: int, outer: Mapping[str, str]) -> dict[str, s
     return found
 
 
-def cell_environment(folder: Path, *, threads: int, outer: Mapping[str, str]) -> dict[str, str]:
+def cell_environment(folder: Path, common: Mapping[str, str]) -> dict[str, str]:
     """All variables of a cell whose private folder is `folder`: its home, temporary files and caches lie in it."""
-    found = common_environment(threads=threads, outer=outer)
+    found = dict(common)
     for name, place in _OWN.items():
         (folder / place).mkdir(parents=True, exist_ok=True)
         found[name] = str(folder / place)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .environment import cell_environment
+from .environment import cell_environment, common_environment
 from .processes import kill_marked, kill_tree
 
 TOOLS: Mapping[str, tuple[str, ...]] = {
@@ -35,7 +35,8 @@ def run_under(program: Sequence[str], tool: str, folder: Path, *, setup: Mapping
     """Run the candidate that lies in `folder` under one tool of `program` (compute-sanitizer's path). Every tensor gets
     a block of the device's memory of its own, so that the first element beyond one is beyond its allocation."""
     nonce = secrets.token_hex(16)
-    environment = cell_environment(folder, threads=0, outer=os.environ) | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    common = common_environment(threads=0, outer=os.environ)
+    environment = cell_environment(folder, common) | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     process = subprocess.Popen(
         [*program, "--tool", tool, *TOOLS[tool], "--show-backtrace", "no", "--print-limit", str(_MOST_ERRORS),
          sys.executable, "-m", "tilewright.cell.rerun"],

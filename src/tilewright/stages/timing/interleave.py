@@ -19,7 +19,7 @@ from ...edges.sandbox.room import Room
 from ...edges.sandbox.stirring import Stirring
 
 CALL_LIMIT_S = 180.0
-BURST_S = 0.03
+_BURST_S = 0.03
 _MAX_CALLS = 40
 # After a parallel region the OpenMP threads of a process spin for some milliseconds before they sleep, and would take
 # the processors from the next process's burst: on 2 idle cores (AMD EPYC, 2026-11-20), three processes in turn, the
@@ -130,13 +130,13 @@ class Table:
             player.cell.do(wire.Drop())
         return tuple(samples), tuple(unseen)
 
-    def warm_up(self, burst_s: float = BURST_S) -> None:
+    def warm_up(self) -> None:
         """Five calls each, of which nothing is kept: what is compiled or allocated on first use is over, and how many
         calls make a burst is known."""
         for player in self.players:
             seen = [self.call(player) for _ in range(5)][2:]
             per_call_s = sorted(max(wall_s, tick.ns / 1e9) for _, tick, wall_s in seen)[1]
-            self.calls[player.name] = max(1, min(_MAX_CALLS, round(burst_s / per_call_s)))
+            self.calls[player.name] = max(1, min(_MAX_CALLS, round(_BURST_S / per_call_s)))
             self.bursts.setdefault(player.name, [])
 
     def round(self, looks: Mapping[str, Look] | None = None) -> None:

@@ -19,7 +19,7 @@ from ...facts.machine import Machine
 from ...facts.outcome import LEAST_GAIN, Checked, Failure, Interval, Samples, Timed
 from ...facts.problem import Work
 from . import statistics
-from .interleave import BURST_S, Look, Player, Table, warm
+from .interleave import Look, Player, Table, warm
 
 AA = "eager_again"
 _CLOCK_SLACK = 0.1  # of a call, may pass outside the timed region
@@ -38,8 +38,8 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """When to stop: `tight` relative half-width of every ratio's interval, or `budget_s`; between the given rounds. A
-    burst is to take `burst_s`, flushes included."""
+    """When to stop: `tight` relative half-width of every ratio's interval, or `budget_s`; between the given
+    rounds."""
 
     tight: float = 0.01
     budget_s: float = 6.0
@@ -47,7 +47,6 @@ class Effort:
     max_rounds: int = 60
     verified: int = 2  # rounds with a verified timed call, at least
     warm_rounds: int = 8
-    burst_s: float = BURST_S
 
 
 class Implausible(Exception):
@@ -61,7 +60,7 @@ class Implausible(Exception):
 def measure(table: Table, ours: Player, *, effort: Effort, look: Look | None) -> None:
     """Fill the table's bursts. `look` verifies one random call of the candidate in the rounds that are chosen for it:
     as many as `effort` asks for, and more while they take little of the budget."""
-    table.warm_up(effort.burst_s)
+    table.warm_up()
     started = time.monotonic()
     watch = _Watch(look)
     chosen = set(table.rng.sample(range(1, effort.min_rounds), effort.verified)) if effort.verified else set()

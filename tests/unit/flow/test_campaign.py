@@ -1,0 +1,57 @@
+"""Many problems: what is kept counts for the same code and the same flags alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilewright.flow import campaign as module
+from tilewright.flow.campaign import Campaign, run_campaign
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """The commands of the tasks that were run; none of them is."""
+    commands: list[Sequence[str]] = []
+
+    def child(command: Sequence[str], file: Path, place: object, *, limit_s: float) -> dict[str, Any]:
+        commands.append(command[3:])
+        return {"problem": file.stem, "status": "improved"}
+
+    monkeypatch.setattr(module, "_child", child)
+    return commands
+
+
+def test_a_kept_result_counts_for_the_same_stamp_and_flags_alone(tmp_path: Path, started: list[Sequence[str]]) -> None:
+    files = (tmp_path / "1_a.py", tmp_path / "2_b.py")
+    campaign = Campaign(
+        files=files, out=tmp_path / "out", target="cpu", budget_s=90.0, settings=("--timing", "2s"), jobs=1,
+        devices=(), stamp="0.1.0 abc",
+    )  # fmt: skip
+    first = run_campaign(campaign, seen=lambda task: None)
+    assert [t["problem"] for t in first] == ["1_a", "2_b"]
+    out = str(tmp_path / "out" / "1_a")
+    flags = ["--target", "cpu", "--budget", "90s", "--timing", "2s"]
+    assert started[0] == ["optimize", str(files[0]), "--out", out, *flags, "--json"]
+    assert run_campaign(campaign, seen=lambda task: None) == first
+    assert len(started) == 2
+    for other in (replace(campaign, stamp="0.1.0 def"), replace(campaign, settings=("--timing", "6s"))):
+        run_campaign(other, seen=lambda task: None)
+    assert len(started) == 6
+
+
+def test_a_run_that_began_under_the_same_flags_is_continued(tmp_path: Path, started: list[Sequence[str]]) -> None:
+    campaign = Campaign(
+        files=(tmp_path / "1_a.py",), out=tmp_path / "out", target="cpu", budget_s=90.0, settings=(), jobs=1,
+        devices=(), stamp="0.1.0 abc",
+    )  # fmt: skip
+    out = tmp_path / "out" / "1_a"
+    for again, verb in ((campaign, "optimize"), (campaign, "resume"), (replace(campaign, budget_s=60.0), "optimize")):
+        run_campaign(again, seen=lambda task: None)
+        (tmp_path / "out" / "1_a.json").unlink()
+        (out / "run.db").touch()
+        assert started[-1][0] == verb
