@@ -140,6 +140,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "exact shape": ((check.Check, "accept", _accept_any_shape), (Room, "result_refs", _refs_as_returned)),
     "exact structure": ((check.Check, "accept", _accept_any_structure),),
     "held results": ((check.Check, "_unchanged", _nothing),),
+    "new contents": ((measure, "check_fresh", _nothing),),
     "judge's clock": ((measure, "check_clock", _nothing),),
     "floor": ((measure, "check_floor", _nothing),),
     "distribution": ((draws, "_compare", _nothing),),

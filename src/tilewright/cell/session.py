@@ -52,7 +52,8 @@ class Session:
             wire.StoreState: self._store_state, wire.LoadState: self._load_state,
             wire.MarkState: self._mark_state, wire.RedrawAlike: self._redraw_alike,
             wire.Call: self._call, wire.Store: self._store, wire.Drop: self._drop,
-            wire.Deal: self._deal, wire.TimedCall: self._timed_call, wire.HoldTimed: self._hold_timed,
+            wire.Deal: self._deal, wire.Clear: self._clear, wire.TimedCall: self._timed_call,
+            wire.HoldTimed: self._hold_timed,
             wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
             wire.Profile: self._profile, wire.Peak: self._peak,
             wire.ListOperations: self._list_operations, wire.Ablate: self._ablate, wire.Perturb: self._perturb,
@@ -242,20 +243,27 @@ class Session:
     def _deal(self, request: wire.Deal) -> None:
         self._dealt = Dealt(request, [self._read(refs) for refs in request.slots])
 
+    def _clear(self, request: wire.Clear) -> None:
+        if self._dealt is not None:
+            self._dealt.result = None
+        self._subject.drop_held()
+        self._timer.evict(request.flush_bytes)
+
     def _timed_call(self, request: wire.TimedCall) -> wire.Tick:
         dealt = self._dealt
         if dealt is None:
             raise RuntimeError("no slots were dealt")
-        dealt.result = None
-        self._subject.drop_held()
-        for swap in request.swaps:
-            dealt.swap(swap)
         inputs = dealt.slots[request.slot]
         ready = self._subject.bound(dealt.args, inputs, request.phase)
-        warm = () if request.flush_bytes else inputs
+        swaps = request.swaps
+        if request.phase == "backward":  # the forward before it reads the inputs
+            dealt.stir(swaps)
+            swaps = ()
         with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
             call = ready() if request.repeat == 1 else repeated(ready(), request.repeat)
-            ns, result = self._timer.time(call, flush_bytes=request.flush_bytes, warm=warm)
+        self._timer.prepare(dealt, swaps, inputs if request.warm else ())
+        with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
+            ns, result = self._timer.time(call)
         dealt.result = (result, inputs)
         dealt.copies = as_it_is(result, dealt.copies)
         return wire.Tick(ns=ns)

@@ -23,8 +23,9 @@ _copy = torch.Tensor.copy_
 _MOST_COPIED_BYTES = 32 << 20
 _delay = torch.cuda._sleep
 # The device is kept busy this long before the first event, so that kernels are queued by the time it passes and their
-# launches are not timed: about 100 us at the clocks of a Hopper.
+# launches are not timed: about 100 us at the clocks of a Hopper, and longer where tensors are stirred meanwhile.
 _DELAY_CYCLES = 200_000
+_DELAY_CYCLES_A_SWAP = 40_000
 
 
 class Flush:
@@ -80,12 +81,13 @@ class Dealt:
         self.result: tuple[Any, tuple[Tensor, ...]] | None = None
         self.copies: Copies = ()  # of what it was when the clock stopped
 
-    def swap(self, swap: wire.Swap) -> None:
-        one, other = self.slots[swap.slot][swap.input], self.slots[swap.other][swap.input]
-        if swap.dim >= 0:
-            one = one.narrow(swap.dim, swap.start, swap.count)
-            other = other.narrow(swap.dim, swap.other_start, swap.count)
-        exchange(one, other)
+    def stir(self, swaps: Sequence[wire.Swap]) -> None:
+        for swap in swaps:
+            one, other = self.slots[swap.slot][swap.input], self.slots[swap.other][swap.input]
+            if swap.dim >= 0:
+                one = one.narrow(swap.dim, swap.start, swap.count)
+                other = other.narrow(swap.dim, swap.other_start, swap.count)
+            exchange(one, other)
 
 
 def repeated(call: Call, times: int) -> Call:
@@ -117,23 +119,32 @@ class Timer:
         self._flush_bytes = 0
         self._events: driver.Events | None = None
 
-    def time(self, call: Call, *, flush_bytes: int, warm: Sequence[Tensor]) -> tuple[float, Any]:
-        """ns of the call and what it returned. Caches of `flush_bytes` are evicted before; else `warm` is read."""
-        self._prepare(flush_bytes, warm)
-        gc.disable()
-        try:
-            return self._on_gpu(call) if self._device == "cuda" else self._on_cpu(call)
-        finally:
-            gc.enable()
-
-    def _prepare(self, flush_bytes: int, warm: Sequence[Tensor]) -> None:
+    def evict(self, flush_bytes: int) -> None:
+        """Evict caches of so many bytes. The device is waited for: how long that takes is not the same in all cells."""
         if flush_bytes and flush_bytes != self._flush_bytes:
             self._flush = Flush(flush_bytes, self._device)
             self._flush_bytes = flush_bytes
         if flush_bytes and self._flush is not None:
             self._flush()
+        if self._device == "cuda":
+            driver.synchronize()
+
+    def prepare(self, dealt: Dealt, swaps: Sequence[wire.Swap], warm: Sequence[Tensor]) -> None:
+        """Carry out the swaps, and read `warm`. The contents change at the last moment: whoever watches the inputs has
+        no time to work before the clock runs."""
+        if self._device == "cuda":
+            _delay(_DELAY_CYCLES + _DELAY_CYCLES_A_SWAP * len(swaps))  # type: ignore[no-untyped-call]
+        dealt.stir(swaps)
         for data in warm:
             _read(data)
+
+    def time(self, call: Call) -> tuple[float, Any]:
+        """ns of the call and what it returned."""
+        gc.disable()
+        try:
+            return self._on_gpu(call) if self._device == "cuda" else self._on_cpu(call)
+        finally:
+            gc.enable()
 
     def _on_cpu(self, call: Call) -> tuple[float, Any]:
         # In one expression without variables: from the call's frame nothing leads to the clock that comes after it.
@@ -145,7 +156,6 @@ class Timer:
         the judge's clock and can't hide behind what comes next."""
         if self._events is None:
             self._events = driver.Events(2)
-        _delay(_DELAY_CYCLES)  # type: ignore[no-untyped-call]
         self._events.record(0)
         result = call()
         self._events.record(1)

@@ -267,15 +267,22 @@ class Swap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Clear:
+    """Let go of what the last timed call returned, and evict caches of `flush_bytes`."""
+
+    flush_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCall:
-    """Carry out the swaps, evict caches of `flush_bytes` (0: read the inputs, so that they lie in them), then call the
-    module once on `slot` and time it. What comes next, and whether anybody will look at the result, the cell can't
-    know: neither is decided yet. `phase`: "whole", or in training "forward" or "backward" alone. `repeat`: so many
-    calls in the place of one."""
+    """Carry out the swaps, with `warm` read the inputs, so that they lie in the caches, then call the module once on
+    `slot` and time it. What comes next, and whether anybody will look at the result, the cell can't know: neither is
+    decided yet. `phase`: "whole", or in training "forward" or "backward" alone. `repeat`: so many calls in the place of
+    one."""
 
     slot: int
     swaps: tuple[Swap, ...]
-    flush_bytes: int
+    warm: bool = False
     phase: str = "whole"
     repeat: int = 1
 

@@ -59,6 +59,10 @@ class CaseTiming:
             timing.measure_warm(table, effort=self.effort)
             timing.check_quiet(table)
             unseen = timing.check_clock(table, table.players[0], table.players[1])
+        if self.room.described.inputs:
+            with self.stations.station("new contents", reference=self.reference, candidate=cell):
+                look = self.look(table)
+                timing.check_fresh(table, table.players[0], table.players[1], renew=self._renew, look=look)
         phases: tuple[Phase, ...] = ()
         if self.room.described.gradients.outputs:
             with self.stations.station("forward and backward apart", reference=self.reference, candidate=cell):
@@ -95,10 +99,14 @@ class CaseTiming:
     def _fill(self) -> None:
         """A set of inputs in every slot and in the pool set of its number, and the state."""
         for k in range(self.room.pool):
-            self.room.draw(k, family="own", seed=secret(self.rng))
-            self.room.place(k, k)
+            self._renew(k)
         self.room.take_state()
         self.check.load_state()
+
+    def _renew(self, slot: int) -> None:
+        """Contents that were never there, in a slot and in the pool set of its number."""
+        self.room.draw(slot, family="own", seed=secret(self.rng))
+        self.room.place(slot, slot)
 
     def _peaks(self, players: Sequence[Player]) -> tuple[tuple[str, int], ...]:
         """Memory at the peak of one call, by implementation, where it can be had."""

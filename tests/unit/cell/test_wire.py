@@ -33,8 +33,9 @@ MESSAGES = [
     wire.TimedCall(
         slot=1,
         swaps=(wire.Swap(input=0, dim=-1, slot=1, start=0, other=0, other_start=0, count=0),),
-        flush_bytes=0,
+        warm=True,
     ),
+    wire.Clear(flush_bytes=4096),
     wire.Tick(ns=1.5),
     wire.Fault(by_code=True, reason="raised", summary="s", excerpt="x" * 100_000),
     wire.OperationList(operations=(wire.Operation(name="relu", ways=("skip 0", "cut"), heavy=False),)),

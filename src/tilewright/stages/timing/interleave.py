@@ -1,4 +1,5 @@
-"""Interleaving: bursts of several implementations in random order, each call on contents that no call saw before.
+"""Interleaving: bursts of several implementations in random order, each call on contents that no call saw before as a
+whole.
 
 The judge asks for every call by itself: which slot is next, what changes in it, and whether the result will be looked
 at, is not decided, and so can't be known in the cell, before the call before it is over. Each call is seen by two
@@ -25,6 +26,9 @@ _MAX_CALLS = 40
 # the processors from the next process's burst: on 2 idle cores (AMD EPYC, 2026-11-20), three processes in turn, the
 # slowest tenth of the calls took 5.4 ms without this pause and 1.7 ms with it, the median 1.2-1.4 ms either way.
 _SETTLE_S = {"cpu": 0.02, "cuda": 0.0}
+
+
+Renew = Callable[[int], None]  # fills a slot with contents that were never there
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +67,22 @@ class Table:
     others_s: float = 0.0  # and how long the others played
     _dealt: list[Cell] = field(default_factory=list)
 
-    def call(self, player: Player, *, cold: bool = True, phase: str = "whole") -> tuple[int, wire.Tick, float]:
-        """One timed call on a random slot: the slot, the tick, and the wall time in s that the judge saw."""
+    def call(
+        self, player: Player, *, cold: bool = True, phase: str = "whole", renew: Renew | None = None
+    ) -> tuple[int, wire.Tick, float]:
+        """One timed call on a random slot, which is stirred before, or filled anew by `renew`: the slot, the tick, and
+        the wall time in s that the judge saw."""
         slot = self.rng.randrange(self.room.slots)
-        swaps = self.stirring.swaps(slot) if self.stirring is not None else ()
+        swaps: tuple[wire.Swap, ...] = ()
+        if renew is not None:
+            renew(slot)
+            time.sleep(_SETTLE_S[self.room.device])
+        elif self.stirring is not None:
+            swaps = self.stirring.swaps(slot)
         self.room.swap(swaps)
         self._deal(player.cell)
-        flush_bytes = self.flush_bytes if cold else 0
-        request = wire.TimedCall(slot=slot, swaps=swaps, flush_bytes=flush_bytes, phase=phase, repeat=player.repeat)
+        player.cell.do(wire.Clear(flush_bytes=self.flush_bytes if cold else 0), limit_s=CALL_LIMIT_S)
+        request = wire.TimedCall(slot=slot, swaps=swaps, warm=not cold, phase=phase, repeat=player.repeat)
         started = time.perf_counter()
         tick = player.cell.ask(request, wire.Tick, limit_s=CALL_LIMIT_S)
         wall_s = time.perf_counter() - started
@@ -106,11 +118,12 @@ class Table:
         self.unseen.setdefault(name, []).append(unseen)
 
     def turn(
-        self, player: Player, *, calls: int, cold: bool = True, phase: str = "whole", look: Look | None = None
-    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        self, player: Player, *, calls: int, cold: bool = True, phase: str = "whole", look: Look | None = None,
+        renew: Renew | None = None,
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:  # fmt: skip
         """Calls in a row, of which nothing is kept: the tick of each in ns, and what was unseen of it in s. The
         processors come to rest before, and where memory is tight the player gives its own back afterwards. With
-        `look`, the last call is looked at."""
+        `look`, the last call is looked at; with `renew`, each is on contents that are new as a whole."""
         time.sleep(_SETTLE_S[self.room.device])
         if self.room.tight:
             self.call(player, phase=phase)  # what it gave back is its own again
@@ -121,7 +134,7 @@ class Table:
                 looking = look if number == calls - 1 else None
                 if looking is not None:
                     looking.before()
-                slot, tick, wall_s = self.call(player, cold=cold, phase=phase)
+                slot, tick, wall_s = self.call(player, cold=cold, phase=phase, renew=renew)
                 samples.append(tick.ns)
                 unseen.append(wall_s - tick.ns / 1e9)
                 if looking is not None:

@@ -19,12 +19,14 @@ from ...facts.machine import Machine
 from ...facts.outcome import LEAST_GAIN, Checked, Failure, Interval, Samples, Timed
 from ...facts.problem import Work
 from . import statistics
-from .interleave import Look, Player, Table, warm
+from .interleave import Look, Player, Renew, Table, warm
 
 AA = "eager_again"
 _CLOCK_SLACK = 0.1  # of a call, may pass outside the timed region
 _CLOCK_SLACK_S = {"cpu": 100e-6, "cuda": 20e-6}  # a call: two processes answer not equally fast
 _CLOCK_ROUNDS, _CLOCK_TRIALS = 12, 3
+_KEPT_SHARE = 0.25  # of a call, may be saved where contents are new in part alone
+_FRESH_ROUNDS = 3  # which are enough where nothing speaks against the candidate
 _ASIDE_SHARE, _ASIDE_S = 0.25, 0.1  # of one processor; and at least so much in all
 # By how much two processes may differ for good that run the same code: where code, weights and page tables lie costs
 # more or less when all caches are cold. One H200, 2026-11-20, layer norm and GELU of 512 x 1024 against itself: 13.0
@@ -50,7 +52,7 @@ class Effort:
 
 
 class Implausible(Exception):
-    """The timing of the candidate can't be believed. `reason`: "implausible" or "clock_disagrees"."""
+    """The timing of the candidate can't be believed; `failure` says why."""
 
     def __init__(self, reason: str, summary: str) -> None:
         super().__init__(summary)
@@ -114,6 +116,31 @@ def _warm_round(table: Table) -> None:
     players = [p for p in table.players if p.name != AA]
     for player in table.rng.sample(players, len(players)):
         table.burst(player, calls=table.calls[player.name], cold=False)
+
+
+def check_fresh(table: Table, ours: Player, eager: Player, *, renew: Renew, look: Look | None) -> None:
+    """Calls on contents that are new as a whole, held against the times of calls on contents that were new in part.
+    What makes them dearer for eager (a busier machine) is taken out. A candidate for which they are dearer still works
+    on what it kept of earlier calls, where a user's do not repeat. `look` verifies one of the calls."""
+    usual_ns, eager_ns = _said_s(table, ours.name) * 1e9, _said_s(table, eager.name) * 1e9
+    slack_ns = _KEPT_SHARE * usual_ns + _CLOCK_SLACK_S[table.room.device] * 1e9
+    looking = table.rng.randrange(_FRESH_ROUNDS)
+    extra_ns: list[float] = []
+    while len(extra_ns) < statistics.LOOKS[1]:
+        looked = {ours.name: look} if len(extra_ns) == looking else {}
+        fresh_ns = {}
+        for player in table.rng.sample((ours, eager), 2):
+            (fresh_ns[player.name],) = table.turn(player, calls=1, renew=renew, look=looked.get(player.name))[0]
+        extra_ns.append(fresh_ns[ours.name] * eager_ns / fresh_ns[eager.name] - usual_ns)
+        if len(extra_ns) >= _FRESH_ROUNDS and plain.median(extra_ns) <= slack_ns:
+            return
+    found = statistics.median_interval(extra_ns)
+    if found.low > slack_ns:
+        raise Implausible(
+            "remembers",
+            f"a call took {usual_ns / 1e3:.1f} us where contents were new in part, and takes {found.mid / 1e3:.1f} us "
+            "more where all are, if eager's calls are the measure: it works on what it kept of earlier calls",
+        )
 
 
 def check_contents(room: Room, *slots: int) -> None:

@@ -52,7 +52,7 @@ def test_all_samples_are_kept() -> None:
         assert {s.name: [len(b) for b in s.bursts_ns] for s in phase.samples} == {"ours": [5] * 4, "eager": [3] * 4}
         assert 1.8 < dict(phase.ratios)["eager"].mid < 2.0
     kept = sorted(t for p in phases for s in p.samples if s.name == "eager" for b in s.bursts_ns for t in b)
-    assert kept[0] < 2 * TICKS_NS["forward"] + 6 and kept[-1] > 2 * TICKS_NS["backward"] and len(set(kept)) == 24
+    assert kept[0] < 2 * TICKS_NS["forward"] + 7 and kept[-1] > 2 * TICKS_NS["backward"] and len(set(kept)) == 24
     assert codec.loads(codec.dumps(phases)) == phases
     assert table.bursts == {}, "the halves are no bursts of the whole"
     assert not any(isinstance(r, wire.Drop) for c in cells.values() for r in c.asked)
@@ -62,7 +62,7 @@ def test_where_memory_is_tight_each_turn_gives_it_back() -> None:
     table, cells = _table(tight=True)
     phases = measure_phases(table, ours="ours", names=("ours", "eager"), rounds=2)
     for name, cell in cells.items():
-        calls = [type(r).__name__ for r in cell.asked if not isinstance(r, wire.Deal)]
+        calls = [type(r).__name__ for r in cell.asked if not isinstance(r, wire.Deal | wire.Clear)]
         assert calls == (["TimedCall"] * (1 + table.calls[name]) + ["Drop"]) * 4
     first = next(s.bursts_ns[0] for s in phases[0].samples if s.name == "ours")
-    assert first[0] == TICKS_NS["forward"] + 3, "the call that takes the memory again is no sample"
+    assert first[0] == TICKS_NS["forward"] + 5, "the call that takes the memory again is no sample"
