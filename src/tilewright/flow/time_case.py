@@ -16,6 +16,7 @@ from ..facts.errors import SickDevice
 from ..facts.machine import Machine
 from ..facts.outcome import Checked, Phase, Timed
 from ..facts.problem import Target
+from ..stages.check import draws
 from ..stages.check.check import Check, concluded
 from ..stages.check.plan import Trial, secret
 from ..stages.profiling.origins import shares
@@ -128,11 +129,8 @@ class CaseTiming:
 
     # ---- verified calls
 
-    def look(self, table: Table) -> Look | None:
-        """How timed calls are verified; None where they can't be."""
-        if self.room.described.random:
-            self.check.findings.note("the module is random: what it returns in timed calls can't be compared")
-            return None
+    def look(self, table: Table) -> Look:
+        """How timed calls are verified."""
         return Look(before=self._refresh_state, after=lambda slot: self._verify_timed(table, slot))
 
     def _refresh_state(self) -> None:
@@ -153,8 +151,9 @@ class CaseTiming:
         for player in table.players:
             player.cell.do(wire.Drop())
         trial = Trial(case=check.case, family="own", seed=secret(self.rng), redraw=0, draws=secret(self.rng))
-        facts = room.run_reference(slot, seed=trial.draws)
-        if check.usable(trial, facts.exact):
+        if room.described.random:
+            draws.timed(check, trial, k=slot, rng=self.rng)
+        elif check.usable(trial, room.run_reference(slot, seed=trial.draws).exact):
             check.compare(trial, 0, " of a timed call", k=slot)
         if not room.tight:
             for player in table.players:

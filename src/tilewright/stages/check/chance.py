@@ -6,7 +6,8 @@ samples, held against each other by Welch's t. Calls are independent of one anot
 call together, so nothing need be known of the module. Every figure of a call is taken against reference calls that it
 is not one of, for either side alike.
 
-With `CALLS` of each, |t| above `LIMIT` comes about by chance less than once in ten thousand judgements.
+With `CALLS` of each, |t| above `LIMIT` comes about by chance less than once in ten thousand judgements; for one call
+against `CALLS`, whose own spread is not known, the same holds for `LIMIT_OF_ONE`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 
 CALLS = 12
 LIMIT = 8.0
+LIMIT_OF_ONE = 16.0
 _MOST = 1 << 20  # elements of an output that are looked at
 _QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 _LAGS = (1, 2, 4, 8, 32)
@@ -60,14 +62,15 @@ def is_constant(calls: Sequence[Tensor], slack: float) -> bool:
 
 
 def compare(got: Sequence[Tensor], wanted: Sequence[Tensor], *, eps: float) -> Verdict:
-    """The figure in which the candidate's calls differ most from the reference's; `eps` of their type."""
+    """The figure in which the candidate's calls (or its one call) differ most from the reference's; `eps` of their
+    type."""
     if any(torch.equal(a, b) for a, b in pairwise(got)):
         return Verdict("change from call to call", 0.0, 1.0, math.inf)
     if (strange := _never_given(got, wanted, eps)) is not None:
         return strange
     theirs, ours = _table(wanted, wanted, eps), _table(got, wanted, eps)
     elements = got[0].numel()
-    verdicts = [_welch(name, ours[name], theirs[name], elements=elements, eps=eps) for name in theirs]
+    verdicts = [_welch(name, ours[name], theirs[name], elements=elements, eps=eps) for name in ours]
     return max(verdicts, key=lambda v: v.t)
 
 
@@ -161,9 +164,10 @@ def _log(value: float) -> float:
 
 
 def _welch(name: str, got: Sequence[float], wanted: Sequence[float], *, elements: int, eps: float) -> Verdict:
-    """Welch's t of two samples. Shares vary at least as the shares of independent elements would; differences that
-    rounding makes count as none."""
-    (a, spread_a), (b, spread_b) = _moments(got), _moments(wanted)
+    """Welch's t of two samples; of one value against a sample, as if it came from one that varies alike. Shares vary at
+    least as the shares of independent elements would; differences that rounding makes count as none."""
+    b, spread_b = _moments(wanted)
+    a, spread_a = _moments(got) if len(got) > 1 else (got[0], spread_b)
     if name.startswith("share"):
         least = (b * (1 - b) + 1 / elements) / elements
         spread_a, spread_b = max(spread_a, least), max(spread_b, least)

@@ -34,6 +34,24 @@ def run(check: Check, trials: Sequence[Trial], *, rng: random.Random, redraw: Ca
             _compare(check, trial, output, [g[output] for g in got], [w[output] for w in wanted])
 
 
+def timed(check: Check, trial: Trial, *, k: int, rng: random.Random) -> None:
+    """Hold the result of one timed call, which lies in place 0, against calls of the reference on pool set `k`; raises
+    Refused where it can't be one of them."""
+    room = check.room
+    blocks = [chance.block_of(t.shape, rng) for t in room.own()]
+    got = [t[b].clone() for t, b in zip(room.results(0), blocks, strict=True)]
+    wanted = [_reference_call(check, k, blocks, rng) for _ in range(chance.CALLS)]
+    for output, mine in enumerate(got):
+        _compare(check, trial, output, [mine], [w[output] for w in wanted])
+
+
+def _reference_call(
+    check: Check, k: int, blocks: Sequence[tuple[slice, ...]], rng: random.Random
+) -> tuple[Tensor, ...]:
+    check.room.call_reference(k, seed=secret(rng))
+    return tuple(t[b].clone() for t, b in zip(check.room.own(), blocks, strict=True))
+
+
 def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls]:
     """The same part of every output, for calls of either, each under a seed of its own."""
     room = check.room
@@ -41,8 +59,7 @@ def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls]:
     got: Calls = []
     wanted: Calls = []
     for _ in range(chance.CALLS):
-        room.call_reference(0, seed=secret(rng))
-        wanted.append(tuple(t[b].clone() for t, b in zip(room.own(), blocks, strict=True)))
+        wanted.append(_reference_call(check, 0, blocks, rng))
         check.load_state()
         check.call(tag=0, slot=0, place=0, seed=secret(rng))
         got.append(tuple(t[b].clone() for t, b in zip(room.results(0), blocks, strict=True)))
@@ -54,6 +71,7 @@ def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls]:
 
 
 def _compare(check: Check, trial: Trial, output: int, got: list[Tensor], wanted: list[Tensor]) -> None:
+    limit, calls = (chance.LIMIT, f"{len(got)} calls") if len(got) > 1 else (chance.LIMIT_OF_ONE, "a timed call")
     where = f"case {check.case}, {trial.family} inputs, output {output}"
     dtype = wanted[0].dtype
     if all(bool(torch.isfinite(w).all()) for w in wanted) and not all(bool(torch.isfinite(g).all()) for g in got):
@@ -67,10 +85,10 @@ def _compare(check: Check, trial: Trial, output: int, got: list[Tensor], wanted:
     else:
         eps = float(torch.finfo(dtype).eps) if dtype.is_floating_point else 0.0
         found = chance.compare(got, wanted, eps=eps)
-        error = _error(check, trial, output, found.t, chance.LIMIT)
+        error = _error(check, trial, output, found.t, limit)
         what = (
-            f"over {chance.CALLS} calls of each, the {found.figure} is {found.got:.4g}, the reference's "
-            f"{found.wanted:.4g} (t = {found.t:.3g}, allowed {chance.LIMIT:g})"
+            f"over {calls}, the {found.figure} is {found.got:.4g}, and {found.wanted:.4g} over {len(wanted)} of the "
+            f"reference's (t = {found.t:.3g}, allowed {limit:g})"
         )
     check.findings.errors.append(error)
     if not error.norm <= error.allowed_norm:

@@ -59,7 +59,7 @@ class Implausible(Exception):
         self.failure = Failure(stage="timing", reason=reason, summary=summary)
 
 
-def measure(table: Table, ours: Player, *, effort: Effort, look: Look | None) -> None:
+def measure(table: Table, ours: Player, *, effort: Effort, look: Look) -> None:
     """Fill the table's bursts. `look` verifies one random call of the candidate in the rounds that are chosen for it:
     as many as `effort` asks for, and more while they take little of the budget."""
     table.warm_up()
@@ -68,7 +68,7 @@ def measure(table: Table, ours: Player, *, effort: Effort, look: Look | None) ->
     chosen = set(table.rng.sample(range(1, effort.min_rounds), effort.verified)) if effort.verified else set()
     for number in range(_PATIENCE * effort.max_rounds):
         looking = number in chosen or (number > 0 and watch.spent_s < _LOOK_SHARE * effort.budget_s)
-        table.round({ours.name: watch.look} if watch.look is not None and looking else None)
+        table.round({ours.name: watch.look} if looking else None)
         spent_s = time.monotonic() - started - watch.spent_s
         if _enough(table, ours, effort, spent_s):
             return
@@ -93,9 +93,9 @@ def _enough(table: Table, ours: Player, effort: Effort, spent_s: float) -> bool:
 class _Watch:
     """A look whose time is counted apart."""
 
-    def __init__(self, look: Look | None) -> None:
+    def __init__(self, look: Look) -> None:
         self.spent_s = 0.0
-        self.look = None if look is None else Look(self._counted(look.before), self._counted(look.after))
+        self.look = Look(self._counted(look.before), self._counted(look.after))
 
     def _counted(self, act: Callable[P, None]) -> Callable[P, None]:
         def counted(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -118,7 +118,7 @@ def _warm_round(table: Table) -> None:
         table.burst(player, calls=table.calls[player.name], cold=False)
 
 
-def check_fresh(table: Table, ours: Player, eager: Player, *, renew: Renew, look: Look | None) -> None:
+def check_fresh(table: Table, ours: Player, eager: Player, *, renew: Renew, look: Look) -> None:
     """Calls on contents that are new as a whole, held against the times of calls on contents that were new in part.
     What makes them dearer for eager (a busier machine) is taken out. A candidate for which they are dearer still works
     on what it kept of earlier calls, where a user's do not repeat. `look` verifies one of the calls."""

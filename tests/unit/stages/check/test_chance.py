@@ -74,6 +74,21 @@ def test_what_is_not_the_same_distribution_shows(calls: Callable[[], list[Tensor
     assert found.t > chance.LIMIT and figure in found.figure, found
 
 
+@pytest.mark.parametrize(
+    "call",
+    [X, X * 0.0, X * 1.25, X.roll(1, 0) * _bernoulli(0.2, 1)(0) * 1.25, X * _bernoulli(0.4, 1)(0) / 0.6],
+    ids=["left out", "zeros", "only scaled", "other rows", "another p"],
+)
+def test_one_call_that_cannot_be_one_of_them_shows(call: Tensor) -> None:
+    found = chance.compare([call], REFERENCE, eps=EPS)
+    assert found.t > chance.LIMIT_OF_ONE, found
+
+
+def test_one_honest_call_is_rarely_refused() -> None:
+    found = [chance.compare([c], REFERENCE, eps=EPS).t for c in _dropout(_bernoulli(0.2, 90_000))]
+    assert max(found) < chance.LIMIT_OF_ONE / 1.5
+
+
 def test_false_refusals_are_rare() -> None:
     worst = [
         chance.compare(_dropout(_bernoulli(0.2, 10_000 * s)), _dropout(_bernoulli(0.2, 10_000 * s + 500)), eps=EPS).t
