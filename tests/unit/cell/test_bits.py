@@ -39,3 +39,11 @@ def test_every_type_has_words(dtype: torch.dtype) -> None:
     x, y = torch.tensor([0, 1, 1]).to(dtype), torch.tensor([1, 1, 0]).to(dtype)
     assert fingerprint(x) != fingerprint(y)
     assert torch.equal(words(x[1]), words(x[2])) and not torch.equal(words(x[0]), words(x[1]))
+
+
+def test_what_is_lazily_conjugate_or_negative_has_the_words_of_its_values() -> None:
+    z = torch.complex(torch.randn(3), torch.randn(3))
+    for lazy in (z.conj(), z.conj().imag):
+        assert lazy.is_conj() or lazy.is_neg()
+        assert torch.equal(words(lazy), words(lazy.clone().resolve_conj().resolve_neg()))
+        assert fingerprint(lazy) == fingerprint(lazy * 1)
