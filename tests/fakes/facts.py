@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.facts.machine import Machine
-from tilewright.facts.outcome import Built, Checked, Interval, OutputError, Timed
+from tilewright.facts.outcome import Built, Checked, Interval, OutputError, PointTime, Timed
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.problem import Problem, TensorSpec, Work
 from tilewright.facts.program import Operand, Output, Program, Statement
 from tilewright.facts.run import Brief, CaseFacts, Matched
-from tilewright.facts.space import Knob, Space, point
+from tilewright.facts.space import Knob, Point, Space, point
+from tilewright.facts.version import VERSION
+from tilewright.facts.winner import Winner, toolchain
 
 MACHINE = Machine(
     target="cpu", device="test", driver="-", torch="0", dsl="-", processors=2, cache_bytes=1 << 20,
     copy_bytes_per_s=1e10, matmul_flops_per_s=(("f32", 1e11),),
 )  # fmt: skip
+TOOLCHAIN = toolchain(MACHINE, tilewright=VERSION)
+WON = point(threads=256, vector=4, layout="rows", split=True)
 PROBLEM = Problem(name="toy", path="/nowhere/toy.py", source="pass\n", target="cpu")
 PROGRAM = Program(
     domain=(4, 8),
@@ -29,13 +35,13 @@ def pattern(id: str, *, points: int = 2, title: str = "") -> Pattern:
     return Pattern(id=id, title=title or id, kind="pointwise", nodes=(id,), program=PROGRAM, space=space)
 
 
-def brief(*patterns: Pattern, budget_s: float = 1000.0, remembered: tuple = ()) -> Brief:
+def brief(*patterns: Pattern, budget_s: float = 1000.0, remembered: tuple = (), hinted: tuple = ()) -> Brief:
     spec = TensorSpec(shape=(4, 8), stride=(8, 1), dtype="f32")
     work = Work(bytes_read=128, bytes_written=128, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(spec,), outputs=(spec,), work=work, graph=None)
     return Brief(
         run="r", problem=PROBLEM, machine=MACHINE, strategy="catalog", seed=0, budget_s=budget_s, cases=(case,),
-        matched=(Matched(case=0, patterns=patterns, unmatched=()),), remembered=remembered,
+        matched=(Matched(case=0, patterns=patterns, unmatched=()),), remembered=remembered, hinted=hinted,
     )  # fmt: skip
 
 
@@ -51,3 +57,14 @@ def timed(ratio: float, *, noise: float = 0.01, candidate_id: str = "c") -> Time
         bytes_moved=256,
         flops=0,
     )
+
+
+def winner(point: Point = WON, **changes: object) -> Winner:
+    """A winner of MACHINE with its evidence: the point, and one that was slower."""
+    slower = PointTime(point=(("threads", 999),), time_ns=Interval(low=199.0, mid=200.0, high=201.0))
+    whole = Winner(
+        target=MACHINE.target, device=MACHINE.device, toolchain=TOOLCHAIN, shape_class="s", title="scale -> softmax",
+        point=point, tried=(PointTime(point=point, time_ns=Interval(low=99.0, mid=100.0, high=101.0)), slower),
+        floor_share=0.5, found_at="2026-11-21T20:15:00+00:00",
+    )  # fmt: skip
+    return replace(whole, **changes)  # type: ignore[arg-type]

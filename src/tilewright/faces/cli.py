@@ -157,6 +157,61 @@ def report(
 
 
 @app.command()
+def tune(
+    file: Annotated[Path, typer.Argument(help="Problem file: Model, get_inputs, get_init_inputs, optionally CASES.")],
+    target: TargetOption = "auto",
+    budget: BudgetOption = "5m",
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the knobs of every fused kernel of a module, and remember which settings won."""
+    from ..flow.tune import tune as run
+    from ..stages.problems import read_problem
+    from .winners import tuned_object, tuned_table
+
+    problem = read_problem(file, target=_target(target))
+    say = _say(as_json)
+    tuned = run(problem, cache=config.cache_dir(), budget_s=config.seconds(budget), seed=seed, say=say)
+    if as_json:
+        _print_json(tuned_object(tuned))
+    else:
+        _stdout.print(tuned_table(tuned))
+    for warning in tuned.warnings:
+        _line(warning, 0)
+
+
+@app.command()
+def winners(
+    action: Annotated[
+        Literal["list", "merge", "export"], typer.Argument(help="What to do with the winners kept here.")
+    ],
+    file: Annotated[Path | None, typer.Argument(help="merge: a file to take over; export: the file to write.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the settings that won on this machine, with their evidence; take over others'; give them away."""
+    from ..stages.tune.memory import FILE
+    from .winners import exported, listed, merged, winners_table
+
+    mine = config.cache_dir() / FILE
+    if action == "list":
+        if file is not None:
+            raise UserError(f"{file}: `winners list` takes no file")
+        found = listed(mine)
+        if as_json:
+            _print_json(found)
+        else:
+            _stdout.print(winners_table(found))
+        return
+    if file is None:
+        raise UserError(f"winners {action}: name the file, as in `tilewright winners {action} winners.db`")
+    result = merged(mine, file) if action == "merge" else exported(mine, file)
+    if as_json:
+        _print_json(result)
+    else:
+        _stdout.print(", ".join(f"{count} {what}" for what, count in result.items()), markup=False)
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what was found on this machine, what was measured, and what to do about each lack."""
     from ..edges.gpu.machine import machines

@@ -20,6 +20,7 @@ _MODULES = (
     "graph",
     "run",
     "audit",
+    "winner",
 )
 
 

@@ -42,7 +42,7 @@ class Machine:
 
     @property
     def key(self) -> str:
-        """Equal where winners may be shared: device, driver and toolchain."""
+        """Equal where times may be compared: device, driver and toolchain."""
         text = "|".join((self.target, self.device, self.driver, self.torch, self.dsl))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -64,6 +64,7 @@ class Brief:
     budget_s: float
     cases: tuple[CaseFacts, ...]
     matched: tuple[Matched, ...]
-    remembered: Recipe  # winners of earlier runs on this machine, by pattern id
+    remembered: Recipe  # winners on this machine with this toolchain, by pattern id: they need no tuning
     sanitize: bool = False
     versions: tuple[tuple[str, str], ...] = ()  # python, torch, dsl, compiler, tilewright
+    hinted: Recipe = ()  # winners on this device with another toolchain: to be tried first, among a few

@@ -27,3 +27,9 @@ class Space:
 
     knobs: tuple[Knob, ...]
     points: tuple[Point, ...]
+
+    def holds(self, point: Point) -> bool:
+        """Whether the point sets every knob, and nothing else, to a legal value; it need not be among `points`."""
+        legal = {knob.name: [(type(v), v) for v in knob.values] for knob in self.knobs}
+        named = dict(point)
+        return named.keys() == legal.keys() and all((type(v), v) in legal[name] for name, v in point)

@@ -6,6 +6,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Event, Move, Outcome, Sanitize, Stop, Try, Tune
 from ..facts.outcome import Failure, Sanitized, Timed, Tuned
-from ..facts.pattern import Choice, Pattern, Recipe
+from ..facts.pattern import Recipe
 from ..facts.problem import Problem, Target
 from ..facts.run import Brief, CaseFacts, Matched, Request, Timing
 from ..stages.patterns import match
@@ -27,6 +28,7 @@ from ..stages.propose.targets import renderer
 from ..stages.tune import memory
 from ..strategies import STRATEGIES, given
 from .drive import Strategy, drive
+from .winners import known_winners, winner_of
 
 if TYPE_CHECKING:
     from .evaluate import Judge
@@ -37,10 +39,12 @@ _USUAL = Timing()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where a run keeps its things: `out` its own folder, `cache` what is shared between runs on this machine."""
+    """Where a run keeps its things: `out` its own folder, `cache` what is shared between runs on this machine;
+    `shipped`: the winners that came with the package."""
 
     out: Path
     cache: Path
+    shipped: Path = memory.SHIPPED
 
     @property
     def journal(self) -> Path:
@@ -52,7 +56,7 @@ class Places:
 
     @property
     def winners(self) -> Path:
-        return self.cache / "winners.db"
+        return self.cache / memory.FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +89,7 @@ def judge_given(
     request = Request(
         run=uuid.uuid4().hex[:12], problem=problem, strategy="given", seed=seed, budget_s=0.0, timing=timing
     )
-    with _new_journal(request, places) as ledger, _Bench(request, places=places, say=say) as bench:
+    with _new_journal(request, places) as ledger, Bench(request, places=places, say=say) as bench:
         brief = bench.brief(request)
         ledger.write(brief)
         stop = _driven(brief, given(candidate, sanitize=sanitize), ledger=ledger, bench=bench)
@@ -129,33 +133,35 @@ def _described(places: Places) -> str:
 def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say) -> Finished:
     brief = ledger.brief()
     machine = brief.machine if brief else None
-    with _Bench(request, places=places, say=say, machine=machine) as bench:
+    with Bench(request, places=places, say=say, machine=machine) as bench:
         if brief is None:
             brief = bench.brief(request)
             ledger.write(brief)
         return _finish(brief, ledger=ledger, bench=bench, places=places)
 
 
-def _finish(brief: Brief, *, ledger: Ledger, bench: _Bench, places: Places) -> Finished:
+def _finish(brief: Brief, *, ledger: Ledger, bench: Bench, places: Places) -> Finished:
+    ended = any(isinstance(event.move, Stop) for event in ledger.events())
     stop = _driven(brief, STRATEGIES[brief.strategy](brief), ledger=ledger, bench=bench)
     events = ledger.events()
-    for warning in _remember(brief, events, stop, places.winners):
-        bench.say(warning)
+    if not ended:  # else its winners were remembered then, and may have been bettered since
+        for warning in _remember(brief, events, stop, places.winners):
+            bench.say(warning)
     candidate = stop.best if isinstance(stop.best, Candidate) else composed(brief, stop.best or ())
     write_candidate(candidate, places.candidate)
     return Finished(brief=brief, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)
 
 
-def _driven(brief: Brief, strategy: Strategy, *, ledger: Ledger, bench: _Bench) -> Stop:
+def _driven(brief: Brief, strategy: Strategy, *, ledger: Ledger, bench: Bench) -> Stop:
     return drive(
         strategy,
         ledger=ledger,
         perform=lambda move: bench.perform(brief, move),
-        watch=lambda event: bench.say(_line(event)),
+        watch=lambda event: bench.say(line(event)),
     )
 
 
-class _Bench:
+class Bench:
     """The workbench of a run: the machine and the judge, each opened when a move first needs it."""
 
     def __init__(self, request: Request, *, places: Places, say: Say, machine: Machine | None = None) -> None:
@@ -167,7 +173,7 @@ class _Bench:
         self._judge: Judge | None = None
         self._cases: tuple[CaseFacts, ...] = ()
 
-    def __enter__(self) -> _Bench:
+    def __enter__(self) -> Bench:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -204,6 +210,9 @@ class _Bench:
         matched = found_patterns(self._cases, self.problem.target)
         titles = [p.title for p in matched[0].patterns]
         self.say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
+        remembered, hinted = known_winners(
+            matched, self.machine, winners=self.places.winners, shipped=self.places.shipped
+        )
         return Brief(
             run=request.run,
             problem=request.problem,
@@ -213,9 +222,10 @@ class _Bench:
             budget_s=request.budget_s,
             cases=self._cases,
             matched=matched,
-            remembered=_recalled(matched, self.places.winners, self.machine.key),
+            remembered=remembered,
             sanitize=request.sanitize,
             versions=versions(),
+            hinted=hinted,
         )
 
     def perform(self, brief: Brief, move: Move) -> Outcome:
@@ -264,38 +274,21 @@ def write_candidate(candidate: Candidate, folder: Path) -> None:
     new.rename(folder)
 
 
-def _patterns(brief_matched: tuple[Matched, ...]) -> dict[str, Pattern]:
-    return {p.id: p for m in brief_matched for p in m.patterns}
-
-
-def _recalled(matched: tuple[Matched, ...], winners: Path, machine_key: str) -> Recipe:
-    found = []
-    for pattern in _patterns(matched).values():
-        point = memory.recall(winners, machine_key, pattern.shape_class)
-        if point is not None and point in pattern.space.points:
-            found.append(Choice(pattern=pattern.id, point=point))
-    return tuple(found)
-
-
 def _remember(brief: Brief, events: tuple[Event, ...], stop: Stop, winners: Path) -> Iterator[str]:
     """Keep tuned points of the accepted recipe for later runs on this machine; yields what went wrong, if anything."""
     if not isinstance(stop.best, tuple):
         return
-    patterns = _patterns(brief.matched)
     chosen = {c.pattern: c.point for c in stop.best}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
     for event in events:
-        if not (isinstance(event.move, Tune) and isinstance(event.outcome, Tuned) and event.move.pattern in chosen):
-            continue
-        for measured in event.outcome.points:
-            if measured.point == chosen[event.move.pattern] and measured.time_ns is not None:
-                pattern = patterns[event.move.pattern]
-                time_ns = measured.time_ns.mid
-                warning = memory.remember(winners, brief.machine.key, pattern.shape_class, measured.point, time_ns)
-                if warning:
-                    yield warning
+        if isinstance(event.move, Tune) and event.move.pattern in chosen:
+            winner = winner_of(brief, event, chosen[event.move.pattern], found_at=now)
+            warning = memory.remember(winners, winner) if winner is not None else ""
+            if warning:
+                yield warning
 
 
-def _line(event: Event) -> str:
+def line(event: Event) -> str:
     """One line of progress for an event."""
     match event.move, event.outcome:
         case Stop() as stop, _:

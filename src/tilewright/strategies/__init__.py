@@ -7,9 +7,10 @@ from ..facts.move import Event, Move
 from ..facts.run import Brief
 from .catalog import catalog
 from .given import given
+from .tuning import tune
 
 Moves = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], None]
 
 STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType({"catalog": catalog})
 
-__all__ = ["Moves", "STRATEGIES", "given"]
+__all__ = ["Moves", "STRATEGIES", "given", "tune"]

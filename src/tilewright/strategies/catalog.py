@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
-from ..facts.move import Event, Move, Sanitize, Stop, Try, Tune
-from ..facts.outcome import Failure, Interval, Timed, Tuned
-from ..facts.pattern import Choice, Pattern, Recipe
+from ..facts.move import Event, Sanitize, Stop, Try
+from ..facts.outcome import Failure, Interval, Timed
+from ..facts.pattern import Choice, Recipe
 from ..facts.run import Brief
-from ..facts.space import Point
+from .tuning import Steps, Tuning
 
-T = TypeVar("T")
-Steps = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], T]
-
+_TUNING_SHARE = 0.5  # of the budget; what is tuned must be judged, too
 MAX_LEFT_OUT = 6  # patterns whose share is measured by leaving each out; a Try each
 
 
@@ -25,8 +22,8 @@ def catalog(brief: Brief) -> Steps[None]:
     if not patterns:
         yield Stop(best=None, why=_nothing_matched(brief))
         return
-    search = _Search(brief, patterns)
-    points = yield from search.tuned()
+    search = _Search(brief)
+    points = yield from search.tuned(_TUNING_SHARE)
     recipe = tuple(Choice(pattern=p.id, point=points[p.id]) for p in patterns)
     accepted = yield from search.accepted(recipe)
     if accepted is None:
@@ -46,42 +43,10 @@ def catalog(brief: Brief) -> Steps[None]:
     yield Stop(best=best, why=told)
 
 
-class _Search:
-    def __init__(self, brief: Brief, patterns: tuple[Pattern, ...]) -> None:
-        self.brief = brief
-        self.patterns = patterns
-        self.main = brief.matched[0].patterns
-        self.spent_s = 0.0
-
-    def _move(self, move: Move) -> Steps[Event]:
-        event = yield move
-        assert isinstance(event, Event)
-        self.spent_s += event.wall_s
-        return event
-
-    def _has_time(self, share: float) -> bool:
-        return self.spent_s < share * self.brief.budget_s
-
-    def tuned(self) -> Steps[dict[str, Point]]:
-        """Each pattern's point: remembered, measured, or the space's first; the largest traffic is tuned first."""
-        points = {p.id: p.space.points[0] for p in self.patterns}
-        remembered = {c.pattern: c.point for c in self.brief.remembered}
-        points |= {id: point for id, point in remembered.items() if id in points}
-        for pattern in sorted(self.main, key=lambda p: -p.program.traffic_bytes):
-            tries = pattern.space.points
-            if pattern.id in remembered or len(tries) < 2 or not self._has_time(0.5):
-                continue
-            recipe = tuple(Choice(pattern=id, point=point) for id, point in points.items())
-            event = yield from self._move(Tune(recipe=recipe, pattern=pattern.id, points=tries))
-            if isinstance(event.outcome, Tuned):
-                points[pattern.id] = _winner(event.outcome) or points[pattern.id]
-        for pattern in self.patterns:
-            points[pattern.id] = _inherited(pattern, self.main, points) or points[pattern.id]
-        return points
-
+class _Search(Tuning):
     def accepted(self, recipe: Recipe) -> Steps[tuple[Recipe, Timed] | None]:
         """The recipe if the judge takes it; else the largest part of it that it takes, found by halving."""
-        event = yield from self._move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused"))
+        event = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused"))
         if isinstance(event.outcome, Timed):
             return recipe, event.outcome
         groups = self._groups(recipe)
@@ -89,13 +54,13 @@ class _Search:
             return None
         good: list[tuple[Recipe, Timed]] = []
         for part in _halves(groups):
-            if self._has_time(0.9):
+            if self.has_time(0.9):
                 found = yield from self.accepted(part)
                 good += [found] if found else []
         if len(good) < 2:
             return good[0] if good else None
         whole = tuple(c for part, _ in good for c in part)
-        event = yield from self._move(Try(what=whole, why="the accepted parts together"))
+        event = yield from self.move(Try(what=whole, why="the accepted parts together"))
         return (whole, event.outcome) if isinstance(event.outcome, Timed) else max(good, key=_gain)
 
     def pruned(self, best: Recipe, timed: Timed) -> Steps[tuple[Recipe, Timed]]:
@@ -104,12 +69,12 @@ class _Search:
         if not 2 <= len(groups) <= MAX_LEFT_OUT:
             return best, timed
         for group in groups:
-            if not self._has_time(0.9):
+            if not self.has_time(0.9):
                 break
             without = tuple(c for c in best if c not in group)
             if not without:
                 break
-            event = yield from self._move(Try(what=without, why=f"without {group[0].pattern}: what is its share?"))
+            event = yield from self.move(Try(what=without, why=f"without {group[0].pattern}: what is its share?"))
             if isinstance(event.outcome, Timed) and _faster(event.outcome, timed):
                 best, timed = without, event.outcome
         return best, timed
@@ -131,19 +96,6 @@ class _Search:
 def _halves(groups: Sequence[Recipe]) -> tuple[Recipe, Recipe]:
     middle = len(groups) // 2
     return tuple(c for g in groups[:middle] for c in g), tuple(c for g in groups[middle:] for c in g)
-
-
-def _winner(tuned: Tuned) -> Point | None:
-    timed = [(p.time_ns.mid, i, p.point) for i, p in enumerate(tuned.points) if p.time_ns is not None]
-    return min(timed)[2] if timed else None
-
-
-def _inherited(pattern: Pattern, main: Sequence[Pattern], points: dict[str, Point]) -> Point | None:
-    """For a pattern of another case: the point of its twin in the main case, where its own space holds it."""
-    for twin in main:
-        if twin.id != pattern.id and (twin.title, twin.kind) == (pattern.title, pattern.kind):
-            return points[twin.id] if points[twin.id] in pattern.space.points else None
-    return None
 
 
 def _gain(found: tuple[Recipe, Timed]) -> float:

@@ -88,6 +88,12 @@ def test_bench_without_problems(tmp_path: Path) -> None:
     assert "'x'" in refused("bench", ".", "--only", "x", "--target", "cpu", cwd=tmp_path)
 
 
+def test_winners_that_are_not_there(tmp_path: Path) -> None:
+    assert "name the file, as in `tilewright winners merge winners.db`" in refused("winners", "merge", cwd=tmp_path)
+    assert "nothing.db: no such file of winners" in refused("winners", "merge", "nothing.db", cwd=tmp_path)
+    assert "takes no file" in refused("winners", "list", "some.db", cwd=tmp_path)
+
+
 @pytest.mark.parametrize(("text", "value"), [("90", 90.0), ("90s", 90.0), ("5m", 300.0), ("1.5h", 5400.0)])
 def test_durations(text: str, value: float) -> None:
     assert config.seconds(text) == value

@@ -61,3 +61,18 @@ def test_bench_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:
     tilewright(*args, cwd=tmp_path)
     assert journals and journals == {p: p.stat().st_mtime_ns for p in journals}, "judged again"
     assert json.loads((tmp_path / "out.json").read_text())["tasks"] == found["tasks"]
+
+
+def test_winners_are_tuned_kept_with_evidence_given_away_and_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(PROBLEM)
+    tuned = json.loads(tilewright("tune", "toy.py", "--target", "cpu", "--json", cwd=tmp_path))
+    (won,) = tuned["winners"]
+    times = {json.dumps(t["point"]): t["time_ns"]["mid"] for t in won["tried"]}
+    assert len(times) == tuned["patterns"][0]["points"] > 1
+    assert won["time_ns"]["mid"] == min(times.values()) == times[json.dumps(won["point"])]
+    assert json.loads(tilewright("winners", "list", "--json", cwd=tmp_path)) == [won]
+    tilewright("winners", "export", "given.db", cwd=tmp_path)
+    (tmp_path / "cache" / "winners.db").unlink()
+    merged = json.loads(tilewright("winners", "merge", "given.db", "--json", cwd=tmp_path))
+    assert merged == {"added": 1, "replaced": 0, "kept": 0}
+    assert json.loads(tilewright("winners", "list", "--json", cwd=tmp_path)) == [won]

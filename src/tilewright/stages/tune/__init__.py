@@ -1,1 +1,1 @@
-"""Which knob settings win: the memory of earlier winners."""
+"""Which knob settings win: the memory of winners with their evidence, and its files."""

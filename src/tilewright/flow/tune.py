@@ -1,0 +1,63 @@
+"""Tune the patterns of one problem and remember the winners; nothing is judged, and nothing handed over."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ..edges.ledger import Ledger
+from ..facts.move import Event
+from ..facts.outcome import Tuned
+from ..facts.problem import Problem
+from ..facts.run import Brief, Request, Timing
+from ..facts.winner import Winner
+from ..stages.tune import memory
+from ..strategies import tune as strategy
+from ..strategies.tuning import winning
+from .drive import drive
+from .optimize import Bench, Places, line
+from .winners import winner_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedProblem:
+    """What was tuned: the events, and the winners that they gave, in the order of tuning."""
+
+    brief: Brief
+    events: tuple[Event, ...]
+    winners: tuple[Winner, ...]
+    warnings: tuple[str, ...]  # why one of them is not remembered
+
+
+def tune(problem: Problem, *, cache: Path, budget_s: float, seed: int, say: Callable[[str], None]) -> TunedProblem:
+    """Measure the knobs of every pattern in the problem's first case, whatever is remembered of them; each winner is
+    remembered as soon as it is found. No new pattern is begun after `budget_s`. UserError for a fault of the
+    problem's."""
+    request = Request(
+        run=uuid.uuid4().hex[:12], problem=problem, strategy="tune", seed=seed, budget_s=budget_s,
+        timing=Timing(compiled=False),
+    )  # fmt: skip
+    found: list[Winner] = []
+    warnings: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="tilewright-tune-") as folder:
+        places = Places(out=Path(folder), cache=cache)
+        with Ledger(places.journal) as ledger, Bench(request, places=places, say=say) as bench:
+            ledger.write(request)
+            brief = bench.brief(request)
+            ledger.write(brief)
+
+            def watch(event: Event) -> None:
+                say(line(event))
+                point = winning(event.outcome) if isinstance(event.outcome, Tuned) else None
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                winner = winner_of(brief, event, point, found_at=now) if point is not None else None
+                if winner is not None:
+                    found.append(winner)
+                    warnings.extend(filter(None, [memory.remember(places.winners, winner)]))
+
+            drive(strategy(brief), ledger=ledger, perform=lambda move: bench.perform(brief, move), watch=watch)
+            return TunedProblem(brief=brief, events=ledger.events(), winners=tuple(found), warnings=tuple(warnings))

@@ -1,0 +1,53 @@
+"""Between a run and the memory of winners: what a brief may know of earlier runs, and what a tuning adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..facts.machine import Machine
+from ..facts.move import Event, Tune
+from ..facts.outcome import Tuned
+from ..facts.pattern import Choice, Pattern, Recipe
+from ..facts.run import Brief, Matched
+from ..facts.space import Point
+from ..facts.version import VERSION
+from ..facts.winner import Winner, toolchain
+from ..stages.tune import memory
+
+
+def known_winners(
+    matched: Sequence[Matched], machine: Machine, *, winners: Path, shipped: Path = memory.SHIPPED
+) -> tuple[Recipe, Recipe]:
+    """The points that won on this machine with this toolchain, and those that won with another one, by pattern; what a
+    pattern's knobs do not allow any more is left out."""
+    now = toolchain(machine, tilewright=VERSION)
+    remembered: list[Choice] = []
+    hinted: list[Choice] = []
+    for pattern in patterns_by_id(matched).values():
+        found = memory.recall(winners, machine, now, pattern.shape_class, shipped=shipped)
+        if found is not None and pattern.space.holds(found.point):
+            known = remembered if found.toolchain == now else hinted
+            known.append(Choice(pattern=pattern.id, point=found.point))
+    return tuple(remembered), tuple(hinted)
+
+
+def winner_of(brief: Brief, event: Event, point: Point, *, found_at: str) -> Winner | None:
+    """What a Tune says of the point that won, as something to remember; None where it holds no time of it."""
+    if not (isinstance(event.move, Tune) and isinstance(event.outcome, Tuned)):
+        return None
+    pattern = patterns_by_id(brief.matched)[event.move.pattern]
+    times = {p.point: p.time_ns for p in event.outcome.points}
+    time_ns = times.get(point)
+    if time_ns is None:
+        return None
+    return Winner(
+        target=brief.machine.target, device=brief.machine.device, shape_class=pattern.shape_class, title=pattern.title,
+        toolchain=toolchain(brief.machine, tilewright=dict(brief.versions).get("tilewright", "")),
+        point=point, tried=event.outcome.points,
+        floor_share=brief.machine.floor_ns(brief.cases[0].work) / time_ns.mid, found_at=found_at,
+    )  # fmt: skip
+
+
+def patterns_by_id(matched: Sequence[Matched]) -> dict[str, Pattern]:
+    return {p.id: p for m in matched for p in m.patterns}

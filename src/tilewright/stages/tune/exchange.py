@@ -1,0 +1,83 @@
+"""Files of winners as things to look at, to take over from somebody, and to give away."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...facts.errors import UserError
+from ...facts.winner import Winner
+from .store import COLUMNS, PUT, OtherFormat, from_row, opened, to_row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """How many winners of the other file were new here, replaced older evidence, or gave way to evidence as new."""
+
+    added: int
+    replaced: int
+    kept: int
+
+
+def winners(path: Path) -> tuple[Winner, ...]:
+    """All winners of a file, by device, title and toolchain. Raises UserError where it can't be read as such."""
+    order = "target, device, title, shape_class, driver, torch, dsl, tilewright"
+    if not path.is_file():
+        raise UserError(f"{path}: no such file of winners; `tilewright tune FILE` makes the first")
+    try:
+        with opened(path) as file:
+            rows = file.execute(f"SELECT {COLUMNS} FROM winners ORDER BY {order}").fetchall()
+    except (sqlite3.Error, OtherFormat) as error:
+        raise UserError(f"{path}: cannot be read as a file of winners: {error}") from error
+    return tuple(_parsed(path, row) for row in rows)
+
+
+def merge(path: Path, other: Path) -> Merged:
+    """Take over what `other` knows: of the same device, toolchain and shape class the newer evidence wins. Raises
+    UserError where `other` holds anything but winners (nothing is taken over then), or `path` can't be written."""
+    theirs = winners(other)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with opened(path, create=True) as file:
+            file.execute("BEGIN IMMEDIATE")  # what is read here must still hold when it is written
+            rows = file.execute(f"SELECT {COLUMNS} FROM winners").fetchall()
+            mine = {_key(w): w for w in (_parsed(path, row) for row in rows)}
+            fresh = [w for w in theirs if _key(w) not in mine]
+            newer = [w for w in theirs if _key(w) in mine and w.found_at > mine[_key(w)].found_at]
+            file.executemany(PUT, [to_row(w) for w in (*fresh, *newer)])
+            file.commit()
+    except (OSError, sqlite3.Error, OtherFormat) as error:
+        raise UserError(f"{path}: winners can't be merged into it: {error}") from error
+    return Merged(added=len(fresh), replaced=len(newer), kept=len(theirs) - len(fresh) - len(newer))
+
+
+def export(found: Sequence[Winner], to: Path) -> None:
+    """Write the winners as one file that can be copied, and read where nothing can be written. An existing file is
+    replaced. Raises UserError where it can't be written."""
+    part = to.with_name(f"{to.name}.{os.getpid()}.part")
+    try:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        with opened(part, create=True) as file:
+            with file:
+                file.executemany(PUT, [to_row(w) for w in found])
+            file.execute("PRAGMA journal_mode = DELETE")  # no log beside it
+        part.replace(to)
+    except (OSError, sqlite3.Error) as error:
+        raise UserError(f"{to}: winners can't be written there: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _key(winner: Winner) -> tuple[object, ...]:
+    return winner.target, winner.device, winner.toolchain, winner.shape_class
+
+
+def _parsed(path: Path, row: Sequence[object]) -> Winner:
+    try:
+        return from_row(row)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error

@@ -1,0 +1,83 @@
+"""Tuning, as part of every strategy that uses skeletons: which points of which pattern are measured, and which win."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TypeVar
+
+from ..facts.move import Event, Move, Stop, Tune
+from ..facts.outcome import Tuned
+from ..facts.pattern import Choice, Pattern
+from ..facts.run import Brief
+from ..facts.space import Point
+
+T = TypeVar("T")
+Steps = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], T]
+
+FEW_POINTS = 4  # measured where another toolchain's winner is known, itself among them
+
+
+class Tuning:
+    """The patterns of a brief, their points, and the time that was spent so far."""
+
+    def __init__(self, brief: Brief) -> None:
+        self.brief = brief
+        self.patterns = tuple(p for matched in brief.matched for p in matched.patterns)
+        self.main = brief.matched[0].patterns
+        self.spent_s = 0.0
+
+    def move(self, move: Move) -> Steps[Event]:
+        event = yield move
+        assert isinstance(event, Event)
+        self.spent_s += event.wall_s
+        return event
+
+    def has_time(self, share: float) -> bool:
+        return self.spent_s < share * self.brief.budget_s
+
+    def tuned(self, share: float, *, afresh: bool = False) -> Steps[dict[str, Point]]:
+        """Each pattern's point: remembered, measured, or the likeliest; the largest traffic is tuned first, in this
+        share of the budget. `afresh`: what is remembered is measured, too."""
+        remembered = {c.pattern: c.point for c in self.brief.remembered}
+        hinted = {c.pattern: c.point for c in self.brief.hinted}
+        points = {p.id: p.space.points[0] for p in self.patterns}
+        points |= {id: point for id, point in (hinted | remembered).items() if id in points}
+        for pattern in sorted(self.main, key=lambda p: -p.program.traffic_bytes):
+            tries = _likeliest_first(pattern, points[pattern.id])
+            if pattern.id in hinted and not afresh:
+                tries = tries[:FEW_POINTS]
+            if (pattern.id in remembered and not afresh) or len(tries) < 2 or not self.has_time(share):
+                continue
+            recipe = tuple(Choice(pattern=id, point=point) for id, point in points.items())
+            event = yield from self.move(Tune(recipe=recipe, pattern=pattern.id, points=tries))
+            if isinstance(event.outcome, Tuned):
+                points[pattern.id] = winning(event.outcome) or points[pattern.id]
+        for pattern in self.patterns:
+            points[pattern.id] = _inherited(pattern, self.main, points) or points[pattern.id]
+        return points
+
+
+def tune(brief: Brief) -> Steps[None]:
+    """The strategy of `tune`. Moves: `Tune` for each pattern of the main case that has a choice, whatever is
+    remembered; `Stop` hands nothing over, since nothing was judged."""
+    tuning = Tuning(brief)
+    yield from tuning.tuned(1.0, afresh=True)
+    yield Stop(best=None, why=f"{len(tuning.main)} pattern(s), {tuning.spent_s:.1f} s of tuning")
+
+
+def winning(tuned: Tuned) -> Point | None:
+    """The fastest point, the first of equals; None where none ran."""
+    timed = [(p.time_ns.mid, i, p.point) for i, p in enumerate(tuned.points) if p.time_ns is not None]
+    return min(timed)[2] if timed else None
+
+
+def _likeliest_first(pattern: Pattern, known: Point) -> tuple[Point, ...]:
+    return (known, *(p for p in pattern.space.points if p != known))
+
+
+def _inherited(pattern: Pattern, main: Sequence[Pattern], points: dict[str, Point]) -> Point | None:
+    """For a pattern of another case: the point of its twin in the main case, where its own space holds it."""
+    for twin in main:
+        if twin.id != pattern.id and (twin.title, twin.kind) == (pattern.title, pattern.kind):
+            return points[twin.id] if points[twin.id] in pattern.space.points else None
+    return None
