@@ -141,26 +141,28 @@ class Judge:
 
     # ---- judging
 
-    def evaluate(self, candidate: Candidate, *, foreign: bool = False) -> Timed | Failure:
+    def evaluate(
+        self, candidate: Candidate, *, foreign: bool = False, compiled: Sequence[Path] = ()
+    ) -> Timed | Failure:
         """Build, check on all cases, time on the first. At the text of a foreign candidate static detectors look, too:
         what they find becomes notes. A device that fails under it is tried once more, with fresh cells; then it is put
-        under quarantine and SickDevice raised."""
+        under quarantine and SickDevice raised. `compiled`: its kernels' libraries, as far as they were built ahead."""
         notes = tripwires(candidate) if foreign else ()
         try:
-            return self._evaluate(candidate, notes)
+            return self._evaluate(candidate, notes, compiled)
         except SickDevice as sick:
             self._say(f"{sick}; once more, in fresh cells")
         try:
             self._cells.renew_reference()
-            return self._evaluate(candidate, notes)
+            return self._evaluate(candidate, notes, compiled)
         except SickDevice as sick:
             quarantine(self._device, str(sick))
             raise
 
-    def _evaluate(self, candidate: Candidate, notes: Sequence[str]) -> Timed | Failure:
+    def _evaluate(self, candidate: Candidate, notes: Sequence[str], compiled: Sequence[Path]) -> Timed | Failure:
         cell = self._cells.take_spare()
         try:
-            built = build(candidate, cell, limit_s=self._limits.build_s)
+            built = build(candidate, cell, limit_s=self._limits.build_s, compiled=compiled)
             if isinstance(built, Failure):
                 return built
             self._say(f"built in {built.build_s:.1f} s")
@@ -337,15 +339,17 @@ class Judge:
 
     # ---- tuning
 
-    def tune(self, candidate: Candidate, pattern: str, points: Sequence[Point]) -> Tuned | Failure:
+    def tune(
+        self, candidate: Candidate, pattern: str, points: Sequence[Point], *, compiled: Sequence[Path] = ()
+    ) -> Tuned | Failure:
         """Check and time all points of one pattern in one cell, on the first case. A point at which the cell dies is
-        recorded, and the others go on in a new one."""
+        recorded, and the others go on in a new one. `compiled`: as in `evaluate`."""
         dead: dict[Point, str] = {}
         while living := [p for p in points if p not in dead]:
             cell = self._cells.take_spare()
             trying: list[Point] = []
             try:
-                built = build(candidate, cell, limit_s=self._limits.build_s)
+                built = build(candidate, cell, limit_s=self._limits.build_s, compiled=compiled)
                 if isinstance(built, Failure):
                     return built
                 with self._harness_fault():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..edges.gpu.machine import machine as measured_machine
+from ..edges.gpu.machine import threads
 from ..edges.ledger import Ledger
 from ..edges.sandbox.forkserver import start_ahead
 from ..edges.toolchain import versions
@@ -19,7 +20,7 @@ from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Event, Move, Outcome, Sanitize, Stop, Try, Tune
 from ..facts.outcome import Failure, Sanitized, Timed, Tuned
-from ..facts.pattern import Recipe
+from ..facts.pattern import Choice, Recipe
 from ..facts.problem import Problem, Target
 from ..facts.run import Brief, CaseFacts, Matched, Request, Timing
 from ..stages.patterns import match
@@ -27,6 +28,7 @@ from ..stages.propose.compose import compose
 from ..stages.propose.targets import renderer
 from ..stages.tune import memory
 from ..strategies import STRATEGIES, given
+from .ahead import compiled_ahead
 from .drive import Strategy, drive
 from .winners import known_winners, winner_of
 
@@ -53,6 +55,11 @@ class Places:
     @property
     def candidate(self) -> Path:
         return self.out / "candidate"
+
+    @property
+    def libraries(self) -> Path:
+        """Of compiled kernels."""
+        return self.cache / "libraries"
 
     @property
     def winners(self) -> Path:
@@ -233,16 +240,25 @@ class Bench:
             case Try(what=Candidate() as candidate):
                 return self.judge.evaluate(candidate, foreign=True)
             case Try(what=tuple() as recipe):
-                return self.judge.evaluate(composed(brief, recipe))
+                ours = composed(brief, recipe)
+                return self.judge.evaluate(ours, compiled=self._compiled(ours, recipe))
             case Sanitize(what=Candidate() as candidate):
                 return self.judge.sanitize(candidate)
             case Sanitize(what=tuple() as recipe):
                 return self.judge.sanitize(composed(brief, recipe))
             case Tune():
-                return self.judge.tune(composed(brief, move.recipe), move.pattern, move.points)
+                ours = composed(brief, move.recipe)
+                tries = tuple(Choice(pattern=move.pattern, point=point) for point in move.points)
+                compiled = self._compiled(ours, (*move.recipe, *tries))
+                return self.judge.tune(ours, move.pattern, move.points, compiled=compiled)
         raise UserError(
             f"strategy {brief.strategy!r} made a {type(move).__name__} move, which needs a model or a profiler here"
         )
+
+    def _compiled(self, candidate: Candidate, choices: Recipe) -> tuple[Path, ...]:
+        """Its kernels, compiled on all processors while no device is leased."""
+        self.judge  # noqa: B018  opened first: on the CPU, what it runs then would share the processors
+        return compiled_ahead(candidate, choices, folder=self.places.libraries, jobs=threads())
 
 
 def found_patterns(cases: tuple[CaseFacts, ...], target: Target) -> tuple[Matched, ...]:

@@ -143,6 +143,20 @@ def test_points_are_tuned_and_bad_ones_recorded(judge: Judge) -> None:
     assert dead.time_ns is None and "crashed" in dead.failure
 
 
+def test_what_was_compiled_ahead_lies_beside_the_candidate_as_a_copy(judge: Judge, tmp_path: Path) -> None:
+    library = tmp_path / "fused_0-0123.so"
+    library.write_text("as it was built")
+    look = """
+from pathlib import Path
+LIBRARY = Path(__file__).parent / "build" / "fused_0-0123.so"
+assert LIBRARY.read_text() == "as it was built"
+LIBRARY.write_text("spoilt")
+"""
+    outcome = judge.tune(_candidate(look + NEW), "fused_0", [point(mode=0)], compiled=[library])
+    assert isinstance(outcome, Tuned) and outcome.points[0].time_ns is not None, outcome
+    assert library.read_text() == "as it was built"
+
+
 def test_an_unknown_pattern_fails_at_every_point(judge: Judge) -> None:
     outcome = judge.tune(_candidate(), "fused_9", [point(mode=0)])
     assert isinstance(outcome, Tuned) and "fused_9" in outcome.points[0].failure

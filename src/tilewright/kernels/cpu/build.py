@@ -25,20 +25,33 @@ FLAGS = (
 )  # fmt: skip
 
 
+# Variables that make gcc and clang look for headers, libraries or themselves elsewhere.
+_READ_BY_COMPILERS = (
+    "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX",
+)  # fmt: skip
+_PROCESSOR_LINES = ("flags", "model name", "Features", "CPU implementer", "CPU part", "CPU variant", "isa", "cpu\t")
+
+
 class BuildError(RuntimeError):
     """There is no compiler, or it refused the source; the message says which and what it printed."""
 
 
-def build(source: Path, defines: Mapping[str, int]) -> Path:
+def macros(knobs: Mapping[str, int | str | bool]) -> dict[str, int]:
+    """The macros of a build at these knobs; `stream` is none, since every call is told of it."""
+    return {f"TW_{name.upper()}": int(value) for name, value in knobs.items() if name != "stream"}
+
+
+def build(source: Path, defines: Mapping[str, int], *, folder: Path | None = None) -> Path:
     """The shared library of `source` with these macros defined, compiled unless it lies in a cache already.
 
-    It is kept in `build/` beside the source, or where that can't be written, under $XDG_CACHE_HOME/tilewright/cpu. The
-    name holds a digest of all that can change the result, and files appear by renaming, so processes may build at once.
-    """
+    It is kept in `folder`, or else in `build/` beside the source, or where that can't be written, under
+    $XDG_CACHE_HOME/tilewright/cpu. The name holds a digest of all that can change the result (where something of that
+    can't be learnt, a name that nobody finds again), and files appear by renaming, so processes may build at once.
+    Raises BuildError."""
     compiler = _compiler()
     arguments = (*FLAGS, *(f"-D{name}={value}" for name, value in sorted(defines.items())))
     name = f"{source.stem}-{_key(source, compiler, arguments)}.so"
-    places = (source.parent / "build", _cache() / "tilewright" / "cpu")
+    places = (folder,) if folder else (source.parent / "build", _cache() / "tilewright" / "cpu")
     for place in places:
         if (place / name).is_file():
             return place / name
@@ -54,8 +67,14 @@ def build(source: Path, defines: Mapping[str, int]) -> Path:
 
 
 def load(source: Path, defines: Mapping[str, int]) -> Callable[..., Any]:
-    """The function `run` of a program's library: `run(*tensors, threads, stream) -> int` (see entry.h)."""
-    module = tvm_ffi.load_module(str(build(source, defines)))
+    """The function `run` of a program's library: `run(*tensors, threads, stream) -> int` (see entry.h). A kept library
+    that can't be loaded (a crash of the machine may leave an empty file) is built once more."""
+    library = build(source, defines)
+    try:
+        module = tvm_ffi.load_module(str(library))
+    except RuntimeError:  # tvm-ffi's, for whatever dlopen refuses
+        library.unlink(missing_ok=True)
+        module = tvm_ffi.load_module(str(build(source, defines)))
     run: Callable[..., Any] = module.get_function("run")
     return run
 
@@ -88,8 +107,11 @@ def _compile(command: list[str]) -> None:
 
 
 def _key(source: Path, compiler: str, arguments: tuple[str, ...]) -> str:
-    digest = hashlib.sha256()
-    for part in (_version(compiler), _processor(), tvm_ffi.__version__, *arguments):
+    """A digest of all that can change the result; where something can't be learnt, one that never comes again."""
+    facts = (_identity(compiler), _processor())
+    digest = hashlib.sha256(b"" if all(facts) else os.urandom(32))
+    settings = [f"{name}={os.environ.get(name, '')}" for name in _READ_BY_COMPILERS]
+    for part in (*facts, *settings, tvm_ffi.__version__, *arguments):
         digest.update(part.encode() + b"\0")
     for file in (source, *(_HERE / name for name in HEADERS)):
         digest.update(file.read_bytes() + b"\0")
@@ -97,18 +119,26 @@ def _key(source: Path, compiler: str, arguments: tuple[str, ...]) -> str:
 
 
 @functools.cache
-def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+def _identity(compiler: str) -> str:
+    """The compiler by what it says, where it lies and what it is; "" where one of these can't be learnt."""
+    path = os.path.realpath(compiler)
+    try:
+        said = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+        content = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"{said}{path}\n{content}" if said else ""
 
 
 @functools.cache
 def _processor() -> str:
-    """What -march=native depends on."""
+    """What -march=native depends on; "" where it can't be learnt."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "model name", "Features"))}))
+        return ""
+    known = sorted({line for line in lines if line.startswith(_PROCESSOR_LINES)})
+    return "\n".join([platform.machine(), *known]) if known else ""
 
 
 def _cache() -> Path:
@@ -117,11 +147,15 @@ def _cache() -> Path:
 
 
 def _writable(places: tuple[Path, ...]) -> Path:
-    for place in (*places, Path(tempfile.gettempdir()) / f"tilewright-cpu-{os.getuid()}"):
+    """The first place that can be written, or, if none can, a folder of this user's alone among the temporary files."""
+    own = Path(tempfile.gettempdir()) / f"tilewright-cpu-{os.getuid()}"
+    for place in (*places, own):
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            place.mkdir(mode=0o700 if place == own else 0o777, parents=True, exist_ok=True)
+            state = place.stat()
         except OSError:
             continue
-        if os.access(place, os.W_OK):
+        planted = place == own and (state.st_uid != os.getuid() or state.st_mode & 0o022)  # others could put code there
+        if os.access(place, os.W_OK) and not planted:
             return place
-    raise BuildError(f"no folder to build in: none of {', '.join(map(str, places))} can be written")
+    raise BuildError(f"no folder to build in: none of {', '.join(map(str, (*places, own)))} can be written")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..ops import DTYPES
-from .build import load
+from .build import load, macros
 
 KnobValue = int | str | bool
 
@@ -58,6 +58,5 @@ class Kernel:
         return made
 
     def _load(self) -> Callable[..., Any]:
-        defines = {f"TW_{name.upper()}": int(value) for name, value in self._knobs.items() if name != "stream"}
-        self._run = load(self._source, defines)
+        self._run = load(self._source, macros(self._knobs))
         return self._run

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from ...cell import wire
@@ -30,13 +32,18 @@ def lay_out(candidate: Candidate, folder: Path) -> Failure | None:
     return None
 
 
-def build(candidate: Candidate, cell: Cell, *, limit_s: float) -> Built | Failure:
-    """Import the candidate in `cell`, which has run no other code. Compilation that happens on import is part of it."""
+def build(candidate: Candidate, cell: Cell, *, limit_s: float, compiled: Sequence[Path] = ()) -> Built | Failure:
+    """Import the candidate in `cell`, which has run no other code. Compilation that happens on import is part of it.
+    `compiled`: libraries of its kernels that were built ahead; the cell gets copies, so that it can't change what
+    others get."""
     started = time.monotonic()
     folder = cell.plan.folder / "candidate"
     refused = lay_out(candidate, folder)
     if refused is not None:
         return refused
+    for library in compiled:
+        (folder / "build").mkdir(exist_ok=True)
+        shutil.copyfile(library, folder / "build" / library.name)
     try:
         cell.do(wire.LoadCandidate(folder=str(folder), entry=candidate.entry), limit_s=limit_s)
     except CellFault as fault:

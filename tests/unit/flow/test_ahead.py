@@ -1,0 +1,73 @@
+"""What is compiled ahead is what the candidate asks for when it is configured: it then compiles nothing itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakes import kernel_programs as kp
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.pattern import Choice
+from tilewright.facts.space import point
+from tilewright.flow.ahead import compiled_ahead
+from tilewright.stages.propose import cpu
+
+POINTS = tuple(
+    point(grain=16384, stream=stream, unroll=unroll) for stream, unroll in ((False, 1), (True, 1), (False, 2))
+)
+CHOICES = tuple(Choice(pattern="fused_0", point=p) for p in POINTS)
+RUN = """
+import fused_0, torch
+from tilewright_kernels.cpu import build
+
+def refuse(command):
+    raise RuntimeError("it compiles")
+
+build._compile = refuse
+x = torch.rand(7, 33)
+for stream, unroll in ((False, 1), (True, 1), (False, 2)):
+    fused_0.configure(stream=stream, unroll=unroll)
+    torch.testing.assert_close(fused_0.run(x)[0], torch.softmax(x, -1))
+fused_0.configure(unroll=4)
+try:
+    fused_0.run(x)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_the_candidate_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
+    program = kp.softmax((7, 33))
+    files = (*cpu.skeleton_files([program]), *cpu.render(program, "fused_0", POINTS[0]))
+    libraries = compiled_ahead(Candidate(files=files), CHOICES, folder=tmp_path / "libraries", jobs=2)
+    assert len(libraries) == 2, "one for each build; `stream` is none"
+    for file in files:
+        place = tmp_path / "candidate" / file.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(file.text)
+    build = tmp_path / "candidate" / "build"
+    build.mkdir()
+    for library in libraries:
+        (build / library.name).write_bytes(library.read_bytes())
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "candidate")}
+    done = subprocess.run([sys.executable, "-c", RUN], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "it compiles\n"), done.stderr
+    times = [library.stat().st_mtime_ns for library in libraries]
+    again = compiled_ahead(Candidate(files=files), CHOICES, folder=tmp_path / "libraries", jobs=2)
+    assert again == libraries and [library.stat().st_mtime_ns for library in again] == times, "kept from run to run"
+
+
+def test_what_does_not_compile_is_left_out(tmp_path: Path) -> None:
+    broken = Candidate(files=(SourceFile(path="fused_0.cpp", text="int f() { return nothing_of_this_name; }"),))
+    assert compiled_ahead(broken, CHOICES, folder=tmp_path, jobs=2) == ()
+
+
+def test_without_cpp_there_is_nothing_to_do(tmp_path: Path) -> None:
+    plain = Candidate(files=(SourceFile(path="model.py", text=""),))
+    assert compiled_ahead(plain, CHOICES, folder=tmp_path / "none", jobs=2) == ()
+    assert not (tmp_path / "none").exists()
