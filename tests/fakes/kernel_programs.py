@@ -365,3 +365,16 @@ def make_operands(program: Program, device: str, seed: int = 0) -> list[Tensor]:
             high = program.domain[-1] if operand.name == "t" else 100
             made.append(torch.randint(low, high, shape, generator=generator, device=device).to(dtype))
     return made
+
+
+def sum_of_matrices(count: int) -> Program:
+    """The sum of `count` matrices: a thread holds what it loads of all of them."""
+    shape, names = (4096, 4096), [f"x{i}" for i in range(count)]
+    body = [
+        Statement(result=f"s{i}", op="add", args=(f"s{i - 1}" if i > 1 else "x0", f"x{i}"), dtype="f32")
+        for i in range(1, count)
+    ]
+    return Program(
+        domain=shape, operands=tuple(Operand(name=n, dtype="f32", shape=shape) for n in names), body=tuple(body),
+        outputs=(Output(name=f"s{count - 1}", dtype="f32", shape=shape),),
+    )  # fmt: skip

@@ -21,6 +21,7 @@ _MODULES = (
     "run",
     "audit",
     "winner",
+    "demand",
 )
 
 

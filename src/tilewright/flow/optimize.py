@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..edges.gpu.machine import architecture, threads
 from ..edges.gpu.machine import machine as measured_machine
-from ..edges.gpu.machine import threads
 from ..edges.ledger import Ledger
 from ..edges.sandbox.forkserver import start_ahead
 from ..edges.toolchain import versions
@@ -30,6 +30,7 @@ from ..stages.tune import memory
 from ..strategies import STRATEGIES, given
 from .ahead import compiled_ahead
 from .drive import Strategy, drive
+from .foresee import foreseen
 from .winners import known_winners, winner_of
 
 if TYPE_CHECKING:
@@ -220,6 +221,8 @@ class Bench:
         remembered, hinted = known_winners(
             matched, self.machine, winners=self.places.winners, shipped=self.places.shipped
         )
+        known = {choice.pattern for choice in remembered} if request.strategy != "tune" else set()
+        matched = foreseen(matched, self.machine, arch=architecture(self.problem.target), known=known, say=self.say)
         return Brief(
             run=request.run,
             problem=request.problem,

@@ -65,6 +65,15 @@ def look() -> Sight:
     return Sight(devices=devices, driver=found["driver"], problem=problem)
 
 
+def architecture(target: Target) -> str:
+    """What a compiler calls the first CUDA device, e.g. "sm_90a"; "" for the CPU, or where there is none."""
+    devices = look().devices if target == "cuda" else ()
+    if not devices:
+        return ""
+    major, minor = devices[0].capability
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
 def default_target() -> Target:
     """The target unless told: "cuda" where a device, its driver and a CUDA build of torch are present, else "cpu"."""
     return "cpu" if look().problem else "cuda"

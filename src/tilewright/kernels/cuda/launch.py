@@ -75,16 +75,17 @@ class Fused:
         return make_plan(self.spec, strides, alignments, self.knobs, device)
 
     def compile(
-        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device, *, options: str = ""
     ) -> tuple[Callable[..., None], Kernel]:
-        """The compiled launch for operands of this layout, and the kernel that it launches; no GPU needed."""
+        """The compiled launch for operands of this layout, and the kernel that it launches; no GPU needed. `options`:
+        more for the DSL's compiler."""
         kernel = Kernel(self.spec, self.plan(strides, alignments, device))
         operands = zip(self.spec.operands, strides, alignments, strict=True)
         fakes = [_fake(o.dtype, o.shape, s, a) for o, s, a in operands]
         fakes += [_fake(o.dtype, o.shape, contiguous(o.shape), 16) for o in self.spec.outputs]
         work = _fake("u8", (kernel.work_bytes,), (1,), 16)
         stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
-        options = f"--enable-tvm-ffi --gpu-arch {device.arch}"
+        options = f"--enable-tvm-ffi --gpu-arch {device.arch} {options}".rstrip()
         compiled = cute.compile(self._entry, kernel, *fakes, work, stream, options=options)
         return compiled, kernel
 

@@ -15,7 +15,7 @@ from .interleave import Player, Table
 from .statistics import burst_medians, time_interval
 
 _BURSTS = 4  # of a point in one pass, each beside one of the anchor's
-_MOST_PASSES = 6  # what 24 bursts can't tell apart is equal for every purpose
+_MOST_PASSES = 4  # what 16 bursts can't tell apart is equal for every purpose
 _KEPT_SHARE = 0.5
 _MOST_DRIFT = 1.5  # clocks and heat do no more; what an anchor varies beyond is noise of its own
 _NEAR = 1.15  # points within this factor of the best are measured again

@@ -72,7 +72,7 @@ def test_near_points_are_measured_again_until_one_cannot_win() -> None:
 def test_equal_points_end_by_the_number_of_passes() -> None:
     script = Script([100.0, 100.0], noise=0.04)
     script.play(POINTS[:2])
-    assert script.sets.count(0) == script.sets.count(1) == 6
+    assert script.sets.count(0) == script.sets.count(1) == 4
 
 
 def test_exactly_equal_points_are_no_reason_to_measure_again() -> None:

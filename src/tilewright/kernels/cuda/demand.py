@@ -1,0 +1,104 @@
+"""A script for a child process: compiles a fused file at many knob settings, and says what each takes of a GPU.
+
+No GPU is needed. Operands are taken to be contiguous and aligned. On stdin one JSON object: `arch`, `processors`, and
+`jobs`, a list of [path of the fused file, {knob: value}]; on stdout one JSON object for each job, a line each: `plan`
+(a digest: equal plans of a file are one kernel), `registers`, `local_bytes`, `shared_bytes`, `threads` (a CTA), `ctas`,
+`in_flight_bytes` (what a thread loads before it waits), `moved_bytes` (over all sweeps); or `failure` alone. The folder
+of the files must be on Python's path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import sys
+import tempfile
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from .cubin import taken
+from .launch import Fused
+from .plan import Device, Plan, resident_operands
+from .spec import Spec, reads
+from .views import ITEM_BYTES, contiguous
+
+ALIGNED = 16
+
+
+def demand(fused: Fused, device: Device) -> dict[str, int | str]:
+    """What the launches of `fused` at its present knobs take; of several, the most that any takes."""
+    walks = [contiguous(o.shape) for o in fused.spec.operands]
+    with tempfile.TemporaryDirectory() as folder:
+        keep = f"--keep-cubin --dump-dir={folder}"
+        launch, kernel = fused.compile(walks, [ALIGNED] * len(walks), device, options=keep)
+    kernels = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
+    plan = kernel.plan
+    return {
+        "plan": hashlib.sha256(repr(plan).encode()).hexdigest()[:16],
+        "registers": max(k.registers for k in kernels),
+        "local_bytes": max(k.local_bytes for k in kernels),
+        "shared_bytes": max(k.shared_bytes for k in kernels) + _row_bytes(fused.spec, plan),
+        "threads": plan.threads,
+        "ctas": (plan.teams or plan.ctas_per_chunk) * plan.chunks,
+        "in_flight_bytes": plan.unroll * plan.space.vector * max(map(_item_bytes, _reading(fused.spec))),
+        "moved_bytes": _moved_bytes(fused.spec, plan),
+    }
+
+
+def _row_bytes(spec: Spec, plan: Plan) -> int:
+    """Dynamic shared memory of a CTA: its part of a row. What little sweeps are combined in is left out."""
+    if plan.residence != "shared":
+        return 0
+    items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
+    steps = plan.blocks_per_chunk * plan.unroll * plan.threads * plan.space.vector
+    return steps * sum(items[n] for n in resident_operands(spec, plan.space))
+
+
+def _reading(spec: Spec) -> list[list[Any]]:
+    """The element-level operands that each sweep reads, the last one too."""
+    functions = [*(sweep.elements for sweep in spec.sweeps), *([spec.final] if spec.final else [])]
+    return [[o for o in spec.element_operands if o.name in reads(function)] for function in functions] or [[]]
+
+
+def _item_bytes(operands: list[Any]) -> int:
+    return sum(ITEM_BYTES[o.dtype] for o in operands)
+
+
+def _moved_bytes(spec: Spec, plan: Plan) -> int:
+    """Every operand as often as a sweep reads it, but once where it stays on chip, and every output once."""
+    on_chip = set(resident_operands(spec, plan.space)) if plan.residence != "reread" else set()
+    times: dict[str, int] = {}
+    for sweep in _reading(spec):
+        for operand in sweep:
+            times[operand.name] = 1 if operand.name in on_chip else times.get(operand.name, 0) + 1
+    tensors = [*((o, times.get(o.name, 1)) for o in spec.operands), *((o, 1) for o in spec.outputs)]
+    return sum(prod(t.shape) * ITEM_BYTES[t.dtype] * count for t, count in tensors)
+
+
+def _fused(path: Path) -> Fused:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Fused = module._FUSED
+    return found
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    device = Device(processors=asked["processors"], arch=asked["arch"])
+    for path, knobs in asked["jobs"]:
+        try:
+            fused = _fused(Path(path))
+            fused.configure(**knobs)
+            answer: dict[str, Any] = demand(fused, device)
+        except Exception as error:  # of whatever kind: one setting that does not compile must not hide the others
+            answer = {"failure": f"{type(error).__name__}: {error}"[:500]}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""What is foreseen of points: what spills, can't run or is another's kernel is not measured, and that is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fakes import kernel_programs as kp
+from fakes.facts import MACHINE as CPU
+from fakes.facts import pattern
+from fakes.runs import MACHINE
+from tilewright.facts.demand import Demand
+from tilewright.facts.pattern import Pattern
+from tilewright.facts.program import Program
+from tilewright.facts.run import Matched
+from tilewright.facts.space import Point, Space, point
+from tilewright.flow import foresee
+from tilewright.stages.propose import cpu, cuda
+
+
+def fused(program: Program, points: tuple[Point, ...]) -> Pattern:
+    space = Space(knobs=cuda.space(program).knobs, points=points)
+    return replace(pattern("fused_0"), program=program, space=space)
+
+
+@pytest.mark.slow
+def test_points_are_foreseen_without_a_gpu() -> None:
+    def setting(threads: int, unroll: int) -> Point:
+        return point(threads=threads, unroll=unroll, residence="auto", spread="auto")
+
+    spills, good, small = setting(1024, 8), setting(256, 4), setting(256, 2)
+    given = (Matched(case=0, patterns=(fused(kp.sum_of_matrices(12), (spills, good, small)),), unmatched=()),)
+    said: list[str] = []
+    (found,) = foresee.foreseen(given, MACHINE, arch="sm_90a", known=(), say=said.append)
+    assert set(found.patterns[0].space.points) == {good, small}
+    assert said == ["fused_0: 2 of 3 points to measure (1 spilling registers)"]
+    kept = foresee.foreseen(given, MACHINE, arch="sm_90a", known={"fused_0"}, say=said.append)
+    assert kept == given, "its winner is remembered"
+
+
+DEMAND = Demand(
+    plan="a", registers=32, local_bytes=0, shared_bytes=0, threads=256, ctas=10**5, in_flight_bytes=64,
+    moved_bytes=10**9,
+)  # fmt: skip
+
+
+def chosen(*demands: Demand | str) -> tuple[list[int], list[str]]:
+    """Which points (by number) are kept, in their order, and what was said."""
+    given = pattern("fused_0", points=len(demands))
+    known = {("fused_0", p): d for p, d in zip(given.space.points, demands, strict=True) if d != "not known"}
+    said: list[str] = []
+    found = foresee._for_cuda(given, known, MACHINE, said.append)
+    return [p[0][1] for p in found.space.points], said
+
+
+def test_equal_kernels_spills_and_what_cannot_run_are_left_out_and_told() -> None:
+    other, slow = replace(DEMAND, plan="b"), replace(DEMAND, plan="c", moved_bytes=2 * 10**9)
+    huge = replace(DEMAND, plan="d", shared_bytes=10**6)
+    points, said = chosen(slow, DEMAND, other, DEMAND, replace(other, local_bytes=8, plan="e"), huge, "no such op")
+    assert points == [2, 3, 1], "the likeliest first"
+    assert said == [
+        "fused_0: 3 of 7 points to measure (1 the same kernel as another, 1 spilling registers, "
+        "1 too large for a multiprocessor, 1 not compiled)"
+    ]
+
+
+def test_what_is_not_known_changes_nothing() -> None:
+    points, said = chosen(replace(DEMAND, local_bytes=8), "not known", DEMAND)
+    assert points == [1, 2, 3] and "not known here" in said[0]
+
+
+def test_on_the_cpu_the_model_alone_orders_them() -> None:
+    program = kp.chain((128, 128))
+    space = cpu.space(program)
+    assert [dict(p)["grain"] for p in space.points] == [16384, 4096]
+    given = (Matched(case=0, patterns=(replace(pattern("fused_0"), program=program, space=space),), unmatched=()),)
+    (found,) = foresee.foreseen(given, CPU, arch="", known=(), say=print)
+    assert [dict(p)["grain"] for p in found.patterns[0].space.points] == [4096, 16384]

@@ -1,0 +1,73 @@
+"""What compiled kernels take, read from cubins on a machine without a GPU: held against what is known of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fakes import kernel_programs as kp
+from fakes.fused import load_fused
+from tilewright.facts.demand import Demand
+from tilewright.facts.program import Program
+from tilewright.kernels.cuda.cubin import taken
+from tilewright.kernels.cuda.demand import demand
+from tilewright.kernels.cuda.plan import Device
+from tilewright.stages.propose import cuda
+
+H200 = Device(processors=132, arch="sm_90a")
+
+
+def of(program: Program, folder: Path, **knobs: object) -> dict[str, int]:
+    module = load_fused(program, folder)
+    module.configure(**knobs)
+    return demand(module._FUSED, H200)
+
+
+def test_registers_grow_with_what_is_loaded_and_too_many_spill(tmp_path: Path) -> None:
+    bytes_moved = 13 * 4096 * 4096 * 4
+    small = of(kp.sum_of_matrices(12), tmp_path, threads=256, unroll=2)
+    large = of(kp.sum_of_matrices(12), tmp_path, threads=256, unroll=8)
+    assert small["registers"] < large["registers"] <= 255 and large["local_bytes"] == 0
+    assert (large["threads"], large["ctas"], large["moved_bytes"]) == (256, 2048, bytes_moved)
+    assert large["in_flight_bytes"] == 12 * 16 * 8, "12 operands, 8 vectors each"
+    crowded = of(kp.sum_of_matrices(12), tmp_path, threads=1024, unroll=8)
+    assert crowded["registers"] == 64 and crowded["local_bytes"] > 0, "65536 registers for 1024 threads"
+
+
+def test_a_row_in_shared_memory_is_counted_and_one_read_again_moves_more(tmp_path: Path) -> None:
+    program = kp.softmax((640, 40000))
+    traffic = 2 * 640 * 40000 * 4
+    held = of(program, tmp_path, residence="shared", spread="none", threads=1024, unroll=4)
+    assert held["shared_bytes"] == 3 * 1024 * 4 * 16 + 1024, "three blocks, and what the system reserves"
+    assert held["moved_bytes"] == traffic
+    again = of(program, tmp_path, residence="reread", spread="none", threads=1024, unroll=4)
+    assert again["shared_bytes"] < 4096 and again["moved_bytes"] == 1.5 * traffic
+    assert held["plan"] != again["plan"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF\x01", b"\x7fELF\x02" + bytes(100), b"MZ" * 100])
+def test_what_is_no_cubin_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match="not a cubin"):
+        taken(content)
+
+
+def test_the_script_answers_for_every_job_and_one_that_fails_hides_no_other(tmp_path: Path) -> None:
+    program = kp.chain((64, 64))
+    good = cuda.space(program).points[0]
+    for file in (*cuda.skeleton_files([program]), *cuda.render(program, "fused_0", good)):
+        place = tmp_path / file.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(file.text)
+    jobs = [[str(tmp_path / "fused_0.py"), knobs] for knobs in ({"threads": 96}, dict(good))]
+    done = subprocess.run(
+        [sys.executable, "-m", "tilewright.kernels.cuda.demand"], capture_output=True, text=True, check=True,
+        input=json.dumps({"arch": "sm_90a", "processors": 132, "jobs": jobs}),
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))},
+    )  # fmt: skip
+    bad, found = (json.loads(line) for line in done.stdout.splitlines())
+    assert "can't be 96" in bad["failure"] and Demand(**found).registers > 0
