@@ -114,9 +114,16 @@ def _compiled(jobs: Sequence[Job], folder: Path, arch: str, processors: int) -> 
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {}
-    return dict(zip(jobs, map(_parsed, done.stdout.splitlines()), strict=False))  # one that died answers fewer
+    return answered(jobs, done.stdout)
 
 
-def _parsed(line: str) -> Demand | str:
-    found = json.loads(line)
-    return str(found["failure"]) if "failure" in found else Demand(**found)
+def answered(jobs: Sequence[Job], text: str) -> dict[Job, Demand | str]:
+    """A child's answers, a line for each job in order; one that died answers fewer, the last in part perhaps."""
+    found: dict[Job, Demand | str] = {}
+    for job, line in zip(jobs, text.splitlines(), strict=False):
+        try:
+            answer = json.loads(line)
+            found[job] = str(answer["failure"]) if "failure" in answer else Demand(**answer)
+        except (ValueError, TypeError):
+            break
+    return found

@@ -97,7 +97,7 @@ def judge_given(
     request = Request(
         run=uuid.uuid4().hex[:12], problem=problem, strategy="given", seed=seed, budget_s=0.0, timing=timing
     )
-    with _new_journal(request, places) as ledger, Bench(request, places=places, say=say) as bench:
+    with _new_journal(request, places) as ledger, Workbench(request, places=places, say=say) as bench:
         brief = bench.brief(request)
         ledger.write(brief)
         stop = _driven(brief, given(candidate, sanitize=sanitize), ledger=ledger, bench=bench)
@@ -141,14 +141,14 @@ def _described(places: Places) -> str:
 def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say) -> Finished:
     brief = ledger.brief()
     machine = brief.machine if brief else None
-    with Bench(request, places=places, say=say, machine=machine) as bench:
+    with Workbench(request, places=places, say=say, machine=machine) as bench:
         if brief is None:
             brief = bench.brief(request)
             ledger.write(brief)
         return _finish(brief, ledger=ledger, bench=bench, places=places)
 
 
-def _finish(brief: Brief, *, ledger: Ledger, bench: Bench, places: Places) -> Finished:
+def _finish(brief: Brief, *, ledger: Ledger, bench: Workbench, places: Places) -> Finished:
     ended = any(isinstance(event.move, Stop) for event in ledger.events())
     stop = _driven(brief, STRATEGIES[brief.strategy](brief), ledger=ledger, bench=bench)
     events = ledger.events()
@@ -160,16 +160,16 @@ def _finish(brief: Brief, *, ledger: Ledger, bench: Bench, places: Places) -> Fi
     return Finished(brief=brief, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)
 
 
-def _driven(brief: Brief, strategy: Strategy, *, ledger: Ledger, bench: Bench) -> Stop:
+def _driven(brief: Brief, strategy: Strategy, *, ledger: Ledger, bench: Workbench) -> Stop:
     return drive(
         strategy,
         ledger=ledger,
         perform=lambda move: bench.perform(brief, move),
-        watch=lambda event: bench.say(line(event)),
+        watch=lambda event: bench.say(progress(event)),
     )
 
 
-class Bench:
+class Workbench:
     """The workbench of a run: the machine and the judge, each opened when a move first needs it."""
 
     def __init__(self, request: Request, *, places: Places, say: Say, machine: Machine | None = None) -> None:
@@ -181,7 +181,7 @@ class Bench:
         self._judge: Judge | None = None
         self._cases: tuple[CaseFacts, ...] = ()
 
-    def __enter__(self) -> Bench:
+    def __enter__(self) -> Workbench:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -307,7 +307,7 @@ def _remember(brief: Brief, events: tuple[Event, ...], stop: Stop, winners: Path
                 yield warning
 
 
-def line(event: Event) -> str:
+def progress(event: Event) -> str:
     """One line of progress for an event."""
     match event.move, event.outcome:
         case Stop() as stop, _:

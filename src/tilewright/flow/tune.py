@@ -19,7 +19,7 @@ from ..stages.tune import memory
 from ..strategies import tune as strategy
 from ..strategies.tuning import winning
 from .drive import drive
-from .optimize import Bench, Places, line
+from .optimize import Places, Workbench, progress
 from .winners import winner_of
 
 
@@ -45,13 +45,13 @@ def tune(problem: Problem, *, cache: Path, budget_s: float, seed: int, say: Call
     warnings: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tilewright-tune-") as folder:
         places = Places(out=Path(folder), cache=cache)
-        with Ledger(places.journal) as ledger, Bench(request, places=places, say=say) as bench:
+        with Ledger(places.journal) as ledger, Workbench(request, places=places, say=say) as bench:
             ledger.write(request)
             brief = bench.brief(request)
             ledger.write(brief)
 
             def watch(event: Event) -> None:
-                say(line(event))
+                say(progress(event))
                 point = winning(event.outcome) if isinstance(event.outcome, Tuned) else None
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 winner = winner_of(brief, event, point, found_at=now) if point is not None else None

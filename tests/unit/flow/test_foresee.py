@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -68,6 +69,13 @@ def test_equal_kernels_spills_and_what_cannot_run_are_left_out_and_told() -> Non
 def test_what_is_not_known_changes_nothing() -> None:
     points, said = chosen(replace(DEMAND, local_bytes=8), "not known", DEMAND)
     assert points == [1, 2, 3] and "not known here" in said[0]
+
+
+def test_a_child_that_died_answers_for_what_it_finished() -> None:
+    jobs = [("fused_0", point(unroll=u)) for u in range(4)]
+    lines = [json.dumps(asdict(DEMAND)), json.dumps({"failure": "no such op"}), json.dumps(asdict(DEMAND))[:20]]
+    assert foresee.answered(jobs, "\n".join(lines)) == {jobs[0]: DEMAND, jobs[1]: "no such op"}
+    assert foresee.answered(jobs, "") == {} and foresee.answered(jobs, '{"registers": 1}') == {}
 
 
 def test_on_the_cpu_the_model_alone_orders_them() -> None:

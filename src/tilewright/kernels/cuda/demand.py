@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import sys
 import tempfile
 from math import prod
@@ -87,6 +88,8 @@ def _fused(path: Path) -> Fused:
 
 
 def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a compiler prints is no answer
     asked = json.load(sys.stdin)
     device = Device(processors=asked["processors"], arch=asked["arch"])
     for path, knobs in asked["jobs"]:
@@ -96,8 +99,8 @@ def main() -> None:
             answer: dict[str, Any] = demand(fused, device)
         except Exception as error:  # of whatever kind: one setting that does not compile must not hide the others
             answer = {"failure": f"{type(error).__name__}: {error}"[:500]}
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
 
 
 if __name__ == "__main__":
