@@ -15,7 +15,7 @@ import pytest
 from tilewright.cell import wire
 from tilewright.edges.sandbox.cell import Cell, CellFault, CellPlan
 from tilewright.edges.sandbox.environment import cell_environment, common_environment
-from tilewright.edges.sandbox.processes import descendants, private_bytes
+from tilewright.edges.sandbox.processes import descendants, held_bytes, private_bytes
 from tilewright.facts.errors import HarnessError
 
 pytestmark = pytest.mark.slow
@@ -343,6 +343,22 @@ def test_the_network_is_out_of_reach(cell: Cell) -> None:
 def test_memory_is_limited(cell: Cell) -> None:
     fault = _fault(cell, "hoard = []\nwhile True: hoard.append(bytearray(b'x') * (256 << 20))")
     assert fault.reason == "out_of_memory"
+
+
+def test_what_children_share_since_a_fork_is_counted_once(cell: Cell) -> None:
+    """A GiB and six children that read it: seven times as much where each page counts for each of them."""
+    source = """
+import os, time
+block = bytearray(b"x") * (1 << 30)
+for _ in range(6):
+    if os.fork() == 0:
+        time.sleep(300)
+time.sleep(1)
+"""
+    _load(cell, source)
+    assert private_bytes(descendants(cell.pid)) > 6 << 30
+    assert (1 << 30) < held_bytes(descendants(cell.pid)) < 2 << 30
+    assert cell.alive
 
 
 def test_a_crowd_of_processes_is_ended(cell: Cell) -> None:

@@ -25,7 +25,7 @@ from ...cell.channel import Channel
 from ...facts.errors import HarnessError
 from .environment import cell_environment, common_environment
 from .forkserver import server_for
-from .processes import descendants, private_bytes, tree_cpu_s
+from .processes import descendants, held_bytes, private_bytes, tree_cpu_s
 
 T = TypeVar("T")
 _HELLO_S = 120.0
@@ -207,8 +207,8 @@ class Cell:
         processes = descendants(self._process.pid)
         if len(processes) > _MAX_PROCESSES:
             return "too_many_processes", f"it started {len(processes)} processes, and {_MAX_PROCESSES} are allowed"
-        used, allowed = private_bytes(processes), self.plan.memory_bytes
-        if used > allowed:
+        allowed = self.plan.memory_bytes
+        if private_bytes(processes) > allowed and (used := held_bytes(processes)) > allowed:
             return "out_of_memory", f"its processes used {used / 2**30:.1f} GiB of {allowed / 2**30:.1f} allowed"
         return None
 

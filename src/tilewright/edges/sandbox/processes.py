@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_ANONYMOUS = ("Pss_Anon:", "SwapPss:")
 _ROUNDS = 50
 
 
@@ -44,6 +45,19 @@ def private_bytes(pids: Iterable[int]) -> int:
         with contextlib.suppress(OSError, ValueError):
             _, resident, shared, *_ = Path(f"/proc/{member}/statm").read_text().split()
             total += (int(resident) - int(shared)) * _PAGE_BYTES
+    return total
+
+
+def held_bytes(pids: Iterable[int]) -> int:
+    """Private memory, with a page that several processes still share since a fork counted once among them. Slower than
+    `private_bytes`, which such pages make too large; what can't be read counts as there."""
+    total = 0
+    for member in pids:
+        try:
+            text = Path(f"/proc/{member}/smaps_rollup").read_text()
+            total += sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(_ANONYMOUS)) * 1024
+        except (OSError, ValueError):
+            total += private_bytes([member])
     return total
 
 
