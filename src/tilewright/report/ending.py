@@ -8,12 +8,14 @@ from typing import Literal
 
 from ..facts.candidate import Candidate
 from ..facts.move import Event, Sanitize, Stop, Try, Tune
-from ..facts.outcome import Failure, Sanitized, Timed, Tuned
+from ..facts.outcome import Failure, PointTime, Sanitized, Timed, Tuned
 from ..facts.pattern import Pattern, Recipe
 from ..facts.run import Brief
 from ..facts.space import Point
 
 Status = Literal["improved", "no_improvement", "failed"]
+# A point won a sweep of this run, an earlier one on this toolchain or on another one, or none.
+Chosen = Literal["measured", "remembered", "hinted", "untuned"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,16 @@ def fused(brief: Brief, recipe: Recipe) -> tuple[tuple[Pattern, Point], ...]:
     points = {choice.pattern: choice.point for choice in recipe}
     patterns = {p.id: p for m in reversed(brief.matched) for p in reversed(m.patterns)}
     return tuple((p, points[p.id]) for p in reversed(patterns.values()) if p.id in points)
+
+
+def tuning_of(brief: Brief, events: Sequence[Event], pattern: Pattern) -> tuple[Chosen, tuple[PointTime, ...]]:
+    """On what the point of a pattern rests, and the points that were measured for it in this run."""
+    for event in reversed(events):
+        if isinstance(event.move, Tune) and event.move.pattern == pattern.id and isinstance(event.outcome, Tuned):
+            return "measured", event.outcome.points
+    if any(choice.pattern == pattern.id for choice in brief.remembered):
+        return "remembered", ()
+    return ("hinted" if any(choice.pattern == pattern.id for choice in brief.hinted) else "untuned"), ()
 
 
 def floor_share(timed: Timed | None) -> float | None:

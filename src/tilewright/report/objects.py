@@ -9,8 +9,9 @@ from typing import Any
 
 from ..facts.move import Event
 from ..facts.outcome import Interval, Timed
+from ..facts.pattern import Pattern
 from ..facts.run import Brief
-from .ending import Ending, ending, floor_share, fused
+from .ending import Ending, ending, floor_share, fused, tuning_of
 
 Task = Mapping[str, Any]  # an object as `summary` gives it, possibly read back from a file
 
@@ -41,6 +42,7 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "floor_share": floor_share(end.timed),
         "patterns": [
             {"id": p.id, "title": p.title, "kind": p.kind, "point": dict(point), "nodes": list(p.nodes)}
+            | _tuning(brief, events, p)
             for p, point in fused(brief, end.recipe)
         ],
         "candidate": candidate_dir or None,
@@ -56,6 +58,20 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "machine": _machine(brief),
         "seconds": sum(e.wall_s for e in events),
     }
+
+
+def _tuning(brief: Brief, events: Sequence[Event], pattern: Pattern) -> dict[str, object]:
+    """On what the pattern's point rests: which points were measured, at what share of the floor."""
+    chosen, measured = tuning_of(brief, events, pattern)
+    floor_ns = brief.machine.floor_ns(brief.cases[0].work)
+    tried = [
+        {
+            "point": dict(m.point), "time_ns": _interval(m.time_ns), "failure": m.failure,
+            "floor_share": floor_ns / m.time_ns.mid if m.time_ns else None,
+        }
+        for m in measured
+    ]  # fmt: skip
+    return {"chosen": chosen, "points_tried": tried}
 
 
 def _phases(seen: Timed | None) -> dict[str, object]:

@@ -65,6 +65,7 @@ class PointRow:
     settings: str
     time: str
     interval: str
+    of_floor: str  # the floor / the time
     behind: str  # how much slower than the fastest point
     chosen: bool
     failure: str
@@ -332,11 +333,12 @@ def _tuned(brief: Brief, events: Sequence[Event]) -> tuple[TunedPattern, ...]:
     for event in events:
         if isinstance(event.move, Tune) and isinstance(event.outcome, Tuned):
             id = event.move.pattern
-            found.append(TunedPattern(id=id, title=titles.get(id, ""), points=_points(event.outcome)))
+            found.append(TunedPattern(id=id, title=titles.get(id, ""), points=_points(brief, event.outcome)))
     return tuple(found)
 
 
-def _points(tuned: Tuned) -> tuple[PointRow, ...]:
+def _points(brief: Brief, tuned: Tuned) -> tuple[PointRow, ...]:
+    floor_ns = brief.machine.floor_ns(brief.cases[0].work)
     best = min((p.time_ns.mid for p in tuned.points if p.time_ns), default=0.0)
     rows = []
     for p in sorted(tuned.points, key=lambda p: p.time_ns.mid if p.time_ns else float("inf")):
@@ -346,6 +348,7 @@ def _points(tuned: Tuned) -> tuple[PointRow, ...]:
                 settings=words.settings(p.point),
                 time=words.duration(time.mid) if time else "",
                 interval=words.span(time) if time else "",
+                of_floor=words.percent(floor_ns / time.mid) if time else "",
                 behind=f"+{100 * (time.mid / best - 1):.1f}%" if time and best and time.mid > best else "",
                 chosen=bool(time and time.mid == best),
                 failure=p.failure,

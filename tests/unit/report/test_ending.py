@@ -8,7 +8,7 @@ from fakes.runs import FUSED, IMPROVED, NOTHING, RECIPE, REFUSAL, REFUSED, SLOWE
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.move import Event, Sanitize, Stop, Try
 from tilewright.facts.outcome import Failure, PointTime, Sanitized, Tuned
-from tilewright.report.ending import ending, floor_share, fused
+from tilewright.report.ending import ending, floor_share, fused, tuning_of
 
 GIVEN = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: ..."),))
 
@@ -101,6 +101,14 @@ def test_the_fused_patterns_with_their_points() -> None:
     assert [(p.id, point) for p, point in fused(brief(), RECIPE)] == [("fused_0", (("threads", 256),))]
     twice = brief(matched=(*brief().matched, brief().matched[0]))
     assert len(fused(twice, RECIPE)) == 1, "a pattern that stands in two cases is told once"
+
+
+def test_on_what_a_point_rests() -> None:
+    assert tuning_of(brief(), IMPROVED, FUSED) == ("measured", TUNED.points)
+    refused = events((TUNE, REFUSAL))
+    assert tuning_of(brief(), refused, FUSED) == ("untuned", ())
+    assert tuning_of(brief(hinted=RECIPE), refused, FUSED) == ("hinted", ())
+    assert tuning_of(brief(remembered=RECIPE), (), FUSED) == ("remembered", ())
 
 
 def test_floor_share() -> None:

@@ -47,8 +47,13 @@ def test_every_promised_field_of_an_improved_run() -> None:
     (pattern,) = found["patterns"]
     assert pattern == {
         "id": "fused_0", "title": "scale -> shift -> silu", "kind": "pointwise", "point": {"threads": 256},
-        "nodes": ["scaled", "shifted", "gate", "y"],
+        "nodes": ["scaled", "shifted", "gate", "y"], "chosen": "measured", "points_tried": pattern["points_tried"],
     }  # fmt: skip
+    won, lost, failed = pattern["points_tried"]
+    assert (won["point"], won["time_ns"]["mid"], lost["time_ns"]["mid"]) == ({"threads": 256}, 200e3, 230e3)
+    floor_ns = (2**29 + 2**28) / 4.25e12 * 1e9
+    assert won["floor_share"] == pytest.approx(floor_ns / 200e3)
+    assert failed == {"point": {"threads": 64}, "time_ns": None, "floor_share": None, "failure": "does not compile"}
     assert found["candidate"] == "out/candidate"
     assert found["fallbacks"] == [{"case": 1, "reason": "data-dependent shape"}]
     assert found["unmatched"] == [{"case": 0, "nodes": ["aten.sort.default: no skeleton"]}]
