@@ -8,7 +8,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from tilewright.facts.program import Operand, Output, Program, Reduction, Scan, Statement, validate
+from fakes.program_interpreter import load, positions
+from tilewright.facts.program import Load, Operand, Output, Position, Program, Reduction, Scan, Statement, validate
 
 TORCH = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
@@ -27,6 +28,7 @@ _BOOLEAN = {
     "logical_or",
     "logical_xor",
     "logical_not",
+    "inside",
 }
 
 
@@ -37,7 +39,7 @@ class Builder:
         self.domain = tuple(domain)
         self.reduced = tuple(reduced)
         self.operands: list[Operand] = []
-        self.body: list[Statement | Reduction | Scan] = []
+        self.body: list[Statement | Load | Reduction | Scan] = []
         self.outputs: list[Output] = []
         self.dtypes: dict[str, str] = {}
 
@@ -47,6 +49,18 @@ class Builder:
     def read(self, name: str, shape: Sequence[int] | None = None, dtype: str = "f32") -> str:
         self.operands.append(Operand(name=name, dtype=dtype, shape=tuple(shape or self.domain)))
         self.dtypes[name] = dtype
+        return name
+
+    def source(self, name: str, shape: Sequence[int], dtype: str = "f32") -> str:
+        """An indexed operand."""
+        self.operands.append(Operand(name=name, dtype=dtype, shape=tuple(shape), indexed=True))
+        self.dtypes[name] = dtype
+        return name
+
+    def load(self, source: str, at: Sequence[Position], fill: float | None = None) -> str:
+        name = self._name()
+        self.body.append(Load(result=name, source=source, at=tuple(at), dtype=self.dtypes[source], fill=fill))
+        self.dtypes[name] = self.dtypes[source]
         return name
 
     def op(self, op: str, *args: str | float | int | bool, dtype: str | None = None) -> str:
@@ -267,6 +281,34 @@ def busy_cumsum(shape: Sequence[int], dim: int, *, reverse: bool = False) -> Pro
     return b.done()
 
 
+def along(*steps: tuple[int, int], start: int = 0) -> Position:
+    return Position(start=start, steps=steps)
+
+
+def pool(
+    op: str, shape: Sequence[int], window: Sequence[int], *, stride: int = 1, padding: int = 0, dilation: int = 1,
+    dtype: str = "f32", fused: bool = False,
+) -> Program:  # fmt: skip
+    """Windows over the last dimensions of `shape`, their dimensions ahead of the innermost that stays; `fused`: a
+    sigmoid and a bias before, a product after."""
+    rank, lead = len(window), len(shape) - len(window)
+    span = [dilation * (k - 1) + 1 for k in window]
+    outs = [(n + 2 * padding - s) // stride + 1 for n, s in zip(shape[lead:], span, strict=True)]
+    b = Builder((*shape[:lead], *outs[:-1], *window, outs[-1]), tuple(range(lead + rank - 1, lead + 2 * rank - 1)))
+    kept = [*range(lead + rank - 1), lead + 2 * rank - 1]
+    at = [along((d, 1)) for d in range(lead)]
+    at += [along((kept[lead + i], stride), (lead + rank - 1 + i, dilation), start=-padding) for i in range(rank)]
+    neutral = float("-inf") if op == "max" else 0.0
+    x = b.load(b.source("x", shape, dtype), at, 0.0 if fused else neutral)
+    if fused:
+        bias = b.read("bias", tuple(n if d == lead - 1 else 1 for d, n in enumerate(b.domain)))
+        y = b.op("sigmoid", b.op("add", x, bias, dtype="f32"))
+        x = b.op("where", b.op("inside", x), y, neutral, dtype="f32")
+    (y,) = b.reduce(op, x, "f32")
+    b.write_row(b.op("to", b.op("mul", y, 0.25), dtype=dtype))
+    return b.done()
+
+
 # ---- meaning -------------------------------------------------------------------------------------------------------
 
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
@@ -285,10 +327,22 @@ def interpret(program: Program, operands: Sequence[Tensor], *, exact: bool) -> l
 
     values = {o.name: t.to(held(o.dtype)) for o, t in zip(program.operands, operands, strict=True)}
     device = operands[0].device
+    masks: dict[object, Tensor] = {}
     for item in program.body:
         if isinstance(item, Reduction):
             results = _reduce(item, values[item.arg], program, held(item.dtype))
             values.update(zip(item.results, results, strict=True))
+            continue
+        if isinstance(item, Load):
+            given = {name: values[name].cpu() for name in item.args}
+            places, masks[item.result] = positions(
+                item.at, values[item.source].shape, program.aligned(item.result), given
+            )
+            read = load(values[item.source].cpu(), places, masks[item.result], item.fill)
+            values[item.result] = read.to(device)
+            continue
+        if isinstance(item, Statement) and item.op == "inside":
+            values[item.result] = masks[item.args[0]].to(device)
             continue
         if isinstance(item, Scan):
             values[item.result] = _scan(item, values[item.arg].expand(program.domain), held(item.dtype))

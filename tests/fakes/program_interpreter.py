@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tilewright.facts.graph import Call, Code, Graph, Node, Ref, Struct
 from tilewright.facts.pattern import Bind, Pattern, Site
-from tilewright.facts.program import SCANS, Program, Reduction, Scan
+from tilewright.facts.program import SCANS, Load, Position, Program, Reduction, Scan
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
           "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
@@ -66,21 +67,52 @@ def scan(op: str, x: torch.Tensor, dim: int, *, reverse: bool, exclusive: bool) 
     return result
 
 
+def positions(
+    at: Sequence[Position], sizes: Sequence[int], shape: Sequence[int], values: Mapping[str, torch.Tensor]
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Where each dimension is read, clamped into it, and whether all of them lay inside; over `shape`."""
+    clamped, inside = [], torch.ones(tuple(shape), dtype=torch.bool)
+    for position, size in zip(at, sizes, strict=True):
+        place = torch.full(tuple(shape), position.start)
+        for d, step in position.steps:
+            place = place + torch.arange(shape[d]).reshape([-1 if i == d else 1 for i in range(len(shape))]) * step
+        if position.value:
+            place = place + values[position.value].long()
+        inside &= (place >= 0) & (place < size)
+        clamped.append(place.clamp(0, size - 1))
+    return clamped, inside
+
+
+def load(source: torch.Tensor, where: list[torch.Tensor], inside: torch.Tensor, fill: Any) -> torch.Tensor:
+    """One Load; raises IndexError where it may not lie outside."""
+    if fill is None and not bool(inside.all()):
+        raise IndexError("a position lies outside")
+    read = source[tuple(where)]
+    return read if fill is None else torch.where(inside, read, torch.tensor(fill, dtype=source.dtype))
+
+
 def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bool = False) -> tuple[torch.Tensor, ...]:
     """The outputs of a Program on aligned operands; with `exact`, in float64 throughout."""
     values: dict[str, Any] = {}
+    masks: dict[Any, torch.Tensor] = {}  # of the loads: what lay inside
     for spec, tensor in zip(program.operands, operands, strict=True):
         assert tuple(tensor.shape) == spec.shape, (spec, tensor.shape)
         assert tensor.dtype == dtype_of(spec.dtype, exact=exact), (spec, tensor.dtype)
         values[spec.name] = tensor
     for item in program.body:
         dtype = dtype_of(item.dtype, exact=exact)
-        if isinstance(item, Reduction):
+        if isinstance(item, Load):
+            domain = program.aligned(item.result)
+            where, masks[item.result] = positions(item.at, values[item.source].shape, domain, values)
+            values[item.result] = load(values[item.source], where, masks[item.result], item.fill)
+        elif isinstance(item, Reduction):
             whole = values[item.arg].expand(program.domain)
             values.update(zip(item.results, reduction(item.op, whole, program.reduced, dtype), strict=True))
         elif isinstance(item, Scan):
             whole = values[item.arg].expand(program.domain).to(dtype)
             values[item.result] = scan(item.op, whole, item.dim, reverse=item.reverse, exclusive=item.exclusive)
+        elif item.op == "inside":
+            values[item.result] = masks[item.args[0]]
         elif item.op == "index":
             dim = int(item.args[0])
             shape = [size if d == dim else 1 for d, size in enumerate(program.domain)]
@@ -94,10 +126,14 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
 
 
 class GraphRun:
-    """Evaluates a Graph node by node; the nodes of `patterns` come from their Programs."""
+    """Evaluates a Graph node by node; the nodes of `patterns` come from their Programs, which `execute` runs."""
 
-    def __init__(self, graph: Graph, module: torch.nn.Module, *, patterns: Iterable[Pattern] = (), exact: bool = True):
+    def __init__(
+        self, graph: Graph, module: torch.nn.Module, *, patterns: Iterable[Pattern] = (), exact: bool = True,
+        execute: Callable[..., Sequence[torch.Tensor]] | None = None,
+    ) -> None:  # fmt: skip
         self.graph, self.module, self.exact = graph, module, exact
+        self.execute = execute or functools.partial(run_program, exact=exact)
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.sites = {b.node: (p, s) for p in patterns for s in p.sites for b in s.outputs}
@@ -143,7 +179,7 @@ class GraphRun:
     def _run_site(self, pattern: Pattern, site: Site) -> None:
         operands = [view(self.value(b.node), b, spec.shape)
                     for b, spec in zip(site.operands, pattern.program.operands, strict=True)]  # fmt: skip
-        for bind, result in zip(site.outputs, run_program(pattern.program, operands, exact=self.exact), strict=True):
+        for bind, result in zip(site.outputs, self.execute(pattern.program, operands), strict=True):
             self.values[bind.node] = view(result, bind, self.nodes[bind.node].shape)
         self.fused.update(site.nodes)
 
@@ -161,7 +197,8 @@ class GraphRun:
             value = torch.arange(node.shape[0])
         else:
             args = [self.value(a) if isinstance(a, str) else a for a in node.args]
-            value = _apply(node, args, dtype)
+            given = {p.value: self.value(p.value) for p in node.at if p.value}
+            value = _read(node, args, given) if node.at else _apply(node, args, dtype)
         assert tuple(value.shape) == node.shape, (node, value.shape)
         self.values[node.name] = value
 
@@ -178,6 +215,12 @@ class GraphRun:
             if name:
                 wide = self.exact and result.dtype.is_floating_point
                 self.values[name] = result.double() if wide else result
+
+
+def _read(node: Node, args: list[Any], given: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    sizes = node.dims if node.op == "inside" else args[0].shape
+    where, inside = positions(node.at, sizes, node.shape, given)
+    return inside if node.op == "inside" else load(args[0], where, inside, node.fill)
 
 
 def _apply(node: Node, args: list[Any], dtype: torch.dtype | None) -> torch.Tensor:

@@ -141,6 +141,12 @@ PROGRAMS = {
     "scan_masked": lambda: kp.masked_cumsum((130, 3000)),
     "scan_busy": lambda: kp.busy_cumsum((64, 300, 500), 1),
     "scan_busy_rows": lambda: kp.busy_cumsum((64, 1003), 1, reverse=True),
+    "max_pool": lambda: kp.pool("max", (8, 64, 112, 112), (3, 3), stride=2, padding=1),
+    "max_pool_f16_odd": lambda: kp.pool("max", (3, 7, 57, 61), (3, 3), stride=2, padding=1, dtype="f16"),
+    "max_pool_one_dimension": lambda: kp.pool("max", (3, 5, 1017), (20,), stride=3, padding=2, dilation=2),
+    "avg_pool_volume": lambda: kp.pool("sum", (2, 3, 12, 30, 33), (2, 3, 2), stride=2),
+    "avg_pool_fused": lambda: kp.pool("sum", (4, 16, 33, 35), (3, 3), padding=1, fused=True),
+    "max_pool_fused_bf16": lambda: kp.pool("max", (4, 16, 64, 64), (2, 2), stride=2, fused=True, dtype="bf16"),
     "masked_softmax": lambda: kp.masked_temperature_softmax(64, 1001),
     "cosine": lambda: kp.cosine_rows(100, 3001),
     "chain": lambda: kp.chain((1000, 333)),
@@ -241,7 +247,7 @@ def expanded(x):
     "softmax_odd", "softmax_even", "softmax_column", "layer_norm_residual", "group_norm", "batch_norm", "rms_column",
     "mse_odd",
     "argmax_row", "argmin_column", "cross_entropy", "scan_rows_uneven", "scan_busy", "scan_masked",
-    "chain", "chain_bias", "swiglu", "integers", "any",
+    "chain", "chain_bias", "swiglu", "integers", "any", "max_pool_f16_odd", "avg_pool_fused",
 ])  # fmt: skip
 def test_layouts(name, layout, folder):
     program = PROGRAMS[name]()
@@ -290,6 +296,15 @@ def test_edge_values(folder):
         (got,) = load_fused(program, folder).run(x)
         (want,) = kp.interpret(program, [x], exact=False)
         torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
+def test_pool_edge_values(folder):
+    x = torch.randn(3, 2, 17, 19, device="cuda")
+    x[0, 0, 3, 4], x[1, 1], x[2, 0, 5:12, 5:12] = nan, -inf, -inf
+    x[2, 1, 7, 7] = inf
+    for op in ("max", "sum"):
+        program = kp.pool(op, (3, 2, 17, 19), (3, 3), stride=2, padding=1)
+        close(load_fused(program, folder).run(x), program, [x])
 
 
 @pytest.mark.parametrize("reverse", [False, True])

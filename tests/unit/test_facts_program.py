@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.facts.program import (
+    Load,
     Operand,
     Output,
+    Position,
     Program,
     Reduction,
     Scan,
@@ -77,6 +79,67 @@ SCAN = Program(
 
 def names(statements: tuple[Statement, ...]) -> list[str]:
     return [s.result for s in statements]
+
+
+WINDOWS = Program(  # maxima of 3 of 9 padded positions, two apart
+    domain=(4, 3, 5),
+    reduced=(1,),
+    operands=(Operand(name="x", dtype="f32", shape=(4, 9), indexed=True), operand("b", 4, 1, 1)),
+    body=(
+        Load(result="w", source="x", dtype="f32", fill=0.0, at=(
+            Position(steps=((0, 1),)), Position(start=-1, steps=((1, 1), (2, 2))))),
+        statement("i", "inside", "w"),
+        statement("s", "add", "w", "b"),
+        Reduction(results=("m",), op="max", arg="s", dtype="f32"),
+    ),
+    outputs=(output("m", 4, 1, 5),),
+)  # fmt: skip
+
+
+class TestLoad:
+    def test_it_is_an_element_where_its_positions_move_along_the_row(self) -> None:
+        validate(WINDOWS)
+        plan = schedule(WINDOWS)
+        assert names(plan.passes[0].elements) == ["w", "s"] and plan.row_names == {"b", "m"}
+        assert WINDOWS.aligned("w") == (4, 3, 5) and WINDOWS.aligned("m") == (4, 1, 5)
+        once = replace(WINDOWS.loads[0], at=(Position(steps=((0, 1),)), Position(steps=((2, 1),))))
+        still = replace(WINDOWS, body=(once, *WINDOWS.body[2:]))
+        assert names(schedule(still).head) == ["w", "s"] and still.aligned("w") == (4, 1, 5)
+
+    def test_where_it_comes_to(self) -> None:
+        reach = [p.span(WINDOWS.domain) for p in WINDOWS.loads[0].at]
+        assert reach == [(0, 3), (-1, 9)]
+        assert Position(start=4, steps=((2, -1),)).span(WINDOWS.domain) == (0, 4)
+        assert Position(start=4, steps=((2, -1),)).surely_inside(5, WINDOWS.domain)
+        assert not Position(value="v").surely_inside(5, WINDOWS.domain)
+
+    def test_traffic_is_no_more_than_is_asked_for(self) -> None:
+        assert WINDOWS.traffic_bytes == 4 * (4 * 9 + 4 + 4 * 5)
+        far = replace(WINDOWS, operands=(replace(WINDOWS.operands[0], shape=(4, 900)), WINDOWS.operands[1]))
+        assert far.traffic_bytes == 4 * (4 * 3 * 5 + 4 + 4 * 5)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"fill": None}, "'w': what is read outside of 'x'"),
+            ({"source": "b"}, "'w': 'b' is no indexed operand"),
+            ({"at": (Position(),)}, "'w': 1 positions in f32 for \\(4, 9\\) f32"),
+            ({"dtype": "f16"}, "'w': 2 positions in f16"),
+            ({"at": (Position(), Position(steps=((3, 1),)))}, "are not steps along distinct dimensions"),
+            ({"at": (Position(), Position(steps=((1, 1), (1, 2))))}, "are not steps along distinct dimensions"),
+            ({"at": (Position(value="b"), Position())}, "'w': 'b' is no position but f32"),
+            ({"at": (Position(value="s"), Position())}, "'s' is used before"),
+        ],
+    )
+    def test_what_is_malformed(self, change: dict[str, object], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            validate(replace(WINDOWS, body=(replace(WINDOWS.loads[0], **change), *WINDOWS.body[1:])))  # type: ignore[arg-type]
+
+    def test_an_indexed_operand_is_read_by_loads_alone(self) -> None:
+        with pytest.raises(ValueError, match="'x' is indexed"):
+            validate(replace(WINDOWS, body=(*WINDOWS.body, statement("y", "exp", "x"))))
+        with pytest.raises(ValueError, match="'s' is no load"):
+            validate(replace(WINDOWS, body=(*WINDOWS.body, statement("y", "inside", "s"))))
 
 
 class TestScan:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import torch
 
 from tilewright.facts.graph import Node, Template
-from tilewright.facts.program import DTYPE_BYTES
+from tilewright.facts.program import DTYPE_BYTES, Position
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
@@ -151,11 +150,11 @@ class Builder:
         return Expr(self, node)
 
     def _pure(self, node: Node) -> Expr:
-        key = dataclasses.replace(node, origin="")
+        key = replace(node, origin="")
         if key not in self._same:
             name = f"{self.origin}__{self._count}"
             self._count += 1
-            self._same[key] = self.add(dataclasses.replace(node, name=name, origin=self.origin)).node
+            self._same[key] = self.add(replace(node, name=name, origin=self.origin)).node
         return Expr(self, self._same[key])
 
     @property
@@ -229,6 +228,19 @@ class Builder:
             return x
         args = (x.node.name, reverse, exclusive)
         return self._pure(Node(name="", op=op, shape=x.shape, dtype=x.dtype, args=args, dims=(dim,)))
+
+    def load(self, x: Expr, shape: Sequence[int], at: Sequence[Position], fill: Number | None = None) -> Expr:
+        """`x` read at these positions in terms of the dimensions of `shape`; `fill` where they lie outside (None: they
+        don't). A permutation of `x` becomes one of the positions."""
+        if x.dtype not in DTYPE_BYTES or 0 in x.shape or 0 in shape:
+            raise NotLowered
+        moving = [replace(p, steps=tuple((d, s) for d, s in p.steps if s and shape[d] > 1)) for p in at]
+        while x.node.op == "permute":
+            moving = [moving[x.node.dims.index(d)] for d in range(len(moving))]
+            x = Expr(self, self.nodes[x.node.sources[0]])
+        within = all(p.surely_inside(size, shape) for p, size in zip(moving, x.shape, strict=True))
+        args = (x.node.name,) if fill is None or within else (x.node.name, fill)
+        return self._pure(Node(name="", op="load", shape=tuple(shape), dtype=x.dtype, args=args, at=tuple(moving)))
 
     def flip(self, x: Expr, dims: tuple[int, ...]) -> Expr:
         return self._pure(Node(name="", op="flip", shape=x.shape, dtype=x.dtype, args=(x.node.name,), dims=dims))

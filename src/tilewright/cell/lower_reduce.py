@@ -39,13 +39,6 @@ def _mean(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, dtype: o
     return values.reduce("sum", over, keepdim=keepdim) / count(x, over)
 
 
-def _global_average(b: Builder, x: Expr, output_size: Sequence[int]) -> Expr:
-    """Adaptive pooling to a single position."""
-    if any(size != 1 for size in output_size):
-        raise NotLowered
-    return _mean(b, x, range(len(x.shape) - len(output_size), len(x.shape)), keepdim=True)
-
-
 def _extremum(op: str) -> Lowering:
     def lower(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, other: Expr | None = None) -> Any:
         if other is not None:
@@ -164,7 +157,6 @@ def _logsumexp(b: Builder, x: Expr, dim: Dims, keepdim: bool = False) -> Expr:
 
 REDUCE_LOWERINGS: Mapping[str, Lowering] = {
     "sum": _sum, "nansum": _nansum, "prod": _prod, "mean": _mean, "amax": _extremum("max"), "amin": _extremum("min"),
-    **dict.fromkeys(("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"), _global_average),
     "max": _extremum("max"), "min": _extremum("min"), "aminmax": _aminmax, "argmax": _position("argmax"),
     "argmin": _position("argmin"), "any": _truths("any"), "all": _truths("all"), "count_nonzero": _count_nonzero,
     "var": _spread(root=False, both=False), "std": _spread(root=True, both=False),

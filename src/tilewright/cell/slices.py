@@ -119,8 +119,7 @@ def _merged(graph: Graph) -> Graph:
     same: dict[str, str] = {}
     nodes = []
     for node in graph.nodes:
-        args = tuple(same.get(a, a) if isinstance(a, str) else a for a in node.args)
-        nodes.append(replace(node, args=args))
+        nodes.append(node.renamed(same))
         if node.op == "slice":
             same[node.name] = first.setdefault((node.sources[0], node.dims), node.name)
     return replace(graph, nodes=tuple(nodes))

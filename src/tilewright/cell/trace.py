@@ -16,10 +16,12 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from tilewright.facts.graph import Call, Code, Graph, Node, Ref, Struct, Template, Update, refs
 
+from .loads import loaded_early
 from .lower import Builder, Expr, Lowering, NotLowered, dtype_name
 from .lower_losses import LOSS_LOWERINGS
 from .lower_norms import NORM_LOWERINGS
 from .lower_pointwise import POINTWISE_LOWERINGS
+from .lower_pool import POOL_LOWERINGS
 from .lower_reduce import REDUCE_LOWERINGS
 from .lower_scan import SCAN_LOWERINGS
 from .lower_views import FILL_LOWERINGS, VIEW_LOWERINGS
@@ -27,7 +29,7 @@ from .slices import sliced_early
 
 LOWERINGS: Mapping[str, Lowering] = {
     **POINTWISE_LOWERINGS, **VIEW_LOWERINGS, **REDUCE_LOWERINGS, **NORM_LOWERINGS, **LOSS_LOWERINGS,
-    **SCAN_LOWERINGS,
+    **SCAN_LOWERINGS, **POOL_LOWERINGS,
 }  # fmt: skip
 _LARGEST_CONSTANT = 256  # elements that are written into the graph itself
 
@@ -180,7 +182,7 @@ class _Walk:
                         for target, value in self.traced.updates)  # fmt: skip
         whole = Graph(nodes=tuple(self.builder.nodes.values()), outputs=refs(result), calls=tuple(self.calls),
                       arguments=arguments, keywords=keywords, result=result, updates=updates)  # fmt: skip
-        return pruned(sliced_early(pruned(whole)))
+        return pruned(loaded_early(pruned(sliced_early(pruned(whole)))))
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Template, ...], Any]:
         leaves, spec = pytree.tree_flatten((args, kwargs))

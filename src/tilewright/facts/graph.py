@@ -7,11 +7,12 @@ vocabulary of `facts.program`, and each remembers the call that it came from. A 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from .program import DTYPE_BYTES, Literal
+from .program import DTYPE_BYTES, Literal, Position
 
 # Views that only rename index positions; a fused kernel reads and writes through them at no cost.
 VIEWS = frozenset({"reshape", "permute", "expand"})
@@ -51,7 +52,9 @@ class Node:
     """One tensor value.
 
     `op` is a name of facts.program.POINTWISE, REDUCTIONS or SCANS; one of VIEWS; "slice" (`dims` = dimension, start,
-    length); "flip" (over `dims`);
+    length); "flip" (over `dims`); "load" (of the first argument `at` these positions in terms of this node's
+    dimensions, the second argument, if there is one, where they lie outside; see program.Load); "inside" (of the load
+    that it reads: `at` is the same, `dims` the shape of the load's source);
     "input", "state", "constant" (`path` says which); or "call" (result `item` of the call `origin`).
     Pointwise nodes broadcast as torch does, and their tensor arguments have the dtypes that the operation wants.
     Reductions take one argument and drop the dimensions `dims`; of two results, `item` says which. Scans take one along
@@ -65,6 +68,7 @@ class Node:
     dtype: str
     args: tuple[str | Literal, ...] = ()  # names of nodes, or literals
     dims: tuple[int, ...] = ()
+    at: tuple[Position, ...] = ()  # of a load: where each dimension of its source is read; values are names of nodes
     item: int = 0
     path: str = ""  # of a state: attribute path; of an input: its name; of a constant: JSON of device and flat values
     origin: str = ""  # name of the Call that this node is part of
@@ -76,7 +80,19 @@ class Node:
     @property
     def sources(self) -> tuple[str, ...]:
         """Names of the nodes that this one reads directly (empty for calls: see Call.sources)."""
-        return tuple(a for a in self.args if isinstance(a, str))
+        return (*(a for a in self.args if isinstance(a, str)), *(p.value for p in self.at if p.value))
+
+    @property
+    def fill(self) -> Literal | None:
+        """Of a load: what is read outside of its source."""
+        value = self.args[1] if len(self.args) > 1 else None
+        assert not isinstance(value, str)
+        return value
+
+    def renamed(self, names: Mapping[str, str]) -> Node:
+        """The same over other nodes, where `names` has others."""
+        args = tuple(names.get(a, a) if isinstance(a, str) else a for a in self.args)
+        return replace(self, args=args, at=tuple(replace(p, value=names.get(p.value, p.value)) for p in self.at))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from .program import Program
+from .program import Load, Program
 from .space import Point, Space
 
 
@@ -49,7 +49,7 @@ class Pattern:
         """Equal for programs that differ only in names: the key under which winning points are remembered."""
         text = repr((self.kind, self.program.domain, self.program.reduced,
                      [(o.dtype, o.shape) for o in self.program.operands],
-                     [s.op for s in self.program.body],
+                     [(s.at, s.fill) if isinstance(s, Load) else s.op for s in self.program.body],
                      [(o.dtype, o.shape) for o in self.program.outputs]))  # fmt: skip
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -11,7 +11,7 @@ Arithmetic between loads and stores is done in fp32 for floating dtypes narrower
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
@@ -20,13 +20,14 @@ Literal = float | int | bool
 
 # Name -> number of arguments. Semantics are those of the torch function of the same name on the argument dtypes;
 # comparisons, is* and logical_* give "bool"; `maximum`/`minimum` propagate NaN; `div` is true division; `to` casts to
-# the statement's dtype; `index` takes one literal, a dimension of the domain, and is the position along it (i64).
+# the statement's dtype; `index` takes one literal, a dimension of the domain, and is the position along it (i64);
+# `inside` takes the result of a Load and says whether it came out of the source.
 POINTWISE: Mapping[str, int] = MappingProxyType({
     **dict.fromkeys(
         ["neg", "abs", "sign", "floor", "ceil", "round", "trunc", "square", "sqrt", "rsqrt", "reciprocal",
          "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan",
          "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid",
-         "isnan", "isinf", "logical_not", "bitwise_not", "to", "index"], 1),
+         "isnan", "isinf", "logical_not", "bitwise_not", "to", "index", "inside"], 1),
     **dict.fromkeys(
         ["add", "sub", "mul", "div", "fmod", "remainder", "floor_divide", "pow", "atan2", "maximum", "minimum",
          "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor",
@@ -52,11 +53,32 @@ DTYPE_BYTES: Mapping[str, int] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
-    """A tensor read by the program. `shape` is aligned: len(domain) dimensions, each the domain's size or 1."""
+    """A tensor read by the program. `shape` is aligned: len(domain) dimensions, each the domain's size or 1; unless the
+    tensor is `indexed`: then its shape is its own, and it is read by Loads alone."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    indexed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a dimension is read: at `start` + the sum of step x index over `steps`, pairs of a dimension of the domain
+    and a step other than 0, + the whole number `value` (its name; "": none)."""
+
+    start: int = 0
+    steps: tuple[tuple[int, int], ...] = ()
+    value: str = ""
+
+    def span(self, domain: Sequence[int]) -> tuple[int, int]:
+        """The least and the greatest position, `value` aside."""
+        ends = [step * (domain[d] - 1) for d, step in self.steps]
+        return self.start + sum(e for e in ends if e < 0), self.start + sum(e for e in ends if e > 0)
+
+    def surely_inside(self, size: int, domain: Sequence[int]) -> bool:
+        low, high = self.span(domain)
+        return not self.value and low >= 0 and high < size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +89,33 @@ class Statement:
     op: str
     args: tuple[str | Literal, ...]
     dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """`result = source[at]`: one Position for each dimension of an indexed operand, of its dtype; `fill` where any of
+    them lies outside. So windows overlap, stride and are padded, and a value may choose what is read (a gather).
+    `fill` None: it's the caller's error if a position lies outside; nothing is read there all the same."""
+
+    result: str
+    source: str
+    at: tuple[Position, ...]
+    dtype: str
+    fill: Literal | None = None
+
+    @property
+    def op(self) -> str:
+        return "load"
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """The values on which the positions depend."""
+        return tuple(p.value for p in self.at if p.value)
+
+    @property
+    def dims(self) -> frozenset[int]:
+        """The dimensions of the domain along which the positions move by themselves."""
+        return frozenset(d for p in self.at for d, _ in p.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +162,7 @@ class Program:
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     operands: tuple[Operand, ...]
-    body: tuple[Statement | Reduction | Scan, ...]
+    body: tuple[Statement | Load | Reduction | Scan, ...]
     outputs: tuple[Output, ...]
 
     @property
@@ -131,18 +180,53 @@ class Program:
 
     @property
     def traffic_bytes(self) -> int:
-        """The fewest bytes through memory: every operand read once, every output written once."""
-        values: tuple[Operand | Output, ...] = (*self.operands, *self.outputs)
-        return sum(prod(v.shape) * DTYPE_BYTES[v.dtype] for v in values)
+        """The fewest bytes through memory: every operand read once (or as much of it as Loads ask for), every output
+        written once."""
+        read = sum(DTYPE_BYTES[o.dtype] * min(prod(o.shape), self._asked(o)) for o in self.operands)
+        return read + sum(DTYPE_BYTES[o.dtype] * prod(o.shape) for o in self.outputs)
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        return tuple(item for item in self.body if isinstance(item, Load))
+
+    def _asked(self, operand: Operand) -> int:
+        """Elements of an operand that are read; where Loads read them, with repetitions."""
+        if not operand.indexed:
+            return prod(operand.shape)
+        return sum(prod(self.aligned(load.result)) for load in self.loads if load.source == operand.name)
+
+    def aligned(self, name: str) -> tuple[int, ...]:
+        """The aligned shape of an operand that is not indexed, or of a value."""
+        dims = self._reach()[name]
+        return tuple(size if d in dims else 1 for d, size in enumerate(self.domain))
+
+    def _reach(self) -> dict[str, frozenset[int]]:
+        """The dimensions along which each value varies."""
+        reach = {o.name: frozenset(d for d, size in enumerate(o.shape) if size > 1) for o in self.operands
+                 if not o.indexed}  # fmt: skip
+        for item in self.body:
+            if isinstance(item, Reduction):
+                reach.update(dict.fromkeys(item.results, reach[item.arg] - set(self.reduced)))
+            elif isinstance(item, Scan):
+                reach[item.result] = reach[item.arg] | {item.dim}
+            elif isinstance(item, Statement) and item.op == "index":
+                reach[item.result] = frozenset({int(item.args[0])})
+            else:
+                own = item.dims if isinstance(item, Load) else frozenset[int]()
+                reach[item.result] = own.union(*(reach[a] for a in item.args if isinstance(a, str)))
+        return reach
+
+
+Plain = Statement | Load  # what is computed point by point
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
     """One sweep over a row's elements: compute `elements`, then reduce; `rows` become computable afterwards."""
 
-    elements: tuple[Statement, ...]
+    elements: tuple[Plain, ...]
     reductions: tuple[Reduction, ...]
-    rows: tuple[Statement, ...]
+    rows: tuple[Plain, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,15 +234,15 @@ class Schedule:
     """A Program cut into sweeps. `head` holds the row-level statements that need no reduction; `final` the element
     statements of the last sweep, which writes the element-level outputs (empty outputs: no last sweep)."""
 
-    head: tuple[Statement, ...]
+    head: tuple[Plain, ...]
     passes: tuple[Pass, ...]
-    final: tuple[Statement, ...]
+    final: tuple[Plain, ...]
     element_outputs: tuple[Output, ...]
     row_outputs: tuple[Output, ...]
     row_names: frozenset[str]
 
-    def operands_of(self, statements: Iterable[Statement], program: Program, *more: str) -> tuple[Operand, ...]:
-        """The operands that these statements (and these names) read directly, in the program's order."""
+    def operands_of(self, statements: Iterable[Plain], program: Program, *more: str) -> tuple[Operand, ...]:
+        """The aligned operands that these (and these names) read directly, in the program's order."""
         used = {a for s in statements for a in s.args if isinstance(a, str)} | set(more)
         return tuple(o for o in program.operands if o.name in used)
 
@@ -169,6 +253,8 @@ def _levels(program: Program) -> tuple[dict[str, int], set[str]]:
     rows: set[str] = set()
     for operand in program.operands:
         stage[operand.name] = 0
+        if operand.indexed:
+            continue
         if program.reduced and all(operand.shape[d] == 1 for d in program.reduced):
             rows.add(operand.name)
     for item in program.body:
@@ -182,6 +268,7 @@ def _levels(program: Program) -> tuple[dict[str, int], set[str]]:
         names = [a for a in item.args if isinstance(a, str)]
         stage[item.result] = max((stage[n] for n in names), default=0)
         on_rows = item.args[0] not in program.reduced if item.op == "index" else all(n in rows for n in names)
+        on_rows = on_rows and not (isinstance(item, Load) and item.dims & set(program.reduced))
         if program.reduced and on_rows:
             rows.add(item.result)
     return stage, rows
@@ -190,11 +277,11 @@ def _levels(program: Program) -> tuple[dict[str, int], set[str]]:
 def schedule(program: Program) -> Schedule:
     """Cut a program into sweeps over its rows, each with the element statements it needs (recomputed, not kept)."""
     stage, rows = _levels(program)
-    statements = {s.result: s for s in program.body if isinstance(s, Statement)}
+    statements = {s.result: s for s in program.body if isinstance(s, Statement | Load)}
     order = {name: i for i, name in enumerate(statements)}
     reductions = [r for r in program.body if isinstance(r, Reduction)]
 
-    def elements_for(names: Iterable[str]) -> tuple[Statement, ...]:
+    def elements_for(names: Iterable[str]) -> tuple[Plain, ...]:
         found: set[str] = set()
         todo = list(names)
         while todo:
@@ -204,7 +291,7 @@ def schedule(program: Program) -> Schedule:
                 todo += [a for a in statements[name].args if isinstance(a, str)]
         return tuple(statements[n] for n in sorted(found, key=order.__getitem__))
 
-    def rows_at(level: int) -> tuple[Statement, ...]:
+    def rows_at(level: int) -> tuple[Plain, ...]:
         return tuple(s for s in statements.values() if s.result in rows and stage[s.result] == level)
 
     passes = []
@@ -227,10 +314,10 @@ class ScanSchedule:
     """A Program with a Scan, cut in one sweep: `head` (row level, no outputs among it), then for each element `before`,
     which the scan's argument needs, the scan, and `after`, which the outputs need besides (recomputed, not kept)."""
 
-    head: tuple[Statement, ...]
-    before: tuple[Statement, ...]
+    head: tuple[Plain, ...]
+    before: tuple[Plain, ...]
     scan: Scan
-    after: tuple[Statement, ...]
+    after: tuple[Plain, ...]
     row_names: frozenset[str]
 
 
@@ -239,7 +326,7 @@ def scan_schedule(program: Program) -> ScanSchedule:
     scan = program.scan
     if scan is None:
         raise ValueError("there is no scan")
-    plain = tuple(s for s in program.body if isinstance(s, Statement))
+    plain = tuple(s for s in program.body if isinstance(s, Statement | Load))
     # The scan's result is like an operand that varies along every dimension.
     given = Operand(name=scan.result, dtype=scan.dtype, shape=program.domain)
     rest = Program(
@@ -274,15 +361,26 @@ def validate(program: Program) -> None:
         )
     values: tuple[Operand | Output, ...] = (*program.operands, *program.outputs)
     for value in values:
+        if isinstance(value, Operand) and value.indexed:
+            continue
         if len(value.shape) != rank or any(s not in (1, d) for s, d in zip(value.shape, program.domain, strict=True)):
             raise ValueError(f"{value.name!r}: shape {value.shape} does not align with the domain {program.domain}")
     for operand in program.operands:
         define(operand.name, operand.dtype)
+    indexed = {o.name: o for o in program.operands if o.indexed}
+    loaded: set[str] = set()
     for item in program.body:
-        args = item.args if isinstance(item, Statement) else (item.arg,)
+        args = item.args if isinstance(item, Statement | Load) else (item.arg,)
         for arg in args:
             if isinstance(arg, str) and arg not in defined:
                 raise ValueError(f"{arg!r} is used before it is defined")
+            if arg in indexed:
+                raise ValueError(f"{arg!r} is indexed: only loads may read it")
+        if isinstance(item, Load):
+            _validate_load(item, indexed.get(item.source), program.domain, defined)
+            define(item.result, item.dtype)
+            loaded.add(item.result)
+            continue
         if isinstance(item, Scan):
             _validate_scan(item, program)
             define(item.result, item.dtype)
@@ -292,6 +390,8 @@ def validate(program: Program) -> None:
                 raise ValueError(
                     f"{item.result!r}: {item.op!r} with {len(item.args)} arguments is no pointwise operation"
                 )
+            if item.op == "inside" and item.args[0] not in loaded:
+                raise ValueError(f"{item.result!r}: {item.args[0]!r} is no load, so nothing is inside of anything")
             define(item.result, item.dtype)
         else:
             if REDUCTIONS.get(item.op) != len(item.results) or not program.reduced:
@@ -310,3 +410,18 @@ def _validate_scan(scan: Scan, program: Program) -> None:
         raise ValueError(f"{scan.result!r}: scans dimension {scan.dim}, but {program.reduced} are reduced")
     if any(isinstance(item, Reduction) or (isinstance(item, Scan) and item is not scan) for item in program.body):
         raise ValueError(f"{scan.result!r}: a scan stands with no reduction and no other scan")
+
+
+def _validate_load(load: Load, source: Operand | None, domain: Sequence[int], defined: Mapping[str, str]) -> None:
+    if source is None:
+        raise ValueError(f"{load.result!r}: {load.source!r} is no indexed operand")
+    if len(load.at) != len(source.shape) or load.dtype != source.dtype:
+        raise ValueError(f"{load.result!r}: {len(load.at)} positions in {load.dtype} for {source.shape} {source.dtype}")
+    for position, size in zip(load.at, source.shape, strict=True):
+        dims = [d for d, step in position.steps if 0 <= d < len(domain) and step]
+        if len(dims) != len(position.steps) or len(set(dims)) != len(dims):
+            raise ValueError(f"{load.result!r}: {position.steps} are not steps along distinct dimensions of {domain}")
+        if position.value and defined[position.value] not in ("i32", "i64"):
+            raise ValueError(f"{load.result!r}: {position.value!r} is no position but {defined[position.value]}")
+        if load.fill is None and not position.value and not position.surely_inside(size, domain):
+            raise ValueError(f"{load.result!r}: what is read outside of {load.source!r}?")

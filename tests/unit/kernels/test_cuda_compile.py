@@ -45,6 +45,9 @@ PATHS = {
     "a scan split over launches": (lambda: kp.cumulative("cumsum", (4, 2000000), dtype="i64"), {}),
     "a scan of columns": (lambda: kp.busy_cumsum((64, 300, 500), 1), {}),
     "a scan of columns split": (lambda: kp.masked_cumsum((100000, 64), 0, reverse=True), {}),
+    "windows": (lambda: kp.pool("max", (8, 64, 112, 112), (3, 3), stride=2, padding=1, dtype="f16"), {}),
+    "windows and their neighbours": (lambda: kp.pool("sum", (2, 16, 33, 35), (3, 3), padding=1, fused=True), {}),
+    "windows of few rows": (lambda: kp.pool("max", (3, 5, 1017), (20,), stride=3, padding=2, dilation=2), {}),
     "a product": (lambda: kp.reduction("prod", (7, 5, 3), (0, 2)), {}),
 }
 

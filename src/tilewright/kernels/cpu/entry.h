@@ -1,7 +1,8 @@
 // The entry point: checks tensors that come in through tvm-ffi's C ABI, walks the program over the threads.
 //
 // A program's file ends with TW_EXPORT(Program, Walk), which defines the function `run(tensors..., threads, stream)`. It
-// returns 0, or 1 when an operand of a reduction is not contiguous along the vector's dimension and nothing was done.
+// returns 0, or 1 when an operand of a reduction, or one beside loads, is not contiguous along the vector's dimension and
+// nothing was done.
 #pragma once
 
 #include <omp.h>
@@ -132,21 +133,60 @@ inline const DLTensor* as_tensor(const TVMFFIAny& value) {
   return nullptr;
 }
 
+// The loads of a program, in the order of their slots.
+template <class... Loads>
+struct LoadList {
+  static constexpr int COUNT = sizeof...(Loads);
+  template <class Work>
+  static TW_INLINE void each(Work work) {
+    (work(static_cast<Loads*>(nullptr)), ...);
+  }
+};
+
+// A tensor among the arguments, where it is what a slot expects; else an error is set.
+inline const DLTensor* expected(const TVMFFIAny* values, int argument, int code, int bytes, const int64_t* shape, int rank) {
+  const DLTensor* tensor = as_tensor(values[argument]);
+  const auto fail = [&](const char* kind, const char* why) -> const DLTensor* { return refuse(kind, argument, why), nullptr; };
+  if (tensor == nullptr) return fail("TypeError", "not a tensor");
+  if (tensor->device.device_type != kDLCPU) return fail("ValueError", "not on the CPU");
+  if (tensor->ndim != rank) return fail("ValueError", "wrong number of dimensions");
+  if (tensor->dtype.code != code || tensor->dtype.bits != 8 * bytes) return fail("TypeError", "wrong dtype");
+  for (int d = 0; d < rank; ++d) {
+    if (tensor->shape[d] != shape[d]) return fail("ValueError", "wrong shape");
+  }
+  return tensor;
+}
+
+inline char* start_of(const DLTensor* tensor) { return static_cast<char*>(tensor->data) + tensor->byte_offset; }
+
+// Places a load at the origin of the domain, and its steps along it. False where its lanes don't lie as they should.
+template <class P, class L>
+bool place(Arguments<P>& arguments, const DLTensor* tensor) {
+  constexpr int t = L::SLOT;
+  arguments.base.at[t] = start_of(tensor);
+  for (int d = 0; d < P::RANK; ++d) arguments.stride[d][t] = 0;
+  int64_t dense = P::bytes[t];
+  for (int k = L::RANK - 1; k >= 0; --k) {
+    const int64_t stride = tensor->strides && L::size[k] > 1 ? tensor->strides[k] * P::bytes[t] : dense;
+    arguments.base.at[t] += L::start[k] * stride;
+    for (int d = 0; d < P::RANK; ++d) arguments.stride[d][t] += L::step[k][d] * stride;
+    dense *= L::size[k];
+  }
+  return arguments.stride[P::VECTOR][t] == lane_step<P, L>() * P::bytes[t];
+}
+
 template <class P, template <class> class Walk>
 int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
-  if (count != P::TENSORS + 2) return refuse("TypeError", count, "wrong number of arguments");
+  if (count != P::ARGUMENTS + 2) return refuse("TypeError", count, "wrong number of arguments");
   Arguments<P> arguments;
-  bool contiguous = true;
+  bool contiguous = true, right = true;
   for (int t = 0; t < P::TENSORS; ++t) {
-    const DLTensor* tensor = as_tensor(values[t]);
-    if (tensor == nullptr) return refuse("TypeError", t, "not a tensor");
-    if (tensor->device.device_type != kDLCPU) return refuse("ValueError", t, "not on the CPU");
-    if (tensor->ndim != P::RANK) return refuse("ValueError", t, "wrong number of dimensions");
-    if (tensor->dtype.code != P::code[t] || tensor->dtype.bits != 8 * P::bytes[t]) return refuse("TypeError", t, "wrong dtype");
-    arguments.base.at[t] = static_cast<char*>(tensor->data) + tensor->byte_offset;
+    if (t == P::OPERANDS - P::Loads::COUNT) t = P::OPERANDS;  // the loads' slots follow
+    const DLTensor* tensor = expected(values, P::given[t], P::code[t], P::bytes[t], P::shape[t], P::RANK);
+    if (tensor == nullptr) return -1;
+    arguments.base.at[t] = start_of(tensor);
     int64_t dense = P::bytes[t];
     for (int d = P::RANK - 1; d >= 0; --d) {
-      if (tensor->shape[d] != P::shape[t][d]) return refuse("ValueError", t, "wrong shape");
       const int64_t stride = tensor->strides ? tensor->strides[d] * P::bytes[t] : dense;
       arguments.stride[d][t] = tensor->shape[d] == 1 ? 0 : stride;
       dense *= tensor->shape[d];
@@ -154,16 +194,26 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
     if (t >= P::OPERANDS) prefer_huge_pages(arguments.base.at[t], dense);
     if (P::shape[t][P::VECTOR] > 1) contiguous = contiguous && arguments.stride[P::VECTOR][t] == P::bytes[t];
   }
-  const int threads = static_cast<int>(values[P::TENSORS].v_int64);
-  constexpr bool pointwise = std::is_same_v<typename P::Passes, PassList<>>;
+  P::Loads::each([&](auto* load) {
+    using L = std::remove_pointer_t<decltype(load)>;
+    const DLTensor* tensor = expected(values, P::given[L::SLOT], P::code[L::SLOT], P::bytes[L::SLOT], L::size, L::RANK);
+    if (tensor == nullptr) {
+      right = false;
+    } else {
+      contiguous = place<P, L>(arguments, tensor) && contiguous;
+    }
+  });
+  if (!right) return -1;
+  const int threads = static_cast<int>(values[P::ARGUMENTS].v_int64);
+  constexpr bool tiled = std::is_same_v<typename P::Passes, PassList<>> && P::Loads::COUNT == 0;
   if (contiguous) {
-    run_program<P, Walk>(arguments, threads, values[P::TENSORS + 1].v_int64 != 0);
-  } else if constexpr (pointwise) {
+    run_program<P, Walk>(arguments, threads, values[P::ARGUMENTS + 1].v_int64 != 0);
+  } else if constexpr (tiled) {
     run_tiles<P>(arguments, threads);
   }
   result->type_index = kTVMFFIInt;
   result->zero_padding = 0;
-  result->v_int64 = contiguous || pointwise ? 0 : 1;
+  result->v_int64 = contiguous || tiled ? 0 : 1;
   return 0;
 }
 

@@ -89,6 +89,9 @@ TW_INLINE I32 iota() {
   return result;
 }
 
+// True from lane `first` to before `last`.
+TW_INLINE Bool lanes_between(int first, int last) { return {(iota() >= first) & (iota() < last)}; }
+
 // True in the first `count` lanes.
 TW_INLINE Bool first_lanes(int count) { return {iota() < count}; }
 
@@ -276,6 +279,36 @@ TW_INLINE auto load(const T* from, int count) {
 #endif
   Raw raw{};
   for (int lane = 0; lane < count; ++lane) std::memcpy(reinterpret_cast<char*>(&raw) + lane * sizeof(T), from + lane, sizeof(T));
+  return Memory<T>::up(raw);
+}
+
+// LANES elements of which each lies STEP after the one before; none between the last and what follows it is touched.
+template <int64_t STEP, class T>
+TW_INLINE auto load_every(const T* from) {
+  using Raw = typename Memory<T>::Raw;
+  if constexpr (STEP == 1) {
+    return load(from);
+  } else if constexpr (STEP == 2) {
+    Raw low, high;
+    std::memcpy(&low, from, sizeof(low));
+    std::memcpy(&high, from + LANES - 1, sizeof(high));
+    signed_t<Raw> even{};
+    for (int lane = 0; lane < LANES; ++lane) {
+      even[lane] = static_cast<element_t<signed_t<Raw>>>(2 * lane < LANES ? 2 * lane : 2 * lane + 1);
+    }
+    return Memory<T>::up(__builtin_shuffle(low, high, even));
+  } else {
+    Raw raw;
+    for (int lane = 0; lane < LANES; ++lane) std::memcpy(reinterpret_cast<char*>(&raw) + lane * sizeof(T), from + lane * STEP, sizeof(T));
+    return Memory<T>::up(raw);
+  }
+}
+
+// Those from lane `first` to before `last`; the others are zero.
+template <int64_t STEP, class T>
+TW_INLINE auto load_every(const T* from, int first, int last) {
+  typename Memory<T>::Raw raw{};
+  for (int lane = first; lane < last; ++lane) std::memcpy(reinterpret_cast<char*>(&raw) + lane * sizeof(T), from + lane * STEP, sizeof(T));
   return Memory<T>::up(raw);
 }
 

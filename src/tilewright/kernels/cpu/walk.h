@@ -1,9 +1,13 @@
 // Walking over an index space: tensors with any strides, loops merged where memory allows, and the cursor that a
 // program's functors read and write through.
 //
-// A program P (written by the renderer) declares RANK, TENSORS (operands, then outputs), domain[RANK],
-// shape[TENSORS][RANK], code[TENSORS], REDUCED and INDEXED (bit sets of dimensions) and VECTOR, the dimension along
-// which the lanes lie. It must be contiguous in every tensor that has it.
+// A program P (written by the renderer) declares RANK, TENSORS (slots: aligned operands, loads, outputs), domain[RANK],
+// shape[TENSORS][RANK], code[TENSORS], given[TENSORS] (which of the call's tensors a slot is), REDUCED and INDEXED (bit
+// sets of dimensions) and VECTOR, the dimension along which the lanes lie. It must be contiguous in every tensor that has
+// it; a load's lanes lie a fixed number of elements apart.
+//
+// A load L reads a tensor of RANK dimensions of `size` where dimension k is at start[k] plus the sum over the domain's
+// dimensions d of step[k][d] times the position there. CHECKED is the set of those that may lie outside.
 #pragma once
 
 #include "reductions.h"
@@ -83,6 +87,22 @@ struct Nest {
   }
 };
 
+// The elements by which the lanes of a load lie apart in a contiguous tensor.
+template <class P, class L>
+constexpr int64_t lane_step() {
+  int64_t step = 0, stride = 1;
+  for (int k = L::RANK - 1; k >= 0; --k) {
+    step += L::step[k][P::VECTOR] * stride;
+    stride *= L::size[k];
+  }
+  return step;
+}
+
+// Lanes from `first` to before `last`.
+struct Lanes {
+  int first, last;
+};
+
 // Where the functors are: LANES elements (or the first `count` of them) at offset `i` from `places` along the vector.
 template <class P, bool PARTIAL_, bool STREAM = false>
 struct At {
@@ -105,6 +125,58 @@ struct At {
   template <int SLOT, class T>
   TW_INLINE auto operator()(Tensor<SLOT, T, false>) const {
     return load_splat(reinterpret_cast<const T*>(places.at[SLOT]));
+  }
+
+  // The lanes that lie in the load's tensor in all its dimensions.
+  template <class L>
+  TW_INLINE Lanes within() const {
+    Lanes lanes{0, PARTIAL ? count : LANES};
+#pragma GCC unroll 8
+    for (int k = 0; k < L::RANK; ++k) {
+      if (!(L::CHECKED >> k & 1)) continue;
+      int64_t at = L::start[k];
+#pragma GCC unroll 16
+      for (int d = 0; d < P::RANK; ++d) {
+        if (L::step[k][d] != 0) at += L::step[k][d] * (d == P::VECTOR ? i : coordinates[d]);
+      }
+      const int64_t step = L::step[k][P::VECTOR], end = at + step * (LANES - 1), size = L::size[k];
+      if (at >= 0 && at < size && end >= 0 && end < size) continue;
+      if (step == 0) return {0, 0};
+      // From the lowest lane that is not before the start, to before the lowest that is past the end.
+      const int64_t first = step > 0 ? past(-at, step) : past(at - size + 1, -step);
+      const int64_t last = step > 0 ? past(size - at, step) : past(at + 1, -step);
+      if (first > lanes.first) lanes.first = first < LANES ? static_cast<int>(first) : LANES;
+      if (last < lanes.last) lanes.last = last > 0 ? static_cast<int>(last) : 0;
+    }
+    return lanes;
+  }
+
+  template <class L>
+  TW_INLINE Bool inside(L) const {
+    const Lanes lanes = within<L>();
+    return lanes_between(lanes.first, lanes.last);
+  }
+
+  template <class L, class V>
+  TW_INLINE V read(L, V fill) const {
+    const Lanes lanes = within<L>();
+    if (__builtin_expect(lanes.first == 0 && lanes.last == (PARTIAL ? count : LANES), 1)) return read(L{});
+    if (lanes.first >= lanes.last) return fill;
+    return where(lanes_between(lanes.first, lanes.last), load_every<lane_step<P, L>()>(first_of<L>(), lanes.first, lanes.last), fill);
+  }
+  // Without a look at where the tensor ends.
+  template <class L>
+  TW_INLINE auto read(L) const {
+    constexpr int64_t STEP = lane_step<P, L>();
+    if constexpr (STEP == 0) {
+      return load_splat(first_of<L>());
+    } else if constexpr (PARTIAL && STEP == 1) {
+      return tilewright::load(first_of<L>(), count);
+    } else if constexpr (PARTIAL) {
+      return load_every<STEP>(first_of<L>(), 0, count);
+    } else {
+      return load_every<STEP>(first_of<L>());
+    }
   }
 
   template <int SLOT, class T>
@@ -146,6 +218,16 @@ struct At {
     } else {
       return i64(coordinates[DIMENSION]);
     }
+  }
+
+ private:
+  template <class L>
+  TW_INLINE const typename L::Type* first_of() const {
+    return reinterpret_cast<const typename L::Type*>(places.at[L::SLOT]) + i * lane_step<P, L>();
+  }
+  // The least whole number n with n * step >= distance.
+  static TW_INLINE int64_t past(int64_t distance, int64_t step) {
+    return distance <= 0 ? 0 : (distance + step - 1) / step;
   }
 };
 

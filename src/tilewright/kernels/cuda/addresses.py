@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass
-from cutlass import Int32, Int64, Uint32, cute
+from cutlass import Boolean, Int32, Int64, Uint32, cute
 
+from . import math as m
 from .views import Space
 
 
@@ -97,3 +98,41 @@ class Addresses:
             for lane, value in enumerate(part):
                 fragment[lane] = value
             cute.autovec_copy(fragment, self.vector(name, offset + number * stride, len(part)))
+
+
+class Source:
+    """An operand that element functions read wherever they say, one element at a time.
+
+    `at` has a position (a whole number, or a literal) for each of its dimensions; `checked` are those dimensions beyond
+    which positions may lie. Nothing is touched outside: there an element inside is read, and given up."""
+
+    def __init__(self, tensor: Any, dtype: str) -> None:
+        self.tensor, self.dtype = tensor, dtype
+        self.sizes = [int(n) for n in cute.shape(tensor)]
+        strides = tensor.stride if isinstance(tensor.stride, tuple) else (tensor.stride,)
+        self.strides = [0 if n == 1 else int(s) for n, s in zip(self.sizes, strides, strict=True)]
+        span = sum(abs(s) * (n - 1) for s, n in zip(self.strides, self.sizes, strict=True))
+        self.kind = Int64 if span >= 2**31 else Int32
+
+    def load(self, at: tuple[Any, ...], checked: tuple[int, ...] = (), fill: Any = None) -> Any:
+        """The element there, `fill` where it lies outside."""
+        offset = self.kind(0)
+        for d, (position, size, stride) in enumerate(zip(at, self.sizes, self.strides, strict=True)):
+            if stride:
+                near = (
+                    cutlass.max(cutlass.min(position, type(position)(size - 1)), type(position)(0))
+                    if d in checked
+                    else position
+                )
+                offset = offset + self.kind(near) * self.kind(stride)
+        single = cute.make_rmem_tensor((1,), self.tensor.element_type)
+        cute.autovec_copy(cute.make_tensor(self.tensor.iterator + offset, cute.make_layout((1,))), single)
+        value = m.cast(single[0], self.dtype)
+        return m.select(self.inside(at, checked), value, m.cast(fill, self.dtype)) if checked else value
+
+    def inside(self, at: tuple[Any, ...], checked: tuple[int, ...]) -> Any:
+        """Whether all positions lie in the tensor."""
+        found = Boolean(True)
+        for d in checked:
+            found = m.both(found, m.both(at[d] >= 0, at[d] < self.sizes[d]))
+        return found

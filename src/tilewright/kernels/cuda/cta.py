@@ -11,7 +11,7 @@ from cutlass import Boolean, Int32, cute
 from cutlass.memory import SmemAllocator
 
 from . import math as m
-from .addresses import Addresses
+from .addresses import Addresses, Source
 from .combine import Board, Held, Workspace, combine_cluster, combine_columns, combine_rows, meet
 from .control import loop, when
 from .plan import Plan, resident_operands
@@ -51,12 +51,17 @@ class Cta:
         self.kernel, self.spec, self.plan, self.space = kernel, kernel.spec, kernel.plan, kernel.plan.space
         self.work, self.stage, self.chunks = work, stage, chunks
         names = [o.name for o in self.spec.operands] + [f"out_{o.name}" for o in self.spec.outputs]
-        self.dtypes = {o.name: o.dtype for o in self.spec.operands}
+        self.dtypes = {o.name: o.dtype for o in self.spec.aligned_operands}
         self.tensors = dict(zip(names, tensors, strict=True))
+        self.sources = {o.name: Source(self.tensors[o.name], o.dtype) for o in self.spec.operands if o.indexed}
         self._place()
         self.at = Addresses(self.space, self.tensors, self.group_index, wide=self.plan.wide)
         self._allocate()
-        self.rows: list[dict[str, Any]] = [{} for _ in range(self.space.row_lanes)]
+        self.rows = self._new_rows()
+
+    def _new_rows(self) -> list[dict[str, Any]]:
+        """What is known of each row: at first, what may be read anywhere."""
+        return [dict(self.sources) for _ in range(self.space.row_lanes)]
 
     def _place(self) -> None:
         """Which group and chunk this thread works for."""
@@ -75,6 +80,8 @@ class Cta:
             self.member, self.group = thread % plan.group_threads, thread // plan.group_threads
         else:
             self.member, self.group = thread // plan.groups_per_cta, thread % plan.groups_per_cta
+        if plan.group_threads == 1:
+            self.member = Int32(0)  # known while tracing
         index = cta * plan.groups_per_cta + self.group
         self.alive = None
         if self.space.groups % plan.groups_per_cta:
@@ -109,7 +116,7 @@ class Cta:
     def _load_rows(self) -> None:
         """Row-level operands and positions along kept dimensions."""
         space = self.space
-        for operand in self.spec.operands:
+        for operand in self.spec.aligned_operands:
             if self.spec.at_row_level(operand.shape):
                 fragment = self.at.load(operand.name, self.at.base[operand.name])
                 for lane, row in enumerate(self.rows):
@@ -348,7 +355,7 @@ class Cta:
             self.group_index = team + turn * teams
             self.at = Addresses(self.space, self.tensors, self.group_index, wide=self.plan.wide)
             self.resident.restart(self.at)
-            self.rows = [{} for _ in range(self.space.row_lanes)]
+            self.rows = self._new_rows()
             self._load_rows()
             self._compute_rows(self.spec.head)
             self.resident.prefetch(self.chunk, self.member)

@@ -22,6 +22,7 @@ DEFAULTS: dict[str, int | str | bool] = {"threads": 256, "unroll": 4, "residence
 SHARED_BYTES = 220 * 1024  # of the 227 KB that a CTA may have; the rest is for combining
 COLUMN_SHARED_BYTES = 160 * 1024  # boards take more where each lane is a row
 REGISTER_WORDS = 64  # 4-byte registers per thread in which a row may stay
+MOST_WINDOW = 32  # steps of a window that one thread takes together
 MAX_CLUSTER = 8  # portable
 WAVE_THREADS = 1024  # threads that a multiprocessor surely holds at once (64 registers each)
 
@@ -131,6 +132,7 @@ def make_plan(
         residence=str(knobs["residence"]),
         spread=str(knobs["spread"]),
         processors=device.processors,
+        windows=any(o.indexed for o in spec.operands),
     )
     if spec.scan:
         return _scan_plan(wish)
@@ -150,6 +152,7 @@ class _Wish:
     residence: str
     spread: str
     processors: int
+    windows: bool  # rows are read through loads
 
     @property
     def words(self) -> int:
@@ -273,6 +276,8 @@ def _column_shape(wish: _Wish) -> tuple[int, int, int]:
     space, limit = wish.space, min(wish.threads, 512)
     per_cta = min(32, _power_of_two(space.groups))
     crowd = _power_of_two(-(-wish.processors * 1024 // space.groups))
+    if wish.windows and space.steps <= MOST_WINDOW and crowd == 1:
+        return 1, min(wish.threads, 256), space.steps  # all of a window in one thread, its steps written out
     group = min(crowd, _power_of_two(-(-space.steps // wish.unroll)), limit // per_cta)
     group = max(group, min(128 // per_cta, _power_of_two(space.steps)), 1)
     return group, per_cta, min(wish.unroll, max(1, -(-space.steps // group)))

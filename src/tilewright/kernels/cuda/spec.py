@@ -18,11 +18,13 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """An operand or an output: its aligned shape has the domain's rank, each size the domain's or 1."""
+    """An operand or an output: its aligned shape has the domain's rank, each size the domain's or 1. An `indexed`
+    operand has a shape of its own, and functions get it as a Source (see `addresses`)."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    indexed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +84,12 @@ class Spec:
         return bool(self.reduced) and all(shape[d] == 1 for d in self.reduced)
 
     @property
+    def aligned_operands(self) -> tuple[TensorSpec, ...]:
+        return tuple(o for o in self.operands if not o.indexed)
+
+    @property
     def element_operands(self) -> tuple[TensorSpec, ...]:
-        return tuple(o for o in self.operands if not self.at_row_level(o.shape))
+        return tuple(o for o in self.aligned_operands if not self.at_row_level(o.shape))
 
 
 def reads(function: Function | None) -> tuple[str, ...]:

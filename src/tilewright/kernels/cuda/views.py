@@ -87,6 +87,8 @@ def _all_strides(spec: Spec, operand_strides: Sequence[Sequence[int]]) -> dict[s
     """Strides of every view over the dimensions of the domain, 0 where it is broadcast."""
     found = {}
     for tensor, strides in zip(spec.operands, operand_strides, strict=True):
+        if tensor.indexed:
+            continue
         found[tensor.name] = tuple(0 if s == 1 else t for s, t in zip(tensor.shape, strides, strict=True))
     for tensor in spec.outputs:
         walk = contiguous(tensor.shape)
@@ -123,9 +125,11 @@ def make_space(
     kept = [d for d in range(len(spec.domain)) if d not in stepped]
     group_sizes, group_walks = collapse([spec.domain[d] for d in kept], _pick(strides, kept))
     step_sizes, step_walks = collapse([spec.domain[d] for d in stepped], _pick(strides, stepped))
-    items = {t.name: ITEM_BYTES[t.dtype] for t in spec.operands}
+    items = {t.name: ITEM_BYTES[t.dtype] for t in spec.aligned_operands}
     items |= {f"out_{t.name}": ITEM_BYTES[t.dtype] for t in spec.outputs}
-    sizes = {t.name: prod(t.shape) for t in spec.operands} | {f"out_{t.name}": prod(t.shape) for t in spec.outputs}
+    sizes = {t.name: prod(t.shape) for t in spec.aligned_operands} | {
+        f"out_{t.name}": prod(t.shape) for t in spec.outputs
+    }
     aligned = dict(zip((t.name for t in spec.operands), alignments, strict=True))
 
     def weight(walks: dict[str, tuple[int, ...]]) -> int:

@@ -19,6 +19,7 @@ __all__ = ["match", "match_all"]
 # Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
 TINY_BYTES = 4096
 _TITLE_STEPS = 8
+_COPIES = frozenset({"slice", "cat", "stack", "index_select", "embedding", "index"})
 
 
 def match(
@@ -100,7 +101,7 @@ def _found(graph: Graph, unsupported: Callable[[Program], str | None], tiny_byte
 def _loses(flow: Flow, program: Program, site: Site, tiny_bytes: int) -> str | None:
     """Why a kernel for this would gain nothing over torch's own, or None."""
     nodes = [flow.nodes[name] for name in site.nodes]
-    if all(n.op == "to" for n in nodes):
+    if all(n.op == "to" or (flow.calls[n.origin].label in _COPIES and n.op not in SCANS) for n in nodes):
         return "a copy or cast alone: torch's own kernel is as good"
     if program.traffic_bytes < tiny_bytes and _launches(flow, nodes) == 1:
         return f"alone, on {program.traffic_bytes} bytes: one launch for another"
@@ -157,7 +158,8 @@ def title(flow: Flow, site: Site) -> str:
     steps: list[str] = []
     in_order = sorted(site.nodes, key=flow.position.__getitem__)
     scans = {flow.nodes[n].origin: _scan_words(flow.nodes[n]) for n in in_order if flow.nodes[n].op in SCANS}
-    for call in dict.fromkeys(flow.nodes[name].origin for name in in_order):
+    written = {name: i for i, name in enumerate(flow.calls)}
+    for call in sorted({flow.nodes[name].origin for name in in_order}, key=written.__getitem__):
         step = scans.get(call) or _word(flow.calls[call])
         if not steps or steps[-1] != step:
             steps.append(step)

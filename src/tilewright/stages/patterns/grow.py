@@ -58,20 +58,22 @@ class Growth:
     def _grow(self) -> None:
         """Put each node into a region of its own, and then merge what can be."""
         for node in self.flow.graph.nodes:
-            if self.flow.fusable(node.name):
-                self._seed(self.flow.position[node.name], node.name)
+            if self.flow.fusable(node.name) and node.op != "inside":
+                insides = [r for r in self.flow.readers[node.name] if self.flow.nodes[r].op == "inside"]
+                self._seed(self.flow.position[node.name], node.name, *insides)
         self._merge_all(self._twins())
         self._merge_all(self._edges(same_call=True))
         for _ in range(3):
             if not self._merge_all(self._edges(same_call=False)) | self._merge_all(self._siblings()):
                 break
 
-    def _seed(self, number: int, name: str) -> None:
-        region = lay_out(self.flow, (name,))
+    def _seed(self, number: int, *names: str) -> None:
+        region = lay_out(self.flow, names)
         if region is None:
-            self.refused[name] = "no common index space"
+            self.refused.update(dict.fromkeys(names, "no common index space"))
             return
-        self.regions[number], self.home[name] = region, number
+        self.regions[number] = region
+        self.home.update(dict.fromkeys(names, number))
 
     def _refuse(self) -> None:
         """Let go of what no skeleton takes; single nodes were not asked about while they could still join others."""
@@ -183,17 +185,21 @@ class Growth:
         """The statements that make this value, if they are few and read no more than it holds."""
         found: set[str] = set()
         roots: set[str] = set()
+        loaded = 0
         todo = [output]
         while todo:
             name = todo.pop()
             if name not in region.names:
                 roots.add(name)
+            elif name not in found and self.flow.nodes[name].op == "load":
+                found.add(name)
+                loaded += self.flow.nodes[name].bytes
             elif name not in found:
                 if self.flow.nodes[name].op in REDUCTIONS or self.flow.nodes[name].op in SCANS:
                     return None
                 found.add(name)
                 todo += [self.flow.root(s) for s in self.flow.nodes[name].sources]
-        read = sum(self.flow.loaded(r) for r in roots)
+        read = loaded + sum(self.flow.loaded(r) for r in roots)
         return found if len(found) <= CHEAP_STATEMENTS and read <= 1.02 * self.flow.nodes[output].bytes else None
 
     def _trim(self, number: int) -> None:

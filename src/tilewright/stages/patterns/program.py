@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tilewright.facts.graph import Node
 from tilewright.facts.pattern import Bind, Site
 from tilewright.facts.program import REDUCTIONS as REDUCTION_RESULTS
-from tilewright.facts.program import SCANS, Operand, Output, Program, Reduction, Scan, Statement
+from tilewright.facts.program import SCANS, Load, Operand, Output, Position, Program, Reduction, Scan, Statement
 
-from .axes import Axis, Dims, flat
+from .axes import Axis, Dims, flat, leaves
 from .region import Flow, Region
 
 
@@ -22,7 +24,7 @@ class _Writer:
         self.place = {axis: i for i, axis in enumerate(region.domain)}
         self.operands: list[Operand] = []
         self.binds: list[Bind] = []
-        self.body: list[Statement | Reduction | Scan] = []
+        self.body: list[Statement | Load | Reduction | Scan] = []
         self.names: dict[str, str] = {}  # arguments and nodes, by their names in the graph
         self._known: dict[object, str] = {}  # operands and reductions already written
         self._statements = 0
@@ -84,6 +86,33 @@ class _Writer:
             self.operands.append(Operand(name=self._known[key], dtype=dtype, shape=self._aligned(set(axes))))
         return self._known[key]
 
+    def _indexed(self, name: str) -> str:
+        """The operand that Loads of this value, or of this view of one, read."""
+        key = (name, "indexed")
+        if key not in self._known:
+            self._known[key] = f"x{len(self.operands)}"
+            node = self.flow.nodes[name]
+            self.binds.append(Bind(node=name, split=node.shape, order=tuple(range(len(node.shape)))))
+            self.operands.append(Operand(name=self._known[key], dtype=node.dtype, shape=node.shape, indexed=True))
+        return self._known[key]
+
+    def _load(self, node: Node) -> str:
+        at = tuple(
+            Position(start=p.start, steps=tuple(sorted(self._steps(node, p))),
+                     value=self._argument(p.value) if p.value else "")
+            for p in node.at
+        )  # fmt: skip
+        source, result = self._indexed(node.sources[0]), self._fresh()
+        self.body.append(Load(result=result, source=source, at=at, dtype=node.dtype, fill=node.fill))
+        return result
+
+    def _steps(self, node: Node, position: Position) -> Iterator[tuple[int, int]]:
+        """Its steps along the domain, which may have a dimension of the node in several."""
+        for dim, step in position.steps:
+            for axis in reversed(leaves(self.region.dims[node.name][dim])):
+                yield self.place[axis], step
+                step *= axis.size
+
     def _fresh(self) -> str:
         self._statements += 1
         return f"v{self._statements - 1}"
@@ -98,6 +127,10 @@ class _Writer:
             self.names[node.name] = self._reduction(node)
         elif node.op in SCANS:
             self.names[node.name] = self._scan(node)
+        elif node.op == "load":
+            self.names[node.name] = self._load(node)
+        elif node.op == "inside":
+            self.names[node.name] = self._state("inside", self._argument(node.sources[0]), dtype="bool")
         else:
             args = tuple(self._argument(a) if isinstance(a, str) else a for a in node.args)
             self.names[node.name] = self._state(node.op, *args, dtype=node.dtype)

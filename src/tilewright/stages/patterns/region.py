@@ -11,9 +11,12 @@ from tilewright.facts.program import DTYPE_BYTES, POINTWISE, REDUCTIONS, SCANS
 
 from .axes import Axis, Dims, Misaligned, broadcast, flat, fresh, leaves, unify
 
+# Elements of a window along its last dimension from which on they are read side by side, not window beside window.
+LONG_WINDOW = 16
+
 
 class Flow:
-    """Who reads whom in a graph, views left out: a view's readers read its root."""
+    """Who reads whom in a graph, views left out: a view's readers read its root. What nobody needs reads nothing."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -21,15 +24,29 @@ class Flow:
         self.position = {n.name: i for i, n in enumerate(graph.nodes)}
         self.calls = {c.name: c for c in graph.calls}
         self.kept = {self.root(name) for name in (*graph.outputs, *(u.value for u in graph.updates))}
+        self.live = self._live()
         self.readers: dict[str, list[str]] = {n.name: [] for n in graph.nodes}
         for node in graph.nodes:
-            for source in self.roots(node):
+            for source in self.roots(node) if node.name in self.live else ():
                 self.readers[source].append(node.name)
+
+    def _live(self) -> frozenset[str]:
+        """What is read on the way to what is kept, where kernels do all that they can."""
+        ordered = {root for c in self.graph.calls if c.ordered for root in map(self.root, c.sources)}
+        found: set[str] = set()
+        todo = [*self.kept, *ordered]
+        while todo:
+            name = todo.pop()
+            if name not in found:
+                found.add(name)
+                todo += self.roots(self.nodes[name])
+        return frozenset(found)
 
     def fusable(self, name: str) -> bool:
         """Whether a kernel can compute this value. Positions (`index`) are made by whoever needs them."""
         node = self.nodes[name]
         known = (node.op in POINTWISE and node.op != "index") or node.op in REDUCTIONS or node.op in SCANS
+        known = (known or node.op == "load") and name in self.live
         values = (node, *(self.nodes[s] for s in node.sources))
         return known and all(v.dtype in DTYPE_BYTES and 0 not in v.shape for v in values)
 
@@ -74,13 +91,14 @@ class Region:
     outputs: tuple[str, ...]
     dims: Mapping[str, Dims]  # of the nodes inside
     reads: Mapping[str, Read]  # by the name of the argument, a view or a root
+    loads: Mapping[str, str]  # of the loads inside: the root of what they read
     reach: Mapping[str, frozenset[Axis]]
     levels: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def roots(self) -> frozenset[str]:
         """The values that are read."""
-        return frozenset(r.root for r in self.reads.values())
+        return frozenset((*(r.root for r in self.reads.values()), *self.loads.values()))
 
     @property
     def rows(self) -> int:
@@ -100,10 +118,13 @@ class _Layout:
         self.reads: dict[str, Read] = {}
         self.reductions: dict[str, list[Axis]] = {}
         self.scans: dict[str, list[Axis]] = {}
+        self.loads: dict[str, str] = {}
         for name in names:
             node = flow.nodes[name]
             if node.op in REDUCTIONS:
                 self.dims[name] = self._reduction(node)
+            elif node.op == "load":
+                self.dims[name] = self._load(node)
             else:
                 self.dims[name] = self._scan(node) if node.op in SCANS else self._pointwise(node)
 
@@ -137,7 +158,19 @@ class _Layout:
         unify([a for d in dims for a in d], [a for d in result for a in d])
         return result
 
+    def _load(self, node: Node) -> Dims:
+        """Axes of its own: only what lies in memory can be read anywhere."""
+        self.loads[node.name] = self.flow.root(node.sources[0])
+        if self.loads[node.name] in self.inside:
+            raise Misaligned
+        result = fresh(node.shape)
+        for value in node.sources[1:]:
+            broadcast(self.seen(value), self.flow.nodes[value].shape, result, node.shape)
+        return result
+
     def _pointwise(self, node: Node) -> Dims:
+        if node.op == "inside" and node.sources[0] not in self.inside:
+            raise Misaligned
         result = fresh(node.shape)
         for source in node.sources:
             broadcast(self.seen(source), self.flow.nodes[source].shape, result, node.shape)
@@ -191,11 +224,11 @@ def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> Regi
     along = (*layout.reductions, *layout.scans)
     if any(_reach_of(flow, layout, reach, flow.nodes[n].sources[0]) != whole for n in along):
         return None
-    domain = _domain(flow, layout, outputs, whole)
+    domain = _windows_first(flow, layout, _domain(flow, layout, outputs, whole), reduced)
     if domain is None or not _positions_hold(flow, layout, domain):
         return None
     return Region(names=tuple(layout.names), domain=domain, reduced=reduced, outputs=outputs, dims=layout.dims,
-                  reads=layout.reads, reach=reach, levels=_levels(flow, layout))  # fmt: skip
+                  reads=layout.reads, loads=layout.loads, reach=reach, levels=_levels(flow, layout))  # fmt: skip
 
 
 def _reduced(layout: _Layout) -> frozenset[Axis] | None:
@@ -217,6 +250,10 @@ def _reach(flow: Flow, layout: _Layout, reduced: frozenset[Axis]) -> dict[str, f
     reach: dict[str, frozenset[Axis]] = {}
     for name in layout.names:
         node = flow.nodes[name]
+        if node.op == "load":
+            moving = [a for p in node.at for d, _ in p.steps for a in leaves(layout.dims[name][d])]
+            reach[name] = frozenset(moving).union(*(_reach_of(flow, layout, reach, s) for s in node.sources[1:]))
+            continue
         sources = [_reach_of(flow, layout, reach, s) for s in node.sources]
         reach[name] = frozenset().union(*sources) - (reduced if node.op in REDUCTIONS else frozenset())
     return reach
@@ -243,6 +280,17 @@ def _domain(flow: Flow, layout: _Layout, outputs: Sequence[str], whole: frozense
         orders = (tuple(flat(layout.dims[n])) for n in layout.names)
         return next((order for order in orders if frozenset(order) == whole), None)
     return max(votes, key=votes.__getitem__)
+
+
+def _windows_first(
+    flow: Flow, layout: _Layout, domain: tuple[Axis, ...] | None, reduced: frozenset[Axis]
+) -> tuple[Axis, ...] | None:
+    """Short windows lie before the innermost of the dimensions that stay, along which neighbours are then computed."""
+    windows = any(flow.nodes[name].op == "load" for name in layout.names)
+    if domain is None or not windows or domain[-1] not in reduced or domain[-1].size >= LONG_WINDOW:
+        return domain
+    kept = [a for a in domain if a not in reduced]
+    return (*kept[:-1], *(a for a in domain if a in reduced), *kept[-1:])
 
 
 def _positions_hold(flow: Flow, layout: _Layout, domain: Sequence[Axis]) -> bool:

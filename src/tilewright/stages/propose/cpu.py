@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 
 from ...facts.candidate import SourceFile
 from ...facts.program import (
     DTYPE_BYTES,
+    Load,
     Operand,
     Output,
     Pass,
+    Plain,
     Program,
     Reduction,
     Schedule,
@@ -20,7 +22,7 @@ from ...facts.program import (
     schedule,
 )
 from ...facts.space import Knob, Point, Space, point
-from .cpu_text import MEMORY, VALUE, CannotRender, Writer, convert
+from .cpu_text import MEMORY, VALUE, CannotRender, Writer, convert, load_type
 
 _FILES = (
     "__init__.py", "ops.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h", "cpu/math.h",
@@ -63,6 +65,8 @@ def unsupported(program: Program) -> str | None:
         return "positions beyond 2^31"
     if program.scan and any(o.shape != program.domain for o in program.outputs):
         return "an output smaller than the domain beside a scan"
+    if any(load.args for load in program.loads):
+        return "positions that are values"
     try:
         _text(program).source()
     except CannotRender as reason:
@@ -168,7 +172,7 @@ class _Text:
         for item in program.body:
             names = item.results if isinstance(item, Reduction) else (item.result,)
             self.dtypes |= dict.fromkeys(names, item.dtype)
-        self.operands = {o.name for o in program.operands}
+        self.operands = {o.name for o in program.operands if not o.indexed}
         self.writer = Writer(self.dtypes)
         self.names = {
             n: f"{n}_" if n in _TAKEN or n.isupper() or n.startswith(("in_", "out_", "TW_")) else n for n in self.dtypes
@@ -214,50 +218,82 @@ class _Text:
         wide = any(DTYPE_BYTES[self.dtypes[n]] == 8 for n in used - plan.row_names)
         return 8 if wide or any(s.op == "index" for s in statements) else 4
 
-    def _tensor_values(self) -> tuple[Operand | Output, ...]:
-        return (*self.program.operands, *self.program.outputs)
+    def _slots(self) -> list[tuple[Operand | Load | Output, int, tuple[int, ...]]]:
+        """Aligned operands, loads and outputs, each with the number of its tensor in a call and its aligned shape."""
+        p = self.program
+        numbers = {o.name: i for i, o in enumerate(p.operands)}
+        slots: list[tuple[Operand | Load | Output, int, tuple[int, ...]]] = [
+            (o, numbers[o.name], o.shape) for o in p.operands if not o.indexed
+        ]
+        slots += [(load, numbers[load.source], p.aligned(load.result)) for load in p.loads]
+        return [*slots, *((o, len(p.operands) + i, o.shape) for i, o in enumerate(p.outputs))]
 
     def _constants(self) -> list[str]:
-        p, values = self.program, self._tensor_values()
+        p, slots = self.program, self._slots()
         reduced = p.reduced or tuple(range(len(p.domain)))
-        indexed = {s.args[0] for s in p.body if isinstance(s, Statement) and s.op == "index"}
+        indexed = {int(i.args[0]) for i in p.body if isinstance(i, Statement) and i.op == "index"}
+        indexed |= {d for load in p.loads for k in self._checked(load) for d, _ in load.at[k].steps}
         codes = {"f": 2, "b": 4, "i": 0, "u": 1}
-        code = [6 if v.dtype == "bool" else codes[v.dtype[0]] for v in values]
-        rank = len(p.domain)
-
-        def braces(numbers: Iterable[object]) -> str:
-            return "{" + ", ".join(map(str, numbers)) + "}"
-
+        code = [6 if v.dtype == "bool" else codes[v.dtype[0]] for v, _, _ in slots]
+        rank, read, given = len(p.domain), len(slots) - len(p.outputs), len(p.operands) + len(p.outputs)
         return [
-            f"  static constexpr int RANK = {rank}, OPERANDS = {len(p.operands)}, TENSORS = {len(values)};",
+            f"  static constexpr int RANK = {rank}, OPERANDS = {read}, TENSORS = {len(slots)}, ARGUMENTS = {given};",
             f"  static constexpr int VECTOR = {self.vector};",
-            f"  static constexpr unsigned REDUCED = {_bits(reduced)}, INDEXED = {_bits(int(d) for d in indexed)};",
-            f"  static constexpr int64_t POINTS = {math.prod(p.domain)}, domain[] = {braces(p.domain)};",
-            f"  static constexpr int64_t shape[][RANK] = {braces(braces(v.shape) for v in values)};",
-            f"  static constexpr int code[] = {braces(code)};",
-            f"  static constexpr int bytes[] = {braces(DTYPE_BYTES[v.dtype] for v in values)};",
+            f"  static constexpr unsigned REDUCED = {_bits(reduced)}, INDEXED = {_bits(indexed)};",
+            f"  static constexpr int64_t POINTS = {math.prod(p.domain)}, domain[] = {_braces(p.domain)};",
+            f"  static constexpr int64_t shape[][RANK] = {_braces(_braces(shape) for _, _, shape in slots)};",
+            f"  static constexpr int given[] = {_braces(number for _, number, _ in slots)};",
+            f"  static constexpr int code[] = {_braces(code)};",
+            f"  static constexpr int bytes[] = {_braces(DTYPE_BYTES[v.dtype] for v, _, _ in slots)};",
             f"  static constexpr bool WRITES_ELEMENTS = {'true' if self.plan.element_outputs else 'false'};",
         ]
 
     def _tensors(self) -> list[str]:
+        """Handles of what is read and written at its own position; and the loads."""
         lines = []
-        for slot, value in enumerate(self._tensor_values()):
-            prefix = "in" if slot < len(self.program.operands) else "out"
-            along = "true" if value.shape[self.vector] > 1 else "false"
+        for slot, (value, _, shape) in enumerate(self._slots()):
+            if isinstance(value, Load):
+                lines += self._load(value, slot)
+                continue
+            prefix = "in" if isinstance(value, Operand) else "out"
+            along = "true" if shape[self.vector] > 1 else "false"
             lines.append(
                 f"  static constexpr Tensor<{slot}, {MEMORY[value.dtype]}, {along}> {prefix}_{value.name}{{}};"
             )
-        return lines
+        loads = ", ".join(load_type(load.result) for load in self.program.loads)
+        return [*lines, f"  using Loads = LoadList<{loads}>;"]
+
+    def _source(self, load: Load) -> Operand:
+        return next(o for o in self.program.operands if o.name == load.source)
+
+    def _checked(self, load: Load) -> list[int]:
+        """The dimensions of the source beyond which a position may lie."""
+        sizes = self._source(load).shape
+        return [k for k, p in enumerate(load.at) if not p.surely_inside(sizes[k], self.program.domain)]
+
+    def _load(self, load: Load, slot: int) -> list[str]:
+        sizes, rank = self._source(load).shape, len(self.program.domain)
+        steps = [[dict(p.steps).get(d, 0) for d in range(rank)] for p in load.at]
+        return [
+            f"  struct {load_type(load.result)} {{  // of {load.source}",
+            f"    using Type = {MEMORY[load.dtype]};",
+            f"    static constexpr int SLOT = {slot}, RANK = {len(sizes)};",
+            f"    static constexpr unsigned CHECKED = {_bits(self._checked(load))};",
+            f"    static constexpr int64_t size[] = {_braces(sizes)}, start[] = {_braces(p.start for p in load.at)};",
+            f"    static constexpr int64_t step[][{rank}] = {_braces(map(_braces, steps))};",
+            "  };",
+        ]
 
     def _row(self) -> list[str]:
         """Row, what is known once per row; and `head`, which reads and computes what needs no pass."""
         rows = [n for n in self.dtypes if n in self.plan.row_names]
         members = [f"    {VALUE[self.dtypes[n]]} {self.names[n]};" for n in rows]
         body = [f"    row.{self.names[n]} = at(in_{n});" for n in rows if n in self.operands]
-        body += [
-            f"    row.{self.names[s.result]} = {self.writer.statement(s, self._row_name)};" for s in self.plan.head
-        ]
+        body += [f"    row.{self.names[s.result]} = {self._expression(s, self._row_name)};" for s in self.plan.head]
         return [*_struct("Row", members), *_function("static", "head", "[[maybe_unused]] Row& row", body), ""]
+
+    def _expression(self, item: Plain, names: Callable[[str], str]) -> str:
+        return self.writer.load(item) if isinstance(item, Load) else self.writer.statement(item, names)
 
     def _row_name(self, name: str) -> str:
         return f"row.{self.names[name]}"
@@ -265,12 +301,12 @@ class _Text:
     def _name(self, name: str) -> str:
         return self._row_name(name) if name in self.plan.row_names else self.names[name]
 
-    def _elements(self, statements: tuple[Statement, ...], *more: str) -> list[str]:
+    def _elements(self, statements: tuple[Plain, ...], *more: str) -> list[str]:
         """Loads, then statements, of element values."""
         loads = [o for o in self.plan.operands_of(statements, self.program, *more) if o.name not in self.plan.row_names]
         lines = [f"    const {VALUE[o.dtype]} {self.names[o.name]} = at(in_{o.name});" for o in loads]
         for s in statements:
-            lines.append(f"    const {VALUE[s.dtype]} {self.names[s.result]} = {self.writer.statement(s, self._name)};")
+            lines.append(f"    const {VALUE[s.dtype]} {self.names[s.result]} = {self._expression(s, self._name)};")
         return lines
 
     def _pass(self, k: int, this: Pass) -> list[str]:
@@ -283,9 +319,8 @@ class _Text:
         for a, r in pairs:
             made = self.writer.results(r, a)
             finish += [f"      row.{self.names[n]} = {text};" for n, text in zip(r.results, made, strict=True)]
-        finish += [f"      row.{self.names[s.result]} = {self.writer.statement(s, self._row_name)};" for s in this.rows]
+        finish += [f"      row.{self.names[s.result]} = {self._late(s)};" for s in this.rows]
         each = ("flush()", "fold()")
-        merged = " ".join(f"{a}.merge(other.{a});" for a in accumulators)
         merged = " ".join(f"{a}.merge(other.{a});" for a in accumulators)
         return [
             f"  struct Pass{k} {{",
@@ -301,6 +336,12 @@ class _Text:
             f"    TW_INLINE void merge(const Pass{k}& other) {{ {merged} }}",
             "  };",
         ]
+
+    def _late(self, item: Plain) -> str:
+        """Of a row, when its sweep is over: nothing is read any more."""
+        if isinstance(item, Load) or item.op == "inside":
+            raise CannotRender(f"{item.result}: a load from where a reduction says")
+        return self.writer.statement(item, self._row_name)
 
     def _store(self, output: Output) -> str:
         return f"    at.store(out_{output.name}, {self._stored(output)});"
@@ -364,6 +405,10 @@ class _ScanText(_Text):
 
 def _text(program: Program) -> _Text:
     return _ScanText(program) if program.scan else _Text(program)
+
+
+def _braces(values: Iterable[object]) -> str:
+    return "{" + ", ".join(map(str, values)) + "}"
 
 
 def _bits(dimensions: Iterable[int]) -> int:

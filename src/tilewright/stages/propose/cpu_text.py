@@ -6,7 +6,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 
-from ...facts.program import Literal, Reduction, Statement
+from ...facts.program import Literal, Load, Reduction, Statement
 
 MEMORY: Mapping[str, str] = {
     "f64": "double", "f32": "float", "f16": "f16", "bf16": "bf16", "i64": "int64_t", "i32": "int32_t",
@@ -50,6 +50,11 @@ class CannotRender(Exception):
 Names = Callable[[str], str]
 
 
+def load_type(result: str) -> str:
+    """The type that describes the load of this name."""
+    return f"Load_{result}"
+
+
 class Writer:
     """Renders statements, given every value's dtype (by its name in the program)."""
 
@@ -59,6 +64,11 @@ class Writer:
     def statement(self, statement: Statement, names: Names) -> str:
         """The C++ expression of its result; `names` says how a value is spelt where the expression stands."""
         return _Expression(statement, self._dtypes, names).text()
+
+    def load(self, load: Load) -> str:
+        """The C++ expression of what it reads."""
+        fill = "" if load.fill is None else f", {literal(load.fill, VALUE[load.dtype])}"
+        return f"at.read({load_type(load.result)}{{}}{fill})"
 
     def accumulator(self, reduction: Reduction) -> str:
         kind = ACCUMULATORS[reduction.op]
@@ -192,6 +202,8 @@ class _Expression:
         if self.op == "to":
             value = self._arg(0, want)
             return f"rounded<{self.dtype}>({value})" if self.dtype in ("f16", "bf16") else value
+        if self.op == "inside":
+            return self._made(f"at.inside({load_type(str(self.args[0]))}{{}})", "Bool")
         if self.op == "index":
             return self._made(f"at.template index<{self.args[0]}>()", "I64")
         return None

@@ -8,9 +8,12 @@ from dataclasses import replace
 from math import isfinite, isnan
 
 from ...facts.program import (
+    Load,
     Operand,
     Output,
     Pass,
+    Plain,
+    Position,
     Program,
     Reduction,
     Scan,
@@ -79,11 +82,14 @@ def safe_names(program: Program) -> Program:
         new[name] = fresh
         taken.add(fresh)
 
-    def body(item: Statement | Reduction | Scan) -> Statement | Reduction | Scan:
+    def body(item: Plain | Reduction | Scan) -> Plain | Reduction | Scan:
         if isinstance(item, Reduction):
             return replace(item, results=tuple(new[r] for r in item.results), arg=new[item.arg])
         if isinstance(item, Scan):
             return replace(item, result=new[item.result], arg=new[item.arg])
+        if isinstance(item, Load):
+            at = tuple(replace(p, value=new[p.value] if p.value else "") for p in item.at)
+            return replace(item, result=new[item.result], source=new[item.source], at=at)
         args = tuple(new[a] if isinstance(a, str) else a for a in item.args)
         return replace(item, result=new[item.result], args=args)
 
@@ -101,49 +107,80 @@ def _literal(value: float | int | bool) -> str:
     return repr(value)
 
 
-def _line(statement: Statement) -> str:
-    if statement.op == "index":
-        return f'    {statement.result} = m.index(index_{statement.args[0]}, "{statement.dtype}")'
-    args = ", ".join(a if isinstance(a, str) else _literal(a) for a in statement.args)
-    return f'    {statement.result} = m.{statement.op}({args}, "{statement.dtype}")'
+class _Lines:
+    """Writes statements; it knows the program's loads."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.sizes = {o.name: o.shape for o in program.operands}
+        self.loads = {load.result: load for load in program.loads}
+
+    def line(self, item: Plain) -> str:
+        if isinstance(item, Load):
+            fill = "" if item.fill is None else f", fill={_literal(item.fill)}"
+            return f"    {item.result} = {item.source}.load({self._where(item)}{fill})"
+        if item.op == "inside":
+            load = self.loads[str(item.args[0])]
+            return f"    {item.result} = {load.source}.inside({self._where(load)})"
+        if item.op == "index":
+            return f'    {item.result} = m.index(index_{item.args[0]}, "{item.dtype}")'
+        args = ", ".join(a if isinstance(a, str) else _literal(a) for a in item.args)
+        return f'    {item.result} = m.{item.op}({args}, "{item.dtype}")'
+
+    def _where(self, load: Load) -> str:
+        sizes = self.sizes[load.source]
+        checked = tuple(k for k, p in enumerate(load.at) if not p.surely_inside(sizes[k], self.program.domain))
+        return f"{_tuple([_position(p) for p in load.at])}, {checked!r}"
+
+    def reads(self, item: Plain) -> list[str]:
+        """Names of what it reads, positions among them."""
+        if isinstance(item, Statement) and item.op == "index":
+            return [f"index_{item.args[0]}"]
+        load = self.loads[str(item.args[0])] if item.op == "inside" else item
+        if isinstance(load, Load):
+            return [load.source, *(f"index_{d}" for p in load.at for d, _ in p.steps), *load.args]
+        return [a for a in item.args if isinstance(a, str)]
+
+    def function(self, name: str, about: str, items: Sequence[Plain], more: Iterable[str], result: str) -> str:
+        """A function over what the items (and `more`) read and do not compute themselves."""
+        made = {s.result for s in items}
+        wanted = [*(n for s in items for n in self.reads(s)), *more]
+        reads = [n for n in dict.fromkeys(wanted) if n not in made]
+        lines = [
+            f"def {name}({', '.join(reads)}):",
+            f'    """{about}"""',
+            *(self.line(s) for s in items),
+            f"    return {result}",
+        ]
+        return "\n".join(lines) + "\n"
 
 
-def _function(name: str, about: str, statements: Sequence[Statement], more: Iterable[str], result: str) -> str:
-    """A function over what the statements (and `more`) read and do not compute themselves."""
-    made = {s.result for s in statements}
-    reads: list[str] = []
-    for s in statements:
-        names = [f"index_{s.args[0]}"] if s.op == "index" else [a for a in s.args if isinstance(a, str)]
-        reads += [n for n in names if n not in made and n not in reads]
-    reads += [n for n in dict.fromkeys(more) if n not in made and n not in reads]
-    lines = [
-        f"def {name}({', '.join(reads)}):",
-        f'    """{about}"""',
-        *(_line(s) for s in statements),
-        f"    return {result}",
-    ]
-    return "\n".join(lines) + "\n"
+def _position(position: Position) -> str:
+    terms = [f"index_{d}" if step == 1 else f"index_{d} * {step}" for d, step in position.steps]
+    terms += [position.value] if position.value else []
+    terms += [str(position.start)] if position.start or not terms else []
+    return " + ".join(terms)
 
 
 def _tuple(names: Sequence[str]) -> str:
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
-def _dict(statements: Sequence[Statement]) -> str:
+def _dict(statements: Sequence[Plain]) -> str:
     return "{" + ", ".join(f'"{s.result}": {s.result}' for s in statements) + "}"
 
 
-def _sweeps(plan: Schedule, dtypes: dict[str, str]) -> tuple[list[str], list[str]]:
+def _sweeps(plan: Schedule, lines: _Lines, dtypes: dict[str, str]) -> tuple[list[str], list[str]]:
     """The functions of the sweeps, and the lines of their entries in the Spec."""
     functions, entries = [], []
     for k, sweep in enumerate(plan.passes):
         arguments = [r.arg for r in sweep.reductions]
         about = f"Sweep {k}, per element: what {', '.join(r.op for r in sweep.reductions)} reduce over the row."
-        functions.append(_function(f"sweep_{k}", about, sweep.elements, arguments, _tuple(arguments)))
+        functions.append(lines.function(f"sweep_{k}", about, sweep.elements, arguments, _tuple(arguments)))
         rows = "None"
         if sweep.rows:
             rows = f"rows_{k}"
-            functions.append(_function(rows, f"Per row, after sweep {k}.", sweep.rows, (), _dict(sweep.rows)))
+            functions.append(lines.function(rows, f"Per row, after sweep {k}.", sweep.rows, (), _dict(sweep.rows)))
         reductions = [
             f'ReductionSpec(op="{r.op}", source="{dtypes[r.arg]}", dtype="{r.dtype}", results={_strings(r.results)})'
             for r in sweep.reductions
@@ -157,7 +194,11 @@ def _strings(names: Sequence[str]) -> str:
 
 
 def _tensors(tensors: Sequence[Operand | Output]) -> str:
-    return "".join(f'\n        TensorSpec(name="{t.name}", dtype="{t.dtype}", shape={t.shape!r}),' for t in tensors)
+    indexed = {t.name: ", indexed=True" for t in tensors if isinstance(t, Operand) and t.indexed}
+    return "".join(
+        f'\n        TensorSpec(name="{t.name}", dtype="{t.dtype}", shape={t.shape!r}{indexed.get(t.name, "")}),'
+        for t in tensors
+    )
 
 
 def _dtypes(program: Program) -> dict[str, str]:
@@ -184,17 +225,18 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
     """The whole file."""
     program = safe_names(program)
     plan, scan = _scan_sweeps(program) if program.scan else (schedule(program), [])
-    functions, entries = _sweeps(plan, _dtypes(program))
+    lines = _Lines(program)
+    functions, entries = _sweeps(plan, lines, _dtypes(program))
     spec = [f'    name="{name}",', f"    domain={program.domain!r},", f"    reduced={program.reduced!r},"]
     spec += [f"    operands=({_tensors(program.operands)}\n    ),", f"    outputs=({_tensors(program.outputs)}\n    ),"]
     if plan.head:
-        functions.insert(0, _function("head", "Per row, before any sweep.", plan.head, (), _dict(plan.head)))
+        functions.insert(0, lines.function("head", "Per row, before any sweep.", plan.head, (), _dict(plan.head)))
         spec.append("    head=head,")
     if entries:
         spec += ["    sweeps=(", *entries, "    ),"]
     if plan.element_outputs:
         names = [o.name for o in plan.element_outputs]
-        functions.append(_function("final", "Per element: what is written.", plan.final, names, _tuple(names)))
+        functions.append(lines.function("final", "Per element: what is written.", plan.final, names, _tuple(names)))
         spec += ["    final=final,", f"    element_outputs={_strings(names)},"]
     spec += scan
     classes = ["Spec", "TensorSpec"] + (["ReductionSpec", "Sweep"] if entries else []) + (["ScanSpec"] if scan else [])

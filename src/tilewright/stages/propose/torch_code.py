@@ -51,6 +51,8 @@ def expression(node: Node, sources: Sequence[Node], args: Sequence[str], device:
         return f"{args[0]}.permute({literal(node.dims)})"
     if node.op == "slice":
         return f"{args[0]}.narrow({', '.join(map(str, node.dims))})"
+    if node.op == "load":
+        return _load(node, sources[0].shape, args[0])
     if node.op == "flip":
         return f"{args[0]}.flip({literal(node.dims)})"
     if node.op in SCANS:
@@ -61,6 +63,8 @@ def expression(node: Node, sources: Sequence[Node], args: Sequence[str], device:
 def _pointwise(node: Node, args: Sequence[str], device: str) -> str:
     dtype = TORCH_DTYPES[node.dtype]
     numbers = [not isinstance(a, str) for a in node.args]
+    if node.op == "inside":
+        return _load(node, node.dims, f"torch.ones({literal(node.dims)}, dtype=torch.bool, device={device})")
     if node.op == "index":
         return f"torch.arange({node.shape[0]}, device={device})"
     if node.op == "to":
@@ -75,6 +79,23 @@ def _pointwise(node: Node, args: Sequence[str], device: str) -> str:
     if len(args) == 2 and node.op not in ("pow", "fmod", "remainder", "floor_divide"):
         args = [f"torch.tensor({a}, device={device})" if n else a for a, n in zip(args, numbers, strict=True)]
     return f"torch.{node.op}({', '.join(args)})"
+
+
+def _load(node: Node, shape: Sequence[int], arg: str) -> str:
+    """The source `arg`, with its surroundings and in one piece, seen with other strides."""
+    reach = [p.span(node.shape) for p in node.at]
+    ahead = [max(-low, 0) for low, _ in reach]
+    sizes = [max(size, high + 1) + more for size, (_, high), more in zip(shape, reach, ahead, strict=True)]
+    if sizes != list(shape):
+        around = [n for size, whole, more in zip(shape, sizes, ahead, strict=True) for n in (whole - size - more, more)]
+        arg = f"torch.nn.functional.pad({arg}, {tuple(reversed(around))}, value={literal(node.fill)})"
+    strides = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
+    first = sum((p.start + more) * stride for p, more, stride in zip(node.at, ahead, strides, strict=True))
+    moving = [0] * len(node.shape)
+    for position, stride in zip(node.at, strides, strict=True):
+        for dim, step in position.steps:
+            moving[dim] += step * stride
+    return f"{arg}.contiguous().as_strided({literal(node.shape)}, {literal(tuple(moving))}, {first})"
 
 
 def _scan(node: Node, arg: str) -> str:

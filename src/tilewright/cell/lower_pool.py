@@ -1,0 +1,140 @@
+"""Pooling as reductions over windows: a dimension for each side of the window joins those of the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.facts.program import Position
+
+from .lower import FLOATS, Builder, Expr, Lowering, NotLowered, Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Side:
+    """Windows along one dimension: `count` of them, `size` positions each, over `length` positions."""
+
+    length: int
+    count: int
+    size: int
+    stride: int
+    padding: int
+    dilation: int = 1
+
+    def position(self, along: int, within: int) -> Position:
+        return Position(start=-self.padding, steps=((along, self.stride), (within, self.dilation)))
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the last window ends beyond the padding."""
+        return (self.count - 1) * self.stride + self.size > self.length + 2 * self.padding
+
+    def covered(self, b: Builder, trailing: int, *, with_padding: bool) -> Expr | int:
+        """How many positions of each window count: those of the input, or of the input and its padding; with `trailing`
+        dimensions of size 1 behind, from the start, so that no two sides share a value."""
+        if self.count == 1:  # one window alone
+            low, high = -self.padding, self.size - self.padding
+            edge = self.length + self.padding if with_padding else self.length
+            return min(high, edge) - (low if with_padding else max(low, 0))
+        if not self.uneven and (with_padding or not self.padding):
+            return self.size
+        first = b.index(self.count).reshape((self.count,) + (1,) * trailing) * self.stride - self.padding
+        last = (first + self.size).do("minimum", self.length + (self.padding if with_padding else 0))
+        return last - (first if with_padding else first.do("maximum", 0))
+
+
+def _each(values: Sequence[int] | int, rank: int, default: Sequence[int] = ()) -> tuple[int, ...]:
+    """One value a side, from one for all or one for each."""
+    given = tuple([values] if isinstance(values, int) else values) or tuple(default)
+    return given * rank if len(given) == 1 else given
+
+
+def _windowed(b: Builder, x: Expr, sides: Sequence[_Side], fill: Number) -> tuple[Expr, tuple[int, ...]]:
+    """`x` with the windows' own dimensions last, and which these are."""
+    lead, rank = len(x.shape) - len(sides), len(sides)
+    shape = (*x.shape[:lead], *(s.count for s in sides), *(s.size for s in sides))
+    at = [Position(steps=((d, 1),)) for d in range(lead)]
+    at += [side.position(lead + i, lead + rank + i) for i, side in enumerate(sides)]
+    return b.load(x, shape, at, fill), tuple(range(lead + rank, lead + 2 * rank))
+
+
+def _max_pool(rank: int) -> Lowering:
+    def lower(b: Builder, x: Expr, kernel_size: Sequence[int], stride: Sequence[int] = (),
+              padding: Sequence[int] = (0,), dilation: Sequence[int] = (1,),
+              ceil_mode: bool = False) -> tuple[Expr, None] | Expr:  # fmt: skip
+        if x.dtype not in FLOATS:
+            raise NotLowered
+        size = _each(kernel_size, rank)
+        sides = [
+            _Side(length=length, count=count, size=k, stride=s, padding=p, dilation=d)
+            for length, count, k, s, p, d in zip(
+                x.shape[-rank:], b.outs[0].shape[-rank:], size, _each(stride, rank, size), _each(padding, rank),
+                _each(dilation, rank), strict=True)
+        ]  # fmt: skip
+        windows, over = _windowed(b, x, sides, -math.inf)
+        best = windows.reduce("max", over)
+        return best if len(b.outs) == 1 else (best, None)  # positions: torch's, if somebody wants them
+
+    return lower
+
+
+def _avg_pool(rank: int) -> Lowering:
+    def lower(b: Builder, x: Expr, kernel_size: Sequence[int], stride: Sequence[int] = (),
+              padding: Sequence[int] = (0,), ceil_mode: bool = False, count_include_pad: bool = True,
+              divisor_override: int | None = None) -> Expr:  # fmt: skip
+        if x.dtype not in FLOATS:
+            raise NotLowered
+        size = _each(kernel_size, rank)
+        sides = [
+            _Side(length=length, count=count, size=k, stride=s, padding=p)
+            for length, count, k, s, p in zip(x.shape[-rank:], b.outs[0].shape[-rank:], size,
+                                              _each(stride, rank, size), _each(padding, rank), strict=True)
+        ]  # fmt: skip
+        windows, over = _windowed(b, x, sides, 0.0)
+        total = windows.wide().reduce("sum", over)
+        if divisor_override is not None:
+            return total / divisor_override
+        return total / _area(b, sides, with_padding=count_include_pad)
+
+    return lower
+
+
+def _area(b: Builder, sides: Sequence[_Side], *, with_padding: bool) -> Expr | int:
+    """How many elements each window has, shaped to broadcast over the sides."""
+    area: Expr | int = 1
+    for i, side in enumerate(sides):
+        covered = side.covered(b, len(sides) - 1 - i, with_padding=with_padding)
+        area = covered * area if isinstance(covered, Expr) else area * covered
+    return area
+
+
+def _adaptive(op: str, rank: int) -> Lowering:
+    """Windows that are all of one size, side by side; or one alone, which is a plain reduction."""
+
+    def lower(b: Builder, x: Expr, output_size: Sequence[int]) -> tuple[Expr, None] | Expr:
+        lengths, counts = x.shape[-rank:], b.outs[0].shape[-rank:]
+        if x.dtype not in FLOATS or any(length % count for length, count in zip(lengths, counts, strict=True)):
+            raise NotLowered
+        if all(count == 1 for count in counts):
+            windows, over = x, tuple(range(len(x.shape) - rank, len(x.shape)))
+        else:
+            sides = [_Side(length=length, count=count, size=length // count, stride=length // count, padding=0)
+                     for length, count in zip(lengths, counts, strict=True)]  # fmt: skip
+            windows, over = _windowed(b, x, sides, 0.0)
+        if op == "max":
+            best = windows.reduce("max", over).reshape(tuple(b.outs[0].shape))
+            return best if len(b.outs) == 1 else (best, None)
+        total = windows.wide().reduce("sum", over).reshape(tuple(b.outs[0].shape))
+        return total / (math.prod(lengths) // math.prod(counts))
+
+    return lower
+
+
+POOL_LOWERINGS: Mapping[str, Lowering] = {
+    **{f"max_pool{rank}d": _max_pool(rank) for rank in (1, 2, 3)},
+    **{f"max_pool{rank}d_with_indices": _max_pool(rank) for rank in (1, 2, 3)},
+    **{f"avg_pool{rank}d": _avg_pool(rank) for rank in (1, 2, 3)},
+    **{f"adaptive_avg_pool{rank}d": _adaptive("avg", rank) for rank in (1, 2, 3)},
+    **{f"adaptive_max_pool{rank}d": _adaptive("max", rank) for rank in (1, 2, 3)},
+}
