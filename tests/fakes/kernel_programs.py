@@ -309,6 +309,34 @@ def pool(
     return b.done()
 
 
+def rotary(batch: int, length: int, half: int, *, dtype: str = "f32", pairs: bool = False) -> Program:
+    """Rotary embedding of two halves, or of neighbouring pairs, whose cosines and sines are given."""
+    b = Builder((batch, length, half, 2) if pairs else (batch, length, 2, half))
+    angles = (1, length, half, 1) if pairs else (1, length, 1, half)
+    if pairs:
+        x = b.source("x", (batch, length, 2 * half), dtype)
+        left, right = (b.load(x, [along((0, 1)), along((1, 1)), along((2, 2), start=k)]) for k in range(2))
+    else:
+        left, right = (b.read(name, (batch, length, 1, half), dtype) for name in ("left", "right"))
+    cos, sin = b.read("cos", angles), b.read("sin", angles)
+    first = b.op("sub", b.op("mul", left, cos, dtype="f32"), b.op("mul", right, sin, dtype="f32"))
+    second = b.op("add", b.op("mul", right, cos, dtype="f32"), b.op("mul", left, sin, dtype="f32"))
+    here = b.op("eq", b.op("index", 3 if pairs else 2), 0)
+    b.write(b.op("to", b.op("where", here, first, second, dtype="f32"), dtype=dtype))
+    return b.done()
+
+
+def joined(rows: int, left: int, right: int) -> Program:
+    """exp(x) and y, one after the other along each row, scaled."""
+    b = Builder((rows, left + right))
+    x, y = b.source("x", (rows, left)), b.source("y", (rows, right))
+    first = b.op("exp", b.load(x, [along((0, 1)), along((1, 1))], 0.0))
+    second = b.load(y, [along((0, 1)), along((1, 1), start=-left)], 0.0)
+    chosen = b.op("where", b.op("lt", b.op("index", 1), left), first, second, dtype="f32")
+    b.write(b.op("mul", chosen, b.read("scale", (1, left + right))))
+    return b.done()
+
+
 # ---- meaning -------------------------------------------------------------------------------------------------------
 
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {

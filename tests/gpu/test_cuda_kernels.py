@@ -147,6 +147,10 @@ PROGRAMS = {
     "avg_pool_volume": lambda: kp.pool("sum", (2, 3, 12, 30, 33), (2, 3, 2), stride=2),
     "avg_pool_fused": lambda: kp.pool("sum", (4, 16, 33, 35), (3, 3), padding=1, fused=True),
     "max_pool_fused_bf16": lambda: kp.pool("max", (4, 16, 64, 64), (2, 2), stride=2, fused=True, dtype="bf16"),
+    "rotary": lambda: kp.rotary(16, 1000, 64),
+    "rotary_bf16_odd": lambda: kp.rotary(3, 101, 35, dtype="bf16"),
+    "rotary_pairs": lambda: kp.rotary(16, 1000, 64, dtype="f16", pairs=True),
+    "joined": lambda: kp.joined(301, 77, 500),
     "masked_softmax": lambda: kp.masked_temperature_softmax(64, 1001),
     "cosine": lambda: kp.cosine_rows(100, 3001),
     "chain": lambda: kp.chain((1000, 333)),
@@ -247,7 +251,7 @@ def expanded(x):
     "softmax_odd", "softmax_even", "softmax_column", "layer_norm_residual", "group_norm", "batch_norm", "rms_column",
     "mse_odd",
     "argmax_row", "argmin_column", "cross_entropy", "scan_rows_uneven", "scan_busy", "scan_masked",
-    "chain", "chain_bias", "swiglu", "integers", "any", "max_pool_f16_odd", "avg_pool_fused",
+    "chain", "chain_bias", "swiglu", "integers", "any", "max_pool_f16_odd", "avg_pool_fused", "rotary_pairs", "joined",
 ])  # fmt: skip
 def test_layouts(name, layout, folder):
     program = PROGRAMS[name]()

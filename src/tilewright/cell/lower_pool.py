@@ -39,7 +39,8 @@ class _Side:
             return min(high, edge) - (low if with_padding else max(low, 0))
         if not self.uneven and (with_padding or not self.padding):
             return self.size
-        first = b.index(self.count).reshape((self.count,) + (1,) * trailing) * self.stride - self.padding
+        place = b.index(self.count).reshape((self.count,) + (1,) * trailing).to("i32")
+        first = place * self.stride - self.padding
         last = (first + self.size).do("minimum", self.length + (self.padding if with_padding else 0))
         return last - (first if with_padding else first.do("maximum", 0))
 

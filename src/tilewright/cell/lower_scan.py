@@ -43,8 +43,9 @@ def _unflipped(b: Builder, x: Expr, dims: tuple[int, ...]) -> Expr | None:
     return _rebuilt(b, x, leaf, dims)
 
 
-def _cat(b: Builder, tensors: Sequence[Expr], dim: int = 0) -> Expr:
-    """What a sum of nothing is, then the sums of all but the last element: an exclusive scan of all of them."""
+def exclusive(b: Builder, tensors: Sequence[Expr], dim: int) -> Expr:
+    """What a sum of nothing is, then the sums of all but the last element: an exclusive scan of all of them. Raises
+    NotLowered where these tensors, to be joined along `dim`, are none."""
     if len(tensors) != 2 or not tensors[0].shape:
         raise NotLowered
     head, tail = tensors
@@ -94,5 +95,5 @@ def _rebuilt(b: Builder, x: Expr, leaf: Callable[[Node], Expr | None], dims: tup
 
 
 SCAN_LOWERINGS: Mapping[str, Lowering] = {
-    "cumsum": _scan("cumsum"), "cumprod": _scan("cumprod"), "flip": _flip, "cat": _cat,
+    "cumsum": _scan("cumsum"), "cumprod": _scan("cumprod"), "flip": _flip,
 }  # fmt: skip

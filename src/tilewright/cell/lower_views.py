@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilewright.facts.program import Position
+
 from .lower import Builder, Expr, Lowering, NotLowered, Number
 
 
@@ -66,11 +68,15 @@ def _repeat(b: Builder, x: Expr, repeats: Sequence[int]) -> Expr:
 
 
 def _slice(b: Builder, x: Expr, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Expr:
-    if step != 1:
-        raise NotLowered
     dim %= len(x.shape)
     first, last, _ = slice(start, end).indices(x.shape[dim])
-    return _part(x, dim, first, max(last - first, 0))
+    if step == 1:
+        return _part(x, dim, first, max(last - first, 0))
+    shape = tuple(b.outs[0].shape)
+    at = [
+        Position(start=first, steps=((d, step),)) if d == dim else Position(steps=((d, 1),)) for d in range(len(shape))
+    ]
+    return b.load(x, shape, at)
 
 
 def _part(x: Expr, dim: int, start: int, length: int) -> Expr:

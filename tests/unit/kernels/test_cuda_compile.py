@@ -48,6 +48,9 @@ PATHS = {
     "windows": (lambda: kp.pool("max", (8, 64, 112, 112), (3, 3), stride=2, padding=1, dtype="f16"), {}),
     "windows and their neighbours": (lambda: kp.pool("sum", (2, 16, 33, 35), (3, 3), padding=1, fused=True), {}),
     "windows of few rows": (lambda: kp.pool("max", (3, 5, 1017), (20,), stride=3, padding=2, dilation=2), {}),
+    "two halves": (lambda: kp.rotary(4, 128, 64, dtype="bf16"), {}),
+    "pairs": (lambda: kp.rotary(4, 128, 32, pairs=True), {}),
+    "one after the other": (lambda: kp.joined(300, 77, 50), {}),
     "a product": (lambda: kp.reduction("prod", (7, 5, 3), (0, 2)), {}),
 }
 

@@ -37,6 +37,16 @@ struct Pieces {
   }
 };
 
+constexpr int MOST_WINDOW = 32;
+
+// Points of a short window, whose steps are written out; 0 for rows of other kinds.
+template <class P>
+constexpr int window_points() {
+  int64_t points = P::Loads::COUNT > 0 ? 1 : 0;
+  for (int d = 0; d < P::RANK; ++d) points *= P::REDUCED >> d & 1 ? P::domain[d] : 1;
+  return points <= MOST_WINDOW ? static_cast<int>(points) : 0;
+}
+
 template <class P>
 class Columns {
   Arguments<P> arguments;
@@ -65,13 +75,20 @@ class Columns {
     int count;
     typename P::Row rows[K];
 
-    TW_INLINE At<P, PARTIAL> at(const Places<P>& here, const int64_t* coordinates, int k, int64_t position) const {
+    template <bool SURE = false>
+    TW_INLINE At<P, PARTIAL, false, SURE> at(const Places<P>& here, const int64_t* coordinates, int k, int64_t position) const {
       return {here, coordinates, first + k * LANES, position, count};
     }
 
     template <class Pass>
     TW_INLINE Group<Pass, K> sweep(Range range) const {
       Group<Pass, K> group;
+      if constexpr (window_points<P>() > 0) {
+        const int64_t last = first + (K - 1) * LANES + count - 1;
+        surely_within<P>(coordinates, first, last) ? walk.template over_window<true>(*this, group) : walk.template over_window<false>(*this, group);
+        group.each([](Pass& pass, int) TW_LAMBDA { pass.flush(); });
+        return group;
+      }
       int room = BLOCK;
       walk.over_steps(*this, range, [&](const Places<P>& here, const int64_t* coordinates, int64_t position) TW_LAMBDA {
         group.each([&](Pass& pass, int k) TW_LAMBDA { pass.element(at(here, coordinates, k, position), rows[k]); });
@@ -108,6 +125,28 @@ class Columns {
   }
 
  private:
+  template <bool SURE, class Unit, class Group>
+  TW_INLINE void over_window(const Unit& unit, Group& group) const {
+    int64_t mine[P::RANK + 1];
+    std::memcpy(mine, unit.coordinates, sizeof(mine));
+#pragma GCC unroll 32
+    for (int step = 0; step < window_points<P>(); ++step) {
+      Places<P> here = unit.places;
+      int rest = step;
+#pragma GCC unroll 16
+      for (int d = P::RANK - 1; d >= 0; --d) {
+        if (!(P::REDUCED >> d & 1)) continue;
+        mine[d] = rest % P::domain[d];
+        rest /= P::domain[d];
+#pragma GCC unroll 16
+        for (int t = 0; t < P::OPERANDS; ++t) {
+          if (P::shape[t][d] > 1) here.at[t] += mine[d] * arguments.stride[d][t];
+        }
+      }
+      group.each([&](auto& pass, int k) TW_LAMBDA { pass.element(unit.template at<SURE>(here, mine, k, step), unit.rows[k]); });
+    }
+  }
+
   template <class Unit, class Step>
   TW_INLINE void over_steps(const Unit& unit, Range range, Step step) const {
     over_segments(outer, steps.size, unit.places, unit.coordinates, range,

@@ -133,16 +133,6 @@ inline const DLTensor* as_tensor(const TVMFFIAny& value) {
   return nullptr;
 }
 
-// The loads of a program, in the order of their slots.
-template <class... Loads>
-struct LoadList {
-  static constexpr int COUNT = sizeof...(Loads);
-  template <class Work>
-  static TW_INLINE void each(Work work) {
-    (work(static_cast<Loads*>(nullptr)), ...);
-  }
-};
-
 // A tensor among the arguments, where it is what a slot expects; else an error is set.
 inline const DLTensor* expected(const TVMFFIAny* values, int argument, int code, int bytes, const int64_t* shape, int rank) {
   const DLTensor* tensor = as_tensor(values[argument]);
@@ -192,7 +182,7 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
       dense *= tensor->shape[d];
     }
     if (t >= P::OPERANDS) prefer_huge_pages(arguments.base.at[t], dense);
-    if (P::shape[t][P::VECTOR] > 1) contiguous = contiguous && arguments.stride[P::VECTOR][t] == P::bytes[t];
+    contiguous = contiguous && arguments.stride[P::VECTOR][t] == P::lane[t];
   }
   P::Loads::each([&](auto* load) {
     using L = std::remove_pointer_t<decltype(load)>;
@@ -205,7 +195,7 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
   });
   if (!right) return -1;
   const int threads = static_cast<int>(values[P::ARGUMENTS].v_int64);
-  constexpr bool tiled = std::is_same_v<typename P::Passes, PassList<>> && P::Loads::COUNT == 0;
+  constexpr bool tiled = std::is_same_v<typename P::Passes, PassList<>> && P::Loads::COUNT == 0 && P::UNIT;
   if (contiguous) {
     run_program<P, Walk>(arguments, threads, values[P::ARGUMENTS + 1].v_int64 != 0);
   } else if constexpr (tiled) {

@@ -19,7 +19,10 @@ class Rows {
 
  public:
   Rows(const Arguments<P>& given, bool stream) : arguments(given) {
-    for (int d = 0; d < P::RANK; ++d) (P::REDUCED >> d & 1 ? outer : kept).push(arguments, d);
+    for (int d = 0; d < P::RANK; ++d) {
+      if (d != P::VECTOR) (P::REDUCED >> d & 1 ? outer : kept).push(arguments, d);
+    }
+    outer.push(arguments, P::VECTOR);
     inner = outer.pop();
     streaming = stream && (outer.depth == 0 || inner.size % LANES == 0);
     for (int t = P::OPERANDS; t < P::TENSORS; ++t) streaming = streaming && aligned(t);

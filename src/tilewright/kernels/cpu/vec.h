@@ -338,6 +338,18 @@ TW_INLINE void store(T* to, typename Memory<T>::Value value, int count) {
   for (int lane = 0; lane < count; ++lane) std::memcpy(to + lane, reinterpret_cast<const char*>(&raw) + lane * sizeof(T), sizeof(T));
 }
 
+// The first `count` lanes, each STEP elements after the one before.
+template <int64_t STEP, class T>
+TW_INLINE void store_every(T* to, typename Memory<T>::Value value, int count) {
+  const auto raw = Memory<T>::down(value);
+  if (count == LANES) {
+#pragma GCC unroll 16
+    for (int lane = 0; lane < LANES; ++lane) std::memcpy(to + lane * STEP, reinterpret_cast<const char*>(&raw) + lane * sizeof(T), sizeof(T));
+    return;
+  }
+  for (int lane = 0; lane < count; ++lane) std::memcpy(to + lane * STEP, reinterpret_cast<const char*>(&raw) + lane * sizeof(T), sizeof(T));
+}
+
 // A store that goes past the caches where the machine has one for this size; `to` is aligned to the vector.
 template <class T>
 TW_INLINE void stream(T* to, typename Memory<T>::Value value) {

@@ -3,8 +3,8 @@
 //
 // A program P (written by the renderer) declares RANK, TENSORS (slots: aligned operands, loads, outputs), domain[RANK],
 // shape[TENSORS][RANK], code[TENSORS], given[TENSORS] (which of the call's tensors a slot is), REDUCED and INDEXED (bit
-// sets of dimensions) and VECTOR, the dimension along which the lanes lie. It must be contiguous in every tensor that has
-// it; a load's lanes lie a fixed number of elements apart.
+// sets of dimensions) and VECTOR, the dimension along which the lanes lie: in every tensor that has it `lane` bytes apart,
+// mostly one element (UNIT: everywhere).
 //
 // A load L reads a tensor of RANK dimensions of `size` where dimension k is at start[k] plus the sum over the domain's
 // dimensions d of step[k][d] times the position there. CHECKED is the set of those that may lie outside.
@@ -14,8 +14,9 @@
 
 namespace tilewright {
 
-// A tensor of a program: its slot among P's tensors, its type in memory, and whether it has the vector's dimension.
-template <int SLOT, class T, bool ALONG>
+// A tensor of a program: its slot among P's tensors, its type in memory, and by how many elements lanes lie apart (0 where
+// it is broadcast along them).
+template <int SLOT, class T, int64_t STEP>
 struct Tensor {};
 
 template <class P>
@@ -70,6 +71,23 @@ struct Nest {
     }
   }
 
+  // Moves on to the next point; `digits` are those of this nest's index.
+  TW_INLINE void next(int64_t* digits, Places<P>& places, int64_t* coordinates) const {
+    for (int d = depth - 1; d >= 0; --d) {
+      const Loop<P>& loop = loops[d];
+      const bool over = ++digits[d] == loop.size;
+      if (over) digits[d] = 0;
+      const int64_t steps = over ? 1 - loop.size : 1;
+      for (int t = 0; t < P::TENSORS; ++t) places.at[t] += steps * loop.stride[t];
+      if (P::INDEXED) coordinates[loop.dimension] = digits[d];
+      if (!over) return;
+    }
+  }
+
+  TW_INLINE void digits_of(int64_t index, int64_t* digits) const {
+    for (int d = depth - 1; d >= 0; index /= loops[d--].size) digits[d] = d > 0 ? index % loops[d].size : index;
+  }
+
   // Takes the innermost loop off: what the lanes run along.
   Loop<P> pop() {
     if (depth == 0) return {1, {}, P::VECTOR};
@@ -98,13 +116,51 @@ constexpr int64_t lane_step() {
   return step;
 }
 
+// The loads of a program, in the order of their slots.
+template <class... Loads>
+struct LoadList {
+  static constexpr int COUNT = sizeof...(Loads);
+  template <class Work>
+  static TW_INLINE void each(Work work) {
+    (work(static_cast<Loads*>(nullptr)), ...);
+  }
+};
+
+// Whether none of a program's loads can lie outside of its tensor while the lanes from `first` to `last` are at
+// `coordinates`, wherever in the reduced dimensions.
+template <class P>
+TW_INLINE bool surely_within(const int64_t* coordinates, int64_t first, int64_t last) {
+  bool within = true;
+  P::Loads::each([&](auto* load) TW_LAMBDA {
+    using L = std::remove_pointer_t<decltype(load)>;
+#pragma GCC unroll 8
+    for (int k = 0; k < L::RANK; ++k) {
+      if (!(L::CHECKED >> k & 1)) continue;
+      int64_t low = L::start[k], high = low;
+#pragma GCC unroll 16
+      for (int d = 0; d < P::RANK; ++d) {
+        const int64_t step = L::step[k][d];
+        if (step == 0) continue;
+        const bool reduced = P::REDUCED >> d & 1;
+        const int64_t from = reduced ? 0 : d == P::VECTOR ? first : coordinates[d];
+        const int64_t to = reduced ? P::domain[d] - 1 : d == P::VECTOR ? last : coordinates[d];
+        low += step * (step > 0 ? from : to);
+        high += step * (step > 0 ? to : from);
+      }
+      within = within && low >= 0 && high < L::size[k];
+    }
+  });
+  return within;
+}
+
 // Lanes from `first` to before `last`.
 struct Lanes {
   int first, last;
 };
 
 // Where the functors are: LANES elements (or the first `count` of them) at offset `i` from `places` along the vector.
-template <class P, bool PARTIAL_, bool STREAM = false>
+// SURE: no load lies outside of its tensor here.
+template <class P, bool PARTIAL_, bool STREAM = false, bool SURE = false>
 struct At {
   static constexpr bool PARTIAL = PARTIAL_;
   const Places<P>& places;
@@ -113,24 +169,16 @@ struct At {
   int64_t position;  // of this step in the row; of its first lane where the lanes lie along the row
   int count;
 
-  template <int SLOT, class T>
-  TW_INLINE auto operator()(Tensor<SLOT, T, true>) const {
-    const T* from = reinterpret_cast<const T*>(places.at[SLOT]) + i;
-    if constexpr (PARTIAL) {
-      return load(from, count);
-    } else {
-      return load(from);
-    }
-  }
-  template <int SLOT, class T>
-  TW_INLINE auto operator()(Tensor<SLOT, T, false>) const {
-    return load_splat(reinterpret_cast<const T*>(places.at[SLOT]));
+  template <int SLOT, class T, int64_t STEP>
+  TW_INLINE auto operator()(Tensor<SLOT, T, STEP>) const {
+    return lanes_of<STEP>(reinterpret_cast<const T*>(places.at[SLOT]) + i * STEP);
   }
 
   // The lanes that lie in the load's tensor in all its dimensions.
   template <class L>
   TW_INLINE Lanes within() const {
     Lanes lanes{0, PARTIAL ? count : LANES};
+    if constexpr (SURE) return lanes;
 #pragma GCC unroll 8
     for (int k = 0; k < L::RANK; ++k) {
       if (!(L::CHECKED >> k & 1)) continue;
@@ -153,12 +201,14 @@ struct At {
 
   template <class L>
   TW_INLINE Bool inside(L) const {
+    if constexpr (SURE) return boolean(true);
     const Lanes lanes = within<L>();
     return lanes_between(lanes.first, lanes.last);
   }
 
   template <class L, class V>
   TW_INLINE V read(L, V fill) const {
+    if constexpr (SURE) return read(L{});
     const Lanes lanes = within<L>();
     if (__builtin_expect(lanes.first == 0 && lanes.last == (PARTIAL ? count : LANES), 1)) return read(L{});
     if (lanes.first >= lanes.last) return fill;
@@ -167,32 +217,21 @@ struct At {
   // Without a look at where the tensor ends.
   template <class L>
   TW_INLINE auto read(L) const {
-    constexpr int64_t STEP = lane_step<P, L>();
-    if constexpr (STEP == 0) {
-      return load_splat(first_of<L>());
-    } else if constexpr (PARTIAL && STEP == 1) {
-      return tilewright::load(first_of<L>(), count);
-    } else if constexpr (PARTIAL) {
-      return load_every<STEP>(first_of<L>(), 0, count);
-    } else {
-      return load_every<STEP>(first_of<L>());
-    }
+    return lanes_of<lane_step<P, L>()>(first_of<L>());
   }
 
-  template <int SLOT, class T>
-  TW_INLINE void store(Tensor<SLOT, T, true>, typename Memory<T>::Value value) const {
-    T* to = reinterpret_cast<T*>(places.at[SLOT]) + i;
-    if constexpr (PARTIAL) {
+  template <int SLOT, class T, int64_t STEP>
+  TW_INLINE void store(Tensor<SLOT, T, STEP>, typename Memory<T>::Value value) const {
+    T* to = reinterpret_cast<T*>(places.at[SLOT]) + i * STEP;
+    if constexpr (STEP != 1) {
+      tilewright::store_every<STEP>(to, value, STEP == 0 ? 1 : PARTIAL ? count : LANES);
+    } else if constexpr (PARTIAL) {
       tilewright::store(to, value, count);
     } else if constexpr (STREAM) {
       tilewright::stream(to, value);
     } else {
       tilewright::store(to, value);
     }
-  }
-  template <int SLOT, class T>
-  TW_INLINE void store(Tensor<SLOT, T, false>, typename Memory<T>::Value value) const {
-    tilewright::store(reinterpret_cast<T*>(places.at[SLOT]), value, 1);
   }
 
   // `value` in the active lanes, `neutral` in the others.
@@ -211,16 +250,29 @@ struct At {
   }
 
   // The position along a dimension of the domain.
-  template <int DIMENSION>
-  TW_INLINE I64 index() const {
+  template <int DIMENSION, class V>
+  TW_INLINE V index() const {
+    using T = element_t<V>;
     if constexpr (DIMENSION == P::VECTOR) {
-      return i64(i) + __builtin_convertvector(iota(), I64);
+      return splat<V>(static_cast<T>(i)) + __builtin_convertvector(iota(), V);
     } else {
-      return i64(coordinates[DIMENSION]);
+      return splat<V>(static_cast<T>(coordinates[DIMENSION]));
     }
   }
 
  private:
+  template <int64_t STEP, class T>
+  TW_INLINE auto lanes_of(const T* from) const {
+    if constexpr (STEP == 0) {
+      return load_splat(from);
+    } else if constexpr (PARTIAL && STEP == 1) {
+      return tilewright::load(from, count);
+    } else if constexpr (PARTIAL) {
+      return load_every<STEP>(from, 0, count);
+    } else {
+      return load_every<STEP>(from);
+    }
+  }
   template <class L>
   TW_INLINE const typename L::Type* first_of() const {
     return reinterpret_cast<const typename L::Type*>(places.at[L::SLOT]) + i * lane_step<P, L>();
@@ -272,10 +324,11 @@ TW_INLINE void over_segments(const Nest<P>& outer, int64_t length, const Places<
   int64_t mine[P::RANK + 1];
   if (P::INDEXED) std::memcpy(mine, coordinates, sizeof(mine));
   int64_t index = outer.depth == 0 ? 0 : range.begin / length;
-  int64_t first = range.begin - index * length;
-  for (int64_t position = range.begin; position < range.end; ++index, first = 0) {
-    Places<P> places = base;
-    outer.seek(index, places, mine);
+  int64_t first = range.begin - index * length, digits[P::RANK + 1];
+  Places<P> places = base;
+  outer.seek(index, places, mine);
+  outer.digits_of(index, digits);
+  for (int64_t position = range.begin; position < range.end; first = 0, outer.next(digits, places, mine)) {
     const int64_t left = range.end - position;
     const int64_t last = length - first < left ? length : first + left;
     segment(places, mine, first, last, position);

@@ -104,7 +104,7 @@ class Source:
     """An operand that element functions read wherever they say, one element at a time.
 
     `at` has a position (a whole number, or a literal) for each of its dimensions; `checked` are those dimensions beyond
-    which positions may lie. Nothing is touched outside: there an element inside is read, and given up."""
+    which positions may lie. Nothing is touched outside: the first element is read instead, and given up."""
 
     def __init__(self, tensor: Any, dtype: str) -> None:
         self.tensor, self.dtype = tensor, dtype
@@ -117,14 +117,11 @@ class Source:
     def load(self, at: tuple[Any, ...], checked: tuple[int, ...] = (), fill: Any = None) -> Any:
         """The element there, `fill` where it lies outside."""
         offset = self.kind(0)
-        for d, (position, size, stride) in enumerate(zip(at, self.sizes, self.strides, strict=True)):
+        for position, stride in zip(at, self.strides, strict=True):
             if stride:
-                near = (
-                    cutlass.max(cutlass.min(position, type(position)(size - 1)), type(position)(0))
-                    if d in checked
-                    else position
-                )
-                offset = offset + self.kind(near) * self.kind(stride)
+                offset = offset + self.kind(position) * self.kind(stride)
+        if checked:
+            offset = m.select(self.inside(at, checked), offset, self.kind(0))
         single = cute.make_rmem_tensor((1,), self.tensor.element_type)
         cute.autovec_copy(cute.make_tensor(self.tensor.iterator + offset, cute.make_layout((1,))), single)
         value = m.cast(single[0], self.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from importlib import resources
 
 from ...facts.candidate import SourceFile
@@ -43,6 +44,7 @@ void volatile where while whole_fmod whole_pow xor
 """
 _TAKEN = frozenset(_WORDS.split())
 
+_SHORT = 8  # lanes along fewer elements would mostly be idle
 _MOST_OPERANDS = 32  # tiles.h packs operands into 32 KB of stack each
 _LARGE_BYTES = 32 << 20  # outputs beyond a last-level cache, where going past it can pay
 
@@ -128,9 +130,20 @@ def skeleton_files(programs: Sequence[Program]) -> tuple[SourceFile, ...]:
 
 
 def _vector_dimension(program: Program) -> int:
-    """The innermost dimension that has more than one element: the lanes lie along it."""
+    """The dimension along which the lanes lie: the innermost that has more than one element. In a pointwise program it
+    gives way to a longer one where it is short and something does not walk through both as one."""
     wide = [d for d, size in enumerate(program.domain) if size > 1]
-    return wide[-1] if wide else len(program.domain) - 1
+    if not wide:
+        return len(program.domain) - 1
+    last, before = wide[-1], wide[-2] if len(wide) > 1 else None
+    if program.reduced or before is None or program.domain[last] >= _SHORT or program.domain[before] < _SHORT:
+        return last
+    seen = [o.shape for o in program.operands if not o.indexed] + [
+        program.aligned(load.result) for load in program.loads
+    ]
+    alike = all((shape[last] > 1) == (shape[before] > 1) for shape in seen)
+    told = any(isinstance(s, Statement) and s.op == "index" and s.args[0] in (last, before) for s in program.body)
+    return last if alike and not told else before
 
 
 def _python(program: Program, name: str, point: Point) -> str:
@@ -165,7 +178,7 @@ class _Text:
     """The C++ file of one program."""
 
     def __init__(self, program: Program) -> None:
-        self.program = program
+        self.program = program = _short_positions(program)
         self.plan = self._schedule()
         self.vector = _vector_dimension(program)
         self.dtypes = {o.name: o.dtype for o in program.operands}
@@ -216,7 +229,7 @@ class _Text:
         used = {s.result for s in statements} | {a for s in statements for a in s.args if isinstance(a, str)}
         used |= {o.name for o in self.plan.element_outputs} | {r.arg for p in plan.passes for r in p.reductions}
         wide = any(DTYPE_BYTES[self.dtypes[n]] == 8 for n in used - plan.row_names)
-        return 8 if wide or any(s.op == "index" for s in statements) else 4
+        return 8 if wide else 4
 
     def _slots(self) -> list[tuple[Operand | Load | Output, int, tuple[int, ...]]]:
         """Aligned operands, loads and outputs, each with the number of its tensor in a call and its aligned shape."""
@@ -235,6 +248,7 @@ class _Text:
         indexed |= {d for load in p.loads for k in self._checked(load) for d, _ in load.at[k].steps}
         codes = {"f": 2, "b": 4, "i": 0, "u": 1}
         code = [6 if v.dtype == "bool" else codes[v.dtype[0]] for v, _, _ in slots]
+        lanes = [(self._lane_step(v, shape), v) for v, _, shape in slots]
         rank, read, given = len(p.domain), len(slots) - len(p.outputs), len(p.operands) + len(p.outputs)
         return [
             f"  static constexpr int RANK = {rank}, OPERANDS = {read}, TENSORS = {len(slots)}, ARGUMENTS = {given};",
@@ -244,6 +258,8 @@ class _Text:
             f"  static constexpr int64_t shape[][RANK] = {_braces(_braces(shape) for _, _, shape in slots)};",
             f"  static constexpr int given[] = {_braces(number for _, number, _ in slots)};",
             f"  static constexpr int code[] = {_braces(code)};",
+            f"  static constexpr int64_t lane[] = {_braces(step * DTYPE_BYTES[v.dtype] for step, v in lanes)};",
+            f"  static constexpr bool UNIT = {'true' if all(step < 2 for step, _ in lanes) else 'false'};",
             f"  static constexpr int bytes[] = {_braces(DTYPE_BYTES[v.dtype] for v, _, _ in slots)};",
             f"  static constexpr bool WRITES_ELEMENTS = {'true' if self.plan.element_outputs else 'false'};",
         ]
@@ -256,12 +272,15 @@ class _Text:
                 lines += self._load(value, slot)
                 continue
             prefix = "in" if isinstance(value, Operand) else "out"
-            along = "true" if shape[self.vector] > 1 else "false"
-            lines.append(
-                f"  static constexpr Tensor<{slot}, {MEMORY[value.dtype]}, {along}> {prefix}_{value.name}{{}};"
-            )
+            step = self._lane_step(value, shape)
+            lines.append(f"  static constexpr Tensor<{slot}, {MEMORY[value.dtype]}, {step}> {prefix}_{value.name}{{}};")
         loads = ", ".join(load_type(load.result) for load in self.program.loads)
         return [*lines, f"  using Loads = LoadList<{loads}>;"]
+
+    def _lane_step(self, value: Operand | Load | Output, shape: tuple[int, ...]) -> int:
+        """Elements from lane to lane in a contiguous tensor of an aligned shape; of a load its own type says it."""
+        alone = isinstance(value, Load) or shape[self.vector] == 1
+        return 0 if alone else math.prod(shape[self.vector + 1 :])
 
     def _source(self, load: Load) -> Operand:
         return next(o for o in self.program.operands if o.name == load.source)
@@ -401,6 +420,24 @@ class _ScanText(_Text):
         body += self._elements(self.plan.final, *(o.name for o in self.plan.element_outputs))
         body += [self._store(o) for o in self.plan.element_outputs]
         return _function("static", "element", "[[maybe_unused]] const Row& row, Scan::Value scanned", body)
+
+
+def _short_positions(program: Program) -> Program:
+    """The same with positions in 32 bits where they are only compared with numbers: 64 would halve the lanes."""
+    readers: dict[str, list[bool]] = {}
+    for item in program.body:
+        for name in item.args if isinstance(item, Statement | Load) else (item.arg,):
+            plain = isinstance(item, Statement) and item.op in ("eq", "ne", "lt", "le", "gt", "ge", "to")
+            numbers = isinstance(item, Statement) and all(
+                isinstance(a, int) and abs(a) < 2**31 for a in item.args if a != name)  # fmt: skip
+            if isinstance(name, str):
+                readers.setdefault(name, []).append(plain and numbers)
+    kept = {o.name for o in program.outputs}
+    body = tuple(
+        replace(s, dtype="i32") if isinstance(s, Statement) and s.op == "index" and s.result not in kept
+        and all(readers.get(s.result, ())) and program.domain[int(s.args[0])] < 2**31 else s for s in program.body
+    )  # fmt: skip
+    return replace(program, body=body)
 
 
 def _text(program: Program) -> _Text:

@@ -205,7 +205,7 @@ class _Expression:
         if self.op == "inside":
             return self._made(f"at.inside({load_type(str(self.args[0]))}{{}})", "Bool")
         if self.op == "index":
-            return self._made(f"at.template index<{self.args[0]}>()", "I64")
+            return self._made(f"at.template index<{self.args[0]}, {want}>()", want)
         return None
 
     def _logic(self) -> str | None:

@@ -71,7 +71,9 @@ def test_the_counts_of_a_ragged_average_are_computed_along_with_it() -> None:
     def ragged(x: Tensor) -> Tensor:
         return F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False)
 
-    (pattern,) = fused(ragged, X[..., :8]).patterns
+    matched = fused(ragged, X[..., :8])
+    (pattern,) = matched.patterns
+    assert not matched.unmatched
     assert len(pattern.program.operands) == 1, "of a square image too, where both sides count alike"
 
 
