@@ -67,4 +67,4 @@ class Brief:
     remembered: Recipe  # winners on this machine with this toolchain, by pattern id: they need no tuning
     sanitize: bool = False
     versions: tuple[tuple[str, str], ...] = ()  # python, torch, dsl, compiler, tilewright
-    hinted: Recipe = ()  # winners on this device with another toolchain: to be tried first, among a few
+    hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few

@@ -15,21 +15,28 @@ from ..facts.version import VERSION
 from ..facts.winner import Winner, toolchain
 from ..stages.tune import memory
 
+_MOST_NOISE = 0.2  # of a winner's time, to either side: what is known less well is measured again
+
 
 def known_winners(
     matched: Sequence[Matched], machine: Machine, *, winners: Path, shipped: Path = memory.SHIPPED
 ) -> tuple[Recipe, Recipe]:
-    """The points that won on this machine with this toolchain, and those that won with another one, by pattern; what a
-    pattern's knobs do not allow any more is left out."""
+    """By pattern, the points that won on this machine with this toolchain, and those that won with another one or while
+    the machine was too disturbed to say; what a pattern's knobs do not allow any more is left out."""
     now = toolchain(machine, tilewright=VERSION)
     remembered: list[Choice] = []
     hinted: list[Choice] = []
     for pattern in patterns_by_id(matched).values():
         found = memory.recall(winners, machine, now, pattern.shape_class, shipped=shipped)
         if found is not None and pattern.space.holds(found.point):
-            known = remembered if found.toolchain == now else hinted
+            known = remembered if found.toolchain == now and _is_sure(found) else hinted
             known.append(Choice(pattern=pattern.id, point=found.point))
     return tuple(remembered), tuple(hinted)
+
+
+def _is_sure(winner: Winner) -> bool:
+    time_ns = winner.time_ns
+    return time_ns.high - time_ns.low <= 2 * _MOST_NOISE * time_ns.mid
 
 
 def winner_of(brief: Brief, event: Event, point: Point, *, found_at: str) -> Winner | None:

@@ -34,6 +34,15 @@ def test_this_toolchains_winner_is_believed_and_anothers_is_a_hint(tmp_path: Pat
     assert known_winners(MATCHED, moved_on, winners=path, shipped=nowhere) == ((), (choice,))
 
 
+def test_a_winner_that_was_found_in_noise_is_a_hint(tmp_path: Path) -> None:
+    for high, believed in ((120.0, True), (170.0, False)):
+        time_ns = Interval(low=90.0, mid=100.0, high=high)
+        found = winner(point(unroll=3), shape_class=SHAPE)
+        remember(tmp_path / "w.db", replace(found, tried=(PointTime(point=found.point, time_ns=time_ns),)))
+        remembered, hinted = known_winners(MATCHED, MACHINE, winners=tmp_path / "w.db", shipped=tmp_path / "none")
+        assert (bool(remembered), bool(hinted)) == (believed, not believed)
+
+
 def test_what_is_shipped_needs_no_tuning_on_the_same_toolchain(tmp_path: Path) -> None:
     export([winner(point(unroll=2), shape_class=SHAPE)], tmp_path / "shipped.db")
     found = known_winners(MATCHED, MACHINE, winners=tmp_path / "winners.db", shipped=tmp_path / "shipped.db")
