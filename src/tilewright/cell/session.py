@@ -64,7 +64,9 @@ class Session:
     @property
     def holds_its_own(self) -> bool:
         """Whether slots and results lie in plain things, which give back what was put in."""
-        return type(self._subject._held) is dict and (self._dealt is None or type(self._dealt) is Dealt)
+        return {type(self._subject._held), type(self._subject._samples)} == {dict} and (
+            self._dealt is None or type(self._dealt) is Dealt
+        )
 
     def answer(self, letter: Letter) -> Any:
         request, self._descriptor = letter
@@ -229,6 +231,9 @@ class Session:
     def _store(self, request: wire.Store) -> None:
         with blaming("wrong_type", "reading an output raised"):
             self._write(request.refs, self._subject.held(request.tag))
+        for place, sample in zip(self._read(request.refs), self._subject.samples(request.tag), strict=True):
+            if sample is not None:
+                sample.put_into(place)
 
     def _drop(self, request: wire.Drop) -> None:
         if self._dealt is not None:

@@ -17,6 +17,7 @@ from . import values
 from .arena import contiguous, dtype_name, overlaps, spec_of
 from .load import CodeRaised, blaming
 from .step import Call, Step
+from .timing import Copies, Sample
 from .wire import NO_GRADIENTS, Gradients, NamedSpec, OutputFacts
 
 _M_PERTURB = -6
@@ -56,7 +57,14 @@ def build_on(device: str, construct: Callable[[], Any], seed: int) -> Any:
 class Subject:
     """See the module's docstring. Every method that runs code under test raises CodeRaised for its faults."""
 
-    __slots__ = ("_held", "device", "forward", "gradients", "module")  # no method can be hidden in an instance
+    __slots__ = (
+        "_held",
+        "_samples",
+        "device",
+        "forward",
+        "gradients",
+        "module",
+    )  # no method can be hidden in an instance
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -64,6 +72,7 @@ class Subject:
         self.forward: Callable[..., Any] | None = None
         self.gradients = NO_GRADIENTS  # in training: every call is then a step
         self._held: dict[int, tuple[Tensor, ...]] = {}
+        self._samples: dict[int, tuple[Sample | None, ...]] = {}
 
     # ---- construction and state
 
@@ -144,18 +153,25 @@ class Subject:
         with blaming("wrong_type", "looking at an output raised"):
             facts = tuple(output_facts(t, inputs) for t in tensors)
         self._held[tag] = tuple(tensors)
+        self._samples.pop(tag, None)
         return tree, facts
 
-    def hold_copies(self, tag: int, copies: Sequence[Tensor | None]) -> None:
+    def hold_copies(self, tag: int, copies: Copies) -> None:
         """Let copies stand for what is held under the tag, where there are any."""
-        pairs = zip(self._held[tag], copies, strict=True)
-        self._held[tag] = tuple(mine if copy is None else copy for mine, copy in pairs)
+        pairs = list(zip(self._held[tag], copies, strict=True))
+        self._held[tag] = tuple(copy if isinstance(copy, Tensor) else mine for mine, copy in pairs)
+        self._samples[tag] = tuple(copy if isinstance(copy, Sample) else None for _, copy in pairs)
+
+    def samples(self, tag: int) -> tuple[Sample | None, ...]:
+        """What stands for parts of what is held under the tag."""
+        return self._samples.get(tag, (None,) * len(self._held[tag]))
 
     def held(self, tag: int) -> tuple[Tensor, ...]:
         return tuple(t.detach() for t in self._held[tag])
 
     def drop_held(self, *, keep_first: bool = False) -> None:
         self._held = {0: self._held[0]} if keep_first and 0 in self._held else {}
+        self._samples = {}
         if self.module is not None and self.gradients.outputs:
             for parameter in self.module.parameters():
                 parameter.grad = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import operator
+import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +23,9 @@ _wipe = torch.Tensor.zero_
 _clone = torch.Tensor.clone
 _copy = torch.Tensor.copy_
 _MOST_COPIED_BYTES = 32 << 20
+_PARTS, _PART = 1024, 64
 _delay = torch.cuda._sleep
+_below = secrets.randbelow
 # The device is kept busy this long before the first event, so that kernels are queued by the time it passes and their
 # launches are not timed: about 100 us at the clocks of a Hopper, and longer where tensors are stirred meanwhile.
 _DELAY_CYCLES = 200_000
@@ -45,13 +49,27 @@ class Flush:
             _touch(self._buffer)  # reading is enough, and leaves no dirty lines to be written back in timed code
 
 
-Copies = tuple[Tensor | None, ...]
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Parts of a large tensor: `_PART` elements from `start` on, in every `step` of its elements."""
+
+    start: int
+    step: int
+    values: Tensor
+
+    def put_into(self, place: Tensor) -> None:
+        """Put the parts where they were taken from, in a contiguous tensor of that shape."""
+        _copy(_parts(place, self.start, self.step), self.values)
+
+
+Copies = tuple[Tensor | Sample | None, ...]
 
 
 def as_it_is(result: Any, into: Copies) -> Copies:
-    """Copies of a result's tensors as they are now: what another thread has yet to do is not in them. None for one that
-    is large (work on it outlasts what the judge does next) or not plain. They take the place of the copies `into`,
-    where they are alike: fresh memory costs one process more than another, and the judge's clock runs."""
+    """Copies of a result's tensors as they are now: what another thread has yet to do is not in them. Of a large one
+    parts, at places that nobody can foresee; None of one that is not plain, or large and not contiguous. They take the
+    place of the copies `into`, where they are alike: fresh memory costs one process more than another, and the judge's
+    clock runs."""
     tensors: list[Tensor] = []
     try:
         values.encode(result, tensors, sort_keys=True)
@@ -61,13 +79,29 @@ def as_it_is(result: Any, into: Copies) -> Copies:
     return tuple(_copy_of(t, o) for t, o in zip(tensors, old, strict=True))
 
 
-def _copy_of(tensor: Tensor, old: Tensor | None) -> Tensor | None:
+def _copy_of(tensor: Tensor, old: Tensor | Sample | None) -> Tensor | Sample | None:
     plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
-    if not plain or tensor.numel() * tensor.element_size() > _MOST_COPIED_BYTES:
+    if not plain:
         return None
-    if old is not None and (old.shape, old.dtype, old.stride()) == (tensor.shape, tensor.dtype, tensor.stride()):
+    if tensor.numel() * tensor.element_size() > _MOST_COPIED_BYTES:
+        return _sample_of(tensor.detach()) if tensor.is_contiguous() else None
+    if isinstance(old, Tensor) and (old.shape, old.dtype, old.stride()) == (
+        tensor.shape,
+        tensor.dtype,
+        tensor.stride(),
+    ):
         return _copy(old, tensor.detach())
     return _clone(tensor.detach())
+
+
+def _sample_of(tensor: Tensor) -> Sample:
+    step = tensor.numel() // _PARTS
+    start = _below(step - _PART + 1)
+    return Sample(start, step, _clone(_parts(tensor, start, step)))
+
+
+def _parts(tensor: Tensor, start: int, step: int) -> Tensor:
+    return tensor.view(-1)[: _PARTS * step].view(_PARTS, step)[:, start : start + _PART]
 
 
 class Dealt:

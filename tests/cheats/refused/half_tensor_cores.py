@@ -1,7 +1,7 @@
 # problem: matmul
 # line: precision
 # refused: wrong_values
-# guards: precision
+# guards: precision, families
 """Half-precision operands on tensor cores, fp32 sums."""
 
 from torch import nn

@@ -1,7 +1,7 @@
 # problem: matmul
 # line: caches
 # refused: input_modified, tampering
-# guards: inputs compared, truth, walls
+# guards: inputs compared, truth, walls, new contents
 """Keeps new contents out of its inputs while it is timed, and remembers results by content."""
 
 import sys

@@ -1,7 +1,7 @@
 # problem: norm
 # line: input-changed
 # refused: input_modified
-# guards: inputs compared, timed calls
+# guards: inputs compared, timed calls, new contents
 """Leaves its input sorted, which helps the next call."""
 
 import torch
