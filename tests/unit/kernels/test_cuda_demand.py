@@ -71,3 +71,9 @@ def test_the_script_answers_for_every_job_and_one_that_fails_hides_no_other(tmp_
     )  # fmt: skip
     bad, found = (json.loads(line) for line in done.stdout.splitlines())
     assert "can't be 96" in bad["failure"] and Demand(**found).registers > 0
+
+
+def test_what_is_read_at_positions_of_its_own_counts_as_loaded(tmp_path: Path) -> None:
+    found = of(kp.joined(1000, 300, 724), tmp_path, threads=128, unroll=4)
+    assert found["in_flight_bytes"] == 4 * 4 * 3 * 4, "4 vectors of 4 elements, each of x, y and the scale"
+    assert found["moved_bytes"] == (1000 * (300 + 724) + 1024 + 1000 * 1024) * 4

@@ -58,9 +58,10 @@ def _row_bytes(spec: Spec, plan: Plan) -> int:
 
 
 def _reading(spec: Spec) -> list[list[Any]]:
-    """The element-level operands that each sweep reads, the last one too."""
+    """The operands that each sweep reads for every element, the last one too; those that are indexed as well."""
     functions = [*(sweep.elements for sweep in spec.sweeps), *([spec.final] if spec.final else [])]
-    return [[o for o in spec.element_operands if o.name in reads(function)] for function in functions] or [[]]
+    elements = [o for o in spec.operands if o.indexed or not spec.at_row_level(o.shape)]
+    return [[o for o in elements if o.name in reads(function)] for function in functions] or [[]]
 
 
 def _item_bytes(operands: list[Any]) -> int:
