@@ -337,6 +337,18 @@ def joined(rows: int, left: int, right: int) -> Program:
     return b.done()
 
 
+def embedded(rows: int, width: int, *, dtype: str = "f32", dim: int = 0, index: str = "i64") -> Program:
+    """Rows of a table (or columns, with `dim` 1) that the whole numbers `t` choose, scaled, and a bias."""
+    b = Builder((rows, width))
+    table = (width + 3, width) if dim == 0 else (rows, width + 3)
+    source, chosen = b.source("x", table, dtype), b.read("t", (rows, 1) if dim == 0 else (1, width), index)
+    at = [along((0, 1)), along((1, 1))]
+    at[dim] = Position(value=chosen)
+    scaled = b.op("mul", b.load(source, at), 3.0, dtype="f32")
+    b.write(b.op("to", b.op("add", scaled, b.read("bias", (1, width))), dtype=dtype))
+    return b.done()
+
+
 # ---- meaning -------------------------------------------------------------------------------------------------------
 
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {

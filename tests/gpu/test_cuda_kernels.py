@@ -151,6 +151,9 @@ PROGRAMS = {
     "rotary_bf16_odd": lambda: kp.rotary(3, 101, 35, dtype="bf16"),
     "rotary_pairs": lambda: kp.rotary(16, 1000, 64, dtype="f16", pairs=True),
     "joined": lambda: kp.joined(301, 77, 500),
+    "embedding": lambda: kp.embedded(1000, 512),
+    "embedding_bf16_odd": lambda: kp.embedded(301, 77, dtype="bf16", index="i32"),
+    "chosen_columns": lambda: kp.embedded(65, 301, dim=1),
     "masked_softmax": lambda: kp.masked_temperature_softmax(64, 1001),
     "cosine": lambda: kp.cosine_rows(100, 3001),
     "chain": lambda: kp.chain((1000, 333)),
@@ -251,7 +254,8 @@ def expanded(x):
     "softmax_odd", "softmax_even", "softmax_column", "layer_norm_residual", "group_norm", "batch_norm", "rms_column",
     "mse_odd",
     "argmax_row", "argmin_column", "cross_entropy", "scan_rows_uneven", "scan_busy", "scan_masked",
-    "chain", "chain_bias", "swiglu", "integers", "any", "max_pool_f16_odd", "avg_pool_fused", "rotary_pairs", "joined",
+    "chain", "chain_bias", "swiglu", "integers", "any",
+    "max_pool_f16_odd", "avg_pool_fused", "rotary_pairs", "joined", "embedding",
 ])  # fmt: skip
 def test_layouts(name, layout, folder):
     program = PROGRAMS[name]()

@@ -18,6 +18,7 @@ from tilewright.facts.graph import Call, Code, Graph, Node, Ref, Struct, Templat
 
 from .loads import loaded_early
 from .lower import Builder, Expr, Lowering, NotLowered, dtype_name
+from .lower_gather import GATHER_LOWERINGS
 from .lower_join import JOIN_LOWERINGS
 from .lower_losses import LOSS_LOWERINGS
 from .lower_norms import NORM_LOWERINGS
@@ -30,7 +31,7 @@ from .slices import sliced_early
 
 LOWERINGS: Mapping[str, Lowering] = {
     **POINTWISE_LOWERINGS, **VIEW_LOWERINGS, **REDUCE_LOWERINGS, **NORM_LOWERINGS, **LOSS_LOWERINGS,
-    **SCAN_LOWERINGS, **POOL_LOWERINGS, **JOIN_LOWERINGS,
+    **SCAN_LOWERINGS, **POOL_LOWERINGS, **JOIN_LOWERINGS, **GATHER_LOWERINGS,
 }  # fmt: skip
 _LARGEST_CONSTANT = 256  # elements that are written into the graph itself
 

@@ -127,6 +127,11 @@ inline int refuse(const char* kind, int argument, const char* why) {
   return -1;
 }
 
+inline int refuse(const char* kind, const char* message) {
+  TVMFFIErrorSetRaisedFromCStr(kind, message);
+  return -1;
+}
+
 inline const DLTensor* as_tensor(const TVMFFIAny& value) {
   if (value.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(value.v_ptr);
   if (value.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(value.v_obj);
@@ -156,13 +161,15 @@ bool place(Arguments<P>& arguments, const DLTensor* tensor) {
   arguments.base.at[t] = start_of(tensor);
   for (int d = 0; d < P::RANK; ++d) arguments.stride[d][t] = 0;
   int64_t dense = P::bytes[t];
+  bool right = true;
   for (int k = L::RANK - 1; k >= 0; --k) {
     const int64_t stride = tensor->strides && L::size[k] > 1 ? tensor->strides[k] * P::bytes[t] : dense;
     arguments.base.at[t] += L::start[k] * stride;
     for (int d = 0; d < P::RANK; ++d) arguments.stride[d][t] += L::step[k][d] * stride;
+    right = right && (k != L::GATHERED || stride == dense);
     dense *= L::size[k];
   }
-  return arguments.stride[P::VECTOR][t] == lane_step<P, L>() * P::bytes[t];
+  return right && arguments.stride[P::VECTOR][t] == lane_step<P, L>() * P::bytes[t];
 }
 
 template <class P, template <class> class Walk>
@@ -194,6 +201,8 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
     }
   });
   if (!right) return -1;
+  [[maybe_unused]] int fault = 0;
+  if constexpr (P::GATHERS) arguments.base.fault = &fault;
   const int threads = static_cast<int>(values[P::ARGUMENTS].v_int64);
   constexpr bool tiled = std::is_same_v<typename P::Passes, PassList<>> && P::Loads::COUNT == 0 && P::UNIT;
   if (contiguous) {
@@ -201,6 +210,7 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
   } else if constexpr (tiled) {
     run_tiles<P>(arguments, threads);
   }
+  if (fault) return refuse("IndexError", "index out of range in self");
   result->type_index = kTVMFFIInt;
   result->zero_padding = 0;
   result->v_int64 = contiguous || tiled ? 0 : 1;

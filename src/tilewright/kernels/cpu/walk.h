@@ -7,7 +7,8 @@
 // mostly one element (UNIT: everywhere).
 //
 // A load L reads a tensor of RANK dimensions of `size` where dimension k is at start[k] plus the sum over the domain's
-// dimensions d of step[k][d] times the position there. CHECKED is the set of those that may lie outside.
+// dimensions d of step[k][d] times the position there. CHECKED is the set of those that may lie outside. A load that gathers
+// reads dimension GATHERED where a value says, which differs from lane to lane if it VARIES.
 #pragma once
 
 #include "reductions.h"
@@ -19,8 +20,16 @@ namespace tilewright {
 template <int SLOT, class T, int64_t STEP>
 struct Tensor {};
 
+// Of a program that gathers: set where a position lay outside of its tensor.
+template <bool GATHERS>
+struct Faults {};
+template <>
+struct Faults<true> {
+  int* fault;
+};
+
 template <class P>
-struct Places {
+struct Places : Faults<P::GATHERS> {
   char* at[P::TENSORS];
 };
 
@@ -105,14 +114,19 @@ struct Nest {
   }
 };
 
+// Elements between neighbours along a dimension of a load's tensor, if that is contiguous.
+template <class L>
+constexpr int64_t dense_stride(int dimension) {
+  int64_t stride = 1;
+  for (int k = L::RANK - 1; k > dimension; --k) stride *= L::size[k];
+  return stride;
+}
+
 // The elements by which the lanes of a load lie apart in a contiguous tensor.
 template <class P, class L>
 constexpr int64_t lane_step() {
-  int64_t step = 0, stride = 1;
-  for (int k = L::RANK - 1; k >= 0; --k) {
-    step += L::step[k][P::VECTOR] * stride;
-    stride *= L::size[k];
-  }
+  int64_t step = 0;
+  for (int k = 0; k < L::RANK; ++k) step += L::step[k][P::VECTOR] * dense_stride<L>(k);
   return step;
 }
 
@@ -218,6 +232,31 @@ struct At {
   template <class L>
   TW_INLINE auto read(L) const {
     return lanes_of<lane_step<P, L>()>(first_of<L>());
+  }
+
+  // Where `index` says. Outside nothing is read; the call will fail.
+  template <class L, class V>
+  TW_INLINE auto gather(L, V index) const {
+    using T = typename L::Type;
+    constexpr int64_t STRIDE = dense_stride<L>(L::GATHERED), SIZE = L::size[L::GATHERED], STEP = lane_step<P, L>();
+    const auto outside = [&](int64_t at) TW_LAMBDA {
+      const bool out = static_cast<uint64_t>(at) >= static_cast<uint64_t>(SIZE);
+      if (__builtin_expect(out, 0)) __atomic_store_n(places.fault, 1, __ATOMIC_RELAXED);
+      return out;
+    };
+    if constexpr (L::VARIES) {
+      typename Memory<T>::Raw raw{};
+      for (int lane = 0; lane < (PARTIAL ? count : LANES); ++lane) {
+        const int64_t at = index[lane];
+        if (outside(at)) continue;
+        std::memcpy(reinterpret_cast<char*>(&raw) + lane * sizeof(T), first_of<L>() + at * STRIDE + lane * STEP, sizeof(T));
+      }
+      return Memory<T>::up(raw);
+    } else {
+      const int64_t at = index[0];
+      if (outside(at)) return Memory<T>::up(typename Memory<T>::Raw{});
+      return lanes_of<STEP>(first_of<L>() + at * STRIDE);
+    }
   }
 
   template <int SLOT, class T, int64_t STEP>

@@ -8,6 +8,7 @@ import cutlass
 from cutlass import Boolean, Int32, Int64, Uint32, cute
 
 from . import math as m
+from .control import trap_unless
 from .views import Space
 
 
@@ -115,17 +116,21 @@ class Source:
         self.kind = Int64 if span >= 2**31 else Int32
 
     def load(self, at: tuple[Any, ...], checked: tuple[int, ...] = (), fill: Any = None) -> Any:
-        """The element there, `fill` where it lies outside."""
+        """The element there, `fill` where it lies outside; without one, to lie outside is a gather's error: the kernel
+        ends there, as torch's own do."""
         offset = self.kind(0)
         for position, stride in zip(at, self.strides, strict=True):
             if stride:
                 offset = offset + self.kind(position) * self.kind(stride)
+        inside = self.inside(at, checked)
         if checked:
-            offset = m.select(self.inside(at, checked), offset, self.kind(0))
+            offset = m.select(inside, offset, self.kind(0))
+        if checked and fill is None:
+            trap_unless(inside)
         single = cute.make_rmem_tensor((1,), self.tensor.element_type)
         cute.autovec_copy(cute.make_tensor(self.tensor.iterator + offset, cute.make_layout((1,))), single)
         value = m.cast(single[0], self.dtype)
-        return m.select(self.inside(at, checked), value, m.cast(fill, self.dtype)) if checked else value
+        return m.select(inside, value, m.cast(fill, self.dtype)) if checked and fill is not None else value
 
     def inside(self, at: tuple[Any, ...], checked: tuple[int, ...]) -> Any:
         """Whether all positions lie in the tensor."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import cutlass
 from cutlass import Boolean, Int32, cute
+from cutlass._mlir.dialects import llvm
 
 
 @cute.jit  # type: ignore[untyped-decorator]
@@ -31,3 +32,12 @@ def when(condition: Boolean, body: cutlass.Constexpr) -> None:
     """body() where the condition holds."""
     if condition:
         body()
+
+
+def trap_unless(condition: Any) -> None:
+    """End the kernel with an error, which the caller's next synchronisation sees, where the condition does not hold."""
+    holds = Int32(condition)
+    llvm.inline_asm(
+        None, [holds.ir_value()], "{ .reg .pred p; setp.eq.s32 p, $0, 0; @p trap; }", "r",
+        has_side_effects=True, is_align_stack=False, asm_dialect=llvm.AsmDialect.AD_ATT,
+    )  # fmt: skip

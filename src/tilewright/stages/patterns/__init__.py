@@ -19,7 +19,7 @@ __all__ = ["match", "match_all"]
 # Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
 TINY_BYTES = 4096
 _TITLE_STEPS = 8
-_COPIES = frozenset({"slice", "cat", "stack", "index_select", "embedding", "index"})
+_COPIES = frozenset({"slice", "cat", "stack", "index_select", "embedding", "index", "gather"})
 
 
 def match(

@@ -181,7 +181,8 @@ class _Writer:
             made = f"torch.tensor({literal(values)}, dtype={dtype}, device={device!r})"
             self.body.append(f"{self._name(node.name)} = {made}.reshape({literal(node.shape)})")
         else:
-            args = [self.names[a] if isinstance(a, str) else literal(a) for a in node.args]
+            given = (*node.args, *(p.value for p in node.at if p.value))
+            args = [self.names[a] if isinstance(a, str) else literal(a) for a in given]
             sources = [self.nodes[s] for s in node.sources]
             self.body.append(f"{self._name(node.name)} = {expression(node, sources, args, self._device())}")
 

@@ -65,8 +65,10 @@ class Writer:
         """The C++ expression of its result; `names` says how a value is spelt where the expression stands."""
         return _Expression(statement, self._dtypes, names).text()
 
-    def load(self, load: Load) -> str:
+    def load(self, load: Load, names: Names) -> str:
         """The C++ expression of what it reads."""
+        if load.args:
+            return f"at.gather({load_type(load.result)}{{}}, {names(load.args[0])})"
         fill = "" if load.fill is None else f", {literal(load.fill, VALUE[load.dtype])}"
         return f"at.read({load_type(load.result)}{{}}{fill})"
 

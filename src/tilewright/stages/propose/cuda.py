@@ -37,8 +37,6 @@ def unsupported(program: Program) -> str | None:
         return f"the domain {program.domain} is empty"
     if len(program.operands) + len(program.outputs) > 32:
         return "more than 32 tensors"
-    if any(load.args for load in program.loads):
-        return "positions that are values"
     if program.scan and any(o.shape != program.domain for o in program.outputs):
         return "an output smaller than the domain beside a scan"
     for item in program.body:

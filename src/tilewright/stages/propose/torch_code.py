@@ -52,6 +52,8 @@ def expression(node: Node, sources: Sequence[Node], args: Sequence[str], device:
     if node.op == "slice":
         return f"{args[0]}.narrow({', '.join(map(str, node.dims))})"
     if node.op == "load":
+        if any(p.value for p in node.at):
+            return _gather(node, args[0], args[len(node.args) :], device)
         return _load(node, sources[0].shape, args[0])
     if node.op == "flip":
         return f"{args[0]}.flip({literal(node.dims)})"
@@ -96,6 +98,20 @@ def _load(node: Node, shape: Sequence[int], arg: str) -> str:
         for dim, step in position.steps:
             moving[dim] += step * stride
     return f"{arg}.contiguous().as_strided({literal(node.shape)}, {literal(tuple(moving))}, {first})"
+
+
+def _gather(node: Node, arg: str, values: Sequence[str], device: str) -> str:
+    """The source, indexed by a tensor of positions for each of its dimensions."""
+    rank, given, places = len(node.shape), iter(values), []
+    for position in node.at:
+        terms = [str(position.start)] if position.start or not (position.steps or position.value) else []
+        for dim, step in position.steps:
+            moving = (
+                f"torch.arange({node.shape[dim]}, device={device}).reshape({literal((-1,) + (1,) * (rank - dim - 1))})"
+            )
+            terms.append(f"{moving} * {step}" if step != 1 else moving)
+        places.append(" + ".join([*terms, next(given)] if position.value else terms))
+    return f"{arg}[{', '.join(places)}].expand({literal(node.shape)})"
 
 
 def _scan(node: Node, arg: str) -> str:

@@ -1,0 +1,109 @@
+"""Gathers: embeddings, chosen rows and columns; in our vocabulary, in kernels, and out of range."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fakes import kernel_programs as kp
+from fakes.fused import load_fused
+from fakes.program_interpreter import GraphRun, widened
+from tilewright.cell.trace import trace
+from tilewright.facts.graph import Graph
+from tilewright.facts.program import Load, Operand, Output, Position, Program, Reduction, validate
+from tilewright.stages.patterns import match
+from tilewright.stages.propose import cpu
+from tilewright.stages.propose.torch_code import expression
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TABLE, ROWS, COLUMNS = torch.randn(40, 12), torch.randint(0, 40, (3, 5)), torch.randint(0, 12, (40, 7))
+
+
+class Applies(nn.Module):
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def agrees(function: Callable[..., Tensor], *args: Tensor, opaque: bool = False) -> Graph:
+    """Trace, match, and compare graph and kernels' Programs with the function; `opaque`: some call must stay."""
+    module = Applies(function)
+    graph = trace(module, args, {})
+    assert any(n.op == "call" for n in graph.nodes) == opaque
+    matched = match(graph, unsupported=cpu.unsupported, space=cpu.space, tiny_bytes=0)
+    for patterns in ((), matched.patterns):
+        torch.testing.assert_close(GraphRun(graph, module, patterns=patterns)(*widened(args)), function(*widened(args)))
+    return graph
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, i, c: F.embedding(i, x, padding_idx=1) * 2, lambda x, i, c: x.index_select(1, c[0]).exp(),
+    lambda x, i, c: torch.relu(x[i.int() - 20]), lambda x, i, c: x[:, c[:3] - 12] + 1,
+    lambda x, i, c: x.gather(1, c) * 2,
+    lambda x, i, c: F.layer_norm(F.embedding(i, x), (12,)), lambda x, i, c: F.embedding(i, x).mean(1),
+    lambda x, i, c: torch.cat((x[i].exp(), x[i]), -1),
+], ids=range(8))  # fmt: skip
+def test_gathers(function: Callable[..., Tensor]) -> None:
+    agrees(function, TABLE, ROWS, COLUMNS)
+
+
+def test_what_stays_torch() -> None:
+    agrees(lambda x, i: x[i, i] * 2, torch.randn(9, 9), torch.arange(5), opaque=True)
+    agrees(lambda x, i: x.take(i) * 2, TABLE, ROWS, opaque=True)
+    matched = match(agrees(lambda x, i: F.embedding(i, x), TABLE, ROWS), unsupported=cpu.unsupported, space=cpu.space)
+    assert matched.unmatched == ("aten.embedding.default: a copy or cast alone: torch's own kernel is as good",)
+
+
+def test_a_gather_can_be_written_in_torch() -> None:
+    graph = trace(Applies(lambda x, c: x.gather(1, c) * 2), (TABLE, COLUMNS), {})
+    (load,) = [n for n in graph.nodes if n.op == "load"]
+    text = expression(load, [n for n in graph.nodes if n.name in load.sources], ["x", "c"], "'cpu'")
+    assert torch.equal(eval(text, {"torch": torch, "x": TABLE, "c": COLUMNS}), TABLE.gather(1, COLUMNS))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tensor]:
+    """The one output of a program, from a built kernel."""
+    folder = tmp_path_factory.mktemp("candidate")
+    build = functools.cache(lambda program: load_fused(program, folder, renderer=cpu))
+    return lambda program, operands: build(program).run(*operands)[0]
+
+
+@pytest.mark.parametrize("program", [
+    kp.embedded(9, 77), pytest.param(kp.embedded(9, 77, dim=1, dtype="f16", index="i32"), marks=pytest.mark.slow),
+], ids=["rows", "columns"])  # fmt: skip
+def test_kernels_on_the_cpu(program: Program, run: Callable[..., Tensor]) -> None:
+    table, index, bias = kp.make_operands(program, "cpu")
+    (exact,), (usual,) = (kp.interpret(program, [table, index, bias], exact=flag) for flag in (True, False))
+    for given in (table, table.t().contiguous().t()):
+        got = run(program, [given, index, bias])
+        allowed = max(2 * float((usual.double() - exact).abs().max()), 4 * torch.finfo(got.dtype).eps)
+        assert got.dtype == usual.dtype and float((got.double() - exact).abs().max()) <= allowed
+    for wrong in (-1, 1 << 20, -(1 << 40) if index.dtype == torch.int64 else -5):
+        bad = index.clone()
+        bad.view(-1)[3] = wrong
+        with pytest.raises(IndexError, match="index out of range in self"):
+            run(program, [table, bad, bias])
+    assert torch.equal(run(program, [table, index, bias]), got), "a call that failed leaves nothing behind"
+
+
+def test_what_a_reduction_finds_is_not_read_by_the_same_kernel() -> None:
+    late = Program(
+        domain=(5, 30), reduced=(1,),
+        operands=(Operand(name="x", dtype="f32", shape=(5, 30)),
+                  Operand(name="t", dtype="f32", shape=(30,), indexed=True)),
+        body=(Reduction(results=("a",), op="argmax", arg="x", dtype="i64"),
+              Load(result="v", source="t", dtype="f32", at=(Position(value="a"),))),
+        outputs=(Output(name="v", dtype="f32", shape=(5, 1)),),
+    )  # fmt: skip
+    validate(late)
+    assert cpu.unsupported(late) == "v: a load from where a reduction says"
