@@ -72,6 +72,8 @@ def _slice(b: Builder, x: Expr, dim: int = 0, start: int | None = None, end: int
     first, last, _ = slice(start, end).indices(x.shape[dim])
     if step == 1:
         return _part(x, dim, first, max(last - first, 0))
+    if dim + 1 < len(x.shape):  # a view, which vectors can read along the innermost dimension
+        raise NotLowered
     shape = tuple(b.outs[0].shape)
     at = [
         Position(start=first, steps=((d, step),)) if d == dim else Position(steps=((d, 1),)) for d in range(len(shape))

@@ -287,7 +287,7 @@ def _windows_first(
 ) -> tuple[Axis, ...] | None:
     """Short windows lie before the innermost of the dimensions that stay, along which neighbours are then computed."""
     windows = any(flow.nodes[name].op == "load" for name in layout.names)
-    if domain is None or not windows or domain[-1] not in reduced or domain[-1].size >= LONG_WINDOW:
+    if not domain or not windows or domain[-1] not in reduced or domain[-1].size >= LONG_WINDOW:
         return domain
     kept = [a for a in domain if a not in reduced]
     return (*kept[:-1], *(a for a in domain if a in reduced), *kept[-1:])

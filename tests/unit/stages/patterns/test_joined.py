@@ -83,6 +83,11 @@ def test_a_join_of_two_values_reads_each_where_it_lies() -> None:
     assert [load.at[1].start for load in pattern.program.loads] == [0, -3]
 
 
+def test_a_load_of_a_single_point() -> None:
+    (pattern,) = fused(lambda x: x[..., ::2].exp(), torch.randn(1)).patterns
+    assert pattern.program.domain == (1,)
+
+
 def test_copies_alone_are_torch_s() -> None:
     matched = fused(lambda x, y: (torch.cat((x, y), 1), x[..., ::2].contiguous() @ y[..., 1::2].mT), X, X + 1)
     assert not matched.patterns
