@@ -44,6 +44,11 @@ def big_layer_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[1:], w.view(w.shape[1:]), b.view(b.shape[1:]))
 
 
+def rotated_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    left, right = x[..., ::2, None], x[..., 1::2, None]
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+
+
 CASES: dict[str, Case] = {
     "chain_f32_16384x16384": (lambda: kp.chain((16384, 16384)), gelu_chain),
     "chain_bf16_32768x16384": (lambda: kp.chain((32768, 16384), dtype="bf16"), gelu_chain),
@@ -93,6 +98,15 @@ CASES: dict[str, Case] = {
     "scan_column_64x4096x4096_dim1": (
         lambda: kp.cumulative("cumsum", (64, 4096, 4096), 1), lambda x: torch.cumsum(x, 1)),
     "scan_16x16777216": (lambda: kp.cumulative("cumsum", (16, 1 << 24)), lambda x: torch.cumsum(x, 1)),
+    "max_pool_256x64x112x112": (
+        lambda: kp.pool("max", (256, 64, 112, 112), (3, 3), stride=2, padding=1),
+        lambda x: F.max_pool2d(x, 3, 2, 1) * 0.25),
+    "sum_pool_bf16_128x96x112x112": (
+        lambda: kp.pool("sum", (128, 96, 112, 112), (3, 3), padding=1, dtype="bf16"),
+        lambda x: F.avg_pool2d(x, 3, 1, 1, divisor_override=4)),
+    "rotary_pairs_256x4096x128": (lambda: kp.rotary(256, 4096, 64, pairs=True), rotated_pairs),
+    "embedding_262144x1024": (
+        lambda: kp.embedded(262144, 1024), lambda x, t, bias: F.embedding(t.view(-1), x) * 3.0 + bias),
     "softmax_small_128x1024": (lambda: kp.softmax((128, 1024)), lambda x: torch.softmax(x, -1)),
 }  # fmt: skip
 

@@ -136,5 +136,6 @@ class Source:
         """Whether all positions lie in the tensor."""
         found = Boolean(True)
         for d in checked:
-            found = m.both(found, m.both(at[d] >= 0, at[d] < self.sizes[d]))
+            position = Int32(at[d]) if isinstance(at[d], int) else at[d]
+            found = m.both(found, m.both(position >= 0, position < self.sizes[d]))
         return found
