@@ -103,7 +103,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tensor]:
 
 @pytest.mark.parametrize("program", [
     kp.rotary(3, 5, 37, pairs=True), pytest.param(kp.rotary(3, 5, 37, dtype="f16"), marks=pytest.mark.slow),
-    pytest.param(kp.rotary(3, 5, 33, dtype="bf16", pairs=True), marks=pytest.mark.slow), kp.joined(5, 77, 50),
+    pytest.param(kp.rotary(3, 5, 33, dtype="bf16", pairs=True), marks=pytest.mark.slow), pytest.param(kp.joined(5, 77, 50), marks=pytest.mark.slow),
 ], ids=["pairs", "halves f16", "pairs bf16", "joined"])  # fmt: skip
 def test_kernels_on_the_cpu(program: Program, run: Callable[..., Tensor]) -> None:
     operands = kp.make_operands(program, "cpu")
@@ -116,6 +116,7 @@ def test_kernels_on_the_cpu(program: Program, run: Callable[..., Tensor]) -> Non
         assert got.dtype == usual.dtype and float((got.double() - exact).abs().max()) <= allowed
 
 
+@pytest.mark.slow
 def test_lanes_lie_along_the_longer_dimension(run: Callable[..., Tensor]) -> None:
     """Of images whose channels are innermost and few: three weights do not fill a vector."""
     b = kp.Builder((7, 45, 3))

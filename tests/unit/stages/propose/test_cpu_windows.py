@@ -78,7 +78,7 @@ def test_pools_as_torch_has_them(function: Callable[..., Tensor], execute: Any) 
 
 @pytest.mark.parametrize("program", [
     slow(kp.pool("max", (3, 5, 131), (4,), stride=3, padding=2, dilation=2, dtype="bf16")),
-    kp.pool("sum", (2, 2, 9, 40), (3, 3), padding=1, fused=True, dtype="f16"),
+    slow(kp.pool("sum", (2, 2, 9, 40), (3, 3), padding=1, fused=True, dtype="f16")),
     slow(kp.pool("sum", (2, 3, 200), (50,), stride=25)),
 ], ids=["bf16", "f16", "long"])  # fmt: skip
 def test_against_float64(program: Program, execute: Any) -> None:
@@ -100,6 +100,7 @@ def test_nothing_outside_is_read(execute: Any) -> None:
     torch.testing.assert_close(got, wanted)
 
 
+@pytest.mark.slow
 def test_what_is_read_backwards(execute: Any) -> None:
     backwards = Program(
         domain=(5, 37), operands=(Operand(name="x", dtype="f32", shape=(5, 30), indexed=True),),
