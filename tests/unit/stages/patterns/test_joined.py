@@ -103,7 +103,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tensor]:
 
 @pytest.mark.parametrize("program", [
     kp.rotary(3, 5, 37, pairs=True), pytest.param(kp.rotary(3, 5, 37, dtype="f16"), marks=pytest.mark.slow),
-    pytest.param(kp.rotary(3, 5, 33, dtype="bf16", pairs=True), marks=pytest.mark.slow), pytest.param(kp.joined(5, 77, 50), marks=pytest.mark.slow),
+    pytest.param(kp.rotary(3, 5, 33, dtype="bf16", pairs=True), marks=pytest.mark.slow),
+    pytest.param(kp.joined(5, 77, 50), marks=pytest.mark.slow),
 ], ids=["pairs", "halves f16", "pairs bf16", "joined"])  # fmt: skip
 def test_kernels_on_the_cpu(program: Program, run: Callable[..., Tensor]) -> None:
     operands = kp.make_operands(program, "cpu")
