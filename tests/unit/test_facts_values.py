@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import HarnessError, TilewrightError, UserError
 from tilewright.facts.machine import LEAST_CALL_NS, Machine
-from tilewright.facts.outcome import Built, Checked, Interval, OutputError, Timed
+from tilewright.facts.outcome import Built, Checked, Interval, OutputError, Samples, Timed
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.problem import Problem, Work
 from tilewright.facts.program import Operand, Output, Program, Statement
@@ -149,6 +149,20 @@ class TestOutcome:
         )  # fmt: skip
         assert timed.faster_than("eager") is claimed
         assert not timed.faster_than("compile")
+
+    @pytest.mark.parametrize(("eager_ns", "claimed"), [((300.0, 106.0), True), ((300.0, 104.0), False)])
+    def test_a_baseline_that_was_held_back_for_a_while_is_no_gain(
+        self, eager_ns: tuple[float, float], claimed: bool
+    ) -> None:
+        bursts = {"ours": (102.0, 100.0), "eager": eager_ns}
+        timed = Timed(
+            checked=Checked(built=Built(candidate_id="c", build_s=0.1, protections=()), errors=()),
+            times_ns=(("ours", Interval(low=100.0, mid=101.0, high=102.0)),),
+            ratios=(("eager", Interval(low=2.0, mid=2.5, high=3.0)), ("aa", Interval(low=0.9, mid=1.05, high=1.1))),
+            samples=tuple(Samples(name=n, bursts_ns=tuple((b, b, 9 * b) for b in ns)) for n, ns in bursts.items()),
+            floor_ns=1.0, bytes_moved=1, flops=0,
+        )  # fmt: skip
+        assert timed.faster_than("eager") is claimed
 
 
 def test_points_are_equal_whatever_the_order_of_their_knobs() -> None:

@@ -68,17 +68,12 @@ class Table:
     _dealt: list[Cell] = field(default_factory=list)
 
     def call(
-        self, player: Player, *, cold: bool = True, phase: str = "whole", renew: Renew | None = None
+        self, player: Player, *, cold: bool = True, phase: str = "whole", slot: int = -1, stir: bool = True
     ) -> tuple[int, wire.Tick, float]:
-        """One timed call on a random slot, which is stirred before, or filled anew by `renew`: the slot, the tick, and
+        """One timed call on a slot (a random one if none is named), which is stirred before: the slot, the tick, and
         the wall time in s that the judge saw."""
-        slot = self.rng.randrange(self.room.slots)
-        swaps: tuple[wire.Swap, ...] = ()
-        if renew is not None:
-            renew(slot)
-            time.sleep(_SETTLE_S[self.room.device])
-        elif self.stirring is not None:
-            swaps = self.stirring.swaps(slot)
+        slot = self.rng.randrange(self.room.slots) if slot < 0 else slot
+        swaps = self.stirring.swaps(slot) if self.stirring is not None and stir else ()
         self.room.swap(swaps)
         self._deal(player.cell)
         player.cell.do(wire.Clear(flush_bytes=self.flush_bytes if cold else 0), limit_s=CALL_LIMIT_S)
@@ -118,12 +113,11 @@ class Table:
         self.unseen.setdefault(name, []).append(unseen)
 
     def turn(
-        self, player: Player, *, calls: int, cold: bool = True, phase: str = "whole", look: Look | None = None,
-        renew: Renew | None = None,
-    ) -> tuple[tuple[float, ...], tuple[float, ...]]:  # fmt: skip
+        self, player: Player, *, calls: int, cold: bool = True, phase: str = "whole", look: Look | None = None
+    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Calls in a row, of which nothing is kept: the tick of each in ns, and what was unseen of it in s. The
         processors come to rest before, and where memory is tight the player gives its own back afterwards. With
-        `look`, the last call is looked at; with `renew`, each is on contents that are new as a whole."""
+        `look`, the last call is looked at."""
         time.sleep(_SETTLE_S[self.room.device])
         if self.room.tight:
             self.call(player, phase=phase)  # what it gave back is its own again
@@ -134,7 +128,7 @@ class Table:
                 looking = look if number == calls - 1 else None
                 if looking is not None:
                     looking.before()
-                slot, tick, wall_s = self.call(player, cold=cold, phase=phase, renew=renew)
+                slot, tick, wall_s = self.call(player, cold=cold, phase=phase)
                 samples.append(tick.ns)
                 unseen.append(wall_s - tick.ns / 1e9)
                 if looking is not None:
@@ -142,6 +136,20 @@ class Table:
         if self.room.tight:
             player.cell.do(wire.Drop())
         return tuple(samples), tuple(unseen)
+
+    def again(self, player: Player, slot: int, *, look: Look | None = None) -> tuple[float, float]:
+        """Two calls on one slot, as it is and then stirred, where rows can change: the tick of each in ns. With `look`,
+        the first is looked at."""
+        rows = self.stirring is not None and self.stirring.changes_rows
+        time.sleep(_SETTLE_S[self.room.device])
+        with self._watching(player):
+            if look is not None:
+                look.before()
+            _, first, _ = self.call(player, slot=slot, stir=False)
+            if look is not None:
+                look.after(slot)
+            _, second, _ = self.call(player, slot=slot, stir=rows)
+        return first.ns, second.ns
 
     def warm_up(self) -> None:
         """Five calls each, of which nothing is kept: what is compiled or allocated on first use is over, and how many

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import statistics as plain
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ParamSpec
 
+from ...cell import wire
 from ...edges.sandbox.room import Room
 from ...facts.machine import Machine
 from ...facts.outcome import LEAST_GAIN, Checked, Failure, Interval, Samples, Timed
@@ -26,7 +27,8 @@ _CLOCK_SLACK = 0.1  # of a call, may pass outside the timed region
 _CLOCK_SLACK_S = {"cpu": 100e-6, "cuda": 20e-6}  # a call: two processes answer not equally fast
 _CLOCK_ROUNDS, _CLOCK_TRIALS = 12, 3
 _KEPT_SHARE = 0.25  # of a call, may be saved where contents are new in part alone
-_FRESH_ROUNDS, _MOST_FRESH_ROUNDS = 3, 36  # the fewer are enough where nothing speaks against the candidate
+_FRESH_ROUNDS = 3  # which are enough where nothing speaks against the candidate
+_MORE_FRESH_ROUNDS = (12, 24, 36)  # which may decide
 _ASIDE_SHARE, _ASIDE_S = 0.25, 0.1  # of one processor; and at least so much in all
 # By how much two processes may differ for good that run the same code: where code, weights and page tables lie costs
 # more or less when all caches are cold. One H200, 2026-11-20, layer norm and GELU of 512 x 1024 against itself: 13.0
@@ -119,37 +121,40 @@ def _warm_round(table: Table) -> None:
 
 
 def check_fresh(table: Table, ours: Player, eager: Player, *, renew: Renew, look: Look) -> None:
-    """Calls on contents that are new as a whole, held against the times of calls on contents that were new in part.
-    What makes them dearer for eager (a busier machine) is taken out. A candidate for which they are dearer still works
-    on what it kept of earlier calls, where a user's do not repeat. `look` verifies one of the calls."""
-    usual_ns, eager_ns = _said_s(table, ours.name) * 1e9, _said_s(table, eager.name) * 1e9
-    slack_ns = _KEPT_SHARE * usual_ns + _CLOCK_SLACK_S[table.room.device] * 1e9
+    """A call on contents that are new as a whole, and then one where a part of them has changed, in turn with eager's.
+    A candidate for which the first is the dearer one works on what it kept of earlier calls, where a user's do not
+    repeat. `look` verifies one of the calls."""
     looking = table.rng.randrange(_FRESH_ROUNDS)
     extra_ns: list[float] = []
-    while not _is_clear(extra_ns, slack_ns):
+    usual_ns: list[float] = []
+    while True:
         looked = {ours.name: look} if len(extra_ns) == looking else {}
-        fresh_ns = {}
+        slot, seen = table.rng.randrange(table.room.slots), {}
+        renew(slot)
         for player in table.rng.sample((ours, eager), 2):
-            (fresh_ns[player.name],) = table.turn(player, calls=1, renew=renew, look=looked.get(player.name))[0]
-        extra_ns.append(fresh_ns[ours.name] * eager_ns / fresh_ns[eager.name] - usual_ns)
-    if (more_ns := plain.median(extra_ns)) > slack_ns:
-        raise Implausible(
-            "remembers",
-            f"a call took {usual_ns / 1e3:.1f} us where contents were new in part, and takes {more_ns / 1e3:.1f} us "
-            "more where all are, if eager's calls are the measure: it works on what it kept of earlier calls",
-        )
-
-
-def _is_clear(extra_ns: Sequence[float], slack_ns: float) -> bool:
-    """Whether the median of what was seen may decide: a few that all lie within the slack, or many of which the median
-    lies clearly on one side; in the end, however that may be."""
-    if len(extra_ns) < _FRESH_ROUNDS:
-        return False
-    if len(extra_ns) == _FRESH_ROUNDS and max(extra_ns) <= slack_ns:
-        return True
-    found = statistics.median_interval(extra_ns)
-    many = len(extra_ns) >= statistics.LOOKS[1] and (found.low > slack_ns or found.high <= slack_ns)
-    return many or len(extra_ns) >= _MOST_FRESH_ROUNDS
+            if table.room.tight:
+                table.call(player)  # what it gave back is its own again
+                renew(slot)
+            seen[player.name] = table.again(player, slot, look=looked.get(player.name))
+            if table.room.tight:
+                player.cell.do(wire.Drop())
+        (fresh, part), (eager_fresh, eager_part) = seen[ours.name], seen[eager.name]
+        usual_ns.append(part)
+        extra_ns.append(fresh * eager_part / eager_fresh - part)
+        slack_ns = _KEPT_SHARE * plain.median(usual_ns) + _CLOCK_SLACK_S[table.room.device] * 1e9
+        if len(extra_ns) == _FRESH_ROUNDS and max(extra_ns) <= slack_ns:
+            return
+        if len(extra_ns) in _MORE_FRESH_ROUNDS:
+            found = statistics.median_interval(extra_ns)
+            if found.low > slack_ns:
+                raise Implausible(
+                    "remembers",
+                    f"a call takes {plain.median(usual_ns) / 1e3:.1f} us where contents are new in part, and "
+                    f"{found.mid / 1e3:.1f} us more where all are, if eager's calls are the measure: it works on what "
+                    "it kept of earlier calls",
+                )
+            if found.mid <= slack_ns or len(extra_ns) == _MORE_FRESH_ROUNDS[-1]:
+                return
 
 
 def check_contents(room: Room, *slots: int) -> None:
