@@ -1,6 +1,6 @@
 # problem: norm
 # line: breaks-out
-# refused: too_many_processes, out_of_memory, raised
+# refused: too_many_processes, out_of_memory, raised, hung
 # guards: none
 """Starts two thousand processes that wait."""
 

@@ -80,7 +80,7 @@ def test_a_generator_of_its_own_passes(judge: Judge) -> None:
     outcome = _judged(judge, "torch.rand(x.shape, generator=self.source) >= 0.2")
     assert isinstance(outcome, Timed), outcome
     assert any("compared as distributions" in n for n in outcome.checked.notes)
-    assert {e.allowed_norm for e in outcome.checked.errors if e.output == 0} == {8.0}
+    assert {e.allowed_norm for e in outcome.checked.errors if e.output == 0} == {8.0, 16.0}, "timed calls too"
 
 
 @pytest.mark.parametrize(

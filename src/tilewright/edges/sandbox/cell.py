@@ -32,6 +32,7 @@ _HELLO_S = 120.0
 _TAIL_BYTES = 4000
 _POLL_S = 0.25
 _MAX_PROCESSES = 512  # a compiler's workers and their children are some dozens
+_FEW_PROCESSES = 64  # of more than that, to tell what they share would take longer than they take to fork
 
 
 class CellFault(Exception):
@@ -207,8 +208,10 @@ class Cell:
         processes = descendants(self._process.pid)
         if len(processes) > _MAX_PROCESSES:
             return "too_many_processes", f"it started {len(processes)} processes, and {_MAX_PROCESSES} are allowed"
-        allowed = self.plan.memory_bytes
-        if private_bytes(processes) > allowed and (used := held_bytes(processes)) > allowed:
+        used, allowed = private_bytes(processes), self.plan.memory_bytes
+        if used > allowed and len(processes) <= _FEW_PROCESSES:
+            used = held_bytes(processes)
+        if used > allowed:
             return "out_of_memory", f"its processes used {used / 2**30:.1f} GiB of {allowed / 2**30:.1f} allowed"
         return None
 
