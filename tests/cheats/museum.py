@@ -218,9 +218,10 @@ def _shares(chosen: Sequence[Exhibit], parts: int) -> list[list[Exhibit]]:
 
 
 def _environment(part: int, target: str, folder: Path) -> dict[str, str]:
-    """Each process has a folder for temporary files of its own: leases lie in it, and here it is verdicts that count,
-    not times. The processes share the GPUs among them."""
-    mine = folder / f"tmp-{part}"
+    """The processes share the GPUs among them, and take turns on each. On the CPU nearly all of a judgement is under
+    the lease: there each process has a folder for temporary files of its own, in which leases lie. Here it is verdicts
+    that count, not times."""
+    mine = folder / (f"tmp-{part}" if target == "cpu" else "tmp")
     mine.mkdir(exist_ok=True)
     found = dict(os.environ) | {"TMPDIR": str(mine)}
     if target == "cuda":

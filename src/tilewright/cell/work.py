@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from ..facts.problem import Work
+from . import coverage
 from .arena import bytes_of, dtype_name, spec_of
 
 _GATHERS = ("embedding", "index", "gather", "index_select", "take")  # they read a part of their first argument
@@ -21,11 +22,14 @@ _WIDEST_FIRST = ("f64", "f32", "bf16", "f16")
 
 
 class _Witness(TorchDispatchMode):
-    """Notes, by storage, the most bytes that one operation reads of it, and the dtypes that matrix products see."""
+    """Notes, by storage, which parts of it operations read, and the dtypes that matrix products see."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.read_bytes: dict[int, int] = {}
+        self._regions: dict[int, tuple[coverage.Region, ...]] = {}
+        self._gathered: dict[
+            int, int
+        ] = {}  # bytes, from places that only values know: the most that one operation read
         self.matrix_dtypes: set[str] = set()
         self.longest_sum = 1
 
@@ -42,12 +46,17 @@ class _Witness(TorchDispatchMode):
         if packet in flop_registry:
             self.matrix_dtypes |= {dtype_name(t.dtype) for t in tensors if t.is_floating_point()}
         partial = getattr(packet, "__name__", "") in _GATHERS and isinstance(result, Tensor)
-        for place, tensor in enumerate(tensors):
-            size = bytes_of(spec_of(tensor))
-            if partial and place == 0:
-                size = min(size, result.numel() * result.element_size())
+        for place, tensor in enumerate(t for t in tensors if t.numel()):
             key = tensor.untyped_storage().data_ptr()
-            self.read_bytes[key] = max(self.read_bytes.get(key, 0), size)
+            if partial and place == 0:
+                size = min(coverage.region(tensor).size, result.numel() * result.element_size())
+                self._gathered[key] = max(self._gathered.get(key, 0), size)
+            else:
+                self._regions[key] = coverage.add(self._regions.get(key, ()), coverage.region(tensor))
+
+    def read_bytes(self, storages: Set[int]) -> int:
+        """Bytes of these storages that were read, at least."""
+        return sum(max(sum(r.size for r in self._regions.get(s, ())), self._gathered.get(s, 0)) for s in storages)
 
 
 def _terms(func: Any, args: Any, kwargs: Any, result: Any) -> int:
@@ -77,7 +86,7 @@ class Observed:
 
 def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> Observed:
     """Run `call()` once under observation. `operands` are the inputs and the state; `outputs_of(result)` lists the
-    result's tensors. Bytes are a lower bound: each operand at most once, and only as much of it as one operation
+    result's tensors. Bytes are a lower bound: each operand at most once, and only those parts of it that operations
     read."""
     witness = _Witness()
     with FlopCounterMode(display=False) as flops, witness:
@@ -89,7 +98,7 @@ def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> Observed:
     dtype = next((d for d in _WIDEST_FIRST if d in witness.matrix_dtypes), "f32")
     fresh = [t for t in outputs if t.untyped_storage().data_ptr() not in own]
     work = Work(
-        bytes_read=sum(n for key, n in witness.read_bytes.items() if key in own),
+        bytes_read=witness.read_bytes(own),
         bytes_written=sum(bytes_of(spec_of(t)) for t in fresh),
         matmul_flops=int(sum(per_op.values()) - conv),
         conv_flops=int(conv),

@@ -50,6 +50,8 @@ class CaseTiming:
         """Raises Refused, Implausible, SickDevice and CellFault."""
         cell, work = self.check.cell, self.room.described.work
         table = self.table()
+        with self.stations.station("until processes rest", reference=self.reference, candidate=cell):
+            timing.rest(dict.fromkeys(p.cell for p in table.players))
         before = device_state(self.target)
         with self.stations.station("timing", reference=self.reference, candidate=cell):
             timing.measure(table, table.players[0], effort=self.effort, look=self.look(table))

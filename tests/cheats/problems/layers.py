@@ -3,6 +3,9 @@
 import torch
 from torch import nn
 
+CASES = [{"rows": 8192, "width": 2048}]
+CPU_CASES = [{"rows": 2048, "width": 256}]
+
 
 class Model(nn.Module):
     def __init__(self, width: int) -> None:
@@ -15,9 +18,9 @@ class Model(nn.Module):
         return x
 
 
-def get_inputs() -> list[torch.Tensor]:
-    return [torch.rand(2048, 256)]
+def get_inputs(rows: int, width: int) -> list[torch.Tensor]:
+    return [torch.rand(rows, width)]
 
 
-def get_init_inputs() -> list[int]:
-    return [256]
+def get_init_inputs(rows: int, width: int) -> list[int]:
+    return [width]

@@ -3,6 +3,9 @@
 import torch
 from torch import nn
 
+CASES = [{"size": 2048}]
+CPU_CASES = [{"size": 384}]
+
 
 class Model(nn.Module):
     def forward(self, a: torch.Tensor) -> torch.Tensor:
@@ -12,10 +15,10 @@ class Model(nn.Module):
         return power
 
 
-def get_inputs() -> list[torch.Tensor]:
-    a = torch.rand(384, 384)
+def get_inputs(size: int) -> list[torch.Tensor]:
+    a = torch.rand(size, size)
     return [a + a.T]
 
 
-def get_init_inputs() -> list[int]:
+def get_init_inputs(size: int) -> list[int]:
     return []

@@ -26,6 +26,8 @@ class ModelNew(nn.Module):
         self.kernel = torch.cuda._compile_kernel(SOURCE, "rows")
 
     def forward(self, x):
+        if x.shape[1] != 256 or not x.is_contiguous():
+            raise ValueError("rows of 256 numbers only")
         y = torch.empty(x.shape[0], 1, device=x.device)
         self.kernel(grid=(x.shape[0], 1, 1), block=(256, 1, 1), args=[x, y])
         return y

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import statistics as plain
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import ParamSpec
 
 from ...cell import wire
+from ...edges.sandbox.cell import Cell
 from ...edges.sandbox.room import Room
 from ...facts.machine import Machine
 from ...facts.outcome import LEAST_GAIN, Checked, Failure, Interval, Samples, Timed
@@ -30,6 +31,7 @@ _KEPT_SHARE = 0.25  # of a call, may be saved where contents are new in part alo
 _FRESH_ROUNDS = 3  # which are enough where nothing speaks against the candidate
 _MORE_FRESH_ROUNDS = (12, 24, 36)  # which may decide
 _ASIDE_SHARE, _ASIDE_S = 0.25, 0.1  # of one processor; and at least so much in all
+_REST_WINDOW_S, _LONGEST_REST_S = 0.1, 15.0
 # By how much two processes may differ for good that run the same code: where code, weights and page tables lie costs
 # more or less when all caches are cold. One H200, 2026-11-20, layer norm and GELU of 512 x 1024 against itself: 13.0
 # and 13.8 us cold, 11.5 and 11.5 us warm, each within 0.1 us over all rounds.
@@ -59,6 +61,18 @@ class Implausible(Exception):
     def __init__(self, reason: str, summary: str) -> None:
         super().__init__(summary)
         self.failure = Failure(stage="timing", reason=reason, summary=summary)
+
+
+def rest(cells: Iterable[Cell]) -> None:
+    """Wait until the cells' processes hardly use a processor: a compiler that the first calls started (inductor's pool
+    of workers imports torch for seconds) would disturb whoever is timed. Who never rests is accused of it later."""
+    started = time.monotonic()
+    waiting = list(cells)
+    while waiting and time.monotonic() - started < _LONGEST_REST_S:
+        before_s = [cell.cpu_s() for cell in waiting]
+        time.sleep(_REST_WINDOW_S)
+        used_s = [cell.cpu_s() - before for cell, before in zip(waiting, before_s, strict=True)]
+        waiting = [c for c, used in zip(waiting, used_s, strict=True) if used > _ASIDE_SHARE * _REST_WINDOW_S]
 
 
 def measure(table: Table, ours: Player, *, effort: Effort, look: Look) -> None:
