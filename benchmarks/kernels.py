@@ -107,6 +107,21 @@ CASES: dict[str, Case] = {
     "rotary_pairs_256x4096x128": (lambda: kp.rotary(256, 4096, 64, pairs=True), rotated_pairs),
     "embedding_262144x1024": (
         lambda: kp.embedded(262144, 1024), lambda x, t, bias: F.embedding(t.view(-1), x) * 3.0 + bias),
+    "transpose_16384x16384": (lambda: kp.laid_out((16384, 16384), (1, 0)), Tensor.contiguous),
+    "transpose_bf16_16384x16384": (lambda: kp.laid_out((16384, 16384), (1, 0), dtype="bf16"), Tensor.contiguous),
+    "transpose_odd_16383x16385": (lambda: kp.laid_out((16383, 16385), (1, 0)), Tensor.contiguous),
+    "transpose_u8_16384x32768": (lambda: kp.laid_out((16384, 32768), (1, 0), dtype="u8"), Tensor.contiguous),
+    "transposed_sum_16384x8192": (
+        lambda: kp.turned_sum((16384, 8192), (1, 0)), lambda x, y, bias: torch.relu(x + y + bias)),
+    "transposed_sum_bf16_16384x16384": (
+        lambda: kp.turned_sum((16384, 16384), (1, 0), dtype="bf16"), lambda x, y, bias: torch.relu(x + y + bias)),
+    "nchw_to_nhwc_128x64x112x112": (lambda: kp.laid_out((128, 112, 112, 64), (0, 3, 1, 2)), Tensor.contiguous),
+    "nchw_to_nhwc_bf16_256x64x112x112": (
+        lambda: kp.laid_out((256, 112, 112, 64), (0, 3, 1, 2), dtype="bf16"), Tensor.contiguous),
+    "nhwc_to_nchw_128x64x112x112": (lambda: kp.laid_out((128, 64, 112, 112), (0, 2, 3, 1)), Tensor.contiguous),
+    "rgb_to_nhwc_256x3x512x512": (lambda: kp.laid_out((256, 512, 512, 3), (0, 3, 1, 2)), Tensor.contiguous),
+    "pixel_shuffle_64x256x128x128": (
+        lambda: kp.laid_out((64, 64, 128, 2, 128, 2), (0, 1, 3, 5, 2, 4)), Tensor.contiguous),
     "softmax_small_128x1024": (lambda: kp.softmax((128, 1024)), lambda x: torch.softmax(x, -1)),
 }  # fmt: skip
 

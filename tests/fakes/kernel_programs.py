@@ -46,8 +46,9 @@ class Builder:
     def _name(self) -> str:
         return f"v{len(self.body)}"
 
-    def read(self, name: str, shape: Sequence[int] | None = None, dtype: str = "f32") -> str:
-        self.operands.append(Operand(name=name, dtype=dtype, shape=tuple(shape or self.domain)))
+    def read(self, name: str, shape: Sequence[int] | None = None, dtype: str = "f32", order: Sequence[int] = ()) -> str:
+        operand = Operand(name=name, dtype=dtype, shape=tuple(shape or self.domain), order=tuple(order))
+        self.operands.append(operand)
         self.dtypes[name] = dtype
         return name
 
@@ -201,6 +202,23 @@ def swiglu_two_outputs(shape: Sequence[int]) -> Program:
     y = b.op("mul", b.op("mul", gate, s, dtype="f32"), up, dtype="f32")
     b.write(y)
     b.write(b.op("gt", y, 0.25))
+    return b.done()
+
+
+def laid_out(shape: Sequence[int], order: Sequence[int], *, dtype: str = "f32") -> Program:
+    """A copy, row-major, of what lies in this order."""
+    b = Builder(shape)
+    b.write(b.op("to", b.read("x", dtype=dtype, order=order), dtype=dtype))
+    return b.done()
+
+
+def turned_sum(shape: Sequence[int], order: Sequence[int], *, dtype: str = "f32") -> Program:
+    """relu(x + y + bias), where x lies in this order and the rest row-major."""
+    b = Builder(shape)
+    x, y = b.read("x", dtype=dtype, order=order), b.read("y", dtype=dtype)
+    row = b.read("bias", (*(1,) * (len(shape) - 1), shape[-1]), dtype=dtype)
+    y = b.op("add", b.op("add", x, y, dtype="f32"), row, dtype="f32")
+    b.write(b.op("to", b.op("maximum", y, 0.0), dtype=dtype))
     return b.done()
 
 
@@ -444,7 +462,8 @@ def _reduce(item, arg, program, dtype):
 
 
 def make_operands(program: Program, device: str, seed: int = 0) -> list[Tensor]:
-    """Contiguous operands: normal floats, small integers, fair coins; `t` of positive integers below the last size."""
+    """Operands in their `order`: normal floats, small integers, fair coins; `t` of positive integers below the last
+    size."""
     generator = torch.Generator(device=device).manual_seed(seed)
     made = []
     for operand in program.operands:
@@ -458,6 +477,8 @@ def make_operands(program: Program, device: str, seed: int = 0) -> list[Tensor]:
             low = 0 if dtype == torch.uint8 or operand.name == "t" else -100
             high = program.domain[-1] if operand.name == "t" else 100
             made.append(torch.randint(low, high, shape, generator=generator, device=device).to(dtype))
+        if operand.order:
+            made[-1] = torch.empty_strided(shape, operand.strides, dtype=dtype, device=device).copy_(made[-1])
     return made
 
 

@@ -161,6 +161,20 @@ PROGRAMS = {
     "chain_bias": lambda: kp.chain((8, 64, 48), bias=(1, 64, 1)),
     "chain_bias_last": lambda: kp.chain((100, 77), bias=(1, 77), dtype="f16"),
     "swiglu": lambda: kp.swiglu_two_outputs((100, 77)),
+    "transpose": lambda: kp.laid_out((1024, 768), (1, 0)),
+    "transpose_odd": lambda: kp.laid_out((1003, 779), (1, 0)),
+    "transpose_bf16": lambda: kp.laid_out((1000, 1016), (1, 0), dtype="bf16"),
+    "transpose_i64": lambda: kp.laid_out((300, 514), (1, 0), dtype="i64"),
+    "transpose_u8": lambda: kp.laid_out((1024, 520), (1, 0), dtype="u8"),
+    "transpose_bool": lambda: kp.laid_out((129, 520), (1, 0), dtype="bool"),
+    "transpose_batched": lambda: kp.laid_out((7, 130, 260), (0, 2, 1)),
+    "transpose_reversed": lambda: kp.laid_out((33, 20, 64), (2, 1, 0), dtype="f16"),
+    "channels_last": lambda: kp.laid_out((5, 28, 30, 64), (0, 3, 1, 2)),
+    "channels_first": lambda: kp.laid_out((5, 64, 28, 30), (0, 2, 3, 1), dtype="bf16"),
+    "three_channels_last": lambda: kp.laid_out((5, 61, 64, 3), (0, 3, 1, 2)),
+    "pixel_shuffle": lambda: kp.laid_out((3, 5, 20, 2, 28, 2), (0, 1, 3, 5, 2, 4)),
+    "turned_sum": lambda: kp.turned_sum((515, 1028), (1, 0)),
+    "turned_sum_f16_odd": lambda: kp.turned_sum((77, 35, 41), (0, 2, 1), dtype="f16"),
     "integers": lambda: kp.integer_mix((33, 17)),
 }
 PROGRAMS |= {f"unary_{op}": (lambda op=op: kp.unary(op, (1003,))) for op in UNARY}
@@ -255,7 +269,8 @@ def expanded(x):
     "mse_odd",
     "argmax_row", "argmin_column", "cross_entropy", "scan_rows_uneven", "scan_busy", "scan_masked",
     "chain", "chain_bias", "swiglu", "integers", "any",
-    "max_pool_f16_odd", "avg_pool_fused", "rotary_pairs", "joined", "embedding",
+    "max_pool_f16_odd", "avg_pool_fused", "rotary_pairs", "joined", "embedding", "transpose", "transpose_bool",
+    "channels_first", "turned_sum",
 ])  # fmt: skip
 def test_layouts(name, layout, folder):
     program = PROGRAMS[name]()

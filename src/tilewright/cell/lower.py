@@ -29,6 +29,16 @@ def dtype_name(dtype: torch.dtype) -> str:
     return DTYPES.get(dtype, str(dtype).removeprefix("torch."))
 
 
+def memory_order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Node.order of a tensor: its dimensions by their strides; empty where that is row-major, or where some repeat."""
+    wide = [d for d, size in enumerate(tensor.shape) if size != 1]
+    strides = tensor.stride()
+    by_stride = sorted(wide, key=strides.__getitem__, reverse=True)
+    if by_stride == wide or any(strides[d] == 0 for d in wide):
+        return ()
+    return (*(d for d in range(tensor.ndim) if d not in wide), *by_stride)
+
+
 def promoted(*dtypes: str) -> str:
     """torch's promotion among tensors with dimensions."""
     result = TORCH_DTYPES[dtypes[0]]

@@ -205,7 +205,7 @@ def _xlogy(b: Builder, x: Operand, other: Operand) -> Expr:
 
 
 def _to(b: Builder, x: Expr, **_: Any) -> Expr:
-    return x.to("bool") if b.out_dtype == "bool" else x.to(b.out_dtype)
+    return _contiguous(b, x) if b.out_dtype == x.dtype else x.to(b.out_dtype)
 
 
 def _clone(b: Builder, x: Expr, **_: Any) -> Expr:
@@ -213,7 +213,7 @@ def _clone(b: Builder, x: Expr, **_: Any) -> Expr:
 
 
 def _contiguous(b: Builder, x: Expr, **_: Any) -> Expr:
-    return x if b.ins[0].is_contiguous() else _clone(b, x)
+    return x if b.ins[0].stride() == b.outs[0].stride() else _clone(b, x)
 
 
 def _same(b: Builder, x: Expr, **_: Any) -> Expr:

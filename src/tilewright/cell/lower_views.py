@@ -60,6 +60,26 @@ def _movedim(b: Builder, x: Expr, source: int | Sequence[int], destination: int 
     return x.permute([placed[d] if d in placed else next(rest) for d in range(rank)])
 
 
+def _pixel_shuffle(b: Builder, x: Expr, upscale_factor: int) -> Expr:
+    """Channels become pixels; the result is laid out anew."""
+    *lead, c, h, w = x.shape
+    r, n = upscale_factor, len(lead)
+    split = x.reshape((*lead, c // r**2, r, r, h, w))
+    return copied(b, split.permute((*range(n + 1), n + 3, n + 1, n + 4, n + 2)).reshape(tuple(b.outs[0].shape)))
+
+
+def _pixel_unshuffle(b: Builder, x: Expr, downscale_factor: int) -> Expr:
+    *lead, c, h, w = x.shape
+    r, n = downscale_factor, len(lead)
+    split = x.reshape((*lead, c, h // r, r, w // r, r))
+    return copied(b, split.permute((*range(n + 1), n + 2, n + 4, n + 1, n + 3)).reshape(tuple(b.outs[0].shape)))
+
+
+def copied(b: Builder, x: Expr) -> Expr:
+    """The same values in memory of their own, laid out as torch says."""
+    return b.point("to", x, dtype=x.dtype)
+
+
 def _repeat(b: Builder, x: Expr, repeats: Sequence[int]) -> Expr:
     shape = (1,) * (len(repeats) - len(x.shape)) + x.shape
     split = tuple(v for size in shape for v in (1, size))
@@ -126,6 +146,7 @@ VIEW_LOWERINGS: Mapping[str, Lowering] = {
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
     "broadcast_tensors": _broadcast_tensors, "permute": _permute, "transpose": _transpose, "swapaxes": _swap,
     "swapdims": _transpose, "t": _t, "mT": _last_two, "numpy_T": _reverse, "movedim": _movedim, "repeat": _repeat,
+    "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
     "slice": _slice, "narrow": _narrow, "select": _select, "chunk": _split, "split": _split,
     "split_with_sizes": _split, "unsafe_chunk": _split, "unsafe_split": _split, "unbind": _unbind, "arange": _arange,
 }  # fmt: skip

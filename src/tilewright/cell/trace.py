@@ -14,10 +14,10 @@ import torch.utils._pytree as pytree
 from torch import fx, nn
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
-from tilewright.facts.graph import Call, Code, Graph, Node, Ref, Struct, Template, Update, refs
+from tilewright.facts.graph import VIEWS, Call, Code, Graph, Node, Ref, Struct, Template, Update, refs
 
 from .loads import loaded_early
-from .lower import Builder, Expr, Lowering, NotLowered, dtype_name
+from .lower import Builder, Expr, Lowering, NotLowered, dtype_name, memory_order
 from .lower_gather import GATHER_LOWERINGS
 from .lower_join import JOIN_LOWERINGS
 from .lower_losses import LOSS_LOWERINGS
@@ -219,7 +219,7 @@ class _Walk:
     def _add(self, name: str, op: str, like: torch.Tensor, *, path: str = "", item: int = 0, origin: str = "") -> Expr:
         shape = tuple(int(s) for s in like.shape)
         return self.builder.add(Node(name=name, op=op, shape=shape, dtype=dtype_name(like.dtype), path=path,
-                                     item=item, origin=origin))  # fmt: skip
+                                     item=item, origin=origin, order=memory_order(like)))  # fmt: skip
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
@@ -291,7 +291,14 @@ class _Walk:
                 raise NotLowered
             else:
                 fitted.append(result.to(dtype_name(out.dtype)))
+                self._lay(node.name, fitted[-1], out)
         return fitted
+
+    def _lay(self, call: str, result: Expr | None, out: torch.Tensor) -> None:
+        """Note how torch lays out what this call makes; views lie where their sources do."""
+        made = None if result is None else self.builder.nodes[result.node.name]
+        if made is not None and made.origin == call and made.op not in VIEWS:
+            self.builder.nodes[made.name] = replace(made, order=memory_order(out))
 
     def _bound(self, node: fx.Node) -> dict[str, Any]:
         """The arguments by name, as lowerings call them: a tensor that the method belongs to is `x`."""

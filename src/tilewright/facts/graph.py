@@ -60,6 +60,8 @@ class Node:
     Reductions take one argument and drop the dimensions `dims`; of two results, `item` says which. Scans take one along
     the dimension `dims`, then two literals: is it reversed, is it exclusive (see program.Scan). `dims` is the order for
     "permute" and the dimension for "index".
+
+    `order` is how torch lays the value out in memory: its dimensions, outermost first; empty: row-major.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Node:
     item: int = 0
     path: str = ""  # of a state: attribute path; of an input: its name; of a constant: JSON of device and flat values
     origin: str = ""  # name of the Call that this node is part of
+    order: tuple[int, ...] = ()
 
     @property
     def bytes(self) -> int:

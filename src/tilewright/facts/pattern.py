@@ -48,7 +48,7 @@ class Pattern:
     def shape_class(self) -> str:
         """Equal for programs that differ only in names: the key under which winning points are remembered."""
         text = repr((self.kind, self.program.domain, self.program.reduced,
-                     [(o.dtype, o.shape) for o in self.program.operands],
+                     [(o.dtype, o.shape, *([o.order] if o.order else [])) for o in self.program.operands],
                      [(s.at, s.fill) if isinstance(s, Load) else s.op for s in self.program.body],
                      [(o.dtype, o.shape) for o in self.program.outputs]))  # fmt: skip
         return hashlib.sha256(text.encode()).hexdigest()[:16]

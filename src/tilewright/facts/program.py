@@ -54,12 +54,30 @@ DTYPE_BYTES: Mapping[str, int] = MappingProxyType({
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
     """A tensor read by the program. `shape` is aligned: len(domain) dimensions, each the domain's size or 1; unless the
-    tensor is `indexed`: then its shape is its own, and it is read by Loads alone."""
+    tensor is `indexed`: then its shape is its own, and it is read by Loads alone.
+
+    `order` says how it is likely to lie in memory: its dimensions, outermost first; empty: row-major. Kernels are right
+    for any strides."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     indexed: bool = False
+    order: tuple[int, ...] = ()
+
+    @property
+    def turned(self) -> bool:
+        """Whether neighbours in memory are not neighbours along the innermost of its dimensions."""
+        wide = [d for d in self.order if self.shape[d] > 1]
+        return bool(wide) and wide[-1] != max(wide)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """In elements, where it lies densely in its `order`."""
+        steps, step = dict.fromkeys(range(len(self.shape)), 0), 1
+        for d in reversed(self.order or tuple(range(len(self.shape)))):
+            steps[d], step = step, step * self.shape[d]
+        return tuple(steps.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +385,8 @@ def validate(program: Program) -> None:
             raise ValueError(f"{value.name!r}: shape {value.shape} does not align with the domain {program.domain}")
     for operand in program.operands:
         define(operand.name, operand.dtype)
+        if operand.order and sorted(operand.order) != list(range(len(operand.shape))):
+            raise ValueError(f"{operand.name!r}: {operand.order} is no order of {len(operand.shape)} dimensions")
     indexed = {o.name: o for o in program.operands if o.indexed}
     loaded: set[str] = set()
     for item in program.body:

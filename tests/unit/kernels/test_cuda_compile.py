@@ -9,7 +9,6 @@ import pytest
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from tilewright.facts.space import point
-from tilewright.kernels.cuda.views import contiguous
 
 PATHS = {
     "pointwise with a tail": (lambda: kp.chain((1001, 333)), {}),
@@ -17,6 +16,10 @@ PATHS = {
     "pointwise with 64-bit offsets": (lambda: kp.chain((65536, 65536), dtype="f16"), {}),
     "several outputs and dtypes": (lambda: kp.swiglu_two_outputs((100, 77)), {}),
     "integers": (lambda: kp.integer_mix((33, 17)), {}),
+    "a transpose": (lambda: kp.laid_out((1024, 768), (1, 0)), {}),
+    "a transpose of odd sides": (lambda: kp.laid_out((1003, 779), (1, 0), dtype="bf16"), {"tile": 32}),
+    "channels last, of truth values": (lambda: kp.laid_out((5, 28, 30, 64), (0, 3, 1, 2), dtype="bool"), {}),
+    "a sum with a transpose": (lambda: kp.turned_sum((516, 1028), (1, 0), dtype="f16"), {"unroll": 8}),
     "several short rows a CTA": (lambda: kp.softmax((1000, 24)), {}),
     "rows in registers": (lambda: kp.norm((640, 4096), (1,), affine=(1, 4096), residual=True, dtype="bf16"), {}),
     "rows in a cluster's registers": (lambda: kp.softmax((4096, 65536)), {}),
@@ -67,7 +70,7 @@ def compile_for_hopper(program, folder, knobs, strides=None, alignment=16):
     module.configure(**knobs)
     fused = module._FUSED
     device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
-    walks = strides or [contiguous(o.shape) for o in program.operands]
+    walks = strides or [o.strides for o in program.operands]
     return fused.compile(walks, [alignment] * len(walks), device)
 
 
@@ -76,6 +79,18 @@ def test_compiles(name, folder):
     make, knobs = PATHS[name]
     launch, kernel = compile_for_hopper(make(), folder, knobs)
     assert callable(launch) and kernel.work_bytes >= 16
+
+
+def test_what_lies_across_is_read_in_tiles_of_whole_vectors(folder):
+    """16 bytes an access on both sides; and a row operand that lies across is no reason for tiles."""
+    for dtype, dense in (("f32", 4), ("bf16", 8), ("u8", 8), ("i64", 2)):
+        _, kernel = compile_for_hopper(kp.laid_out((1024, 768), (1, 0), dtype=dtype), folder, {"unroll": 4})
+        assert kernel.plan.tile.turned[0].dense == kernel.plan.space.vector == dense
+        assert kernel.plan.tile.rows * kernel.plan.tile.width == kernel.plan.threads * 4 * dense
+    _, kernel = compile_for_hopper(kp.laid_out((1024, 768), (1, 0)), folder, {"tile": "none"})
+    assert kernel.plan.tile is None
+    _, kernel = compile_for_hopper(kp.chain((64, 8, 48), bias=(1, 8, 48)), folder, {}, [(384, 48, 1), (384, 1, 8)])
+    assert kernel.plan.tile is None
 
 
 def test_compiles_for_strides_and_odd_addresses(folder):
@@ -96,10 +111,11 @@ def test_functions_of_two_compile(op, folder):
 
 
 def test_knobs_are_checked(folder):
-    module = load_fused(kp.chain((64, 64)), folder, point(threads=128, unroll=2, residence="auto", spread="auto"))
+    given = point(threads=128, unroll=2, residence="auto", spread="auto", tile=32)
+    module = load_fused(kp.chain((64, 64)), folder, given)
     assert module.KNOBS["threads"] == 128
     module.configure(threads=512)
-    assert module.KNOBS == {"threads": 512, "unroll": 2, "residence": "auto", "spread": "auto"}
+    assert module.KNOBS == {"threads": 512, "unroll": 2, "residence": "auto", "spread": "auto", "tile": 32}
     with pytest.raises(ValueError, match="unknown knob 'stages'"):
         module.configure(stages=2)
     with pytest.raises(ValueError, match="can't be 96"):

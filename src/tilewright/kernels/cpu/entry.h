@@ -101,8 +101,8 @@ void run_program(const Arguments<P>& arguments, int threads, bool stream) {
 }
 
 template <class P>
-void run_tiles(const Arguments<P>& arguments, int threads) {
-  const Tiles<P> tiles(arguments);
+void run_tiles(const Arguments<P>& arguments, int threads, bool stream) {
+  const Tiles<P> tiles(arguments, stream);
   if (P::POINTS <= TW_GRAIN) threads = 1;
   over_threads(tiles.units(), threads, [&](Range mine) __attribute__((noinline)) {
     for (int64_t u = mine.begin; u < mine.end; ++u) tiles.work(u);
@@ -208,7 +208,7 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
   if (contiguous) {
     run_program<P, Walk>(arguments, threads, values[P::ARGUMENTS + 1].v_int64 != 0);
   } else if constexpr (tiled) {
-    run_tiles<P>(arguments, threads);
+    run_tiles<P>(arguments, threads, values[P::ARGUMENTS + 1].v_int64 != 0);
   }
   if (fault) return refuse("IndexError", "index out of range in self");
   result->type_index = kTVMFFIInt;

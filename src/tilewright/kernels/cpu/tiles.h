@@ -8,8 +8,9 @@ namespace tilewright {
 
 template <class P>
 class Tiles {
-  static constexpr int64_t TILE = 4096;  // points
+  static constexpr int64_t TILE = 4096;  // points of 4 bytes and more; of fewer, four times as many
   static constexpr int64_t MOST_ROWS = 64;
+  static constexpr int64_t BUFFER_BYTES = TILE * 8;
 
   Arguments<P> arguments;
   Nest<P> rest;              // the loops around a tile's two
@@ -17,27 +18,36 @@ class Tiles {
   int64_t rows, width;       // of a tile
   int64_t bands, stretches;  // tiles along each
   bool packed[P::TENSORS];
+  bool streaming;
 
  public:
-  explicit Tiles(const Arguments<P>& given) : arguments(given) {
+  Tiles(const Arguments<P>& given, bool stream) : arguments(given) {
     along = loop(P::VECTOR);
     for (int t = 0; t < P::TENSORS; ++t) packed[t] = along.stride[t] != 0 && along.stride[t] != P::bytes[t];
     for (int t = 0; t < P::TENSORS; ++t) packed[t] = packed[t] || (along.stride[t] == 0 && P::shape[t][P::VECTOR] > 1);
     const int other = partner();
     across = other < 0 ? Loop<P>{1, {}, P::VECTOR} : loop(other);
+    unsigned taken = 1u << P::VECTOR | (other < 0 ? 0u : 1u << other);
+    taken |= widened(along, taken);
+    if (other >= 0) taken |= widened(across, taken);
     for (int d = 0; d < P::RANK; ++d) {
-      if (d != P::VECTOR && d != other) rest.push(arguments, d);
+      if (!(taken >> d & 1)) rest.push(arguments, d);
     }
-    rows = across.size < MOST_ROWS ? across.size : MOST_ROWS;
-    width = (TILE / rows) / LANES * LANES;
+    int widest = 1;
+    for (int t = 0; t < P::TENSORS; ++t) widest = packed[t] && P::bytes[t] > widest ? P::bytes[t] : widest;
+    const int64_t finer = widest < 4 ? 2 : 1;
+    rows = across.size < finer * MOST_ROWS ? across.size : finer * MOST_ROWS;
+    width = (finer * finer * TILE / rows) / LANES * LANES;
     bands = (across.size + rows - 1) / rows;
     stretches = (along.size + width - 1) / width;
+    streaming = stream;
+    for (int t = P::OPERANDS; t < P::TENSORS; ++t) streaming = streaming && aligned(t);
   }
 
   int64_t units() const { return rest.points * bands * stretches; }
 
   void work(int64_t index) const {
-    alignas(64) char buffer[P::OPERANDS][TILE * 8];
+    alignas(64) char buffer[P::OPERANDS][BUFFER_BYTES];
     int64_t coordinates[P::RANK + 1]{};
     Places<P> places = arguments.base;
     const int64_t first = index % stretches * width, band = index / stretches % bands * rows;
@@ -52,17 +62,45 @@ class Tiles {
       places.at[t] = buffer[t] - first * P::bytes[t];
       step.stride[t] = width * P::bytes[t];
     }
-    const typename P::Row none{};
-    for (int64_t r = band; r < end; ++r) {
-      if (P::INDEXED) coordinates[across.dimension] = r;
-      int64_t i = first;
-      for (; i + LANES <= last; i += LANES) P::element(At<P, false>{places, coordinates, i, 0, LANES}, none);
-      if (i < last) P::element(At<P, true>{places, coordinates, i, 0, static_cast<int>(last - i)}, none);
-      for (int t = 0; t < P::TENSORS; ++t) places.at[t] += step.stride[t];
-    }
+    streaming ? compute<true>(places, coordinates, step, {band, end}, {first, last})
+              : compute<false>(places, coordinates, step, {band, end}, {first, last});
   }
 
  private:
+  template <bool STREAM>
+  TW_INLINE void compute(Places<P>& places, int64_t* coordinates, const Loop<P>& step, Range down, Range right) const {
+    const typename P::Row none{};
+    for (int64_t r = down.begin; r < down.end; ++r) {
+      if (P::INDEXED) coordinates[across.dimension] = r;
+      int64_t i = right.begin;
+      for (; i + LANES <= right.end; i += LANES) P::element(At<P, false, STREAM>{places, coordinates, i, 0, LANES}, none);
+      if (i < right.end) P::element(At<P, true>{places, coordinates, i, 0, static_cast<int>(right.end - i)}, none);
+      for (int t = 0; t < P::TENSORS; ++t) places.at[t] += step.stride[t];
+    }
+    if constexpr (STREAM) stream_fence();
+  }
+
+  // Joins the dimensions outside of a loop's that every tensor walks as one with it; returns their bits.
+  unsigned widened(Loop<P>& inner, unsigned taken) const {
+    unsigned joined = 0;
+    for (int d = inner.dimension - 1; d >= 0 && !((taken | P::INDEXED) >> d & 1); --d) {
+      bool same = !(P::INDEXED >> inner.dimension & 1);
+      for (int t = 0; t < P::TENSORS; ++t) same = same && arguments.stride[d][t] == inner.stride[t] * inner.size;
+      if (!same) break;
+      inner.size *= P::domain[d];
+      joined |= 1u << d;
+    }
+    return joined;
+  }
+
+  // Every row of a tile of this output starts on a vector.
+  bool aligned(int t) const {
+    const int64_t size = LANES * P::bytes[t];
+    bool fits = reinterpret_cast<uintptr_t>(arguments.base.at[t]) % size == 0 && across.stride[t] % size == 0;
+    for (int d = 0; d < rest.depth; ++d) fits &= rest.loops[d].stride[t] % size == 0;
+    return fits;
+  }
+
   Loop<P> loop(int dimension) const {
     Loop<P> made{P::domain[dimension], {}, dimension};
     for (int t = 0; t < P::TENSORS; ++t) made.stride[t] = arguments.stride[dimension][t];
@@ -94,11 +132,11 @@ class Tiles {
   void pack_as(int t, const char* from, char* to, int64_t count, int64_t length) const {
     T* const target = reinterpret_cast<T*>(to);
     const int64_t down = across.stride[t], right = along.stride[t];
-    const bool blocks = sizeof(T) == 4 && down == 4;
+    const bool blocks = down == sizeof(T);
     const int64_t block_rows = blocks ? count / LANES * LANES : 0, block_columns = length / LANES * LANES;
     for (int64_t r = 0; r < block_rows; r += LANES) {
       for (int64_t c = 0; c < block_columns; c += LANES) {
-        transpose(from + c * right + r * down, right, reinterpret_cast<int32_t*>(to) + r * width + c);
+        transpose(from + c * right + r * down, right, target + r * width + c);
       }
     }
     for (int64_t c = 0; c < length; ++c) {
@@ -110,20 +148,22 @@ class Tiles {
   }
 
   // LANES columns of LANES neighbouring elements become rows, by exchanging ever larger quarters.
-  void transpose(const char* from, int64_t right, int32_t* to) const {
-    I32 v[LANES];
+  template <class T>
+  TW_INLINE void transpose(const char* from, int64_t right, T* to) const {
+    using V = typename Signed<sizeof(T)>::type;
+    V v[LANES];
 #pragma GCC unroll 16
-    for (int k = 0; k < LANES; ++k) std::memcpy(&v[k], from + k * right, sizeof(I32));
-    exchange<1>(v);
-    exchange<2>(v);
+    for (int k = 0; k < LANES; ++k) std::memcpy(&v[k], from + k * right, sizeof(V));
+    if constexpr (LANES > 1) exchange<1>(v);
+    if constexpr (LANES > 2) exchange<2>(v);
     if constexpr (LANES > 4) exchange<4>(v);
     if constexpr (LANES > 8) exchange<8>(v);
 #pragma GCC unroll 16
-    for (int k = 0; k < LANES; ++k) std::memcpy(to + k * width, &v[k], sizeof(I32));
+    for (int k = 0; k < LANES; ++k) std::memcpy(to + k * width, &v[k], sizeof(V));
   }
-  template <int D>
-  static TW_INLINE void exchange(I32 (&v)[LANES]) {
-    I32 upper{}, lower{};
+  template <int D, class V>
+  static TW_INLINE void exchange(V (&v)[LANES]) {
+    V upper{}, lower{};
     for (int lane = 0; lane < LANES; ++lane) {
       upper[lane] = lane & D ? LANES + (lane ^ D) : lane;
       lower[lane] = lane & D ? LANES + lane : lane ^ D;
@@ -131,7 +171,7 @@ class Tiles {
 #pragma GCC unroll 16
     for (int k = 0; k < LANES; ++k) {
       if (k & D) continue;
-      const I32 a = v[k], b = v[k | D];
+      const V a = v[k], b = v[k | D];
       v[k] = __builtin_shuffle(a, b, upper);
       v[k | D] = __builtin_shuffle(a, b, lower);
     }

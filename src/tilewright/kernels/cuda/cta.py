@@ -55,9 +55,12 @@ class Cta:
         self.tensors = dict(zip(names, tensors, strict=True))
         self.sources = {o.name: Source(self.tensors[o.name], o.dtype) for o in self.spec.operands if o.indexed}
         self._place()
-        self.at = Addresses(self.space, self.tensors, self.group_index, wide=self.plan.wide)
+        self.at = self._addresses()
         self._allocate()
         self.rows = self._new_rows()
+
+    def _addresses(self) -> Addresses:
+        return Addresses(self.space, self.tensors, self.group_index, wide=self.plan.wide)
 
     def _new_rows(self) -> list[dict[str, Any]]:
         """What is known of each row: at first, what may be read anywhere."""
@@ -353,7 +356,7 @@ class Cta:
 
         def body(turn: Any) -> None:
             self.group_index = team + turn * teams
-            self.at = Addresses(self.space, self.tensors, self.group_index, wide=self.plan.wide)
+            self.at = self._addresses()
             self.resident.restart(self.at)
             self.rows = self._new_rows()
             self._load_rows()

@@ -1,10 +1,10 @@
 """A script for a child process: compiles a fused file at many knob settings, and says what each takes of a GPU.
 
-No GPU is needed. Operands are taken to be contiguous and aligned. On stdin one JSON object: `arch`, `processors`, and
-`jobs`, a list of [path of the fused file, {knob: value}]; on stdout one JSON object for each job, a line each: `plan`
-(a digest: equal plans of a file are one kernel), `registers`, `local_bytes`, `shared_bytes`, `threads` (a CTA), `ctas`,
-`in_flight_bytes` (what a thread loads before it waits), `moved_bytes` (over all sweeps); or `failure` alone. The folder
-of the files must be on Python's path.
+No GPU is needed. Operands are taken to be aligned, and to lie as their Spec says. On stdin one JSON object: `arch`,
+`processors`, and `jobs`, a list of [path of the fused file, {knob: value}]; on stdout one JSON object for each job, a
+line each: `plan` (a digest: equal plans of a file are one kernel), `registers`, `local_bytes`, `shared_bytes`,
+`threads` (a CTA), `ctas`, `in_flight_bytes` (what a thread loads before it waits), `moved_bytes` (over all sweeps); or
+`failure` alone. The folder of the files must be on Python's path.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ALIGNED = 16
 
 def demand(fused: Fused, device: Device) -> dict[str, int | str]:
     """What the launches of `fused` at its present knobs take; of several, the most that any takes."""
-    walks = [contiguous(o.shape) for o in fused.spec.operands]
+    walks = [o.strides or contiguous(o.shape) for o in fused.spec.operands]
     with tempfile.TemporaryDirectory() as folder:
         keep = f"--keep-cubin --dump-dir={folder}"
         launch, kernel = fused.compile(walks, [ALIGNED] * len(walks), device, options=keep)
@@ -40,7 +40,7 @@ def demand(fused: Fused, device: Device) -> dict[str, int | str]:
         "plan": hashlib.sha256(repr(plan).encode()).hexdigest()[:16],
         "registers": max(k.registers for k in kernels),
         "local_bytes": max(k.local_bytes for k in kernels),
-        "shared_bytes": max(k.shared_bytes for k in kernels) + _row_bytes(fused.spec, plan),
+        "shared_bytes": max(k.shared_bytes for k in kernels) + _dynamic_bytes(fused.spec, plan),
         "threads": plan.threads,
         "ctas": (plan.teams or plan.ctas_per_chunk) * plan.chunks,
         "in_flight_bytes": plan.unroll * plan.space.vector * max(map(_item_bytes, _reading(fused.spec))),
@@ -48,8 +48,10 @@ def demand(fused: Fused, device: Device) -> dict[str, int | str]:
     }
 
 
-def _row_bytes(spec: Spec, plan: Plan) -> int:
-    """Dynamic shared memory of a CTA: its part of a row. What little sweeps are combined in is left out."""
+def _dynamic_bytes(spec: Spec, plan: Plan) -> int:
+    """Dynamic shared memory of a CTA: a tile, or its part of a row. What little sweeps are combined in is left out."""
+    if plan.tile is not None:
+        return plan.tile.shared_bytes(plan.space.vector)
     if plan.residence != "shared":
         return 0
     items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}

@@ -13,6 +13,8 @@ again. How chunks of one row combine is the plan's `spread`:
     none     there is one                                    cluster  through distributed shared memory
     split    through a workspace, one launch per sweep       grid     through a workspace and a barrier of resident CTAs
 
+Where operands of a pointwise Spec lie across the lanes, a chunk is a tile (see `tiles`).
+
 A scan (see `scan`) goes over its rows once; where it is split, the first launch reduces the chunks.
 
 Nothing here depends on the order in which CTAs run, so results repeat to the last bit.
@@ -31,6 +33,7 @@ from .plan import Plan
 from .reducers import Reducer
 from .scan import ScanCta
 from .spec import Spec
+from .tiles import TileCta
 
 SCRAP_BYTES = 16  # of a workspace that nothing uses
 
@@ -90,6 +93,8 @@ class Kernel:
             )
 
     def _cta(self, stage: int) -> type[Cta]:
+        if self.plan.tile is not None:
+            return TileCta
         return ScanCta if self.spec.scan is not None and stage != 0 else Cta
 
     @cute.kernel  # type: ignore[untyped-decorator]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .spec import Spec, reads
+from .tiling import Tile, make_tile
 from .views import ITEM_BYTES, POSITION, Space, make_space
 
 Knobs = Mapping[str, int | str | bool]
@@ -16,8 +17,11 @@ KNOBS: dict[str, tuple[int | str | bool, ...]] = {
     "unroll": (1, 2, 4, 8),
     "residence": ("auto", "registers", "shared", "reread"),
     "spread": ("auto", "none", "cluster", "grid", "split"),
+    "tile": ("auto", "none", 32, 64, 128),
 }
-DEFAULTS: dict[str, int | str | bool] = {"threads": 256, "unroll": 4, "residence": "auto", "spread": "auto"}
+DEFAULTS: dict[str, int | str | bool] = {
+    "threads": 256, "unroll": 4, "residence": "auto", "spread": "auto", "tile": "auto",
+}  # fmt: skip
 
 SHARED_BYTES = 220 * 1024  # of the 227 KB that a CTA may have; the rest is for combining
 COLUMN_SHARED_BYTES = 160 * 1024  # boards take more where each lane is a row
@@ -47,6 +51,7 @@ class Plan:
     residence: str  # "registers", "shared" or "reread"
     wide: bool  # offsets need 64 bits
     teams: int = 0  # "grid": this many groups are under way at once, `chunks` CTAs each, all resident
+    tile: Tile | None = None  # of a pointwise space: a chunk is a tile (see `tiling`), not blocks
 
     @property
     def threads(self) -> int:
@@ -118,7 +123,7 @@ def make_plan(
     if space.groups >= 2**31 or space.steps >= 2**31:
         raise ValueError(f"{spec.name}: more than 2**31 vectors along one side of {spec.domain}")
     if not spec.reduced:
-        return _pointwise_plan(space, knobs)
+        return _tiled_plan(spec, space, alignments, knobs) or _pointwise_plan(space, knobs)
     resident = () if spec.scan else resident_operands(spec, space)
     if (resident or spec.scan) and space.tail:
         space = make_space(spec, operand_strides, alignments, used, may_tail=False)
@@ -194,6 +199,18 @@ def _pointwise_plan(space: Space, knobs: Knobs) -> Plan:
     return Plan(
         space=space, group_threads=threads, groups_per_cta=1, unroll=unroll, chunks=blocks, spread="split",
         residence="reread", wide=space.span >= 2**31,
+    )  # fmt: skip
+
+
+def _tiled_plan(spec: Spec, space: Space, alignments: Sequence[int], knobs: Knobs) -> Plan | None:
+    """One tile a CTA, where operands lie across the lanes."""
+    threads, unroll, side = int(knobs["threads"]), int(knobs["unroll"]), knobs["tile"]
+    tile = make_tile(spec, space, alignments, threads=threads, unroll=unroll, side=side)
+    if tile is None:
+        return None
+    return Plan(
+        space=space, group_threads=threads, groups_per_cta=1, unroll=unroll, chunks=tile.count, spread="split",
+        residence="reread", wide=space.span >= 2**31, tile=tile,
     )  # fmt: skip
 
 

@@ -19,12 +19,14 @@ Function = Callable[..., Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
     """An operand or an output: its aligned shape has the domain's rank, each size the domain's or 1. An `indexed`
-    operand has a shape of its own, and functions get it as a Source (see `addresses`)."""
+    operand has a shape of its own, and functions get it as a Source (see `addresses`). `strides` are likely, no more;
+    empty: contiguous."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     indexed: bool = False
+    strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,7 +101,8 @@ def _found(graph: Graph, unsupported: Callable[[Program], str | None], tiny_byte
 def _loses(flow: Flow, program: Program, site: Site, tiny_bytes: int) -> str | None:
     """Why a kernel for this would gain nothing over torch's own, or None."""
     nodes = [flow.nodes[name] for name in site.nodes]
-    if all(n.op == "to" or (flow.calls[n.origin].label in _COPIES and n.op not in SCANS) for n in nodes):
+    copies = all(n.op == "to" or (flow.calls[n.origin].label in _COPIES and n.op not in SCANS) for n in nodes)
+    if copies and not any(o.turned for o in program.operands):
         return "a copy or cast alone: torch's own kernel is as good"
     if program.traffic_bytes < tiny_bytes and _launches(flow, nodes) == 1:
         return f"alone, on {program.traffic_bytes} bytes: one launch for another"

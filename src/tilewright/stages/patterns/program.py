@@ -10,7 +10,7 @@ from tilewright.facts.program import REDUCTIONS as REDUCTION_RESULTS
 from tilewright.facts.program import SCANS, Load, Operand, Output, Position, Program, Reduction, Scan, Statement
 
 from .axes import Axis, Dims, flat, leaves
-from .region import Flow, Region
+from .region import Flow, Region, in_memory
 
 
 def write(flow: Flow, region: Region) -> tuple[Program, Site]:
@@ -82,9 +82,16 @@ class _Writer:
             ours = sorted(axes, key=self.place.__getitem__)
             order = tuple(axes.index(a) for a in ours)
             self.binds.append(Bind(node=root, split=tuple(a.size for a in axes), order=order))
-            dtype = self.flow.nodes[root].dtype
-            self.operands.append(Operand(name=self._known[key], dtype=dtype, shape=self._aligned(set(axes))))
+            self.operands.append(Operand(name=self._known[key], dtype=self.flow.nodes[root].dtype,
+                                         shape=self._aligned(set(axes)), order=self._order_of(root, dims)))  # fmt: skip
         return self._known[key]
+
+    def _order_of(self, root: str, dims: Dims) -> tuple[int, ...]:
+        """Operand.order."""
+        places = [self.place[axis] for axis in in_memory(self.flow.nodes[root], dims)]
+        if places == sorted(places):
+            return ()
+        return (*(d for d in range(len(self.region.domain)) if d not in places), *places)
 
     def _indexed(self, name: str) -> str:
         """The operand that Loads of this value, or of this view of one, read."""

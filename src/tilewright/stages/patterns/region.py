@@ -24,6 +24,8 @@ class Flow:
         self.position = {n.name: i for i, n in enumerate(graph.nodes)}
         self.calls = {c.name: c for c in graph.calls}
         self.kept = {self.root(name) for name in (*graph.outputs, *(u.value for u in graph.updates))}
+        called = (s for n in graph.nodes if n.op == "call" for s in self.calls[n.origin].sources)
+        self.laid = {self.root(name) for name in (*graph.outputs, *called)}  # others see how these lie in memory
         self.live = self._live()
         self.readers: dict[str, list[str]] = {n.name: [] for n in graph.nodes}
         for node in graph.nodes:
@@ -225,6 +227,8 @@ def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> Regi
     if any(_reach_of(flow, layout, reach, flow.nodes[n].sources[0]) != whole for n in along):
         return None
     domain = _windows_first(flow, layout, _domain(flow, layout, outputs, whole), reduced)
+    if domain is not None:
+        domain = _as_torch_lays(flow, layout, outputs, domain)
     if domain is None or not _positions_hold(flow, layout, domain):
         return None
     return Region(names=tuple(layout.names), domain=domain, reduced=reduced, outputs=outputs, dims=layout.dims,
@@ -273,13 +277,36 @@ def _domain(flow: Flow, layout: _Layout, outputs: Sequence[str], whole: frozense
     """All axes in the order in which most bytes lie, by the values that have them all."""
     votes: dict[tuple[Axis, ...], int] = {}
     for root, dims in (*((r.root, r.dims) for r in layout.reads.values()), *((o, layout.dims[o]) for o in outputs)):
-        order = tuple(flat(dims))
+        order = in_memory(flow.nodes[root], dims)
         if len(order) == len(whole) and flow.loaded(root):
             votes[order] = votes.get(order, 0) + flow.loaded(root)
     if not votes:
         orders = (tuple(flat(layout.dims[n])) for n in layout.names)
         return next((order for order in orders if frozenset(order) == whole), None)
     return max(votes, key=votes.__getitem__)
+
+
+def in_memory(node: Node, dims: Dims) -> tuple[Axis, ...]:
+    """A value's axes, outermost first, as they lie in memory."""
+    return tuple(flat([dims[d] for d in node.order] if node.order else dims))
+
+
+def _as_torch_lays(
+    flow: Flow, layout: _Layout, outputs: Sequence[str], domain: tuple[Axis, ...]
+) -> tuple[Axis, ...] | None:
+    """The domain in whose order outputs lie as others expect them to; None where no kernel should have them all. A
+    reduction's kernel keeps its own order, and leaves it to another to copy its result into a different one."""
+    orders = {n: in_memory(flow.nodes[n], layout.dims[n]) for n in outputs if n in flow.laid}
+    if layout.reductions or layout.scans:
+        copies = [n for n in orders if flow.nodes[n].op == "to" and _same_dtype(flow, n)]
+        return None if any(orders[n] != tuple(a for a in domain if a in orders[n]) for n in copies) else domain
+    found = set(orders.values())
+    return None if len(found) > 1 else next(iter(found), domain)
+
+
+def _same_dtype(flow: Flow, name: str) -> bool:
+    node = flow.nodes[name]
+    return flow.nodes[node.sources[0]].dtype == node.dtype
 
 
 def _windows_first(

@@ -18,10 +18,15 @@ _KNOBS = (
     Knob(
         name="spread", values=("auto", "none", "cluster", "grid", "split"), about="over how many CTAs a row is spread"
     ),
+    Knob(
+        name="tile",
+        values=("auto", "none", 32, 64, 128),
+        about="elements of a tile along the lanes, where operands lie across them; none: they are read as they lie",
+    ),
 )
 _CUDA_SKELETONS = (
     "addresses", "combine", "control", "cta", "engine", "launch", "math", "plan", "reducers", "resident", "scan",
-    "spec", "views",
+    "spec", "tiles", "tiling", "views",
 )  # fmt: skip
 _SKELETONS = ("__init__.py", "ops.py", "cuda/__init__.py", *(f"cuda/{name}.py" for name in _CUDA_SKELETONS))
 
@@ -47,12 +52,18 @@ def unsupported(program: Program) -> str | None:
     return None
 
 
-def _setting(threads: int, unroll: int, residence: str = "auto", spread: str = "auto") -> Point:
-    return point(threads=threads, unroll=unroll, residence=residence, spread=spread)
+def _setting(
+    threads: int, unroll: int, residence: str = "auto", spread: str = "auto", *, tile: int | str = "auto"
+) -> Point:
+    return point(threads=threads, unroll=unroll, residence=residence, spread=spread, tile=tile)
 
 
 def space(program: Program) -> Space:
     """The knobs, and at most 8 points, the likeliest winner first."""
+    if not program.reduced and any(o.turned for o in program.operands):
+        points = [_setting(256, 4), _setting(256, 8), _setting(128, 8), _setting(512, 4), _setting(256, 4, tile=32),
+                  _setting(512, 8), _setting(128, 4), _setting(256, 4, tile="none")]  # fmt: skip
+        return Space(knobs=_KNOBS, points=tuple(points))
     if not program.reduced:
         narrow = any(o.dtype in ("f16", "bf16") for o in program.operands)
         points = [_setting(128, 4), _setting(256, 4), _setting(256, 8), _setting(512, 2), _setting(256, 2)]

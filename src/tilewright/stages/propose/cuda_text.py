@@ -194,9 +194,10 @@ def _strings(names: Sequence[str]) -> str:
 
 
 def _tensors(tensors: Sequence[Operand | Output]) -> str:
-    indexed = {t.name: ", indexed=True" for t in tensors if isinstance(t, Operand) and t.indexed}
+    operands = [t for t in tensors if isinstance(t, Operand)]
+    more = {t.name: ", indexed=True" if t.indexed else f", strides={t.strides!r}" if t.order else "" for t in operands}
     return "".join(
-        f'\n        TensorSpec(name="{t.name}", dtype="{t.dtype}", shape={t.shape!r}{indexed.get(t.name, "")}),'
+        f'\n        TensorSpec(name="{t.name}", dtype="{t.dtype}", shape={t.shape!r}{more.get(t.name, "")}),'
         for t in tensors
     )
 

@@ -326,6 +326,27 @@ def test_large_transposed_operand(build: Callable[..., ModuleType]) -> None:
     agree(build(program), program, (x, z), ulps=1)
 
 
+@pytest.mark.parametrize("dtypes", [("f32", "bf16", "u8", "bool"), ("i64", "i16")], ids=["narrow", "wide"])
+def test_layouts_are_changed_in_tiles(build: Callable[..., ModuleType], dtypes: tuple[str, ...]) -> None:
+    """Every element width, whole and overhanging blocks, dimensions that go by as one, and past the caches."""
+    shape = (2, 41, 6, 48)
+    program = Program(
+        domain=shape,
+        operands=tuple(operand(f"x{d}", *shape, dtype=d) for d in dtypes),
+        body=tuple(let(f"y{d}", "to", f"x{d}", dtype=d) for d in dtypes),
+        outputs=tuple(output(f"y{d}", *shape, dtype=d) for d in dtypes),
+    )
+    module = build(program)
+    values = [torch.randint(0, 100, shape).to(DTYPES[d]) for d in dtypes]
+    for stream in (False, True):
+        module.configure(stream=stream)
+        for order in ((0, 3, 1, 2), (0, 2, 3, 1), (3, 2, 1, 0), (0, 1, 3, 2)):
+            back = [order.index(d) for d in range(4)]
+            turned = [v.permute(order).contiguous().permute(back) for v in values]
+            got = module.run(*turned)
+            assert all(torch.equal(g, v) and g.is_contiguous() for g, v in zip(got, values, strict=True)), order
+
+
 # ---- Reductions ------------------------------------------------------------------------------------------------------
 
 
