@@ -8,8 +8,19 @@ from math import prod
 import torch
 from torch import Tensor
 
-from fakes.program_interpreter import load, positions
-from tilewright.facts.program import Load, Operand, Output, Position, Program, Reduction, Scan, Statement, validate
+from fakes.program_interpreter import least_of, load, positions, scanned
+from tilewright.facts.program import (
+    SCANS,
+    Load,
+    Operand,
+    Output,
+    Position,
+    Program,
+    Reduction,
+    Scan,
+    Statement,
+    validate,
+)
 
 TORCH = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,
@@ -81,14 +92,23 @@ class Builder:
         self.dtypes.update(dict.fromkeys(names, dtype))
         return names
 
-    def scan(
-        self, op: str, arg: str, dtype: str | None = None, *, reverse: bool = False, exclusive: bool = False
-    ) -> str:
-        name, dtype = self._name(), dtype or self.dtypes[arg]
+    def scans(
+        self, op: str, *args: str | float, dtype: str | None = None, reverse: bool = False, exclusive: bool = False
+    ) -> tuple[str, ...]:
+        """All results of a scan."""
+        dtype = dtype or next(self.dtypes[a] for a in args if isinstance(a, str))
+        names = tuple(f"c{len(self.body)}_{i}" for i in range(SCANS[op][1]))
         (dim,) = self.reduced
-        self.body.append(Scan(result=name, op=op, arg=arg, dim=dim, dtype=dtype, reverse=reverse, exclusive=exclusive))
-        self.dtypes[name] = dtype
-        return name
+        made = Scan(results=names, op=op, args=args, dim=dim, dtype=dtype, reverse=reverse, exclusive=exclusive)
+        self.body.append(made)
+        self.dtypes.update(zip(names, made.dtypes, strict=True))
+        return names
+
+    def scan(self, op: str, *args: str | float, dtype: str | None = None, **flags: bool) -> str:
+        """The first result of a scan; positions are given to what wants them."""
+        if op in ("cummax", "cummin"):
+            args = (*args, self.op("index", *self.reduced))
+        return self.scans(op, *args, dtype=dtype, **flags)[0]
 
     def write(self, name: str, shape: Sequence[int] | None = None) -> None:
         self.outputs.append(Output(name=name, dtype=self.dtypes[name], shape=tuple(shape or self.domain)))
@@ -273,8 +293,37 @@ def cumulative(
 ) -> Program:
     b = Builder(shape, (dim % len(shape),))
     wide = "f32" if dtype in ("f16", "bf16") else dtype
-    y = b.scan(op, b.read("x", dtype=dtype), wide, reverse=reverse, exclusive=exclusive)
+    y = b.scan(op, b.read("x", dtype=dtype), dtype=wide, reverse=reverse, exclusive=exclusive)
     b.write(y if wide == dtype else b.op("to", y, dtype=dtype))
+    return b.done()
+
+
+def extrema(
+    op: str, shape: Sequence[int], dim: int = -1, *, dtype: str = "f32", reverse: bool = False, fused: bool = False
+) -> Program:
+    """cummax or cummin with positions; `fused`: of whole numbers, so that there are ties, and written scaled."""
+    b = Builder(shape, (dim % len(shape),))
+    x = b.read("x", dtype=dtype)
+    if fused:
+        x = b.op("round", b.op("mul", x, 2.0))
+    best, at = b.scans(op, x, b.op("index", *b.reduced), reverse=reverse)
+    b.write(b.op("mul", best, 0.5) if fused else best)
+    b.write(b.op("add", at, 1) if fused else at)
+    return b.done()
+
+
+def recurrence(
+    shape: Sequence[int], dim: int = -1, *, dtype: str = "f32", decay: Sequence[int] | None = None,
+    reverse: bool = False, exclusive: bool = False,
+) -> Program:  # fmt: skip
+    """h = a * h + (1 - a) * x with gates a = sigmoid(g), or with `decay`, an aligned shape, for g's; then h * x."""
+    b = Builder(shape, (dim % len(shape),))
+    x, g = b.read("x", dtype=dtype), b.read("g", decay, dtype)
+    a = b.op("sigmoid", g, dtype="f32")
+    rest = b.op("mul", b.op("sub", 1.0, a, dtype="f32"), x, dtype="f32")
+    h = b.scan("recurrence", a, rest, dtype="f32", reverse=reverse, exclusive=exclusive)
+    b.write(b.op("to", h, dtype=dtype))
+    b.write(b.op("to", b.op("mul", h, x, dtype="f32"), dtype=dtype))
     return b.done()
 
 
@@ -403,7 +452,9 @@ def interpret(program: Program, operands: Sequence[Tensor], *, exact: bool) -> l
             values[item.result] = masks[item.args[0]].to(device)
             continue
         if isinstance(item, Scan):
-            values[item.result] = _scan(item, values[item.arg].expand(program.domain), held(item.dtype))
+            args = [values[a] if isinstance(a, str) else a for a in item.args]
+            made = _scan(item, args, held(item.dtype), program.domain)
+            values.update(zip(item.results, (m.to(device) for m in made), strict=True))
             continue
         values[item.result] = _statement(item, values, program, exact=exact, held=held, device=device)
     return [values[o.name].expand(o.shape).to(held(o.dtype) if exact else TORCH[o.dtype]) for o in program.outputs]
@@ -429,13 +480,34 @@ def _statement(item, values, program, *, exact, held, device):
     return function(*args).to(held(item.dtype))
 
 
-def _scan(item, arg, dtype):
-    ordered = arg.flip(item.dim) if item.reverse else arg
-    made = getattr(torch, item.op)(ordered, item.dim, dtype=dtype)
+def _scan(item, args, dtype, domain):
+    """torch's own scan where it has one, on flipped values where reversed; what goes with nothing is -1."""
+    given = scanned(item.op, args, dtype, domain)
+    dim, length = item.dim, domain[item.dim]
+    given = [a.flip(dim) if item.reverse else a for a in given]
+    if item.op == "recurrence":
+        made = [_recurrence(*given, dim)]
+    elif item.op in ("cummax", "cummin"):
+        best, at = getattr(torch, item.op)(given[0], dim)
+        made = [best, given[1].gather(dim, at)]
+    else:
+        made = [getattr(torch, item.op)(given[0], dim, **({} if item.op == "logcumsumexp" else {"dtype": dtype}))]
     if item.exclusive:
-        nothing = torch.full_like(made.narrow(item.dim, 0, 1), item.op == "cumprod")
-        made = torch.cat([nothing, made.narrow(item.dim, 0, made.shape[item.dim] - 1)], item.dim)
-    return made.flip(item.dim) if item.reverse else made
+        least = [least_of(item.op, dtype), -1]
+        parts = [(torch.full_like(m.narrow(dim, 0, 1), v), m.narrow(dim, 0, length - 1))
+                 for m, v in zip(made, least, strict=False)]  # fmt: skip
+        made = [torch.cat(pair, dim) for pair in parts]
+    return [m.flip(dim) if item.reverse else m for m in made]
+
+
+def _recurrence(a, b, dim):
+    """h = a * (h before) + b, from runs of 1, 2, 4, ... steps."""
+    length, run = a.shape[dim], 1
+    while run < length:
+        ahead = [torch.cat([torch.full_like(v.narrow(dim, 0, run), nothing), v.narrow(dim, 0, length - run)], dim)
+                 for v, nothing in ((a, 1), (b, 0))]  # fmt: skip
+        a, b, run = a * ahead[0], a * ahead[1] + b, 2 * run
+    return b
 
 
 def _reduce(item, arg, program, dtype):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -55,16 +56,50 @@ def reduction(op: str, x: torch.Tensor, dims: Sequence[int], dtype: torch.dtype)
     return (getattr(torch, op)(rows, -1).reshape(shape).to(dtype),)
 
 
-def scan(op: str, x: torch.Tensor, dim: int, *, reverse: bool, exclusive: bool) -> torch.Tensor:
-    """One SCAN, element by element."""
-    length = x.shape[dim]
-    result = torch.empty_like(x)
-    state = torch.full_like(x.select(dim, 0), op == "cumprod")
+def _step(op: str, state: list[torch.Tensor], given: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The state of a scan after one more element."""
+    if op == "recurrence":
+        return [given[0] * state[0] + given[1]]
+    if op in ("cummax", "cummin"):
+        (best, number), (value, at) = state, given
+        reached = value >= best if op == "cummax" else value <= best
+        takes = value.isnan() | (reached & ~best.isnan()) if value.is_floating_point() else reached
+        return [torch.where(takes, value, best), torch.where(takes, at, number)]
+    join = {"cumsum": torch.add, "cumprod": torch.mul, "logcumsumexp": torch.logaddexp}[op]
+    return [join(state[0], given[0])]
+
+
+def least_of(op: str, dtype: torch.dtype) -> float:
+    """What a scan starts from."""
+    if op in ("cumsum", "cumprod", "recurrence"):
+        return op == "cumprod"
+    if dtype.is_floating_point:
+        return math.inf if op == "cummin" else -math.inf
+    if dtype == torch.bool:
+        return op == "cummin"
+    return torch.iinfo(dtype).max if op == "cummin" else torch.iinfo(dtype).min
+
+
+def scan(op: str, args: Sequence[torch.Tensor], dim: int, *, reverse: bool, exclusive: bool) -> list[torch.Tensor]:
+    """The results of one SCAN of values of one shape, element by element."""
+    length = args[0].shape[dim]
+    state = [torch.full_like(args[0].select(dim, 0), least_of(op, args[0].dtype))]
+    state += [torch.full_like(a.select(dim, 0), -1) for a in args[1:] if op != "recurrence"]
+    results = [torch.empty_like(part).unsqueeze(dim).repeat_interleave(length, dim) for part in state]
     for i in reversed(range(length)) if reverse else range(length):
-        value = x.select(dim, i)
-        before, state = state, state * value if op == "cumprod" else state + value
-        result.select(dim, i).copy_(before if exclusive else state)
-    return result
+        before, state = state, _step(op, state, [a.select(dim, i) for a in args])
+        for result, value in zip(results, before if exclusive else state, strict=True):
+            result.select(dim, i).copy_(value)
+    return results
+
+
+def scanned(
+    op: str, args: Sequence[torch.Tensor | float], dtype: torch.dtype, shape: Sequence[int]
+) -> list[torch.Tensor]:
+    """A scan's arguments, all of one shape; those of whole numbers that go with others as they are."""
+    device = next(a.device for a in args if isinstance(a, torch.Tensor))
+    tensors = [torch.as_tensor(a, device=device).expand(tuple(shape)) for a in args]
+    return [tensors[0].to(dtype), *(t if op in ("cummax", "cummin") else t.to(dtype) for t in tensors[1:])]
 
 
 def positions(
@@ -109,8 +144,10 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
             whole = values[item.arg].expand(program.domain)
             values.update(zip(item.results, reduction(item.op, whole, program.reduced, dtype), strict=True))
         elif isinstance(item, Scan):
-            whole = values[item.arg].expand(program.domain).to(dtype)
-            values[item.result] = scan(item.op, whole, item.dim, reverse=item.reverse, exclusive=item.exclusive)
+            given = [values[a] if isinstance(a, str) else a for a in item.args]
+            made = scan(item.op, scanned(item.op, given, dtype, program.domain), item.dim, reverse=item.reverse,
+                        exclusive=item.exclusive)  # fmt: skip
+            values.update(zip(item.results, made, strict=True))
         elif item.op == "inside":
             values[item.result] = masks[item.args[0]]
         elif item.op == "index":
@@ -231,7 +268,10 @@ def _apply(node: Node, args: list[Any], dtype: torch.dtype | None) -> torch.Tens
     if node.op == "flip":
         return args[0].flip(node.dims)  # type: ignore[no-any-return]
     if node.op in SCANS:
-        return scan(node.op, args[0].to(dtype), node.dims[0], reverse=bool(args[1]), exclusive=bool(args[2]))
+        *given, reverse, exclusive = args
+        kind = given[0].dtype if node.op in ("cummax", "cummin") else dtype
+        whole = scanned(node.op, given, kind, node.shape)
+        return scan(node.op, whole, node.dims[0], reverse=bool(reverse), exclusive=bool(exclusive))[node.item]
     if node.op == "slice":
         return args[0].narrow(*node.dims)  # type: ignore[no-any-return]
     assert dtype is not None

@@ -141,6 +141,31 @@ PROGRAMS = {
     "scan_masked": lambda: kp.masked_cumsum((130, 3000)),
     "scan_busy": lambda: kp.busy_cumsum((64, 300, 500), 1),
     "scan_busy_rows": lambda: kp.busy_cumsum((64, 1003), 1, reverse=True),
+    "maxima": lambda: kp.extrema("cummax", (300, 4096), fused=True),
+    "maxima_odd": lambda: kp.extrema("cummax", (301, 10007)),
+    "minima_reverse": lambda: kp.extrema("cummin", (200, 5001), fused=True, reverse=True),
+    "maxima_bf16": lambda: kp.extrema("cummax", (33, 777), dtype="bf16"),
+    "maxima_i64": lambda: kp.extrema("cummax", (33, 777), dtype="i64", reverse=True),
+    "minima_bool": lambda: kp.extrema("cummin", (33, 777), dtype="bool"),
+    "maxima_short": lambda: kp.extrema("cummax", (1000, 7), fused=True),
+    "maxima_split": lambda: kp.extrema("cummax", (3, 1000003), fused=True),
+    "minima_split_reverse": lambda: kp.extrema("cummin", (2, 1 << 20), fused=True, reverse=True),
+    "minima_column": lambda: kp.extrema("cummin", (5, 4001, 13), 1, fused=True),
+    "maxima_column_split": lambda: kp.extrema("cummax", (100000, 64), 0, fused=True, reverse=True),
+    "log_sums": lambda: kp.cumulative("logcumsumexp", (300, 32768)),
+    "log_sums_f16": lambda: kp.cumulative("logcumsumexp", (200, 1003), dtype="f16", reverse=True),
+    "log_sums_split": lambda: kp.cumulative("logcumsumexp", (3, 1000003)),
+    "log_sums_column": lambda: kp.cumulative("logcumsumexp", (64, 100, 52), 1, exclusive=True),
+    "log_sums_column_split": lambda: kp.cumulative("logcumsumexp", (100000, 64), 0, reverse=True),
+    "recurrence": lambda: kp.recurrence((300, 4096)),
+    "recurrence_odd": lambda: kp.recurrence((301, 10007), dtype="bf16", reverse=True),
+    "recurrence_short": lambda: kp.recurrence((1000, 7), exclusive=True),
+    "recurrence_split": lambda: kp.recurrence((3, 1000003)),
+    "recurrence_split_reverse": lambda: kp.recurrence((2, 1 << 20), reverse=True, exclusive=True),
+    "recurrence_column": lambda: kp.recurrence((16, 300, 500), 1, dtype="f16"),
+    "recurrence_column_odd": lambda: kp.recurrence((5, 4001, 13), 1, reverse=True),
+    "recurrence_column_decay": lambda: kp.recurrence((16, 300, 500), 1, decay=(1, 1, 500)),
+    "recurrence_column_split": lambda: kp.recurrence((100000, 64), 0, reverse=True),
     "max_pool": lambda: kp.pool("max", (8, 64, 112, 112), (3, 3), stride=2, padding=1),
     "max_pool_f16_odd": lambda: kp.pool("max", (3, 7, 57, 61), (3, 3), stride=2, padding=1, dtype="f16"),
     "max_pool_one_dimension": lambda: kp.pool("max", (3, 5, 1017), (20,), stride=3, padding=2, dilation=2),
@@ -267,7 +292,8 @@ def expanded(x):
 @pytest.mark.parametrize("name", [
     "softmax_odd", "softmax_even", "softmax_column", "layer_norm_residual", "group_norm", "batch_norm", "rms_column",
     "mse_odd",
-    "argmax_row", "argmin_column", "cross_entropy", "scan_rows_uneven", "scan_busy", "scan_masked",
+    "argmax_row", "argmin_column", "cross_entropy", "scan_rows_uneven", "scan_busy", "scan_masked", "minima_reverse",
+    "recurrence_odd", "recurrence_column_decay", "log_sums_column",
     "chain", "chain_bias", "swiglu", "integers", "any",
     "max_pool_f16_odd", "avg_pool_fused", "rotary_pairs", "joined", "embedding", "transpose", "transpose_bool",
     "channels_first", "turned_sum",
@@ -342,6 +368,9 @@ def test_scan_edge_values(reverse, folder):
     for program, values in (
         (kp.cumulative("cumsum", (6, 9003), reverse=reverse), x),
         (kp.cumulative("cumprod", (6, 40), reverse=reverse), short),
+        (kp.cumulative("logcumsumexp", (6, 9003), reverse=reverse), x),
+        (kp.extrema("cummax", (6, 9003), reverse=reverse), x),
+        (kp.extrema("cummin", (6, 9003), reverse=reverse), x),
     ):
         close(load_fused(program, folder).run(values), program, [values])
 
@@ -354,11 +383,24 @@ def test_a_product_that_is_zero_stays_zero(folder):
     assert torch.equal(got, torch.zeros_like(x))
 
 
+def test_a_gate_of_zero_resets_what_grew_beyond_all_bounds(folder):
+    """Products of gates overflow where nothing has been added yet, and no state is ever infinite."""
+    b = kp.Builder((300, 5000), (1,))
+    b.write(b.scan("recurrence", b.read("a"), b.read("x")))
+    a, x = torch.full((300, 5000), 1000.0, device="cuda"), torch.zeros(300, 5000, device="cuda")
+    a[:, 4000:] = 0.5
+    a[:, 3999], x[:, 3999:] = 0.0, 1.0
+    (got,) = load_fused(b.done(), folder).run(a, x)
+    assert torch.equal(got[:, :3999], torch.zeros_like(got[:, :3999])) and bool((got[:, 3999] == 1).all())
+    torch.testing.assert_close(got[:, -1], torch.full((300,), 2.0, device="cuda"))
+
+
 def test_scan_repeats_to_the_last_bit(folder):
-    for program in (kp.cumulative("cumsum", (300, 32768)), kp.cumulative("cumsum", (3, 1000003))):
+    for program in (kp.cumulative("cumsum", (300, 32768)), kp.cumulative("cumsum", (3, 1000003)),
+                    kp.recurrence((300, 32768)), kp.recurrence((3, 1000003))):  # fmt: skip
         operands = kp.make_operands(program, "cuda")
         module = load_fused(program, folder)
-        (first,) = module.run(*operands)
+        first = module.run(*operands)[0]
         assert all(torch.equal(first, module.run(*operands)[0]) for _ in range(5))
 
 

@@ -70,7 +70,7 @@ SCAN = Program(
     body=(
         statement("u", "neg", "t"),
         statement("a", "mul", "x", "u"),
-        Scan(result="c", op="cumsum", arg="a", dim=1, dtype="f32"),
+        Scan(results=("c",), op="cumsum", args=("a",), dim=1, dtype="f32"),
         statement("y", "sub", "c", "a"),
     ),
     outputs=(output("y", 6, 5),),
@@ -162,11 +162,14 @@ class TestScan:
         ("change", "message"),
         [
             ({"reduced": (0,)}, "'c': scans dimension 1, but \\(0,\\) are reduced"),
-            ({"body": (Scan(result="c", op="sum", arg="x", dim=1, dtype="f32"),)}, "'c': 'sum' is no scan"),
-            ({"body": (*SCAN.body, replace(SCAN.body[2], result="d"))}, "'c': a scan stands with no reduction"),
+            ({"body": (Scan(results=("c",), op="sum", args=("x",), dim=1, dtype="f32"),)},
+             "'c': 'sum' from 1 to 1 values is no scan"),
+            ({"body": (Scan(results=("c",), op="cummax", args=("x",), dim=1, dtype="f32"),)},
+             "'c': 'cummax' from 1 to 1 values is no scan"),
+            ({"body": (*SCAN.body, replace(SCAN.body[2], results=("d",)))}, "'c': a scan stands with no reduction"),
             ({"body": (*SCAN.body, Reduction(results=("s",), op="sum", arg="a", dtype="f32"))},
              "'c': a scan stands with no reduction"),
-            ({"body": (Scan(result="c", op="cumsum", arg="z", dim=1, dtype="f32"),)}, "'z' is used before"),
+            ({"body": (Scan(results=("c",), op="cumsum", args=("z",), dim=1, dtype="f32"),)}, "'z' is used before"),
         ],
     )  # fmt: skip
     def test_what_is_malformed(self, change: dict[str, object], message: str) -> None:

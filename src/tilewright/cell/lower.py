@@ -230,14 +230,20 @@ class Builder:
         node = Node(name="", op=op, shape=rest, dtype=dtype, args=(x.node.name,), dims=real, item=item)
         return self._pure(node).reshape(shape)
 
-    def scan(self, op: str, x: Expr, dim: int, *, reverse: bool = False, exclusive: bool = False) -> Expr:
-        """A scan along `dim`; of a single element it is that element."""
-        if x.dtype not in DTYPE_BYTES or 0 in x.shape or (exclusive and x.shape[dim] == 1):
+    def scan(
+        self, op: str, *args: Expr | Number, dim: int, reverse: bool = False, exclusive: bool = False, item: int = 0
+    ) -> Expr:
+        """A result of a scan of these values, broadcast, along `dim`; of one position it is what lies there."""
+        tensors = [a for a in args if isinstance(a, Expr)]
+        shape = tuple(torch.broadcast_shapes(*(t.shape for t in tensors)))
+        if any(t.dtype not in DTYPE_BYTES for t in tensors) or 0 in shape or (exclusive and shape[dim] == 1):
             raise NotLowered
-        if x.shape[dim] == 1:
-            return x
-        args = (x.node.name, reverse, exclusive)
-        return self._pure(Node(name="", op=op, shape=x.shape, dtype=x.dtype, args=args, dims=(dim,)))
+        if shape[dim] == 1:
+            return tensors[-1 if op == "recurrence" else item].expand(shape)
+        plain = tuple(self._plain(a, shape) for a in args)
+        dtype = "i64" if item else tensors[0].dtype
+        node = Node(name="", op=op, shape=shape, dtype=dtype, args=(*plain, reverse, exclusive), dims=(dim,), item=item)
+        return self._pure(node)
 
     def load(self, x: Expr, shape: Sequence[int], at: Sequence[Position], fill: Number | None = None) -> Expr:
         """`x` read at these positions in terms of the dimensions of `shape`; `fill` where they lie outside (None: they
@@ -251,6 +257,10 @@ class Builder:
         within = all(p.surely_inside(size, shape) for p, size in zip(moving, x.shape, strict=True))
         args = (x.node.name,) if fill is None or within else (x.node.name, fill)
         return self._pure(Node(name="", op="load", shape=tuple(shape), dtype=x.dtype, args=args, at=tuple(moving)))
+
+    def place(self, size: int, dim: int, rank: int) -> Expr:
+        """The positions along dimension `dim` of `rank`, shaped to broadcast."""
+        return self.index(size).reshape((size,) + (1,) * (rank - dim - 1))
 
     def flip(self, x: Expr, dims: tuple[int, ...]) -> Expr:
         return self._pure(Node(name="", op="flip", shape=x.shape, dtype=x.dtype, args=(x.node.name,), dims=dims))

@@ -44,7 +44,7 @@ def _side_by_side(b: Builder, tensors: Sequence[Expr], dim: int) -> Expr:
     if not 2 <= len(tensors) <= MOST_PARTS:
         raise NotLowered
     parts = [t.to(b.out_dtype).reshape((*t.shape[:dim], 1, *t.shape[dim:])) for t in tensors]
-    place = b.index(len(parts)).reshape((len(parts),) + (1,) * (len(parts[0].shape) - dim - 1))
+    place = b.place(len(parts), dim, len(parts[0].shape))
     result = parts[-1]
     for number, part in reversed(list(enumerate(parts[:-1]))):
         result = place.do("eq", number).where(part, result)
@@ -56,7 +56,7 @@ def _one_after_another(b: Builder, tensors: Sequence[Expr], dim: int) -> Expr:
     if len(tensors) != 2:
         raise NotLowered
     shape = tuple(b.outs[0].shape)
-    place = b.index(shape[dim]).reshape((shape[dim],) + (1,) * (len(shape) - dim - 1))
+    place = b.place(shape[dim], dim, len(shape))
     ends = [sum(t.shape[dim] for t in tensors[: i + 1]) for i in range(len(tensors))]
     parts: list[Expr | Number] = []
     for tensor, end in zip(tensors, ends, strict=True):

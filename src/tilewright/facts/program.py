@@ -43,8 +43,14 @@ REDUCTIONS: Mapping[str, int] = MappingProxyType({
     "moments": 2, "softmax_stats": 2,
 })  # fmt: skip
 
-# Running reductions along one dimension, torch's `cumsum` and `cumprod`.
-SCANS = ("cumsum", "cumprod")
+# Running reductions along one dimension: name -> (arguments, results). `cumsum`, `cumprod` and `logcumsumexp` are
+# torch's. `cummax`/`cummin` take values and whole numbers that go with them (their positions), and give the extremum so
+# far and its number (i64): a NaN wins, of equals the latest in the order of the scan, as in torch. `recurrence` takes a
+# and b and gives h = a * (h before) + b, where 0 is before the first.
+SCANS: Mapping[str, tuple[int, int]] = MappingProxyType({
+    "cumsum": (1, 1), "cumprod": (1, 1), "logcumsumexp": (1, 1), "cummax": (2, 2), "cummin": (2, 2),
+    "recurrence": (2, 1),
+})  # fmt: skip
 
 DTYPE_BYTES: Mapping[str, int] = MappingProxyType({
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
@@ -148,18 +154,25 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """`result[..., i, ...] = op(arg[..., :i + 1, ...])` along the one reduced dimension `dim`, at element level.
+    """`results[..., i, ...] = op(args[..., :i + 1, ...])` along the one reduced dimension `dim`, at element level; an
+    argument is a value's name or a literal.
 
-    `reverse`: from `i` to the end instead. `exclusive`: without position `i` itself; of nothing the sum is 0 and the
-    product 1. Narrow floats accumulate in fp32."""
+    `reverse`: from `i` to the end instead. `exclusive`: without position `i` itself; of nothing the sum and the
+    recurrence are 0, the product 1, the maximum and the logarithm of a sum -inf (or the least whole number), and what
+    goes with an extremum is open. `dtype` is that of the first result. Narrow floats accumulate in fp32."""
 
-    result: str
+    results: tuple[str, ...]
     op: str
-    arg: str
+    args: tuple[str | Literal, ...]
     dim: int
     dtype: str
     reverse: bool = False
     exclusive: bool = False
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Of the results."""
+        return (self.dtype, *("i64" for _ in self.results[1:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +239,8 @@ class Program:
             if isinstance(item, Reduction):
                 reach.update(dict.fromkeys(item.results, reach[item.arg] - set(self.reduced)))
             elif isinstance(item, Scan):
-                reach[item.result] = reach[item.arg] | {item.dim}
+                found = frozenset({item.dim}).union(*(reach[a] for a in item.args if isinstance(a, str)))
+                reach.update(dict.fromkeys(item.results, found))
             elif isinstance(item, Statement) and item.op == "index":
                 reach[item.result] = frozenset({int(item.args[0])})
             else:
@@ -282,7 +296,7 @@ def _levels(program: Program) -> tuple[dict[str, int], set[str]]:
                 rows.add(name)
             continue
         if isinstance(item, Scan):
-            raise ValueError(f"{item.result!r}: a scan is cut by `scan_schedule`")
+            raise ValueError(f"{item.results[0]!r}: a scan is cut by `scan_schedule`")
         names = [a for a in item.args if isinstance(a, str)]
         stage[item.result] = max((stage[n] for n in names), default=0)
         on_rows = item.args[0] not in program.reduced if item.op == "index" else all(n in rows for n in names)
@@ -345,17 +359,21 @@ def scan_schedule(program: Program) -> ScanSchedule:
     if scan is None:
         raise ValueError("there is no scan")
     plain = tuple(s for s in program.body if isinstance(s, Statement | Load))
-    # The scan's result is like an operand that varies along every dimension.
-    given = Operand(name=scan.result, dtype=scan.dtype, shape=program.domain)
+    # The scan's results are like operands that vary along every dimension.
+    given = tuple(
+        Operand(name=name, dtype=dtype, shape=program.domain)
+        for name, dtype in zip(scan.results, scan.dtypes, strict=True)
+    )
     rest = Program(
-        domain=program.domain, reduced=program.reduced, operands=(*program.operands, given), body=plain,
+        domain=program.domain, reduced=program.reduced, operands=(*program.operands, *given), body=plain,
         outputs=program.outputs,
     )  # fmt: skip
     after = schedule(rest)
     if after.row_outputs:
         raise ValueError(f"output {after.row_outputs[0].name!r} is at row level")
-    argument = Output(name=scan.arg, dtype=scan.dtype, shape=program.domain)
-    before = schedule(replace(rest, outputs=(argument,)))
+    names = dict.fromkeys(a for a in scan.args if isinstance(a, str))
+    arguments = tuple(Output(name=name, dtype=scan.dtype, shape=program.domain) for name in names)
+    before = schedule(replace(rest, outputs=arguments))
     return ScanSchedule(
         head=after.head, before=before.final, scan=scan, after=after.final, row_names=after.row_names
     )  # fmt: skip
@@ -390,7 +408,7 @@ def validate(program: Program) -> None:
     indexed = {o.name: o for o in program.operands if o.indexed}
     loaded: set[str] = set()
     for item in program.body:
-        args = item.args if isinstance(item, Statement | Load) else (item.arg,)
+        args = (item.arg,) if isinstance(item, Reduction) else item.args
         for arg in args:
             if isinstance(arg, str) and arg not in defined:
                 raise ValueError(f"{arg!r} is used before it is defined")
@@ -403,7 +421,8 @@ def validate(program: Program) -> None:
             continue
         if isinstance(item, Scan):
             _validate_scan(item, program)
-            define(item.result, item.dtype)
+            for name, dtype in zip(item.results, item.dtypes, strict=True):
+                define(name, dtype)
             continue
         if isinstance(item, Statement):
             if POINTWISE.get(item.op) != len(item.args):
@@ -424,12 +443,13 @@ def validate(program: Program) -> None:
 
 
 def _validate_scan(scan: Scan, program: Program) -> None:
-    if scan.op not in SCANS:
-        raise ValueError(f"{scan.result!r}: {scan.op!r} is no scan")
+    name = scan.results[0]
+    if SCANS.get(scan.op) != (len(scan.args), len(scan.results)):
+        raise ValueError(f"{name!r}: {scan.op!r} from {len(scan.args)} to {len(scan.results)} values is no scan")
     if program.reduced != (scan.dim,):
-        raise ValueError(f"{scan.result!r}: scans dimension {scan.dim}, but {program.reduced} are reduced")
+        raise ValueError(f"{name!r}: scans dimension {scan.dim}, but {program.reduced} are reduced")
     if any(isinstance(item, Reduction) or (isinstance(item, Scan) and item is not scan) for item in program.body):
-        raise ValueError(f"{scan.result!r}: a scan stands with no reduction and no other scan")
+        raise ValueError(f"{name!r}: a scan stands with no reduction and no other scan")
 
 
 def _validate_load(load: Load, source: Operand | None, domain: Sequence[int], defined: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from ...facts.errors import UserError
 from ...facts.move import Event, Move, Outcome
 from ...facts.run import Brief, Request
 
-FORMAT = 2
+FORMAT = 3
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS text (digest TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;

@@ -1,8 +1,12 @@
 // Scans along one dimension: the walks of programs that keep the running state at every element.
 //
-// Such a program declares, beside what every program does, REVERSE and EXCLUSIVE, how states join (`Scan`: SumScan or
-// ProductScan of F64 or I64, wide enough that fp32 results are rounded once), `argument(at, row)` and an `element` that
-// takes the scanned value too. A row belongs to one thread; the scan runs while its elements are written.
+// Such a program declares, beside what every program does, REVERSE and EXCLUSIVE, its `Scan` (one of those below),
+// `argument(at, row)`, the state of one element, and an `element` that takes the running state too. A row belongs to one
+// thread; the scan runs while its elements are written.
+//
+// A scan has a State, a tuple of vectors; `nothing()`, which joined to a state changes nothing; `of(...)`, the state of an
+// element; and `join(before, after)`, which is associative. States of sums, products and recurrences are F64 or I64, wide
+// enough that fp32 results are rounded once.
 #pragma once
 
 #include "columns.h"
@@ -16,18 +20,83 @@ struct Scanned {
 };
 
 template <class V>
+struct One {
+  V value;
+  template <class F>
+  TW_INLINE One with(const One& other, F f) const {
+    return {f(value, other.value)};
+  }
+};
+
+template <class V, class W>
+struct Two {
+  V first;
+  W second;
+  template <class F>
+  TW_INLINE Two with(const Two& other, F f) const {
+    return {f(first, other.first), f(second, other.second)};
+  }
+};
+
+template <class V>
 struct SumScan {
-  using Value = V;
-  static TW_INLINE V nothing() { return V{}; }
-  static TW_INLINE V join(V before, V after) { return before + after; }
+  using State = One<V>;
+  static TW_INLINE State nothing() { return {V{}}; }
+  static TW_INLINE State of(V value) { return {value}; }
+  static TW_INLINE State join(State before, State after) { return {before.value + after.value}; }
 };
 
 template <class V>
 struct ProductScan {
-  using Value = V;
-  static TW_INLINE V nothing() { return splat<V>(1); }
-  static TW_INLINE V join(V before, V after) { return before * after; }
+  using State = One<V>;
+  static TW_INLINE State nothing() { return {splat<V>(1)}; }
+  static TW_INLINE State of(V value) { return {value}; }
+  static TW_INLINE State join(State before, State after) { return {before.value * after.value}; }
 };
+
+// h = a * (h before) + b; the state is the a's product and the h of a run that starts from 0.
+template <class V>
+struct RecurrenceScan {
+  using State = Two<V, V>;
+  static TW_INLINE State nothing() { return {splat<V>(1), V{}}; }
+  static TW_INLINE State of(V a, V b) { return {a, b}; }
+  static TW_INLINE State join(State before, State after) {
+    return {before.first * after.first, after.first * before.second + after.second};
+  }
+};
+
+// A maximum and the sum of exp(x - maximum): one exp a join, of a difference that is 0 for equals, infinities among them.
+template <class V>
+struct LogSumScan {
+  using State = Two<V, F64>;
+  static TW_INLINE State nothing() { return {lowest<V>(), F64{}}; }
+  static TW_INLINE State of(V value) { return {value, f64(1)}; }
+  static TW_INLINE State join(State before, State after) {
+    const Bool rises = mask(after.first > before.first);
+    const V gap = where(mask(after.first == before.first), V{}, after.first - before.first);
+    const F64 share = cast<F64>(exp(where(rises, -gap, gap)));
+    return {where(rises, after.first, before.first),
+            where(rises, before.second * share + after.second, before.second + after.second * share)};
+  }
+  static TW_INLINE V result(State state) { return state.first + log(cast<V>(state.second)); }
+};
+
+// The extremum and the number that goes with it, -1 of nothing: NaN wins, and of equals the latest.
+template <class V, class N, bool LARGEST>
+struct ExtremumScan {
+  using State = Two<V, N>;
+  static TW_INLINE State nothing() { return {LARGEST ? lowest<V>() : highest<V>(), splat<N>(-1)}; }
+  static TW_INLINE State of(V value, N number) { return {value, number}; }
+  static TW_INLINE State join(State before, State after) {
+    const Bool reached = LARGEST ? mask(after.first >= before.first) : mask(after.first <= before.first);
+    const Bool takes = mask(after.second >= 0) & (isnan(after.first) | (reached & ~isnan(before.first)));
+    return {where(takes, after.first, before.first), where(takes, after.second, before.second)};
+  }
+};
+template <class V, class N>
+using MaximumScan = ExtremumScan<V, N, true>;
+template <class V, class N>
+using MinimumScan = ExtremumScan<V, N, false>;
 
 constexpr int64_t WHOLE_ROWS = std::numeric_limits<int64_t>::max() / 4;  // a grain that no row is split by
 
@@ -35,7 +104,7 @@ constexpr int64_t WHOLE_ROWS = std::numeric_limits<int64_t>::max() / 4;  // a gr
 template <class P>
 class ScanRows {
   using Scan = typename P::Scan;
-  using V = typename Scan::Value;
+  using State = typename Scan::State;
   Arguments<P> arguments;
   Nest<P> kept;
   Loop<P> inner{};
@@ -76,30 +145,36 @@ class ScanRows {
  private:
   // Each lane gets the state of the lane BY places before it in the order of the scan, the first ones that of nothing.
   template <int BY>
-  static TW_INLINE V shifted(V states) {
-    I64 from{};
-    for (int lane = 0; lane < LANES; ++lane) {
-      const int source = P::REVERSE ? lane + BY : lane - BY;
-      from[lane] = source >= 0 && source < LANES ? source : LANES;
-    }
-    return __builtin_shuffle(states, Scan::nothing(), from);
+  static TW_INLINE State shifted(const State& states) {
+    return states.with(Scan::nothing(), [](auto lanes, auto nothing) TW_LAMBDA {
+      using Lane = signed_t<decltype(lanes)>;
+      Lane from{};
+      for (int lane = 0; lane < LANES; ++lane) {
+        const int source = P::REVERSE ? lane + BY : lane - BY;
+        from[lane] = static_cast<element_t<Lane>>(source >= 0 && source < LANES ? source : LANES);
+      }
+      return __builtin_shuffle(lanes, nothing, from);
+    });
   }
 
-  static TW_INLINE V along_lanes(V states) {
+  static TW_INLINE State along_lanes(State states) {
     states = Scan::join(shifted<1>(states), states);
     if constexpr (LANES > 2) states = Scan::join(shifted<2>(states), states);
     if constexpr (LANES > 4) states = Scan::join(shifted<4>(states), states);
+    if constexpr (LANES > 8) states = Scan::join(shifted<8>(states), states);
     return states;
   }
 
   template <bool STREAM>
   TW_INLINE void write(const Unit& unit) const {
     const typename P::Row row = unit.row;
-    V carry = Scan::nothing();
+    State carry = Scan::nothing();
     const auto step = [&](const auto& at) TW_LAMBDA {
-      const V here = along_lanes(at.keep(P::argument(at, row), Scan::nothing()));
-      const V scanned = Scan::join(carry, P::EXCLUSIVE ? shifted<1>(here) : here);
-      carry = Scan::join(carry, splat<V>(here[P::REVERSE ? 0 : LANES - 1]));
+      const State given = P::argument(at, row).with(Scan::nothing(), [&](auto v, auto none) TW_LAMBDA { return at.keep(v, none); });
+      const State here = along_lanes(given);
+      const State scanned = Scan::join(carry, P::EXCLUSIVE ? shifted<1>(here) : here);
+      const State last = here.with(here, [](auto v, auto) TW_LAMBDA { return splat<decltype(v)>(v[P::REVERSE ? 0 : LANES - 1]); });
+      carry = Scan::join(carry, last);
       P::element(at, row, scanned);
     };
     const int left = static_cast<int>(inner.size % LANES);
@@ -127,7 +202,7 @@ class ScanRows {
 template <class P>
 class ScanColumns {
   using Scan = typename P::Scan;
-  using V = typename Scan::Value;
+  using State = typename Scan::State;
   Arguments<P> arguments;
   Nest<P> kept;
   Loop<P> steps{};
@@ -163,7 +238,7 @@ class ScanColumns {
       for (int k = 0; k < K; ++k) P::head(at(places, coordinates, k), rows[k]);
     }
     TW_INLINE void write(Range) const {
-      V carry[K];
+      State carry[K];
       for (int k = 0; k < K; ++k) carry[k] = Scan::nothing();
       int64_t point[P::RANK + 1];
       if (P::INDEXED) std::memcpy(point, coordinates, sizeof(point));
@@ -175,7 +250,7 @@ class ScanColumns {
 #pragma GCC unroll 8
         for (int k = 0; k < K; ++k) {
           const At<P, PARTIAL> place = at(here, point, k);
-          const V before = carry[k];
+          const State before = carry[k];
           carry[k] = Scan::join(before, P::argument(place, rows[k]));
           P::element(place, rows[k], P::EXCLUSIVE ? before : carry[k]);
         }

@@ -11,15 +11,20 @@ from cutlass import Int32, Int64, cute
 from . import math as m
 from .control import loop, wait_for, when
 from .math import larger
-from .reducers import Reducer, State, finite_shift, rescale
+from .reducers import State, finite_shift, rescale
 
 WARP = 32
 
 
-class Held:
-    """One reduction's states of a thread, one per row lane, in register fragments (so that loops may update them)."""
+def select_state(condition: Any, yes: State, no: State) -> State:
+    return tuple(m.select(condition, a, b) for a, b in zip(yes, no, strict=True))
 
-    def __init__(self, reducer: Reducer, lanes: int) -> None:
+
+class Held:
+    """A reduction's states of a thread, one per row lane, in register fragments (so that loops may update them);
+    `reducer`: a Reducer or a Scanner."""
+
+    def __init__(self, reducer: Any, lanes: int) -> None:
         self.reducer = reducer
         self.lanes = lanes
         self._fragments = [cute.make_rmem_tensor((lanes,), t) for t in reducer.types]
@@ -40,7 +45,7 @@ class Held:
 class Board:
     """Shared memory for one reduction's states: `cells` of each component."""
 
-    def __init__(self, allocator: Any, reducer: Reducer, cells: int) -> None:
+    def __init__(self, allocator: Any, reducer: Any, cells: int) -> None:
         layout = cute.make_layout((cells,))
         self._arrays = [allocator.allocate_tensor(t, layout, byte_alignment=16) for t in reducer.types]
 
@@ -148,7 +153,7 @@ def meet(counter: Any, *, chunks: int, member: Any) -> None:
 class Workspace:
     """Global memory for one reduction's states, `[chunk][row]` for each component."""
 
-    def __init__(self, reducer: Reducer, *, rows: int, chunks: int, offset: int) -> None:
+    def __init__(self, reducer: Any, *, rows: int, chunks: int, offset: int) -> None:
         self.reducer = reducer
         self.rows = rows
         self.chunks = chunks
@@ -170,21 +175,15 @@ class Workspace:
     def get(self, work: Any, chunk: Any, row: Any) -> State:
         return tuple(self._cell(work, c, chunk, row)[0] for c in range(len(self.reducer.types)))
 
-    def gather(
-        self, work: Any, held: Held, *, row: Any, member: Any, group_threads: int,
-        counts: Callable[[Any], Any] | None = None,
-    ) -> None:  # fmt: skip
-        """Each member merges every group_threads-th chunk of its rows, of those that count."""
+    def gather(self, work: Any, held: Held, *, row: Any, member: Any, group_threads: int) -> None:
+        """Each member merges every group_threads-th chunk of its rows."""
         identity = held.reducer.identity()
 
         def body(turn: Any) -> None:
             chunk = turn * group_threads + member
-            there = chunk < self.chunks
-            if counts is not None:
-                there = m.both(there, counts(chunk))
             nearest = cutlass.min(chunk, self.chunks - 1)
             for lane in range(held.lanes):
                 state = self.get(work, nearest, row + lane)
-                held.merge(lane, tuple(m.select(there, v, i) for v, i in zip(state, identity, strict=True)))
+                held.merge(lane, select_state(chunk < self.chunks, state, identity))
 
         loop(Int32(0), Int32(-(-self.chunks // group_threads)), body)

@@ -29,7 +29,7 @@ class Work(Protocol):
 
     spec: Spec
     plan: Plan
-    reducers: list[list[Reducer]]
+    reducers: list[list[Any]]
     workspaces: list[list[Workspace]]
     counters: int  # byte offset of one Int32 per sweep and group in the workspace, 0 at launch
 

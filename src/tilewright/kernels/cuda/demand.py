@@ -62,6 +62,7 @@ def _dynamic_bytes(spec: Spec, plan: Plan) -> int:
 def _reading(spec: Spec) -> list[list[Any]]:
     """The operands that each sweep reads for every element, the last one too; those that are indexed as well."""
     functions = [*(sweep.elements for sweep in spec.sweeps), *([spec.final] if spec.final else [])]
+    functions += [spec.scan.elements] if spec.scan else []
     elements = [o for o in spec.operands if o.indexed or not spec.at_row_level(o.shape)]
     return [[o for o in elements if o.name in reads(function)] for function in functions] or [[]]
 

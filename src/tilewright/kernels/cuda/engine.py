@@ -15,7 +15,7 @@ again. How chunks of one row combine is the plan's `spread`:
 
 Where operands of a pointwise Spec lie across the lanes, a chunk is a tile (see `tiles`).
 
-A scan (see `scan`) goes over its rows once; where it is split, the first launch reduces the chunks.
+A scan (see `scan`) goes over its rows once; where it is split, the first launch merges each chunk.
 
 Nothing here depends on the order in which CTAs run, so results repeat to the last bit.
 """
@@ -32,6 +32,7 @@ from .cta import ALL, Cta
 from .plan import Plan
 from .reducers import Reducer
 from .scan import ScanCta
+from .scanners import make_scanner
 from .spec import Spec
 from .tiles import TileCta
 
@@ -45,16 +46,17 @@ class Kernel:
         self.spec = spec
         self.plan = plan
         wide = spec.inner_size >= 2**31
-        double = spec.scan is not None and spec.sweeps[0].reductions[0].op == "prod"  # see scan.py
-        self.reducers = [
-            [Reducer(op=r.op, source=r.source, dtype=r.dtype, wide=wide, double=double) for r in sweep.reductions]
+        self.reducers: list[list[Any]] = [  # one list a sweep; a scan has one Scanner
+            [Reducer(op=r.op, source=r.source, dtype=r.dtype, wide=wide) for r in sweep.reductions]
             for sweep in spec.sweeps
         ]
+        if spec.scan is not None:
+            self.reducers = [[make_scanner(spec.scan.op, dtype=spec.scan.dtype, wide=wide)]]
         rows = plan.space.groups * plan.space.row_lanes
         self.workspaces: list[list[Workspace]] = []
         self.counters = 0
         self.work_bytes = SCRAP_BYTES
-        if plan.spread in ("split", "grid") and spec.sweeps:
+        if plan.spread in ("split", "grid") and self.reducers:
             self._lay_out_workspace(rows)
 
     @property
@@ -77,7 +79,7 @@ class Kernel:
 
     def __call__(self, tensors: tuple[Any, ...], work: Any, stream: Any) -> None:
         """Emit the launches; `tensors` are the operands, then the outputs."""
-        plan, sweeps = self.plan, len(self.spec.sweeps)
+        plan, sweeps = self.plan, len(self.reducers)
         stages = range(sweeps + 1) if plan.spread == "split" else (ALL,)
         for stage in stages:
             last = stage == sweeps and self.spec.final is None
@@ -95,7 +97,7 @@ class Kernel:
     def _cta(self, stage: int) -> type[Cta]:
         if self.plan.tile is not None:
             return TileCta
-        return ScanCta if self.spec.scan is not None and stage != 0 else Cta
+        return Cta if self.spec.scan is None else ScanCta
 
     @cute.kernel  # type: ignore[untyped-decorator]
     def _kernel(self, tensors: list, work: cute.Tensor, stage: cutlass.Constexpr, chunks: cutlass.Constexpr) -> None:

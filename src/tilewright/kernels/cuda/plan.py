@@ -83,6 +83,7 @@ class Plan:
 def used_views(spec: Spec) -> frozenset[str]:
     """The positions that some function or reduction asks for."""
     functions = [spec.head, spec.final, *(f for s in spec.sweeps for f in (s.elements, s.rows))]
+    functions += [spec.scan.elements] if spec.scan else []
     names = {n for f in functions for n in reads(f) if n.startswith("index_")}
     if any(r.op in ("argmax", "argmin") for s in spec.sweeps for r in s.reductions):
         names.add(POSITION)

@@ -12,7 +12,7 @@ from math import inf
 from typing import Any
 
 import cutlass.cute.math as _lib
-from cutlass import Float32, Float64, Int32, Int64
+from cutlass import Float32, Int32, Int64
 
 from . import math as m
 
@@ -53,7 +53,6 @@ class Reducer:
     source: str
     dtype: str
     wide: bool = False  # positions need 64 bits
-    double: bool = False  # sums and products of floats are held in f64
 
     @property
     def held(self) -> str:
@@ -75,8 +74,6 @@ class Reducer:
     @property
     def types(self) -> tuple[Any, ...]:
         """CuTe types of a state's components."""
-        if self.double and self.held == "f32":
-            return (Float64,)
         held = m.value_type(self.held)
         if self.needs_positions:
             return (held, Int64 if self.wide else Int32)
@@ -88,8 +85,7 @@ class Reducer:
         """The argument as it is reduced."""
         if self.op in ("any", "all"):
             return m.cast(m.cast(value, "bool"), "i32")
-        held = m.cast(value, self.held)
-        return held.to(Float64) if self.types[0] is Float64 else held
+        return m.cast(value, self.held)
 
     def identity(self) -> State:
         types = self.types

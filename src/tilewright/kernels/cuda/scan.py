@@ -3,56 +3,74 @@
     row front:    lanes of a vector -> vectors side by side in a warp -> the warp's `unroll` of them -> warps -> blocks
     column front: steps of a member -> members -> blocks, for each lane (a row of its own) by itself
 
-Each level turns its parts' totals into what precedes each of them, so an element is reached through few roundings:
-sums are about as accurate as by a tree. Products are held in f64: that of a few hundred neighbours can leave fp32's
-range where that of the row so far is 0, and 0 * inf would be NaN.
+Each level turns its parts' totals into what precedes each of them, so an element is reached through few merges: sums
+are about as accurate as by a tree. What a state is, and how two are merged, the Scanner knows (see `scanners`).
 
 A block's loads are issued before the block ahead of it is scanned. Steps are counted from where the scan begins: from
-the end of the row where it is reversed.
+the end of the row where it is reversed. Where a row is split, a first launch puts the chunks' totals in the workspace.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
 from cutlass import Int32, cute
+from cutlass.memory import SmemAllocator
 
 from . import math as m
-from .combine import WARP, Board, Held
+from .combine import WARP, Board, Held, combine_columns, combine_rows, select_state
 from .control import loop
 from .cta import ALL, Block, Cta
-from .reducers import Reducer, Value, tree
+from .reducers import tree
+from .scanners import Scanner, State
 from .spec import reads
 
 
 class ScanCta(Cta):
-    """The last launch of a scan: goes once over this CTA's chunk and writes the element-level outputs."""
+    """Goes once over this CTA's chunk and writes the element-level outputs; the first launch of two, its total."""
 
     def _allocate(self) -> None:
         """Two boards in turn, so that a block needs one barrier."""
-        super()._allocate()
-        self.reducer: Reducer = self.kernel.reducers[0][0]
+        self.allocator = SmemAllocator()
+        assert self.spec.scan is not None and self.spec.final is not None
+        self.scan, self.final = self.spec.scan, self.spec.final
+        self.scanner: Scanner = self.kernel.reducers[0][0]
         column = self.space.front == "column"
         parts = self.plan.threads * self.space.row_lanes if column else -(-self.plan.threads // WARP)
         alone = self.plan.group_threads == 1 if column else self.plan.group_threads <= WARP
         self.board_cells = 0 if alone else parts
-        self.board = None if alone else Board(self.allocator, self.reducer, 2 * parts)
+        self.board = None if alone else Board(self.allocator, self.scanner, 2 * parts)
 
     def run(self) -> None:
         self._load_rows()
         self._compute_rows(self.spec.head)
-        assert self.spec.scan is not None and self.spec.final is not None
-        self.scan = self.spec.scan
+        if self.stage == 0:
+            self._scatter(0, [self._total()])
+            return
         carry = self._begin()
-        function = self.spec.sweeps[0].elements
-        wanted = dict.fromkeys((*reads(function), *reads(self.spec.final)))
-        names = [n for n in wanted if n in self.dtypes and n not in self.rows[0]]
-        self.dtypes[self.scan.result] = self.scan.dtype
+
+        def body(turn: Any, here: Block, fragments: dict[str, list[Any]]) -> None:
+            found = self._running(here, fragments, carry, turn)
+            for name, dtype, parts in zip(self.scan.results, self._result_dtypes(), found, strict=True):
+                self.dtypes[name] = dtype
+                fragments[name] = parts
+            self._write(here, fragments)
+
+        self._over_blocks((*reads(self.scan.elements), *reads(self.final)), body)
+
+    def _result_dtypes(self) -> tuple[str, ...]:
+        return (self.scan.dtype, *("i64" for _ in self.scan.results[1:]))
+
+    def _over_blocks(self, wanted: tuple[str, ...], body: Callable[[Any, Block, dict[str, list[Any]]], None]) -> None:
+        """body(turn, block, fragments of these operands) for this chunk's blocks; loads run one block ahead."""
+        known = {o.name for o in self.spec.aligned_operands}
+        names = [n for n in dict.fromkeys(wanted) if n in known and n not in self.rows[0]]
         blocks = cutlass.min(Int32(self.plan.blocks) - self._first_block(), Int32(self.plan.blocks_per_chunk))
         ahead = self._load(self._steps(Int32(0), blocks), names)
 
-        def body(turn: Any) -> None:
+        def step(turn: Any) -> None:
             here = self._steps(turn, blocks)
             fragments = {name: [_copy(part) for part in parts] for name, parts in ahead.items()}
             coming = turn + 1  # past a row's end this is one element; past a chunk's it would be the next chunk
@@ -60,25 +78,60 @@ class ScanCta(Cta):
             for name, parts in self._load(self._steps(coming, blocks), names).items():
                 for old, new in zip(ahead[name], parts, strict=True):
                     old.store(new.load())
-            fragments[self.scan.result] = self._running(here, fragments, carry, turn)
-            self._write(here, fragments)
+            body(turn, here, fragments)
 
-        loop(Int32(0), blocks, body)
+        loop(Int32(0), blocks, step)
 
     def _first_block(self) -> Any:
         return self.chunk * self.plan.blocks_per_chunk
 
+    def _total(self) -> Held:
+        """All of this chunk merged; threads meet at each block only where the order matters."""
+        total = Held(self.scanner, len(self.rows))
+
+        def in_order(turn: Any, here: Block, fragments: dict[str, list[Any]]) -> None:
+            inputs = self._inputs(here, fragments)
+            for row in range(len(self.rows)):
+                ends = [self._chain(states)[1] for states in self._states(inputs, here, row)]
+                total.merge(row, self._befores(ends, (turn & 1) * self.board_cells, row)[1])
+
+        def in_any(turn: Any, here: Block, fragments: dict[str, list[Any]]) -> None:
+            inputs = self._inputs(here, fragments)
+            for row in range(len(self.rows)):
+                states = [s for step in self._states(inputs, here, row) for s in step]
+                total.merge(row, tree(states, self.scanner.merge))
+
+        self._over_blocks(reads(self.scan.elements), in_order if self.scanner.ordered else in_any)
+        if not self.scanner.ordered:
+            where = {"group": self.group, "member": self.member, "group_threads": self.plan.group_threads}
+            if self.space.front == "row":
+                combine_rows(total, self.board, **where)
+            else:
+                combine_columns(total, self.board, groups=self.plan.groups_per_cta, **where)
+        return total
+
     def _begin(self) -> Held:
         """What precedes this chunk."""
-        carry = Held(self.reducer, len(self.rows))
+        carry = Held(self.scanner, len(self.rows))
         if self.stage == ALL:
             return carry
-        reverse, mine = self.scan.reverse, self.chunk
-        self.kernel.workspaces[0][0].gather(
-            self.work, carry, row=self._row_index(), member=self.member, group_threads=self.plan.group_threads,
-            counts=lambda chunk: chunk > mine if reverse else chunk < mine,
-        )  # fmt: skip
-        self._combine(0, [carry])
+        space, chunks = self.kernel.workspaces[0][0], self.plan.chunks
+        each = -(-chunks // self.plan.group_threads)
+        mine = Int32(chunks - 1) - self.chunk if self.scan.reverse else self.chunk
+
+        def body(turn: Any) -> None:
+            place = self.member * each + turn  # of a chunk, in the order of the scan
+            nearest = cutlass.min(place, Int32(chunks - 1))
+            nearest = Int32(chunks - 1) - nearest if self.scan.reverse else nearest
+            for row in range(carry.lanes):
+                state = space.get(self.work, nearest, self._row_index() + row)
+                carry.merge(row, select_state(place < mine, state, self.scanner.identity()))
+
+        loop(Int32(0), Int32(each), body)
+        for row in range(carry.lanes):
+            carry[row] = self._befores([carry[row]], Int32(0), row)[1]
+        if self.board is not None:
+            cute.arch.sync_threads()  # the first block writes to the same board
         return carry
 
     # ---- elements --------------------------------------------------------------------------------------------------
@@ -113,58 +166,61 @@ class ScanCta(Cta):
         lanes = list(range(self.space.vector))
         return lanes[::-1] if self.scan.reverse else lanes
 
-    def _running(self, block: Block, fragments: dict[str, list[Any]], carry: Held, turn: Any) -> list[Any]:
-        """The scan's values at these steps, a fragment each; `carry` moves on by the whole block."""
-        kind = self.reducer.types[0]
-        found = [cute.make_rmem_tensor((self.space.vector,), kind) for _ in block.steps]
-        function = self.spec.sweeps[0].elements
-        inputs = [self._step(block, function, fragments, u) for u in range(self.plan.unroll)]
-        board = (turn & 1) * self.board_cells
-        for row in range(len(self.rows)):
-            order = self._order(row)
-            # running[u][i]: the state over the first i elements of step u
-            running: list[list[Value]] = []
-            for u, values in enumerate(inputs):
-                chain = [self.reducer.identity()[0]]
-                for lane in order:
-                    value = self._masked(self.reducer.prepare(values[lane][0]), block, u)
-                    chain.append(value if len(chain) == 1 else self._join(chain[-1], value))
-                running.append(chain)
-            befores, total = self._befores([chain[-1] for chain in running], board, row)
-            for chain, before, fragment in zip(running, befores, found, strict=True):
-                before = self._join(carry[row][0], before)
-                for i, lane in enumerate(order):
-                    if self.scan.exclusive:
-                        fragment[lane] = self._join(before, chain[i]) if i else before
-                    else:
-                        fragment[lane] = self._join(before, chain[i + 1])
-            carry[row] = (self._join(carry[row][0], total),)
+    def _inputs(self, block: Block, fragments: dict[str, list[Any]]) -> list[list[Any]]:
+        """The scan's arguments, by step and lane."""
+        return [self._step(block, self.scan.elements, fragments, u) for u in range(self.plan.unroll)]
+
+    def _states(self, inputs: list[list[Any]], block: Block, row: int) -> list[list[State]]:
+        """The states of a row's elements, by step, in the order of the scan."""
+        found = []
+        for u, values in enumerate(inputs):
+            states = [self.scanner.prepare(values[lane]) for lane in self._order(row)]
+            valid = block.valid[u]
+            if valid is not None:
+                states = [select_state(valid[0], s, self.scanner.identity()) for s in states]
+            found.append(states)
         return found
 
-    def _masked(self, value: Value, block: Block, u: int) -> Value:
-        valid = block.valid[u]
-        return value if valid is None else m.select(valid[0], value, self.reducer.identity()[0])
-
-    def _join(self, a: Value, b: Value) -> Value:
-        return self.reducer.merge((a,), (b,))[0]
+    def _running(self, block: Block, fragments: dict[str, list[Any]], carry: Held, turn: Any) -> list[list[Any]]:
+        """The scan's results at these steps, a fragment each; `carry` moves on by the whole block."""
+        kinds = [m.value_type("i32" if dtype == "bool" else dtype) for dtype in self._result_dtypes()]
+        found = [[cute.make_rmem_tensor((self.space.vector,), kind) for _ in block.steps] for kind in kinds]
+        inputs = self._inputs(block, fragments)
+        board = (turn & 1) * self.board_cells
+        for row in range(len(self.rows)):
+            # running[u][i]: the state over the first i elements of step u
+            running: list[list[State]] = []
+            for states in self._states(inputs, block, row):
+                starts, end = self._chain(states)
+                running.append([*starts, end])
+            befores, total = self._befores([chain[-1] for chain in running], board, row)
+            for u, (chain, before) in enumerate(zip(running, befores, strict=True)):
+                before = self.scanner.merge(carry[row], before)
+                for i, lane in enumerate(self._order(row)):
+                    if self.scan.exclusive:
+                        state = self.scanner.merge(before, chain[i]) if i else before
+                    else:
+                        state = self.scanner.merge(before, chain[i + 1])
+                    for parts, value in zip(found, self.scanner.results(state), strict=True):
+                        parts[u][lane] = value
+            carry.merge(row, total)
+        return found
 
     def _write(self, block: Block, fragments: dict[str, list[Any]]) -> None:
         dtypes = {o.name: o.dtype for o in self.spec.outputs}
-        final = self.spec.final
-        assert final is not None
         for u, step in enumerate(block.steps):
-            results = self._step(block, final, fragments, u)
+            results = self._step(block, self.final, fragments, u)
             for number, name in enumerate(self.spec.element_outputs):
                 values = [m.stored(lane[number], dtypes[name]) for lane in results]
                 self._write_step(f"out_{name}", block, u, step, values)
 
     # ---- what precedes ---------------------------------------------------------------------------------------------
 
-    def _befores(self, totals: list[Value], board: Any, row: int) -> tuple[list[Value], Value]:
+    def _befores(self, totals: list[State], board: Any, row: int) -> tuple[list[State], State]:
         """For totals of this thread's steps: what precedes each of them in the block, and the block's total."""
         if self.space.front == "column":
             return self._befores_in_column(totals, board, row)
-        width = min(self.plan.group_threads, WARP)
+        merge, width = self.scanner.merge, min(self.plan.group_threads, WARP)
         befores, ends = [], []
         for total in totals:
             before, end = self._within_warp(total, width)
@@ -173,47 +229,50 @@ class ScanCta(Cta):
         starts, whole = self._chain(ends)
         if self.board is not None:
             warps = self.plan.group_threads // WARP
-            self.board.put(board + self.group * warps + self.member // WARP, (whole,))
+            self.board.put(board + self.group * warps + self.member // WARP, whole)
             cute.arch.sync_threads()
             lane = cute.arch.lane_idx()
-            (part,) = self.board.get(board + self.group * warps + lane % warps)
-            before, whole = self._within_warp(part, warps)
-            before = cute.arch.shuffle_sync(before, self.member // WARP)
-            starts = [before if i == 0 else self._join(before, start) for i, start in enumerate(starts)]
-        return [self._join(s, b) for s, b in zip(starts, befores, strict=True)], whole
+            before, whole = self._within_warp(self.board.get(board + self.group * warps + lane % warps), warps)
+            before = _shuffled(cute.arch.shuffle_sync, before, self.member // WARP)
+            starts = [before if i == 0 else merge(before, start) for i, start in enumerate(starts)]
+        return [merge(s, b) for s, b in zip(starts, befores, strict=True)], whole
 
-    def _chain(self, totals: list[Value]) -> tuple[list[Value], Value]:
+    def _chain(self, totals: list[State]) -> tuple[list[State], State]:
         """What precedes each, and all of them."""
-        starts = [self.reducer.identity()[0]]
+        starts = [self.scanner.identity()]
         for total in totals:
-            starts.append(total if len(starts) == 1 else self._join(starts[-1], total))
+            starts.append(total if len(starts) == 1 else self.scanner.merge(starts[-1], total))
         return starts[:-1], starts[-1]
 
-    def _within_warp(self, total: Value, width: int) -> tuple[Value, Value]:
+    def _within_warp(self, total: State, width: int) -> tuple[State, State]:
         """What precedes this lane in its segment of `width` lanes, and the whole segment's total."""
         lane = cute.arch.lane_idx() % width
         state, offset = total, 1
         while offset < width:
-            left = cute.arch.shuffle_sync_up(state, offset)
-            state = m.select(lane >= offset, self._join(left, state), state)
+            left = _shuffled(cute.arch.shuffle_sync_up, state, offset)
+            state = select_state(lane >= offset, self.scanner.merge(left, state), state)
             offset *= 2
         if width == 1:
-            return self.reducer.identity()[0], total
+            return self.scanner.identity(), total
         last = cute.arch.lane_idx() - lane + (width - 1)
-        left = m.select(lane >= 1, cute.arch.shuffle_sync_up(state, 1), self.reducer.identity()[0])
-        return left, cute.arch.shuffle_sync(state, last)
+        left = _shuffled(cute.arch.shuffle_sync_up, state, 1)
+        return select_state(lane >= 1, left, self.scanner.identity()), _shuffled(cute.arch.shuffle_sync, state, last)
 
-    def _befores_in_column(self, totals: list[Value], board: Any, row: int) -> tuple[list[Value], Value]:
+    def _befores_in_column(self, totals: list[State], board: Any, row: int) -> tuple[list[State], State]:
         starts, whole = self._chain(totals)
         if self.board is None:
             return starts, whole
         members, groups, lanes = self.plan.group_threads, self.plan.groups_per_cta, len(self.rows)
-        self.board.put(board + (self.member * lanes + row) * groups + self.group, (whole,))
+        self.board.put(board + (self.member * lanes + row) * groups + self.group, whole)
         cute.arch.sync_threads()
-        parts = [self.board.get(board + (i * lanes + row) * groups + self.group)[0] for i in range(members)]
-        nothing = self.reducer.identity()[0]
-        before = tree([m.select(self.member > i, part, nothing) for i, part in enumerate(parts)], self._join)
-        return [before if i == 0 else self._join(before, s) for i, s in enumerate(starts)], tree(parts, self._join)
+        parts = [self.board.get(board + (i * lanes + row) * groups + self.group) for i in range(members)]
+        merge, nothing = self.scanner.merge, self.scanner.identity()
+        before = tree([select_state(self.member > i, part, nothing) for i, part in enumerate(parts)], merge)
+        return [before if i == 0 else merge(before, s) for i, s in enumerate(starts)], tree(parts, merge)
+
+
+def _shuffled(shuffle: Callable[..., Any], state: State, by: Any) -> State:
+    return tuple(shuffle(value, by) for value in state)
 
 
 def _copy(fragment: Any) -> Any:

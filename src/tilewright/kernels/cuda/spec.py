@@ -48,11 +48,15 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanSpec:
-    """Under which name and dtype `final` reads the running state of the sweep's one reduction, and which: up to each
-    element from the row's front or, `reverse`, its back; `exclusive`: without the element itself."""
+    """A scan along the one reduced dimension: `elements` gives its arguments, of dtypes `sources`; `final` reads its
+    `results`, the first of which is a `dtype`, up to each element from the row's front or, `reverse`, its back;
+    `exclusive`: without the element itself."""
 
-    result: str
+    op: str
+    elements: Function
+    sources: tuple[str, ...]
     dtype: str
+    results: tuple[str, ...]
     reverse: bool
     exclusive: bool
 
@@ -60,7 +64,7 @@ class ScanSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """One fused computation. Without reduced dimensions it is pointwise: no sweeps, no rows, only `final`. With `scan`
-    there are one sweep of one reduction ("sum" or "prod"), which runs along a single dimension, and `final`."""
+    there are no sweeps, but `final`."""
 
     name: str
     domain: tuple[int, ...]

@@ -170,7 +170,7 @@ def title(flow: Flow, site: Site) -> str:
 
 
 def _scan_words(node: Node) -> str:
-    _, reverse, exclusive = node.args
+    *_, reverse, exclusive = node.args
     return " ".join([*(["reverse"] if reverse else []), *(["exclusive"] if exclusive else []), node.op])
 
 

@@ -86,9 +86,10 @@ class Growth:
     # --- merging -------------------------------------------------------------------------------------------------
 
     def _twins(self) -> list[tuple[str, str]]:
-        """The two results of one reduction."""
+        """The two results of one reduction or scan."""
         nodes = [self.flow.nodes[name] for name in self.home]
-        first = {(n.op, n.args, n.dims): n.name for n in nodes if n.op in REDUCTIONS and n.item == 0}
+        several = [n for n in nodes if n.op in REDUCTIONS or n.op in SCANS]
+        first = {(n.op, n.args, n.dims): n.name for n in several if n.item == 0}
         return [(first[key], n.name) for n in nodes if n.item and (key := (n.op, n.args, n.dims)) in first]
 
     def _edges(self, *, same_call: bool) -> list[tuple[str, str]]:

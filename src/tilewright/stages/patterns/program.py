@@ -151,11 +151,16 @@ class _Writer:
         return name
 
     def _scan(self, node: Node) -> str:
-        (axis,), (_, reverse, exclusive) = self.region.reduced, node.args
-        arg, result = self._argument(node.sources[0]), self._fresh()
-        self.body.append(Scan(result=result, op=node.op, arg=arg, dim=self.place[axis], dtype=node.dtype,
-                              reverse=bool(reverse), exclusive=bool(exclusive)))  # fmt: skip
-        return result
+        (axis,), (*given, reverse, exclusive) = self.region.reduced, node.args
+        args = tuple(self._argument(a) if isinstance(a, str) else a for a in given)
+        keys = [(node.op, args, item) for item in range(SCANS[node.op][1])]
+        if keys[0] not in self._known:
+            results = tuple(self._fresh() for _ in keys)
+            dtype = node.dtype if node.item == 0 else self.flow.nodes[node.sources[0]].dtype
+            self.body.append(Scan(results=results, op=node.op, args=args, dim=self.place[axis], dtype=dtype,
+                                  reverse=bool(reverse), exclusive=bool(exclusive)))  # fmt: skip
+            self._known.update(zip(keys, results, strict=True))
+        return self._known[keys[node.item]]
 
     def _reduction(self, node: Node) -> str:
         arg = self._argument(node.sources[0])

@@ -184,9 +184,11 @@ class _Layout:
         return [dim for d, dim in enumerate(source) if d not in node.dims]
 
     def _scan(self, node: Node) -> Dims:
-        source = self.seen(node.sources[0])
-        self.scans[node.name] = source[node.dims[0]]
-        return list(source)
+        result = fresh(node.shape)
+        for source in node.sources:
+            broadcast(self.seen(source), self.flow.nodes[source].shape, result, node.shape)
+        self.scans[node.name] = result[node.dims[0]]
+        return result
 
 
 def lay_out(flow: Flow, names: Iterable[str], outputs: Collection[str] | None = None) -> Region | None:
@@ -223,8 +225,7 @@ def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> Regi
         full = whole - reduced if reduced and not reach[name] & reduced else whole
         if reach[name] != full or set(flat(layout.dims[name])) != full or (layout.scans and full != whole):
             return None
-    along = (*layout.reductions, *layout.scans)
-    if any(_reach_of(flow, layout, reach, flow.nodes[n].sources[0]) != whole for n in along):
+    if any(_taken(flow, layout, reach, flow.nodes[n]) != whole for n in (*layout.reductions, *layout.scans)):
         return None
     domain = _windows_first(flow, layout, _domain(flow, layout, outputs, whole), reduced)
     if domain is not None:
@@ -236,10 +237,12 @@ def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> Regi
 
 
 def _reduced(layout: _Layout) -> frozenset[Axis] | None:
-    """The axes that all reductions reduce, None where they differ; or the one axis of the only scan."""
+    """The axes that all reductions reduce, None where they differ; or the one axis of the only scan, which may have two
+    results."""
     if layout.scans:
         axes = frozenset(leaves(next(iter(layout.scans.values()))))
-        return axes if len(layout.scans) == 1 and len(axes) == 1 and not layout.reductions else None
+        scans = {(node.op, node.args, node.dims) for node in map(layout.flow.nodes.__getitem__, layout.scans)}
+        return axes if len(scans) == 1 and len(axes) == 1 and not layout.reductions else None
     sets = {frozenset(leaves(axes)) for axes in layout.reductions.values()}
     return None if len(sets) > 1 else next(iter(sets), frozenset())
 
@@ -250,6 +253,11 @@ def _reach_of(flow: Flow, layout: _Layout, reach: Mapping[str, frozenset[Axis]],
     return reach[name if name in layout.inside else flow.root(name)]
 
 
+def _taken(flow: Flow, layout: _Layout, reach: Mapping[str, frozenset[Axis]], node: Node) -> frozenset[Axis]:
+    """The axes along which the arguments of a reduction or scan vary."""
+    return frozenset[Axis]().union(*(_reach_of(flow, layout, reach, s) for s in node.sources))
+
+
 def _reach(flow: Flow, layout: _Layout, reduced: frozenset[Axis]) -> dict[str, frozenset[Axis]]:
     reach: dict[str, frozenset[Axis]] = {}
     for name in layout.names:
@@ -258,8 +266,8 @@ def _reach(flow: Flow, layout: _Layout, reduced: frozenset[Axis]) -> dict[str, f
             moving = [a for p in node.at for d, _ in p.steps for a in leaves(layout.dims[name][d])]
             reach[name] = frozenset(moving).union(*(_reach_of(flow, layout, reach, s) for s in node.sources[1:]))
             continue
-        sources = [_reach_of(flow, layout, reach, s) for s in node.sources]
-        reach[name] = frozenset().union(*sources) - (reduced if node.op in REDUCTIONS else frozenset())
+        taken = _taken(flow, layout, reach, node)
+        reach[name] = taken - reduced if node.op in REDUCTIONS else taken
     return reach
 
 

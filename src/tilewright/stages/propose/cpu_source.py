@@ -15,12 +15,13 @@ from ...facts.program import (
     Plain,
     Program,
     Reduction,
+    Scan,
     Schedule,
     Statement,
     scan_schedule,
     schedule,
 )
-from .cpu_text import MEMORY, VALUE, CannotRender, Writer, convert, load_type
+from .cpu_text import MEMORY, VALUE, CannotRender, Writer, convert, literal, load_type
 
 # Words that a value's name would hide in the generated file.
 _WORDS = """
@@ -75,8 +76,12 @@ class _Text:
         self.vector = vector_dimension(program)
         self.dtypes = {o.name: o.dtype for o in program.operands}
         for item in program.body:
-            names = item.results if isinstance(item, Reduction) else (item.result,)
-            self.dtypes |= dict.fromkeys(names, item.dtype)
+            if isinstance(item, Scan):
+                self.dtypes |= zip(item.results, item.dtypes, strict=True)
+            else:
+                self.dtypes |= dict.fromkeys(
+                    item.results if isinstance(item, Reduction) else (item.result,), item.dtype
+                )
         self.operands = {o.name for o in program.operands if not o.indexed}
         self.writer = Writer(self.dtypes)
         self.names = {
@@ -294,43 +299,74 @@ class _ScanText(_Text):
         return "ScanColumns" if self.vector != self.cut.scan.dim else "ScanRows"
 
     def _widest(self) -> int:
-        return 8  # of the running state
+        """Of the running state, too."""
+        wide = self.cut.scan.op == "logcumsumexp" or {"I64", "F64"} & set(self._state())
+        return 8 if wide else super()._widest()
+
+    def _state(self) -> tuple[str, ...]:
+        """What the state is made of: the types of `Scan`'s parameters."""
+        scan = self.cut.scan
+        if scan.op in ("cummax", "cummin"):
+            value = VALUE[scan.dtype]
+            long = self.program.inner_size >= 2**31
+            return ("I32" if value == "Bool" else value, "I64" if long else "I32")
+        if scan.op == "logcumsumexp":
+            return (VALUE[scan.dtype],)
+        return ("F64" if scan.dtype in ("f64", "f32", "f16", "bf16") else "I64",)
+
+    def _given(self, arg: str | float, want: str) -> str:
+        if not isinstance(arg, str):
+            return literal(arg, want)
+        return convert(self._name(arg), VALUE[self.dtypes[arg]], want)
 
     def _sweeps(self) -> list[str]:
-        scan = self.cut.scan
-        state = "F64" if scan.dtype in ("f64", "f32", "f16", "bf16") else "I64"
-        argument = convert(self._name(scan.arg), VALUE[self.dtypes[scan.arg]], state)
-        body = [*self._elements(self.cut.before, scan.arg), f"    return {argument};"]
-        join = {"cumsum": "SumScan", "cumprod": "ProductScan"}[scan.op]
+        scan, state = self.cut.scan, self._state()
+        names = [a for a in scan.args if isinstance(a, str)]
+        wanted = state if len(state) == len(scan.args) else state * len(scan.args)
+        given = ", ".join(self._given(a, want) for a, want in zip(scan.args, wanted, strict=True))
+        body = [*self._elements(self.cut.before, *names), f"    return Scan::of({given});"]
         flags = ", ".join(f"{n} = {'true' if v else 'false'}" for n, v in (
             ("REVERSE", scan.reverse), ("EXCLUSIVE", scan.exclusive)))  # fmt: skip
-        self.state = convert("scanned", state, VALUE[scan.dtype])
         return [
             f"  static constexpr bool {flags};",
-            f"  using Scan = {join}<{state}>;",
+            f"  using Scan = {_SCANS[scan.op]}<{', '.join(state)}>;",
             "  using Passes = Scanned;",
-            *_function("static", "argument", "[[maybe_unused]] const Row& row", body, gives="Scan::Value"),
+            *_function("static", "argument", "[[maybe_unused]] const Row& row", body, gives="Scan::State"),
             "",
         ]
 
     def _element(self) -> list[str]:
-        scan = self.cut.scan
-        body = [f"    [[maybe_unused]] const {VALUE[scan.dtype]} {self.names[scan.result]} = {self.state};"]
+        scan, state = self.cut.scan, self._state()
+        texts = _SCANNED.get(scan.op, ("scanned.value",))
+        body = [
+            f"    [[maybe_unused]] const {VALUE[dtype]} {self.names[name]} = {convert(text, kind, VALUE[dtype])};"
+            for name, dtype, text, kind in zip(scan.results, scan.dtypes, texts, state, strict=False)
+        ]
         body += self._elements(self.plan.final, *(o.name for o in self.plan.element_outputs))
         body += [self._store(o) for o in self.plan.element_outputs]
-        return _function("static", "element", "[[maybe_unused]] const Row& row, Scan::Value scanned", body)
+        return _function(
+            "static", "element", "[[maybe_unused]] const Row& row, [[maybe_unused]] Scan::State scanned", body
+        )
+
+
+_SCANS = {"cumsum": "SumScan", "cumprod": "ProductScan", "logcumsumexp": "LogSumScan", "cummax": "MaximumScan",
+          "cummin": "MinimumScan", "recurrence": "RecurrenceScan"}  # fmt: skip
+# A scan's results, where they aren't the state's one value.
+_SCANNED = {"logcumsumexp": ("Scan::result(scanned)",), "recurrence": ("scanned.second",),
+            "cummax": ("scanned.first", "scanned.second"), "cummin": ("scanned.first", "scanned.second")}  # fmt: skip
 
 
 def _short_positions(program: Program) -> Program:
     """The same with positions in 32 bits where they are only compared with numbers: 64 would halve the lanes."""
     readers: dict[str, list[bool]] = {}
     for item in program.body:
-        for name in item.args if isinstance(item, Statement | Load) else (item.arg,):
+        for name in (item.arg,) if isinstance(item, Reduction) else item.args:
+            numbers_only = isinstance(item, Scan) and item.op in ("cummax", "cummin") and name != item.args[0]
             plain = isinstance(item, Statement) and item.op in ("eq", "ne", "lt", "le", "gt", "ge", "to")
             numbers = isinstance(item, Statement) and all(
                 isinstance(a, int) and abs(a) < 2**31 for a in item.args if a != name)  # fmt: skip
             if isinstance(name, str):
-                readers.setdefault(name, []).append(plain and numbers)
+                readers.setdefault(name, []).append(numbers_only or (plain and numbers))
     kept = {o.name for o in program.outputs}
     body = tuple(
         replace(s, dtype="i32") if isinstance(s, Statement) and s.op == "index" and s.result not in kept

@@ -26,7 +26,7 @@ _KNOBS = (
 )
 _CUDA_SKELETONS = (
     "addresses", "combine", "control", "cta", "engine", "launch", "math", "plan", "reducers", "resident", "scan",
-    "spec", "tiles", "tiling", "views",
+    "scanners", "spec", "tiles", "tiling", "views",
 )  # fmt: skip
 _SKELETONS = ("__init__.py", "ops.py", "cuda/__init__.py", *(f"cuda/{name}.py" for name in _CUDA_SKELETONS))
 

@@ -11,7 +11,6 @@ from ...facts.program import (
     Load,
     Operand,
     Output,
-    Pass,
     Plain,
     Position,
     Program,
@@ -25,8 +24,6 @@ from ...facts.program import (
 from ...facts.space import Point
 
 _TAKEN = {"m", "cute", "cutlass", "kernel", "work", "stream", "position", "entry", "float", "Any"}
-
-_SCANNED = {"cumsum": "sum", "cumprod": "prod"}  # what a scan's running state is a reduction of
 
 _HEADER = '''\
 """{name}: {about}. Made by Tilewright: CuTe DSL, for CUDA."""
@@ -70,7 +67,10 @@ def safe_names(program: Program) -> Program:
     items = [*program.operands, *program.body]
     names: list[str] = []
     for item in items:
-        names += item.results if isinstance(item, Reduction) else [getattr(item, "result", getattr(item, "name", ""))]
+        if isinstance(item, Reduction | Scan):
+            names += item.results
+        else:
+            names.append(item.name if isinstance(item, Operand) else item.result)
     taken = set(names)
     new: dict[str, str] = {}
     for name in names:
@@ -85,12 +85,12 @@ def safe_names(program: Program) -> Program:
     def body(item: Plain | Reduction | Scan) -> Plain | Reduction | Scan:
         if isinstance(item, Reduction):
             return replace(item, results=tuple(new[r] for r in item.results), arg=new[item.arg])
-        if isinstance(item, Scan):
-            return replace(item, result=new[item.result], arg=new[item.arg])
         if isinstance(item, Load):
             at = tuple(replace(p, value=new[p.value] if p.value else "") for p in item.at)
             return replace(item, result=new[item.result], source=new[item.source], at=at)
         args = tuple(new[a] if isinstance(a, str) else a for a in item.args)
+        if isinstance(item, Scan):
+            return replace(item, results=tuple(new[r] for r in item.results), args=args)
         return replace(item, result=new[item.result], args=args)
 
     return replace(
@@ -205,29 +205,44 @@ def _tensors(tensors: Sequence[Operand | Output]) -> str:
 def _dtypes(program: Program) -> dict[str, str]:
     found = {o.name: o.dtype for o in program.operands}
     for item in program.body:
-        found.update((n, item.dtype) for n in (item.results if isinstance(item, Reduction) else (item.result,)))
+        if isinstance(item, Scan):
+            found.update(zip(item.results, item.dtypes, strict=True))
+        else:
+            found.update((n, item.dtype) for n in (item.results if isinstance(item, Reduction) else (item.result,)))
     return found
 
 
-def _scan_sweeps(program: Program) -> tuple[Schedule, list[str]]:
-    """A scan as the engine has it: one sweep of one reduction whose running state `final` reads; and its ScanSpec."""
+def _scanned(program: Program, lines: _Lines, dtypes: dict[str, str]) -> tuple[Schedule, str, list[str]]:
+    """A scan as the engine has it: what is left of the schedule, the function of its arguments, and its ScanSpec."""
     cut = scan_schedule(program)
     scan = cut.scan
-    reduction = Reduction(results=("total",), op=_SCANNED[scan.op], arg=scan.arg, dtype=scan.dtype)
     plan = Schedule(
-        head=cut.head, passes=(Pass(elements=cut.before, reductions=(reduction,), rows=()),), final=cut.after,
-        element_outputs=program.outputs, row_outputs=(), row_names=cut.row_names,
+        head=cut.head, passes=(), final=cut.after, element_outputs=program.outputs, row_outputs=(),
+        row_names=cut.row_names,
     )  # fmt: skip
-    flags = f"reverse={scan.reverse}, exclusive={scan.exclusive}"
-    return plan, [f'    scan=ScanSpec(result="{scan.result}", dtype="{scan.dtype}", {flags}),']
+    arguments = [a if isinstance(a, str) else _literal(a) for a in scan.args]
+    names = [a for a in scan.args if isinstance(a, str)]
+    about = f"Per element: what {scan.op} takes."
+    function = lines.function("scanned", about, cut.before, names, _tuple(arguments))
+    sources = [dtypes[a] if isinstance(a, str) else scan.dtype for a in scan.args]
+    return plan, function, [
+        "    scan=ScanSpec(",
+        f'        op="{scan.op}", elements=scanned, sources={_strings(sources)}, dtype="{scan.dtype}",',
+        f"        results={_strings(scan.results)}, reverse={scan.reverse}, exclusive={scan.exclusive},",
+        "    ),",
+    ]  # fmt: skip
 
 
 def fused_text(program: Program, name: str, settings: Point) -> str:
     """The whole file."""
     program = safe_names(program)
-    plan, scan = _scan_sweeps(program) if program.scan else (schedule(program), [])
-    lines = _Lines(program)
-    functions, entries = _sweeps(plan, lines, _dtypes(program))
+    lines, dtypes, scan = _Lines(program), _dtypes(program), list[str]()
+    if program.scan:
+        plan, function, scan = _scanned(program, lines, dtypes)
+        functions, entries = [function], list[str]()
+    else:
+        plan = schedule(program)
+        functions, entries = _sweeps(plan, lines, dtypes)
     spec = [f'    name="{name}",', f"    domain={program.domain!r},", f"    reduced={program.reduced!r},"]
     spec += [f"    operands=({_tensors(program.operands)}\n    ),", f"    outputs=({_tensors(program.outputs)}\n    ),"]
     if plan.head:

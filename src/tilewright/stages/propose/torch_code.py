@@ -58,7 +58,7 @@ def expression(node: Node, sources: Sequence[Node], args: Sequence[str], device:
     if node.op == "flip":
         return f"{args[0]}.flip({literal(node.dims)})"
     if node.op in SCANS:
-        return _scan(node, args[0])
+        return _scan(node, args)
     raise ValueError(f"{node.name}: no expression for {node.op!r}")
 
 
@@ -114,14 +114,35 @@ def _gather(node: Node, arg: str, values: Sequence[str], device: str) -> str:
     return f"{arg}[{', '.join(places)}].expand({literal(node.shape)})"
 
 
-def _scan(node: Node, arg: str) -> str:
-    (dim,), (_, reverse, exclusive) = node.dims, node.args
-    arg = f"{arg}.flip({dim})" if reverse else arg
-    made = f"torch.{node.op}({arg}, {dim}, dtype={TORCH_DTYPES[node.dtype]})"
+# What a scan gives for nothing, as a torch function of a tensor's likeness.
+_NOTHING = {
+    "cumsum": "torch.zeros_like({})", "cumprod": "torch.ones_like({})",
+    "logcumsumexp": "torch.full_like({}, -torch.inf)", "cummax": "torch.full_like({}, -torch.inf)",
+    "cummin": "torch.full_like({}, torch.inf)", "recurrence": "torch.zeros_like({})",
+}  # fmt: skip
+
+
+def _scan(node: Node, given: Sequence[str]) -> str:
+    (dim,), (*values, reverse, exclusive) = node.dims, node.args
+    length = node.shape[dim]
+    args = [f"{a}.expand({literal(node.shape)})" if isinstance(v, str) else a
+            for a, v in zip(given, values, strict=False)]  # fmt: skip
+    args = [f"{a}.flip({dim})" if reverse and isinstance(v, str) else a for a, v in zip(args, values, strict=True)]
+    if node.op in ("cumsum", "cumprod"):
+        made = f"torch.{node.op}({args[0]}, {dim}, dtype={TORCH_DTYPES[node.dtype]})"
+    elif node.op in ("cummax", "cummin"):
+        made = f"torch.{node.op}({args[0]}, {dim})[{node.item}]"
+        made = f"{args[1]}.gather({dim}, {made})" if node.item else made
+    elif node.op == "recurrence":
+        pairs = ", ".join(f"{a}.unbind({dim})" if isinstance(v, str) else f"[{a}] * {length}"
+                          for a, v in zip(args, values, strict=True))  # fmt: skip
+        steps = "(_state := _b if _i == 0 else _a * _state + _b)"
+        made = f"torch.stack([{steps} for _i, (_a, _b) in enumerate(zip({pairs}))], {dim})"
+    else:
+        made = f"torch.{node.op}({args[0]}, {dim})"
     if exclusive:
-        nothing = "zeros_like" if node.op == "cumsum" else "ones_like"
-        parts = f"{made}.narrow({dim}, 0, {node.shape[dim] - 1})"
-        made = f"torch.cat((torch.{nothing}({arg}.narrow({dim}, 0, 1)), {parts}), {dim})"
+        first = _NOTHING[node.op].format(f"{args[-1 if node.op == 'recurrence' else 0]}.narrow({dim}, 0, 1)")
+        made = f"torch.cat(({first}, {made}.narrow({dim}, 0, {length - 1})), {dim})"
     return f"{made}.flip({dim})" if reverse else made
 
 

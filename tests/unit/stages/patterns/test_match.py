@@ -208,8 +208,8 @@ def test_an_outer_product_is_reduced_without_being_written() -> None:
 
 def test_no_kernel_waits_for_itself() -> None:
     """What goes through torch in between can't be fused with both of its ends."""
-    matched = fused(Applies(lambda a: (lambda b: b + torch.logcumsumexp(b, 1) * b.cos())(a.exp())), x)
-    assert len(matched.patterns) == 2 and matched.unmatched == ("aten.logcumsumexp.default: no skeleton",)
+    matched = fused(Applies(lambda a: (lambda b: b + torch.i0(b) * b.cos())(a.exp())), x)
+    assert len(matched.patterns) == 2 and matched.unmatched == ("aten.i0.default: no skeleton",)
 
 
 def test_slices_and_half_of_a_product_feed_a_gate() -> None:
@@ -254,9 +254,7 @@ def test_layers_that_are_alike_share_a_pattern() -> None:
 
 
 def test_numbers_go_on_and_equal_programs_of_two_cases_have_one_name() -> None:
-    small, large = (
-        trace(Applies(lambda a: F.gelu(a * 2).logcumsumexp(0).relu()), (v,), {}) for v in (x, torch.randn(65, 17))
-    )
+    small, large = (trace(Applies(lambda a: F.gelu(a * 2).i0().relu()), (v,), {}) for v in (x, torch.randn(65, 17)))
     matched = found(small, first_id=7, case=2)
     assert [p.id for p in matched.patterns] == ["fused_7", "fused_8"] and matched.case == 2
     both = match_all([small, None, large, small], unsupported=reads_nothing, space=no_knobs, tiny_bytes=0)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fakes.program_interpreter import GraphRun, widened
+from fakes.program_interpreter import GraphRun, scan, scanned, widened
 from tilewright.cell.trace import trace
-from tilewright.facts.program import Program, Scan, validate
+from tilewright.facts.graph import Node
+from tilewright.facts.program import SCANS, Program, Scan, validate
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Space
 from tilewright.stages.patterns import match
 from tilewright.stages.propose.case_code import case_code
+from tilewright.stages.propose.torch_code import expression
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -119,6 +122,50 @@ def test_integers_and_halves_keep_torch_types() -> None:
     assert only(fused(lambda x: torch.cumsum(x, 1), MASK))[1].dtype == "i64"
     program, scan = only(fused(lambda x: torch.cumsum(x, 1), X.half()))
     assert scan.dtype == "f32" and program.outputs[0].dtype == "f16"
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("op", [torch.cummax, torch.cummin])
+def test_extrema_and_their_positions_are_one_scan(op: Callable[..., Any], dim: int) -> None:
+    x = torch.randint(-3, 4, (6, 9)).float()
+    program, scan = only(fused(lambda x: tuple(op(x * 2, dim)), x))
+    assert scan.op == op.__name__ and [o.dtype for o in program.outputs] == ["f32", "i64"]
+    program, _scan = only(fused(lambda x: op(x, dim).values + x, x))
+    assert len(program.outputs) == 1
+    program, scan = only(fused(lambda x: [t.flip(dim) for t in op(x.flip(dim), dim)], x))
+    assert scan.reverse and len(program.outputs) == 2
+    turned = lambda x: op(x.flip(dim), dim)[1].flip(dim).neg() + (x.size(dim) - 1)  # noqa: E731
+    assert only(fused(turned, x))[1].reverse
+
+
+def test_exclusive_extrema_and_logarithms_of_sums() -> None:
+    for op, nothing in ((lambda x: x.cummax(1).values, -inf), (lambda x: x.cummin(1).values, inf),
+                        (lambda x: x.logcumsumexp(1), -inf)):  # fmt: skip
+        front = lambda x, op=op, n=nothing: torch.cat((torch.full_like(x[:, :1], n), op(x[:, :-1])), 1)  # noqa: E731
+        assert only(fused(front, X))[1].exclusive
+        wrong = lambda x, op=op: torch.cat((torch.zeros_like(x[:, :1]), op(x[:, :-1])), 1)  # noqa: E731
+        assert "aten.cat.default" in " ".join(fused(wrong, X).unmatched)
+
+
+def test_logarithms_of_sums() -> None:
+    program, scan = only(fused(lambda x, m: torch.logcumsumexp(x.masked_fill(m, -1e4), 0).exp(), X, MASK))
+    assert scan.op == "logcumsumexp" and program.reduced == (0,)
+    assert only(fused(lambda x: torch.logcumsumexp(x.flip(1), 1).flip(1), X.half()))[1].reverse
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("op", list(SCANS))
+def test_what_is_left_to_torch_is_the_same(op: str, reverse: bool, exclusive: bool) -> None:
+    shape, a, g, place = (4, 7, 3), torch.rand(4, 7, 3).double(), torch.rand(7, 1).double(), torch.arange(7)[:, None]
+    names = {"recurrence": ["g", "a"], "cummax": ["a", "place"], "cummin": ["a", "place"]}.get(op, ["a"])
+    values = {"a": a, "g": g, "place": place}
+    truth = scan(op, scanned(op, [values[n] for n in names], a.dtype, shape), 1, reverse=reverse, exclusive=exclusive)
+    for item, wanted in enumerate(truth[: 1 if exclusive else 2]):
+        node = Node(name="y", op=op, shape=shape, dtype="i64" if item else "f64", args=(*names, reverse, exclusive),
+                    dims=(1,), item=item)  # fmt: skip
+        text = expression(node, [], [*names, "", ""], "'cpu'")
+        torch.testing.assert_close(eval(text, {"torch": torch, **values}), wanted)
 
 
 def test_two_scans_or_a_reduction_are_kernels_of_their_own() -> None:

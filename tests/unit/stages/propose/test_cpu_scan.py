@@ -33,7 +33,21 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "masked": lambda: kp.masked_cumsum((40, 500)),
     "busy_rows": lambda: kp.busy_cumsum((7, 101), 1, reverse=True),
     "busy_columns": lambda: kp.busy_cumsum((7, 30, 41), 1),
+    "maxima": lambda: kp.extrema("cummax", (5, 1003), fused=True),
+    "minima_reverse": lambda: kp.extrema("cummin", (5, 1003), fused=True, reverse=True),
+    "minima_columns": lambda: kp.extrema("cummin", (4, 57, 83), 1, fused=True),
+    "maxima_i8": lambda: kp.extrema("cummax", (40, 33), 0, dtype="i8", reverse=True),
+    "maxima_bool": lambda: kp.extrema("cummax", (5, 103), dtype="bool"),
+    "maxima_exclusive": lambda: kp.cumulative("cummax", (9, 333), dtype="bf16", exclusive=True),
+    "log_sums": lambda: kp.cumulative("logcumsumexp", (5, 1003)),
+    "log_sums_columns": lambda: kp.cumulative("logcumsumexp", (400, 77), 0, reverse=True),
+    "log_sums_f64": lambda: kp.cumulative("logcumsumexp", (5, 61), dtype="f64", exclusive=True),
+    "recurrence": lambda: kp.recurrence((5, 1003)),
+    "recurrence_columns": lambda: kp.recurrence((4, 57, 83), 1, dtype="bf16"),
+    "recurrence_decay": lambda: kp.recurrence((4, 57, 83), 1, decay=(1, 1, 83), exclusive=True),
+    "recurrence_reverse": lambda: kp.recurrence((9, 333), dtype="f16", reverse=True),
 }
+QUICK = ("minima_reverse", "log_sums", "recurrence", "recurrence_columns")
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +69,7 @@ def agrees(module: object, program: Program, operands: list[torch.Tensor]) -> No
             assert torch.equal(made, truth.to(made.dtype))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(PROGRAMS))
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PROGRAMS])
 def test_against_float64(name: str, folder: Path) -> None:
     program = PROGRAMS[name]()
     assert cpu.unsupported(program) is None
@@ -85,6 +98,33 @@ def test_nan_and_infinities_spread_onwards_only(folder: Path) -> None:
     (made,) = load_fused(program, folder, renderer=cpu).run(x)
     torch.testing.assert_close(made, torch.cumsum(x, 1), equal_nan=True)
     assert bool(torch.isfinite(made[0, :35]).all()) and bool(made[1, 9:].isnan().all())
+
+
+def test_extrema_keep_torch_rules_for_nan_and_ties(folder: Path) -> None:
+    x = torch.randint(-2, 3, (6, 41)).float()
+    x[0, 7], x[0, 20], x[1, :5], x[1, 9], x[2] = nan, nan, -inf, inf, -inf
+    x[3, 40], x[4, 0] = nan, nan
+    for op in ("cummax", "cummin"):
+        made = load_fused(kp.extrema(op, (6, 41)), folder, renderer=cpu).run(x)
+        for got, want in zip(made, getattr(torch, op)(x, 1), strict=True):
+            torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_logarithms_of_sums_at_the_edges(folder: Path) -> None:
+    x = torch.randn(6, 41) * 50
+    x[0, 7], x[1, :5], x[1, 9], x[2], x[3, 3], x[3, 9] = nan, -inf, inf, -inf, inf, -inf
+    (made,) = load_fused(kp.cumulative("logcumsumexp", (6, 41)), folder, renderer=cpu).run(x)
+    torch.testing.assert_close(made, torch.logcumsumexp(x, 1), equal_nan=True)
+
+
+def test_a_recurrence_is_reset_by_a_gate_of_zero(folder: Path) -> None:
+    """Though what is ahead of it grows beyond fp32."""
+    b = kp.Builder((3, 400), (1,))
+    b.write(b.scan("recurrence", b.read("a"), b.read("x")))
+    a, x = torch.full((3, 400), 3.0), torch.ones(3, 400)
+    a[:, 300], x[:, :5] = 0.0, 0.0
+    (made,) = load_fused(b.done(), folder, renderer=cpu).run(a, x)
+    assert bool((made[:, :5] == 0).all()) and bool(made[:, 299].isinf().all()) and bool((made[:, 302] == 13).all())
 
 
 def test_sums_are_rounded_once(folder: Path) -> None:
