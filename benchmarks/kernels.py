@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.traced import only_program
 from tilewright.faces.deliver import commit
 from tilewright.facts.program import Program
 from tilewright.stages.propose import cuda
@@ -47,6 +48,10 @@ def big_layer_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 def rotated_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     left, right = x[..., ::2, None], x[..., 1::2, None]
     return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
+
+
+def max_pool_places(x: Tensor) -> tuple[Tensor, Tensor]:
+    return F.max_pool2d(x, 3, 2, 1, return_indices=True)
 
 
 CASES: dict[str, Case] = {
@@ -104,6 +109,8 @@ CASES: dict[str, Case] = {
     "sum_pool_bf16_128x96x112x112": (
         lambda: kp.pool("sum", (128, 96, 112, 112), (3, 3), padding=1, dtype="bf16"),
         lambda x: F.avg_pool2d(x, 3, 1, 1, divisor_override=4)),
+    "max_pool_places_128x64x112x112": (
+        lambda: only_program(max_pool_places, torch.empty(128, 64, 112, 112, device="meta")), max_pool_places),
     "rotary_pairs_256x4096x128": (lambda: kp.rotary(256, 4096, 64, pairs=True), rotated_pairs),
     "embedding_262144x1024": (
         lambda: kp.embedded(262144, 1024), lambda x, t, bias: F.embedding(t.view(-1), x) * 3.0 + bias),

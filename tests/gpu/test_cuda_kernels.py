@@ -6,9 +6,11 @@ from math import inf, nan
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.traced import only_program
 from tilewright.facts.space import point
 from tilewright.stages.propose import cuda
 
@@ -202,6 +204,16 @@ PROGRAMS = {
     "turned_sum_f16_odd": lambda: kp.turned_sum((77, 35, 41), (0, 2, 1), dtype="f16"),
     "integers": lambda: kp.integer_mix((33, 17)),
 }
+PROGRAMS |= {
+    "max_pool_places": lambda: only_program(
+        lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), torch.randn(4, 16, 57, 61)),
+    "max_pool_places_dilated": lambda: only_program(
+        lambda x: F.max_pool2d(F.relu(x), (2, 3), 1, 1, (2, 1), return_indices=True), torch.randn(3, 5, 30, 31).half()),
+    "max_pool_places_volume": lambda: only_program(
+        lambda x: F.max_pool3d(x, 2, 2, ceil_mode=True, return_indices=True), torch.randn(2, 3, 9, 21, 20)),
+    "max_pool_places_global": lambda: only_program(
+        lambda x: F.adaptive_max_pool2d(x, 1, return_indices=True), torch.randn(30, 7, 61, 57)),
+}  # fmt: skip
 PROGRAMS |= {f"unary_{op}": (lambda op=op: kp.unary(op, (1003,))) for op in UNARY}
 PROGRAMS |= {f"binary_{op}": (lambda op=op: kp.binary(op, (1003,))) for op in BINARY}
 PROGRAMS |= {
@@ -354,6 +366,18 @@ def test_pool_edge_values(folder):
     for op in ("max", "sum"):
         program = kp.pool(op, (3, 2, 17, 19), (3, 3), stride=2, padding=1)
         close(load_fused(program, folder).run(x), program, [x])
+
+
+def test_places_of_edge_values(folder):
+    """As torch's own kernel gives them: the first of equals, the last NaN, and of nothing but -inf what is no padding."""
+    x = torch.randn(3, 4, 17, 19, device="cuda").mul(2).round()
+    x[0, 0], x[1, 1], x[2, 0, 5:12, 5:12], x[2, 1, :, ::2] = nan, -inf, -inf, nan
+    for pool in (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+                 lambda x: F.max_pool2d(x, 3, 2, 1, 2, return_indices=True),
+                 lambda x: F.adaptive_max_pool2d(x, 1, return_indices=True)):  # fmt: skip
+        program = only_program(pool, x.cpu())
+        for got, wanted in zip(load_fused(program, folder).run(x), pool(x), strict=True):
+            torch.testing.assert_close(got.view(wanted.shape), wanted, equal_nan=True, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -6,7 +6,7 @@ exactly the indices which one of them gave is an index output; `judge` looks up 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,10 @@ _POSITION = {  # packet: (place of the indices among the results, place of dim a
     "argmax": (0, 1), "argmin": (0, 1), "max": (1, 1), "min": (1, 1), "topk": (1, 2), "kthvalue": (1, 2),
     "median": (1, 1), "nanmedian": (1, 1), "mode": (1, 1), "sort": (1, 1),
 }  # fmt: skip
+# Pools give positions in their flattened last dimensions, of which there are so many.
+_POOLS = {
+    "max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3, "adaptive_max_pool2d": 2, "adaptive_max_pool3d": 3,
+}  # fmt: skip
 _ALL_DIFFERENT = ("topk", "sort")  # an element is chosen once
 
 
@@ -32,6 +36,22 @@ class _Choice:
     indices: Tensor
     dim: int
     distinct: bool
+    windows: tuple[_Window, ...] = ()  # of a pool: within these, and nowhere else
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A pool's windows along one side of so many positions: of each the first position and what lies past its last."""
+
+    length: int
+    start: Tensor
+    end: Tensor
+    step: int
+
+    def holds(self, position: Tensor, number: Tensor) -> Tensor:
+        """Whether the position belongs to the window of that number."""
+        start, end = self.start[number], self.end[number]
+        return (position >= start) & (position < end) & ((position - start) % self.step == 0)
 
 
 class Watch(TorchDispatchMode):
@@ -47,7 +67,14 @@ class Watch(TorchDispatchMode):
         name = getattr(getattr(func, "overloadpacket", None), "__name__", "")
         if name in _POSITION:
             self._note(name, func, {**_named(func, args), **(kwargs or {})}, result)
+        if name in _POOLS and result[1].numel() == self._size:
+            self._note_pool(_POOLS[name], {**_named(func, args), **(kwargs or {})}, result[1])
         return result
+
+    def _note_pool(self, rank: int, given: dict[str, Any], indices: Tensor) -> None:
+        operand = given["self"]
+        windows = _windows(rank, given, operand.shape[-rank:], indices.shape[-rank:], indices.device)
+        self.choices.append(_Choice(operand.flatten(-rank), indices.flatten(-rank), -1, False, windows))
 
     def _note(self, name: str, func: Any, given: dict[str, Any], result: Any) -> None:
         place, _ = _POSITION[name]
@@ -62,6 +89,42 @@ class Watch(TorchDispatchMode):
         elif indices.ndim == operand.ndim - 1:
             indices = indices.unsqueeze(dim)
         self.choices.append(_Choice(operand, indices, dim, name in _ALL_DIFFERENT))
+
+
+def _windows(
+    rank: int, given: dict[str, Any], lengths: Sequence[int], counts: Sequence[int], device: torch.device
+) -> tuple[_Window, ...]:
+    """A pool's windows, from the arguments that it was given."""
+
+    def each(name: str, default: Sequence[int]) -> tuple[int, ...]:
+        values = tuple(given.get(name) or default)
+        return values * rank if len(values) == 1 else values
+
+    found = []
+    for side, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+        number = torch.arange(count, device=device)
+        if "kernel_size" not in given:
+            ends = -(-(number + 1) * length // count)
+            found.append(_Window(length, number * length // count, ends, 1))
+            continue
+        sizes = each("kernel_size", ())
+        step = each("dilation", (1,))[side]
+        start = number * each("stride", sizes)[side] - each("padding", (0,))[side]
+        found.append(_Window(length, start, start + (sizes[side] - 1) * step + 1, step))
+    return tuple(found)
+
+
+def _outside(choice: _Choice, got: Tensor) -> bool:
+    """Whether some index lies in no place of its own window."""
+    if not choice.windows:
+        return False
+    number = torch.arange(got.shape[-1], device=got.device)
+    outside = torch.zeros_like(got, dtype=torch.bool)
+    for window in reversed(choice.windows):
+        count = window.start.numel()
+        outside |= ~window.holds(got % window.length, number % count)
+        got, number = got // window.length, number // count
+    return bool(outside.any())
 
 
 def _named(func: Any, args: Any) -> dict[str, Any]:
@@ -83,7 +146,8 @@ def _judged(choice: _Choice, *, got: Tensor, own: Tensor, dtype: torch.dtype) ->
     operand = operand.reshape(1) if scalar else operand
     shape = (1,) if scalar else choice.indices.shape
     got, own = got.reshape(shape), own.reshape(shape)
-    if bool(((got < 0) | (got >= operand.shape[dim])).any()) or (choice.distinct and _repeats(got, dim)):
+    beyond = bool(((got < 0) | (got >= operand.shape[dim])).any())
+    if beyond or (choice.distinct and _repeats(got, dim)) or _outside(choice, got):
         return Attained(known=True, valid=False, exact=False, shortfall=0.0, own_shortfall=0.0)
     exact = not operand.is_floating_point() or bool(_same(operand, operand.to(dtype).to(operand.dtype)).all())
     values = operand if operand.is_floating_point() else operand.double()

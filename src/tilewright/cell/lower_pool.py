@@ -25,6 +25,21 @@ class _Side:
     def position(self, along: int, within: int) -> Position:
         return Position(start=-self.padding, steps=((along, self.stride), (within, self.dilation)))
 
+    def first(self, b: Builder, trailing: int) -> Expr | int:
+        """Where each window starts, with `trailing` dimensions of size 1 behind."""
+        if self.count == 1:
+            return -self.padding
+        place = b.index(self.count).reshape((self.count,) + (1,) * trailing).to("i32")
+        return place * self.stride - self.padding if self.padding else place * self.stride
+
+    def clamped(self, place: Expr) -> Expr:
+        """The position itself, or the window's first one inside where it lies before the start."""
+        if not self.padding:
+            return place
+        if self.dilation == 1:
+            return place.do("maximum", 0)
+        return (place < 0).where(place.do("remainder", self.dilation), place)
+
     @property
     def uneven(self) -> bool:
         """Whether the last window ends beyond the padding."""
@@ -60,10 +75,36 @@ def _windowed(b: Builder, x: Expr, sides: Sequence[_Side], fill: Number) -> tupl
     return b.load(x, shape, at, fill), tuple(range(lead + rank, lead + 2 * rank))
 
 
+def _places(b: Builder, windows: Expr, over: Sequence[int], sides: Sequence[_Side]) -> Expr:
+    """Where torch finds each window's maximum, i64, in the sides flattened row-major: the last NaN, else the first of
+    the largest; the first position inside where there is nothing but -inf. One sweep together with the maximum."""
+    found = windows.reduce("argmax", over)
+    if all(side.size == 1 for side in sides):
+        within = found.to("i32")
+    else:
+        own = b.index(math.prod(windows.shape[d] for d in over)).reshape([windows.shape[d] for d in over]).to("i32")
+        last_nan = windows.do("isnan").where(own, -1).reduce("max", over)
+        within = (last_nan >= 0).where(last_nan, found.to("i32"))
+    if all(side.count == 1 and side.size == side.length for side in sides):
+        return within.to("i64")
+    wide = math.prod(side.length for side in sides) >= 2**31
+    place: Expr | None = None
+    for i, side in enumerate(sides):
+        inner = math.prod(s.size for s in sides[i + 1 :])
+        step = within if inner == 1 else within.do("floor_divide", inner)
+        step = step if i == 0 else step.do("remainder", side.size)
+        step = step if side.dilation == 1 else step * side.dilation
+        at = side.clamped(step + side.first(b, len(sides) - 1 - i))
+        at = at.to("i64") if wide else at
+        place = at if place is None else place * side.length + at
+    assert place is not None
+    return place.to("i64")
+
+
 def _max_pool(rank: int) -> Lowering:
     def lower(b: Builder, x: Expr, kernel_size: Sequence[int], stride: Sequence[int] = (),
               padding: Sequence[int] = (0,), dilation: Sequence[int] = (1,),
-              ceil_mode: bool = False) -> tuple[Expr, None] | Expr:  # fmt: skip
+              ceil_mode: bool = False) -> tuple[Expr, Expr] | Expr:  # fmt: skip
         if x.dtype not in FLOATS:
             raise NotLowered
         size = _each(kernel_size, rank)
@@ -75,7 +116,7 @@ def _max_pool(rank: int) -> Lowering:
         ]  # fmt: skip
         windows, over = _windowed(b, x, sides, -math.inf)
         best = windows.reduce("max", over)
-        return best if len(b.outs) == 1 else (best, None)  # positions: torch's, if somebody wants them
+        return best if len(b.outs) == 1 else (best, _places(b, windows, over, sides))
 
     return lower
 
@@ -113,19 +154,21 @@ def _area(b: Builder, sides: Sequence[_Side], *, with_padding: bool) -> Expr | i
 def _adaptive(op: str, rank: int) -> Lowering:
     """Windows that are all of one size, side by side; or one alone, which is a plain reduction."""
 
-    def lower(b: Builder, x: Expr, output_size: Sequence[int]) -> tuple[Expr, None] | Expr:
+    def lower(b: Builder, x: Expr, output_size: Sequence[int]) -> tuple[Expr, Expr] | Expr:
         lengths, counts = x.shape[-rank:], b.outs[0].shape[-rank:]
         if x.dtype not in FLOATS or any(length % count for length, count in zip(lengths, counts, strict=True)):
             raise NotLowered
+        sides = [_Side(length=length, count=count, size=length // count, stride=length // count, padding=0)
+                 for length, count in zip(lengths, counts, strict=True)]  # fmt: skip
         if all(count == 1 for count in counts):
             windows, over = x, tuple(range(len(x.shape) - rank, len(x.shape)))
         else:
-            sides = [_Side(length=length, count=count, size=length // count, stride=length // count, padding=0)
-                     for length, count in zip(lengths, counts, strict=True)]  # fmt: skip
             windows, over = _windowed(b, x, sides, 0.0)
         if op == "max":
             best = windows.reduce("max", over).reshape(tuple(b.outs[0].shape))
-            return best if len(b.outs) == 1 else (best, None)
+            if len(b.outs) == 1:
+                return best
+            return best, _places(b, windows, over, sides).reshape(tuple(b.outs[0].shape))
         total = windows.wide().reduce("sum", over).reshape(tuple(b.outs[0].shape))
         return total / (math.prod(lengths) // math.prod(counts))
 

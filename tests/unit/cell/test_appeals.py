@@ -66,6 +66,26 @@ def test_indices_out_of_range_and_chosen_twice_are_not_valid() -> None:
     assert not _attained("x.sort(1)", torch.tensor([[0, 3, 1, 1], [1, 0, 2, 3]]), output=1).valid
 
 
+def test_a_pool_may_choose_another_of_its_windows_largest() -> None:
+    """And nothing outside of its window, though it be as large."""
+    x = torch.tensor([[[1.0, 5.0, 5.0, 5.0], [5.0, 0.0, 2.0, 5.0], [0.0, 0.0, 5.0, 0.0]]])
+    pool = "nn.functional.max_pool2d(x, 2, 1, return_indices=True)"
+    first = [[[1, 1, 2], [4, 10, 7]]]
+    for chosen, valid in (([[[4, 2, 3], [4, 10, 10]]], True), ([[[1, 3, 2], [4, 10, 7]]], False),
+                          ([[[1, 1, 2], [4, 10, 2]]], False)):  # fmt: skip
+        found = _attained(pool, torch.tensor(chosen), x, output=1)
+        assert found.known and found.valid == valid and found.shortfall == 0.0
+    assert _attained(pool, torch.tensor(first), x, output=1).valid
+    short = _attained(pool, torch.tensor([[[0, 1, 2], [4, 10, 7]]]), x, output=1)
+    assert short.valid and short.shortfall > 0.5
+    halves = "nn.functional.adaptive_max_pool2d(x, (3, 2), return_indices=True)"
+    assert not _attained(halves, torch.tensor([[[1, 3], [4, 7], [11, 10]]]), x, output=1).valid
+    assert _attained(halves, torch.tensor([[[1, 3], [4, 7], [9, 10]]]), x, output=1).shortfall == 0.0
+    dilated = "nn.functional.max_pool2d(x, 2, 2, 1, 2, return_indices=True)"
+    assert _attained(dilated, torch.tensor([[[5, 7], [5, 7]]]), x, output=1).valid
+    assert not _attained(dilated, torch.tensor([[[4, 7], [5, 7]]]), x, output=1).valid
+
+
 def test_what_was_computed_may_tie_within_rounding() -> None:
     x = torch.tensor([[1.0, 1.0 + 2**-23, 0.0, 0.0]])
     near = _attained("(x * 3).exp().argmax(1)", torch.tensor([0]), x)

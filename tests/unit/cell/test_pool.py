@@ -79,9 +79,31 @@ def test_padding_never_wins_and_nan_always_does() -> None:
 
 
 @pytest.mark.parametrize("function", [
-    lambda x: F.max_pool2d(x, 2, return_indices=True), lambda x: F.adaptive_avg_pool2d(x, 4),
-    lambda x: F.max_pool2d((x * 9).long(), 3, 1, 1),
-], ids=["indices", "windows of two sizes", "whole numbers"])  # fmt: skip
+    lambda x: F.max_pool1d(x[0, 0], 3, 2, 1, return_indices=True),
+    lambda x: F.max_pool2d(x[0], 2, return_indices=True),
+    lambda x: F.max_pool2d(x[0], (3, 2), (2, 1), (1, 0), 2, return_indices=True),
+    lambda x: F.max_pool2d(x[0], 3, 2, 1, ceil_mode=True, return_indices=True),
+    lambda x: F.max_pool2d(F.relu(x[0]), (4, 6), return_indices=True),
+    lambda x: F.max_pool3d(x, (2, 3, 4), (1, 2, 2), (1, 1, 2), (2, 1, 2), return_indices=True),
+    lambda x: F.adaptive_max_pool2d(x[0], (3, 5), return_indices=True),
+    lambda x: F.adaptive_max_pool2d(x[0], 1, return_indices=True),
+    lambda x: F.adaptive_max_pool3d(x, (2, 1, 5), return_indices=True),
+    lambda x: F.adaptive_max_pool1d(x[0, 0], 2, return_indices=True),
+    lambda x: F.max_pool2d(x[0], 1, 2, return_indices=True), lambda x: F.max_pool2d(x[0], 2, return_indices=True)[1],
+], ids=range(12))  # fmt: skip
+def test_indices_by_torchs_rule(function: Callable[..., Any]) -> None:
+    """Among equal values the first, among NaNs the last; of nothing but -inf the first that is not padding."""
+    x = image(2, 3, 4, 6, 10)
+    agrees(function, x)
+    few = x.mul(1.5).round()
+    few[0, 0], few[0, 1], few[1, 1, :, 2:] = -INF, NAN, NAN
+    few[1, 0, :, :2, :3], few[0, 2, 1, 3, 3:7] = -INF, INF
+    agrees(function, few)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: F.adaptive_avg_pool2d(x, 4), lambda x: F.max_pool2d((x * 9).long(), 3, 1, 1),
+], ids=["windows of two sizes", "whole numbers"])  # fmt: skip
 def test_what_stays_torch(function: Callable[..., Any]) -> None:
     agrees(function, image(2, 3, 7, 10), opaque=True)
 

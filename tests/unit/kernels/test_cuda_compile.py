@@ -5,9 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 
 import pytest
+import torch
+import torch.nn.functional as F
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.traced import only_program
 from tilewright.facts.space import point
 
 PATHS = {
@@ -60,6 +63,10 @@ PATHS = {
     "windows": (lambda: kp.pool("max", (8, 64, 112, 112), (3, 3), stride=2, padding=1, dtype="f16"), {}),
     "windows and their neighbours": (lambda: kp.pool("sum", (2, 16, 33, 35), (3, 3), padding=1, fused=True), {}),
     "windows of few rows": (lambda: kp.pool("max", (3, 5, 1017), (20,), stride=3, padding=2, dilation=2), {}),
+    "windows and where their maxima lie": (
+        lambda: only_program(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), torch.randn(4, 8, 57, 61)),
+        {},
+    ),
     "two halves": (lambda: kp.rotary(4, 128, 64, dtype="bf16"), {}),
     "pairs": (lambda: kp.rotary(4, 128, 32, pairs=True), {}),
     "one after the other": (lambda: kp.joined(300, 77, 50), {}),

@@ -76,6 +76,21 @@ def test_pools_as_torch_has_them(function: Callable[..., Tensor], execute: Any) 
         torch.testing.assert_close(run(seen), function(x), equal_nan=True)
 
 
+@pytest.mark.parametrize("function", [
+    lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+    slow(lambda x: F.max_pool3d(x[None], (2, 3, 2), 2, 1, (1, 2, 1), ceil_mode=True, return_indices=True)),
+    slow(lambda x: F.adaptive_max_pool2d(x, 1, return_indices=True)),
+], ids=["windows", "volume", "global"])  # fmt: skip
+def test_indices_as_torch_has_them(function: Callable[..., tuple[Tensor, Tensor]], execute: Any) -> None:
+    """Ties, NaNs and stretches of -inf among them."""
+    x = odd_values(2, 3, 21, 71)
+    x[0, 1], x[1, 2, 4:12, 20:40] = x[0, 1].round(), NAN
+    run = kernels_of(function, [x], execute)
+    for got, wanted in zip(run(x), function(x), strict=True):
+        assert got.dtype == wanted.dtype
+        torch.testing.assert_close(got, wanted, equal_nan=True, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("program", [
     slow(kp.pool("max", (3, 5, 131), (4,), stride=3, padding=2, dilation=2, dtype="bf16")),
     slow(kp.pool("sum", (2, 2, 9, 40), (3, 3), padding=1, fused=True, dtype="f16")),

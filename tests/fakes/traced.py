@@ -1,0 +1,30 @@
+"""What the matcher makes of a function: its Programs, as a candidate would have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from tilewright.cell.trace import trace
+from tilewright.facts.program import Program
+from tilewright.stages.patterns import match
+from tilewright.stages.propose import cuda
+
+
+class Applies(nn.Module):
+    def __init__(self, function: Callable[..., Any]):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+def only_program(function: Callable[..., Any], *args: Tensor, renderer: Any = cuda) -> Program:
+    """The Program of a function that is one kernel, with nothing left to torch."""
+    graph = trace(Applies(function), args, {})
+    matched = match(graph, unsupported=renderer.unsupported, space=renderer.space, tiny_bytes=0)
+    assert len(matched.patterns) == 1 and not matched.unmatched, matched
+    return matched.patterns[0].program
