@@ -111,6 +111,8 @@ CASES: dict[str, Case] = {
         lambda x: F.avg_pool2d(x, 3, 1, 1, divisor_override=4)),
     "max_pool_places_128x64x112x112": (
         lambda: only_program(max_pool_places, torch.empty(128, 64, 112, 112, device="meta")), max_pool_places),
+    "embedding_bag_65536x32x256": (
+        lambda: kp.bags(65536, 32, 256), lambda t, x: F.embedding_bag(t.squeeze(-1), x, mode="mean")),
     "rotary_pairs_256x4096x128": (lambda: kp.rotary(256, 4096, 64, pairs=True), rotated_pairs),
     "embedding_262144x1024": (
         lambda: kp.embedded(262144, 1024), lambda x, t, bias: F.embedding(t.view(-1), x) * 3.0 + bias),

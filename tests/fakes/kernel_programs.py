@@ -424,6 +424,17 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 }  # fmt: skip
 
 
+def bags(count: int, length: int, width: int, *, dtype: str = "f32") -> Program:
+    """The mean of `length` rows of a table of width x width."""
+    b = Builder((count, length, width), (1,))
+    place = b.read("t", (count, length, 1), "i64")
+    table = b.source("x", (width, width), dtype)
+    row = b.load(table, [Position(value=place), Position(steps=((2, 1),))])
+    (total,) = b.reduce("sum", b.op("to", row, dtype="f32"))
+    b.write_row(b.op("to", b.op("div", total, float(length)), dtype=dtype))
+    return b.done()
+
+
 def interpret(program: Program, operands: Sequence[Tensor], *, exact: bool) -> list[Tensor]:
     """The program in torch, one operation at a time: floating values in float64 where `exact`, else as an eager module
     would have them (narrow floats in float32 until a `to`)."""

@@ -178,6 +178,8 @@ PROGRAMS = {
     "rotary_bf16_odd": lambda: kp.rotary(3, 101, 35, dtype="bf16"),
     "rotary_pairs": lambda: kp.rotary(16, 1000, 64, dtype="f16", pairs=True),
     "joined": lambda: kp.joined(301, 77, 500),
+    "bags": lambda: kp.bags(300, 20, 260),
+    "bags_bf16_odd": lambda: kp.bags(77, 5, 131, dtype="bf16"),
     "embedding": lambda: kp.embedded(1000, 512),
     "embedding_bf16_odd": lambda: kp.embedded(301, 77, dtype="bf16", index="i32"),
     "chosen_columns": lambda: kp.embedded(65, 301, dim=1),
@@ -369,7 +371,7 @@ def test_pool_edge_values(folder):
 
 
 def test_places_of_edge_values(folder):
-    """As torch's own kernel gives them: the first of equals, the last NaN, and of nothing but -inf what is no padding."""
+    """As torch's own kernel gives them: the first of equals, the last NaN, of nothing but -inf what is no padding."""
     x = torch.randn(3, 4, 17, 19, device="cuda").mul(2).round()
     x[0, 0], x[1, 1], x[2, 0, 5:12, 5:12], x[2, 1, :, ::2] = nan, -inf, -inf, nan
     for pool in (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from tilewright.facts.program import Position
 
-from .lower import Builder, Expr, Lowering, NotLowered
+from .lower import FLOATS, Builder, Expr, Lowering, NotLowered
 
 
 def _gathered(b: Builder, x: Expr, dim: int, index: Expr) -> Expr:
@@ -48,6 +49,44 @@ def _gather(b: Builder, x: Expr, dim: int, index: Expr, **_: object) -> Expr:
     return b.load(x, index.shape, at)
 
 
+_SUM, _MEAN, _MAX = range(3)
+
+
+def _embedding_bag(b: Builder, weight: Expr, indices: Expr, offsets: Expr, mode: int = _SUM,
+                   per_sample_weights: Expr | None = None, include_last_offset: bool = False,
+                   padding_idx: int | None = None, **_: object) -> tuple[Expr, None, None, None]:  # fmt: skip
+    """Bags of one length, as two-dimensional indices make them; ragged ones are torch's."""
+    length = _bag_length(b, offsets, indices.shape[0])
+    if include_last_offset or weight.dtype not in FLOATS:
+        raise NotLowered
+    bags = indices.reshape((indices.shape[0] // length, length))
+    rows = _gathered(b, weight, 0, bags).wide()
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.to(rows.dtype).reshape((*bags.shape, 1))
+    counted = None if padding_idx is None else bags.do("ne", padding_idx % weight.shape[0])
+    if counted is not None:
+        rows = counted.reshape((*bags.shape, 1)).where(rows, -math.inf if mode == _MAX else 0.0)
+    result = rows.reduce("max" if mode == _MAX else "sum", (1,))
+    if mode == _SUM:
+        return result, None, None, None
+    if counted is None:
+        return (result / length if mode == _MEAN else result), None, None, None
+    count = counted.to(rows.dtype).reduce("sum", (1,), keepdim=True)
+    result = result / count.do("maximum", 1.0) if mode == _MEAN else (count > 0).where(result, 0.0)
+    return result, None, None, None
+
+
+def _bag_length(b: Builder, offsets: Expr, indices: int) -> int:
+    """The length of all bags, where offsets are counted out while tracing: 0, length, 2 x length, ..."""
+    node, length = offsets.node, 1
+    if node.op == "mul" and isinstance(node.args[1], int):
+        node, length = b.nodes[node.sources[0]], int(node.args[1])
+    if node.op != "index" or length < 1 or node.shape[0] * length != indices:
+        raise NotLowered
+    return length
+
+
 GATHER_LOWERINGS: Mapping[str, Lowering] = {
     "embedding": _embedding, "index_select": _index_select, "index": _index, "gather": _gather,
+    "embedding_bag": _embedding_bag,
 }  # fmt: skip

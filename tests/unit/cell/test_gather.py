@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.program_interpreter import GraphRun, widened
+from fakes.traced import only_program
 from tilewright.cell.trace import trace
 from tilewright.facts.graph import Graph
 from tilewright.facts.program import Load, Operand, Output, Position, Program, Reduction, validate
@@ -56,7 +57,25 @@ def test_gathers(function: Callable[..., Tensor]) -> None:
     agrees(function, TABLE, ROWS, COLUMNS)
 
 
+@pytest.mark.parametrize("settings", [
+    {"mode": "sum"}, {"mode": "mean"}, {"mode": "max"}, {"mode": "sum", "padding_idx": 7},
+    {"mode": "mean", "padding_idx": 7}, {"mode": "max", "padding_idx": -33},
+], ids=str)  # fmt: skip
+def test_bags_of_one_length(settings: dict[str, Any]) -> None:
+    """A bag of nothing but padding is 0."""
+    bags = torch.cat((ROWS, torch.full((1, 5), 7)))
+    bags[0, 2] = 7
+    agrees(lambda x, i: F.embedding_bag(i, x, **settings) * 2, TABLE, bags)
+    agrees(lambda x, i: F.embedding_bag(i.view(-1), x, torch.arange(0, 20, 5), **settings), TABLE, bags)
+
+
+def test_weighted_bags() -> None:
+    agrees(lambda x, i, w: F.embedding_bag(i, x, mode="sum", per_sample_weights=w), TABLE, ROWS, torch.rand(3, 5))
+    agrees(lambda x, i: F.embedding_bag(i[:, :1], x), TABLE, ROWS)
+
+
 def test_what_stays_torch() -> None:
+    agrees(lambda x, i, o: F.embedding_bag(i, x, o), TABLE, torch.arange(9), torch.tensor([0, 2, 2, 7]), opaque=True)
     agrees(lambda x, i: x[i, i] * 2, torch.randn(9, 9), torch.arange(5), opaque=True)
     agrees(lambda x, i: x.take(i) * 2, TABLE, ROWS, opaque=True)
     matched = match(agrees(lambda x, i: F.embedding(i, x), TABLE, ROWS), unsupported=cpu.unsupported, space=cpu.space)
@@ -94,6 +113,22 @@ def test_kernels_on_the_cpu(program: Program, run: Callable[..., Tensor]) -> Non
         with pytest.raises(IndexError, match="index out of range in self"):
             run(program, [table, bad, bias])
     assert torch.equal(run(program, [table, index, bias]), got), "a call that failed leaves nothing behind"
+
+
+@pytest.mark.slow
+def test_bags_on_the_cpu(run: Callable[..., Tensor]) -> None:
+    def bag(i: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        return F.embedding_bag(i, x, mode="sum", per_sample_weights=w)
+
+    table, bags, weights = torch.randn(50, 77), torch.randint(0, 50, (19, 6)), torch.rand(19, 6)
+    program = only_program(bag, bags, table, weights, renderer=cpu)
+    by_shape = {tuple(t.shape): t for t in (table, bags[..., None], weights[..., None])}
+    given = [bags[..., None] if o.dtype == "i64" else by_shape[o.shape] for o in program.operands]
+    torch.testing.assert_close(run(program, given)[:, 0], bag(bags, table, weights))
+    given[0] = given[0].clone()
+    given[0][18, 5] = 50
+    with pytest.raises(IndexError, match="index out of range in self"):
+        run(program, given)
 
 
 def test_what_a_reduction_finds_is_not_read_by_the_same_kernel() -> None:

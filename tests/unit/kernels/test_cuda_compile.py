@@ -71,6 +71,7 @@ PATHS = {
     "pairs": (lambda: kp.rotary(4, 128, 32, pairs=True), {}),
     "one after the other": (lambda: kp.joined(300, 77, 50), {}),
     "an embedding": (lambda: kp.embedded(1000, 512, dtype="bf16"), {}),
+    "bags": (lambda: kp.bags(300, 20, 512, dtype="bf16"), {}),
     "chosen columns": (lambda: kp.embedded(33, 101, dim=1, index="i32"), {}),
     "a product": (lambda: kp.reduction("prod", (7, 5, 3), (0, 2)), {}),
 }
