@@ -19,7 +19,7 @@ from tilewright.facts.graph import Code, Ref
 from tilewright.facts.move import Event, Stop, Tune
 from tilewright.facts.outcome import Failure
 from tilewright.facts.pattern import Choice
-from tilewright.facts.program import Pass, ScanSchedule, Schedule
+from tilewright.facts.schedule import Pass, ScanSchedule, Schedule
 from tilewright.facts.space import point
 
 

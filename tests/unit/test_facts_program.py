@@ -17,12 +17,10 @@ from tilewright.facts.program import (
     Program,
     Reduction,
     Scan,
-    Schedule,
     Statement,
-    scan_schedule,
-    schedule,
     validate,
 )
+from tilewright.facts.schedule import Schedule, scan_schedule, schedule
 
 
 def statement(result: str, op: str, *args: str | float) -> Statement:

@@ -11,16 +11,13 @@ from ...facts.program import (
     Load,
     Operand,
     Output,
-    Pass,
     Plain,
     Program,
     Reduction,
     Scan,
-    Schedule,
     Statement,
-    scan_schedule,
-    schedule,
 )
+from ...facts.schedule import Pass, Schedule, scan_schedule, schedule
 from .cpu_text import MEMORY, VALUE, CannotRender, Writer, convert, literal, load_type
 
 # Words that a value's name would hide in the generated file.

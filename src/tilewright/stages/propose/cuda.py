@@ -7,7 +7,8 @@ from importlib.resources import files
 from math import prod
 
 from ...facts.candidate import SourceFile
-from ...facts.program import Program, Statement, schedule
+from ...facts.program import Program, Statement
+from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
 from .cuda_text import fused_text
 

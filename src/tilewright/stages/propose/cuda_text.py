@@ -16,11 +16,9 @@ from ...facts.program import (
     Program,
     Reduction,
     Scan,
-    Schedule,
     Statement,
-    scan_schedule,
-    schedule,
 )
+from ...facts.schedule import Schedule, scan_schedule, schedule
 from ...facts.space import Point
 
 _TAKEN = {"m", "cute", "cutlass", "kernel", "work", "stream", "position", "entry", "float", "Any"}

@@ -15,8 +15,9 @@ from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
-from tilewright.facts.program import Program, schedule, validate
+from tilewright.facts.program import Program, validate
 from tilewright.facts.run import Matched
+from tilewright.facts.schedule import schedule
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cpu
 from tilewright.stages.propose.case_code import case_code

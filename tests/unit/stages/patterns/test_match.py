@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_leaves
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.graph import Graph, Node
-from tilewright.facts.program import Program, Reduction, schedule, validate
+from tilewright.facts.program import Program, Reduction, validate
 from tilewright.facts.run import Matched
+from tilewright.facts.schedule import schedule
 from tilewright.facts.space import Space
 from tilewright.stages.patterns import match, match_all
 

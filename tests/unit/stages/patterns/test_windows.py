@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
-from tilewright.facts.program import schedule, validate
+from tilewright.facts.program import validate
 from tilewright.facts.run import Matched
+from tilewright.facts.schedule import schedule
 from tilewright.facts.space import Space
 from tilewright.stages.patterns import match
 from tilewright.stages.propose.case_code import case_code

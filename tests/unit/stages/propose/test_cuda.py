@@ -10,7 +10,8 @@ import torch
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
-from tilewright.facts.program import Operand, Output, Program, Statement, schedule
+from tilewright.facts.program import Operand, Output, Program, Statement
+from tilewright.facts.schedule import schedule
 from tilewright.stages.propose import cuda
 from tilewright.stages.propose.cuda_text import safe_names
 
