@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from tilewright.cell import wire
 from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.edges.sandbox.cell import Cell
 from tilewright.faces import config
+from tilewright.faces.deliver import commit
 from tilewright.facts import codec
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.machine import Machine
@@ -174,10 +174,9 @@ def told(size: tuple[int, int], runs: list[Run]) -> None:
 
 
 def record(runs: list[Run], machine: Machine) -> dict[str, Any]:
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     return {
         "command": shlex.join(["python", *sys.argv]),
-        "commit": commit,
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
         "machine": codec.to_plain(machine),
         "runs": len(runs),

@@ -27,9 +27,12 @@ _PARTS, _PART = 1024, 64
 _delay = torch.cuda._sleep
 _below = secrets.randbelow
 # The device is kept busy this long before the first event, so that kernels are queued by the time it passes and their
-# launches are not timed: about 100 us at the clocks of a Hopper, and longer where tensors are stirred meanwhile.
+# launches are not timed: about 100 us at the clocks of a Hopper. Tensors are stirred meanwhile, which takes the host as
+# long again and varies: the longest time seen so far, which fades from call to call, is added.
 _DELAY_CYCLES = 200_000
-_DELAY_CYCLES_A_SWAP = 40_000
+_CYCLES_A_NS = 2.0
+_FADING = 0.95
+_MOST_STIRRING_NS = 1e6
 
 
 class Flush:
@@ -145,13 +148,20 @@ def _read(tensor: Tensor) -> None:
 class Timer:
     """Times calls on one device. On a GPU, events on the legacy default stream; on the CPU, the monotonic clock."""
 
-    __slots__ = ("_device", "_events", "_flush", "_flush_bytes")  # no method can be hidden in an instance
+    __slots__ = (
+        "_device",
+        "_events",
+        "_flush",
+        "_flush_bytes",
+        "_stirring_ns",
+    )  # no method can be hidden in an instance
 
     def __init__(self, device: str) -> None:
         self._device = device
         self._flush: Flush | None = None
         self._flush_bytes = 0
         self._events: driver.Events | None = None
+        self._stirring_ns = 100e3
 
     def evict(self, flush_bytes: int) -> None:
         """Evict caches of so many bytes. The device is waited for: how long that takes is not the same in all cells."""
@@ -167,10 +177,12 @@ class Timer:
         """Carry out the swaps, and read `warm`. The contents change at the last moment: whoever watches the inputs has
         no time to work before the clock runs."""
         if self._device == "cuda":
-            _delay(_DELAY_CYCLES + _DELAY_CYCLES_A_SWAP * len(swaps))  # type: ignore[no-untyped-call]
+            _delay(_DELAY_CYCLES + int(_CYCLES_A_NS * self._stirring_ns))  # type: ignore[no-untyped-call]
+        started = _clock()
         dealt.stir(swaps)
         for data in warm:
             _read(data)
+        self._stirring_ns = min(max(_clock() - started, _FADING * self._stirring_ns), _MOST_STIRRING_NS)
 
     def time(self, call: Call) -> tuple[float, Any]:
         """ns of the call and what it returned."""

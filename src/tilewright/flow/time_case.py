@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ..cell import wire
 from ..edges.gpu.state import device_state, sickness
@@ -45,6 +45,7 @@ class CaseTiming:
     rng: random.Random
     stations: Stations
     target: Target
+    seeds: dict[int, int] = field(default_factory=dict)  # of what was drawn last for a slot
 
     def run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         """Raises Refused, Implausible, SickDevice and CellFault."""
@@ -106,9 +107,10 @@ class CaseTiming:
         self.room.take_state()
         self.check.load_state()
 
-    def _renew(self, slot: int) -> None:
-        """Contents that were never there, in a slot and in the pool set of its number."""
-        self.room.draw(slot, family="own", seed=secret(self.rng))
+    def _renew(self, slot: int, again: bool = False) -> None:
+        """Contents that were never there, in a slot and in the pool set of its number; or those of the last time."""
+        self.seeds[slot] = self.seeds[slot] if again else secret(self.rng)
+        self.room.draw(slot, family="own", seed=self.seeds[slot])
         self.room.place(slot, slot)
 
     def _peaks(self, players: Sequence[Player]) -> tuple[tuple[str, int], ...]:

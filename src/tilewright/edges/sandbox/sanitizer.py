@@ -15,7 +15,8 @@ from .environment import cell_environment, common_environment
 from .processes import kill_marked, kill_tree
 
 TOOLS: Mapping[str, tuple[str, ...]] = {
-    "memcheck": ("--report-api-errors", "no"),  # torch asks the driver for what it may not have, and goes on
+    # torch asks the driver for what it may not have, and goes on; what lies behind a block is else another one
+    "memcheck": ("--report-api-errors", "no", "--padding", "512"),
     "racecheck": ("--racecheck-report", "analysis"),
 }
 _MOST_ERRORS = 20

@@ -28,7 +28,7 @@ _MAX_CALLS = 40
 _SETTLE_S = {"cpu": 0.02, "cuda": 0.0}
 
 
-Renew = Callable[[int], None]  # fills a slot with contents that were never there
+Renew = Callable[[int, bool], None]  # fills a slot with contents that were never there; if told to, with the last again
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +137,26 @@ class Table:
             player.cell.do(wire.Drop())
         return tuple(samples), tuple(unseen)
 
-    def again(self, player: Player, slot: int, *, look: Look | None = None) -> tuple[float, float]:
-        """Two calls on one slot, as it is and then stirred, where rows can change: the tick of each in ns. With `look`,
-        the first is looked at."""
+    def again(
+        self, player: Player, slot: int, *, renew: Renew | None = None, look: Look | None = None
+    ) -> tuple[float, float]:
+        """Two calls on one slot whose contents are new: the tick of each in ns. With `renew`, both follow the same
+        work: contents are new as a whole before the first, and the same again before the second. Rows change before
+        every call where they can; without `renew`, before the second alone. With `look`, the first is looked at."""
         rows = self.stirring is not None and self.stirring.changes_rows
         time.sleep(_SETTLE_S[self.room.device])
+        if renew is not None:
+            renew(slot, False)
         with self._watching(player):
             if look is not None:
                 look.before()
-            _, first, _ = self.call(player, slot=slot, stir=False)
+            _, first, _ = self.call(player, slot=slot, stir=rows and renew is not None)
             if look is not None:
                 look.after(slot)
+        if renew is not None:
+            time.sleep(_SETTLE_S[self.room.device])
+            renew(slot, True)
+        with self._watching(player):
             _, second, _ = self.call(player, slot=slot, stir=rows)
         return first.ns, second.ns
 
