@@ -140,25 +140,35 @@ class Table:
     def again(
         self, player: Player, slot: int, *, renew: Renew | None = None, look: Look | None = None
     ) -> tuple[float, float]:
-        """Two calls on one slot whose contents are new: the tick of each in ns. With `renew`, both follow the same
-        work: contents are new as a whole before the first, and the same again before the second. Rows change before
-        every call where they can; without `renew`, before the second alone. With `look`, the first is looked at."""
+        """Two calls on one slot whose contents are new: the tick of each in ns. With `renew`, both follow a call and
+        the work of a renewal: contents are new as a whole before the first, and the same again before the second.
+        Rows change before every call where they can; without `renew`, before the second alone. With `look`, the first
+        is looked at."""
         rows = self.stirring is not None and self.stirring.changes_rows
-        time.sleep(_SETTLE_S[self.room.device])
         if renew is not None:
-            renew(slot, False)
+            self._renewed(player, slot, renew, again=True, stir=rows)
+            first = self._renewed(player, slot, renew, again=False, stir=rows, look=look)
+            return first, self._renewed(player, slot, renew, again=True, stir=rows)
+        time.sleep(_SETTLE_S[self.room.device])
+        first = self._looked(player, slot, stir=False, look=look)
+        return first, self._looked(player, slot, stir=rows)
+
+    def _renewed(
+        self, player: Player, slot: int, renew: Renew, *, again: bool, stir: bool, look: Look | None = None
+    ) -> float:
+        renew(slot, again)
+        time.sleep(_SETTLE_S[self.room.device])
+        return self._looked(player, slot, stir=stir, look=look)
+
+    def _looked(self, player: Player, slot: int, *, stir: bool, look: Look | None = None) -> float:
+        """The tick of a call on the slot, in ns."""
         with self._watching(player):
             if look is not None:
                 look.before()
-            _, first, _ = self.call(player, slot=slot, stir=rows and renew is not None)
+            _, tick, _ = self.call(player, slot=slot, stir=stir)
             if look is not None:
                 look.after(slot)
-        if renew is not None:
-            time.sleep(_SETTLE_S[self.room.device])
-            renew(slot, True)
-        with self._watching(player):
-            _, second, _ = self.call(player, slot=slot, stir=rows)
-        return first.ns, second.ns
+        return tick.ns
 
     def warm_up(self) -> None:
         """Five calls each, of which nothing is kept: what is compiled or allocated on first use is over, and how many
