@@ -312,11 +312,14 @@ class Reference:
         return result, call_s
 
     def _trace(self, text: str, inputs: Sequence[Tensor]) -> tuple[str, str]:
-        from .trace import trace
+        from .trace import trace, trace_training
 
         forward = values.bound(self._subject.built, values.decode(text, inputs))
+        given = (self._subject.built, forward.args, forward.keywords)
+        gradients = self._subject.gradients
         try:
-            return codec.dumps(trace(self._subject.built, forward.args, forward.keywords)), ""
+            graph = trace_training(*given, inputs, gradients) if gradients.outputs else trace(*given)
+            return codec.dumps(graph), ""
         except Exception as error:  # whatever torch's tracers raise, the module then stays torch's
             lines = str(error).strip().splitlines()
             return "", f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]

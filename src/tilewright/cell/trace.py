@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from tilewright.facts.graph import VIEWS, Call, Code, Graph, Node, Ref, Struct, Template, Update, refs
 
-from .loads import loaded_early
 from .lower import Builder, Expr, Lowering, NotLowered, dtype_name, memory_order
 from .lower_gather import GATHER_LOWERINGS
 from .lower_join import JOIN_LOWERINGS
@@ -27,7 +26,8 @@ from .lower_pool import POOL_LOWERINGS
 from .lower_reduce import REDUCE_LOWERINGS
 from .lower_scan import SCAN_LOWERINGS
 from .lower_views import FILL_LOWERINGS, VIEW_LOWERINGS
-from .slices import sliced_early
+from .parts import NO_GRADIENTS, Gradients
+from .prune import early, pruned
 
 LOWERINGS: Mapping[str, Lowering] = {
     **POINTWISE_LOWERINGS, **VIEW_LOWERINGS, **REDUCE_LOWERINGS, **NORM_LOWERINGS, **LOSS_LOWERINGS,
@@ -41,18 +41,73 @@ def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> G
 
     Functional: what the module writes in place stands in `Graph.updates`. Raises ValueError, one line, where the module
     can't be traced."""
-    with warnings.catch_warnings(), torch.no_grad():
+    return _trace(module, args, kwargs, (), NO_GRADIENTS)
+
+
+def trace_training(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor],
+    gradients: Gradients,
+) -> Graph:  # fmt: skip
+    """The same for a step: `tensors`, among the arguments, are those that `gradients` counts. Nothing is moved to where
+    a kernel would have it: the derivative comes first."""
+    return _trace(module, args, kwargs, tensors, gradients)
+
+
+def _trace(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor],
+    gradients: Gradients,
+) -> Graph:  # fmt: skip
+    asked = [tensors[i] for i in gradients.inputs]
+    if gradients.outputs and _has_own_backward(module, args, kwargs, asked):
+        raise ValueError("an autograd.Function of the module's own: its backward can't be derived")
+    with warnings.catch_warnings(), torch.set_grad_enabled(bool(gradients.outputs)):
         warnings.simplefilter("ignore")
-        graph = _Walk(module, _functional(module, args, kwargs)).graph(args, kwargs)
-        return replace(graph, training=module.training if _minds_training(module, args, kwargs, graph) else None)
+        graph = _graph_of(module, args, kwargs, asked, gradients)
+        minds = _minds_training(graph, lambda: _graph_of(module, args, kwargs, asked, gradients), module)
+        return replace(graph, training=module.training if minds else None)
 
 
-def _minds_training(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], graph: Graph) -> bool:
+def _has_own_backward(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], asked: Sequence[torch.Tensor]
+) -> bool:
+    """Whether a gradient goes through an autograd.Function, which tracers see no more of than its forward."""
+    leaves = {id(t): t.detach().requires_grad_() for t in asked}
+    given, named = pytree.tree_map(lambda v: leaves.get(id(v), v), (args, kwargs))
+    with torch.enable_grad():
+        results = pytree.tree_leaves(module(*given, **named))
+    todo: list[Any] = [t.grad_fn for t in results if isinstance(t, torch.Tensor)]
+    seen: set[Any] = set()
+    while todo:
+        step = todo.pop()
+        if step is not None and step not in seen:
+            if isinstance(step, torch.autograd.function.BackwardCFunction):
+                return True
+            seen.add(step)
+            todo += [behind for behind, _ in step.next_functions]
+    return False
+
+
+def _graph_of(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], asked: Sequence[torch.Tensor],
+    gradients: Gradients,
+) -> Graph:  # fmt: skip
+    traced = _functional(module, args, kwargs, training=bool(gradients.outputs))
+    if not gradients.outputs:
+        return early(_Walk(module, traced).graph(args, kwargs))
+    leaves = pytree.tree_leaves((args, kwargs))
+    marked = [name for leaf, name in zip(leaves, traced.inputs, strict=True) if any(leaf is t for t in asked)]
+    states = [name for name, path in traced.states.items() if path in gradients.parameters]
+    graph = _Walk(module, traced, without={"detach", "detach_"}).graph(args, kwargs)
+    names = {n.name for n in graph.nodes}
+    return replace(graph, wanted=tuple(n for n in (*marked, *states) if n in names))
+
+
+def _minds_training(graph: Graph, again: Callable[[], Graph], module: nn.Module) -> bool:
     """Whether the module computes something else under the other train flag; the flags are left as they were."""
     flags = {part: part.training for part in module.modules()}
     try:
         module.train(not module.training)
-        return _Walk(module, _functional(module, args, kwargs)).graph(args, kwargs) != graph
+        return again() != graph
     except ValueError:
         return True
     finally:
@@ -73,14 +128,20 @@ class _Traced:
     updates: Sequence[tuple[str, fx.Node]]  # placeholder and its new value
 
 
-def _functional(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Traced:
+def _functional(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> _Traced:
     try:
-        program = torch.export.export(module, args, kwargs, strict=False).run_decompositions({})
+        exported = torch.export.export(module, args, kwargs, strict=False)
+        blocks = [n for n in exported.graph.nodes if "set_grad_enabled" in str(n.target)] if training else []
+        program = exported.run_decompositions({})
     except Exception as reason:  # torch.export raises errors of many kinds, and each may stop it
+        if training:  # the other way sees operators alone, and not where gradients are switched off
+            raise ValueError(f"torch.export: {_line(reason)}") from reason
         try:
             return _by_dispatch(module, args, kwargs)
         except Exception as again:
             raise ValueError(f"torch.export: {_line(reason)}; make_fx: {_line(again)}") from reason
+    if blocks:
+        raise ValueError("gradients are switched off for a part of it")
     return _exported(program)
 
 
@@ -163,8 +224,9 @@ def _attribute(module: nn.Module, path: str) -> Any:
 class _Walk:
     """Goes through a functional graph once and writes ours."""
 
-    def __init__(self, module: nn.Module, traced: _Traced) -> None:
+    def __init__(self, module: nn.Module, traced: _Traced, *, without: Collection[str] = ()) -> None:
         self.module = module
+        self.lowerings = {name: lower for name, lower in LOWERINGS.items() if name not in without}
         self.traced = traced
         self.builder = Builder()
         self.calls: list[Call] = []
@@ -184,7 +246,7 @@ class _Walk:
                         for target, value in self.traced.updates)  # fmt: skip
         whole = Graph(nodes=tuple(self.builder.nodes.values()), outputs=refs(result), calls=tuple(self.calls),
                       arguments=arguments, keywords=keywords, result=result, updates=updates)  # fmt: skip
-        return pruned(loaded_early(pruned(sliced_early(pruned(whole)))))
+        return pruned(whole)
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Template, ...], Any]:
         leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -263,7 +325,7 @@ class _Walk:
         """The results in our vocabulary, or None where this call is beyond it."""
         assert isinstance(node.target, torch._ops.OpOverload)
         name = node.target._schema.name.removeprefix("aten::")
-        table = FILL_LOWERINGS if name in FILL_LOWERINGS else LOWERINGS
+        table = FILL_LOWERINGS if name in FILL_LOWERINGS else self.lowerings
         ins = tuple(n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor))
         if node.target.namespace != "aten" or name not in table or not _of_one_device((*ins, *outs)):
             return None
@@ -366,28 +428,3 @@ def _structure(value: Any) -> Template:
     if value is None or isinstance(value, bool | int | float | str | Ref | Code):
         return value
     raise ValueError(f"a container of type {type(value).__name__} can't be represented")
-
-
-def pruned(graph: Graph) -> Graph:
-    """The same without nodes and calls on which nothing depends; inputs and calls with an effect stay."""
-    nodes = {n.name: n for n in graph.nodes}
-    calls = {c.name: c for c in graph.calls}
-    todo = [*graph.outputs, *(u.value for u in graph.updates), *(u.target for u in graph.updates)]
-    todo += [name for c in graph.calls if c.ordered for name in (*c.sources, *c.results) if name]
-    live: set[str] = set()
-    while todo:
-        name = todo.pop()
-        if name in live:
-            continue
-        live.add(name)
-        node = nodes[name]
-        todo += node.sources
-        if node.origin:  # a call that may be run as a whole needs what it reads
-            todo += calls[node.origin].sources
-    kept = tuple(n for n in graph.nodes if n.name in live or n.op == "input")
-    origins = {n.origin for n in kept}
-    alive = tuple(
-        replace(c, results=tuple(r if r in live else "" for r in c.results))
-        for c in graph.calls if c.name in origins or c.ordered
-    )  # fmt: skip
-    return replace(graph, nodes=kept, calls=alive)

@@ -18,6 +18,7 @@ _MODULES = (
     "pattern",
     "move",
     "graph",
+    "segment",
     "run",
     "audit",
     "winner",

@@ -141,6 +141,7 @@ class Graph:
     result: Template = None
     updates: tuple[Update, ...] = ()
     training: bool | None = None  # the train flag under which this holds; None: under both
+    wanted: tuple[str, ...] = ()  # in training: the inputs and states whose gradients are asked for
 
 
 def refs(template: Any) -> tuple[str, ...]:

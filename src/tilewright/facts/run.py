@@ -8,6 +8,7 @@ from .graph import Graph
 from .machine import Machine
 from .pattern import Pattern, Recipe
 from .problem import Problem, TensorSpec, Work
+from .segment import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Matched:
     case: int
     patterns: tuple[Pattern, ...]
     unmatched: tuple[str, ...]  # "aten.cumsum.default: no skeleton", one line a node left to torch
+    segments: tuple[Segment, ...] = ()  # in training: what is done here, in whose graphs the patterns stand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

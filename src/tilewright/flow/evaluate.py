@@ -51,7 +51,6 @@ from .time_case import EAGER, OURS, CaseTiming
 DESCRIBE_LIMIT_S = 300.0
 # Such an error sticks to the process that met it, and the reference, which ran before, did not cause it.
 _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUDA_ERROR_(ECC|HARDWARE|LAUNCH)")
-_NO_BACKWARD = "no skeleton has a backward yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ class Judge:
             construct = wire.ConstructCase(case=number, seed=seed)
             self._ref.ask(construct, wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
             training = self._problem.mode == "training"
-            request = wire.Describe(seed=secret(self._rng), trace=trace and not training, training=training)
+            request = wire.Describe(seed=secret(self._rng), trace=trace, training=training)
             return _Case(number, self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S), seed)
 
     def _facts(self, described: wire.Described) -> CaseFacts:
@@ -132,7 +131,7 @@ class Judge:
             outputs=tuple(o.spec for o in described.outputs),
             work=described.work,
             graph=codec.loads(described.graph) if described.graph else None,
-            trace_failure=_NO_BACKWARD if described.gradients.outputs else described.trace_failure,
+            trace_failure=described.trace_failure,
         )
 
     @property

@@ -31,6 +31,7 @@ from ..strategies import STRATEGIES, given
 from .ahead import compiled_ahead
 from .drive import Strategy, drive
 from .foresee import foreseen
+from .training import match_training
 from .winners import known_winners, winner_of
 
 if TYPE_CHECKING:
@@ -272,7 +273,11 @@ def found_patterns(cases: tuple[CaseFacts, ...], target: Target) -> tuple[Matche
         if case.graph is None:
             found.append(Matched(case=index, patterns=(), unmatched=(case.trace_failure,)))
             continue
-        first = sum(len(m.patterns) for m in found)
+        first, before = sum(len(m.patterns) for m in found), sum(len(m.segments) for m in found)
+        if case.graph.wanted:
+            found.append(match_training(case.graph, case=index, first_id=first, first_segment=before,
+                                        unsupported=make.unsupported, space=make.space))  # fmt: skip
+            continue
         found.append(match(case.graph, case=index, first_id=first, unsupported=make.unsupported, space=make.space))
     return tuple(found)
 

@@ -22,17 +22,24 @@ DTYPES: dict[str, torch.dtype] = {
 
 Launch = Callable[..., tuple[Tensor, ...]]
 
-_NAMESPACE = "tilewright"
+NAMESPACE = "tilewright"
+REAL = (Tensor, torch.nn.Parameter)  # what tracers hand in has other types
 _libraries: list[torch.library.Library] = []  # an op lives as long as the Library that defined it
 
 
-def _free_name(name: str) -> str:
+def free_name(name: str) -> str:
     """`name_<n>` that no op of this process has: candidates bring copies of this file, each with its own state."""
-    taken = getattr(torch.ops, _NAMESPACE)
+    taken = getattr(torch.ops, NAMESPACE)
     n = 0
     while hasattr(taken, f"{name}_{n}"):
         n += 1
     return f"{name}_{n}"
+
+
+def keep(library: torch.library.Library) -> torch.library.Library:
+    """The same, alive until the process ends."""
+    _libraries.append(library)
+    return library
 
 
 def torch_op(name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...], str]], arity: int) -> Launch:
@@ -45,9 +52,8 @@ def torch_op(name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...],
     if arity < 1 or not outputs:
         raise ValueError(f"{name}: an op needs an operand and an output, not {arity} and {len(outputs)}")
     specs = tuple((tuple(shape), DTYPES[dtype]) for shape, dtype in outputs)
-    unique = _free_name(name)
-    library = torch.library.Library(_NAMESPACE, "FRAGMENT")
-    _libraries.append(library)
+    unique = free_name(name)
+    library = keep(torch.library.Library(NAMESPACE, "FRAGMENT"))
     # A one-element tuple is no schema type: a single result travels bare.
     single = len(specs) == 1
     results = "Tensor" if single else "(" + ", ".join(["Tensor"] * len(specs)) + ")"
@@ -63,11 +69,11 @@ def torch_op(name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...],
         return made[0] if single else made
 
     library.impl(unique, real, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"{_NAMESPACE}::{unique}", fake, lib=library)
-    op = getattr(getattr(torch.ops, _NAMESPACE), unique).default
+    torch.library.register_fake(f"{NAMESPACE}::{unique}", fake, lib=library)
+    op = getattr(getattr(torch.ops, NAMESPACE), unique).default
 
     def call(*operands: Tensor) -> tuple[Tensor, ...]:
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and type(operands[0]) in REAL:
             return launch(*operands)
         made = op(*operands)
         return (made,) if single else tuple(made)

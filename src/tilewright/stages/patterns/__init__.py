@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tilewright.facts.graph import VIEWS, Call, Graph, Node
 from tilewright.facts.pattern import Pattern, Site
 from tilewright.facts.program import SCANS, Program
 from tilewright.facts.run import Matched
+from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
 
 from .grow import grown
 from .program import write
 from .region import Flow
 
-__all__ = ["match", "match_all"]
+__all__ = ["match", "match_all", "match_segments"]
 
 # Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
 TINY_BYTES = 4096
@@ -35,6 +37,27 @@ def match(
 
     A single operator that moves fewer than `tiny_bytes` is left alone."""
     return _numbered(case, _found(graph, unsupported, tiny_bytes), space, {}, first_id)
+
+
+def match_segments(
+    graph: Graph,
+    segments: Sequence[Segment],
+    *,
+    unsupported: Callable[[Program], str | None],
+    space: Callable[[Program], Space],
+    first_id: int = 0,
+    case: int = 0,
+    tiny_bytes: int = TINY_BYTES,
+) -> Matched:
+    """The same for training: the patterns of the segments' forward and backward graphs. Segments of which nothing is
+    found forward are left to torch."""
+    forward = [_found(s.forward, unsupported, tiny_bytes) for s in segments]
+    used = [(s, found) for s, found in zip(segments, forward, strict=True) if found.sites]
+    found = [f for _, f in used] + [_found(s.backward, unsupported, tiny_bytes) for s, _ in used]
+    inside = {name for s, _ in used for name in s.calls}
+    left = tuple(f"{c.target}: no skeleton" for c in graph.calls if c.name not in inside and not c.view)
+    whole = _Found([site for f in found for site in f.sites], (*left, *(line for f in found for line in f.unmatched)))
+    return replace(_numbered(case, whole, space, {}, first_id), segments=tuple(s for s, _ in used))
 
 
 def match_all(

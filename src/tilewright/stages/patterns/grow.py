@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
 
+from tilewright.facts.graph import Node
 from tilewright.facts.program import REDUCTIONS, SCANS, Program
 
 from .program import write
@@ -23,19 +24,31 @@ LAUNCH_BYTES = 1 << 20
 
 
 def grown(flow: Flow, unsupported: Callable[[Program], str | None]) -> Growth:
-    """The better of two growths that differ in how they break ties."""
-    growths = [Growth(flow, unsupported, last_first=way) for way in (False, True)]
+    """The best of growths that differ in how they break ties, and, where values are reduced both along rows and across
+    them, in whether what is common to the two goes with the rows."""
+    across = frozenset(n.name for n in flow.graph.nodes if n.op in REDUCTIONS and _across(flow, n))
+    along = any(n.op in REDUCTIONS and n.name not in across for n in flow.graph.nodes)
+    late = (frozenset[str](), across) if across and along else (frozenset[str](),)
+    growths = [Growth(flow, unsupported, last_first=way, late=last) for last in late for way in (False, True)]
     for growth in growths:
         growth.run()
     return min(growths, key=Growth.cost_bytes)
 
 
+def _across(flow: Flow, node: Node) -> bool:
+    """Whether a reduction leaves the innermost dimension."""
+    return len(flow.nodes[node.sources[0]].shape) - 1 not in node.dims
+
+
 class Growth:
     """The partition under construction: every fusable node in one region, clones of cheap producers aside."""
 
-    def __init__(self, flow: Flow, unsupported: Callable[[Program], str | None], *, last_first: bool) -> None:
+    def __init__(
+        self, flow: Flow, unsupported: Callable[[Program], str | None], *, last_first: bool, late: frozenset[str]
+    ) -> None:
         self.flow = flow
         self.last_first = last_first
+        self.late = late  # nodes that join what they read after all others have
         self.unsupported = unsupported
         self.regions: dict[int, Region] = {}
         self.home: dict[str, int] = {}
@@ -98,9 +111,11 @@ class Growth:
         nodes = self.flow.nodes
         found = [(p, c) for p in self.home for c in self.flow.readers[p] if c in self.home]
         if same_call:
-            return [(p, c) for p, c in found if nodes[p].origin == nodes[c].origin]
+            return [(p, c) for p, c in found if nodes[p].origin == nodes[c].origin and c not in self.late]
         way = -1 if self.last_first else 1
-        return sorted(found, key=lambda edge: (-nodes[edge[0]].bytes, way * self.flow.position[edge[0]]))
+        return sorted(
+            found, key=lambda edge: (edge[1] in self.late, -nodes[edge[0]].bytes, way * self.flow.position[edge[0]])
+        )
 
     def _siblings(self) -> list[tuple[str, str]]:
         """Readers of one value that is large for both of them: together they read it once."""

@@ -35,18 +35,23 @@ class _Unit:
     needs: tuple[str, ...]
 
 
-def case_code(graph: Graph, patterns: Sequence[Pattern], *, target: str) -> CaseCode:
-    """The code of one case in which these patterns are fused and nothing else is."""
-    return _Writer(graph, patterns, target).finish()
+# How the target of a call begins that runs a segment's file.
+SEGMENT = "segment."
+
+
+def case_code(graph: Graph, patterns: Sequence[Pattern], *, target: str, by_need: bool = False) -> CaseCode:
+    """The code of one case in which these patterns are fused and nothing else is. `by_need`: what only some results
+    take is run where `needs` has one of them (see kernels/autograd.py)."""
+    return _Writer(graph, patterns, target, by_need=by_need).finish()
 
 
 class _Writer:
-    def __init__(self, graph: Graph, patterns: Sequence[Pattern], target: str) -> None:
-        self.graph, self.target = graph, target
+    def __init__(self, graph: Graph, patterns: Sequence[Pattern], target: str, *, by_need: bool) -> None:
+        self.graph, self.target, self.by_need = graph, target, by_need
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.position = {n.name: i for i, n in enumerate(graph.nodes)}
-        self.sites = {b.node: (p, s) for p in patterns for s in p.sites for b in s.outputs}
+        self.sites = {b.node: (p, s) for p in patterns for s in p.sites if self._is_here(s) for b in s.outputs}
         # Calls of which some part, but not the result, comes out of a kernel: what is left is run part by part.
         self.opened = {self.nodes[name].origin for name in self.sites}
         self.parameters = tuple(_parameter(a, self.nodes, f"argument{i}") for i, a in enumerate(graph.arguments))
@@ -57,18 +62,60 @@ class _Writer:
     def finish(self) -> CaseCode:
         given = [*zip(self.parameters, self.graph.arguments, strict=True), *self.graph.keywords]
         conditions = [c for name, value in given for c in self._accept(name, value)]
+        if self.graph.wanted:  # its kernels give no gradient to any other state
+            others = [n for n in self.graph.nodes if n.op == "state" and n.name not in self.graph.wanted]
+            conditions += [f"not {_attribute(n.path)}.requires_grad" for n in others if n.dtype in _FLOATS]
         kept = {*self.graph.outputs, *(u.value for u in self.graph.updates)}
         order = self._ordered(self._units(kept))
         last = {name: i for i, unit in enumerate(order) for name in (*unit.gives, *unit.needs)}
-        for i, unit in enumerate(order):
+        conditions_of = self._conditions(order) if self.by_need else [""] * len(order)
+        given_under = {name: c for unit, c in zip(order, conditions_of, strict=True) for name in unit.gives}
+        for i, (unit, condition) in enumerate(zip(order, conditions_of, strict=True)):
+            start = len(self.body)
             self._emit(unit)
             gone = sorted({n for n in (*unit.gives, *unit.needs) if last[n] == i and n not in kept and self._local(n)})
+            gone = [n for n in gone if given_under[n] == condition]
             if gone and i + 1 < len(order):
                 self.body.append("del " + ", ".join(self.names[n] for n in gone))
-        self.body += [f"{self.names[u.target]}.copy_({self.names[u.value]})" for u in self.graph.updates]
-        self.body.append(f"return {template(self.graph.result, self.names)}")
+            if condition:
+                self.body[start:] = [f"if {condition}:", *(f"    {line}" for line in self.body[start:])]
+        detach = ".detach()" if self.graph.wanted else ""
+        self.body += [f"{self._written(u.target)}.copy_({self.names[u.value]}{detach})" for u in self.graph.updates]
+        self.body.append(f"return {self._results() if self.by_need else template(self.graph.result, self.names)}")
         return CaseCode(parameters=self.parameters, keywords=tuple(k for k, _ in self.graph.keywords),
                         conditions=tuple(conditions), body=tuple(self.body), used=tuple(self.used))  # fmt: skip
+
+    def _written(self, target: str) -> str:
+        node = self.nodes[target]
+        return _attribute(node.path) if node.op == "state" else self.names[target]
+
+    def _is_here(self, site: Site) -> bool:
+        """Whether a site stands in this graph, and not in another that has some of its values for inputs."""
+        return all(n in self.nodes and self.nodes[n].op != "input" for n in site.nodes)
+
+    def _conditions(self, order: Sequence[_Unit]) -> list[str]:
+        """For each unit, under which condition one of its results is needed; "": always."""
+        assert isinstance(self.graph.result, Struct)
+        asked = {i: item.name for i, item in enumerate(self.graph.result.items) if isinstance(item, Ref)}
+        reached: dict[str, set[int]] = {}
+        for i, name in asked.items():
+            reached.setdefault(name, set()).add(i)
+        found = []
+        for unit in reversed(order):
+            mine = set().union(*(reached.get(n, set()) for n in unit.gives))
+            for name in unit.needs:
+                reached.setdefault(name, set()).update(mine)
+            found.append("" if mine == set(asked) else " or ".join(f"needs[{i}]" for i in sorted(mine)))
+        return found[::-1]
+
+    def _results(self) -> str:
+        """The results that are needed."""
+        assert isinstance(self.graph.result, Struct)
+        found = [
+            f"{self.names[item.name]} if needs[{i}] else None" if isinstance(item, Ref) else "None"
+            for i, item in enumerate(self.graph.result.items)
+        ]
+        return f"({', '.join(found)},)"
 
     def _local(self, name: str) -> bool:
         return self.nodes[name].op not in SOURCES and self.names[name].isidentifier()
@@ -81,9 +128,11 @@ class _Writer:
             node = self.nodes[value.name]
             self.names[value.name] = place
             device = f"{place}.is_cuda" if self.target == "cuda" else f"{place}.is_cpu"
+            constant = self.graph.wanted and node.dtype in _FLOATS and value.name not in self.graph.wanted
             dtype = TORCH_DTYPES.get(node.dtype, f"torch.{node.dtype}")
             return [f"isinstance({place}, torch.Tensor)", f"{place}.shape == {literal(node.shape)}",
-                    f"{place}.dtype == {dtype}", device]  # fmt: skip
+                    f"{place}.dtype == {dtype}", device,
+                    *([f"not {place}.requires_grad"] if constant else [])]  # fmt: skip
         if isinstance(value, Struct):
             keys: Sequence[str | int] = value.keys or range(len(value.items))
             items = [(f"{place}[{key!r}]", item) for key, item in zip(keys, value.items, strict=True)]
@@ -170,11 +219,18 @@ class _Writer:
         args += [f"{key}={template(value, self.names)}" for key, value in call.kwargs]
         results = [self._name(r) if r in gives else "_" for r in call.results]
         left = results[0] if call.single else ", ".join(results) + ("," if len(results) == 1 else "")
-        self.body.append(f"{left} = torch.ops.{call.target}({', '.join(args)})")
+        callee = f"torch.ops.{call.target}"
+        if call.target.startswith(SEGMENT):
+            callee = f"{call.name}.run"
+            self.used[call.name] = None
+        self.body.append(f"{left} = {callee}({', '.join(args)})")
 
     def _emit_node(self, node: Node) -> None:
         if node.op == "state":
             self.names[node.name] = _attribute(node.path)
+            if self.graph.wanted and node.dtype in _FLOATS and any(u.target == node.name for u in self.graph.updates):
+                # What autograd keeps of it must not be what is written afterwards.
+                self.body.append(f"{self._name(node.name)} = {_attribute(node.path)}.clone()")
         elif node.op == "constant":
             device, values = json.loads(node.path)
             dtype = TORCH_DTYPES.get(node.dtype, f"torch.{node.dtype}")
@@ -216,7 +272,8 @@ class _Writer:
         return f"{self.names[first.name]}.device" if first is not None else repr(self.target)
 
 
-_TAKEN = frozenset({"self", "torch"})
+_TAKEN = frozenset({"self", "torch", "needs"})
+_FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 
 
 def _viewed(value: str, shape: tuple[int, ...], bind: Bind, into: tuple[int, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 
 import jinja2
@@ -14,6 +14,7 @@ from ...facts.pattern import Pattern, Recipe
 from ...facts.problem import Target
 from ...facts.run import CaseFacts, Matched
 from .case_code import case_code
+from .segment_code import SegmentCode, around, segment_code
 from .targets import Renderer, renderer
 
 
@@ -55,28 +56,42 @@ def compose(
     known = {p.id: p for m in matched for p in m.patterns}
     points = {choice.pattern: choice.point for choice in recipe}
     chosen = [known[name] for name in points]
-    written, used = _cases(cases, matched, set(points), target)
+    made = list(map(partial(_made, target=target, chosen=set(points)), matched))
+    written, used = _cases(cases, matched, made, set(points), target)
+    segments = [code for codes in made for code in codes if code.segment.id in used]
+    used.update(name for code in segments for name in code.used)
     chosen = [p for p in chosen if p.id in used]
-    model = SourceFile(path="model.py", text=_model(written, chosen))
+    training = any(facts.graph is not None and facts.graph.wanted for facts in cases)
+    model = SourceFile(path="model.py", text=_model(written, chosen, [c.segment.id for c in segments], training))
     fused = [file for p in chosen for file in make.render(p.program, p.id, points[p.id])]
     shared = make.skeleton_files([p.program for p in chosen])
     original = SourceFile(path="original.py", text=problem_source)
-    return Candidate(files=(model, original, *fused, *shared))
+    return Candidate(files=(model, original, *(code.file for code in segments), *fused, *shared))
 
 
 _TRAINING: Mapping[bool | None, tuple[str, ...]] = {True: ("self.training",), False: ("not self.training",), None: ()}
 
 
+def _made(found: Matched, *, target: Target, chosen: set[str]) -> list[SegmentCode]:
+    """The segments of a case in which a chosen pattern stands."""
+    patterns = [p for p in found.patterns if p.id in chosen]
+    codes = [segment_code(s, patterns, target=target) for s in found.segments]
+    return [code for code in codes if code is not None]
+
+
 def _cases(
-    cases: Sequence[CaseFacts], matched: Sequence[Matched], chosen: set[str], target: Target
-) -> tuple[list[_Case], set[str]]:
-    """The cases in order, equal ones once, and the ids of the patterns that they call."""
+    cases: Sequence[CaseFacts], matched: Sequence[Matched], made: Sequence[Sequence[SegmentCode]], chosen: set[str],
+    target: Target,
+) -> tuple[list[_Case], set[str]]:  # fmt: skip
+    """The cases in order, equal ones once, and the ids of the patterns and segments that they call."""
     written: list[_Case] = []
     used: set[str] = set()
-    for facts, found in zip(cases, matched, strict=True):
+    for facts, found, codes in zip(cases, matched, made, strict=True):
         if facts.graph is None:
             continue
-        code = case_code(facts.graph, [p for p in found.patterns if p.id in chosen], target=target)
+        graph = around(facts.graph, [code.segment for code in codes])
+        patterns = () if facts.graph.wanted else [p for p in found.patterns if p.id in chosen]
+        code = case_code(graph, patterns, target=target)
         conditions = (*_TRAINING[facts.graph.training], *code.conditions)
         if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in written):
             continue
@@ -87,10 +102,12 @@ def _cases(
     return written, used
 
 
-def _model(cases: Sequence[_Case], chosen: Sequence[Pattern]) -> str:
+def _model(cases: Sequence[_Case], chosen: Sequence[Pattern], segments: Sequence[str], training: bool) -> str:
     lines = [f"{p.id}: {p.title} ({p.kind} over {p.program.domain}, {len(p.sites)} place(s))" for p in chosen]
     about = "The module with its fused kernels, made by Tilewright." if chosen else "The module as it was."
-    text = _template().render(about=about, patterns=lines, ids=[p.id for p in chosen], cases=cases)
+    text = _template().render(
+        about=about, patterns=lines, ids=[p.id for p in chosen], segments=segments, cases=cases, training=training
+    )
     return f"{text.rstrip()}\n"
 
 

@@ -29,7 +29,13 @@ _CUDA_SKELETONS = (
     "addresses", "combine", "control", "cta", "engine", "launch", "math", "plan", "reducers", "resident", "scan",
     "scanners", "spec", "tiles", "tiling", "views",
 )  # fmt: skip
-_SKELETONS = ("__init__.py", "ops.py", "cuda/__init__.py", *(f"cuda/{name}.py" for name in _CUDA_SKELETONS))
+_SKELETONS = (
+    "__init__.py",
+    "ops.py",
+    "autograd.py",
+    "cuda/__init__.py",
+    *(f"cuda/{name}.py" for name in _CUDA_SKELETONS),
+)
 
 
 def unsupported(program: Program) -> str | None:

@@ -1,0 +1,29 @@
+"""From what a module computes in training to what kernels can do of it, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..facts.graph import Graph
+from ..facts.program import Program
+from ..facts.run import Matched
+from ..facts.segment import Segment
+from ..facts.space import Space
+from ..stages.differentiate import segments
+from ..stages.patterns import match_segments
+
+
+def match_training(
+    graph: Graph, *, unsupported: Callable[[Program], str | None], space: Callable[[Program], Space], first_id: int,
+    first_segment: int, case: int,
+) -> Matched:  # fmt: skip
+    """The segments of a training graph and the patterns in them."""
+    from ..cell.prune import early
+
+    cut = [_with(s, early) for s in segments(graph, first_id=first_segment)]
+    return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case)
+
+
+def _with(segment: Segment, rewrite: Callable[[Graph], Graph]) -> Segment:
+    return replace(segment, forward=rewrite(segment.forward), backward=rewrite(segment.backward))

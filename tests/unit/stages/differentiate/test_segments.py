@@ -1,0 +1,203 @@
+"""Backward graphs against torch's own gradients in float64, and where a training graph is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tilewright.cell.parts import Gradients
+from tilewright.cell.prune import early, pruned
+from tilewright.cell.step import tensors_of
+from tilewright.cell.trace import trace_training
+from tilewright.facts.graph import Graph
+from tilewright.facts.segment import Segment
+from tilewright.stages.differentiate import segments
+from tilewright.stages.propose.case_code import case_code
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Of(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(*args)
+
+
+def traced(module: nn.Module, inputs: Sequence[Tensor]) -> Graph:
+    count = sum(t.requires_grad for t in tensors_of(module(*inputs)))
+    wanted = tuple(i for i, t in enumerate(inputs) if t.requires_grad)
+    names = tuple(n for n, p in module.named_parameters() if p.requires_grad)
+    asked = Gradients(outputs=tuple(range(count)), inputs=wanted, parameters=names)
+    return trace_training(module, tuple(inputs), {}, list(inputs), asked)
+
+
+def code(graph: Graph, *, by_need: bool = False) -> Callable[..., Any]:
+    """A graph as Python, everything left to torch."""
+    text = case_code(graph, (), target="cpu", by_need=by_need)
+    names = ", ".join((*(("needs",) if by_need else ()), *text.parameters))
+    space: dict[str, Any] = {"torch": torch}
+    exec(f"def run({names}):\n" + "".join(f"    {line}\n" for line in text.body), space)
+    return space["run"]  # type: ignore[no-any-return]
+
+
+def agree(function: Callable[..., Any], *inputs: Tensor) -> Segment:
+    """That the one segment of this function gives its results, and torch's gradients."""
+    return agree_all({"it": (function, inputs)})
+
+
+def agree_all(functions: dict[str, tuple[Callable[..., Any], Sequence[Tensor]]]) -> Segment:
+    """The same for many functions in one module, each with inputs of its own; in float64, and with slices moved."""
+    inputs = [t.detach().clone().requires_grad_(t.requires_grad) for _, own in functions.values() for t in own]
+    owners = [name for name, (_, own) in functions.items() for _ in own]
+    calls = [(f, [i for i, owner in enumerate(owners) if owner == name]) for name, (f, _) in functions.items()]
+    module = Of(lambda *args: tuple(f(*(args[i] for i in mine)) for f, mine in calls))
+    (segment,) = segments(traced(module, inputs))
+    graded = [t for t in tensors_of(module(*inputs)) if t.requires_grad]
+    by_output = dict(zip(segment.graded, [torch.randn_like(t) for t in graded], strict=True))
+    wanted = [i for i, t in enumerate(inputs) if t.requires_grad]
+    true = torch.autograd.grad(graded, [inputs[i] for i in wanted], list(by_output.values()), allow_unused=True)
+    order = [int(n.removeprefix("args_")) for n in segment.inputs]
+    given = [inputs[i].detach() for i in order]
+    for rewrite in (pruned, early):
+        made = dict(zip(segment.forward.outputs, code(rewrite(segment.forward))(*given), strict=True))
+        known = dict(zip(segment.inputs, given, strict=True)) | made
+        asked = [known[n] for n in (*segment.kept, *segment.saved)]
+        needs = [inputs[i].requires_grad for i in order]
+        found = code(rewrite(segment.backward), by_need=True)(needs, *asked, *by_output.values())
+        by_input = dict(zip(order, found, strict=True))
+        for i, value in zip(wanted, true, strict=True):
+            mine = by_input.get(i)
+            mine = torch.zeros_like(inputs[i]) if mine is None else mine
+            value = torch.zeros_like(mine) if value is None else value
+            torch.testing.assert_close(mine, value, rtol=1e-7, atol=1e-11, equal_nan=True,
+                                       msg=lambda text, i=i: f"{owners[i]}: {text}")  # fmt: skip
+    return segment
+
+
+def leaf(*shape: int, low: float | None = None, high: float = 1.0) -> Tensor:
+    made = torch.randn(shape) if low is None else torch.rand(shape) * (high - low) + low
+    return made.double().requires_grad_()
+
+
+UNARY = """neg abs square exp exp2 expm1 sin cos tan sinh cosh tanh asinh erf erfc sigmoid floor sign relu
+ silu mish softplus gelu hardswish hardsigmoid hardtanh relu6 elu selu leaky_relu logsigmoid softsign tanhshrink
+ softshrink hardshrink""".split()
+POSITIVE = "sqrt rsqrt reciprocal log log2 log10 log1p".split()
+INSIDE = "asin acos atan atanh logit".split()
+
+
+def test_every_pointwise_function_has_torchs_slope() -> None:
+    """Where values lie on kinks and bounds, too."""
+    x, places = leaf(40), torch.tensor([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, 6.0, 90.0, -90.0, 800.0, -800.0])
+    kinks = places.double().requires_grad_()
+    steep = ("tan", "exp", "exp2", "expm1", "sinh", "cosh")
+    found = {
+        f"{n} at {w}": (n, t) for n in UNARY for w, t in (("x", x), ("kinks", kinks)) if w == "x" or n not in steep
+    }
+    found |= {n: (n, leaf(40, low=0.1, high=4.0)) for n in POSITIVE}
+    found |= {n: (n, leaf(40, low=0.05, high=0.95)) for n in INSIDE}
+    agree_all({key: (getattr(torch, n, None) or getattr(F, n), (value,)) for key, (n, value) in found.items()})
+
+
+TWO: list[Callable[..., Any]] = [
+    lambda a, b: a * b + a - 2 * b, lambda a, b: a / b, lambda a, b: 1 / b + a, lambda a, b: a**2 + b**-1.5,
+    lambda a, b: a.abs() ** b, lambda a, b: 2.0**b * a, torch.maximum, torch.minimum, torch.atan2, torch.fmod,
+    torch.remainder, lambda a, b: torch.where(a > 0, a, b), lambda a, b: a.clamp(-0.5, 0.5) * b.clamp(min=0.0),
+    torch.logaddexp, torch.hypot, lambda a, b: torch.lerp(a, b, 0.3),
+    lambda a, b: (a * b, a + b, (a > b)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", [((5, 7), (5, 7)), ((5, 7), (7,)), ((5, 1), (1, 7)), ((5, 1, 7), ())])
+def test_two_arguments_broadcast(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    a, b = leaf(*shapes[0]), leaf(*shapes[1], low=0.2, high=2.0)
+    agree_all({str(i): (function, (a, b)) for i, function in enumerate(TWO)})
+
+
+def test_ties_are_shared_as_torch_does() -> None:
+    a, b = (torch.tensor(v).double().requires_grad_() for v in ([1.0, 2.0, 3.0], [1.0, 3.0, 2.0]))
+    c = torch.tensor([[1.0, 2.0], [1.0, 0.0]]).double().requires_grad_()
+    agree_all({
+        "maximum": (torch.maximum, (a, b)), "minimum": (torch.minimum, (a, b)), "amax": (lambda x: x.amax(0), (c,)),
+        "max along": (lambda x: x.max(0).values, (c,)), "min": (lambda x: x.min(), (c,)),
+        "of rounded": (lambda x: (x * 0.1 / 0.3).exp().amax(1), (c,)), "clamp": (lambda x: x.clamp(0.0, 1.0), (c,)),
+    })  # fmt: skip
+
+
+ROWS: list[Callable[..., Any]] = [
+    lambda x, w: x.softmax(-1) * w, lambda x, w: x.log_softmax(1) + w, lambda x, w: x.softmax(0) * w,
+    lambda x, w: F.layer_norm(x, (7,), w, w), lambda x, w: F.rms_norm(x, (7,), w), lambda x, w: x.logsumexp((0, 1)) * w,
+    lambda x, w: F.group_norm(x.reshape(5, 7, 1), 1, w).amax(0), lambda x, w: (x * w).std(0), lambda x, w: x.var() + w,
+    lambda x, w: x.mean(1, keepdim=True) * w - x.sum(), lambda x, w: (x - x.amax(1, keepdim=True)).exp().sum(1),
+    lambda x, w: F.normalize(x) * w, lambda x, w: (x * w).norm(),
+    lambda x, w: (x * w).cumsum(1) * x, lambda x, w: x.cumsum(0).exp() * w, lambda x, w: x.t() * x.sum(1) + w.sum(),
+    lambda x, w: x.reshape(7, 5).permute(1, 0)[:, 1:5] * w[2:3], lambda x, w: x.expand(3, 5, 7).sum((0, 2)) * w[:5],
+]  # fmt: skip
+
+
+def test_rows_columns_scans_and_views() -> None:
+    x, w = leaf(5, 7), leaf(7)
+    agree_all({str(i): (function, (x, w)) for i, function in enumerate(ROWS)})
+
+
+def test_losses() -> None:
+    x, y, labels = leaf(6, 9), leaf(6, 9), torch.tensor([0, 8, -100, 3, 3, 1])
+    options: tuple[dict[str, Any], ...] = ({}, {"label_smoothing": 0.2}, {"reduction": "sum"}, {"reduction": "none"})
+    found: dict[str, tuple[Callable[..., Any], Sequence[Tensor]]] = {
+        str(k): (lambda a, b, k=k: F.cross_entropy(a, b, **k), (x, labels)) for k in options}  # fmt: skip
+    found["kl"] = (lambda a, b: F.kl_div(a.log_softmax(1), b.softmax(1), reduction="batchmean"), (x, y))
+    for loss in (F.mse_loss, F.l1_loss, F.huber_loss, F.smooth_l1_loss, F.binary_cross_entropy_with_logits,
+                 F.cosine_similarity):  # fmt: skip
+        found[loss.__name__] = (loss, (x, y))
+    found["triplet"] = (lambda a, b: F.triplet_margin_loss(a, b, a * b), (x, y))
+    agree_all(found)
+
+
+def test_halves_are_joined_where_they_lie() -> None:
+    """The gradient of what was cut into equal parts is one value, and no zeros are written."""
+    gated = {"glu": lambda x: F.glu(x), "swiglu": lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1],
+             "geglu": lambda x: F.gelu(x[:, :4]) * x[:, 4:], "reglu": lambda x: x[:, :4].relu() * x[:, 4:],
+             "thirds": lambda x: x[:, :2] * x[:, 4:6], "rows": lambda x: x[:3] * x[3:]}  # fmt: skip
+    for name, function in gated.items():
+        segment = agree(function, leaf(6, 8) if name != "thirds" else leaf(6, 6))
+        assert not any(n.op == "load" for n in segment.backward.nodes), name
+    overlapping = agree(lambda x: x[:, :5] * x[:, 3:], leaf(6, 8))
+    assert sum(n.op == "load" for n in overlapping.backward.nodes) == 2
+
+
+def test_only_what_backward_reads_is_kept() -> None:
+    segment = agree(lambda x, w, b: F.layer_norm(x, (8,), w, b), leaf(4, 8), leaf(8), leaf(8))
+    assert len(segment.kept) == 2
+    assert {n.op for n in segment.forward.nodes if n.name in segment.saved} == {"moments"}
+    assert agree(lambda x, y: x + y * 2, leaf(4, 8), leaf(8)).kept == ()
+    frozen = agree(lambda x, w: x.relu() * w, leaf(4, 8), torch.randn(8).double())
+    assert [r is None for r in frozen.backward.result.items] == [n == "args_1" for n in frozen.inputs]  # type: ignore[union-attr]
+
+
+class Cut(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x + self.second(self.first(self.norm(x)).relu() * 2)
+        return h.softmax(-1).cumprod(-1) * h
+
+
+def test_segments_lie_between_what_torch_does() -> None:
+    found = segments(traced(Cut(), [torch.randn(4, 8).requires_grad_()]))
+    assert [s.title for s in found[:2]] == ["layer_norm", "relu -> mul"]
+    assert "cumprod" not in " ".join(s.title for s in found)
+    for segment in found:
+        inside = {n.name for n in segment.forward.nodes}
+        assert {*segment.inputs, *segment.outputs, *segment.saved} <= inside
+        assert set(segment.kept) <= set(segment.inputs) and set(segment.graded) <= set(segment.outputs)
