@@ -48,8 +48,11 @@ PrecisionOption = Annotated[
         "--precision", help="The class that results are held to, and that baselines may use; default: the module's own."
     ),
 ]
-SanitizeOption = Annotated[
-    bool, typer.Option("--sanitize", help="Run the result under compute-sanitizer, too: memcheck and racecheck (GPU).")
+_SANITIZE = "Run the result under compute-sanitizer, too: memcheck and racecheck (GPU)."
+SanitizeOption = Annotated[bool, typer.Option("--sanitize", help=_SANITIZE)]
+WinnerSanitizeOption = Annotated[
+    bool | None,
+    typer.Option("--sanitize/--no-sanitize", help=f"{_SANITIZE} Default: where it is installed.", show_default=False),
 ]
 TimingOption = Annotated[
     str,
@@ -71,7 +74,7 @@ def optimize(
     target: TargetOption = "auto",
     mode: ModeOption = "auto",
     precision: PrecisionOption = "reference",
-    sanitize: SanitizeOption = False,
+    sanitize: WinnerSanitizeOption = None,
     out: OutOption = None,
     budget: BudgetOption = "5m",
     timing: TimingOption = "6s",
@@ -235,6 +238,7 @@ def bench(
     target: TargetOption = "auto",
     mode: ModeOption = "auto",
     precision: PrecisionOption = "reference",
+    sanitize: SanitizeOption = False,
     out: OutOption = None,
     budget: BudgetOption = "2m",
     timing: TimingOption = "6s",
@@ -257,7 +261,8 @@ def bench(
 
     chosen = _target(target)
     settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s"]
-    settings += ["--seed", str(seed), *(["--no-compile"] if no_compile else [])]
+    settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
+    settings += ["--no-compile"] if no_compile else []
     files = problem_files(folder, config.numbers(only) if only else None)
     name = Path(folder.removeprefix("kernelbench:")).resolve().name
     campaign = Campaign(

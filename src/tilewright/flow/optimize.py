@@ -28,6 +28,7 @@ from ..stages.propose.compose import compose
 from ..stages.propose.targets import renderer
 from ..stages.tune import memory
 from ..strategies import STRATEGIES, given
+from . import sanitize as sanitizing
 from .ahead import compiled_ahead
 from .drive import Strategy, drive
 from .foresee import foreseen
@@ -78,13 +79,14 @@ class Finished:
 
 
 def optimize(
-    problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say, sanitize: bool = False,
-    timing: Timing = _USUAL,
+    problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say,
+    sanitize: bool | None = None, timing: Timing = _USUAL,
 ) -> Finished:  # fmt: skip
-    """A new run in `places.out`; UserError if that folder already holds a run, or for a fault of the problem's."""
+    """A new run in `places.out`; UserError if that folder already holds a run, or for a fault of the problem's.
+    `sanitize` of None: where compute-sanitizer can be had."""
     request = Request(
-        run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, sanitize=sanitize,
-        timing=timing,
+        run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, timing=timing,
+        sanitize=not sanitizing.absent(problem.target) if sanitize is None else sanitize,
     )  # fmt: skip
     with _new_journal(request, places) as ledger:
         return _carry_on(request, ledger=ledger, places=places, say=say)

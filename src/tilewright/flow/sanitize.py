@@ -18,7 +18,7 @@ from ..stages.profiling import sanitizer
 
 _PROGRAM = "compute-sanitizer"
 _LARGEST_BYTES = 2 << 30  # of a case's tensors: kernels take a hundred times as long under a tool
-LIMIT_S = 150.0  # for one tool
+LIMIT_S = 60.0  # for one tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,17 @@ class Job:
     device: Target = "cuda"
 
 
-def lack(smallest: wire.Described, target: Target) -> str:
-    """Why nothing can be run; "" where it can."""
+def absent(target: Target) -> str:
+    """Why nothing can be run for the target; "" where the tool can be had."""
     if target != "cuda":
         return f"{_PROGRAM} needs a GPU"
-    if cuda_tool(_PROGRAM) is None:
-        return f"{_PROGRAM} was not found: it comes with the CUDA toolkit"
+    return "" if cuda_tool(_PROGRAM) else f"{_PROGRAM} was not found: it comes with the CUDA toolkit"
+
+
+def lack(smallest: wire.Described, target: Target) -> str:
+    """Why nothing can be run on a case; "" where it can."""
+    if why := absent(target):
+        return why
     if smallest.work.bytes_moved > _LARGEST_BYTES:
         return f"{_PROGRAM} was not run: the smallest case has {smallest.work.bytes_moved / 2**30:.1f} GiB"
     return ""

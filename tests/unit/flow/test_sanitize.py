@@ -124,4 +124,5 @@ def test_what_is_lacking_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sanitize, "cuda_tool", lambda name: None)
     assert sanitize.lack(described, "cuda").startswith("compute-sanitizer was not found")
     monkeypatch.setattr(sanitize, "cuda_tool", lambda name: Path("/bin/true"))
-    assert sanitize.lack(described, "cuda") == ""
+    assert sanitize.lack(described, "cuda") == sanitize.absent("cuda") == ""
+    assert sanitize.absent("cpu") == sanitize.lack(described, "cpu")
