@@ -1,6 +1,6 @@
 """CPU skeletons against eager torch, torch.compile and a copy of as many bytes.
 
-Run as `python benchmarks/cpu_kernels.py [THREADS]`.
+Run as `python benchmarks/cpu_kernels.py [THREADS [WORDS]]`; WORDS: only tasks with one of them in their name.
 Each line: the fastest of interleaved calls in microseconds, and how many times longer the others took. `copy` is a
 torch copy between two resident buffers that moves as many bytes as the program must: the floor.
 """
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tilewright.facts.program import Operand, Output, Program, Reduction, Statement
+from tilewright.facts.program import Operand, Output, Program, Reduction, Scan, Statement
 from tilewright.stages.propose import cpu
 
-Task = tuple[str, Program, Callable[..., Tensor], tuple[Tensor, ...]]
+Task = tuple[str, Program, Callable[..., Any], tuple[Tensor, ...]]
 
 
 def operand(name: str, *shape: int, dtype: str = "f32") -> Operand:
@@ -128,6 +129,34 @@ def tasks(b: int, h: int) -> Iterator[Task]:
     )
 
 
+def scan(op: str, *args: str, results: int = 1, dim: int = 1) -> Scan:
+    return Scan(results=("y", "at")[:results], op=op, args=args, dim=dim, dtype="f32")
+
+
+def recurrence(gates: Tensor, values: Tensor) -> Tensor:
+    """h = a * h + v along dimension 1, as users write it."""
+    h, states = torch.zeros_like(values[:, 0]), []
+    for t in range(values.size(1)):
+        h = gates[:, t] * h + values[:, t]
+        states.append(h)
+    return torch.stack(states, 1)
+
+
+def scans(b: int, t: int, h: int) -> Iterator[Task]:
+    """Over rows of `t * h` elements, and over `t` steps of `h` channels."""
+    rows, wide = (b, t * h), (b, t, h)
+    x, place = torch.randn(rows), let("i", "index", 1, dtype="i64")
+    yield "cumsum", program(rows, (1,), (operand("x", *rows),), scan("cumsum", "x")), lambda x: x.cumsum(1), (x,)
+    sums = program(rows, (1,), (operand("x", *rows),), scan("logcumsumexp", "x"))
+    yield "logcumsumexp", sums, lambda x: x.logcumsumexp(1), (x,)
+    at = Output(name="at", dtype="i64", shape=rows)
+    best = program(rows, (1,), (operand("x", *rows),), place, scan("cummax", "x", "i", results=2))
+    yield "cummax", replace(best, outputs=(*best.outputs, at)), lambda x: torch.cummax(x, 1), (x,)
+    gates, values = torch.rand(wide), torch.randn(wide)
+    operands = (operand("a", *wide), operand("x", *wide))
+    yield "recurrence", program(wide, (1,), operands, scan("recurrence", "a", "x")), recurrence, (gates, values)
+
+
 def build(made: Program, folder: Path, name: str) -> ModuleType:
     point = cpu.space(made).points[0]
     for file in (*cpu.render(made, name, point), *cpu.skeleton_files([made])):
@@ -171,13 +200,17 @@ def measure(task: Task, folder: Path, name: str) -> str:
 
 def main() -> None:
     torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else torch.get_num_threads())
+    wanted = sys.argv[2:]
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     print(f"{'':38}{'ours us':>10}{'eager':>9}{'compile':>9}{'copy':>9}")
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         sys.path.insert(0, folder)
-        for b, h in ((8, 8), (512, 1024), (2048, 4096)):
-            for k, task in enumerate(tasks(b, h)):
-                print(measure(task, Path(folder), f"fused_{b}_{k}"), flush=True)
+        sizes = [f"{b}_{h}" for b, h in ((8, 8), (512, 1024), (2048, 4096))]
+        lists = [*(tasks(*map(int, size.split("_"))) for size in sizes), scans(16, 32, 512), scans(64, 64, 1024)]
+        for size, found in zip([*sizes, "small", "large"], lists, strict=True):
+            for k, task in enumerate(found):
+                if not wanted or any(word in task[0] for word in wanted):
+                    print(measure(task, Path(folder), f"fused_{size}_{k}"), flush=True)
 
 
 if __name__ == "__main__":

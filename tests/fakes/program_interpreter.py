@@ -98,7 +98,8 @@ def scanned(
 ) -> list[torch.Tensor]:
     """A scan's arguments, all of one shape; those of whole numbers that go with others as they are."""
     device = next(a.device for a in args if isinstance(a, torch.Tensor))
-    tensors = [torch.as_tensor(a, device=device).expand(tuple(shape)) for a in args]
+    wide = [a if isinstance(a, torch.Tensor) else torch.tensor(a, device=device, dtype=dtype) for a in args]
+    tensors = [a.expand(tuple(shape)) for a in wide]
     return [tensors[0].to(dtype), *(t if op in ("cummax", "cummin") else t.to(dtype) for t in tensors[1:])]
 
 

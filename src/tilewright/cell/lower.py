@@ -151,6 +151,7 @@ class Builder:
         self.ins: tuple[torch.Tensor, ...] = ()  # what the call that is being lowered reads
         self.outs: tuple[torch.Tensor, ...] = ()  # and what it returns, as torch describes them
         self.origin = ""
+        self.instead: dict[str, Expr] = {}  # what calls after this one read instead of these nodes
         self._same: dict[Node, Node] = {}
         self._count = 0
 

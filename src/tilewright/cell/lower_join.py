@@ -8,12 +8,15 @@ from tilewright.facts.graph import VIEWS
 from tilewright.facts.program import POINTWISE, Position
 
 from .lower import Builder, Expr, Lowering, NotLowered, Number
+from .lower_loop import loop
 from .lower_scan import exclusive
 
 MOST_PARTS = 4  # all are computed at every position: more are better copied together
 
 
 def _stack(b: Builder, tensors: Sequence[Expr], dim: int = 0) -> Expr:
+    if len(tensors) > MOST_PARTS:
+        return loop(b, tensors, dim % (len(tensors[0].shape) + 1))
     return _side_by_side(b, tensors, dim % (len(tensors[0].shape) + 1))
 
 
@@ -25,6 +28,8 @@ def _cat(b: Builder, tensors: Sequence[Expr], dim: int = 0) -> Expr:
     if not all(t.shape for t in tensors):
         raise NotLowered
     dim %= len(tensors[0].shape)
+    if len(tensors) > MOST_PARTS and all(t.shape[dim] == 1 for t in tensors):
+        return loop(b, tensors, dim).reshape(tuple(b.outs[0].shape))
     alike = len({t.shape for t in tensors}) == len({frozenset(_leaves(b, t.node.name)) for t in tensors}) == 1
     if alike:
         return _side_by_side(b, tensors, dim).reshape(tuple(b.outs[0].shape))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tilewright.facts.graph import Node
 from tilewright.facts.program import POINTWISE, SCANS
 
+from .associative import NAMESPACE
 from .lower import Builder, Expr, Lowering, NotLowered, Number
 
 _NOTHING = {"cumsum": 0, "cumprod": 1, "logcumsumexp": -math.inf, "cummax": -math.inf, "cummin": math.inf}
@@ -30,6 +31,10 @@ def _extremum(op: str) -> Lowering:
         return b.scan(op, x, place, dim=dim), b.scan(op, x, place, dim=dim, item=1)
 
     return lower
+
+
+def _recurrence(b: Builder, gate: Expr, added: Expr) -> Expr:
+    return b.scan("recurrence", gate, added, dim=0)
 
 
 def _flip(b: Builder, x: Expr, dims: Sequence[int]) -> Expr:
@@ -130,4 +135,5 @@ def _rebuilt_args(
 SCAN_LOWERINGS: Mapping[str, Lowering] = {
     "cumsum": _scan("cumsum"), "cumprod": _scan("cumprod"), "logcumsumexp": _scan("logcumsumexp"),
     "cummax": _extremum("cummax"), "cummin": _extremum("cummin"), "flip": _flip,
+    f"{NAMESPACE}::recurrence": _recurrence,
 }  # fmt: skip

@@ -6,6 +6,7 @@ import json
 import operator
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from tilewright.facts.graph import VIEWS, Call, Code, Graph, Node, Ref, Struct, Template, Update, refs
 
+from .associative import NAMESPACE, recognised
 from .lower import Builder, Expr, Lowering, NotLowered, dtype_name, memory_order
 from .lower_gather import GATHER_LOWERINGS
 from .lower_join import JOIN_LOWERINGS
@@ -130,9 +132,10 @@ class _Traced:
 
 def _functional(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> _Traced:
     try:
-        exported = torch.export.export(module, args, kwargs, strict=False)
+        with nullcontext() if training else recognised():
+            exported = torch.export.export(module, args, kwargs, strict=False)
+            program = exported.run_decompositions({})
         blocks = [n for n in exported.graph.nodes if "set_grad_enabled" in str(n.target)] if training else []
-        program = exported.run_decompositions({})
     except Exception as reason:  # torch.export raises errors of many kinds, and each may stop it
         if training:  # the other way sees operators alone, and not where gradients are switched off
             raise ValueError(f"torch.export: {_line(reason)}") from reason
@@ -309,6 +312,15 @@ class _Walk:
             ordered=torch.Tag.nondeterministic_seeded in node.target.tags or schema.is_mutable,
         ))  # fmt: skip
         self.values[node] = results[0] if single else tuple(results)
+        self._replace(self.builder.instead)
+
+    def _replace(self, instead: dict[str, Expr]) -> None:
+        """What was computed before, as what comes after reads it."""
+        if instead:
+            for node, value in self.values.items():
+                if isinstance(value, Expr):
+                    self.values[node] = instead.get(value.node.name, value)
+            instead.clear()
 
     def _opaque(self, node: fx.Node, outs: tuple[Any, ...]) -> Sequence[Expr | None]:
         name = str(node.target)
@@ -327,7 +339,7 @@ class _Walk:
         name = node.target._schema.name.removeprefix("aten::")
         table = FILL_LOWERINGS if name in FILL_LOWERINGS else self.lowerings
         ins = tuple(n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor))
-        if node.target.namespace != "aten" or name not in table or not _of_one_device((*ins, *outs)):
+        if node.target.namespace not in ("aten", NAMESPACE) or name not in table or not _of_one_device((*ins, *outs)):
             return None
         self.builder.ins, self.builder.outs, self.builder.origin = ins, outs, node.name
         try:

@@ -18,6 +18,8 @@ from .program import DTYPE_BYTES, Literal, Position
 VIEWS = frozenset({"reshape", "permute", "expand"})
 # Where values come from.
 SOURCES = frozenset({"input", "state", "constant"})
+# How targets of calls begin that exist while a module is traced alone: their nodes say all.
+TRACED = "tilewright_trace."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilewright.facts.graph import SOURCES, VIEWS, Call, Graph, Node, Ref, Struct, Template
+from tilewright.facts.graph import SOURCES, TRACED, VIEWS, Call, Graph, Node, Ref, Struct, Template
 from tilewright.facts.pattern import Bind, Pattern, Site
 
 from .torch_code import TORCH_DTYPES, expression, literal, template
@@ -168,6 +168,7 @@ class _Writer:
         node = self.nodes[name]
         call = self.calls.get(node.origin)
         whole = call is not None and name in call.results and node.op not in VIEWS | {"slice"}
+        whole = whole and call is not None and not call.target.startswith(TRACED)  # torch has no such operator
         if call is not None and (node.op == "call" or (whole and call.name not in self.opened)):
             return self._of_call(call)
         return _Unit(what=node, gives=(name,), needs=tuple(dict.fromkeys(node.sources)))

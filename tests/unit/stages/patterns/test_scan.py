@@ -8,53 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fakes.program_interpreter import GraphRun, scan, scanned, widened
-from tilewright.cell.trace import trace
+from fakes.matched import fused, only
+from fakes.program_interpreter import scan, scanned
 from tilewright.facts.graph import Node
-from tilewright.facts.program import SCANS, Program, Scan, validate
-from tilewright.facts.run import Matched
-from tilewright.facts.space import Space
-from tilewright.stages.patterns import match
-from tilewright.stages.propose.case_code import case_code
+from tilewright.facts.program import SCANS
 from tilewright.stages.propose.torch_code import expression
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-class Applies(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
-
-
-def fused(function: Callable[..., Any], *args: Tensor) -> Matched:
-    """Match, check every Program, and compare what is fused, and what would be left to torch, with the module."""
-    module = Applies(function)
-    graph = trace(module, args, {})
-    matched = match(graph, unsupported=lambda program: None, space=lambda program: Space(knobs=(), points=((),)),
-                    tiny_bytes=0)  # fmt: skip
-    for pattern in matched.patterns:
-        validate(pattern.program)
-        case_code(graph, [pattern], target="cpu")
-    with torch.no_grad():
-        run = GraphRun(graph, module.double(), patterns=matched.patterns)
-        torch.testing.assert_close(run(*widened(args)), module(*widened(args)))
-        alone = GraphRun(graph, module.double())
-        torch.testing.assert_close(alone(*widened(args)), module(*widened(args)))
-    return matched
-
-
-def only(matched: Matched) -> tuple[Program, Scan]:
-    """The single Program, which holds all, and its scan."""
-    assert len(matched.patterns) == 1 and not matched.unmatched
-    program = matched.patterns[0].program
-    assert program.scan is not None and matched.patterns[0].kind == "scan"
-    return program, program.scan
 
 
 def exclusive(x: Tensor, dim: int = 1) -> Tensor:
