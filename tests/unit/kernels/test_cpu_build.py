@@ -113,15 +113,3 @@ def test_a_kept_library_that_cannot_be_loaded_is_built_once_more(tmp_path: Path)
     library.write_bytes(b"")
     assert callable(building.load(tmp_path / "a.cpp", {}))
     assert len(library.read_bytes()) == len(whole)
-
-
-def test_a_folder_for_temporary_files_that_others_could_fill_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(building.tempfile, "gettempdir", lambda: str(tmp_path))
-    (tmp_path / "file").write_text("")
-    own = tmp_path / f"tilewright-cpu-{os.getuid()}"
-    assert building._writable((tmp_path / "file",)) == own and own.stat().st_mode & 0o777 == 0o700
-    own.chmod(0o777)
-    with pytest.raises(building.BuildError, match="no folder to build in"):
-        building._writable((tmp_path / "file",))

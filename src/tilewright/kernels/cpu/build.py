@@ -8,13 +8,14 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tvm_ffi
 from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path, find_libtvm_ffi
+
+from ..store import cache_home, found, keep, writable
 
 HEADERS = ("vec.h", "math.h", "reductions.h", "walk.h", "rows.h", "columns.h", "tiles.h", "scan.h", "entry.h")
 _HERE = Path(__file__).resolve().parent
@@ -51,19 +52,15 @@ def build(source: Path, defines: Mapping[str, int], *, folder: Path | None = Non
     compiler = _compiler()
     arguments = (*FLAGS, *(f"-D{name}={value}" for name, value in sorted(defines.items())))
     name = f"{source.stem}-{_key(source, compiler, arguments)}.so"
-    places = (folder,) if folder else (source.parent / "build", _cache() / "tilewright" / "cpu")
-    for place in places:
-        if (place / name).is_file():
-            return place / name
-    target = _writable(places) / name
-    handle, made = tempfile.mkstemp(dir=target.parent, suffix=".tmp")
-    os.close(handle)
-    try:
-        _compile([compiler, *arguments, *_search_paths(), str(source), "-o", made, *_link_flags()])
-        os.replace(made, target)
-    finally:
-        Path(made).unlink(missing_ok=True)
-    return target
+    places = (folder,) if folder else (source.parent / "build", cache_home() / "tilewright" / "cpu")
+    kept = found(places, name)
+    if kept is not None:
+        return kept
+    target = writable(places, "cpu")
+    if target is None:
+        raise BuildError(f"no folder to build in: none of {', '.join(map(str, places))} can be written")
+    command = [compiler, *arguments, *_search_paths(), str(source)]
+    return keep(target, name, lambda made: _compile([*command, "-o", str(made), *_link_flags()]))
 
 
 def load(source: Path, defines: Mapping[str, int]) -> Callable[..., Any]:
@@ -139,23 +136,3 @@ def _processor() -> str:
         return ""
     known = sorted({line for line in lines if line.startswith(_PROCESSOR_LINES)})
     return "\n".join([platform.machine(), *known]) if known else ""
-
-
-def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME")
-    return Path(home) if home else Path.home() / ".cache"
-
-
-def _writable(places: tuple[Path, ...]) -> Path:
-    """The first place that can be written, or, if none can, a folder of this user's alone among the temporary files."""
-    own = Path(tempfile.gettempdir()) / f"tilewright-cpu-{os.getuid()}"
-    for place in (*places, own):
-        try:
-            place.mkdir(mode=0o700 if place == own else 0o777, parents=True, exist_ok=True)
-            state = place.stat()
-        except OSError:
-            continue
-        planted = place == own and (state.st_uid != os.getuid() or state.st_mode & 0o022)  # others could put code there
-        if os.access(place, os.W_OK) and not planted:
-            return place
-    raise BuildError(f"no folder to build in: none of {', '.join(map(str, (*places, own)))} can be written")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import cutlass.cute as cute
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..ops import DTYPES
+from . import cache
 from .engine import SCRAP_BYTES, Kernel
 from .math import ELEMENT_TYPES
 from .plan import DEFAULTS, KNOBS, Device, Plan, make_plan
@@ -55,10 +57,11 @@ class _Ready:
 
 class Fused:
     """A Spec with its entry point (`@cute.jit`, taking a Constexpr plan, the operands, the outputs, a workspace and a
-    stream) and its knobs. Calling it launches on torch's current stream."""
+    stream) and its knobs. Calling it launches on torch's current stream; what it compiles is kept on disk (`cache`)."""
 
-    def __init__(self, spec: Spec, entry: Entry, knobs: dict[str, Any]) -> None:
+    def __init__(self, spec: Spec, entry: Entry, knobs: dict[str, Any], *, source: str = "") -> None:
         self.spec = spec
+        self.source = Path(source) if source else None  # the file of spec and entry; None: nothing is kept on disk
         self.knobs = DEFAULTS | knobs
         check_knobs(self.knobs)
         self._entry = entry
@@ -89,6 +92,23 @@ class Fused:
         compiled = cute.compile(self._entry, kernel, *fakes, work, stream, options=options)
         return compiled, kernel
 
+    def launch(
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device
+    ) -> tuple[Callable[..., None], Kernel]:
+        """As `compile`, from disk where it is kept there."""
+        shapes = [o.shape for o in self.spec.operands]
+        walks = [[s for s, n in zip(walk, shape, strict=True) if n > 1]
+                 for walk, shape in zip(strides, shapes, strict=True)]  # fmt: skip
+        facts = (walks, list(alignments), sorted(self.knobs.items()), device)
+        name = cache.key(self.source, facts) if self.source is not None else ""
+        kept = cache.load(self.source, name) if self.source is not None else None
+        if kept is not None:
+            return kept, Kernel(self.spec, self.plan(strides, alignments, device))
+        compiled, kernel = self.compile(strides, alignments, device)
+        if self.source is not None:
+            cache.save(self.source, name, compiled)
+        return compiled, kernel
+
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """The outputs, freshly allocated on the operands' device."""
         device = operands[0].device
@@ -115,7 +135,7 @@ class Fused:
         arch = f"sm_{facts.major}{facts.minor}" + ("a" if facts.major >= 9 else "")
         alignments = [_alignment(t.data_ptr()) for t in operands]
         target = Device(processors=facts.multi_processor_count, arch=arch)
-        launch, kernel = self.compile([t.stride() for t in operands], alignments, target)
+        launch, kernel = self.launch([t.stride() for t in operands], alignments, target)
         size, make = kernel.work_bytes, torch.zeros if kernel.zeroed else torch.empty
         scrap = None if size > SCRAP_BYTES else torch.empty(size, dtype=torch.uint8, device=device)
         return _Ready(launch=launch, work_bytes=size, make_work=make, scrap=scrap)

@@ -13,7 +13,7 @@ from .cpu_source import headline, source, vector_dimension
 from .cpu_text import CannotRender
 
 _FILES = (
-    "__init__.py", "ops.py", "autograd.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h",
+    "__init__.py", "ops.py", "autograd.py", "store.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h",
     "cpu/math.h", "cpu/reductions.h", "cpu/walk.h", "cpu/rows.h", "cpu/columns.h", "cpu/tiles.h", "cpu/scan.h",
     "cpu/entry.h",
 )  # fmt: skip

@@ -26,13 +26,14 @@ _KNOBS = (
     ),
 )
 _CUDA_SKELETONS = (
-    "addresses", "combine", "control", "cta", "engine", "launch", "math", "plan", "reducers", "resident", "scan",
-    "scanners", "spec", "tiles", "tiling", "views",
+    "addresses", "cache", "combine", "control", "cta", "engine", "launch", "math", "plan", "reducers", "resident",
+    "scan", "scanners", "spec", "tiles", "tiling", "views",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",
     "ops.py",
     "autograd.py",
+    "store.py",
     "cuda/__init__.py",
     *(f"cuda/{name}.py" for name in _CUDA_SKELETONS),
 )

@@ -44,7 +44,7 @@ def entry(kernel: cutlass.Constexpr, {parameters}, work: cute.Tensor, stream) ->
     kernel(({tensors},), work, stream)
 
 
-_FUSED = Fused(SPEC, entry, {knobs})
+_FUSED = Fused(SPEC, entry, {knobs}, source=__file__)
 _CALL = torch_op("{name}", _FUSED, {outputs}, {arity})
 KNOBS = _FUSED.knobs
 
