@@ -64,6 +64,18 @@ def max_pool_places(x: Tensor) -> tuple[Tensor, Tensor]:
     return F.max_pool2d(x, 3, 2, 1, return_indices=True)
 
 
+def rms_norm_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = F.rms_norm(x, x.shape[-1:]).float()
+    scale = y.abs().amax(-1, keepdim=True) / 127
+    return torch.round(y / scale).to(torch.int8), scale
+
+
+def rms_norm_e4m3(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = F.rms_norm(x, x.shape[-1:])
+    scale = y.abs().amax(-1, keepdim=True) / 448
+    return (y / scale).to(torch.float8_e4m3fn), scale
+
+
 CASES: dict[str, Case] = {
     "chain_f32_16384x16384": (lambda: kp.chain((16384, 16384)), gelu_chain),
     "chain_bf16_32768x16384": (lambda: kp.chain((32768, 16384), dtype="bf16"), gelu_chain),
@@ -135,6 +147,11 @@ CASES: dict[str, Case] = {
         lambda: only_program(max_pool_places, torch.empty(128, 64, 112, 112, device="meta")), max_pool_places),
     "embedding_bag_65536x32x256": (
         lambda: kp.bags(65536, 32, 256), lambda t, x: F.embedding_bag(t.squeeze(-1), x, mode="mean")),
+    "rms_norm_int8_bf16_32768x4096": (
+        lambda: only_program(rms_norm_int8, torch.empty(32768, 4096, device="meta", dtype=torch.bfloat16)),
+        rms_norm_int8),
+    "rms_norm_e4m3_32768x4096": (
+        lambda: only_program(rms_norm_e4m3, torch.empty(32768, 4096, device="meta")), rms_norm_e4m3),
     "rotary_pairs_256x4096x128": (lambda: kp.rotary(256, 4096, 64, pairs=True), rotated_pairs),
     "embedding_262144x1024": (
         lambda: kp.embedded(262144, 1024), lambda x, t, bias: F.embedding(t.view(-1), x) * 3.0 + bias),

@@ -382,6 +382,44 @@ def test_places_of_edge_values(folder):
             torch.testing.assert_close(got.view(wanted.shape), wanted, equal_nan=True, rtol=0, atol=0)
 
 
+def test_e4m3_as_torch_has_it(folder):
+    """All of bf16, what rounds to a tie, what is too large, NaN; and every number of e4m3 back again."""
+    every = torch.arange(65536, dtype=torch.int32, device="cuda").mul(65536).view(torch.float32)
+    near = torch.cat([every, every.view(torch.int32).add(1).view(torch.float32)]).reshape(-1, 64)
+    eighth = torch.arange(256, dtype=torch.uint8, device="cuda").view(torch.float8_e4m3fn).repeat(3)
+    for function, given in ((lambda x: (x * 1.0).to(torch.float8_e4m3fn), near), (lambda x: x.float() * 1.0, eighth)):
+        program = only_program(function, given.cpu())
+        (got,), wanted = load_fused(program, folder).run(given), function(given)
+        assert torch.equal(got.float().isnan(), wanted.float().isnan())
+        there, integers = ~wanted.float().isnan(), torch.uint8 if got.itemsize == 1 else torch.int32
+        assert torch.equal(got.view(integers)[there], wanted.view(integers)[there])
+
+
+def to_int8(y):
+    scale = y.abs().amax(-1, keepdim=True).clamp(min=1e-8) / 127
+    return torch.round(y / scale).clamp(-127, 127).to(torch.int8), scale
+
+
+def to_e4m3(y):
+    scale = y.abs().amax(-1, keepdim=True).clamp(min=1e-8) / 448
+    return (y / scale).to(torch.float8_e4m3fn), scale
+
+
+@pytest.mark.parametrize("shape", [(300, 1001), (64, 4096), (40, 70000)], ids=str)
+@pytest.mark.parametrize("quantise", [to_int8, to_e4m3])
+def test_quantised(quantise, shape, folder):
+    """torch's own numbers, but for a few next to a tie, where a neighbour comes."""
+    x = torch.randn(shape, device="cuda")
+    program = only_program(lambda x: quantise(F.rms_norm(x, x.shape[-1:])), x.cpu())
+    results = load_fused(program, folder).run(x)
+    wanted, scale = quantise(F.rms_norm(x, x.shape[-1:]))
+    (got,) = [r for r in results if r.shape == wanted.shape]
+    assert got.dtype == wanted.dtype and int((got.float() != wanted.float()).sum()) <= 1e-4 * got.numel()
+    assert float(((got.float() - wanted.float()).abs() / wanted.float().abs().clamp(min=1.0)).max()) <= 1.0
+    (rows,) = [r for r in results if r.shape == scale.shape]
+    torch.testing.assert_close(rows, scale, rtol=2e-6, atol=0)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_scan_edge_values(reverse, folder):
     x = torch.randn(6, 9003, device="cuda")

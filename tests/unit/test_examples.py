@@ -71,7 +71,8 @@ class TestExample:
         for ours, exact in zip(found, truth, strict=True):
             assert torch.isfinite(ours).all()
             if not ours.is_floating_point():
-                assert torch.equal(ours, exact)
+                off = (ours.long() - exact.long()).abs()  # next to a tie, eight bits may go the other way
+                assert not off.any() or (ours.itemsize == 1 and int(off.max()) == 1 and off.float().mean() < 1e-4)
                 continue
             assert exact.dtype == torch.float64, "a cast inside the module hides the truth"
             error = torch.linalg.vector_norm(ours.double() - exact) / torch.linalg.vector_norm(exact)

@@ -1,4 +1,5 @@
-"""What the judge asks before it refuses an output for its values: how sensitive the truth is, what an index attains.
+"""What the judge asks before it refuses an output for its values: how sensitive the truth is, what an index attains,
+which neighbours a rounding leaves open.
 
 Both run the module in float64 once more, so they are asked for where a comparison failed, and cost nothing elsewhere.
 """
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .indices import Watch, judge
+from . import indices, roundings
 from .reference import Reference
 from .wire import Amplified, Attained
 
@@ -56,8 +57,12 @@ def _distance(moved_to: Tensor, truth: Tensor) -> tuple[float, float]:
 def attained(
     reference: Reference, args: str, inputs: Sequence[Tensor], *, output: int, got: Tensor, own: Tensor, seed: int
 ) -> Attained:
-    """Whether `got` may stand for an index output: see cell.indices."""
-    with Watch(got.numel()) as watch:
+    """Whether `got` may stand for an output of indices or of rounded numbers: see cell.indices and cell.roundings."""
+    with indices.Watch(got.numel()) as choices, roundings.Watch(got.numel()) as rounded:
         found = reference.truth(args, inputs, seed)
     dtype = next((d for d in _FLOATS if any(t.dtype == d for t in inputs)), torch.float64)
-    return judge(watch.choices, found[output], got=got, own=own, dtype=dtype)
+    if got.dtype in (torch.int64, torch.int32):
+        answer = indices.judge(choices.choices, found[output], got=got, own=own, dtype=dtype)
+        if answer.known:
+            return answer
+    return roundings.judge(rounded.found, found[output], got=got, own=own)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -15,8 +17,10 @@ from tilewright.facts.program import DTYPE_BYTES, Position
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",
     torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
+    torch.float8_e4m3fn: "float8_e4m3fn",
 }  # fmt: skip
 TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+_E4M3_MOST = 464.0  # halfway between 448, the largest number, and what would come next
 FLOATS = ("f16", "bf16", "f32", "f64")
 _TRUTHS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "logical_not", "logical_and", "logical_or",
                      "logical_xor"})  # fmt: skip
@@ -47,6 +51,12 @@ def promoted(*dtypes: str) -> str:
     return DTYPES[result]
 
 
+@cache
+def _e4m3_saturates() -> bool:
+    """Whether this torch gives the largest number for what is too large (2.13), or NaN (2.11)."""
+    return not bool(torch.tensor(1e4).to(torch.float8_e4m3fn).float().isnan())
+
+
 class NotLowered(Exception):
     """This call, with these arguments, has no spelling in the vocabulary; it is left to torch."""
 
@@ -75,7 +85,13 @@ class Expr:
         return self.builder.point(op, self, *others, dtype=dtype)
 
     def to(self, dtype: str) -> Expr:
-        return self if dtype == self.dtype else self.builder.point("to", self, dtype=dtype)
+        if dtype == self.dtype:
+            return self
+        given = self
+        if dtype == "float8_e4m3fn" and not _e4m3_saturates():
+            given = self.to("f32") if self.dtype not in FLOATS else self
+            given = (given.do("abs") > _E4M3_MOST).where(math.nan, given)
+        return self.builder.point("to", given, dtype=dtype)
 
     def wide(self) -> Expr:
         """In the dtype in which torch computes inside a composite operator: fp32 for half, itself otherwise."""

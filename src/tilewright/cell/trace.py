@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from tilewright.facts.graph import VIEWS, Call, Code, Graph, Node, Ref, Struct, Template, Update, refs
+from tilewright.facts.program import DTYPE_BYTES
 
 from .associative import NAMESPACE, recognised
 from .lower import Builder, Expr, Lowering, NotLowered, dtype_name, memory_order
@@ -383,8 +384,7 @@ class _Walk:
 
     def _value(self, node: fx.Node) -> Any:
         value = self.values[node]
-        if isinstance(value, Expr) and value.dtype not in ("f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u8",
-                                                           "bool"):  # fmt: skip
+        if isinstance(value, Expr) and value.dtype not in DTYPE_BYTES:
             raise NotLowered
         return value
 

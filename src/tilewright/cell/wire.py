@@ -192,8 +192,8 @@ class Amplify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attain:
-    """In a reference cell: whether other indices than the truth's (`got`; `own` are the reference's) attain the same
-    values. Answered by Attained."""
+    """In a reference cell: whether other whole numbers than the truth's (`got`; `own`: the reference's) are as right:
+    indices of the same values, or neighbours of what was rounded near a tie. Answered by Attained."""
 
     args: str
     inputs: tuple[TensorRef, ...]
@@ -399,8 +399,9 @@ class Amplified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attained:
-    """`known`: the output is an index output. `valid`: in range, and all different where that is asked for. `exact`:
-    what is chosen from was not computed. The shortfalls are relative to the value, or to the typical one."""
+    """`known`: the output is one of indices, or of rounded numbers. `valid`: in range, and all different where that is
+    asked for. `exact`: what is chosen from was not computed. The shortfalls are relative to the value, or to the
+    typical one."""
 
     known: bool
     valid: bool

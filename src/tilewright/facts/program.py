@@ -7,6 +7,7 @@ the kept dimensions); all others live at **element level**. A Program without re
 its values are elements.
 
 Arithmetic between loads and stores is done in fp32 for floating dtypes narrower than it; `to` a narrower type rounds.
+Of float8_e4m3fn there are loads, stores and `to` alone; what is too large for it becomes 448, its largest number.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ SCANS: Mapping[str, tuple[int, int]] = MappingProxyType({
 
 DTYPE_BYTES: Mapping[str, int] = MappingProxyType({
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+    "float8_e4m3fn": 1,
 })  # fmt: skip
 
 

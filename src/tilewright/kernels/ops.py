@@ -18,6 +18,7 @@ DTYPES: dict[str, torch.dtype] = {
     "i8": torch.int8,
     "u8": torch.uint8,
     "bool": torch.bool,
+    "float8_e4m3fn": torch.float8_e4m3fn,
 }
 
 Launch = Callable[..., tuple[Tensor, ...]]

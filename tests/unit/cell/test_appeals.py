@@ -86,6 +86,32 @@ def test_a_pool_may_choose_another_of_its_windows_largest() -> None:
     assert not _attained(dilated, torch.tensor([[[4, 7], [5, 7]]]), x, output=1).valid
 
 
+QUANTISED = torch.tensor([[1.0, 2.5, -3.5000001, 0.4], [126.5, -126.4, 300.0, 7.25]])
+
+
+@pytest.mark.parametrize(
+    ("expression", "near", "far"),
+    [
+        ("torch.round(x).clamp(-127, 127).to(torch.int8)", {1: 3, 2: -3, 4: 127}, {0: 2, 3: 1, 6: 126, 7: 8}),
+        ("x.clamp(-127, 127).round_().char()", {1: 3, 2: -3}, {1: 1, 2: -5}),
+        ("((x * 2).floor() / 1).clamp(-100, 100).to(torch.int32)", {0: 1, 1: 4}, {0: 3, 3: 1}),
+        ("(x * 2).to(torch.int16)", {0: 1, 1: 4}, {2: -8, 7: 13}),
+        ("(torch.round(x) + torch.tensor([[3.0], [-5.0]])).clamp(-50, 50).to(torch.int8)", {1: 6, 2: 0}, {0: 5, 7: 3}),
+    ],
+    ids=["round", "in place", "floor", "towards zero", "zero point"],
+)
+def test_next_to_a_tie_both_neighbours_are_right(expression: str, near: dict[int, int], far: dict[int, int]) -> None:
+    own = _open(expression)._subject.run(values.encode([QUANTISED], []), [QUANTISED])
+    for changes, right in (*(({k: v}, True) for k, v in near.items()), *(({k: v}, False) for k, v in far.items())):
+        got = own.clone()
+        for place, value in changes.items():
+            got.view(-1)[place] = value
+        assert not torch.equal(got, own)
+        found = _attained(expression, got, QUANTISED)
+        assert found.known and found.valid and not found.exact and found.own_shortfall < 1e-6
+        assert (found.shortfall < 1e-6) == right, changes
+
+
 def test_what_was_computed_may_tie_within_rounding() -> None:
     x = torch.tensor([[1.0, 1.0 + 2**-23, 0.0, 0.0]])
     near = _attained("(x * 3).exp().argmax(1)", torch.tensor([0]), x)

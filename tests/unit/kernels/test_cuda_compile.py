@@ -13,6 +13,12 @@ from fakes.fused import load_fused
 from fakes.traced import only_program
 from tilewright.facts.space import point
 
+
+def to_int8(x):
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    return torch.round(x / scale).to(torch.int8), scale
+
+
 PATHS = {
     "pointwise with a tail": (lambda: kp.chain((1001, 333)), {}),
     "pointwise with a broadcast": (lambda: kp.chain((8, 64, 48), bias=(1, 64, 1)), {}),
@@ -67,6 +73,9 @@ PATHS = {
         lambda: only_program(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), torch.randn(4, 8, 57, 61)),
         {},
     ),
+    "rows of int8 and their scales": (lambda: only_program(to_int8, torch.randn(640, 4096).bfloat16()), {}),
+    "float8": (lambda: only_program(lambda x: (x * 2).to(torch.float8_e4m3fn), torch.randn(33, 1001)), {}),
+    "from float8": (lambda: only_program(lambda x: x.float() * 2, torch.randn(64, 64).to(torch.float8_e4m3fn)), {}),
     "two halves": (lambda: kp.rotary(4, 128, 64, dtype="bf16"), {}),
     "pairs": (lambda: kp.rotary(4, 128, 32, pairs=True), {}),
     "one after the other": (lambda: kp.joined(300, 77, 50), {}),

@@ -163,6 +163,9 @@ struct bf16 {
 struct b8 {
   uint8_t pattern;
 };
+struct e4m3 {  // 4 bits of exponent, 3 of mantissa, no infinities
+  uint8_t pattern;
+};
 
 TW_INLINE F32 widen(U16 halves, bf16) {
   return bits<F32>(__builtin_convertvector(halves, U32) << 16);
@@ -252,6 +255,29 @@ template <>
 struct Memory<f16> : HalfMemory<f16> {};
 template <>
 struct Memory<bf16> : HalfMemory<bf16> {};
+
+template <>
+struct Memory<e4m3> {
+  using Value = F32;
+  using Raw = U8;
+  static constexpr uint32_t REBIAS = 120u << 23;  // from an exponent's bias of 127 to one of 7
+  static TW_INLINE F32 up(U8 raw) {
+    const U32 pattern = bits<U32>(from_bytes<I32>(raw)), size = pattern & 0x7fu;
+    const F32 tiny = __builtin_convertvector(bits<I32>(size), F32) * 0x1p-9f;
+    const U32 normal = (size << 20) + REBIAS;
+    const U32 made = size < 8u ? bits<U32>(tiny) : size == 0x7fu ? normal | 0x7fc00000u : normal;
+    return bits<F32>(made | (pattern & 0x80u) << 24);
+  }
+  // Rounds to nearest even; what would be more than 448 is 448, and a NaN stays one.
+  static TW_INLINE U8 down(F32 value) {
+    const U32 pattern = bits<U32>(value), size = pattern & 0x7fffffffu;
+    const U32 normal = (size + 0x7ffffu + (size >> 20 & 1u) - REBIAS) >> 20;
+    const U32 tiny = bits<U32>(bits<F32>(size) + 0x1p14f) - 0x46800000u;  // in steps of 2^-9
+    const U32 large = size > 0x7f800000u ? U32{} + 0x7fu : U32{} + 0x7eu;
+    const U32 made = size >= 0x43e00000u ? large : size < 0x3c800000u ? tiny : normal;
+    return __builtin_convertvector(made | (pattern >> 24 & 0x80u), U8);
+  }
+};
 
 template <>
 struct Memory<b8> {

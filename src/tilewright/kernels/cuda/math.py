@@ -13,16 +13,17 @@ from typing import Any
 
 import cutlass.cute as cute
 import cutlass.cute.math as _lib
-from cutlass import BFloat16, Boolean, Float16, Float32, Int8, Int16, Int32, Int64, Uint8
+from cutlass import BFloat16, Boolean, Float8E4M3FN, Float16, Float32, Int8, Int16, Int32, Int64, Uint8
 from cutlass.cutlass_dsl import select_
 
 Value = Any  # a CuTe scalar, or a literal
 
 ELEMENT_TYPES: dict[str, Any] = {
     "f32": Float32, "f16": Float16, "bf16": BFloat16, "i64": Int64, "i32": Int32, "i16": Int16, "i8": Int8, "u8": Uint8,
-    "bool": Boolean,
+    "bool": Boolean, "float8_e4m3fn": Float8E4M3FN,
 }  # fmt: skip
-FLOATS = frozenset({"f32", "f16", "bf16"})
+FLOATS = frozenset({"f32", "f16", "bf16", "float8_e4m3fn"})
+NARROW = FLOATS - {"f32"}
 
 
 def value_type(dtype: str) -> Any:
@@ -59,14 +60,13 @@ def _literal(x: bool | int | float, wanted: Any) -> Value:
 
 def to(x: Value, dtype: str) -> Value:
     """torch's cast: rounds to the narrow floating types."""
-    held = cast(x, dtype)
-    return held.to(ELEMENT_TYPES[dtype]).to(Float32) if dtype in ("f16", "bf16") else held
+    return stored(x, dtype).to(Float32) if dtype in NARROW else cast(x, dtype)
 
 
 def stored(x: Value, dtype: str) -> Value:
     """x as the element type in memory."""
     held = cast(x, dtype)
-    return held.to(ELEMENT_TYPES[dtype]) if dtype in ("f16", "bf16") else held
+    return held.to(ELEMENT_TYPES[dtype]) if dtype in NARROW else held
 
 
 def _rank(x: Value) -> int:

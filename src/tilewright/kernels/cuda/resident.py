@@ -13,7 +13,8 @@ from .addresses import Addresses
 from .control import loop
 from .plan import Plan
 
-ELEMENT_BITS = {"f32": 32, "f16": 16, "bf16": 16, "i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8}
+ELEMENT_BITS = {"f32": 32, "f16": 16, "bf16": 16, "i64": 64, "i32": 32, "i16": 16, "i8": 8, "u8": 8,
+                "float8_e4m3fn": 8}  # fmt: skip
 
 
 class Resident:

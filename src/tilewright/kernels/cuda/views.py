@@ -14,7 +14,8 @@ from math import gcd, prod
 
 from .spec import Spec
 
-ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
+ITEM_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "u8": 1, "bool": 1,
+              "float8_e4m3fn": 1}  # fmt: skip
 POSITION = "position"  # the view that numbers the elements of a row
 
 

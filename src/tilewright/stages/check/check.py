@@ -230,11 +230,12 @@ class Check:
     def _appeal(
         self, error: OutputError, found: metric.Distance, *, place: int, k: int, seed: int
     ) -> tuple[OutputError, metric.Distance]:
-        """What stands after a second look: other indices may attain the same values, and a module that amplifies a
-        rounding of its inputs amplifies any."""
+        """What stands after a second look: other indices may attain the same values, a rounding near a tie may go
+        either way, and a module that amplifies a rounding of its inputs amplifies any."""
         dtype = self.room.own()[error.output].dtype
         if not (dtype.is_floating_point or dtype.is_complex):
-            attained = self.room.attained(k, output=error.output, place=place, seed=seed) if _is_index(dtype) else None
+            whole = dtype != torch.bool
+            attained = self.room.attained(k, output=error.output, place=place, seed=seed) if whole else None
             if attained is None or not attained.known or not attained.valid:
                 return error, found
             allowed = 0.0 if attained.exact else max(metric.FACTOR * attained.own_shortfall, self._floors(_F32)[1])
@@ -243,7 +244,9 @@ class Check:
         amplified = None if found.misplaced else self.room.amplified(k, seed=seed)
         if amplified is None:
             return error, found
-        norm, worst = metric.eased(self._floors(dtype), (amplified.norm[error.output], amplified.worst[error.output]))
+        # Eight bits are a step for everything that is computed before them, in fp32 or more coarsely.
+        floors = self._floors(_F32 if dtype.itemsize == 1 else dtype)
+        norm, worst = metric.eased(floors, (amplified.norm[error.output], amplified.worst[error.output]))
         norm, worst = max(norm, error.allowed_norm), max(worst, error.allowed_worst)
         return replace(error, allowed_norm=norm, allowed_worst=worst), found
 
@@ -360,10 +363,6 @@ class Check:
 def holds(error: OutputError) -> bool:
     """Whether both errors stay within what is allowed; NaN does not."""
     return error.norm <= error.allowed_norm and error.worst <= error.allowed_worst
-
-
-def _is_index(dtype: torch.dtype) -> bool:
-    return dtype in (torch.int64, torch.int32)
 
 
 def _shape_of(said: wire.Called | wire.Described) -> str:

@@ -35,9 +35,11 @@ _BLOCK = 1 << 25  # elements: 256 MB in float64
 
 # (norm, worst) by output dtype, in units of the type's epsilon. The norm floor of the 16-bit types lies under the error
 # of the class below (bf16 against fp16, 8-bit types against bf16); fp32's is far under TF32's 5e-5 and leaves room for
-# another order of summation. float64's own truth has rounding errors too: it gets what a long sum needs.
+# another order of summation. Of 8-bit floats the truth is rounded too: elements next to a tie may be one step off, some
+# in ten thousand. float64's own truth has rounding errors too: it gets what a long sum needs.
 FLOORS: Mapping[torch.dtype, tuple[float, float]] = {
     torch.float64: (4096.0, 65536.0), torch.float32: (8.0, 64.0), torch.float16: (1.0, 4.0), torch.bfloat16: (1.0, 4.0),
+    torch.float8_e4m3fn: (1 / 64, 1.0), torch.float8_e5m2: (1 / 64, 1.0),
 }  # fmt: skip
 _OTHER_FLOOR = (1.0, 4.0)
 _LENGTH_SHARE = 1 / 24  # of an epsilon for each term of a sum: what one fp32 accumulator from end to end needs

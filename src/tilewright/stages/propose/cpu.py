@@ -11,6 +11,7 @@ from ...facts.program import DTYPE_BYTES, Program, Reduction
 from ...facts.space import Knob, Point, Space, point
 from .cpu_source import headline, source, vector_dimension
 from .cpu_text import CannotRender
+from .float8 import computes_in_float8
 
 _FILES = (
     "__init__.py", "ops.py", "autograd.py", "store.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h",
@@ -28,6 +29,8 @@ def unsupported(program: Program) -> str | None:
         return "a single point"
     if 0 in program.domain:
         return "nothing to compute: a dimension of size 0"
+    if computes_in_float8(program):
+        return "arithmetic in float8"
     if not program.operands:
         return "no operand"
     if len(program.operands) > _MOST_OPERANDS:

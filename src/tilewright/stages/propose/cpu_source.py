@@ -23,7 +23,7 @@ from .cpu_text import MEMORY, VALUE, CannotRender, Writer, convert, literal, loa
 # Words that a value's name would hide in the generated file.
 _WORDS = """
 Row Scan abs acos acosh alignas alignof and asin asinh asm at atan atan2 atanh auto b8 bf16 bits bool boolean break case
-cast catch ceil char class const constexpr continue cos cosh decltype default delete do double else enum erf erfc
+cast catch ceil char class const constexpr continue cos cosh decltype default delete do double e4m3 else enum erf erfc
 exp exp2 explicit expm1 export extern f16 f32 f64 false float floor floor_divide fmod for friend goto i16 i32 i64 i8
 if index inline int int16_t int32_t int64_t int8_t isinf isnan linux load log log10 log1p log2 long mask maximum
 minimum mutable namespace new noexcept not nullptr operator or pow private protected public register remainder
@@ -142,7 +142,8 @@ class _Text:
         indexed = {int(i.args[0]) for i in p.body if isinstance(i, Statement) and i.op == "index"}
         indexed |= {d for load in p.loads for k in self._checked(load) for d, _ in load.at[k].steps}
         codes = {"f": 2, "b": 4, "i": 0, "u": 1}
-        code = [6 if v.dtype == "bool" else codes[v.dtype[0]] for v, _, _ in slots]
+        special = {"bool": 6, "float8_e4m3fn": 10}
+        code = [special.get(v.dtype, codes[v.dtype[0]]) for v, _, _ in slots]
         lanes = [(self._lane_step(v, shape), v) for v, _, shape in slots]
         rank, read, given = len(p.domain), len(slots) - len(p.outputs), len(p.operands) + len(p.outputs)
         return [

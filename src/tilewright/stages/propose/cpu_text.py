@@ -11,18 +11,20 @@ from ...facts.program import Literal, Load, Reduction, Statement
 MEMORY: Mapping[str, str] = {
     "f64": "double", "f32": "float", "f16": "f16", "bf16": "bf16", "i64": "int64_t", "i32": "int32_t",
     "i16": "int16_t", "i8": "int8_t", "u8": "uint8_t", "bool": "b8",
+    "float8_e4m3fn": "e4m3",
 }  # fmt: skip
 
 VALUE: Mapping[str, str] = {
     "f64": "F64", "f32": "F32", "f16": "F32", "bf16": "F32", "i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8",
-    "u8": "U8", "bool": "Bool",
+    "u8": "U8", "bool": "Bool", "float8_e4m3fn": "F32",
 }  # fmt: skip
 
 _SPLAT: Mapping[str, str] = {
     "F64": "f64", "F32": "f32", "I64": "i64", "I32": "i32", "I16": "i16", "I8": "i8", "U8": "u8", "Bool": "boolean",
 }  # fmt: skip
 
-_FLOATS = ("f16", "bf16", "f32", "f64")
+_FLOATS = ("float8_e4m3fn", "f16", "bf16", "f32", "f64")
+_NARROW = _FLOATS[:3]
 _WHOLE = ("u8", "i8", "i16", "i32", "i64")
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*"}
@@ -203,7 +205,7 @@ class _Expression:
             return f"where({self._arg(0, 'Bool')}, {self._arg(1, want)}, {self._arg(2, want)})"
         if self.op == "to":
             value = self._arg(0, want)
-            return f"rounded<{self.dtype}>({value})" if self.dtype in ("f16", "bf16") else value
+            return f"rounded<{MEMORY[self.dtype]}>({value})" if self.dtype in _NARROW else value
         if self.op == "inside":
             return self._made(f"at.inside({load_type(str(self.args[0]))}{{}})", "Bool")
         if self.op == "index":

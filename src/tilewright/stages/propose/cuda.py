@@ -11,6 +11,7 @@ from ...facts.program import Program, Statement
 from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
 from .cuda_text import fused_text
+from .float8 import computes_in_float8
 
 _KNOBS = (
     Knob(name="threads", values=(128, 256, 512, 1024), about="most threads of a CTA"),
@@ -44,6 +45,8 @@ def unsupported(program: Program) -> str | None:
     dtypes = {v.dtype for v in (*program.operands, *program.body, *program.outputs)}
     if "f64" in dtypes:
         return "f64 has no skeleton"
+    if computes_in_float8(program):
+        return "arithmetic in float8"
     if not program.operands:
         return "nothing is read"
     if prod(program.domain) == 0:

@@ -10,7 +10,8 @@ from tilewright.facts.program import POINTWISE, REDUCTIONS, SCANS
 
 TORCH_DTYPES = {"f64": "torch.float64", "f32": "torch.float32", "f16": "torch.float16", "bf16": "torch.bfloat16",
                 "i64": "torch.int64", "i32": "torch.int32", "i16": "torch.int16", "i8": "torch.int8",
-                "u8": "torch.uint8", "bool": "torch.bool"}  # fmt: skip
+                "u8": "torch.uint8", "bool": "torch.bool",
+                "float8_e4m3fn": "torch.float8_e4m3fn"}  # fmt: skip
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">",
           "ge": ">=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}  # fmt: skip
 
