@@ -88,10 +88,13 @@ def test_pools_in_a_row_write_what_lies_between() -> None:
     assert [p.title for p in matched.patterns] == ["max_pool2d -> relu", "max_pool2d"] and not matched.unmatched
 
 
-def test_indices_are_torch_s_own() -> None:
-    assert fused(lambda x: torch.nn.functional.max_pool2d(x, 2, return_indices=True)[1], X).unmatched == (
-        "aten.max_pool2d_with_indices.default: no skeleton",
-    )
+def test_maxima_and_their_places_come_of_one_sweep() -> None:
+    matched = fused(lambda x: F.max_pool2d(F.relu(x), 3, 2, 1, return_indices=True), X)
+    (pattern,) = matched.patterns
+    assert not matched.unmatched and len(schedule(pattern.program).passes) == 1
+    assert {o.dtype for o in pattern.program.outputs} == {"f32", "i64"}
+    (alone,) = fused(lambda x: F.max_pool2d(x, 2, return_indices=True)[1], X).patterns
+    assert [o.dtype for o in alone.program.outputs] == ["i64"]
 
 
 def test_windows_can_be_written_in_torch() -> None:
