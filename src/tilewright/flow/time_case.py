@@ -46,6 +46,7 @@ class CaseTiming:
     stations: Stations
     target: Target
     seeds: dict[int, int] = field(default_factory=dict)  # of what was drawn last for a slot
+    drawn: draws.Timed | None = None
 
     def run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         """Raises Refused, Implausible, SickDevice and CellFault."""
@@ -156,7 +157,8 @@ class CaseTiming:
             player.cell.do(wire.Drop())
         trial = Trial(case=check.case, family="own", seed=secret(self.rng), redraw=0, draws=secret(self.rng))
         if room.described.random:
-            draws.timed(check, trial, k=slot, rng=self.rng)
+            self.drawn = self.drawn or draws.Timed(check, self.rng)
+            self.drawn.hold(trial, k=slot)
         elif check.usable(trial, room.run_reference(slot, seed=trial.draws).exact):
             check.compare(trial, 0, " of a timed call", k=slot)
         if not room.tight:

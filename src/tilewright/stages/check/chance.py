@@ -28,6 +28,7 @@ _MOST = 1 << 20  # elements of an output that are looked at
 _QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 _LAGS = (1, 2, 4, 8, 32)
 _LOOK = 1 << 14
+_KEPT = 1 << 16  # elements of a call whose deviations are kept for later calls
 _OFTEN, _REPEATED = 4, 3  # calls in which an element is not zero, and in which it is another than the reference's
 
 
@@ -72,6 +73,45 @@ def compare(got: Sequence[Tensor], wanted: Sequence[Tensor], *, eps: float) -> V
     elements = got[0].numel()
     verdicts = [_welch(name, ours[name], theirs[name], elements=elements, eps=eps) for name in ours]
     return max(verdicts, key=lambda v: v.t)
+
+
+@dataclass(frozen=True, slots=True)
+class Deviations:
+    """By how much a call, and calls of the reference on the same inputs, differ from what these give on average, at
+    some elements: in itself and relative to the average."""
+
+    mine: Sequence[Tensor]
+    others: Sequence[Tensor]  # each (calls, elements)
+
+
+def deviations(got: Tensor, wanted: Sequence[Tensor]) -> Deviations:
+    """Of one call against the reference's on the same inputs."""
+    step = max(1, got.numel() // _KEPT)
+    mine, *others = (t.double().nan_to_num().reshape(-1)[::step][:_KEPT] for t in (got, *wanted))
+    stacked = torch.stack(others)
+    mean = stacked.mean(0)
+    scale = mean.sign() / (mean.abs() + 0.01 * mean.square().mean().sqrt())
+    kinds = (torch.ones_like(scale), scale.nan_to_num())
+    return Deviations([(mine - mean) * k for k in kinds], [(stacked - mean) * k for k in kinds])
+
+
+def compare_draws(one: Deviations, other: Deviations) -> Verdict:
+    """Whether two calls, maybe on different inputs, drew the same: their deviations are alike as no two calls' of the
+    reference are."""
+    found = [_alike(*kind) for kind in zip(one.mine, other.mine, one.others, other.others, strict=True)]
+    return max(found, key=lambda v: v.t)
+
+
+def _alike(one: Tensor, other: Tensor, ones: Tensor, others: Tensor) -> Verdict:
+    usual = _correlations(ones, others)
+    got, mean = float(_correlations(one[None], other[None])), float(usual.mean())
+    spread = max(float(usual.std()), 1 / math.sqrt(one.numel()))
+    return Verdict("correlation of two calls' draws", got, mean, max(0.0, got - mean) / spread)
+
+
+def _correlations(ones: Tensor, others: Tensor) -> Tensor:
+    sizes = torch.outer(ones.norm(dim=1), others.norm(dim=1))
+    return (ones @ others.T) / sizes.clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def _never_given(got: Sequence[Tensor], wanted: Sequence[Tensor], eps: float) -> Verdict | None:

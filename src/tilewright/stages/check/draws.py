@@ -16,6 +16,7 @@ from .plan import Trial, secret
 
 _FAMILIES = ("own", "normal")
 _MOST_TRIALS = 3
+_REMEMBERED = 8  # timed calls, with which a later one is compared
 _CONSTANT_SLACK = 8.0  # of the floors: for an output that is not random, beside one that is
 Calls = list[tuple[Tensor, ...]]
 
@@ -34,15 +35,36 @@ def run(check: Check, trials: Sequence[Trial], *, rng: random.Random, redraw: Ca
             _compare(check, trial, output, [g[output] for g in got], [w[output] for w in wanted])
 
 
-def timed(check: Check, trial: Trial, *, k: int, rng: random.Random) -> None:
-    """Hold the result of one timed call, which lies in place 0, against calls of the reference on pool set `k`; raises
-    Refused where it can't be one of them."""
-    room = check.room
-    blocks = [chance.block_of(t.shape, rng) for t in room.own()]
-    got = [t[b].clone() for t, b in zip(room.results(0), blocks, strict=True)]
-    wanted = [_reference_call(check, k, blocks, rng) for _ in range(chance.CALLS)]
-    for output, mine in enumerate(got):
-        _compare(check, trial, output, [mine], [w[output] for w in wanted])
+class Timed:
+    """The results of timed calls of a random module: each can be one of the reference's on its inputs, and no two drew
+    the same."""
+
+    def __init__(self, check: Check, rng: random.Random) -> None:
+        self._check = check
+        self._rng = rng
+        self._blocks = [chance.block_of(t.shape, rng) for t in check.room.own()]
+        self._known: list[list[chance.Deviations]] = []  # of earlier calls, by output
+
+    def hold(self, trial: Trial, *, k: int) -> None:
+        """Hold the result that lies in place 0 against calls of the reference on pool set `k`, and against what was
+        held before; raises Refused where it can't be one of them."""
+        got = [t[b].clone() for t, b in zip(self._check.room.results(0), self._blocks, strict=True)]
+        wanted = [_reference_call(self._check, k, self._blocks, self._rng) for _ in range(chance.CALLS)]
+        drawn = []
+        for output, mine in enumerate(got):
+            theirs = [w[output] for w in wanted]
+            _compare(self._check, trial, output, [mine], theirs)
+            drawn.append(chance.deviations(mine, theirs))
+        for known in self._known:
+            for output, (one, other) in enumerate(zip(drawn, known, strict=True)):
+                found = chance.compare_draws(one, other)
+                if found.t > chance.LIMIT_OF_ONE:
+                    raise Refused(
+                        "wrong_distribution",
+                        f"case {trial.case}, output {output}: two timed calls drew alike: the {found.figure} is "
+                        f"{found.got:.3g}, and {found.wanted:.3g} where the reference is called twice",
+                    )
+        self._known = [drawn, *self._known[: _REMEMBERED - 1]]
 
 
 def _reference_call(

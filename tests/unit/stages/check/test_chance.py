@@ -118,3 +118,24 @@ def test_blocks_are_small_and_lie_within() -> None:
 def test_an_output_that_is_not_random_is_known() -> None:
     assert chance.is_constant([X, X * (1 + 1e-7)], 1e-5)
     assert not chance.is_constant(REFERENCE, 1e-5)
+
+
+def _timed(mask: Tensor, seed: int, shape: tuple[int, ...] = (64, 300), p: float = 0.2) -> chance.Deviations:
+    """A call on inputs of its own, under the given mask, beside calls of the reference."""
+    x = torch.randn(64, 300, generator=torch.Generator().manual_seed(seed))
+    fresh = _bernoulli(p, 100 * seed, shape)
+    return chance.deviations(x * mask.float() / (1 - p), [x * fresh(k).float() / (1 - p) for k in range(chance.CALLS)])
+
+
+def test_one_mask_in_two_timed_calls_shows_whatever_the_inputs() -> None:
+    mask = _bernoulli(0.2, 9000)
+    for seed in range(1, 6):
+        assert chance.compare_draws(_timed(mask(0), seed), _timed(mask(0), seed + 50)).t > 5 * chance.LIMIT_OF_ONE
+        assert chance.compare_draws(_timed(mask(0), seed), _timed(mask(1), seed + 50)).t < chance.LIMIT_OF_ONE / 2
+
+
+def test_few_draws_may_be_the_same_by_chance() -> None:
+    for seed in range(1, 30):
+        masks = (_bernoulli(0.5, 9000 + seed + d, (4, 1))(0).repeat(16, 300) for d in (0, 500))
+        drawn = [_timed(mask, seed + d, (64, 1), p=0.5) for d, mask in zip((0, 60), masks, strict=True)]
+        assert chance.compare_draws(*drawn).t < chance.LIMIT_OF_ONE
