@@ -152,6 +152,12 @@ def scans(b: int, t: int, h: int) -> Iterator[Task]:
     at = Output(name="at", dtype="i64", shape=rows)
     best = program(rows, (1,), (operand("x", *rows),), place, scan("cummax", "x", "i", results=2))
     yield "cummax", replace(best, outputs=(*best.outputs, at)), lambda x: torch.cummax(x, 1), (x,)
+    for tokens, experts, count in ((b * 1024, 64, 8), (b, t * h, 50)):
+        logits, shape = torch.randn(tokens, experts), (tokens, count)
+        first = Reduction(results=("y", "at"), op="largest", arg="x", dtype="f32", count=count)
+        both = (Output(name="y", dtype="f32", shape=shape), Output(name="at", dtype="i64", shape=shape))
+        top = program((tokens, experts), (1,), (operand("x", tokens, experts),), first)
+        yield f"top {count}", replace(top, outputs=both), lambda x, k=count: torch.topk(x, k), (logits,)
     gates, values = torch.rand(wide), torch.randn(wide)
     operands = (operand("a", *wide), operand("x", *wide))
     yield "recurrence", program(wide, (1,), operands, scan("recurrence", "a", "x")), recurrence, (gates, values)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fakes.program_interpreter import least_of, load, positions, scanned
 from tilewright.facts.program import (
+    RANKED,
     SCANS,
     Load,
     Operand,
@@ -84,6 +85,16 @@ class Builder:
         self.body.append(Statement(result=name, op=op, args=args, dtype=dtype))
         self.dtypes[name] = dtype
         return name
+
+    def rank(self, op: str, arg: str, count: int) -> tuple[str, ...]:
+        """The first `count` of each row in order, and where they are; both are written."""
+        names = (f"r{len(self.body)}_0", f"r{len(self.body)}_1")
+        made = Reduction(results=names, op=op, arg=arg, dtype=self.dtypes[arg], count=count)
+        self.body.append(made)
+        self.dtypes.update(zip(names, made.dtypes, strict=True))
+        for name in names:
+            self.write(name, tuple(count if d in self.reduced else s for d, s in enumerate(self.domain)))
+        return names
 
     def reduce(self, op: str, arg: str, dtype: str | None = None) -> tuple[str, ...]:
         count = 2 if op in ("moments", "softmax_stats") else 1
@@ -328,6 +339,19 @@ def recurrence(
     return b.done()
 
 
+def ranked(
+    shape: Sequence[int], count: int, dim: int = -1, *, op: str = "largest", dtype: str = "f32", fused: bool = False
+) -> Program:
+    """The `count` largest or smallest along a dimension; `fused`: of the probabilities that a softmax makes."""
+    b = Builder(shape, (dim % len(shape),))
+    x = b.read("x", dtype=dtype)
+    if fused:
+        top, total = b.reduce("softmax_stats", x, "f32")
+        x = b.op("div", b.op("exp", b.op("sub", x, top, dtype="f32")), total)
+    b.rank(op, x, count)
+    return b.done()
+
+
 def masked_cumsum(shape: Sequence[int], dim: int = -1, *, reverse: bool = False) -> Program:
     b = Builder(shape, (dim % len(shape),))
     b.write(b.scan("cumsum", b.op("mul", b.read("x"), b.read("mask", dtype="bool"), dtype="f32"), reverse=reverse))
@@ -529,6 +553,8 @@ def _reduce(item, arg, program, dtype):
         if item.op == "sum":
             return (arg.sum(dims, keepdim=True, dtype=dtype),)
         return (getattr(arg.bool(), item.op)(dim=dims, keepdim=True),)
+    if item.op in RANKED:
+        return tuple(arg.topk(item.count, dims[0], item.op == "largest"))
     if item.op in ("max", "min"):
         return (getattr(arg, "a" + item.op)(dims, keepdim=True),)
     if item.op == "moments":

@@ -12,7 +12,7 @@ import torch
 
 from tilewright.facts.graph import Call, Code, Graph, Node, Ref, Struct
 from tilewright.facts.pattern import Bind, Pattern, Site
-from tilewright.facts.program import SCANS, Load, Position, Program, Reduction, Scan
+from tilewright.facts.program import RANKED, SCANS, Load, Position, Program, Reduction, Scan
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
           "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
@@ -37,7 +37,9 @@ def pointwise(op: str, args: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
     return result.to(dtype)
 
 
-def reduction(op: str, x: torch.Tensor, dims: Sequence[int], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+def reduction(
+    op: str, x: torch.Tensor, dims: Sequence[int], dtype: torch.dtype, count: int = 0
+) -> tuple[torch.Tensor, ...]:
     """One REDUCTION over `dims`, which stay with size 1."""
     over = tuple(dims)
     if op == "moments":
@@ -50,6 +52,8 @@ def reduction(op: str, x: torch.Tensor, dims: Sequence[int], dtype: torch.dtype)
         return (getattr(torch, f"a{op}")(x, over, keepdim=True),)
     if op in ("sum", "any", "all"):
         return (getattr(torch, op)(x, over, keepdim=True).to(dtype),)
+    if op in RANKED:
+        return tuple(x.topk(count, over[0], op == "largest"))
     kept = [d for d in range(x.dim()) if d not in over]
     rows = x.permute(*kept, *over).reshape(*(x.shape[d] for d in kept), -1)
     shape = [1 if d in over else s for d, s in enumerate(x.shape)]
@@ -143,7 +147,8 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
             values[item.result] = load(values[item.source], where, masks[item.result], item.fill)
         elif isinstance(item, Reduction):
             whole = values[item.arg].expand(program.domain)
-            values.update(zip(item.results, reduction(item.op, whole, program.reduced, dtype), strict=True))
+            made = reduction(item.op, whole, program.reduced, dtype, item.count)
+            values.update(zip(item.results, made, strict=True))
         elif isinstance(item, Scan):
             given = [values[a] if isinstance(a, str) else a for a in item.args]
             made = scan(item.op, scanned(item.op, given, dtype, program.domain), item.dim, reverse=item.reverse,
@@ -276,6 +281,8 @@ def _apply(node: Node, args: list[Any], dtype: torch.dtype | None) -> torch.Tens
     if node.op == "slice":
         return args[0].narrow(*node.dims)  # type: ignore[no-any-return]
     assert dtype is not None
+    if node.op in RANKED:
+        return reduction(node.op, args[0], node.dims, dtype, args[1])[node.item]
     if node.op in ("sum", "prod", "max", "min", "argmax", "argmin", "any", "all", "moments", "softmax_stats"):
         return reduction(node.op, args[0], node.dims, dtype)[node.item].reshape(node.shape)
     return pointwise(node.op, args, dtype)

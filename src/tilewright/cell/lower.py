@@ -247,6 +247,15 @@ class Builder:
         node = Node(name="", op=op, shape=rest, dtype=dtype, args=(x.node.name,), dims=real, item=item)
         return self._pure(node).reshape(shape)
 
+    def rank(self, op: str, x: Expr, count: int, dim: int, *, item: int) -> Expr:
+        """The `count` first along `dim` in order (item 0), or where they are (item 1)."""
+        if x.dtype not in DTYPE_BYTES or 0 in x.shape or x.shape[dim] == 1:
+            raise NotLowered
+        shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
+        dtype = "i64" if item else x.dtype
+        args = (x.node.name, count)
+        return self._pure(Node(name="", op=op, shape=shape, dtype=dtype, args=args, dims=(dim,), item=item))
+
     def scan(
         self, op: str, *args: Expr | Number, dim: int, reverse: bool = False, exclusive: bool = False, item: int = 0
     ) -> Expr:

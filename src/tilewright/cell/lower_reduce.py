@@ -155,6 +155,17 @@ def _logsumexp(b: Builder, x: Expr, dim: Dims, keepdim: bool = False) -> Expr:
     return top.do("isinf").where(top, top + total.do("log"))
 
 
+MOST_RANKED = 64  # more are better sorted
+
+
+def _topk(b: Builder, x: Expr, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Expr, Expr]:
+    if not x.shape or not 1 <= k <= MOST_RANKED or not sorted or x.dtype == "bool":
+        raise NotLowered
+    op = "largest" if largest else "smallest"
+    values, places = (b.rank(op, x, k, dim % len(x.shape), item=item) for item in range(2))
+    return values, places
+
+
 REDUCE_LOWERINGS: Mapping[str, Lowering] = {
     "sum": _sum, "nansum": _nansum, "prod": _prod, "mean": _mean, "amax": _extremum("max"), "amin": _extremum("min"),
     "max": _extremum("max"), "min": _extremum("min"), "aminmax": _aminmax, "argmax": _position("argmax"),
@@ -163,4 +174,5 @@ REDUCE_LOWERINGS: Mapping[str, Lowering] = {
     "var_mean": _spread(root=False, both=True), "std_mean": _spread(root=True, both=True),
     "linalg_vector_norm": _vector_norm, "norm": _norm, "frobenius_norm": _frobenius, "softmax": _softmax,
     "_softmax": _softmax, "log_softmax": _log_softmax, "_log_softmax": _log_softmax, "logsumexp": _logsumexp,
+    "topk": _topk,
 }  # fmt: skip

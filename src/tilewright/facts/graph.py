@@ -59,7 +59,8 @@ class Node:
     that it reads: `at` is the same, `dims` the shape of the load's source);
     "input", "state", "constant" (`path` says which); or "call" (result `item` of the call `origin`).
     Pointwise nodes broadcast as torch does, and their tensor arguments have the dtypes that the operation wants.
-    Reductions take one argument and drop the dimensions `dims`; of two results, `item` says which. Scans take theirs,
+    Reductions take one argument and drop the dimensions `dims`; of two results, `item` says which. RANKED ones take a
+    number, too, and keep as many elements of the dimension. Scans take theirs,
     broadcast, along the dimension `dims`, then two literals: is it reversed, is it exclusive (see program.Scan). `dims`
     is the order for "permute" and the dimension for "index".
 

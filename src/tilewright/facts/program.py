@@ -41,8 +41,11 @@ POINTWISE: Mapping[str, int] = MappingProxyType({
 # give the i64 position in the reduced dimensions flattened row-major: NaN wins, then the extremum's first position.
 REDUCTIONS: Mapping[str, int] = MappingProxyType({
     "sum": 1, "prod": 1, "max": 1, "min": 1, "argmax": 1, "argmin": 1, "any": 1, "all": 1,
-    "moments": 2, "softmax_stats": 2,
+    "moments": 2, "softmax_stats": 2, "largest": 2, "smallest": 2,
 })  # fmt: skip
+# Those that give several values a row, `Reduction.count`, in order: values, the greatest or the least first (NaN is the
+# greatest), and their positions (i64) along the one reduced dimension; of equals the first come first.
+RANKED = ("largest", "smallest")
 
 # Running reductions along one dimension: name -> (arguments, results). `cumsum`, `cumprod` and `logcumsumexp` are
 # torch's. `cummax`/`cummin` take values and whole numbers that go with them (their positions), and give the extremum so
@@ -146,12 +149,19 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """`results = op(arg)` over all reduced dimensions of the domain; the results are at row level."""
+    """`results = op(arg)` over all reduced dimensions of the domain; the results are at row level. Those of a RANKED
+    operation have `count` elements along the reduced dimension, and nothing but an Output takes them."""
 
     results: tuple[str, ...]
     op: str
     arg: str
     dtype: str
+    count: int = 0
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Of the results."""
+        return (self.dtype, "i64") if self.op in RANKED else (self.dtype,) * len(self.results)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +238,12 @@ class Program:
             return prod(operand.shape)
         return sum(prod(self.aligned(load.result)) for load in self.loads if load.source == operand.name)
 
+    @property
+    def ranked(self) -> Mapping[str, Reduction]:
+        """What has several values a row, and what makes it."""
+        items = [item for item in self.body if isinstance(item, Reduction) and item.op in RANKED]
+        return {name: item for item in items for name in item.results}
+
     def aligned(self, name: str) -> tuple[int, ...]:
         """The aligned shape of an operand that is not indexed, or of a value."""
         dims = self._reach()[name]
@@ -270,7 +286,8 @@ def validate(program: Program) -> None:
         raise ValueError(
             f"reduced dimensions {program.reduced} are not sorted, distinct dimensions of {program.domain}"
         )
-    values: tuple[Operand | Output, ...] = (*program.operands, *program.outputs)
+    ranked = program.ranked
+    values: tuple[Operand | Output, ...] = (*program.operands, *(o for o in program.outputs if o.name not in ranked))
     for value in values:
         if isinstance(value, Operand) and value.indexed:
             continue
@@ -289,6 +306,8 @@ def validate(program: Program) -> None:
                 raise ValueError(f"{arg!r} is used before it is defined")
             if arg in indexed:
                 raise ValueError(f"{arg!r} is indexed: only loads may read it")
+            if arg in ranked:
+                raise ValueError(f"{arg!r} has several values a row: nothing but an output takes it")
         if isinstance(item, Load):
             _validate_load(item, indexed.get(item.source), program.domain, defined)
             define(item.result, item.dtype)
@@ -310,11 +329,22 @@ def validate(program: Program) -> None:
         else:
             if REDUCTIONS.get(item.op) != len(item.results) or not program.reduced:
                 raise ValueError(f"{item.results}: {item.op!r} with {len(item.results)} results is no reduction here")
-            for name in item.results:
-                define(name, item.dtype)
+            if item.op in RANKED:
+                _validate_ranked(item, program)
+            for name, dtype in zip(item.results, item.dtypes, strict=True):
+                define(name, dtype)
     for output in program.outputs:
         if output.name not in defined:
             raise ValueError(f"output {output.name!r} is never computed")
+
+
+def _validate_ranked(item: Reduction, program: Program) -> None:
+    if len(program.reduced) != 1 or not 1 <= item.count <= program.inner_size:
+        raise ValueError(f"{item.results}: {item.count} of dimensions {program.reduced} of {program.domain}")
+    shape = tuple(item.count if d in program.reduced else size for d, size in enumerate(program.domain))
+    for output in program.outputs:
+        if output.name in item.results and output.shape != shape:
+            raise ValueError(f"{output.name!r}: shape {output.shape} is not {shape}")
 
 
 def _validate_scan(scan: Scan, program: Program) -> None:

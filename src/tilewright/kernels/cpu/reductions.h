@@ -200,6 +200,81 @@ using ArgMax = ArgExtremum<V, true>;
 template <class V>
 using ArgMin = ArgExtremum<V, false>;
 
+// The first COUNT elements of each of LISTS rows in order: one row along all lanes, or a row in each.
+template <class V, int COUNT, int LISTS>
+struct Ranked {
+  element_t<V> values[LISTS][COUNT];
+  int32_t positions[LISTS][COUNT];
+};
+
+// Keeps them sorted: NaN is the greatest, of equals the first position comes first. Most elements of a long row come after
+// the last of a full list, which one comparison of all lanes tells.
+template <class V, int COUNT, int LISTS, bool LARGEST>
+struct Ranking {
+  using T = element_t<V>;
+  Ranked<V, COUNT, LISTS> ranked;
+  int held[LISTS] = {};
+  V last{};                  // of a full list
+  Bool open = boolean(true);  // whether it isn't full
+
+  template <class At>
+  TW_INLINE void add(V value, const At& at) {
+    Bool wanted = open | mask(LARGEST ? value > last : value < last);
+    if constexpr (std::is_floating_point_v<T>) {
+      wanted = wanted | (LARGEST ? isnan(value) & ~isnan(last) : isnan(last) & ~isnan(value));
+    }
+    if constexpr (At::PARTIAL) wanted = wanted & first_lanes(at.count);
+    if (__builtin_expect(any_lane(wanted), 0)) take(value, at.positions(), wanted);
+  }
+  TW_INLINE void flush() {}
+  TW_INLINE void fold() {}
+  void merge(const Ranking& other) {
+    for (int list = 0; list < LISTS; ++list) {
+      for (int k = 0; k < other.held[list]; ++k) insert(list, other.ranked.values[list][k], other.ranked.positions[list][k]);
+    }
+  }
+
+ private:
+  static bool ahead(T a, T b) { return LARGEST ? a > b || (a != a && b == b) : a < b || (b != b && a == a); }
+
+  __attribute__((noinline)) void take(V value, I32 positions, Bool wanted) {
+    for (int lane = 0; lane < LANES; ++lane) {
+      if (wanted.lanes[lane]) insert(LISTS == 1 ? 0 : lane, value[lane], positions[lane]);
+    }
+  }
+  void insert(int list, T value, int32_t position) {
+    T* const values = ranked.values[list];
+    int32_t* const positions = ranked.positions[list];
+    const auto before = [&](int k) {
+      return ahead(value, values[k]) || (!ahead(values[k], value) && position < positions[k]);
+    };
+    int place = held[list];
+    if (place == COUNT) {
+      if (!before(--place)) return;
+    } else {
+      ++held[list];
+    }
+    for (; place > 0 && before(place - 1); --place) {
+      values[place] = values[place - 1];
+      positions[place] = positions[place - 1];
+    }
+    values[place] = value;
+    positions[place] = position;
+    if (held[list] < COUNT) return;
+    if constexpr (LISTS == 1) {
+      last = splat<V>(values[COUNT - 1]);
+      open = boolean(false);
+    } else {
+      last[list] = values[COUNT - 1];
+      open.lanes[list] = 0;
+    }
+  }
+};
+template <class V, int COUNT, int LISTS>
+using Largest = Ranking<V, COUNT, LISTS, true>;
+template <class V, int COUNT, int LISTS>
+using Smallest = Ranking<V, COUNT, LISTS, false>;
+
 template <class V>
 TW_INLINE V median(V a, V b, V c) {
   const V low = a < b ? a : b, high = a < b ? b : a;

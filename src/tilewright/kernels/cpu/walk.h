@@ -273,6 +273,27 @@ struct At {
     }
   }
 
+  // What a row ranks, or each lane's row: its entries STRIDE elements apart.
+  template <int64_t STRIDE, int SLOT, class T, int64_t STEP, class E, int LISTS, int COUNT>
+  TW_INLINE void store_ranks(Tensor<SLOT, T, STEP>, const E (&entries)[LISTS][COUNT]) const {
+    using V = typename Memory<T>::Value;
+    using Entry = element_t<V>;
+    T* const to = reinterpret_cast<T*>(places.at[SLOT]);
+    V ranks{};
+    if constexpr (LISTS == 1) {
+      for (int k = 0; k < COUNT; k += LANES) {
+        const int left = COUNT - k < LANES ? COUNT - k : LANES;
+        for (int lane = 0; lane < left; ++lane) ranks[lane] = static_cast<Entry>(entries[0][k + lane]);
+        tilewright::store_every<STRIDE>(to + k * STRIDE, ranks, left);
+      }
+    } else {
+      for (int k = 0; k < COUNT; ++k) {
+        for (int lane = 0; lane < LISTS; ++lane) ranks[lane] = static_cast<Entry>(entries[lane][k]);
+        tilewright::store_every<STEP>(to + i * STEP + k * STRIDE, ranks, PARTIAL ? count : LANES);
+      }
+    }
+  }
+
   // `value` in the active lanes, `neutral` in the others.
   template <class V>
   TW_INLINE V keep(V value, V neutral) const {

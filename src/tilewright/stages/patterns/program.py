@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tilewright.facts.graph import Node
 from tilewright.facts.pattern import Bind, Site
+from tilewright.facts.program import RANKED, SCANS, Load, Operand, Output, Position, Program, Reduction, Scan, Statement
 from tilewright.facts.program import REDUCTIONS as REDUCTION_RESULTS
-from tilewright.facts.program import SCANS, Load, Operand, Output, Position, Program, Reduction, Scan, Statement
 
 from .axes import Axis, Dims, flat, leaves
 from .region import Flow, Region, in_memory
@@ -61,9 +61,16 @@ class _Writer:
 
     def _output(self, node: Node) -> tuple[Output, Bind]:
         axes = flat(self.region.dims[node.name])
-        ours = sorted(axes, key=self.place.__getitem__)
+        rank = self.region.ranks.get(node.name)
+        place = dict(self.place)
+        shape = self._aligned(set(axes))
+        if rank is not None:  # it lies where the reduced dimension was
+            (reduced,) = self.region.reduced
+            place[rank] = place[reduced]
+            shape = (*shape[: place[rank]], rank.size, *shape[place[rank] + 1 :])
+        ours = sorted(axes, key=place.__getitem__)
         bind = Bind(node=node.name, split=tuple(a.size for a in ours), order=tuple(ours.index(a) for a in axes))
-        return Output(name=self.names[node.name], dtype=node.dtype, shape=self._aligned(set(axes))), bind
+        return Output(name=self.names[node.name], dtype=node.dtype, shape=shape), bind
 
     def _argument(self, name: str) -> str:
         """The Program's name of an argument: what a node inside gives, or an operand."""
@@ -164,9 +171,11 @@ class _Writer:
 
     def _reduction(self, node: Node) -> str:
         arg = self._argument(node.sources[0])
-        keys = [(node.op, arg, item) for item in range(REDUCTION_RESULTS[node.op])]
+        count = int(node.args[1]) if node.op in RANKED else 0
+        keys = [(node.op, arg, count, item) for item in range(REDUCTION_RESULTS[node.op])]
         if keys[0] not in self._known:
             results = tuple(self._fresh() for _ in keys)
-            self.body.append(Reduction(results=results, op=node.op, arg=arg, dtype=node.dtype))
+            dtype = self.flow.nodes[node.sources[0]].dtype if count else node.dtype
+            self.body.append(Reduction(results=results, op=node.op, arg=arg, dtype=dtype, count=count))
             self._known.update(zip(keys, results, strict=True))
         return self._known[keys[node.item]]

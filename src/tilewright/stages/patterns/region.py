@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tilewright.facts.graph import VIEWS, Graph, Node
-from tilewright.facts.program import DTYPE_BYTES, POINTWISE, REDUCTIONS, SCANS
+from tilewright.facts.program import DTYPE_BYTES, POINTWISE, RANKED, REDUCTIONS, SCANS
 
 from .axes import Axis, Dims, Misaligned, broadcast, flat, fresh, leaves, unify
 
@@ -92,6 +92,7 @@ class Region:
     reduced: frozenset[Axis]
     outputs: tuple[str, ...]
     dims: Mapping[str, Dims]  # of the nodes inside
+    ranks: Mapping[str, Axis]  # of those with several values a row: the axis along which they lie, outside the domain
     reads: Mapping[str, Read]  # by the name of the argument, a view or a root
     loads: Mapping[str, str]  # of the loads inside: the root of what they read
     reach: Mapping[str, frozenset[Axis]]
@@ -121,6 +122,7 @@ class _Layout:
         self.reductions: dict[str, list[Axis]] = {}
         self.scans: dict[str, list[Axis]] = {}
         self.loads: dict[str, str] = {}
+        self.ranks: dict[str, Axis] = {}  # of results with several values a row: the axis along which they lie
         for name in names:
             node = flow.nodes[name]
             if node.op in REDUCTIONS:
@@ -140,6 +142,8 @@ class _Layout:
             chain.append(self.flow.nodes[root])
             root = chain[-1].sources[0]
         if root in self.inside:
+            if root in self.ranks:
+                raise Misaligned
             dims = self.dims[root]
         else:
             if name not in self.reads:
@@ -181,6 +185,9 @@ class _Layout:
     def _reduction(self, node: Node) -> Dims:
         source = self.seen(node.sources[0])
         self.reductions[node.name] = [a for d in node.dims for a in source[d]]
+        if node.op in RANKED:
+            self.ranks[node.name] = Axis(node.shape[node.dims[0]])
+            return [[self.ranks[node.name]] if d in node.dims else dim for d, dim in enumerate(source)]
         return [dim for d, dim in enumerate(source) if d not in node.dims]
 
     def _scan(self, node: Node) -> Dims:
@@ -223,7 +230,8 @@ def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> Regi
     outputs = tuple(n for n in layout.names if (flow.needed(n, layout.inside) if wanted is None else n in wanted))
     for name in outputs:
         full = whole - reduced if reduced and not reach[name] & reduced else whole
-        if reach[name] != full or set(flat(layout.dims[name])) != full or (layout.scans and full != whole):
+        axes = set(flat(layout.dims[name])) - set(layout.ranks.values())
+        if reach[name] != full or axes != full or (layout.scans and full != whole):
             return None
     if any(_taken(flow, layout, reach, flow.nodes[n]) != whole for n in (*layout.reductions, *layout.scans)):
         return None
@@ -233,7 +241,8 @@ def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> Regi
     if domain is None or not _positions_hold(flow, layout, domain):
         return None
     return Region(names=tuple(layout.names), domain=domain, reduced=reduced, outputs=outputs, dims=layout.dims,
-                  reads=layout.reads, loads=layout.loads, reach=reach, levels=_levels(flow, layout))  # fmt: skip
+                  ranks=layout.ranks, reads=layout.reads, loads=layout.loads, reach=reach,
+                  levels=_levels(flow, layout))  # fmt: skip
 
 
 def _reduced(layout: _Layout) -> frozenset[Axis] | None:
@@ -244,6 +253,8 @@ def _reduced(layout: _Layout) -> frozenset[Axis] | None:
         scans = {(node.op, node.args, node.dims) for node in map(layout.flow.nodes.__getitem__, layout.scans)}
         return axes if len(scans) == 1 and len(axes) == 1 and not layout.reductions else None
     sets = {frozenset(leaves(axes)) for axes in layout.reductions.values()}
+    if layout.ranks and any(len(axes) != 1 for axes in sets):
+        return None
     return None if len(sets) > 1 else next(iter(sets), frozenset())
 
 
@@ -284,12 +295,13 @@ def _levels(flow: Flow, layout: _Layout) -> dict[str, int]:
 def _domain(flow: Flow, layout: _Layout, outputs: Sequence[str], whole: frozenset[Axis]) -> tuple[Axis, ...] | None:
     """All axes in the order in which most bytes lie, by the values that have them all."""
     votes: dict[tuple[Axis, ...], int] = {}
-    for root, dims in (*((r.root, r.dims) for r in layout.reads.values()), *((o, layout.dims[o]) for o in outputs)):
+    written = [(o, layout.dims[o]) for o in outputs if o not in layout.ranks]
+    for root, dims in (*((r.root, r.dims) for r in layout.reads.values()), *written):
         order = in_memory(flow.nodes[root], dims)
         if len(order) == len(whole) and flow.loaded(root):
             votes[order] = votes.get(order, 0) + flow.loaded(root)
     if not votes:
-        orders = (tuple(flat(layout.dims[n])) for n in layout.names)
+        orders = (tuple(flat(layout.dims[n])) for n in layout.names if n not in layout.ranks)
         return next((order for order in orders if frozenset(order) == whole), None)
     return max(votes, key=votes.__getitem__)
 

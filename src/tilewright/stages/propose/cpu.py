@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from ...facts.candidate import SourceFile
-from ...facts.program import DTYPE_BYTES, Program, Reduction
+from ...facts.program import DTYPE_BYTES, RANKED, Program, Reduction
 from ...facts.space import Knob, Point, Space, point
 from .cpu_source import headline, source, vector_dimension
 from .cpu_text import CannotRender
@@ -38,7 +38,7 @@ def unsupported(program: Program) -> str | None:
     if len(program.domain) > 24:
         return f"{len(program.domain)} dimensions"
     if program.inner_size >= 2**31 and any(
-        isinstance(s, Reduction) and s.op in ("argmax", "argmin") for s in program.body
+        isinstance(s, Reduction) and s.op in ("argmax", "argmin", *RANKED) for s in program.body
     ):
         return "positions beyond 2^31"
     if program.scan and any(o.shape != program.domain for o in program.outputs):

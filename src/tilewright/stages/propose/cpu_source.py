@@ -73,14 +73,13 @@ class _Text:
         self.vector = vector_dimension(program)
         self.dtypes = {o.name: o.dtype for o in program.operands}
         for item in program.body:
-            if isinstance(item, Scan):
+            if isinstance(item, Scan | Reduction):
                 self.dtypes |= zip(item.results, item.dtypes, strict=True)
             else:
-                self.dtypes |= dict.fromkeys(
-                    item.results if isinstance(item, Reduction) else (item.result,), item.dtype
-                )
+                self.dtypes[item.result] = item.dtype
         self.operands = {o.name for o in program.operands if not o.indexed}
-        self.writer = Writer(self.dtypes)
+        self.writer = Writer(self.dtypes, along=self.vector in program.reduced)
+        self.ranked = program.ranked
         self.names = {
             n: f"{n}_" if n in _TAKEN or n.isupper() or n.startswith(("in_", "out_", "TW_")) else n for n in self.dtypes
         }
@@ -208,7 +207,9 @@ class _Text:
     def _row(self) -> list[str]:
         """Row, what is known once per row; and `head`, which reads and computes what needs no pass."""
         rows = [n for n in self.dtypes if n in self.plan.row_names]
-        members = [f"    {VALUE[self.dtypes[n]]} {self.names[n]};" for n in rows]
+        members = [f"    {VALUE[self.dtypes[n]]} {self.names[n]};" for n in rows if n not in self.ranked]
+        lists = {r.results[0]: r for r in self.ranked.values()}
+        members += [f"    Ranked<{self.writer.ranks(r)}> {self.names[n]};" for n, r in lists.items()]
         body = [f"    row.{self.names[n]} = at(in_{n});" for n in rows if n in self.operands]
         body += [f"    row.{self.names[s.result]} = {self._expression(s, self._row_name)};" for s in self.plan.head]
         return [*_struct("Row", members), *_function("static", "head", "[[maybe_unused]] Row& row", body), ""]
@@ -238,6 +239,9 @@ class _Text:
         element += [f"      {a}.add({self.writer.reduced(r, self._name)}, at);" for a, r in pairs]
         finish = []
         for a, r in pairs:
+            if r.count:
+                finish.append(f"      row.{self.names[r.results[0]]} = {a}.ranked;")
+                continue
             made = self.writer.results(r, a)
             finish += [f"      row.{self.names[n]} = {text};" for n, text in zip(r.results, made, strict=True)]
         finish += [f"      row.{self.names[s.result]} = {self._late(s)};" for s in this.rows]
@@ -265,6 +269,12 @@ class _Text:
         return self.writer.statement(item, self._row_name)
 
     def _store(self, output: Output) -> str:
+        if output.name in self.ranked:
+            made = self.ranked[output.name]
+            (dim,) = self.program.reduced
+            part = "values" if output.name == made.results[0] else "positions"
+            entries = f"row.{self.names[made.results[0]]}.{part}"
+            return f"    at.template store_ranks<{math.prod(output.shape[dim + 1 :])}>(out_{output.name}, {entries});"
         return f"    at.store(out_{output.name}, {self._stored(output)});"
 
     def _stored(self, output: Output) -> str:

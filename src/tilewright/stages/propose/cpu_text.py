@@ -6,7 +6,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 
-from ...facts.program import Literal, Load, Reduction, Statement
+from ...facts.program import RANKED, Literal, Load, Reduction, Statement
 
 MEMORY: Mapping[str, str] = {
     "f64": "double", "f32": "float", "f16": "f16", "bf16": "bf16", "i64": "int64_t", "i32": "int32_t",
@@ -41,7 +41,7 @@ _ROUNDING = frozenset(["floor", "ceil", "round", "trunc"])
 
 ACCUMULATORS: Mapping[str, str] = {
     "sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "argmax": "ArgMax", "argmin": "ArgMin", "any": "Any",
-    "all": "All", "moments": "Moments", "softmax_stats": "SoftmaxStats",
+    "all": "All", "moments": "Moments", "softmax_stats": "SoftmaxStats", "largest": "Largest", "smallest": "Smallest",
 }  # fmt: skip
 
 
@@ -58,10 +58,10 @@ def load_type(result: str) -> str:
 
 
 class Writer:
-    """Renders statements, given every value's dtype (by its name in the program)."""
+    """Renders statements, given every value's dtype (by its name in the program); `along`: lanes lie along a row."""
 
-    def __init__(self, dtypes: Mapping[str, str]) -> None:
-        self._dtypes = dtypes
+    def __init__(self, dtypes: Mapping[str, str], *, along: bool) -> None:
+        self._dtypes, self._along = dtypes, along
 
     def statement(self, statement: Statement, names: Names) -> str:
         """The C++ expression of its result; `names` says how a value is spelt where the expression stands."""
@@ -76,16 +76,23 @@ class Writer:
 
     def accumulator(self, reduction: Reduction) -> str:
         kind = ACCUMULATORS[reduction.op]
+        if reduction.count:
+            return f"{kind}<{self.ranks(reduction)}>"
         return kind if reduction.op in ("any", "all") else f"{kind}<{self._reduced_value(reduction)}>"
 
     def reduced(self, reduction: Reduction, names: Names) -> str:
         """The reduction's argument in the type it accumulates."""
         return convert(names(reduction.arg), VALUE[self._dtypes[reduction.arg]], self._reduced_value(reduction))
 
+    def ranks(self, reduction: Reduction) -> str:
+        """What a kept list of elements is told: their type, how many there are, and how many lists."""
+        lists = "1" if self._along else "LANES"
+        return f"{self._reduced_value(reduction)}, {reduction.count}, {lists}"
+
     def _reduced_value(self, reduction: Reduction) -> str:
         if reduction.op in ("any", "all"):
             return "Bool"
-        if reduction.op in ("argmax", "argmin"):
+        if reduction.op in ("argmax", "argmin", *RANKED):
             value = VALUE[self._dtypes[reduction.arg]]
             return "I32" if value == "Bool" else value
         if reduction.dtype == "bool" and reduction.op not in ("max", "min"):

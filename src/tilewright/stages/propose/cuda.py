@@ -49,6 +49,8 @@ def unsupported(program: Program) -> str | None:
         return "arithmetic in float8"
     if not program.operands:
         return "nothing is read"
+    if program.ranked:
+        return "the first of a row in order have no skeleton"
     if prod(program.domain) == 0:
         return f"the domain {program.domain} is empty"
     if len(program.operands) + len(program.outputs) > 32:

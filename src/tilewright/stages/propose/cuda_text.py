@@ -203,10 +203,10 @@ def _tensors(tensors: Sequence[Operand | Output]) -> str:
 def _dtypes(program: Program) -> dict[str, str]:
     found = {o.name: o.dtype for o in program.operands}
     for item in program.body:
-        if isinstance(item, Scan):
+        if isinstance(item, Scan | Reduction):
             found.update(zip(item.results, item.dtypes, strict=True))
         else:
-            found.update((n, item.dtype) for n in (item.results if isinstance(item, Reduction) else (item.result,)))
+            found[item.result] = item.dtype
     return found
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tilewright.facts.graph import Code, Node, Ref, Struct, Template
-from tilewright.facts.program import POINTWISE, REDUCTIONS, SCANS
+from tilewright.facts.program import POINTWISE, RANKED, REDUCTIONS, SCANS
 
 TORCH_DTYPES = {"f64": "torch.float64", "f32": "torch.float32", "f16": "torch.float16", "bf16": "torch.bfloat16",
                 "i64": "torch.int64", "i32": "torch.int32", "i16": "torch.int16", "i8": "torch.int8",
@@ -157,6 +157,8 @@ def _reduction(node: Node, source: Node, arg: str) -> str:
         return total if node.item else f"{arg}.amax({dims})"
     if node.op in ("max", "min"):
         return f"{arg}.a{node.op}({dims})"
+    if node.op in RANKED:
+        return f"{arg}.topk({node.args[1]}, {node.dims[0]}, {node.op == 'largest'})[{node.item}]"
     if node.op in ("sum", "any", "all"):
         return f"{arg}.{node.op}({dims})"
     if len(node.dims) == 1:
