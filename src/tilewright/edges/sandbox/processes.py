@@ -62,13 +62,26 @@ def held_bytes(pids: Iterable[int]) -> int:
 
 
 def tree_cpu_s(pid: int) -> float:
-    """Processor seconds that the living processes of the tree have used."""
+    """Processor seconds that the living processes of the tree have used. Asked for often: where the kernel lists a
+    thread's children, not all processes of the machine are gone through, and one that comes or goes may be missed."""
     ticks = 0
-    for member in descendants(pid):
+    for member in _listed(pid) or descendants(pid):
         with contextlib.suppress(OSError, ValueError, IndexError):
             after_name = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
             ticks += int(after_name[11]) + int(after_name[12])  # utime, stime
     return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _listed(pid: int) -> list[int]:
+    """`pid` and every process below it, as its threads list their children; [] where they don't."""
+    found = [pid]
+    try:
+        for known in found:
+            for thread in os.listdir(f"/proc/{known}/task"):
+                found += map(int, Path(f"/proc/{known}/task/{thread}/children").read_text().split())
+    except OSError:
+        return []
+    return found
 
 
 def kill_tree(pid: int) -> None:
