@@ -5,9 +5,12 @@ torch's profiler lists them, in the process of the code under test: a candidate 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
+import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from . import driver
@@ -16,6 +19,21 @@ from .wire import Spent
 _REST = "outside torch's operators"  # on the CPU: the call's time in which no operator of torch was at work
 _LONGEST_NAME = 1000
 _MOST_NAMES = 500
+_BATCHES, _LAUNCHES = 11, 100
+
+
+def launch_ns() -> float:
+    """What it takes the host to start a kernel that does nearly nothing, as torch starts its own: the median of a few
+    batches, each begun on an idle GPU."""
+    one = torch.zeros(1, device="cuda")
+    batches = []
+    for _ in range(_BATCHES):
+        driver.synchronize()
+        start = time.perf_counter_ns()
+        for _ in range(_LAUNCHES):
+            one.add_(1.0)
+        batches.append((time.perf_counter_ns() - start) / _LAUNCHES)
+    return median(batches)
 
 
 def spent(device: str, call: Callable[[], Any]) -> tuple[Spent, ...]:

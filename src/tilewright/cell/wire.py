@@ -431,9 +431,12 @@ class Fallbacks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profiled:
-    """What one call spent its time in, the longest first."""
+    """What one call spent its time in, the longest first; how many kernels and copies it started on a GPU, and the
+    host's time for one that is empty (0: not on a GPU)."""
 
     spent: tuple[Spent, ...]
+    launches: int = 0
+    launch_ns: float = 0.0
 
 
 @cache

@@ -111,6 +111,19 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """What a call of ours starts on a GPU: kernels and copies, and the host's time for one of them, measured with an
+    empty one in the same process."""
+
+    count: int
+    cost_ns: float
+
+    @property
+    def ns(self) -> float:
+        return self.count * self.cost_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
     checked: Checked
     times_ns: tuple[tuple[str, Interval], ...]  # median and 99% interval by implementation name
@@ -129,6 +142,13 @@ class Timed:
     # What the judge's clock sees of one of our calls beyond its tick, more than it sees of eager's: nothing but noise.
     unseen_ns: Interval | None = None
     device: tuple[DeviceState, ...] = ()  # before and after timing
+    launches: Launches | None = None  # None: not seen, or not on a GPU
+
+    @property
+    def launch_bound(self) -> bool:
+        """Whether our call takes no longer than the host needs to start its kernels."""
+        mine = self.time("ours_warm") or self.time("ours")
+        return self.launches is not None and mine is not None and mine.mid <= self.launches.ns
 
     def faster_than(self, baseline: str) -> bool:
         """Whether a gain may be claimed: the whole interval lies above 1, by more than LEAST_GAIN, than eager differs

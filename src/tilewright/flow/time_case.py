@@ -14,7 +14,7 @@ from ..edges.sandbox.room import Room
 from ..edges.sandbox.stirring import Stirring
 from ..facts.errors import SickDevice
 from ..facts.machine import Machine
-from ..facts.outcome import Checked, Phase, Timed
+from ..facts.outcome import Checked, Launches, Phase, Timed
 from ..facts.problem import Target
 from ..stages.check import draws
 from ..stages.check.check import Check, concluded
@@ -76,9 +76,11 @@ class CaseTiming:
         for note in notes:
             self.check.findings.note(note)
         with self.stations.station("whose kernels", reference=self.reference, candidate=cell):
-            spent = self._time_shares()
+            seen = self._profile()
             peaks = self._peaks(table.players)
-        checked = replace(concluded(checked.built, self.check.findings, counted.counts), time_shares=spent)
+        checked = replace(
+            concluded(checked.built, self.check.findings, counted.counts), time_shares=shares(seen.spent, self.target)
+        )
         timed = timing.summarise(checked, table, ours=OURS, machine=self.machine, work=work)
         mine = timed.time(OURS)
         assert mine is not None
@@ -86,6 +88,7 @@ class CaseTiming:
         return replace(
             timed, stations=self.stations.found, unseen_ns=unseen, phases=phases, peak_bytes=peaks,
             device=(before, after),
+            launches=Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None,
         )  # fmt: skip
 
     def table(self) -> Table:
@@ -121,16 +124,15 @@ class CaseTiming:
         found = ((p.name, peak_bytes(p.cell, request, limit_s=self.limits.call_s)) for p in others)
         return tuple((name, size) for name, size in found if size >= 0)
 
-    def _time_shares(self) -> tuple[tuple[str, float], ...]:
-        """Whose kernels a call spends its time in. Comes last: a profiler may slow down what follows it. That it fails
+    def _profile(self) -> wire.Profiled:
+        """What a call spends its time in. Comes last: a profiler may slow down what follows it. That it fails
         says nothing of the candidate."""
         request = wire.Profile(args=self.room.described.args, inputs=self.room.slot(0))
         try:
-            seen = self.check.cell.ask(request, wire.Profiled, limit_s=self.limits.call_s)
+            return self.check.cell.ask(request, wire.Profiled, limit_s=self.limits.call_s)
         except CellFault as fault:
             self.check.findings.note(f"whose kernels the time is spent in was not seen: {fault.summary}")
-            return ()
-        return shares(seen.spent, self.target)
+            return wire.Profiled(spent=())
 
     # ---- verified calls
 

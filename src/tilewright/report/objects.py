@@ -50,6 +50,7 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "fallbacks": fallbacks(brief, end),
         "own_share": end.timed.checked.own_share if end.timed else None,
         "time_shares": dict(end.timed.checked.time_shares) if end.timed else {},
+        "launches": _launches(end.timed),
         "sanitizer": (
             {"clean": list(end.sanitized.clean), "notes": list(end.sanitized.notes)} if end.sanitized else None
         ),
@@ -58,6 +59,12 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "machine": _machine(brief),
         "seconds": sum(e.wall_s for e in events),
     }
+
+
+def _launches(timed: Timed | None) -> dict[str, object] | None:
+    if timed is None or timed.launches is None:
+        return None
+    return {"count": timed.launches.count, "cost_ns": timed.launches.cost_ns, "bound": timed.launch_bound}
 
 
 def _tuning(brief: Brief, events: Sequence[Event], pattern: Pattern) -> dict[str, object]:

@@ -362,7 +362,8 @@ def _notes(end: Ending) -> tuple[str, ...]:
     if end.timed is None:
         return ()
     share = words.shares(end.timed.checked.time_shares)
-    shares = (f"time of a call by whose kernels it is spent in: {share}",) if share else ()
+    shares: tuple[str, ...] = (f"time of a call by whose kernels it is spent in: {share}",) if share else ()
+    shares += (words.launch_bound(end.timed),) if end.timed.launch_bound else ()
     return end.timed.checked.notes + shares + (words.sanitized(end.sanitized) if end.sanitized else ())
 
 

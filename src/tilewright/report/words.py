@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..facts.outcome import Interval, Sanitized
+from ..facts.outcome import Interval, Sanitized, Timed
 from ..facts.space import Point
 
 _TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
@@ -64,6 +64,19 @@ def sanitized(found: Sanitized) -> tuple[str, ...]:
     """A line for the tools that found nothing, and one for each remark."""
     clean = (f"compute-sanitizer, on the smallest case: no errors by {' and '.join(found.clean)}",)
     return (clean if found.clean else ()) + found.notes
+
+
+def launch_bound(timed: Timed) -> str:
+    """One line for a module whose call takes no longer than the host needs to start its kernels."""
+    mine = timed.time("ours_warm") or timed.time("ours")
+    if timed.launches is None or mine is None:
+        return ""
+    count = timed.launches.count
+    return (
+        f"launch-bound: the call takes {duration(mine.mid)}, and to start its {count} kernel{'s' * (count > 1)} takes "
+        f'the host about {duration(timed.launches.ns)}; CUDA graphs (torch.compile(mode="reduce-overhead")) start them '
+        "together"
+    )
 
 
 def error(value: float) -> str:

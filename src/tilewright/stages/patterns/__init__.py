@@ -55,7 +55,8 @@ def match_segments(
     used = [(s, found) for s, found in zip(segments, forward, strict=True) if found.sites]
     found = [f for _, f in used] + [_found(s.backward, unsupported, tiny_bytes) for s, _ in used]
     inside = {name for s, _ in used for name in s.calls}
-    left = tuple(f"{c.target}: no skeleton" for c in graph.calls if c.name not in inside and not c.view)
+    working = {n.origin for n in graph.nodes if n.op not in VIEWS | {"slice", "index"}} - inside
+    left = tuple(f"{c.target}: no skeleton" for c in graph.calls if c.name in working and not c.view)
     whole = _Found([site for f in found for site in f.sites], (*left, *(line for f in found for line in f.unmatched)))
     return replace(_numbered(case, whole, space, {}, first_id), segments=tuple(s for s, _ in used))
 

@@ -28,7 +28,6 @@ _HEADER = '''\
 
 import cutlass
 import cutlass.cute as cute
-from torch import Tensor
 
 from tilewright_kernels.cuda import math as m
 from tilewright_kernels.cuda.launch import Fused
@@ -45,18 +44,10 @@ def entry(kernel: cutlass.Constexpr, {parameters}, work: cute.Tensor, stream) ->
 
 
 _FUSED = Fused(SPEC, entry, {knobs}, source=__file__)
-_CALL = torch_op("{name}", _FUSED, {outputs}, {arity})
 KNOBS = _FUSED.knobs
-
-
-def configure(**knobs: int | str | bool) -> None:
-    """Replace settings; raises ValueError on an unknown knob or value."""
-    _FUSED.configure(**knobs)
-
-
-def run(*operands: Tensor) -> tuple[Tensor, ...]:
-    """({reads}) -> ({writes}), contiguous, on torch's current stream."""
-    return _CALL(*operands)
+configure = _FUSED.configure  # replaces settings; raises ValueError on an unknown knob or value
+# run({reads}) -> ({writes},), contiguous, on torch's current stream
+run = torch_op("{name}", _FUSED, {outputs}, {arity})
 '''
 
 
