@@ -24,6 +24,24 @@ def commit() -> str:
     return os.environ.get("TILEWRIGHT_COMMIT", "")
 
 
+def key(names: tuple[str, ...]) -> str | None:
+    """A provider's key: the first of these variables that is set, else what the keyring keeps for the service
+    `tilewright` under the first of these names, where there is a keyring."""
+    for name in names:
+        if value := os.environ.get(name):
+            return value
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ImportError:
+        return None
+    try:
+        kept: str | None = keyring.get_password("tilewright", names[0])
+    except KeyringError:
+        return None
+    return kept
+
+
 def seconds(text: str) -> float:
     """`90`, `90s`, `5m`, `1.5h` in seconds; UserError on anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())

@@ -16,6 +16,7 @@ _MODULES = (
     "problem",
     "machine",
     "pattern",
+    "dialogue",
     "move",
     "graph",
     "segment",

@@ -3,8 +3,10 @@
 Failure       a value: the candidate's fault (see facts.outcome)
 TilewrightError
  ├─ UserError      the user's: one clear line, exit 2
- └─ HarnessError   ours: an exception, never scored, exit 3
-     └─ SickDevice  the device can't be measured on: tried once more, then put under quarantine
+ ├─ HarnessError   ours: an exception, never scored, exit 3
+ │   ├─ SickDevice  the device can't be measured on: tried once more, then put under quarantine
+ │   └─ ModelOut    the model could not be reached, or gave nothing that can be read: the run can be resumed
+ └─ Pending        what was asked for has not come yet: exit 75, and the run goes on from here at the next call
 """
 
 
@@ -22,3 +24,11 @@ class HarnessError(TilewrightError):
 
 class SickDevice(HarnessError):
     """The device fails or holds itself back, so that nothing measured on it can count."""
+
+
+class ModelOut(HarnessError):
+    """A model gave no reply, after all tries; the message says why and holds no key."""
+
+
+class Pending(TilewrightError):
+    """What was asked for has not come yet; the message says where it is awaited."""

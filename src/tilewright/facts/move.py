@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .candidate import Candidate
+from .dialogue import Prompt, Reply
 from .outcome import Failure, Sanitized, Timed, Tuned
 from .pattern import Recipe
 from .space import Point
@@ -36,10 +37,12 @@ class Sanitize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Put a prompt to a model."""
+    """Put a prompt to a model. `turn` counts the Asks of a run, so that equal prompts are told apart."""
 
-    prompt: str
+    prompt: Prompt
     model: str
+    turn: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class Stop:
 
 
 Move = Try | Tune | Sanitize | Ask | Inspect | Stop
-Outcome = Timed | Tuned | Sanitized | Failure | None
+Outcome = Timed | Tuned | Sanitized | Reply | Failure | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

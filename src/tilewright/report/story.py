@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..facts.candidate import Candidate
+from ..facts.dialogue import Reply
 from ..facts.move import Ask, Event, Inspect, Move, Sanitize, Stop, Try, Tune
 from ..facts.outcome import Failure, OutputError, Sanitized, Timed, Tuned
 from ..facts.pattern import Recipe
@@ -49,7 +50,7 @@ class FusedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One event. `fate` is "kept", "lost" (accepted, but not the result), "refused", "tuned" or "end"."""
+    """One event. `fate` is "kept", "lost" (accepted, but not the result), "refused", "tuned", "replied" or "end"."""
 
     seq: int
     fate: str
@@ -277,7 +278,7 @@ def _attempt(event: Event, end: Ending) -> Attempt:
         seq=event.seq,
         fate=fate,
         what=_what(event.move),
-        why=event.move.why if isinstance(event.move, Try | Stop) else "",
+        why=event.move.why if isinstance(event.move, Try | Ask | Stop) else "",
         result=result,
         seconds=f"{event.wall_s:.1f} s",
         excerpt=event.outcome.excerpt if isinstance(event.outcome, Failure) else "",
@@ -317,6 +318,8 @@ def _fate(event: Event, end: Ending) -> tuple[str, str]:
                 (p for p in tuned.points if p.time_ns), key=lambda p: p.time_ns.mid if p.time_ns else 0, default=None
             )
             return "tuned", f"fastest: {words.settings(best.point)}" if best else "none of them ran"
+        case _, Reply() as reply:
+            return "replied", words.reply(reply)
         case _, Sanitized() as sanitized:
             return "end", "; ".join(words.sanitized(sanitized))
         case Try() as move, Timed() as timed:

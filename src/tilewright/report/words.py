@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..facts.dialogue import Reply
 from ..facts.outcome import Interval, Sanitized, Timed
 from ..facts.space import Point
 
@@ -58,6 +59,15 @@ def percent(share: float) -> str:
 def shares(found: tuple[tuple[str, float], ...]) -> str:
     """Shares by origin: "own 96%, copy 4%"; what is under half a percent is left out."""
     return ", ".join(f"{who} {percent(share)}" for who, share in found if share >= 0.005)
+
+
+def reply(found: Reply) -> str:
+    """Who replied, with how many tokens, at which price; what is unknown is said to be."""
+    tokens = (
+        f"{found.usage.input_tokens} tokens in, {found.usage.output_tokens} out" if found.usage else "tokens unknown"
+    )
+    price = "price unknown" if found.price_usd is None else f"${found.price_usd:.4f}"
+    return f"{found.model}: {tokens}, {price}" + (", cut off at its greatest length" if found.truncated else "")
 
 
 def sanitized(found: Sanitized) -> tuple[str, ...]:

@@ -1,0 +1,131 @@
+"""A provider over the network, by pydantic-ai's direct requests: streamed, tried again, its usage and price told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ...facts.dialogue import Finish, ModelChoice, Prompt, Reply, Usage
+from ...facts.errors import UserError
+from ...facts.move import Ask
+from .clients import Close, client_of
+from .patience import Passing, Patience, patiently
+from .prices import price_usd
+from .providers import Provider
+
+_FINISH: dict[str | None, Finish] = {"stop": "stop", "length": "length", "content_filter": "filtered"}
+_MOST_OF_AN_ERROR = 300
+
+
+class Direct:
+    """One model of one provider. The key is held here alone: it stands in no fact, no journal and no error text."""
+
+    def __init__(
+        self, choice: ModelChoice, provider: Provider, *, model: str, key: str, patience: Patience | None = None,
+        sleep: Callable[[float], None] = time.sleep, seed: int = 0,
+    ) -> None:  # fmt: skip
+        self._choice = choice
+        self._provider = provider
+        self._model = model
+        self._key = key
+        self._base_url = choice.base_url or provider.base_url
+        self._patience = patience or Patience()
+        self._sleep = sleep
+        self._seed = seed
+
+    def announce(self, asks: Sequence[Ask]) -> None:
+        """Nothing: a call is made when its turn comes."""
+
+    def ask(self, ask: Ask) -> Reply:
+        dice = random.Random(f"{self._seed} {ask.turn}")
+        return patiently(
+            lambda tried: self._once(ask.prompt, tried), patience=self._patience, dice=dice, sleep=self._sleep
+        )
+
+    def _once(self, prompt: Prompt, tried: int) -> Reply:
+        from pydantic_ai import exceptions as wrong
+
+        model, close = client_of(
+            self._provider, model=self._model, base_url=self._base_url, key=self._key, idle_s=self._patience.idle_s
+        )
+        try:
+            return self._reply(asyncio.run(self._streamed(model, close, prompt)), tried)
+        except (wrong.ModelAuthenticationError, wrong.ModelQuotaExceededError, wrong.ModelNotFoundError) as error:
+            raise UserError(f"{self._choice.name}: {self._told(error)}") from None
+        except (wrong.ModelRateLimitError, wrong.ModelUnavailableError, wrong.ModelServerError) as error:
+            raise Passing(self._told(error), retry_after_s=error.retry_after) from None
+        except wrong.ModelRequestRejectedError as error:
+            raise UserError(f"{self._choice.name}: the request was rejected: {self._told(error)}") from None
+        except wrong.ModelHTTPError as error:
+            if error.status_code in (408, 409, 429) or error.status_code >= 500:
+                raise Passing(self._told(error), retry_after_s=error.retry_after) from None
+            raise UserError(f"{self._choice.name}: {self._told(error)}") from None
+        except (wrong.ModelAPIError, wrong.UnexpectedModelBehavior, OSError, ValueError) as error:
+            # A connection that was cut, a deadline that passed, a reply that is no JSON.
+            raise Passing(self._told(error)) from None
+
+    async def _streamed(self, model: Any, close: Close, prompt: Prompt) -> Any:
+        from pydantic_ai.direct import model_request_stream
+
+        settings: Any = {
+            "max_tokens": self._choice.most_tokens,
+            "request_timeout": self._patience.call_s,
+            "timeout": self._patience.idle_s,
+        }
+        if self._choice.effort is not None:
+            settings["thinking"] = self._choice.effort
+        try:
+            async with model_request_stream(model, _messages(prompt), model_settings=settings) as stream:
+                async for _ in stream:
+                    pass
+                return stream.get()
+        finally:
+            await close()
+
+    def _reply(self, response: Any, tried: int) -> Reply:
+        from pydantic_ai.messages import TextPart
+
+        if response.finish_reason is None:
+            raise Passing("the stream ended before the reply did")
+        text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
+        finish = _FINISH.get(response.finish_reason, "unknown")
+        if not text.strip() and finish == "stop" and tried < self._patience.tries:
+            raise Passing("the reply was empty")
+        usage = _usage(response.usage)
+        name = response.model_name or self._model
+        known_as, address = self._provider.known_as or self._provider.name, self._choice.base_url
+        priced = usage is not None and not self._provider.keyless
+        price = price_usd(response.usage, model=name, provider=known_as, base_url=address) if priced else None
+        return Reply(text=text, finish=finish, model=name, usage=usage, price_usd=price, tries=tried)
+
+    def _told(self, error: BaseException) -> str:
+        """The error in a line, without the key."""
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        return (text.replace(self._key, "[key]") if self._key else text)[:_MOST_OF_AN_ERROR]
+
+
+def _messages(prompt: Prompt) -> list[Any]:
+    from pydantic_ai.messages import ModelRequest, ModelResponse, SystemPromptPart, TextPart, UserPromptPart
+
+    made: list[Any] = []
+    for message in prompt.messages:
+        if message.role == "user":
+            first = [SystemPromptPart(content=prompt.system)] if prompt.system and not made else []
+            made.append(ModelRequest(parts=[*first, UserPromptPart(content=message.text)]))
+        else:
+            made.append(ModelResponse(parts=[TextPart(content=message.text)]))
+    return made
+
+
+def _usage(usage: Any) -> Usage | None:
+    """None where the provider told nothing."""
+    if not usage.input_tokens and not usage.output_tokens:
+        return None
+    return Usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cache_read_tokens or 0,
+    )

@@ -1,0 +1,106 @@
+"""A mailbox: prompts are files, replies are files, written by whoever can think; for agents that have no API."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ...facts.dialogue import Prompt, Reply, Usage
+from ...facts.errors import Pending, UserError
+from ...facts.move import Ask
+
+END = "END OF REPLY"
+_POLL_S = 1.0
+
+
+class Mailbox:
+    """The folder of one or many runs. A prompt `RUN-0003-DIGEST.prompt.md` is answered in
+    `RUN-0003-DIGEST.reply.md`, whose last line is `END OF REPLY`: until that line is there the reply counts as
+    half written. The name holds run, turn and digest of the prompt, so replies to anything else are never looked at;
+    what was taken once is in the journal, and not read again.
+
+    A reply may begin with lines between two `---`: `model: NAME`, `input_tokens: N`, `output_tokens: N`,
+    `price_usd: X`, `finish: length`."""
+
+    def __init__(
+        self, folder: Path, *, run: str, wait: bool = True, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._folder = folder
+        self._run = run
+        self._wait = wait
+        self._sleep = sleep
+
+    def announce(self, asks: Sequence[Ask]) -> None:
+        """Every prompt lies there before the first is waited for."""
+        for ask in asks:
+            self._post(ask)
+
+    def ask(self, ask: Ask) -> Reply:
+        reply = self._post(ask)
+        while (found := _read(reply)) is None:
+            if not self._wait:
+                raise Pending(f"turn {ask.turn} of the model waits for {reply}")
+            self._sleep(_POLL_S)
+        return found
+
+    def _post(self, ask: Ask) -> Path:
+        """Where the reply is awaited; the prompt lies beside it, whole."""
+        stem = f"{self._run}-{ask.turn:04d}-{ask.prompt.digest}"
+        prompt, reply = self._folder / f"{stem}.prompt.md", self._folder / f"{stem}.reply.md"
+        if not prompt.exists():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _write(prompt, _letter(ask.prompt, reply.name))
+        return reply
+
+
+def _letter(prompt: Prompt, reply: str) -> str:
+    turns = "".join(f"\n\n# {'You' if m.role == 'model' else 'Asked'}\n\n{m.text}" for m in prompt.messages)
+    return (
+        f"# How to reply\n\nWrite your reply to `{reply}` in this folder. Its last line must be `{END}`; until then it "
+        f"counts as half written.\n\n# Instructions\n\n{prompt.system}{turns}\n"
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with new.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path)
+
+
+def _read(path: Path) -> Reply | None:
+    """None while it is not there, or not whole."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):  # a letter of several bytes may be half written, too
+        return None
+    body, mark, after = text.rpartition(END)
+    if not mark or after.strip() or (body and not body.endswith("\n")):
+        return None
+    return _parsed(body.replace("\r\n", "\n"), path)
+
+
+def _parsed(body: str, path: Path) -> Reply:
+    head = re.match(r"\s*---\n(.*?\n)?---\n", body, flags=re.DOTALL)
+    fields = dict(re.findall(r"^(\w+):[ \t]*(.*?)[ \t]*$", head[1] or "", flags=re.MULTILINE)) if head else {}
+    try:
+        usage = (
+            Usage(input_tokens=int(fields["input_tokens"]), output_tokens=int(fields["output_tokens"]))
+            if "input_tokens" in fields and "output_tokens" in fields
+            else None
+        )
+        price = float(fields["price_usd"]) if "price_usd" in fields else None
+    except ValueError as error:
+        raise UserError(f"{path}: its head holds no number where one belongs ({error})") from None
+    return Reply(
+        text=(body[head.end() :] if head else body).strip("\n"),
+        finish="length" if fields.get("finish") == "length" else "stop",
+        model=fields.get("model", "mailbox"),
+        usage=usage,
+        price_usd=price,
+    )

@@ -1,0 +1,68 @@
+"""The model that a name means: `anthropic:NAME`, `openai-compatible:NAME`, `mailbox:DIR`, `ensemble:a,b`, ..."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ...facts.dialogue import ModelChoice
+from ...facts.errors import UserError
+from .cassette import Cassette
+from .ensemble import Ensemble
+from .mailbox import Mailbox
+from .model import Keys, Model
+from .providers import PROVIDERS
+from .scripted import scripted_from
+
+_NO_PROVIDER = ("scripted", "cassette", "mailbox", "ensemble")
+_WANTED = ("pydantic_ai", "genai_prices", "openai", "anthropic", "google.genai")
+
+
+def open_model(choice: ModelChoice, *, run: str, keys: Keys, wait: bool = True, seed: int = 0) -> Model:
+    """`run` names a mailbox's letters; with `wait` false a mailbox raises Pending where no reply lies yet. Nothing is
+    sent. Raises UserError for a name that means nothing, a key that is not there, and packages that are missing."""
+    kind, _, rest = choice.name.partition(":")
+    if not rest:
+        raise UserError(f"{choice.name!r}: not a model; write PROVIDER:NAME, as in anthropic:NAME or mailbox:DIR")
+
+    def opened(name: str) -> Model:
+        return open_model(replace(choice, name=name), run=run, keys=keys, wait=wait, seed=seed)
+
+    match kind:
+        case "scripted":
+            return scripted_from(Path(rest))
+        case "mailbox":
+            return Mailbox(Path(rest), run=run, wait=wait)
+        case "cassette":
+            path, _, inner = rest.partition("=")
+            return Cassette(Path(path), inner=opened(inner) if inner else None)
+        case "ensemble":
+            return Ensemble([opened(name.strip()) for name in rest.split(",") if name.strip()])
+    return _provided(choice, kind, rest, keys=keys, seed=seed)
+
+
+def _provided(choice: ModelChoice, kind: str, model: str, *, keys: Keys, seed: int) -> Model:
+    provider = PROVIDERS.get(kind)
+    if provider is None:
+        raise UserError(f"{choice.name!r}: unknown provider; known are {', '.join((*PROVIDERS, *_NO_PROVIDER))}")
+    if not (choice.base_url or provider.base_url):
+        raise UserError(f"{choice.name!r}: say where it listens, with --base-url http://HOST:PORT/v1")
+    if urlsplit(choice.base_url).password or urlsplit(choice.base_url).query:
+        raise UserError("--base-url: must hold no password or key, since it is written to the journal")
+    key = keys(provider.keys) or ""
+    if not key and not provider.keyless:
+        raise UserError(f"{choice.name!r}: no key; set {provider.keys[0]}, or keep it in the keyring")
+    if missing := [name for name in _WANTED if not _installed(name)]:
+        raise UserError(f"{choice.name!r}: {missing[0]} is not installed; pip install 'tilewright[llm]'")
+    from .direct import Direct
+
+    return Direct(choice, provider, model=model, key=key, seed=seed)
+
+
+def _installed(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # its parent is missing
+        return False

@@ -1,0 +1,75 @@
+"""What passes between a run and a model: which model, what it is asked, what it replied, and what that cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
+Finish = Literal["stop", "length", "filtered", "unknown"]
+
+MOST_TOKENS = 32_000  # of a reply, thinking included: a kernel of 400 lines takes 6000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """The model that the user named: `provider:name`, `mailbox:DIR`, ...; `base_url` of "" is the provider's own."""
+
+    name: str
+    base_url: str = ""
+    effort: Effort | None = None
+    most_tokens: int = MOST_TOKENS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One turn of the dialogue."""
+
+    role: Literal["user", "model"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """What a model is asked: its instructions, and the dialogue so far, which ends with the user's turn."""
+
+    system: str
+    messages: tuple[Message, ...]
+
+    @property
+    def digest(self) -> str:
+        """Hex digest over all of its text."""
+        text = json.dumps([self.system, *([m.role, m.text] for m in self.messages)])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one call. `cached_tokens` are those of the input that the provider had kept."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What a model said. `usage` and `price_usd` of None are unknown, which is not nought; `tries`: calls that it took.
+    `finish` is "length" where the reply was cut off at its greatest length."""
+
+    text: str
+    finish: Finish
+    model: str  # as the provider names the one that answered
+    usage: Usage | None = None
+    price_usd: float | None = None
+    tries: int = 1
+
+    @property
+    def truncated(self) -> bool:
+        return self.finish == "length"
+
+    @property
+    def empty(self) -> bool:
+        return not self.text.strip()
