@@ -9,6 +9,8 @@
 // enough that fp32 results are rounded once.
 #pragma once
 
+#include <omp.h>
+
 #include "columns.h"
 
 namespace tilewright {
@@ -198,48 +200,61 @@ class ScanRows {
   }
 };
 
-// Rows side by side in the lanes.
+// Rows side by side in the lanes. A unit is a band of neighbouring vectors of columns, whose states stay in the first-level
+// cache: so each step reads and writes long stretches, where a few vectors would touch a line or two of every page
+// (recurrence of 64 x 64 x 1024: see docs/measured.md).
 template <class P>
 class ScanColumns {
   using Scan = typename P::Scan;
   using State = typename Scan::State;
+  static constexpr int BAND = 16 * TW_COLUMNS;  // vectors at most
+
   Arguments<P> arguments;
   Nest<P> kept;
   Loop<P> steps{};
-  Pieces pieces;
+  int64_t columns, band, bands;  // columns; vectors of a band; bands of a line
+  bool streaming;
 
  public:
-  ScanColumns(const Arguments<P>& given, bool) : arguments(given) {
+  ScanColumns(const Arguments<P>& given, bool stream) : arguments(given), streaming(stream) {
     Nest<P> scanned;
     for (int d = 0; d < P::RANK; ++d) (P::REDUCED >> d & 1 ? scanned : kept).push(arguments, d);
-    pieces = Pieces(kept.pop().size);
+    columns = kept.pop().size;
     steps = scanned.pop();
+    const int64_t vectors = (columns + LANES - 1) / LANES, share = kept.points * vectors / (4 * omp_get_max_threads());
+    band = share < TW_COLUMNS ? TW_COLUMNS : share < BAND ? share : BAND;
+    if (band > vectors) band = vectors;
+    bands = (vectors + band - 1) / band;
+    for (int t = P::OPERANDS; t < P::TENSORS; ++t) streaming = streaming && aligned(t);
   }
 
-  int64_t units() const { return kept.points * pieces.count(); }
+  int64_t units() const { return kept.points * bands; }
   int64_t length() const { return steps.size; }
   static constexpr int64_t GRAIN = WHOLE_ROWS;
 
-  // K vectors of columns from `first` on; PARTIAL: one vector, of which `count` columns are there.
-  template <int K, bool PARTIAL>
   struct Unit {
     const ScanColumns& walk;
     Places<P> places;
     int64_t coordinates[P::RANK + 1];
-    int64_t first;
-    int count;
-    typename P::Row rows[K];
+    int64_t first;  // column
+    int whole;      // vectors that are full
+    int left;       // columns of one that isn't
 
-    TW_INLINE At<P, PARTIAL> at(const Places<P>& here, const int64_t* point, int k) const {
-      return {here, point, first + k * LANES, 0, count};
+    template <bool STREAM, class Step>
+    TW_INLINE void each(const Places<P>& here, const int64_t* point, Step step) const {
+#pragma GCC unroll 4
+      for (int k = 0; k < whole; ++k) step(At<P, false, STREAM>{here, point, first + k * LANES, 0, LANES}, k);
+      if (left > 0) step(At<P, true>{here, point, first + whole * LANES, 0, left}, whole);
     }
-    TW_INLINE void open(int64_t line) {
-      walk.kept.seek(line, places, coordinates);
-      for (int k = 0; k < K; ++k) P::head(at(places, coordinates, k), rows[k]);
-    }
-    TW_INLINE void write(Range) const {
-      State carry[K];
-      for (int k = 0; k < K; ++k) carry[k] = Scan::nothing();
+    TW_INLINE void write(Range) const { walk.streaming ? run<true>() : run<false>(); }
+    template <bool STREAM>
+    TW_INLINE void run() const {
+      typename P::Row rows[BAND];
+      State carry[BAND];
+      each<false>(places, coordinates, [&](const auto& at, int k) TW_LAMBDA {
+        P::head(at, rows[k]);
+        carry[k] = Scan::nothing();
+      });
       int64_t point[P::RANK + 1];
       if (P::INDEXED) std::memcpy(point, coordinates, sizeof(point));
       for (int64_t done = 0; done < walk.steps.size; ++done) {
@@ -247,14 +262,14 @@ class ScanColumns {
         Places<P> here = places;
         for (int t = 0; t < P::TENSORS; ++t) here.at[t] += step * walk.steps.stride[t];
         if (P::INDEXED) point[walk.steps.dimension] = step;
-#pragma GCC unroll 8
-        for (int k = 0; k < K; ++k) {
-          const At<P, PARTIAL> place = at(here, point, k);
+        each<STREAM>(here, point, [&](const auto& at, int k) TW_LAMBDA {
           const State before = carry[k];
-          carry[k] = Scan::join(before, P::argument(place, rows[k]));
-          P::element(place, rows[k], P::EXCLUSIVE ? before : carry[k]);
-        }
+          const State after = Scan::join(before, P::argument(at, rows[k]));
+          carry[k] = after;
+          P::element(at, rows[k], P::EXCLUSIVE ? before : after);
+        });
       }
+      if constexpr (STREAM) stream_fence();
     }
     template <class Swept>
     TW_INLINE void finish(Swept&) const {}
@@ -263,7 +278,20 @@ class ScanColumns {
 
   template <class Work>
   TW_INLINE void visit(int64_t index, Work work) const {
-    pieces.visit(*this, arguments.base, index, work);
+    const int64_t first = index % bands * band * LANES;
+    const int64_t count = columns - first < band * LANES ? columns - first : band * LANES;
+    Unit unit{*this, arguments.base, {}, first, static_cast<int>(count / LANES), static_cast<int>(count % LANES)};
+    kept.seek(index / bands, unit.places, unit.coordinates);
+    work(unit);
+  }
+
+ private:
+  // Every line of this output starts on a vector, so that its full vectors may be streamed.
+  bool aligned(int t) const {
+    const int64_t size = LANES * P::bytes[t];
+    bool fits = reinterpret_cast<uintptr_t>(arguments.base.at[t]) % size == 0 && steps.stride[t] % size == 0;
+    for (int d = 0; d < kept.depth; ++d) fits &= kept.loops[d].stride[t] % size == 0;
+    return fits;
   }
 };
 

