@@ -1,0 +1,1 @@
+"""The skeleton `gemm`: matrix products on Hopper's tensor cores, fp32 ones too."""

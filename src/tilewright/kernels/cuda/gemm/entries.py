@@ -1,0 +1,67 @@
+"""Entry points of one flat argument list for every number of tensors: what torch passes on is then the stream, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+from cutlass import Int32, cute
+
+
+@cute.jit
+def product_3(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor,
+              clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c), clusters, splits, chunk, stream)
+
+
+@cute.jit
+def product_4(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+              clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d), clusters, splits, chunk, stream)
+
+
+@cute.jit
+def product_5(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+              e: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e), clusters, splits, chunk, stream)
+
+
+@cute.jit
+def product_6(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+              e: cute.Tensor, f: cute.Tensor,
+              clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e, f), clusters, splits, chunk, stream)
+
+
+@cute.jit
+def product_7(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor,
+              clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e, f, g), clusters, splits, chunk, stream)
+
+
+@cute.jit
+def combine_2(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, stream: Any) -> None:
+    kernel((a, b), stream)
+
+
+@cute.jit
+def combine_3(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, stream: Any) -> None:
+    kernel((a, b, c), stream)
+
+
+@cute.jit
+def combine_4(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+              stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d), stream)
+
+
+@cute.jit
+def split(kernel: cutlass.Constexpr, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32,
+          stream: Any) -> None:  # fmt: skip
+    kernel(x, planes, exponents, chunk, stream)
+
+
+PRODUCT = {3: product_3, 4: product_4, 5: product_5, 6: product_6, 7: product_7}
+COMBINE = {2: combine_2, 3: combine_3, 4: combine_4}
+MOST_OPERANDS = 2  # of an epilogue

@@ -1,0 +1,294 @@
+"""The product itself: TMA loads, wgmma, two-level sums, persistent clusters (sm_90a).
+
+    A is (M, K, planes), B is (N, K, planes), either mode contiguous; C is (M, N, splits) or (M, N, 1)
+
+    work = tile of C x split of K, in bands of `band` cluster tiles along M, so that neighbours in time share operands
+
+    warp 0 of warpgroup 0   for each step of K: wait for an empty stage; TMA of A's and B's planes into it
+    warpgroups 1 ..         for each step: wait for a full stage;
+                            for each part (64 x atom_n of C): a chain of wgmma into `wave`, then `sum[part] += wave`
+                            plain products without promotion: one chain over all of K into `sum`
+
+    A chain of an fp32 product: [hi*lo, lo*hi, hi*hi]. Small terms first: what truncation takes, it takes of them.
+
+The sum of a part is in registers as wgmma lays it out: ((2, 2, atom_n / 8), 1, 1), pairs of neighbouring columns.
+Every CTA of a cluster goes through the same number of tiles, also of those that lie outside of C: TMA fills with
+zeros what is outside of A and B, and nothing outside is written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+from cutlass import Float32, Int32, cute, pipeline
+from cutlass._mlir.dialects import llvm
+from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.cutlass_dsl import T
+from cutlass.memory import SmemAllocator
+from cutlass.pipeline import pipeline_init_arrive, pipeline_init_wait
+from cutlass.tensor_utils import LayoutEnum
+from cutlass.utils import hopper_helpers
+
+from .finish import Finish
+from .plan import DEPTH, Point
+
+RESIDUAL_SHIFT = 11  # of the scheme `scaled`
+
+
+def _kept(text: str, constraints: str, *values: Any) -> Float32:
+    """A float instruction that stays where it is: sums that move past the next wgmma would make ptxas wait for each."""
+    operands = [Float32(v).ir_value() for v in values]
+    return Float32(
+        llvm.inline_asm(
+            T.f32(), operands, text, constraints, has_side_effects=True, is_align_stack=False,
+            asm_dialect=llvm.AsmDialect.AD_ATT,
+        )
+    )  # fmt: skip
+
+
+def _promote(total: cute.Tensor, wave: cute.Tensor, shift: int) -> None:
+    """total += wave / 2^shift, element by element, rounded once."""
+    for i in range(cute.size(wave)):
+        if shift:
+            total[i] = _kept("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", wave[i], 2.0**-shift, total[i])
+        else:
+            total[i] = _kept("add.rn.f32 $0, $1, $2;", "=f,f,f", total[i], wave[i])
+
+
+class Product:
+    """A Point for operands of given types and majors, ready to be traced inside a `@cute.jit` entry point."""
+
+    def __init__(self, point: Point, finish: Finish) -> None:
+        self.point = point
+        self.finish = finish
+        self.scales = 2 if point.planes > 1 else 0  # tensors of exponents
+        # Chains of one step: (plane of A, plane of B) of each wgmma, and the power of two the chain is scaled back by.
+        hi, lo = 0, 1
+        self.chains: tuple[tuple[tuple[tuple[int, int], ...], int], ...] = {
+            "plain": ((((hi, hi),), 0),),
+            "shared": ((((hi, lo), (lo, hi), (hi, hi)), 0),),
+            "scaled": ((((hi, lo), (lo, hi)), RESIDUAL_SHIFT), (((hi, hi),), 0)),
+        }[point.scheme]
+
+    def __call__(
+        self, tensors: tuple[Any, ...], clusters: Any, splits: Any, chunk: Any, stream: Any
+    ) -> None:  # fmt: skip
+        """Emit the launch. `tensors`: A, B, C; of split operands the exponents of A's rows and of B's columns, (rows,
+        splits) each; the epilogue's operands."""
+        p = self.point
+        a, b, c, *more = tensors
+        major_a, major_b = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
+        self.element = a.element_type
+        tile = (p.tile_m, p.tile_n, DEPTH)
+        slots = p.depth_stages * p.planes
+        smem_a = hopper_helpers.make_smem_layout_a(major_a, tile, self.element, slots)
+        smem_b = hopper_helpers.make_smem_layout_b(major_b, tile, self.element, slots)
+        mma = hopper_helpers.make_trivial_tiled_mma(
+            self.element, self.element, major_a.sm90_mma_major_mode(), major_b.sm90_mma_major_mode(), Float32,
+            (p.groups, 1, 1), tiler_mn=(64, p.atom_n),
+        )  # fmt: skip
+        tma_a, from_a = self._tma(a, smem_a, (p.tile_m, DEPTH), p.cluster_n)
+        tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), p.cluster_m)
+
+        self._kernel(tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, splits, chunk).launch(
+            grid=[clusters * p.cluster, 1, 1],
+            block=[p.threads, 1, 1],
+            cluster=[p.cluster, 1, 1],
+            min_blocks_per_mp=p.resident,
+            preferred_smem_carveout=100,
+            stream=stream,
+        )
+
+    @staticmethod
+    def _tma(tensor: Any, staged: Any, tile: tuple[int, int], multicast: int) -> tuple[Any, Any]:
+        op = cpasync.CopyBulkTensorTileG2SOp() if multicast == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
+        layout = cute.slice_(staged, (None, None, 0))
+        made: tuple[Any, Any] = cpasync.make_tiled_tma_atom(op, tensor, layout, tile, num_multicast=multicast)
+        return made
+
+    def _place(self, work: Any, rows: Any, columns: Any) -> tuple[Any, Any, Any]:
+        """(row, column, split) of a cluster tile: splits outermost, then bands, then columns, then rows of a band."""
+        tiles = rows * columns
+        split = work // tiles
+        rest = work - split * tiles
+        in_band = columns * self.point.band
+        band = rest // in_band
+        first = band * self.point.band
+        height = cutlass.min(rows - first, Int32(self.point.band))
+        rest = rest - band * in_band
+        column = rest // height
+        return first + rest - column * height, column, split
+
+    @cute.kernel
+    def _kernel(
+        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor,
+        more: list, mma: cute.TiledMma, smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout,
+        splits: Int32, chunk: Int32,
+    ) -> None:  # fmt: skip
+        p = self.point
+        thread, _, _ = cute.arch.thread_idx()
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        if warp == 0:
+            cpasync.prefetch_descriptor(tma_a)
+            cpasync.prefetch_descriptor(tma_b)
+        layout_mn = cute.make_layout((p.cluster_m, p.cluster_n, 1))
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        at = layout_mn.get_flat_coord(rank)
+        mask_a = cute.make_layout_image_mask(layout_mn, at, mode=1) if p.cluster_n > 1 else 0
+        mask_b = cute.make_layout_image_mask(layout_mn, at, mode=0) if p.cluster_m > 1 else 0
+
+        shared = SmemAllocator()
+        barriers = shared.allocate_array(cutlass.Int64, p.depth_stages * 2)
+        s_a = shared.allocate_tensor(self.element, smem_a.outer, byte_alignment=1024, swizzle=smem_a.inner)
+        s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
+        stages = pipeline.PipelineTmaAsync.create(
+            barrier_storage=barriers,
+            num_stages=p.depth_stages,
+            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+            consumer_group=pipeline.CooperativeGroup(
+                pipeline.Agent.Thread, (p.cluster_m + p.cluster_n - 1) * p.groups * 4
+            ),
+            tx_count=p.stage_bytes,
+            cta_layout_vmnk=cute.make_layout((1, p.cluster_m, p.cluster_n, 1)),
+            defer_sync=True,
+        )
+        pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, p.cluster_n), is_relaxed=True)
+        # (bytes of a stage, tile, step of K, plane)
+        to_a, g_a = cpasync.tma_partition(
+            tma_a, at[1], cute.make_layout(p.cluster_n), cute.group_modes(s_a, 0, 2),
+            cute.group_modes(cute.local_tile(from_a, (p.tile_m, DEPTH), (None, None, None)), 0, 2),
+        )  # fmt: skip
+        to_b, g_b = cpasync.tma_partition(
+            tma_b, at[0], cute.make_layout(p.cluster_m), cute.group_modes(s_b, 0, 2),
+            cute.group_modes(cute.local_tile(from_b, (p.tile_n, DEPTH), (None, None, None)), 0, 2),
+        )  # fmt: skip
+
+        group = cute.arch.make_warp_uniform(thread // 128)
+        by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group - 1))
+        r_a = mma.make_fragment_A(by_group.partition_A(s_a))  # (atom, parts of M, blocks of K, slots)
+        r_b = mma.make_fragment_B(by_group.partition_B(s_b))
+        parts_m, parts_n = cute.size(r_a, mode=[1]), cute.size(r_b, mode=[1])
+        blocks = cute.size(r_a, mode=[2])
+        fragment = cute.make_layout(((2, 2, p.atom_n // 8), 1, 1))
+
+        m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
+        rows = cute.ceil_div(m, p.tile_m * p.cluster_m)
+        columns = cute.ceil_div(n, p.tile_n * p.cluster_n)
+        steps = cute.ceil_div(k, DEPTH)
+        each = chunk // DEPTH
+        first_work = cute.arch.block_idx()[0] // p.cluster
+        stride = cute.arch.grid_dim()[0] // p.cluster
+        all_work = rows * columns * splits
+
+        pipeline_init_wait(cluster_shape_mn=(p.cluster_m, p.cluster_n))
+
+        if group == 0:
+            cute.arch.setmaxregister_decrease(p.registers[0])
+            if warp == 0:
+                filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, p.depth_stages)
+                work = first_work
+                while work < all_work:
+                    row, column, split = self._place(work, rows, columns)
+                    begin = split * each
+                    end = cutlass.min(begin + each, steps)
+                    for step in cutlass.range(begin, end, unroll=1):
+                        stages.producer_acquire(filling)
+                        barrier = stages.producer_get_barrier(filling)
+                        for plane in cutlass.range_constexpr(p.planes):
+                            slot = filling.index * p.planes + plane
+                            cute.copy(
+                                tma_a, g_a[(None, row * p.cluster_m + at[0], step, plane)], to_a[(None, slot)],
+                                tma_bar_ptr=barrier, mcast_mask=mask_a,
+                            )  # fmt: skip
+                            cute.copy(
+                                tma_b, g_b[(None, column * p.cluster_n + at[1], step, plane)], to_b[(None, slot)],
+                                tma_bar_ptr=barrier, mcast_mask=mask_b,
+                            )  # fmt: skip
+                        stages.producer_commit(filling)
+                        filling.advance()
+                    work += stride
+                stages.producer_tail(filling)
+        else:
+            cute.arch.setmaxregister_increase(p.registers[1])
+            by_thread = mma.get_slice(thread - 128)
+            places = by_thread.partition_C(cute.make_identity_tensor((p.tile_m, p.tile_n)))
+            reading = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
+            freeing = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
+            sums = [cute.make_rmem_tensor(fragment, Float32) for _ in range(parts_m * parts_n)]
+            wave = cute.make_rmem_tensor(fragment, Float32)
+            work = first_work
+            while work < all_work:
+                row, column, split = self._place(work, rows, columns)
+                begin = split * each
+                end = cutlass.min(begin + each, steps)
+                for part in cutlass.range_constexpr(parts_m * parts_n):
+                    sums[part].fill(0.0)
+                for step in cutlass.range(begin, end, unroll=1):
+                    stages.consumer_wait(reading)
+                    for part in cutlass.range_constexpr(parts_m * parts_n):
+                        if cutlass.const_expr(p.two_levels):
+                            self._step(mma, wave, sums[part], r_a, r_b, part, reading.index, blocks)
+                        else:
+                            warpgroup.fence()
+                            products = self.chains[0][0]
+                            self._chain(mma, sums[part], r_a, r_b, products, part, reading.index, blocks, fresh=False)
+                    if cutlass.const_expr(p.two_levels):
+                        stages.consumer_release(reading)
+                    else:
+                        warpgroup.commit_group()
+                        warpgroup.wait_group(1)
+                        if step > begin:
+                            stages.consumer_release(freeing)
+                            freeing.advance()
+                    reading.advance()
+                if cutlass.const_expr(not p.two_levels):
+                    warpgroup.wait_group(0)
+                    stages.consumer_release(freeing)
+                    freeing.advance()
+                at_m = (row * p.cluster_m + at[0]) * p.tile_m
+                at_n = (column * p.cluster_n + at[1]) * p.tile_n
+                for part in cutlass.range_constexpr(parts_m * parts_n):
+                    self.finish.store(
+                        sums[part], places[(None, part % parts_m, part // parts_m)], c, more[self.scales :],
+                        more[: self.scales], corner=(at_m, at_n, split), sizes=(m, n),
+                    )  # fmt: skip
+                work += stride
+
+    def _step(
+        self, mma: Any, wave: Any, total: Any, r_a: Any, r_b: Any, part: int, stage: Any, blocks: int
+    ) -> None:  # fmt: skip
+        """The chains of one part over one stage, each promoted."""
+        for products, shift in self.chains:
+            warpgroup.fence()
+            self._chain(mma, wave, r_a, r_b, products, part, stage, blocks, fresh=True)
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            _promote(total, wave, shift)
+
+    def _chain(
+        self,
+        mma: Any,
+        total: Any,
+        r_a: Any,
+        r_b: Any,
+        products: Any,
+        part: int,
+        stage: Any,
+        blocks: int,
+        *,
+        fresh: bool,
+    ) -> None:
+        """The wgmma of one part over one stage; a `fresh` chain forgets what `total` held."""
+        p = self.point
+        parts_m = cute.size(r_a, mode=[1])
+        atom = cute.make_mma_atom(mma.op)
+        atom.set(warpgroup.Field.ACCUMULATE, not fresh)
+        for plane_a, plane_b in products:
+            slot_a, slot_b = stage * p.planes + plane_a, stage * p.planes + plane_b
+            for block in range(blocks):
+                cute.mma_atom_call(
+                    atom, total[(None, 0, 0)], r_a[(None, part % parts_m, block, slot_a)],
+                    r_b[(None, part // parts_m, block, slot_b)], total[(None, 0, 0)],
+                )  # fmt: skip
+                atom.set(warpgroup.Field.ACCUMULATE, True)

@@ -1,0 +1,93 @@
+"""Matrix products compile for sm_90a on a machine without a GPU: to wgmma, without spilling in its loop."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tilewright.kernels.cuda import math as m
+from tilewright.kernels.cuda.cubin import taken
+from tilewright.kernels.cuda.gemm.finish import Finish
+from tilewright.kernels.cuda.gemm.launch import compile_combine, compile_product, compile_split
+from tilewright.kernels.cuda.gemm.plan import Point
+from tilewright.kernels.cuda.gemm.split import Split
+
+SMALL_SPILL = 64  # bytes a thread: addresses kept over the loop, no sums
+
+
+def biased_gelu(product, bias, residual):
+    half = m.mul(product, 0.5, "f32")
+    bell = m.add(m.erf(m.mul(product, 0.7071067811865476, "f32"), "f32"), 1.0, "f32")
+    return m.add(m.add(m.mul(half, bell, "f32"), bias, "f32"), residual, "f32")
+
+
+def compiled(folder, point, majors=("k", "k"), *, element="f16", paired=True, finish=None, dtypes=()):
+    """What is known of the kernel: its PTX, and what its cubin says."""
+    finish = finish or Finish("f32", paired=paired)
+    keep = f"--keep-ptx --keep-cubin --dump-dir={folder}"
+    launch = compile_product(point, element=element, majors=majors, finish=finish, dtypes=dtypes, options=keep)
+    (kernel,) = taken(launch.artifacts.CUBIN)
+    return launch.artifacts.PTX, kernel
+
+
+def wgmma(ptx, n):
+    return len(re.findall(rf"wgmma\.mma_async\.sync\.aligned\.m64n{n}k16\.f32", ptx))
+
+
+@pytest.mark.parametrize("majors", [("k", "r"), ("r", "k")])
+def test_both_majors_of_both_operands_compile(tmp_path, majors):
+    ptx, kernel = compiled(tmp_path, Point(tile_m=128, tile_n=64, cluster_m=1), majors, element="bf16")
+    assert wgmma(ptx, 64) == 4 and kernel.local_bytes == 0, "64 of K is four wgmma of 16"
+
+
+@pytest.mark.parametrize(
+    ("settings", "chain", "parts"),
+    [
+        pytest.param(
+            {"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "shared"},
+            12,
+            2,
+            marks=pytest.mark.slow,
+        ),
+        ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "scaled"}, 12, 1),
+        ({"tile_m": 64, "tile_n": 128, "cluster_m": 1, "scheme": "shared", "split_k": 4}, 12, 1),
+        ({"tile_m": 128, "tile_n": 128, "cluster_m": 1, "promote": True}, 4, 1),
+    ],
+)
+def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, parts):
+    """Three products for each step of K, in as many chains as there are parts (and scales), each followed by an
+    addition of its own that ptxas may not move."""
+    ptx, kernel = compiled(tmp_path, Point(**settings), ("k", "r"))
+    assert wgmma(ptx, 128) == chain * parts
+    assert kernel.local_bytes <= SMALL_SPILL
+    promoted = len(re.findall(r"add\.rn\.f32|fma\.rn\.f32", ptx))
+    assert promoted >= 64 * parts * (2 if settings.get("scheme") == "scaled" else 1)
+
+
+def test_an_epilogue_reads_what_it_names(tmp_path):
+    finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), paired=False)
+    ptx, kernel = compiled(
+        tmp_path, Point(tile_m=64, tile_n=64, cluster_m=1), element="bf16", finish=finish, dtypes=("f32", "bf16")
+    )
+    assert wgmma(ptx, 64) == 4 and kernel.local_bytes == 0
+    with pytest.raises(ValueError, match="reads residual"):
+        Finish("f32", function=biased_gelu, names=("bias",), paired=True)
+    assert callable(compile_combine(finish, dtypes=("f32", "bf16")))
+
+
+@pytest.mark.parametrize(("major", "vector", "chunk"), [("k", 4, 4096), ("k", 1, 10**6), ("r", 4, 4096), ("r", 1, 77)])
+def test_splits_compile_without_spilling(tmp_path, major, vector, chunk):
+    split = Split.for_chunk(major=major, vector=vector, chunk=chunk, shift=0)
+    launch = compile_split(split, options=f"--keep-cubin --dump-dir={tmp_path}")
+    (kernel,) = taken(launch.artifacts.CUBIN)
+    assert kernel.local_bytes <= 16
+
+
+def test_a_row_stays_in_registers_up_to_its_threads():
+    held = {chunk: (s.group, s.held) for chunk in (1, 1024, 1025, 4096, 8192, 32768, 32769)
+            for s in [Split.for_chunk(major="k", vector=4, chunk=chunk, shift=0)]}  # fmt: skip
+    assert held == {
+        1: (32, True), 1024: (32, True), 1025: (128, True), 4096: (128, True), 8192: (256, True),
+        32768: (1024, True), 32769: (1024, False),
+    }  # fmt: skip

@@ -1,0 +1,143 @@
+"""The fp32 schemes of matrix products, in a model of tensor cores that truncate: as accurate as fp32, and as robust."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+import torch
+
+from fakes import gemm_model as model
+
+SIDE = 12
+CONTRACT = 8 * 2.0**-23  # docs/precision.md: the floor of fp32 outputs, in the norm
+
+
+def spread(rows, columns, reach):
+    return torch.randn(rows, columns) * torch.exp2(torch.randint(-reach, reach + 1, (rows, columns)).float())
+
+
+def opposite(k, reach):
+    """Exponents that rise along K in A and fall in B: each product of about one size."""
+    steps = torch.linspace(-reach, reach, k).round()
+    return torch.randn(SIDE, k) * torch.exp2(steps), torch.randn(k, SIDE) * torch.exp2(-steps)[:, None]
+
+
+def one_sided(rows, columns):
+    return torch.rand(rows, columns).add(1).mul(1024).floor().add(0.445).div(1024)
+
+
+FAMILIES = {
+    "normal": lambda k: (torch.randn(SIDE, k), torch.randn(k, SIDE)),
+    "uniform": lambda k: (torch.rand(SIDE, k), torch.rand(k, SIDE)),
+    "one_sided": lambda k: (one_sided(SIDE, k), one_sided(k, SIDE)),
+    "wide": lambda k: (spread(SIDE, k, 12), spread(k, SIDE, 12)),
+    "wider": lambda k: (spread(SIDE, k, 30), spread(k, SIDE, 30)),
+    "subnormal rows": lambda k: (torch.randn(SIDE, k) * 2.0**-140, torch.randn(k, SIDE) * 2.0**60),
+    "at the ends": lambda k: (torch.randn(SIDE, k) * 2.0**110, torch.randn(k, SIDE) * 2.0**-140),
+    "opposite": lambda k: opposite(k, 8),
+}
+
+
+@pytest.fixture(autouse=True)
+def calm():
+    """The same numbers each time; and one thread, since thousands of tiny operations gain nothing from more."""
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_at_most_twice_the_error_of_fp32(family):
+    """In the norm; below the contract's floor for short sums, where one rounding is all that fp32 does."""
+    for k in (7, 704):
+        a, b = FAMILIES[family](k)
+        truth = a.double() @ b.double()
+        own = model.norm_error(model.fp32(a, b), truth)
+        for scheme in ("shared", "scaled"):
+            error = model.norm_error(model.product(a, b, scheme=scheme), truth)
+            assert error <= (2 * own if k > 100 else CONTRACT), f"{scheme}, K = {k}: {error:.2g}, fp32 {own:.2g}"
+
+
+def test_the_model_gives_what_was_measured():
+    """On an H200, 2026-11-20 (docs/measured.md), relative in the norm: K = 8192, uniform, by K between promotions."""
+    a, b = torch.rand(8, 8192), torch.rand(8192, 8)
+    truth = a.double() @ b.double()
+    for promote, measured in ((0, 4.8e-5), (64, 2.4e-7), (128, 4.7e-7)):
+        error = model.norm_error(model.product(a, b, promote=promote), truth)
+        assert error == pytest.approx(measured, rel=0.1)
+
+
+def test_only_a_scaled_residual_holds_what_a_row_hides():
+    """Exponents that oppose one another over 2^-12 .. 2^12: 24 binades under the largest of its row an element's fp16
+    residual is subnormal, and its partner makes it count."""
+    a, b = opposite(960, 12)
+    truth = a.double() @ b.double()
+    own = model.norm_error(model.fp32(a, b), truth)
+    assert model.norm_error(model.product(a, b, scheme="scaled"), truth) <= 2 * own
+    assert model.norm_error(model.product(a, b, scheme="shared"), truth) > 4 * own
+    assert model.worst_error(model.product(a, b, scheme="shared"), a, b) < 2.0**-36, (
+        "beside its row and column, nothing"
+    )
+
+
+def test_without_promotion_it_would_not_pass():
+    a, b = torch.rand(SIDE, 960), torch.rand(960, SIDE)
+    truth = a.double() @ b.double()
+    assert model.norm_error(model.product(a, b, promote=0), truth) > 4 * model.norm_error(model.fp32(a, b), truth)
+
+
+@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+def test_splits_sum_to_within_both_levels(scheme):
+    a, b = torch.randn(SIDE, 1000), torch.randn(1000, SIDE) * torch.exp2(torch.arange(1000) / 100.0)[:, None]
+    truth = a.double() @ b.double()
+    error = model.norm_error(model.product(a, b, scheme=scheme, splits=4), truth)
+    assert error <= 2 * model.norm_error(model.fp32(a, b), truth)
+
+
+@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme):
+    """Infinities times numbers, zeros, infinities, and numbers that vanish beside the largest of their column."""
+    a, b = torch.randn(12, 70), torch.randn(70, 12)
+    a[0, 3], a[1, 5], a[2, 7], a[3, 9] = inf, -inf, nan, inf
+    a[3, 10] = inf  # of two products with it, one may be of the other sign
+    a[4] = 0
+    a[5] = 2.0**-149
+    a[6, 64] = inf
+    b[:, 0] = 0
+    b[3, 1], b[5, 1] = 0.0, inf
+    b[3, 2] = inf
+    b[3, 3] = 2.0**-149
+    b[64, 4], b[0, 4] = -1e-30, 1e30
+    b[:, 5] = 1e-40
+    b[20, 6] = nan
+    b[9, 7], b[10, 7] = 1.0, -1.0
+    b[:, 8] = 2.0**127
+    truth = (a.double() @ b.double()).float()
+    found = model.product(a, b, scheme=scheme)
+    assert torch.equal(found.isnan(), truth.isnan())
+    assert torch.equal(torch.where(truth.isinf(), found, 0.0), torch.where(truth.isinf(), truth, 0.0))
+    assert not bool(found[4, 1:3].isfinite().any()) and float(found[4, 4]) == 0.0
+
+
+@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+def test_a_product_of_one_overflows_and_vanishes_where_fp32_does(scheme):
+    """Exponents are added before they are applied: nothing overflows midway."""
+    a = torch.tensor([[2.0**127], [2.0**-149], [1.0], [0.0], [2.0**64]])
+    b = torch.tensor([[2.0**-149, 2.0**127, 2.0**-126, 2.0**0, 2.0**63]])
+    assert torch.equal(model.product(a, b, scheme=scheme), (a.double() @ b.double()).float())
+
+
+def test_the_pair_holds_23_bits_and_is_never_zero_but_for_zero():
+    x = spread(32, 512, 12)
+    x[0] = 0
+    for shift in (0, 11):
+        hi, lo, exponent = model.split(x, shift)
+        back = (hi + lo * 2.0**-shift) * torch.exp2(-exponent.double())[:, None]
+        highest = x.abs().amax(1, keepdim=True).double()
+        floor = highest * 2.0 ** -(39 if shift == 0 else 50)
+        assert bool(((back - x.double()).abs() <= x.abs().double() * 2.0**-23 + floor).all())
+        assert torch.equal(hi == 0, x == 0) and int(exponent[0]) == 0
+        assert bool((hi.abs().amax(1)[1:] >= 2.0**14).all()) and bool((hi.abs() <= 2.0**15).all())
