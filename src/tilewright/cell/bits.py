@@ -12,7 +12,8 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32, 16: to
 def words(tensor: Tensor) -> Tensor:
     """The elements in order as a flat tensor of integers, on which equality is bitwise: NaN equals itself. Without a
     copy where the tensor is contiguous and no lazy conjugate or negative."""
-    return tensor.resolve_conj().resolve_neg().reshape(-1).view(_WORDS[tensor.element_size()])
+    flat = tensor.resolve_conj().resolve_neg().reshape(-1).contiguous()  # a row with a step is flat without a copy
+    return flat.view(_WORDS[tensor.element_size()])
 
 
 def fingerprint(tensor: Tensor) -> int:
