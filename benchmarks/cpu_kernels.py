@@ -18,10 +18,12 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tilewright.cell.trace import trace
 from tilewright.facts.program import Operand, Output, Program, Reduction, Scan, Statement
+from tilewright.stages.patterns import match
 from tilewright.stages.propose import cpu
 
 Task = tuple[str, Program, Callable[..., Any], tuple[Tensor, ...]]
@@ -163,6 +165,51 @@ def scans(b: int, t: int, h: int) -> Iterator[Task]:
     yield "recurrence", program(wide, (1,), operands, scan("recurrence", "a", "x")), recurrence, (gates, values)
 
 
+class Applies(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def matched(title: str, function: Callable[[Tensor], Any], x: Tensor) -> Task:
+    """A function of one tensor that the matcher makes one kernel of."""
+    found = match(trace(Applies(function), (x,), {}), unsupported=cpu.unsupported, space=cpu.space, tiny_bytes=0)
+    (pattern,) = found.patterns
+    (bind,), (read,) = pattern.sites[0].operands, pattern.program.operands
+    seen = x.reshape(bind.split).permute(bind.order).reshape(read.shape)
+    return title, pattern.program, lambda _: function(x), (seen,)
+
+
+def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = F.rms_norm(x, x.shape[-1:])
+    scale = y.abs().amax(-1, keepdim=True) / 127
+    return torch.round(y / scale).to(torch.int8), scale
+
+
+def to_e4m3(x: Tensor) -> tuple[Tensor, Tensor]:
+    scale = x.abs().amax(-1, keepdim=True) / 448
+    return (x / scale).to(torch.float8_e4m3fn), scale
+
+
+def traced(b: int, h: int) -> Iterator[Task]:
+    """Changes of layout, places of maxima, results of eight bits."""
+    x, images = torch.randn(b, h), torch.randn(b * h // (64 * 56 * 56) + 1, 64, 56, 56)
+    yield matched("transpose", lambda x: x.t().contiguous(), x)
+    yield matched("transpose bf16", lambda x: x.t().contiguous(), x.bfloat16())
+    yield matched("transpose u8", lambda x: x.t().contiguous(), x.to(torch.uint8))
+    yield matched("transpose i64", lambda x: x.t().contiguous(), x.long())
+    yield matched("NCHW to NHWC", lambda x: x.permute(0, 2, 3, 1).contiguous(), images)
+    yield matched("NHWC to NCHW", lambda x: x.contiguous(), images.to(memory_format=torch.channels_last))
+    yield matched("NCHW to NHWC bf16", lambda x: x.permute(0, 2, 3, 1).contiguous(), images.bfloat16())
+    yield matched("relu, NCHW to NHWC", lambda x: F.relu(x).permute(0, 2, 3, 1).contiguous(), images)
+    yield matched("max pool with places", lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), images)
+    yield matched("rms norm to int8", to_int8, x)
+    yield matched("rows to e4m3", to_e4m3, x)
+
+
 def build(made: Program, folder: Path, name: str) -> ModuleType:
     point = cpu.space(made).points[0]
     for file in (*cpu.render(made, name, point), *cpu.skeleton_files([made])):
@@ -213,7 +260,8 @@ def main() -> None:
         sys.path.insert(0, folder)
         sizes = [f"{b}_{h}" for b, h in ((8, 8), (512, 1024), (2048, 4096))]
         lists = [*(tasks(*map(int, size.split("_"))) for size in sizes), scans(16, 32, 512), scans(64, 64, 1024)]
-        for size, found in zip([*sizes, "small", "large"], lists, strict=True):
+        lists += [traced(512, 1024), traced(2048, 4096)]
+        for size, found in zip([*sizes, "small", "large", "traced", "traced_large"], lists, strict=True):
             for k, task in enumerate(found):
                 if not wanted or any(word in task[0] for word in wanted):
                     print(measure(task, Path(folder), f"fused_{size}_{k}"), flush=True)

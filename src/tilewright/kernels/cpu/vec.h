@@ -275,7 +275,7 @@ struct Memory<e4m3> {
     const U32 tiny = bits<U32>(bits<F32>(size) + 0x1p14f) - 0x46800000u;  // in steps of 2^-9
     const U32 large = size > 0x7f800000u ? U32{} + 0x7fu : U32{} + 0x7eu;
     const U32 made = size >= 0x43e00000u ? large : size < 0x3c800000u ? tiny : normal;
-    return __builtin_convertvector(made | (pattern >> 24 & 0x80u), U8);
+    return __builtin_convertvector(__builtin_convertvector(made | (pattern >> 24 & 0x80u), U16), U8);
   }
 };
 

@@ -11,7 +11,7 @@ from ...facts.program import DTYPE_BYTES, RANKED, Program, Reduction
 from ...facts.space import Knob, Point, Space, point
 from .cpu_source import headline, source, vector_dimension
 from .cpu_text import CannotRender
-from .float8 import computes_in_float8
+from .narrow import computes_in_float8
 
 _FILES = (
     "__init__.py", "ops.py", "autograd.py", "store.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h",

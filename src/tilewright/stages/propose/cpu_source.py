@@ -19,6 +19,7 @@ from ...facts.program import (
 )
 from ...facts.schedule import Pass, Schedule, scan_schedule, schedule
 from .cpu_text import MEMORY, VALUE, CannotRender, Writer, convert, literal, load_type
+from .narrow import rounded_once
 
 # Words that a value's name would hide in the generated file.
 _WORDS = """
@@ -68,7 +69,7 @@ class _Text:
     """The C++ file of one program."""
 
     def __init__(self, program: Program) -> None:
-        self.program = program = _short_positions(program)
+        self.program = program = rounded_once(_short_positions(program))
         self.plan = self._schedule()
         self.vector = vector_dimension(program)
         self.dtypes = {o.name: o.dtype for o in program.operands}

@@ -11,7 +11,7 @@ from ...facts.program import Program, Statement
 from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
 from .cuda_text import fused_text
-from .float8 import computes_in_float8
+from .narrow import computes_in_float8
 
 _KNOBS = (
     Knob(name="threads", values=(128, 256, 512, 1024), about="most threads of a CTA"),

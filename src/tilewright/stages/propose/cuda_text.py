@@ -20,6 +20,7 @@ from ...facts.program import (
 )
 from ...facts.schedule import Schedule, scan_schedule, schedule
 from ...facts.space import Point
+from .narrow import rounded_once
 
 _TAKEN = {"m", "cute", "cutlass", "kernel", "work", "stream", "position", "entry", "float", "Any"}
 
@@ -224,7 +225,7 @@ def _scanned(program: Program, lines: _Lines, dtypes: dict[str, str]) -> tuple[S
 
 def fused_text(program: Program, name: str, settings: Point) -> str:
     """The whole file."""
-    program = safe_names(program)
+    program = safe_names(rounded_once(program))
     lines, dtypes, scan = _Lines(program), _dtypes(program), list[str]()
     if program.scan:
         plan, function, scan = _scanned(program, lines, dtypes)

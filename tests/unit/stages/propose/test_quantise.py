@@ -16,7 +16,7 @@ from fakes.fused import load_fused
 from fakes.traced import only_program
 from tilewright.facts.program import Operand, Output, Program, Reduction, Statement
 from tilewright.stages.propose import cpu, cuda
-from tilewright.stages.propose.float8 import computes_in_float8
+from tilewright.stages.propose.narrow import computes_in_float8, rounded_once
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 X = torch.randn(40, 200, generator=torch.Generator().manual_seed(0))
@@ -69,6 +69,14 @@ def test_nothing_is_computed_in_float8() -> None:
     most = Reduction(results=("m",), op="max", arg="x", dtype="float8_e4m3fn")
     operand = Operand(name="x", dtype="float8_e4m3fn", shape=(4, 4))
     assert computes_in_float8(Program(domain=(4, 4), reduced=(1,), operands=(operand,), body=(most,), outputs=()))
+
+
+def test_what_is_only_written_is_rounded_once() -> None:
+    once = only_program(lambda x: (x * 2).bfloat16(), X)
+    assert [s.dtype for s in rounded_once(once).body if isinstance(s, Statement) and s.op == "to"] == ["f32"]
+    again = only_program(lambda x: ((y := (x * 2).bfloat16()), y.float() + 1), X)
+    assert rounded_once(again) == again
+    assert [o.dtype for o in rounded_once(once).outputs] == ["bf16"]
 
 
 @pytest.fixture(scope="module")
