@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from tilewright.faces.deliver import commit
 # CuTeGen's runs: all tasks written in CuTe, and of those in plain CUDA the ones whose claims are largest.
 CUTE_RUN, CUDA_RUN = "cute/level1-no-profile-sonnet5", "cuda/level1-profiled"
 CUDA_TASKS = (40, 54, 58, 103)
+HEADERS = re.compile(r'"[^"]*/cutegen/cutlass/include')  # where they lay on their authors' machine
 KEPT = ("error", "times_ns", "ratio", "noise", "floor_ns", "floor_share", "own_share", "time_shares", "notes")
 Record = dict[str, Any]
 
@@ -87,7 +89,7 @@ def from_cutegen(checkout: Path, folder: Path, include: str) -> Iterator[Peer]:
             mine = folder / f"{language}.{number}"
             mine.mkdir(parents=True)
             (mine / "problem.py").write_text(node["ref"])
-            (mine / "model.py").write_text(node["src"].replace("/root/cutegen_test/cutegen/cutlass/include", include))
+            (mine / "model.py").write_text(HEADERS.sub(lambda found: f'"{include}', node["src"]))
             speedup = round(float(node["ref_time"]["mean"]) / time_ms, 4)
             claim = {"speedup": speedup, "gpu": "NVIDIA GeForce RTX 4090", "node": name, "run": run.partition("/")[2]}
             yield Peer(
