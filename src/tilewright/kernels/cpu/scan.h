@@ -201,8 +201,7 @@ class ScanRows {
 };
 
 // Rows side by side in the lanes. A unit is a band of neighbouring vectors of columns, whose states stay in the first-level
-// cache: so each step reads and writes long stretches, where a few vectors would touch a line or two of every page
-// (recurrence of 64 x 64 x 1024: see docs/measured.md).
+// cache: so each step reads and writes long stretches, where a few vectors would touch a line or two of every page.
 template <class P>
 class ScanColumns {
   using Scan = typename P::Scan;
