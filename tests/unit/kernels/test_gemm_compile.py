@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.cubin import taken
 from tilewright.kernels.cuda.gemm.finish import Finish
-from tilewright.kernels.cuda.gemm.launch import compile_combine, compile_product, compile_split
+from tilewright.kernels.cuda.gemm.launch import Gemm, compile_combine, compile_product, compile_split
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.cuda.gemm.split import Split
 
@@ -35,9 +36,17 @@ def wgmma(ptx, n):
     return len(re.findall(rf"wgmma\.mma_async\.sync\.aligned\.m64n{n}k16\.f32", ptx))
 
 
+def check_registers(point, kernel):
+    """A CTA starts with as many as its warpgroups come to ask for; with fewer they would wait for ever."""
+    loading, multiplying = point.registers
+    assert kernel.registers * point.threads >= 128 * (loading + point.groups * multiplying)
+
+
 @pytest.mark.parametrize("majors", [("k", "r"), ("r", "k")])
 def test_both_majors_of_both_operands_compile(tmp_path, majors):
-    ptx, kernel = compiled(tmp_path, Point(tile_m=128, tile_n=64, cluster_m=1), majors, element="bf16")
+    point = Point(tile_m=128, tile_n=64, cluster_m=1)
+    ptx, kernel = compiled(tmp_path, point, majors, element="bf16")
+    check_registers(point, kernel)
     assert wgmma(ptx, 64) == 4 and kernel.local_bytes == 0, "64 of K is four wgmma of 16"
 
 
@@ -60,9 +69,17 @@ def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, part
     addition of its own that ptxas may not move."""
     ptx, kernel = compiled(tmp_path, Point(**settings), ("k", "r"))
     assert wgmma(ptx, 128) == chain * parts
+    check_registers(Point(**settings), kernel)
     assert kernel.local_bytes <= SMALL_SPILL
     promoted = len(re.findall(r"add\.rn\.f32|fma\.rn\.f32", ptx))
     assert promoted >= 64 * parts * (2 if settings.get("scheme") == "scaled" else 1)
+
+
+def test_one_warpgroup_with_a_wide_tile(tmp_path):
+    point = Point(tile_m=64, tile_n=256, cluster_m=1)
+    ptx, kernel = compiled(tmp_path, point, element="bf16")
+    assert wgmma(ptx, 256) == 4 and kernel.local_bytes == 0
+    check_registers(point, kernel)
 
 
 def test_an_epilogue_reads_what_it_names(tmp_path):
@@ -74,6 +91,17 @@ def test_an_epilogue_reads_what_it_names(tmp_path):
     with pytest.raises(ValueError, match="reads residual"):
         Finish("f32", function=biased_gelu, names=("bias",), paired=True)
     assert callable(compile_combine(finish, dtypes=("f32", "bf16")))
+
+
+def test_meta_tensors_compile_what_a_call_needs():
+    gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, scheme="scaled", split_k=4), "f32")
+    a = torch.empty(3, 100, 1000, device="meta")
+    assert gemm(a, torch.empty(3, 1000, 50, device="meta")).shape == (3, 100, 50)
+    assert sorted(key[0] for key in gemm._compiled) == ["combine", "product", "split", "split"]
+    with pytest.raises(ValueError, match="no product"):
+        gemm(a, a)
+    with pytest.raises(ValueError, match="takes f32"):
+        gemm(a.half(), a.half())
 
 
 @pytest.mark.parametrize(("major", "vector", "chunk"), [("k", 4, 4096), ("k", 1, 10**6), ("r", 4, 4096), ("r", 1, 77)])

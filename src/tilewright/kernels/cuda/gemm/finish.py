@@ -65,8 +65,8 @@ class Finish:
         self, total: Any, places: Any, c: Any, operands: Sequence[Any], exponents: Sequence[Any], *,
         corner: tuple[Any, Any, Any], sizes: tuple[Any, Any],
     ) -> None:  # fmt: skip
-        """Write one part of a tile whose corner is (row, column) of the given split."""
-        split = corner[2]
+        """Write one part of a tile whose corner is (row, column, layer) of C."""
+        layer = corner[2]
         pairs = cute.size(total) // 4
         last_row, last_column = sizes[0] - 1, sizes[1] - 1
         rows = [corner[0] + places[((0, r, 0),)][0] for r in range(2)]
@@ -75,9 +75,9 @@ class Finish:
         column_shifts: list[list[Any]] = []
         if exponents:
             of_rows, of_columns = exponents
-            row_shifts = [of_rows[(cutlass.min(row, last_row), split)] for row in rows]
+            row_shifts = [of_rows[(cutlass.min(row, last_row), layer)] for row in rows]
             column_shifts = [
-                [of_columns[(cutlass.min(column + e, last_column), split)] for e in range(2)] for column in columns
+                [of_columns[(cutlass.min(column + e, last_column), layer)] for e in range(2)] for column in columns
             ]
         for r, row in enumerate(rows):
             for first in range(0, pairs, BLOCK):
@@ -92,12 +92,12 @@ class Finish:
                         pair.append(self.value(x, operands, *at))
                     made.append((q, pair))
                 for q, pair in made:
-                    self._write(c, pair, (row, columns[q], split), sizes)
+                    self._write(c, pair, (row, columns[q], layer), sizes)
 
     def _write(self, c: Any, pair: list[Any], at: tuple[Any, Any, Any], sizes: tuple[Any, Any]) -> None:
-        row, column, split = at
+        row, column, layer = at
         inside = m.both(row < sizes[0], column < sizes[1])
-        start = c.iterator + cute.crd2idx((row, column, split), c.layout)
+        start = c.iterator + cute.crd2idx((row, column, layer), c.layout)
         if self.paired:
             held = cute.make_rmem_tensor((2,), c.element_type)
             for e, value in enumerate(pair):
@@ -120,22 +120,25 @@ class Combine:
         self.finish = finish
 
     def __call__(self, tensors: tuple[Any, ...], stream: Any) -> None:
-        """Emit the launch. `tensors`: the partial sums, (M, N, splits) of fp32; C; the epilogue's operands."""
+        """Emit the launch. `tensors`: the partial sums, (M, N, batch x splits) of fp32; C; the epilogue's operands."""
         partial, c, *operands = tensors
         count = cute.size(c, mode=[0]) * cute.size(c, mode=[1])
         self._kernel(partial, c, operands).launch(
-            grid=[cute.ceil_div(count, self.THREADS), 1, 1], block=[self.THREADS, 1, 1], stream=stream
+            grid=[cute.ceil_div(count, self.THREADS), cute.size(c, mode=[2]), 1],
+            block=[self.THREADS, 1, 1],
+            stream=stream,
         )
 
     @cute.kernel
     def _kernel(self, partial: cute.Tensor, c: cute.Tensor, operands: list) -> None:
         rows, columns = cute.size(c, mode=[0]), cute.size(c, mode=[1])
-        splits = cute.size(partial, mode=[2])
+        batch = cute.arch.block_idx()[1]
+        splits = cute.size(partial, mode=[2]) // cute.size(c, mode=[2])
         at = cute.arch.block_idx()[0] * self.THREADS + cute.arch.thread_idx()[0]
         if at < rows * columns:
             row = at // columns
             column = at - row * columns
             total = Float32(0.0)
             for split in cutlass.range(splits, unroll=4):
-                total = total + partial[(row, column, split)]
-            c[(row, column, 0)] = self.finish.value(total, operands, row, column)
+                total = total + partial[(row, column, batch * splits + split)]
+            c[(row, column, batch)] = self.finish.value(total, operands, row, column)

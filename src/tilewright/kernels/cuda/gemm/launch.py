@@ -24,12 +24,13 @@ from ..spec import Function
 from .entries import COMBINE, PRODUCT
 from .entries import split as SPLIT
 from .finish import Combine, Finish
-from .plan import Point, make_grid
+from .plan import DEPTH, Point, make_grid
 from .product import RESIDUAL_SHIFT, Product
 from .split import Split
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNED = 16
+PROCESSORS = 132  # of a Hopper, where no device says
 Launch = Callable[..., None]
 
 
@@ -76,7 +77,8 @@ def compile_product(
         strides = (_stride(8), 1, _stride(8)) if major == "k" else (1, _stride(8), _stride(8))
         return _fake(element, (rows, k, _size()), strides, ALIGNED)
 
-    c = _fake(finish.dtype, (m, n, _size()), (_stride(2 if finish.paired else 1), 1, _stride(2)), ALIGNED)
+    pair = 2 if finish.paired else 1
+    c = _fake(finish.dtype, (m, n, _size()), (_stride(pair), 1, _stride(pair)), ALIGNED)
     operands = (_fake(d, (m, n), (_stride(), _stride()), ELEMENT_TYPES[d].width // 8) for d in dtypes)
     scaled = (m, n) if point.planes > 1 else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
@@ -92,13 +94,14 @@ def compile_split(split: Split, *, arch: str = "sm_90a", options: str = "") -> L
     rows, k = _size(), _size()
     wide = split.vector
     if split.major == "k":
-        walk, plane = (_stride(wide), 1), (_stride(8), 1, _stride(8))
+        walk, plane = (_stride(wide), 1, _stride(wide)), (_stride(8), 1, _stride(8))
     else:
-        walk, plane = (1, _stride(wide)), (1, _stride(8), _stride(8))
+        walk, plane = (1, _stride(wide), _stride(wide)), (1, _stride(8), _stride(8))
     if wide == 1:
-        walk = (_stride(), _stride())
+        walk = (_stride(), _stride(), _stride())
+    x = _fake("f32", (rows, k, _size()), walk, 4 * wide)
     return cute.compile(
-        SPLIT, split, _fake("f32", (rows, k), walk, 4 * wide), _fake("f16", (rows, k, 2), plane, ALIGNED),
+        SPLIT, split, x, _fake("f16", (rows, k, _size()), plane, ALIGNED),
         _fake("i32", (rows, _size()), (1, _stride()), 4), Int32(64), _stream(), options=_options(arch, options),
     )  # fmt: skip
 
@@ -107,7 +110,7 @@ def compile_combine(finish: Finish, *, dtypes: Sequence[str] = (), arch: str = "
     """A launch of (partial, c, operands ..) for every size."""
     m, n = _size(), _size()
     partial = _fake("f32", (m, n, _size()), (_stride(), 1, _stride()), 4)
-    c = _fake(finish.dtype, (m, n, 1), (_stride(), 1, _stride()), ELEMENT_TYPES[finish.dtype].width // 8)
+    c = _fake(finish.dtype, (m, n, _size()), (_stride(), 1, _stride()), ELEMENT_TYPES[finish.dtype].width // 8)
     operands = (_fake(d, (m, n), (_stride(), _stride()), ELEMENT_TYPES[d].width // 8) for d in dtypes)
     tensors = (partial, c, *operands)
     return cute.compile(COMBINE[len(tensors)], Combine(finish), *tensors, _stream(), options=_options(arch, options))
@@ -122,13 +125,33 @@ def _up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def empty_planes(rows: int, k: int, planes: int, *, major: str, dtype: torch.dtype, device: Any) -> Tensor:
-    """(rows, k, planes), rows (or columns, where they are contiguous) starting at multiples of 16 bytes."""
-    if major == "k":
+def empty_planes(x: Tensor, planes: int, dtype: torch.dtype) -> Tensor:
+    """(rows, k, batch x planes) for x of (rows, k, batch), lines starting at multiples of 16 bytes."""
+    rows, k, batch = x.shape
+    if major_of(x) == "k":
         wide = _up(k, 8)
-        return torch.empty_strided((rows, k, planes), (wide, 1, rows * wide), dtype=dtype, device=device)
+        return torch.empty_strided((rows, k, batch * planes), (wide, 1, rows * wide), dtype=dtype, device=x.device)
     wide = _up(rows, 8)
-    return torch.empty_strided((rows, k, planes), (1, wide, k * wide), dtype=dtype, device=device)
+    return torch.empty_strided((rows, k, batch * planes), (1, wide, k * wide), dtype=dtype, device=x.device)
+
+
+def _lines(x: Tensor, multiple: int) -> bool:
+    """Whether one mode is contiguous, and all lines and matrices start at multiples of so many elements."""
+    line, pitch = (0, 1) if major_of(x) == "r" else (1, 0)
+    apart = [x.stride(d) for d in (pitch, 2) if x.shape[d] > 1]
+    aligned = all(s > 0 and s % multiple == 0 for s in apart) and (x.is_meta or x.data_ptr() % 16 == 0)
+    return aligned and (x.stride(line) == 1 or x.shape[line] == 1)
+
+
+def _tidied(x: Tensor, multiple: int) -> Tensor:
+    """The same, with strides that keep what `_lines` says also where a size of 1 leaves them to anybody's guess."""
+    line = 0 if major_of(x) == "r" else 1
+    return x.as_strided(x.shape, [1 if d == line else x.stride(d) if x.shape[d] > 1 else multiple for d in range(3)])
+
+
+def _launch(launch: Launch, first: Tensor, *rest: Any) -> None:
+    if not first.is_meta:
+        launch(first, *rest)
 
 
 class Gemm:
@@ -142,38 +165,52 @@ class Gemm:
         self._compiled: dict[tuple[Any, ...], Launch] = {}
 
     def __call__(self, a: Tensor, b: Tensor, *operands: Tensor) -> Tensor:
-        """Raises ValueError where shapes or types don't fit the Point's scheme."""
+        """A and B may both have one dimension more, the batch, in front. On meta tensors it compiles what tensors of
+        these shapes and strides need (aligned ones), and launches nothing. Raises ValueError where shapes or types
+        don't fit the Point's scheme."""
         self._check(a, b, operands)
-        rows, columns = a.shape[0], b.shape[1]
-        device = a.device
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-        grid = make_grid(self.point, rows, columns, a.shape[1], processors=processors)
+        if a.ndim == 2:
+            return self._batched(a[None], b[None], operands)[0]
+        return self._batched(a, b, operands)
+
+    def _batched(self, a: Tensor, b: Tensor, operands: Sequence[Tensor]) -> Tensor:
+        batch, rows, k = a.shape
+        columns = b.shape[2]
+        processors = torch.cuda.get_device_properties(a.device).multi_processor_count if a.is_cuda else PROCESSORS
+        grid = make_grid(self.point, rows, columns, k, batch=batch, processors=processors)
+        x, y = a.permute(1, 2, 0), b.permute(2, 1, 0)
         exponents: tuple[Tensor, ...] = ()
         if self.point.planes > 1:
-            planes_a, of_a = self._split(a, grid.splits, grid.chunk)
-            planes_b, of_b = self._split(b.t(), grid.splits, grid.chunk)
+            planes_a, of_a = self._split(x, grid.splits, grid.chunk)
+            planes_b, of_b = self._split(y, grid.splits, grid.chunk)
             exponents = (of_a, of_b)
         else:
-            planes_a, planes_b = self._loadable(a), self._loadable(b.t())
-        c = torch.empty((rows, columns, 1), dtype=DTYPES[self.dtype], device=device)
+            planes_a, planes_b = self._loadable(x), self._loadable(y)
+        c = torch.empty((batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device).permute(1, 2, 0)
         seen = tuple(o.expand(rows, columns) for o in operands)
         last = grid.splits == 1
-        target = c if last else torch.empty((grid.splits, rows, columns), device=device).permute(1, 2, 0)
-        launch = self.product(
-            NAMES[planes_a.dtype], (major_of(planes_a[:, :, 0]), major_of(planes_b[:, :, 0])),
-            last=last, paired=columns % 2 == 0,
-        )  # fmt: skip
-        tensors = (planes_a, planes_b, target, *exponents, *(seen if last else ()))
-        launch(*tensors, grid.clusters, grid.splits, grid.chunk)
+        target = c
         if not last:
-            self.combine()(target, c, *seen)
-        return c[:, :, 0]
+            target = torch.empty((batch * grid.splits, rows, columns), device=a.device).permute(1, 2, 0)
+        launch = self.product(
+            NAMES[planes_a.dtype], (major_of(planes_a), major_of(planes_b)), last=last, paired=columns % 2 == 0
+        )
+        tensors = (planes_a, planes_b, target, *exponents, *(seen if last else ()))
+        _launch(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
+        if not last:
+            _launch(self.combine(), target, c, *seen)
+        return c.permute(2, 0, 1)
+
+    def split_operand(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Planes and exponents of (rows, K, batch), as a product with no split of K has them."""
+        return self._split(x, 1, _up(x.shape[1], DEPTH))
 
     def _check(self, a: Tensor, b: Tensor, operands: Sequence[Tensor]) -> None:
         wanted = "f32" if self.point.planes > 1 else "f16 or bf16"
         if a.dtype != b.dtype or NAMES.get(a.dtype, "?") not in wanted.split(" or "):
             raise ValueError(f"a product of scheme {self.point.scheme!r} takes {wanted}, not {a.dtype} and {b.dtype}")
-        if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or 0 in (*a.shape, *b.shape):
+        fit = a.ndim == b.ndim and a.ndim in (2, 3) and a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]
+        if not fit or 0 in (*a.shape, *b.shape):
             raise ValueError(f"no product of {tuple(a.shape)} and {tuple(b.shape)}")
         dtypes = self.epilogue.dtypes if self.epilogue else ()
         if tuple(NAMES[o.dtype] for o in operands) != dtypes:
@@ -212,21 +249,19 @@ class Gemm:
         return Finish(self.dtype, function=self.epilogue.function, names=self.epilogue.names, paired=paired)
 
     def _split(self, x: Tensor, splits: int, chunk: int) -> tuple[Tensor, Tensor]:
+        rows, k, batch = x.shape
         major = major_of(x)
-        rows, k = x.shape
-        planes = empty_planes(rows, k, 2, major=major, dtype=torch.float16, device=x.device)
-        exponents = torch.empty((splits, rows), dtype=torch.int32, device=x.device).t()
-        line, pitch = (0, 1) if major == "r" else (1, 0)
-        wide = x.stride(line) == 1 and x.stride(pitch) % 4 == 0 and x.data_ptr() % 16 == 0 and x.shape[line] % 4 == 0
-        self.splitter(major, 4 if wide else 1, min(chunk, k))(x, planes, exponents, chunk)
+        planes = empty_planes(x, 2, torch.float16)
+        exponents = torch.empty((batch * splits, rows), dtype=torch.int32, device=x.device).t()
+        wide = _lines(x, 4) and x.shape[1 if major == "k" else 0] % 4 == 0
+        launch = self.splitter(major, 4 if wide else 1, min(chunk, k))
+        _launch(launch, _tidied(x, 4) if wide else x, planes, exponents, chunk)
         return planes, exponents
 
     def _loadable(self, x: Tensor) -> Tensor:
-        """(rows, k, 1) as TMA can read it: as it is, or copied to padded rows."""
-        major = major_of(x)
-        line, pitch = (0, 1) if major == "r" else (1, 0)
-        if x.stride(line) == 1 and x.stride(pitch) % 8 == 0 and x.stride(pitch) > 0 and x.data_ptr() % 16 == 0:
-            return x.as_strided((*x.shape, 1), (*x.stride(), 8))
-        made = empty_planes(x.shape[0], x.shape[1], 1, major=major, dtype=x.dtype, device=x.device)
-        made[:, :, 0].copy_(x)
+        """(rows, k, batch) as TMA can read it: as it is, or copied to padded lines."""
+        if _lines(x, 8):
+            return _tidied(x, 8)
+        made = empty_planes(x, 1, x.dtype)
+        made.copy_(x)
         return made

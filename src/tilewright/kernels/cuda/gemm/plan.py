@@ -123,12 +123,12 @@ class Grid:
     chunk: int
 
 
-def make_grid(point: Point, m: int, n: int, k: int, *, processors: int) -> Grid:
+def make_grid(point: Point, m: int, n: int, k: int, *, batch: int = 1, processors: int) -> Grid:
     """Persistent clusters, as many as are resident at once, or fewer; splits of whole stages, none of them empty."""
     steps = -(-k // DEPTH)
     each = -(-steps // min(point.split_k, steps))
     splits = -(-steps // each)
-    tiles = -(-m // (point.tile_m * point.cluster_m)) * -(-n // (point.tile_n * point.cluster_n)) * splits
+    tiles = -(-m // (point.tile_m * point.cluster_m)) * -(-n // (point.tile_n * point.cluster_n)) * splits * batch
     room = processors * point.resident // point.cluster
     return Grid(clusters=max(min(tiles, room), 1), splits=splits, chunk=each * DEPTH)
 

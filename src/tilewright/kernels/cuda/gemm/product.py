@@ -1,8 +1,8 @@
 """The product itself: TMA loads, wgmma, two-level sums, persistent clusters (sm_90a).
 
-    A is (M, K, planes), B is (N, K, planes), either mode contiguous; C is (M, N, splits) or (M, N, 1)
+    A is (M, K, batch x planes), B is (N, K, batch x planes), either mode contiguous; C is (M, N, batch x splits)
 
-    work = tile of C x split of K, in bands of `band` cluster tiles along M, so that neighbours in time share operands
+    work = tile of C x split of K x batch, in bands of `band` cluster tiles along M: neighbours in time share operands
 
     warp 0 of warpgroup 0   for each step of K: wait for an empty stage; TMA of A's and B's planes into it
     warpgroups 1 ..         for each step: wait for a full stage;
@@ -108,17 +108,17 @@ class Product:
         return made
 
     def _place(self, work: Any, rows: Any, columns: Any) -> tuple[Any, Any, Any]:
-        """(row, column, split) of a cluster tile: splits outermost, then bands, then columns, then rows of a band."""
+        """(row, column, layer of C) of a cluster tile: layers outermost, then bands, columns, rows of a band."""
         tiles = rows * columns
-        split = work // tiles
-        rest = work - split * tiles
+        layer = work // tiles
+        rest = work - layer * tiles
         in_band = columns * self.point.band
         band = rest // in_band
         first = band * self.point.band
         height = cutlass.min(rows - first, Int32(self.point.band))
         rest = rest - band * in_band
         column = rest // height
-        return first + rest - column * height, column, split
+        return first + rest - column * height, column, layer
 
     @cute.kernel
     def _kernel(
@@ -179,7 +179,7 @@ class Product:
         each = chunk // DEPTH
         first_work = cute.arch.block_idx()[0] // p.cluster
         stride = cute.arch.grid_dim()[0] // p.cluster
-        all_work = rows * columns * splits
+        all_work = rows * columns * cute.size(c, mode=[2])
 
         pipeline_init_wait(cluster_shape_mn=(p.cluster_m, p.cluster_n))
 
@@ -189,20 +189,22 @@ class Product:
                 filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, p.depth_stages)
                 work = first_work
                 while work < all_work:
-                    row, column, split = self._place(work, rows, columns)
-                    begin = split * each
+                    row, column, layer = self._place(work, rows, columns)
+                    batch = layer // splits
+                    begin = (layer - batch * splits) * each
                     end = cutlass.min(begin + each, steps)
                     for step in cutlass.range(begin, end, unroll=1):
                         stages.producer_acquire(filling)
                         barrier = stages.producer_get_barrier(filling)
                         for plane in cutlass.range_constexpr(p.planes):
                             slot = filling.index * p.planes + plane
+                            matrix = batch * p.planes + plane
                             cute.copy(
-                                tma_a, g_a[(None, row * p.cluster_m + at[0], step, plane)], to_a[(None, slot)],
+                                tma_a, g_a[(None, row * p.cluster_m + at[0], step, matrix)], to_a[(None, slot)],
                                 tma_bar_ptr=barrier, mcast_mask=mask_a,
                             )  # fmt: skip
                             cute.copy(
-                                tma_b, g_b[(None, column * p.cluster_n + at[1], step, plane)], to_b[(None, slot)],
+                                tma_b, g_b[(None, column * p.cluster_n + at[1], step, matrix)], to_b[(None, slot)],
                                 tma_bar_ptr=barrier, mcast_mask=mask_b,
                             )  # fmt: skip
                         stages.producer_commit(filling)
@@ -219,8 +221,8 @@ class Product:
             wave = cute.make_rmem_tensor(fragment, Float32)
             work = first_work
             while work < all_work:
-                row, column, split = self._place(work, rows, columns)
-                begin = split * each
+                row, column, layer = self._place(work, rows, columns)
+                begin = (layer - layer // splits * splits) * each
                 end = cutlass.min(begin + each, steps)
                 for part in cutlass.range_constexpr(parts_m * parts_n):
                     sums[part].fill(0.0)
@@ -251,7 +253,7 @@ class Product:
                 for part in cutlass.range_constexpr(parts_m * parts_n):
                     self.finish.store(
                         sums[part], places[(None, part % parts_m, part // parts_m)], c, more[self.scales :],
-                        more[: self.scales], corner=(at_m, at_n, split), sizes=(m, n),
+                        more[: self.scales], corner=(at_m, at_n, layer), sizes=(m, n),
                     )  # fmt: skip
                 work += stride
 

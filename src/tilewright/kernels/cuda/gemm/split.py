@@ -1,6 +1,7 @@
 """fp32 operands as pairs of fp16 matrices and exponents: x = (hi + lo) / 2^exponent, rounded at 2^-23 of x.
 
-    X is (R, K) with any strides; planes is (R, K, 2) fp16, one mode contiguous; exponents is (R, splits) int32
+    X is (R, K, batch) with any strides; planes is (R, K, batch x 2) fp16, one mode contiguous; exponents is
+    (R, batch x splits) int32
 
 Each row (each chunk of K of it, where K is split) is scaled by a power of two that puts its largest finite element
 into [2^14, 2^15), so that scaling is exact, and fp16 reaches to 2^-39 of that element. hi is the fp16 next to the
@@ -76,14 +77,15 @@ class _Chunk:
 
     def __init__(self, x: Any, exponents: Any, length: Any) -> None:
         self.thread = cute.arch.thread_idx()[0]
-        self.block, self.split, _ = cute.arch.block_idx()
+        self.block, split, self.batch = cute.arch.block_idx()
+        self.layer = self.batch * cute.arch.grid_dim()[1] + split
         self.rows = cute.size(x, mode=[0])
-        self.begin = self.split * length
+        self.begin = split * length
         self.end = cutlass.min(self.begin + length, cute.size(x, mode=[1]))
         self._exponents = exponents
 
     def note(self, row: Any, exponent: Any) -> None:
-        self._exponents[(row, self.split)] = exponent
+        self._exponents[(row, self.layer)] = exponent
 
 
 class Split:
@@ -108,11 +110,12 @@ class Split:
 
     def __call__(self, x: Any, planes: Any, exponents: Any, chunk: Any, stream: Any) -> None:
         """Emit the launch; `chunk` is K of a split."""
-        rows, splits = cute.size(x, mode=[0]), cute.size(exponents, mode=[1])
+        rows, batches = cute.size(x, mode=[0]), cute.size(x, mode=[2])
+        splits = cute.size(exponents, mode=[1]) // batches
         across = STRIP if self.major == "r" else self.threads // self.group
         kernel = self._across if self.major == "r" else self._along
         kernel(x, planes, exponents, chunk).launch(
-            grid=[cute.ceil_div(rows, across), splits, 1], block=[self.threads, 1, 1], stream=stream
+            grid=[cute.ceil_div(rows, across), splits, batches], block=[self.threads, 1, 1], stream=stream
         )
 
     def _highest(self, bits: Any, width: int, offset: int = 1) -> Any:
@@ -132,12 +135,13 @@ class Split:
 
     def _write(self, planes: Any, at: Any, held: Any, exponents: list[Any], inside: Any) -> None:
         count = cute.size(held)
+        row, step, batch = at
         made = [split_one(held[e], exponents[e], self.shift) for e in range(count)]
         for plane in range(2):
             fragment = cute.make_rmem_tensor((count,), Float16)
             for e in range(count):
                 fragment[e] = made[e][plane]
-            start = planes.iterator + cute.crd2idx((*at, plane), planes.layout)
+            start = planes.iterator + cute.crd2idx((row, step, batch * 2 + plane), planes.layout)
             target = cute.make_tensor(start.align(count * 2), cute.make_layout((count,)))
             when(inside, lambda fragment=fragment, target=target: cute.autovec_copy(fragment, target))
 
@@ -149,11 +153,11 @@ class Split:
     def _across(self, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32) -> None:
         self._rows_across(_Chunk(x, exponents, chunk), x, planes)
 
-    def _load(self, x: Any, row: Any, steps: list[Any], inside: list[Any]) -> list[Any]:
+    def _load(self, x: Any, row: Any, batch: Any, steps: list[Any], inside: list[Any]) -> list[Any]:
         """Vectors of `row` at some steps of K; zeros where they are not inside."""
         found = []
         for step, there in zip(steps, inside, strict=True):
-            held, source = self._read(x, cute.crd2idx((row, step), x.layout), self.vector)
+            held, source = self._read(x, cute.crd2idx((row, step, batch), x.layout), self.vector)
             when(there, lambda held=held, source=source: cute.autovec_copy(source, held))
             found.append(held)
         return found
@@ -172,7 +176,7 @@ class Split:
             first = chunk.begin + number * (stride * self.per) + member * self.vector
             steps = [first + i * stride for i in range(self.per)]
             inside = [m.both(there, step < chunk.end) for step in steps]
-            return self._load(x, safe, steps, inside), steps, inside
+            return self._load(x, safe, chunk.batch, steps, inside), steps, inside
 
         def look(number: Any) -> tuple[list[Any], list[Any], list[Any]]:
             found = load(number)
@@ -189,7 +193,7 @@ class Split:
 
         def write(number: Any) -> None:
             for held, step, inside in zip(*(kept or load(number)), strict=True):
-                self._write(planes, (safe, step), held, [exponent] * self.vector, inside)
+                self._write(planes, (safe, step, chunk.batch), held, [exponent] * self.vector, inside)
 
         if kept is not None:
             write(Int32(0))
@@ -222,7 +226,7 @@ class Split:
         def load(number: Any) -> tuple[list[Any], list[Any], list[Any]]:
             steps = [chunk.begin + (number * UNROLL + i) * tall + side for i in range(UNROLL)]
             inside = [m.both(there, step < chunk.end) for step in steps]
-            return self._load(x, row, steps, inside), steps, inside
+            return self._load(x, row, chunk.batch, steps, inside), steps, inside
 
         def look(number: Any) -> None:
             for held in load(number)[0]:
@@ -248,6 +252,6 @@ class Split:
 
         def write(number: Any) -> None:
             for held, step, inside in zip(*load(number), strict=True):
-                self._write(planes, (row, step), held, exponents, inside)
+                self._write(planes, (row, step, chunk.batch), held, exponents, inside)
 
         loop(Int32(0), blocks, write)

@@ -1,0 +1,253 @@
+"""Matrix products against float64 on a GPU: sizes, transposes, strides, types, knobs, special values, epilogues."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+import torch
+
+from tilewright.kernels.cuda import math as m
+from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
+from tilewright.kernels.cuda.gemm.plan import Point
+
+FLOOR = {torch.float32: 8 * 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md
+NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+SHAPES = [
+    (128, 128, 64), (256, 256, 512), (512, 384, 1024), (1, 1, 1), (1, 7, 3), (7, 1, 129), (2, 3, 64), (63, 65, 67),
+    (129, 257, 193), (300, 77, 1001), (1000, 1000, 1000), (1024, 768, 4096), (31, 2048, 577), (2049, 33, 100),
+    (513, 515, 8192),
+]  # fmt: skip
+TILES = [(256, 128, 1, 2), (128, 256, 2, 1), (128, 128, 2, 1), (128, 128, 1, 1), (128, 64, 1, 1), (64, 128, 1, 1),
+         (64, 64, 1, 1), (128, 128, 1, 2), (128, 128, 2, 2)]  # fmt: skip
+_made: dict[tuple[object, ...], Gemm] = {}
+
+
+def gemm(dtype=torch.float32, **knobs):
+    """The same Gemm for the same knobs: it compiles once, whatever the sizes."""
+    key = (dtype, *sorted(knobs.items()))
+    if key not in _made:
+        _made[key] = Gemm(Point(**knobs), NAMES[dtype])
+    return _made[key]
+
+
+def tile(shape, scheme, **more):
+    names = ("tile_m", "tile_n", "cluster_m", "cluster_n")
+    return dict(zip(names, shape, strict=True)) | {"scheme": scheme} | more
+
+
+def matrix(rows, columns, *, dtype=torch.float32, turned=False, seed=0):
+    x = torch.randn((columns, rows) if turned else (rows, columns), generator=torch.Generator().manual_seed(seed))
+    x = x.to("cuda", dtype)
+    return x.t() if turned else x
+
+
+def check(found, a, b, dtype=torch.float32):
+    """At most twice torch's error in the norm, or the contract's floor; and the shape, the type, and no NaN."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    truth = a.double() @ b.double()
+    scale = truth.norm()
+    own = float(((a @ b).double() - truth).norm() / scale)
+    error = float((found.double() - truth).norm() / scale)
+    assert found.shape == truth.shape and found.dtype == dtype and found.is_contiguous()
+    assert error <= max(2 * own, FLOOR[dtype]), f"{error:.3g}, torch {own:.3g}"
+
+
+@pytest.fixture(autouse=True)
+def whole_precision():
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+def test_fp32_of_every_shape_and_transpose(scheme, turned):
+    run = gemm(**tile((128, 128, 1, 1), scheme))
+    for n, (rows, columns, k) in enumerate(SHAPES):
+        a, b = matrix(rows, k, turned=turned[0], seed=n), matrix(k, columns, turned=turned[1], seed=n + 100)
+        check(run(a, b), a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+def test_half_types_of_every_shape_and_transpose(dtype, turned):
+    run = gemm(dtype, **tile((128, 256, 2, 1), "plain"))
+    for n, (rows, columns, k) in enumerate(SHAPES):
+        a = matrix(rows, k, dtype=dtype, turned=turned[0], seed=n)
+        b = matrix(k, columns, dtype=dtype, turned=turned[1], seed=n + 100)
+        check(run(a, b), a, b, dtype)
+
+
+@pytest.mark.parametrize("scheme", ["plain", "shared", "scaled"])
+@pytest.mark.parametrize("shape", TILES)
+def test_every_tile_and_cluster(scheme, shape):
+    dtype = torch.bfloat16 if scheme == "plain" else torch.float32
+    run = gemm(dtype, **tile(shape, scheme))
+    for rows, columns, k in ((777, 1300, 200), (4100, 2056, 328), (65, 40, 64)):
+        a, b = matrix(rows, k, dtype=dtype), matrix(k, columns, dtype=dtype, seed=1)
+        check(run(a, b), a, b, dtype)
+
+
+@pytest.mark.parametrize("scheme", ["plain", "shared", "scaled"])
+@pytest.mark.parametrize("splits", [2, 3, 16])
+def test_splits_of_k_and_repeated_calls(scheme, splits):
+    """The same to the last bit each time: partial sums are added in order."""
+    dtype = torch.bfloat16 if scheme == "plain" else torch.float32
+    run = gemm(dtype, **tile((128, 128, 1, 1), scheme, split_k=splits))
+    for rows, columns, k in ((256, 256, 32768), (130, 67, 5000), (64, 64, 65), (5, 3, 1)):
+        a, b = matrix(rows, k, dtype=dtype), matrix(k, columns, dtype=dtype, seed=1)
+        found = run(a, b)
+        check(found, a, b, dtype)
+        assert all(torch.equal(found, run(a, b)) for _ in range(5))
+
+
+def test_stages_bands_and_promotion():
+    for knobs in ({"stages": 2}, {"stages": 4}, {"band": 1}, {"band": 16}, {"promote": True}):
+        run = gemm(torch.bfloat16, **(tile((128, 128, 2, 1), "plain") | knobs))
+        a, b = matrix(3000, 500, dtype=torch.bfloat16), matrix(500, 2500, dtype=torch.bfloat16, seed=1)
+        check(run(a, b), a, b, torch.bfloat16)
+
+
+@pytest.mark.parametrize("scheme", ["plain", "shared"])
+def test_batches_and_strides(scheme):
+    dtype = torch.bfloat16 if scheme == "plain" else torch.float32
+    for splits in (1, 4):
+        run = gemm(dtype, **tile((128, 128, 1, 1), scheme, split_k=splits))
+        for rows, columns, k in ((128, 136, 512), (77, 33, 301)):
+            a = torch.randn(5, rows, k, device="cuda").to(dtype)
+            b = torch.randn(5, columns, k, device="cuda").to(dtype).transpose(1, 2)
+            check(run(a, b), a, b, dtype)
+            check(run(b.transpose(1, 2), a.transpose(1, 2)), b.transpose(1, 2), a.transpose(1, 2), dtype)
+        wide = torch.randn(300, 1001, device="cuda").to(dtype)
+        for view in (wide[:, 1:514], wide[::2, :512], wide[:, ::3], wide[3:4].expand(90, 1001), wide[:, :1]):
+            other = torch.randn(view.shape[1], 65, device="cuda").to(dtype)
+            check(run(view, other), view, other, dtype)
+
+
+@pytest.mark.parametrize("family", ["uniform", "one_sided", "wide", "wider", "subnormal", "ends", "opposite"])
+def test_fp32_families(family):
+    k, side = 3000, 200
+    a, b = torch.randn(side, k, device="cuda"), torch.randn(k, side, device="cuda")
+
+    def power(x, reach):
+        return x * torch.exp2(torch.randint(-reach, reach + 1, x.shape, device="cuda").float())
+
+    if family == "uniform":
+        a, b = torch.rand_like(a), torch.rand_like(b)
+    elif family == "one_sided":
+        a, b = (torch.rand_like(x).add(1).mul(1024).floor().add(0.445).div(1024) for x in (a, b))
+    elif family in ("wide", "wider"):
+        a, b = (power(x, 12 if family == "wide" else 30) for x in (a, b))
+    elif family == "subnormal":
+        a, b = a * 2.0**-140, b * 2.0**60
+    elif family == "ends":
+        a, b = a * 2.0**110, b * 2.0**-140
+    else:
+        steps = torch.linspace(-12, 12, k, device="cuda").round()
+        a, b = a * torch.exp2(steps), b * torch.exp2(-steps)[:, None]
+    for splits in (1, 4):
+        check(gemm(**tile((128, 128, 1, 1), "scaled", split_k=splits))(a, b), a, b)
+        if family != "opposite":
+            check(gemm(**tile((128, 128, 1, 1), "shared", split_k=splits))(a, b), a, b)
+
+
+@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme, turned):
+    """Infinities times numbers, zeros, infinities, and numbers that vanish beside the largest of their column."""
+    a, b = torch.randn(140, 70), torch.randn(70, 140)
+    a[0, 3], a[1, 5], a[2, 7], a[3, 9], a[3, 10], a[6, 64] = inf, -inf, nan, inf, inf, inf
+    a[4], a[5] = 0, 2.0**-149
+    b[:, 0] = 0
+    b[3, 1], b[5, 1], b[3, 2], b[3, 3] = 0.0, inf, inf, 2.0**-149
+    b[64, 4], b[0, 4] = -1e-30, 1e30
+    b[:, 5] = 1e-40
+    b[20, 6] = nan
+    b[9, 7], b[10, 7] = 1.0, -1.0
+    b[:, 8] = 2.0**127
+    truth = (a.double() @ b.double()).float()
+    if turned:
+        a, b = a.t().contiguous().t(), b.t().contiguous().t()
+    found = gemm(**tile((128, 128, 1, 1), scheme))(a.cuda(), b.cuda()).cpu()
+    assert torch.equal(found.isnan(), truth.isnan())
+    assert torch.equal(torch.where(truth.isinf(), found, 0.0), torch.where(truth.isinf(), truth, 0.0))
+    sound = truth.isfinite()
+    sound[:, [4, 5, 8]] = False  # sums of such exponents, element by element, are no matter for a norm
+    assert float((found - truth)[sound].norm() / truth[sound].norm()) < 1e-6
+    assert bool((found[4, [2, 3, 5]].isnan() == truth[4, [2, 3, 5]].isnan()).all()) and float(found[4, 4]) == 0.0
+
+
+@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+def test_a_product_of_one_overflows_and_vanishes_where_fp32_does(scheme):
+    a = torch.tensor([[2.0**127], [2.0**-149], [1.0], [0.0], [2.0**64]])
+    b = torch.tensor([[2.0**-149, 2.0**127, 2.0**-126, 2.0**0, 2.0**63]])
+    found = gemm(**tile((64, 64, 1, 1), scheme))(a.cuda(), b.cuda())
+    assert torch.equal(found.cpu(), (a.double() @ b.double()).float())
+
+
+@pytest.mark.parametrize("shift", [0, 11])
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_pair_holds_23_bits(shift, turned):
+    """Of rows that stay in registers, and of those that are read again; aligned and not; with K split and whole."""
+    for rows, k in ((33, 64), (5, 1001), (40, 5000), (3, 40000), (64, 3000)):
+        x = torch.randn(rows, k, device="cuda") * torch.exp2(torch.randint(-12, 13, (rows, k), device="cuda").float())
+        x[0] = 0
+        x = (x.t().contiguous().t() if turned else x)[:, :, None]
+        run = gemm(**tile((128, 128, 1, 1), "scaled" if shift else "shared"))
+        for splits, chunk in ((1, -(-k // 64) * 64), (-(-k // 1024), 1024)):
+            planes, exponents = run._split(x, splits, chunk)
+            each = exponents.double().repeat_interleave(chunk, 1)[:, :k]
+            back = (planes[:, :, 0].double() + planes[:, :, 1].double() * 2.0**-shift) * torch.exp2(-each)
+            highest = torch.exp2(15 - each)
+            floor = highest * 2.0 ** -(39 if shift == 0 else 50)
+            exact = x[:, :, 0].double()
+            assert bool(((back - exact).abs() <= exact.abs() * 2.0**-23 + floor).all())
+            assert torch.equal(planes[:, :, 0] == 0, exact == 0) and not bool(exponents[0].any())
+
+
+def biased_relu(product, bias, residual):
+    return m.maximum(m.add(m.add(product, bias, "f32"), residual, "f32"), 0.0, "f32")
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+def test_epilogues(splits):
+    for dtype, scheme in ((torch.bfloat16, "plain"), (torch.float32, "shared")):
+        epilogue = Epilogue(function=biased_relu, names=("bias", "residual"), dtypes=(NAMES[dtype], NAMES[dtype]))
+        run = Gemm(Point(**tile((128, 128, 1, 1), scheme, split_k=splits)), NAMES[dtype], epilogue)
+        for rows, columns, k in ((256, 512, 1024), (77, 131, 600)):
+            a, b = matrix(rows, k, dtype=dtype), matrix(k, columns, dtype=dtype, seed=1)
+            bias, residual = torch.randn(columns, device="cuda").to(dtype), matrix(rows, columns, dtype=dtype, seed=2)
+            truth = torch.relu(a.double() @ b.double() + bias.double() + residual.double())
+            error = (run(a, b, bias, residual).double() - truth).norm() / truth.norm()
+            assert float(error) <= FLOOR[dtype]
+
+
+def test_a_stream_of_its_own_and_a_graph():
+    """What runs on another stream is ordered there; and a captured call replays on new contents."""
+    run = gemm(**tile((128, 128, 1, 1), "shared"))
+    a, b = matrix(512, 512), matrix(512, 512, seed=1)
+    run(a, b)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10**8)
+        a.add_(1.0)
+        found = run(a, b)
+    side.synchronize()
+    check(found, a, b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = run(a, b)
+    a.copy_(matrix(512, 512, seed=5))
+    graph.replay()
+    check(found, a, b)
+
+
+def test_what_does_not_fit_is_refused():
+    a = torch.randn(8, 8, device="cuda")
+    with pytest.raises(ValueError, match="takes f32"):
+        gemm(**tile((64, 64, 1, 1), "shared"))(a.half(), a.half())
+    with pytest.raises(ValueError, match="takes f16 or bf16"):
+        gemm(torch.bfloat16, **tile((64, 64, 1, 1), "plain"))(a, a)
+    with pytest.raises(ValueError, match="no product"):
+        gemm(**tile((64, 64, 1, 1), "shared"))(a, a[:7])
