@@ -1,4 +1,5 @@
-"""The command line: results on stdout, progress on stderr; exit 0 done, 1 refused, 2 the user's mistake, 3 ours."""
+"""The command line: results on stdout, progress on stderr; exit 0 done, 1 refused, 2 the user's mistake, 3 ours, 75
+pending."""
 
 from __future__ import annotations
 
@@ -15,10 +16,30 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 from rich.console import Console
 
-from ..facts.errors import HarnessError, UserError
-from ..facts.problem import Mode, Precision, Target
+from ..facts.dialogue import ModelChoice
+from ..facts.errors import HarnessError, ModelOut, Pending, UserError
+from ..facts.problem import Mode, Target
 from ..facts.run import Timing
 from . import config
+from .options import (
+    BaseUrlOption,
+    BudgetOption,
+    EffortOption,
+    JsonOption,
+    ModelOption,
+    ModeOption,
+    NoCompileOption,
+    NoWaitOption,
+    OutOption,
+    PrecisionOption,
+    SanitizeOption,
+    SearchBudgetOption,
+    SeedOption,
+    StrategyOption,
+    TargetOption,
+    TimingOption,
+    WinnerSanitizeOption,
+)
 
 app = typer.Typer(
     name="tilewright",
@@ -28,40 +49,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-TargetOption = Annotated[
-    Literal["auto", "cuda", "cpu"],
-    typer.Option("--target", help="Device to optimise for; auto: the GPU, else the CPU."),
-]
-SeedOption = Annotated[
-    int, typer.Option("--seed", min=0, help="Seed of the search; the judge's inputs are drawn in secret.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of tables.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run; default: a new one under runs/.")]
-ModeOption = Annotated[
-    Literal["auto", "inference", "training"],
-    typer.Option("--mode", help="Judge the forward alone, or with its backward; auto: what the problem says."),
-]
-PrecisionOption = Annotated[
-    Precision,
-    typer.Option(
-        "--precision", help="The class that results are held to, and that baselines may use; default: the module's own."
-    ),
-]
-_SANITIZE = "Run the result under compute-sanitizer, too: memcheck and racecheck (GPU)."
-SanitizeOption = Annotated[bool, typer.Option("--sanitize", help=_SANITIZE)]
-WinnerSanitizeOption = Annotated[
-    bool | None,
-    typer.Option("--sanitize/--no-sanitize", help=f"{_SANITIZE} Default: where it is installed.", show_default=False),
-]
-TimingOption = Annotated[
-    str,
-    typer.Option("--timing", help="Time to time a candidate against its baselines; more where noise may hide a gain."),
-]
-NoCompileOption = Annotated[
-    bool, typer.Option("--no-compile", help="Leave torch.compile out: it takes minutes on a large module.")
-]
-BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, wherever this version of typer keeps click
 _stderr = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -76,25 +63,33 @@ def optimize(
     precision: PrecisionOption = "reference",
     sanitize: WinnerSanitizeOption = None,
     out: OutOption = None,
-    budget: BudgetOption = "5m",
+    budget: SearchBudgetOption = "",
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
+    strategy: StrategyOption = None,
+    model: ModelOption = None,
+    base_url: BaseUrlOption = "",
+    effort: EffortOption = None,
+    no_wait: NoWaitOption = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Make a module faster, judge the result, and write candidate, journal and report."""
-    from ..flow.optimize import Places
+    from ..flow.optimize import Access, Places
     from ..flow.optimize import optimize as run
     from ..stages.problems import read_problem
     from .deliver import delivered
 
-    budget_s = config.seconds(budget)
+    budget_s, limits = config.budget(budget, usual_s=3600.0 if model else 300.0)
+    choice = ModelChoice(name=model, base_url=base_url, effort=effort) if model else None
     problem = read_problem(file, target=_target(target), precision=precision, mode=_mode(mode))
     places = Places(out=out or _new_folder(problem.name), cache=config.cache_dir())
     with _Interruptible(places.out):
         finished = run(
-            problem, places=places, strategy="catalog", budget_s=budget_s, seed=seed, say=_say(as_json),
-            sanitize=sanitize, timing=Timing(budget_s=config.seconds(timing), compiled=not no_compile),
+            problem, places=places, strategy=strategy or ("cutegen" if model else "catalog"), budget_s=budget_s,
+            seed=seed, say=_say(as_json), sanitize=sanitize,
+            timing=Timing(budget_s=config.seconds(timing), compiled=not no_compile),
+            model=choice, limits=limits, access=Access(keys=config.key, wait=not no_wait),
         )  # fmt: skip
     raise typer.Exit(_show(delivered(finished, places.out), as_json=as_json))
 
@@ -102,16 +97,17 @@ def optimize(
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the run to continue.")],
+    no_wait: NoWaitOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run that was stopped or killed, from its journal."""
-    from ..flow.optimize import Places
+    from ..flow.optimize import Access, Places
     from ..flow.optimize import resume as run
     from .deliver import delivered
 
     places = Places(out=folder, cache=config.cache_dir())
     with _Interruptible(folder):
-        finished = run(places=places, say=_say(as_json))
+        finished = run(places=places, say=_say(as_json), access=Access(keys=config.key, wait=not no_wait))
     raise typer.Exit(_show(delivered(finished, folder), as_json=as_json))
 
 
@@ -342,6 +338,10 @@ def _exit_code(run: Callable[[], Any]) -> int:
         return _ours(error)
     except (KeyboardInterrupt, typer.Abort):
         return 130
+    except Pending as awaited:
+        return _line(f"pending: {awaited}; `tilewright resume DIR` goes on when it is there", 75)
+    except ModelOut as error:
+        return _line(f"{error}; `tilewright resume DIR` goes on from here", 3)
     except HarnessError as error:
         return _line(f"internal: {error}", 3)
     except Exception as error:

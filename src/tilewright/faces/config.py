@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from ..facts.errors import UserError
+from ..facts.run import Limits
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -48,6 +49,36 @@ def seconds(text: str) -> float:
     if not found or float(found[1]) == 0:
         raise UserError(f"{text!r}: not a duration; write 90s, 5m or 1h")
     return float(found[1]) * _UNITS_S[found[2]]
+
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kM]?)\s*(tokens?|calls?|usd)")
+
+
+def budget(text: str, *, usual_s: float) -> tuple[float, Limits]:
+    """`30m,5usd,2Mtokens,40calls,device:20m`, in any order: seconds for the search (`usual_s` where none are named),
+    and the other limits; UserError on anything else, and on a kind that is named twice."""
+    found: dict[str, float] = {}
+    for part in (p.strip() for p in text.split(",") if text):
+        counted = _COUNT.fullmatch(part[1:] + "usd" if part.startswith("$") else part)
+        if counted:
+            kind = counted[3].rstrip("s")
+            value = float(counted[1]) * {"": 1.0, "k": 1e3, "M": 1e6}[counted[2]]
+        else:
+            kind = "device" if part.startswith("device:") else "time"
+            try:
+                value = seconds(part.removeprefix("device:"))
+            except UserError:
+                raise UserError(
+                    f"--budget: {part!r} is none; write 30m, 5usd, 2Mtokens, 40calls or device:20m, or several"
+                ) from None
+        if kind in found or value == 0:
+            raise UserError(f"--budget: {part!r} " + ("is the second of its kind" if value else "allows nothing"))
+        found[kind] = value
+    limits = Limits(
+        usd=found.get("usd"), device_s=found.get("device"),
+        tokens=int(found["token"]) if "token" in found else None, calls=int(found["call"]) if "call" in found else None,
+    )  # fmt: skip
+    return found.get("time", usual_s), limits
 
 
 def numbers(text: str) -> frozenset[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .candidate import Candidate
+from .dialogue import ModelChoice
 from .graph import Graph
 from .machine import Machine
 from .pattern import Pattern, Recipe
@@ -42,6 +44,16 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a search may use up beside its time; None: as much as it likes."""
+
+    usd: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+    device_s: float | None = None  # of building, judging and tuning, on the device that is optimised for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What the user asked for: the journal's first record, written before anything is run."""
 
@@ -52,6 +64,8 @@ class Request:
     budget_s: float
     sanitize: bool = False  # the winner goes under compute-sanitizer before it is handed over
     timing: Timing = Timing()
+    model: ModelChoice | None = None
+    limits: Limits = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,4 +83,7 @@ class Brief:
     remembered: Recipe  # winners on this machine with this toolchain, by pattern id: they need no tuning
     sanitize: bool = False
     versions: tuple[tuple[str, str], ...] = ()  # python, torch, dsl, compiler, tilewright
+    model: str = ""  # whom a strategy may ask; "": nobody
+    limits: Limits = Limits()
+    start: Candidate | None = None  # where a model is to be asked: what the library alone makes of the module, untuned
     hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few

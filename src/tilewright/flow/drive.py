@@ -23,12 +23,15 @@ def drive(
     ledger: Ledger,
     perform: Perform,
     watch: Callable[[Event], None],
+    announce: Callable[[tuple[Move, ...]], None] = lambda moves: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Stop:
     """Run a strategy to its `Stop`, replaying what the journal already holds; returns that Stop.
 
-    `perform` is called only for moves that the journal does not hold; `watch` sees every event, replayed or new.
-    Raises JournalMismatch where a recorded move differs from the strategy's, and HarnessError if it ends without Stop.
+    `perform` is called only for moves that the journal does not hold, after `announce` has seen all of those that were
+    made together; `watch` sees every event, replayed or new. Raises JournalMismatch where a recorded move differs from
+    the strategy's, HarnessError if it ends without Stop, and what `perform` raises (Pending, for one), with all that
+    came before it in the journal.
     """
     recorded = list(ledger.events())
     position = 0
@@ -51,7 +54,11 @@ def drive(
             if isinstance(step, Stop):
                 make(step)
                 return step
-            step = strategy.send(tuple(make(m) for m in step) if isinstance(step, tuple) else make(step))
+            moves = step if isinstance(step, tuple) else (step,)
+            if new := moves[max(len(recorded) - position, 0) :]:
+                announce(new)
+            events = tuple(make(move) for move in moves)
+            step = strategy.send(events if isinstance(step, tuple) else events[0])
     except StopIteration:
         raise HarnessError("the strategy ended without a Stop move") from None
     finally:

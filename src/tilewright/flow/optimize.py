@@ -13,21 +13,23 @@ from typing import TYPE_CHECKING
 from ..edges.gpu.machine import architecture, threads
 from ..edges.gpu.machine import machine as measured_machine
 from ..edges.ledger import Ledger
+from ..edges.llm import Keys, Model, open_model
 from ..edges.sandbox.forkserver import start_ahead
 from ..edges.toolchain import versions
 from ..facts.candidate import Candidate
+from ..facts.dialogue import ModelChoice, Reply
 from ..facts.errors import UserError
 from ..facts.machine import Machine
-from ..facts.move import Event, Move, Outcome, Sanitize, Stop, Try, Tune
+from ..facts.move import Ask, Event, Move, Outcome, Sanitize, Stop, Try, Tune
 from ..facts.outcome import Failure, Sanitized, Timed, Tuned
 from ..facts.pattern import Choice, Recipe
 from ..facts.problem import Problem, Target
-from ..facts.run import Brief, CaseFacts, Matched, Request, Timing
+from ..facts.run import Brief, CaseFacts, Limits, Matched, Request, Timing
 from ..stages.patterns import match
 from ..stages.propose.compose import compose
 from ..stages.propose.targets import renderer
 from ..stages.tune import memory
-from ..strategies import STRATEGIES, given
+from ..strategies import ASKING, STRATEGIES, given
 from . import sanitize as sanitizing
 from .ahead import compiled_ahead
 from .drive import Strategy, drive
@@ -40,6 +42,18 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 _USUAL = Timing()
+_UNLIMITED = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How a model is reached: where its keys are, and whether to wait for a reply that takes its time."""
+
+    keys: Keys
+    wait: bool = True
+
+
+_NOBODY = Access(keys=lambda names: None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +94,25 @@ class Finished:
 
 def optimize(
     problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say,
-    sanitize: bool | None = None, timing: Timing = _USUAL,
+    sanitize: bool | None = None, timing: Timing = _USUAL, model: ModelChoice | None = None,
+    limits: Limits = _UNLIMITED, access: Access = _NOBODY,
 ) -> Finished:  # fmt: skip
     """A new run in `places.out`; UserError if that folder already holds a run, or for a fault of the problem's.
-    `sanitize` of None: where compute-sanitizer can be had."""
+    `sanitize` of None: where compute-sanitizer can be had. Raises Pending where a model's reply has not come yet:
+    `resume` then goes on."""
+    if (strategy in ASKING) != (model is not None):
+        raise UserError(
+            f"strategy {strategy!r} asks a model: name one with --model" if model is None
+            else f"strategy {strategy!r} asks no model; leave --model out, or choose --strategy {' or '.join(ASKING)}"
+        )  # fmt: skip
     request = Request(
         run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, timing=timing,
-        sanitize=not sanitizing.absent(problem.target) if sanitize is None else sanitize,
+        sanitize=not sanitizing.absent(problem.target) if sanitize is None else sanitize, model=model, limits=limits,
     )  # fmt: skip
+    if model is not None:
+        open_model(model, run=request.run, keys=access.keys)  # what is wrong with its name is said before any work
     with _new_journal(request, places) as ledger:
-        return _carry_on(request, ledger=ledger, places=places, say=say)
+        return _carry_on(request, ledger=ledger, places=places, say=say, access=access)
 
 
 def judge_given(
@@ -118,7 +141,7 @@ def _new_journal(request: Request, places: Places) -> Ledger:
     return ledger
 
 
-def resume(*, places: Places, say: Say) -> Finished:
+def resume(*, places: Places, say: Say, access: Access = _NOBODY) -> Finished:
     """Continue the run in `places.out` from its journal; a finished run is handed over again without any work."""
     if not places.journal.exists():
         raise UserError(
@@ -132,7 +155,7 @@ def resume(*, places: Places, say: Say) -> Finished:
             )
         if request.strategy not in STRATEGIES:
             raise UserError(f"{places.out}: holds a single evaluation; run `tilewright evaluate` anew")
-        return _carry_on(request, ledger=ledger, places=places, say=say)
+        return _carry_on(request, ledger=ledger, places=places, say=say, access=access)
 
 
 def _described(places: Places) -> str:
@@ -141,10 +164,10 @@ def _described(places: Places) -> str:
     return f"run {request.run} of problem {request.problem.name!r}" if request else "a run that never began"
 
 
-def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say) -> Finished:
+def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say, access: Access) -> Finished:
     brief = ledger.brief()
     machine = brief.machine if brief else None
-    with Workbench(request, places=places, say=say, machine=machine) as bench:
+    with Workbench(request, places=places, say=say, machine=machine, access=access) as bench:
         if brief is None:
             brief = bench.brief(request)
             ledger.write(brief)
@@ -168,6 +191,7 @@ def _driven(brief: Brief, strategy: Strategy, *, ledger: Ledger, bench: Workbenc
         strategy,
         ledger=ledger,
         perform=lambda move: bench.perform(brief, move),
+        announce=bench.announce,
         watch=lambda event: bench.say(progress(event)),
     )
 
@@ -175,8 +199,12 @@ def _driven(brief: Brief, strategy: Strategy, *, ledger: Ledger, bench: Workbenc
 class Workbench:
     """The workbench of a run: the machine and the judge, each opened when a move first needs it."""
 
-    def __init__(self, request: Request, *, places: Places, say: Say, machine: Machine | None = None) -> None:
+    def __init__(
+        self, request: Request, *, places: Places, say: Say, machine: Machine | None = None, access: Access = _NOBODY
+    ) -> None:
         self.request = request
+        self._access = access
+        self._model: Model | None = None
         self.problem = request.problem
         self.places = places
         self.say = say
@@ -216,6 +244,21 @@ class Workbench:
             self._cases = self._judge.open()
         return self._judge
 
+    @property
+    def model(self) -> Model:
+        if self._model is None:
+            choice = self.request.model
+            assert choice is not None
+            self._model = open_model(
+                choice, run=self.request.run, keys=self._access.keys, wait=self._access.wait, seed=self.request.seed
+            )
+        return self._model
+
+    def announce(self, moves: tuple[Move, ...]) -> None:
+        """Tell the model of all prompts that were made together, before the first is waited for."""
+        if asks := [move for move in moves if isinstance(move, Ask)]:
+            self.model.announce(asks)
+
     def brief(self, request: Request) -> Brief:
         self.judge  # noqa: B018  opens it: the cases' facts come from running the reference once
         matched = found_patterns(self._cases, self.problem.target)
@@ -239,7 +282,18 @@ class Workbench:
             sanitize=request.sanitize,
             versions=versions(),
             hinted=hinted,
+            model=request.model.name if request.model else "",
+            limits=request.limits,
+            start=self._start(matched, remembered) if request.model else None,
         )
+
+    def _start(self, matched: tuple[Matched, ...], remembered: Recipe) -> Candidate | None:
+        """Every pattern realised, at the point that won before or the likeliest one; None where nothing matched."""
+        known = {choice.pattern: choice.point for choice in remembered}
+        patterns = [p for m in matched for p in m.patterns]
+        recipe = tuple(Choice(pattern=p.id, point=known.get(p.id, p.space.points[0])) for p in patterns)
+        problem = self.problem
+        return compose(problem.source, self._cases, matched, recipe, target=problem.target) if recipe else None
 
     def perform(self, brief: Brief, move: Move) -> Outcome:
         match move:
@@ -248,6 +302,8 @@ class Workbench:
             case Try(what=tuple() as recipe):
                 ours = composed(brief, recipe)
                 return self.judge.evaluate(ours, compiled=self._compiled(ours, recipe))
+            case Ask():
+                return self.model.ask(move)
             case Sanitize(what=Candidate() as candidate):
                 return self.judge.sanitize(candidate)
             case Sanitize(what=tuple() as recipe):
@@ -257,9 +313,7 @@ class Workbench:
                 tries = tuple(Choice(pattern=move.pattern, point=point) for point in move.points)
                 compiled = self._compiled(ours, (*move.recipe, *tries))
                 return self.judge.tune(ours, move.pattern, move.points, compiled=compiled)
-        raise UserError(
-            f"strategy {brief.strategy!r} made a {type(move).__name__} move, which needs a model or a profiler here"
-        )
+        raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which needs a profiler here")
 
     def _compiled(self, candidate: Candidate, choices: Recipe) -> tuple[Path, ...]:
         """Its kernels, compiled on all processors while no device is leased."""
@@ -327,6 +381,10 @@ def progress(event: Event) -> str:
             ratio = timed.ratio("eager")
             speed = f"{ratio.mid:.2f}x of eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"
             return f"judged ({move.why}): accepted, {speed} ({event.wall_s:.1f} s)"
+        case Ask() as ask, Reply() as reply:
+            tokens = f"{reply.usage.output_tokens} tokens" if reply.usage else "tokens unknown"
+            price = "price unknown" if reply.price_usd is None else f"${reply.price_usd:.4f}"
+            return f"asked {reply.model} ({ask.why}): {tokens}, {price} ({event.wall_s:.1f} s)"
         case Sanitize(), Sanitized() as sanitized:
             clean = f"no errors by {' and '.join(sanitized.clean)}" if sanitized.clean else "not run"
             return f"compute-sanitizer: {'; '.join([clean, *sanitized.notes])} ({event.wall_s:.1f} s)"

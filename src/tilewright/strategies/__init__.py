@@ -6,11 +6,22 @@ from types import MappingProxyType
 from ..facts.move import Event, Move
 from ..facts.run import Brief
 from .catalog import catalog
+from .cutegen import cutegen, cutegen_paper
 from .given import given
+from .oneshot import best_of_n, oneshot
 from .tuning import tune
 
 Moves = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], None]
 
-STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType({"catalog": catalog})
+STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType(
+    {
+        "catalog": catalog,
+        "oneshot": oneshot,
+        "best_of_n": best_of_n,
+        "cutegen": cutegen,
+        "cutegen_paper": cutegen_paper,
+    }
+)
+ASKING = tuple(name for name in STRATEGIES if name != "catalog")  # those that put prompts to a model
 
-__all__ = ["Moves", "STRATEGIES", "given", "tune"]
+__all__ = ["ASKING", "Moves", "STRATEGIES", "given", "tune"]

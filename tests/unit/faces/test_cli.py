@@ -60,7 +60,7 @@ def test_an_unknown_precision(tmp_path: Path) -> None:
 
 def test_a_bad_budget_a_bad_option_and_a_bad_command(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(GOOD)
-    assert "'soon': not a duration; write 90s, 5m or 1h" in refused(
+    assert "--budget: 'soon' is none; write 30m, 5usd" in refused(
         "optimize", "good.py", "--budget", "soon", cwd=tmp_path
     )
     assert "--target" in refused("optimize", "good.py", "--target", "tpu", cwd=tmp_path)

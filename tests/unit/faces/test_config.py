@@ -8,6 +8,8 @@ from types import ModuleType
 import pytest
 
 from tilewright.faces import config
+from tilewright.facts.errors import UserError
+from tilewright.facts.run import Limits
 
 
 class Keyring(ModuleType):
@@ -37,3 +39,17 @@ def test_keys_come_from_the_environment_first(
     assert config.key(("A_KEY", "B_KEY")) == "second"
     monkeypatch.setenv("A_KEY", "first")
     assert config.key(("A_KEY", "B_KEY")) == "first"
+
+
+def test_budgets_are_read_in_every_unit_together() -> None:
+    assert config.budget("", usual_s=300.0) == (300.0, Limits())
+    assert config.budget("90s", usual_s=300.0) == (90.0, Limits())
+    found = config.budget("5usd, 2Mtokens,40calls,device:20m,1h", usual_s=300.0)
+    assert found == (3600.0, Limits(usd=5.0, tokens=2_000_000, calls=40, device_s=1200.0))
+    assert config.budget("$2.50,1call,1.5ktokens", usual_s=1.0) == (1.0, Limits(usd=2.5, tokens=1500, calls=1))
+
+
+@pytest.mark.parametrize("text", ["soon", "5m,10m", "0calls", "5eur", "device:", "5m,,", "-1usd"])
+def test_a_budget_that_says_nothing_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--budget"):
+        config.budget(text, usual_s=300.0)

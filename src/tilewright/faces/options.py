@@ -1,0 +1,69 @@
+"""The flags that several commands share, each with one meaning everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..facts.problem import Precision
+
+TargetOption = Annotated[
+    Literal["auto", "cuda", "cpu"],
+    typer.Option("--target", help="Device to optimise for; auto: the GPU, else the CPU."),
+]
+SeedOption = Annotated[
+    int, typer.Option("--seed", min=0, help="Seed of the search; the judge's inputs are drawn in secret.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of tables.")]
+OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run; default: a new one under runs/.")]
+ModeOption = Annotated[
+    Literal["auto", "inference", "training"],
+    typer.Option("--mode", help="Judge the forward alone, or with its backward; auto: what the problem says."),
+]
+PrecisionOption = Annotated[
+    Precision,
+    typer.Option(
+        "--precision", help="The class that results are held to, and that baselines may use; default: the module's own."
+    ),
+]
+_SANITIZE = "Run the result under compute-sanitizer, too: memcheck and racecheck (GPU)."
+SanitizeOption = Annotated[bool, typer.Option("--sanitize", help=_SANITIZE)]
+WinnerSanitizeOption = Annotated[
+    bool | None,
+    typer.Option("--sanitize/--no-sanitize", help=f"{_SANITIZE} Default: where it is installed.", show_default=False),
+]
+TimingOption = Annotated[
+    str,
+    typer.Option("--timing", help="Time to time a candidate against its baselines; more where noise may hide a gain."),
+]
+NoCompileOption = Annotated[
+    bool, typer.Option("--no-compile", help="Leave torch.compile out: it takes minutes on a large module.")
+]
+BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]
+
+StrategyOption = Annotated[
+    Literal["catalog", "oneshot", "best_of_n", "cutegen", "cutegen_paper"] | None,
+    typer.Option("--strategy", help="How to search; default: catalog, with --model cutegen."),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", metavar="PROVIDER:NAME|mailbox:DIR|...", help="The model that a strategy asks."),
+]
+BaseUrlOption = Annotated[
+    str, typer.Option("--base-url", help="Where the provider listens, if not at its own address.")
+]
+EffortOption = Annotated[
+    Literal["minimal", "low", "medium", "high", "xhigh", "max"] | None,
+    typer.Option("--effort", help="How long the model may reason."),
+]
+NoWaitOption = Annotated[
+    bool, typer.Option("--no-wait", help="Leave with exit code 75 where a mailbox holds no reply yet; resume goes on.")
+]
+SearchBudgetOption = Annotated[
+    str,
+    typer.Option(
+        "--budget", help="For the search: time, money, tokens, calls, e.g. 1h,5usd,2Mtokens,40calls,device:20m."
+    ),
+]

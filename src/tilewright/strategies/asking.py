@@ -1,0 +1,185 @@
+"""Asking a model for code: the prompt's common part, the reply read, asked again once where nothing came of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..facts.candidate import Candidate
+from ..facts.dialogue import Message, Prompt, Reply
+from ..facts.move import Ask, Event, Move, Sanitize, Stop, Try
+from ..facts.outcome import Failure, Timed
+from ..facts.problem import TensorSpec
+from ..facts.run import Brief
+from .category import category
+from .edits import Edited, edited
+from .prompts import render
+from .spending import Spending
+from .tuning import Steps
+
+_CUT_OFF = "it was cut off at its greatest length"
+_HIDDEN = ("tilewright_kernels/", "original.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A candidate that a model wrote, or the `problem` with its reply; what it said it would do."""
+
+    candidate: Candidate | None
+    problem: str
+    idea: str
+    prediction: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """A candidate that the judge accepted."""
+
+    candidate: Candidate
+    timed: Timed
+
+    @property
+    def ns(self) -> float:
+        time = self.timed.time("ours")
+        assert time is not None
+        return time.mid
+
+    @property
+    def floor_share(self) -> float:
+        return self.timed.floor_ns / self.ns
+
+
+class Author:
+    """Puts prompts about one problem, and keeps count of what was spent."""
+
+    def __init__(self, brief: Brief) -> None:
+        self.brief = brief
+        self.spending = Spending(brief)
+        self._turn = 0
+        self._task = task_of(brief)
+        self._system = render("system", target=brief.problem.target)
+
+    def move(self, move: Move) -> Steps[Event]:
+        event = yield move
+        assert isinstance(event, Event)
+        self.spending.count(event)
+        return event
+
+    def tried(self, candidate: Candidate, why: str) -> Steps[Passed | Failure]:
+        event = yield from self.move(Try(what=candidate, why=why))
+        outcome = event.outcome
+        if isinstance(outcome, Timed):
+            return Passed(candidate=candidate, timed=outcome)
+        assert isinstance(outcome, Failure)
+        return outcome
+
+    def ask_of(self, messages: tuple[Message, ...], why: str) -> Ask:
+        turn, self._turn = self._turn, self._turn + 1
+        prompt = Prompt(system=self._system, messages=messages)
+        return Ask(prompt=prompt, model=self.brief.model, turn=turn, why=why)
+
+    def first(self, name: str, **values: Any) -> tuple[Message, ...]:
+        return (Message(role="user", text=render(name, **self._task, **values)),)
+
+    def written(self, current: Candidate | None, why: str, name: str, **values: Any) -> Steps[Written]:
+        """What the model makes of `current` under this prompt; a reply that nothing can be done with is told why, and
+        asked for once more."""
+        messages = self.first(name, **values)
+        event = yield from self.move(self.ask_of(messages, why))
+        reply = reply_of(event)
+        found = read(reply, current)
+        if found.candidate is None and not self.spending.over():
+            again = render("again", problem=found.problem, truncated=reply.truncated)
+            said = Message(role="model", text=reply.text or "(nothing)")
+            messages = (*messages, said, Message(role="user", text=again))
+            event = yield from self.move(self.ask_of(messages, f"{why}, again"))
+            found = read(reply_of(event), current)
+        return found
+
+    def ended(self, best: Passed | None, why: str) -> Steps[None]:
+        """Stop: with the best, if it is faster than eager beyond noise, and clean where that was asked for."""
+        if best is None:
+            yield Stop(best=None, why=f"{why}; the judge accepted nothing")
+            return
+        ratio = best.timed.ratio("eager")
+        told = f"{ratio.mid:.2f}x as fast as eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"
+        if not best.timed.faster_than("eager"):
+            yield Stop(best=None, why=f"{why}; judged right, not faster beyond noise: {told}")
+            return
+        if self.brief.sanitize:
+            event = yield from self.move(Sanitize(what=best.candidate))
+            if isinstance(event.outcome, Failure):
+                yield Stop(best=None, why=f"{told}, and refused: {event.outcome.summary}")
+                return
+        yield Stop(best=best.candidate, why=f"{why}; {told}")
+
+
+def reply_of(event: Event) -> Reply:
+    assert isinstance(event.outcome, Reply)
+    return event.outcome
+
+
+def read(reply: Reply, current: Candidate | None) -> Written:
+    """A reply that was cut off is not used in part: what is missing may be what makes it right."""
+    made = edited(current, reply.text)
+    if reply.truncated:
+        made = Edited(candidate=None, problem=_CUT_OFF)
+    elif reply.empty:
+        made = Edited(candidate=None, problem=f"it was empty ({reply.finish})")
+    return Written(
+        candidate=made.candidate,
+        problem=made.problem,
+        idea=_line(reply.text, "IDEA") or "(no idea stated)",
+        prediction=_line(reply.text, "PREDICTION"),
+    )
+
+
+def _line(text: str, name: str) -> str:
+    found = re.search(rf"^[\s*#>]*{name}[\s*]*:[\s*]*(.+?)[\s*]*$", text, flags=re.MULTILINE | re.IGNORECASE)
+    return found[1][:300] if found else ""
+
+
+def faster(one: Timed, other: Timed) -> bool:
+    """Beyond noise: the interval of `one`'s ratio against eager lies above the other's."""
+    mine, theirs = one.ratio("eager"), other.ratio("eager")
+    return mine is not None and theirs is not None and mine.low > theirs.high
+
+
+def shown(candidate: Candidate) -> dict[str, Any]:
+    """Its files as prompts show them, and the names of those that they do not."""
+    hidden = [f.path for f in candidate.files if f.path.startswith(_HIDDEN)]
+    return {"files": [f for f in candidate.files if f.path not in hidden], "hidden": hidden}
+
+
+def task_of(brief: Brief) -> dict[str, Any]:
+    """What `task.jinja` is filled with."""
+    machine, problem = brief.machine, brief.problem
+    main = brief.cases[0]
+    return {
+        "category": category(main.graph),
+        "mode": problem.mode,
+        "source": problem.source.strip(),
+        "target": problem.target,
+        "cases": [
+            {
+                "inputs": _specs(case.inputs), "outputs": _specs(case.outputs),
+                "bytes": f"{case.work.bytes_moved / 1e6:.4g} MB", "flops": f"{case.work.flops:.4g}",
+            }
+            for case in brief.cases
+        ],
+        "device": machine.device,
+        "processors": machine.processors,
+        "bandwidth": f"{machine.copy_bytes_per_s / 1e9:.4g} GB/s",
+        "matmul": [(dtype, f"{rate / 1e12:.4g} Tflop/s") for dtype, rate in machine.matmul_flops_per_s],
+        "floor": microseconds(machine.floor_ns(main.work)),
+    }  # fmt: skip
+
+
+def _specs(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{s.dtype}{list(s.shape)}" for s in specs) or "none"
+
+
+def microseconds(ns: float) -> str:
+    return f"{ns / 1e3:.4g} us"

@@ -1,0 +1,218 @@
+"""CuTeGen's loop (arXiv 2604.01489): one kernel that evolves, structured debugging, stages that begin on conditions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..facts.outcome import Failure, Timed
+from ..facts.run import Brief
+from .asking import Author, Passed, Written, faster, microseconds, shown
+from .knobs import knobs_of, turned
+from .tuning import Steps
+
+MOST_TURNS_OF_KNOBS = 8  # a judgement each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a loop goes. `keep_best`: a step that is not faster beyond noise is taken back, and the next starts from the
+    best; else from the last that passed. `evidence_from`: the step from which measurements stand in the prompt; None:
+    once structure has stopped paying."""
+
+    steps: int
+    fixes: int
+    rounds: int
+    keep_best: bool
+    evidence_from: int | None
+    enough_of_floor: float | None
+    structure_patience: int = 2  # steps within noise, after which structure has stopped paying
+    patience: int = 6  # steps in a row that brought nothing, after which the search stops
+
+
+OURS = Plan(steps=60, fixes=5, rounds=1, keep_best=True, evidence_from=None, enough_of_floor=0.95)
+# As published: ten steps, profiler from the seventh, five fixes, three rounds, always from the last passing kernel.
+PAPER = Plan(steps=10, fixes=5, rounds=3, keep_best=False, evidence_from=7, enough_of_floor=None, patience=10)
+
+
+def cutegen(brief: Brief) -> Steps[None]:
+    """Moves: `Try` of what the library alone makes of the module; then for each step `Ask` (again once, where nothing
+    came of it) and `Try`, with at most five `Ask`s and `Try`s to mend what was refused; `Try` for each value of a knob;
+    `Stop` with the best, at 95% of the floor, on a budget, or where nothing helps any more."""
+    yield from _loop(brief, OURS)
+
+
+def cutegen_paper(brief: Brief) -> Steps[None]:
+    """The loop as published, to compare with: see PAPER."""
+    yield from _loop(brief, PAPER)
+
+
+def _loop(brief: Brief, plan: Plan) -> Steps[None]:
+    author = Author(brief)
+    best: Passed | None = None
+    why = ""
+    for _ in range(plan.rounds):
+        loop = _Round(author, plan)
+        why = yield from loop.run()
+        if loop.best is not None and (best is None or loop.best.ns < best.ns):
+            best = loop.best
+        if author.spending.over():
+            break
+    yield from author.ended(best, why)
+
+
+class _Round:
+    """One evolving kernel: `best` is the fastest that passed, `current` what the next step starts from."""
+
+    def __init__(self, author: Author, plan: Plan) -> None:
+        self.author = author
+        self.plan = plan
+        self.best: Passed | None = None
+        self.current: Passed | None = None
+        self.ledger: list[str] = []
+        self.seen: set[str] = set()
+        self.stage = "structure"
+        self.unpaid = 0  # steps in a row that brought nothing
+        self.within_noise = 0
+
+    def run(self) -> Steps[str]:
+        """Returns why it ended."""
+        start = self.author.brief.start
+        if self.plan.keep_best and start is not None:
+            self.seen.add(start.id)
+            passed = yield from self.author.tried(start, "what the library makes of it")
+            if isinstance(passed, Passed):
+                self.best = self.current = passed
+        for step in range(1, self.plan.steps + 1):
+            if reason := self._enough():
+                return reason
+            yield from self._step(step)
+            if self.stage == "structure" and self.within_noise >= self.plan.structure_patience:
+                self.stage = "profile"
+                yield from self._turn_knobs()
+        return self._enough() or f"{self.plan.steps} steps"
+
+    def _enough(self) -> str:
+        if over := self.author.spending.over():
+            return over
+        enough = self.plan.enough_of_floor
+        if enough is not None and self.best is not None and self.best.floor_share >= enough:
+            return f"at {self.best.floor_share:.0%} of the floor"
+        return f"{self.unpaid} steps in a row brought nothing" if self.unpaid >= self.plan.patience else ""
+
+    def _step(self, step: int) -> Steps[None]:
+        base = self.current
+        if base is None:
+            written = yield from self.author.written(None, f"step {step}: write", "write", ledger=self.ledger)
+        else:
+            written = yield from self.author.written(
+                base.candidate, f"step {step}: {self.stage}", "step", stage=self.stage, ledger=self.ledger,
+                measured=_measured(base.timed), evidence=self._evidence(step, base), **shown(base.candidate),
+            )  # fmt: skip
+        passed = yield from self._passed(step, written)
+        self._settle(written, base, passed)
+
+    def _passed(self, step: int, written: Written) -> Steps[Passed | str]:
+        """What comes of a reply, mended where the judge refuses it; a text says why nothing did."""
+        candidate = written.candidate
+        if candidate is None:
+            return f"no use: {written.problem}"
+        mended: list[str] = []
+        for fix in range(self.plan.fixes + 1):
+            if candidate.id in self.seen:
+                return "was tried before, letter for letter"
+            self.seen.add(candidate.id)
+            outcome = yield from self.author.tried(candidate, f"step {step}: {written.idea}")
+            if isinstance(outcome, Passed):
+                return outcome
+            told = f"refused at {outcome.stage}: {outcome.reason}: {outcome.summary}"
+            if fix == self.plan.fixes or self.author.spending.over():
+                return f"{told}; {fix} attempts to mend it failed"
+            found = yield from self.author.written(
+                candidate, f"step {step}: mend {fix + 1}", "mend", idea=written.idea, mended=mended,
+                files=shown(candidate)["files"], **_refusal(outcome),
+            )  # fmt: skip
+            mended.append(f"{found.idea}: the version before it was {told}")
+            if found.candidate is None:
+                return f"{told}; the model did not mend it: {found.problem}"
+            candidate = found.candidate
+        raise AssertionError("unreachable")
+
+    def _settle(self, written: Written, base: Passed | None, passed: Passed | str) -> None:
+        """Accept or take back, and write down what the idea did."""
+        predicted = f" (predicted: {written.prediction})" if written.prediction else ""
+        line = f"{written.idea}{predicted}: "
+        if isinstance(passed, str):
+            self.unpaid += 1
+            self.ledger.append(line + passed)
+            return
+        gained = base is None or faster(passed.timed, base.timed)
+        if gained if self.plan.keep_best else self.best is None or passed.ns < self.best.ns:
+            self.best = passed
+        if gained or not self.plan.keep_best:
+            self.current = passed
+        if gained:
+            self.unpaid = self.within_noise = 0
+        else:
+            self.unpaid += 1
+            self.within_noise += 1
+        was = f"{microseconds(base.ns)} -> " if base is not None else ""
+        fate = "accepted" if gained else "taken back, not faster beyond noise" if self.plan.keep_best else "not faster"
+        self.ledger.append(f"{line}{was}{microseconds(passed.ns)}, {fate}")
+
+    def _turn_knobs(self) -> Steps[None]:
+        """Each knob of the best in turn, without the model; what is faster beyond noise stays."""
+        tries = 0
+        for knob in knobs_of(self.best.candidate) if self.best is not None else ():
+            for value in knob.others:
+                if self.best is None or tries == MOST_TURNS_OF_KNOBS or self._enough():
+                    return
+                candidate = turned(self.best.candidate, knob, value)
+                if candidate.id in self.seen:
+                    continue
+                self.seen.add(candidate.id)
+                tries += 1
+                outcome = yield from self.author.tried(candidate, f"knob {knob.name} = {value}")
+                gained = isinstance(outcome, Passed) and faster(outcome.timed, self.best.timed)
+                told = microseconds(outcome.ns) if isinstance(outcome, Passed) else outcome.reason
+                self.ledger.append(f"knob {knob.name} = {value}: {told}, {'accepted' if gained else 'taken back'}")
+                if gained and isinstance(outcome, Passed):
+                    self.best = self.current = outcome
+                    self.unpaid = 0
+
+    def _evidence(self, step: int, base: Passed) -> list[str]:
+        wanted = self.plan.evidence_from
+        due = step >= wanted if wanted is not None else self.stage == "profile"
+        return _evidence(base.timed) if due else []
+
+
+def _measured(timed: Timed) -> list[str]:
+    """The times that every step is told."""
+    found = [f"{name} {microseconds(time.mid)}" for name in ("ours", "eager", "compile") if (time := timed.time(name))]
+    ours = timed.time("ours")
+    share = [f"the floor is {timed.floor_ns / ours.mid:.0%} of ours"] if ours else []
+    return [*found, f"floor {microseconds(timed.floor_ns)}", *share]
+
+
+def _evidence(timed: Timed) -> list[str]:
+    """What the judge's measurements tell of where the time goes."""
+    lines = []
+    ours, warm = timed.time("ours"), timed.time("ours_warm")
+    if ours is not None:
+        lines.append(
+            f"the least traffic, {timed.bytes_moved / 1e6:.4g} MB, moves at {timed.bytes_moved / ours.mid:.4g} GB/s"
+        )
+        if timed.flops:
+            lines.append(f"matrix products run at {timed.flops / ours.mid / 1e3:.4g} Tflop/s")
+    if ours is not None and warm is not None:
+        lines.append(f"with warm caches it takes {microseconds(warm.mid)}, {warm.mid / ours.mid:.0%} of the cold time")
+    if timed.checked.time_shares:
+        shares = sorted(timed.checked.time_shares, key=lambda s: -s[1])
+        lines.append("shares of a call's time: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
+    lines += [f"calls off its fast path: {count} ({reason})" for reason, count in timed.checked.fallbacks]
+    return lines
+
+
+def _refusal(failure: Failure) -> dict[str, str]:
+    return {
+        "stage": failure.stage, "reason": failure.reason, "summary": failure.summary, "excerpt": failure.excerpt,
+    }  # fmt: skip

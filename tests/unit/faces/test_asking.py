@@ -1,0 +1,113 @@
+"""A model that answers by letters writes a kernel for the CPU: pending, resumed, refused, mended, judged, replayed."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from fakes.command import tilewright
+
+PROBLEM = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return sum(torch.cos(x) for _ in range(24))
+
+
+def get_inputs():
+    return [torch.randn(256, 1024)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+# C++ of its own, built with the plain compiler when the module is made: quick, and nothing but a file to load.
+KERNEL = """IDEA: one pass over memory
+PREDICTION: 20x, one cosine for each element
+FILE: model.py
+```python
+import ctypes
+import pathlib
+import subprocess
+
+import torch
+from torch import nn
+
+
+def built():
+    folder = pathlib.Path(__file__).parent
+    made = folder / "libcosine.so"
+    command = ["g++", "-O3", "-march=native", "-ffast-math", "-shared", "-fPIC", "-o", str(made)]
+    subprocess.run([*command, str(folder / "cosine.cpp")], check=True)
+    return ctypes.CDLL(str(made))
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.library = built()
+
+    def forward(self, x):
+        y = torch.cos(x)
+        self.library.scale(ctypes.c_void_p(y.data_ptr()), ctypes.c_long(y.numel()))
+        return y
+```
+FILE: cosine.cpp
+```cpp
+extern "C" void scale(float *y, long n) {
+    for (long i = 0; i < n; ++i) y[i] *= 25.0f;
+}
+```
+END OF REPLY
+"""
+
+MENDED = """IDEA: twenty-four, not twenty-five
+FILE: cosine.cpp
+<<<<<<< SEARCH
+    for (long i = 0; i < n; ++i) y[i] *= 25.0f;
+=======
+    for (long i = 0; i < n; ++i) y[i] *= 24.0f;
+>>>>>>> REPLACE
+END OF REPLY
+"""
+
+
+def answer(folder: Path, reply: str) -> str:
+    """Reply to the prompt that waits; the prompt's text."""
+    (waiting,) = [
+        p for p in folder.glob("*.prompt.md") if not p.with_name(p.name.replace(".prompt", ".reply")).exists()
+    ]
+    waiting.with_name(waiting.name.replace(".prompt", ".reply")).write_text(reply)
+    return waiting.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.measured
+@pytest.mark.usefixtures("own_cache")
+def test_letters_carry_a_run_from_a_refusal_to_a_kernel_that_wins(tmp_path: Path) -> None:
+    (tmp_path / "cosines.py").write_text(PROBLEM)
+    flags = ("--target", "cpu", "--timing", "1s", "--no-compile", "--budget", "2calls", "--no-wait")
+    model = ("--strategy", "cutegen_paper", "--model", "mailbox:box")
+    tilewright("optimize", "cosines.py", "--out", "run", *flags, *model, cwd=tmp_path, expect=75)
+    assert "torch.cos(x) for _ in range(24)" in answer(tmp_path / "box", KERNEL)
+    tilewright("resume", "run", "--no-wait", cwd=tmp_path, expect=75)
+    asked = answer(tmp_path / "box", MENDED)
+    assert "wrong values" in asked and "First diagnose" in asked and "y[i] *= 25.0f" in asked
+    found = json.loads(tilewright("resume", "run", "--no-wait", "--json", cwd=tmp_path))
+    assert found["status"] == "improved", found["verdict"]
+    assert "24.0f" in (tmp_path / "run" / "candidate" / "cosine.cpp").read_text()
+    for letter in (tmp_path / "box").iterdir():
+        letter.unlink()
+    again = json.loads(tilewright("resume", "run", "--json", cwd=tmp_path))  # without model and judge
+    assert again["ratio"] == found["ratio"]
+    texts = [row[0] for row in sqlite3.connect(tmp_path / "run" / "run.db").execute("SELECT body FROM text")]
+    assert any("First diagnose" in text for text in texts) and any("twenty-four" in text for text in texts)
+    report = (tmp_path / "run" / "report.md").read_text()
+    assert "mailbox: tokens unknown, price unknown" in report

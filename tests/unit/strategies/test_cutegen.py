@@ -1,0 +1,273 @@
+"""The loop, move by move: a script for the model, and a judge that reads what a candidate claims of itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes.facts import brief, timed
+from tilewright.edges.ledger import Ledger
+from tilewright.edges.llm.scripted import Scripted, scripted_reply
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.dialogue import Reply, Usage
+from tilewright.facts.errors import Pending
+from tilewright.facts.move import Ask, Event, Move, Outcome, Sanitize, Stop, Try
+from tilewright.facts.outcome import Failure, Interval, Sanitized, Timed
+from tilewright.facts.run import Brief, Limits
+from tilewright.flow.drive import drive
+from tilewright.strategies import STRATEGIES
+
+START = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 1000'\n"),))
+
+
+def asking(*, limits: Limits = Limits(), start: Candidate | None = None, **changes: object) -> Brief:  # noqa: B008
+    return replace(brief(), model="scripted:x", limits=limits, start=start, **changes)
+
+
+def at(ns: float, *, floor_ns: float = 50.0) -> Timed:
+    """Accepted, at this time; eager takes 1000 ns."""
+    found = timed(1000.0 / ns, candidate_id=str(ns))
+    spread = Interval(low=ns * 0.99, mid=ns, high=ns * 1.01)
+    return replace(found, times_ns=(("ours", spread),), floor_ns=floor_ns)
+
+
+def judge(move: Move) -> Outcome:
+    """Of `'ns 500'` in the text that time, of `'bad REASON'` a refusal."""
+    if isinstance(move, Sanitize):
+        return Sanitized(clean=("memcheck",))
+    assert isinstance(move, Try) and isinstance(move.what, Candidate)
+    text = "".join(f.text for f in move.what.files)
+    if bad := re.search(r"bad (\w+)", text):
+        return Failure(stage="check", reason=bad[1], summary="row 3 of output 0 is wrong", excerpt="line 7: oh")
+    tile = re.search(r"TILE = (\d+)", text)
+    ns = re.search(r"ns (\d+)", text)
+    assert ns
+    return at(float(ns[1]) * (0.5 if tile and tile[1] == "128" else 1.0))
+
+
+def whole(said: str, idea: str = "an idea") -> str:
+    return f"IDEA: {idea}\nPREDICTION: 2x, fewer bytes\nFILE: model.py\n```python\nclass ModelNew: '{said}'\n```\n"
+
+
+def ran(
+    path: Path, strategy: str, replies: Sequence[str | Reply], *, on: Brief, judge: Callable[[Move], Outcome] = judge
+) -> tuple[Stop, tuple[Event, ...]]:
+    usage = Usage(input_tokens=900, output_tokens=100)
+    script = Scripted([
+        r if isinstance(r, Reply) else scripted_reply(r, usage=usage, price_usd=0.5) for r in replies
+    ])  # fmt: skip
+
+    def perform(move: Move) -> Outcome:
+        return script.ask(move) if isinstance(move, Ask) else judge(move)
+
+    with Ledger(path) as ledger:
+        stop = drive(STRATEGIES[strategy](on), ledger=ledger, perform=perform, watch=lambda e: None)
+        return stop, ledger.events()
+
+
+def shape(events: Sequence[Event]) -> str:
+    """`a` an Ask, `t` a Try that passed, `x` one that was refused."""
+    kinds = {Ask: "a", Try: "t", Sanitize: "s", Stop: "."}
+    return "".join("x" if isinstance(e.outcome, Failure) else kinds[type(e.move)] for e in events)
+
+
+def prompts(events: Sequence[Event]) -> list[str]:
+    return [e.move.prompt.messages[-1].text for e in events if isinstance(e.move, Ask)]
+
+
+def text_of(stop: Stop) -> str:
+    assert isinstance(stop.best, Candidate)
+    return stop.best.files[0].text
+
+
+# ---------------------------------------------------------------- the controls
+
+
+def test_oneshot_asks_once_and_judges_once(tmp_path: Path) -> None:
+    stop, events = ran(tmp_path / "a.db", "oneshot", [whole("ns 500")], on=asking())
+    assert (shape(events), text_of(stop)) == ("at.", "class ModelNew: 'ns 500'\n")
+    stop, events = ran(tmp_path / "b.db", "oneshot", [whole("bad wrong_values")], on=asking())
+    assert (shape(events), stop.best) == ("ax.", None)
+    assert "wrong_values" in stop.why
+    stop, events = ran(tmp_path / "c.db", "oneshot", ["No."], on=asking())
+    assert (shape(events), stop.best) == ("a.", None)
+    stop, _ = ran(tmp_path / "d.db", "oneshot", [whole("ns 1000")], on=asking())
+    assert stop.best is None and "not faster beyond noise" in stop.why
+
+
+def test_best_of_n_takes_the_fastest_that_passes(tmp_path: Path) -> None:
+    replies = [whole("ns 700"), whole("bad wrong_values"), "Nothing.", whole("ns 400")]
+    stop, events = ran(tmp_path / "a.db", "best_of_n", replies, on=asking(sanitize=True))
+    assert (shape(events), text_of(stop)) == ("aaaatxts.", "class ModelNew: 'ns 400'\n")
+    assert len({e.move.prompt.digest for e in events[:4]}) == 1 and [e.move.turn for e in events[:4]] == [0, 1, 2, 3]
+    stop, events = ran(tmp_path / "b.db", "best_of_n", replies, on=asking(limits=Limits(calls=1)))
+    assert shape(events) == "at."
+
+
+# ---------------------------------------------------------------- the loop
+
+
+def test_a_gain_is_kept_and_a_loss_is_taken_back(tmp_path: Path) -> None:
+    replies = [
+        whole("ns 800", "fuse"), whole("ns 900", "split"), whole("ns 600", "vectors"), whole("ns 604", "noise"),
+    ]  # fmt: skip
+    stop, events = ran(tmp_path / "run.db", "cutegen", replies, on=asking(start=START, limits=Limits(calls=4)))
+    assert shape(events) == "tatatatat."
+    assert text_of(stop) == "class ModelNew: 'ns 600'\n"
+    assert "calls are used up (4)" in stop.why and "1.67x" in stop.why
+    asked = prompts(events)
+    assert "'ns 1000'" in asked[0] and "'ns 800'" in asked[1]
+    assert "'ns 800'" in asked[2] and "'ns 900'" not in asked[2]  # rolled back
+    assert "- fuse (predicted: 2x, fewer bytes): 1 us -> 0.8 us, accepted" in asked[2]
+    assert "split (predicted: 2x, fewer bytes): 0.8 us -> 0.9 us, taken back" in asked[2]
+
+
+def test_what_is_refused_is_mended_five_times_and_then_given_up(tmp_path: Path) -> None:
+    replies = [whole("ns 500"), *(whole(f"bad wrong_values {n}", f"mend{n}") for n in range(6)), whole("ns 400")]
+    stop, events = ran(tmp_path / "run.db", "cutegen", replies, on=asking(limits=Limits(calls=8)))
+    assert shape(events) == "at" + "ax" * 6 + "at."
+    assert text_of(stop) == "class ModelNew: 'ns 400'\n"
+    asked = prompts(events)
+    assert "row 3 of output 0 is wrong" in asked[2] and "line 7: oh" in asked[2] and "wrong_values 0" in asked[2]
+    assert "Do not simplify the kernel" in asked[2] and "smallest edit" in asked[2]
+    assert "mend1" in asked[3] and "in vain" in asked[3]
+    assert "'ns 500'" in asked[7] and "bad wrong_values" not in asked[7]  # back to the best
+    assert "5 attempts to mend it failed" in asked[7]
+
+
+def test_a_mended_step_counts(tmp_path: Path) -> None:
+    replies = [whole("bad crashed"), whole("ns 500")]
+    stop, events = ran(tmp_path / "run.db", "cutegen", replies, on=asking(limits=Limits(calls=2)))
+    assert (shape(events), text_of(stop)) == ("axat.", "class ModelNew: 'ns 500'\n")
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ("I think a larger tile would help.", "no edit and no whole file"),
+        (scripted_reply(whole("ns 1"), finish="length"), "cut off at its greatest length"),
+        (scripted_reply("", finish="filtered"), "empty (filtered)"),
+        ("<<<<<<< SEARCH\nclass Nobody\n=======\nx\n>>>>>>> REPLACE", "the nearest there is"),
+    ],
+    ids=["no edit", "cut off", "filtered", "missed"],
+)
+def test_a_reply_of_no_use_is_asked_again_once_and_does_not_end_the_run(
+    tmp_path: Path, reply: str | Reply, said: str
+) -> None:
+    replies = [reply, whole("ns 600"), reply, reply, whole("ns 300")]
+    stop, events = ran(tmp_path / "run.db", "cutegen", replies, on=asking(start=START, limits=Limits(calls=5)))
+    assert shape(events) == "taat" + "aa" + "at."
+    assert text_of(stop) == "class ModelNew: 'ns 300'\n"
+    asked = prompts(events)
+    assert said in asked[1] and ("much shorter" in asked[1]) == (said.startswith("cut off"))
+    assert said in asked[4]  # in the ledger of the next step
+
+
+def test_knobs_are_turned_without_the_model_once_structure_has_stopped_paying(tmp_path: Path) -> None:
+    with_knob = "FILE: model.py\n```\nTILE = 64  # knob: 64, 128\nclass ModelNew: 'ns 800'\n```"
+    replies = [with_knob, whole("ns 801"), whole("ns 799"), whole("ns 399")]
+    stop, events = ran(tmp_path / "run.db", "cutegen", replies, on=asking(start=START, limits=Limits(calls=4)))
+    assert shape(events) == "tatatat" + "t" + "at."
+    assert events[7].move.why == "knob TILE = 128"
+    asked = prompts(events)
+    assert "Make one change of structure" in asked[2] and "moves at" not in asked[2]
+    assert "Changes of structure have stopped paying" in asked[3] and "moves at" in asked[3]
+    assert "TILE = 128" in asked[3] and "knob TILE = 128: 0.4 us, accepted" in asked[3]
+    assert "TILE = 128" in text_of(stop)
+
+
+def test_the_search_stops_at_the_floor_on_stagnation_and_without_patience_for_repeats(tmp_path: Path) -> None:
+    near = lambda move: at(52.0) if isinstance(move, Try) else judge(move)  # noqa: E731
+    stop, events = ran(tmp_path / "a.db", "cutegen", [whole("ns 1")], on=asking(), judge=near)
+    assert (shape(events), stop.why[:19]) == ("at.", "at 96% of the floor")
+    stop, events = ran(tmp_path / "b.db", "cutegen", [whole("ns 500")] * 20, on=asking())
+    assert "6 steps in a row brought nothing" in stop.why
+    assert shape(events) == "at" + "a" * 12 + "."  # what was tried, or changes nothing, is not judged again
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (Limits(usd=1.2), "money is used up (1.5 of 1.2)"),
+        (Limits(tokens=1500), "tokens is used up (2000 of 1500)"),
+        (Limits(calls=2), "calls are used up (2)"),
+    ],
+)
+def test_budgets_are_looked_at_before_each_move(tmp_path: Path, limits: Limits, said: str) -> None:
+    replies = [whole(f"ns {900 - 50 * n}") for n in range(9)]
+    stop, _ = ran(tmp_path / "run.db", "cutegen", replies, on=asking(limits=limits))
+    assert said in stop.why
+    assert stop.best is not None
+
+
+def test_a_budget_in_money_needs_a_price(tmp_path: Path) -> None:
+    unpriced = [scripted_reply(whole("ns 500"))] * 3
+    stop, events = ran(tmp_path / "run.db", "cutegen", unpriced, on=asking(limits=Limits(usd=5.0)))
+    assert shape(events) == "at." and "money cannot be watched" in stop.why
+    stop, events = ran(tmp_path / "b.db", "cutegen", unpriced, on=asking(limits=Limits(tokens=5)))
+    assert shape(events) == "at." and "tokens cannot be watched" in stop.why
+
+
+def test_the_loop_as_published_goes_on_from_the_last_that_passed(tmp_path: Path) -> None:
+    times = [800, 900, 700, 950, 960, 970, 980, 985, 990, 995]
+    replies = [whole(f"ns {ns + r}") for r in range(3) for ns in times]
+    stop, events = ran(tmp_path / "run.db", "cutegen_paper", replies, on=asking(start=START))
+    assert shape(events) == "at" * 30 + "."  # three rounds of ten, and nothing of the library's
+    asked = prompts(events)
+    assert "'ns 900'" in asked[2] and "'ns 800'" not in asked[2]
+    assert ["moves at" in p for p in asked[:10]] == [False] * 6 + [True] * 4
+    assert text_of(stop) == "class ModelNew: 'ns 700'\n"
+
+
+# ---------------------------------------------------------------- the journal
+
+
+def test_a_run_is_replayed_without_model_or_judge_and_resumed_after_pending(tmp_path: Path) -> None:
+    replies = [whole("ns 800"), "Hm.", whole("bad hung"), whole("ns 600"), whole("ns 601")]
+    on = asking(start=START, limits=Limits(calls=5))
+    first = ran(tmp_path / "whole.db", "cutegen", replies, on=on)
+
+    def never(move: Move) -> Outcome:
+        raise AssertionError("judged again")
+
+    assert ran(tmp_path / "whole.db", "cutegen", [], on=on, judge=never) == first
+    script, calls = Scripted([scripted_reply(r) for r in replies]), 0
+
+    def comes_later(move: Move) -> Outcome:
+        """Each reply is there only when it is asked for the second time."""
+        nonlocal calls
+        if not isinstance(move, Ask):
+            return judge(move)
+        calls += 1
+        if calls % 2:
+            raise Pending("not yet")
+        return script.ask(move)
+
+    pending = 0
+    while True:
+        with Ledger(tmp_path / "box.db") as ledger:
+            try:
+                stop = drive(STRATEGIES["cutegen"](on), ledger=ledger, perform=comes_later, watch=lambda e: None)
+                break
+            except Pending:
+                pending += 1
+    assert pending == 5
+    assert stop == first[0]
+
+
+def test_prompts_made_together_are_all_announced_before_the_first_is_waited_for(tmp_path: Path) -> None:
+    heard: list[list[int]] = []
+
+    def wait(move: Move) -> Outcome:
+        raise Pending("not yet")
+
+    with Ledger(tmp_path / "run.db") as ledger, pytest.raises(Pending):
+        drive(
+            STRATEGIES["best_of_n"](asking()), ledger=ledger, perform=wait, watch=lambda e: None,
+            announce=lambda moves: heard.append([m.turn for m in moves if isinstance(m, Ask)]),
+        )  # fmt: skip
+    assert heard == [[0, 1, 2, 3]]
