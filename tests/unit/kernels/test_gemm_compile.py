@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -98,6 +99,9 @@ def test_meta_tensors_compile_what_a_call_needs():
     a = torch.empty(3, 100, 1000, device="meta")
     assert gemm(a, torch.empty(3, 1000, 50, device="meta")).shape == (3, 100, 50)
     assert sorted(key[0] for key in gemm._compiled) == ["combine", "product", "split", "split"]
+    other = Gemm(replace(gemm.point, split_k=2), "f32", compiled=dict(gemm._compiled))
+    assert other(a, torch.empty(3, 1000, 50, device="meta")).shape == (3, 100, 50)
+    assert len(other._compiled) == 4, "another number of splits is the same kernel"
     with pytest.raises(ValueError, match="no product"):
         gemm(a, a)
     with pytest.raises(ValueError, match="takes f32"):

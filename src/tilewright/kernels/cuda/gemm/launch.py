@@ -10,8 +10,8 @@ padded rows first, which for fp32 the split does anyway. Nothing is kept between
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -157,12 +157,16 @@ def _launch(launch: Launch, first: Tensor, *rest: Any) -> None:
 class Gemm:
     """C[M, N] = epilogue(A[M, K] @ B[K, N]) under a Point; `dtype`: of C. Calling it launches on torch's stream."""
 
-    def __init__(self, point: Point, dtype: str, epilogue: Epilogue | None = None, *, arch: str = "sm_90a") -> None:
+    def __init__(
+        self, point: Point, dtype: str, epilogue: Epilogue | None = None, *, arch: str = "sm_90a",
+        compiled: dict[Hashable, Launch] | None = None,
+    ) -> None:  # fmt: skip
+        """`compiled`: what others have compiled, to share; it grows. Splits of K need no kernels of their own."""
         self.point = point
         self.dtype = dtype
         self.epilogue = epilogue
         self.arch = arch
-        self._compiled: dict[tuple[Any, ...], Launch] = {}
+        self._compiled: dict[Hashable, Launch] = {} if compiled is None else compiled
 
     def __call__(self, a: Tensor, b: Tensor, *operands: Tensor) -> Tensor:
         """A and B may both have one dimension more, the batch, in front. On meta tensors it compiles what tensors of
@@ -218,7 +222,8 @@ class Gemm:
 
     def product(self, element: str, majors: tuple[str, str], *, last: bool, paired: bool) -> Launch:
         """The compiled product; `last`: no sum of splits follows."""
-        key = ("product", element, majors, last, paired)
+        whole = replace(self.point, split_k=1)
+        key = ("product", self.arch, whole, self.dtype, self.epilogue, element, majors, last, paired)
         if key not in self._compiled:
             found = self._finish(paired) if last else Finish("f32", paired=paired)
             dtypes = self.epilogue.dtypes if self.epilogue and last else ()
@@ -231,17 +236,19 @@ class Gemm:
         """The compiled split of an operand."""
         shift = RESIDUAL_SHIFT if self.point.scheme == "scaled" else 0
         split = Split.for_chunk(major=major, vector=vector, chunk=chunk, shift=shift)
-        key = ("split", major, vector, split.group if major == "k" else 0, split.held and major == "k")
+        rows = (split.group, split.held) if major == "k" else ()
+        key = ("split", self.arch, shift, major, vector, rows)
         if key not in self._compiled:
             self._compiled[key] = compile_split(split, arch=self.arch)
         return self._compiled[key]
 
     def combine(self) -> Launch:
         """The compiled sum of splits."""
-        if ("combine",) not in self._compiled:
+        key = ("combine", self.arch, self.dtype, self.epilogue)
+        if key not in self._compiled:
             dtypes = self.epilogue.dtypes if self.epilogue else ()
-            self._compiled["combine",] = compile_combine(self._finish(False), dtypes=dtypes, arch=self.arch)
-        return self._compiled["combine",]
+            self._compiled[key] = compile_combine(self._finish(False), dtypes=dtypes, arch=self.arch)
+        return self._compiled[key]
 
     def _finish(self, paired: bool) -> Finish:
         if self.epilogue is None:

@@ -16,7 +16,6 @@ Both fp32 schemes *promote*: every DEPTH of K the tensor cores' sum, which trunc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -133,9 +132,9 @@ def make_grid(point: Point, m: int, n: int, k: int, *, batch: int = 1, processor
     return Grid(clusters=max(min(tiles, room), 1), splits=splits, chunk=each * DEPTH)
 
 
-def fp32_points(m: int, n: int, k: int, *, processors: int = 132) -> tuple[Point, ...]:
+def fp32_points(m: int, n: int, k: int, *, processors: int = 132, count: int = 8) -> tuple[Point, ...]:
     """Points worth trying for an fp32 product, the likeliest winner first: large tiles, and where those leave
-    multiprocessors idle, smaller ones and splits of K."""
+    multiprocessors idle, smaller ones and splits of K; of the first two, the scheme `scaled` too."""
     shapes = ((256, 128, 1, 2), (128, 256, 2, 1), (128, 128, 2, 1), (128, 128, 1, 1), (128, 64, 1, 1), (64, 128, 1, 1),
               (64, 64, 1, 1))  # fmt: skip
     ranked: list[tuple[float, int, Point]] = []
@@ -147,7 +146,7 @@ def fp32_points(m: int, n: int, k: int, *, processors: int = 132) -> tuple[Point
             if cost is not None:
                 ranked.append((cost, rank, point))
     ranked.sort(key=lambda item: item[:2])
-    best = [point for _, _, point in ranked[:6]]
+    best = [point for _, _, point in ranked[: count - 2]]
     return tuple(best) + tuple(replace(point, scheme="scaled") for point in best[:2])
 
 
@@ -163,8 +162,3 @@ def _cost(point: Point, m: int, n: int, k: int, processors: int) -> float | None
     each = point.tile_m * point.tile_n * point.resident * (grid.chunk / rate + 256)
     partial = 2.0 * m * n * grid.splits * 40 / processors if grid.splits > 1 else 0.0
     return waves * each + partial
-
-
-def clusters_of(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The points without their splits and bands, each once: one kernel serves all of those."""
-    return tuple(dict.fromkeys(replace(p, split_k=1) for p in points))
