@@ -108,12 +108,22 @@ def test_meta_tensors_compile_what_a_call_needs():
         gemm(a.half(), a.half())
 
 
-@pytest.mark.parametrize(("major", "vector", "chunk"), [("k", 4, 4096), ("k", 1, 10**6), ("r", 4, 4096), ("r", 1, 77)])
-def test_splits_compile_without_spilling(tmp_path, major, vector, chunk):
-    split = Split.for_chunk(major=major, vector=vector, chunk=chunk, shift=0)
+@pytest.mark.parametrize(
+    ("major", "vector", "chunk", "rows"),
+    [("k", 4, 4096, 64), ("k", 1, 10**6, 64), ("r", 4, 4096, 64), ("r", 4, 4096, 10**6), ("r", 1, 77, 64)],
+)
+def test_splits_compile_without_spilling(tmp_path, major, vector, chunk, rows):
+    split = Split.for_chunk(major=major, vector=vector, chunk=chunk, shift=0, rows=rows, processors=132)
     launch = compile_split(split, options=f"--keep-cubin --dump-dir={tmp_path}")
     (kernel,) = taken(launch.artifacts.CUBIN)
     assert kernel.local_bytes <= 16
+
+
+def test_strips_are_as_wide_as_leaves_most_multiprocessors_one():
+    def strip(rows):
+        return Split.for_chunk(major="r", vector=4, chunk=1, shift=0, rows=rows, processors=132).strip
+
+    assert [strip(n) for n in (1, 768, 2048, 2112, 4096, 8192)] == [8, 8, 16, 16, 32, 32]
 
 
 def test_a_row_stays_in_registers_up_to_its_threads():

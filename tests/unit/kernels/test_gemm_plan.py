@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tilewright.kernels.cuda.gemm.plan import DEPTH, SHARED_BYTES, Point, fp32_points, make_grid
+from tilewright.kernels.cuda.gemm.product import Product
 
 
 def test_stages_fill_shared_memory_and_no_more():
@@ -52,3 +55,14 @@ def test_large_products_get_large_tiles_and_deep_narrow_ones_are_split():
     deep = fp32_points(256, 256, 524288)
     assert deep[0].split_k >= 16 and len(deep) == len(set(deep)) <= 8
     assert {p.scheme for p in large} == {"shared", "scaled"}
+
+
+def test_every_tile_of_every_layer_has_its_turn_once_and_neighbours_share_columns():
+    for band in (1, 4, 8, 16):
+        for rows, columns, layers in ((1, 1, 1), (5, 3, 2), (16, 16, 1), (17, 9, 3), (8, 1, 4)):
+            product = SimpleNamespace(point=Point(band=band))
+            turns = range(rows * columns * layers)
+            seen = [tuple(int(v) for v in Product._place(product, work, rows, columns)) for work in turns]
+            assert sorted(seen) == [(r, c, y) for r in range(rows) for c in range(columns) for y in range(layers)]
+            if rows >= band > 1:
+                assert [at[:2] for at in seen[:band]] == [(r, 0) for r in range(band)]

@@ -149,6 +149,10 @@ def _tidied(x: Tensor, multiple: int) -> Tensor:
     return x.as_strided(x.shape, [1 if d == line else x.stride(d) if x.shape[d] > 1 else multiple for d in range(3)])
 
 
+def _processors(x: Tensor) -> int:
+    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else PROCESSORS
+
+
 def _launch(launch: Launch, first: Tensor, *rest: Any) -> None:
     if not first.is_meta:
         launch(first, *rest)
@@ -180,8 +184,7 @@ class Gemm:
     def _batched(self, a: Tensor, b: Tensor, operands: Sequence[Tensor]) -> Tensor:
         batch, rows, k = a.shape
         columns = b.shape[2]
-        processors = torch.cuda.get_device_properties(a.device).multi_processor_count if a.is_cuda else PROCESSORS
-        grid = make_grid(self.point, rows, columns, k, batch=batch, processors=processors)
+        grid = make_grid(self.point, rows, columns, k, batch=batch, processors=_processors(a))
         x, y = a.permute(1, 2, 0), b.permute(2, 1, 0)
         exponents: tuple[Tensor, ...] = ()
         if self.point.planes > 1:
@@ -232,12 +235,14 @@ class Gemm:
             )
         return self._compiled[key]
 
-    def splitter(self, major: str, vector: int, chunk: int) -> Launch:
-        """The compiled split of an operand."""
+    def splitter(self, major: str, vector: int, chunk: int, *, rows: int, processors: int) -> Launch:
+        """The compiled split of an operand; `rows`: those of all chunks and batches."""
         shift = RESIDUAL_SHIFT if self.point.scheme == "scaled" else 0
-        split = Split.for_chunk(major=major, vector=vector, chunk=chunk, shift=shift)
-        rows = (split.group, split.held) if major == "k" else ()
-        key = ("split", self.arch, shift, major, vector, rows)
+        split = Split.for_chunk(
+            major=major, vector=vector, chunk=chunk, shift=shift, rows=rows, processors=processors
+        )  # fmt: skip
+        about = (split.group, split.held) if major == "k" else (split.strip,)
+        key = ("split", self.arch, shift, major, vector, about)
         if key not in self._compiled:
             self._compiled[key] = compile_split(split, arch=self.arch)
         return self._compiled[key]
@@ -261,7 +266,9 @@ class Gemm:
         planes = empty_planes(x, 2, torch.float16)
         exponents = torch.empty((batch * splits, rows), dtype=torch.int32, device=x.device).t()
         wide = _lines(x, 4) and x.shape[1 if major == "k" else 0] % 4 == 0
-        launch = self.splitter(major, 4 if wide else 1, min(chunk, k))
+        launch = self.splitter(
+            major, 4 if wide else 1, min(chunk, k), rows=rows * splits * batch, processors=_processors(x)
+        )
         _launch(launch, _tidied(x, 4) if wide else x, planes, exponents, chunk)
         return planes, exponents
 

@@ -17,7 +17,7 @@ so hi*lo + lo*hi gives inf times a number, inf times 0 and NaN as fp32 gives the
 never needed. Rows of zeros have exponent 0.
 
     along K ("k")       `group` threads a row; up to HELD elements of each stay in registers between maximum and split
-    across K ("r")      a strip of 32 rows a CTA, 8 threads side by side; the chunk is read twice, then from L2
+    across K ("r")      a strip of up to 32 rows a CTA, 8 threads side by side; the chunk is read twice, then from L2
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..control import loop, when
 from .finish import power_of_two
 
 HELD = 32  # elements of a row that a thread keeps
-STRIP = 32
+STRIPS = (32, 16, 8)  # rows of a CTA across K; 8 are a sector of 32 bytes
 UNROLL = 4  # vectors that a thread loads before it looks at them
 TOP = 14  # the exponent of a row's largest element, scaled
 INFINITE = 0x7F800000
@@ -91,28 +91,33 @@ class _Chunk:
 class Split:
     """Splits (R, K) into planes. `vector`: elements of one access along the contiguous mode, 1 or 4."""
 
-    def __init__(self, *, major: str, vector: int, group: int, held: bool, shift: int) -> None:
+    def __init__(self, *, major: str, vector: int, group: int, held: bool, shift: int, strip: int = STRIPS[0]) -> None:
         self.major = major
         self.vector = vector
         self.group = group
         self.held = held
         self.shift = shift
+        self.strip = strip
         self.threads = 1024 if major == "r" else max(group, 256)
         self.per = HELD // vector if held else UNROLL * 4 // vector
 
     @staticmethod
-    def for_chunk(*, major: str, vector: int, chunk: int, shift: int) -> Split:
-        """The threads of a row so that it stays in registers, if it can."""
+    def for_chunk(
+        *, major: str, vector: int, chunk: int, shift: int, rows: int = 1 << 20, processors: int = 1
+    ) -> Split:  # fmt: skip
+        """The threads of a row so that it stays in registers, if it can; or strips so narrow that nine in ten of the
+        multiprocessors have one, if they can be. `rows`: those of all chunks and batches."""
         group = 32
         while group < 1024 and group * HELD < chunk:
             group *= 4 if group < 128 else 2
-        return Split(major=major, vector=vector, group=group, held=group * HELD >= chunk, shift=shift)
+        strip = next((s for s in STRIPS if -(-rows // s) * 10 >= processors * 9), STRIPS[-1])
+        return Split(major=major, vector=vector, group=group, held=group * HELD >= chunk, shift=shift, strip=strip)
 
     def __call__(self, x: Any, planes: Any, exponents: Any, chunk: Any, stream: Any) -> None:
         """Emit the launch; `chunk` is K of a split."""
         rows, batches = cute.size(x, mode=[0]), cute.size(x, mode=[2])
         splits = cute.size(exponents, mode=[1]) // batches
-        across = STRIP if self.major == "r" else self.threads // self.group
+        across = self.strip if self.major == "r" else self.threads // self.group
         kernel = self._across if self.major == "r" else self._along
         kernel(x, planes, exponents, chunk).launch(
             grid=[cute.ceil_div(rows, across), splits, batches], block=[self.threads, 1, 1], stream=stream
@@ -213,10 +218,10 @@ class Split:
 
     def _rows_across(self, chunk: _Chunk, x: Any, planes: Any) -> None:
         """A CTA takes a strip of rows, which lie side by side, and one chunk of K."""
-        lanes = STRIP // self.vector
+        lanes = self.strip // self.vector
         lane, side = chunk.thread % lanes, chunk.thread // lanes
         tall = self.threads // lanes
-        row = chunk.block * STRIP + lane * self.vector
+        row = chunk.block * self.strip + lane * self.vector
         there = row < chunk.rows
         blocks = cute.ceil_div(chunk.end - chunk.begin, tall * UNROLL)
         most = cute.make_rmem_tensor((self.vector,), Int32)
@@ -236,7 +241,7 @@ class Split:
         loop(Int32(0), blocks, look)
         # Lanes that hold the same rows lie `lanes` apart in a warp; then there is one cell a warp and row.
         warps = self.threads // 32
-        board = SmemAllocator().allocate_tensor(Int32, cute.make_layout((STRIP, warps)))
+        board = SmemAllocator().allocate_tensor(Int32, cute.make_layout((self.strip, warps)))
         for e in range(self.vector):
             board[(lane * self.vector + e, chunk.thread // 32)] = self._highest(most[e], 32, lanes)
         cute.arch.sync_threads()
