@@ -82,6 +82,8 @@ class _Round:
             passed = yield from self.author.tried(start, "what the library makes of it")
             if isinstance(passed, Passed):
                 self.best = self.current = passed
+            else:
+                self.ledger.append(f"what the library makes of it: refused: {passed.reason}: {passed.summary}")
         for step in range(1, self.plan.steps + 1):
             if reason := self._enough():
                 return reason

@@ -139,6 +139,13 @@ def test_what_is_refused_is_mended_five_times_and_then_given_up(tmp_path: Path) 
     assert "5 attempts to mend it failed" in asked[7]
 
 
+def test_a_start_that_is_refused_is_told_and_one_writes_from_nothing(tmp_path: Path) -> None:
+    bad = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'bad hung'"),))
+    stop, events = ran(tmp_path / "run.db", "cutegen", [whole("ns 500")], on=asking(start=bad, limits=Limits(calls=1)))
+    assert (shape(events), text_of(stop)) == ("xat.", "class ModelNew: 'ns 500'\n")
+    assert "the library makes of it: refused: hung" in prompts(events)[0] and "whole files" in prompts(events)[0]
+
+
 def test_a_mended_step_counts(tmp_path: Path) -> None:
     replies = [whole("bad crashed"), whole("ns 500")]
     stop, events = ran(tmp_path / "run.db", "cutegen", replies, on=asking(limits=Limits(calls=2)))
