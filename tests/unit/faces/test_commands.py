@@ -26,7 +26,9 @@ def test_a_wrong_candidate_is_refused_with_stage_and_reason(tmp_path: Path) -> N
     (tmp_path / "toy.py").write_text(PROBLEM)
     (tmp_path / "wrong.py").write_text(PROBLEM.replace("1.5 * x", "1.5001 * x") + "\nModelNew = Model\n")
     found = json.loads(
-        tilewright("evaluate", "toy.py", "wrong.py", "--target", "cpu", "--json", cwd=tmp_path, expect=1)
+        tilewright(
+            "evaluate", "toy.py", "wrong.py", "--target", "cpu", "--no-compile", "--json", cwd=tmp_path, expect=1
+        )
     )
     assert (found["verdict"]["accepted"], found["verdict"]["stage"]) == (False, "check")
     assert found["verdict"]["reason"]
@@ -47,7 +49,7 @@ def test_bench_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "1_good.py").write_text(UNMATCHED)
     (folder / "2_dies.py").write_text(PROBLEM.replace("import torch\n", "import os, torch\nos.abort()\n", 1))
-    args = ("bench", "problems", "--target", "cpu", "--json", "out.json", "--out", "bench")
+    args = ("bench", "problems", "--target", "cpu", "--json", "out.json", "--out", "bench", "--no-compile")
     tilewright(*args, cwd=tmp_path)
     found = json.loads((tmp_path / "out.json").read_text())
     assert found.keys() >= {"tasks", "summary", "command", "commit", "machine"}

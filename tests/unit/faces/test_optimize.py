@@ -80,6 +80,7 @@ def _killed_and_resumed(cwd: Path) -> dict[str, Any]:
     """Start the run, kill -9 it after its first event, and resume it to its end."""
     (cwd / "toy.py").write_text(PROBLEM)
     command = [sys.executable, "-m", "tilewright", "optimize", "toy.py", "--target", "cpu", "--out", "run", "--json"]
+    command += ["--timing", "2s"]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     run = subprocess.Popen(command, cwd=cwd, env=environment(cwd), **silent)
     journal = cwd / "run" / "run.db"
