@@ -22,7 +22,7 @@ from tilewright.stages.patterns import match
 from tilewright.stages.propose import cpu
 from tilewright.stages.propose.torch_code import expression
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TABLE, ROWS, COLUMNS = torch.randn(40, 12), torch.randint(0, 40, (3, 5)), torch.randint(0, 12, (40, 7))
 
 

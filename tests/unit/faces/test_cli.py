@@ -17,6 +17,8 @@ from tilewright.facts.errors import HarnessError, UserError
 from tilewright.facts.problem import Problem
 from tilewright.facts.run import Request
 
+pytestmark = pytest.mark.slow
+
 GOOD = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
 
 

@@ -20,6 +20,8 @@ from tilewright.stages.audit import findings
 from tilewright.stages.check.check import Check, Findings
 from tilewright.stages.check.plan import Trial
 
+pytestmark = pytest.mark.slow
+
 MACHINE = Machine(
     target="cpu", device="test", driver="", torch="", dsl="", processors=1, cache_bytes=1 << 20,
     copy_bytes_per_s=1e8, matmul_flops_per_s=(("f32", 1e8),),

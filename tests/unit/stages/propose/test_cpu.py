@@ -19,6 +19,8 @@ from tilewright.facts.program import Operand, Output, Program, Reduction, Statem
 from tilewright.kernels.ops import DTYPES
 from tilewright.stages.propose import cpu
 
+pytestmark = pytest.mark.slow
+
 INF, NAN = float("inf"), float("nan")
 
 

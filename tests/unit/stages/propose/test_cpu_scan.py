@@ -14,6 +14,8 @@ from fakes.fused import load_fused
 from tilewright.facts.program import Program
 from tilewright.stages.propose import cpu
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "rows": lambda: kp.cumulative("cumsum", (5, 1003)),
     "rows_reverse": lambda: kp.cumulative("cumsum", (5, 1003), reverse=True),

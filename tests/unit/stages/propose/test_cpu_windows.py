@@ -19,7 +19,7 @@ from tilewright.facts.program import Load, Operand, Output, Position, Program, S
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cpu
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 INF, NAN = float("inf"), float("nan")
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)  # each builds a kernel
 
