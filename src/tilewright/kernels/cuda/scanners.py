@@ -8,6 +8,8 @@ would be NaN.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import inf
 from typing import Any
 
@@ -23,7 +25,7 @@ _HIGHEST = {"i64": 2**63 - 1, "i32": 2**31 - 1, "i16": 2**15 - 1, "i8": 127, "u8
 _FINITE = 1.7976931348623157e308
 
 
-class Scanner:
+class Scanner(ABC):
     """One kind of scan over values of `dtype`; `ordered`: to merge in another order would give another state."""
 
     op = "scan"
@@ -37,14 +39,14 @@ class Scanner:
     def floating(self) -> bool:
         return self.dtype in m.FLOATS
 
-    def prepare(self, args: State) -> State:
-        raise NotImplementedError
+    @abstractmethod
+    def prepare(self, args: State) -> State: ...
 
-    def identity(self) -> State:
-        raise NotImplementedError
+    @abstractmethod
+    def identity(self) -> State: ...
 
-    def merge(self, a: State, b: State) -> State:
-        raise NotImplementedError
+    @abstractmethod
+    def merge(self, a: State, b: State) -> State: ...
 
     def merge_all(self, states: list[State]) -> State:
         return tree(states, self.merge)  # type: ignore[no-any-return]
@@ -164,7 +166,10 @@ def make_scanner(op: str, *, dtype: str, wide: bool) -> Scanner:
     """The scanner of an operation; `wide`: positions need 64 bits."""
     if op in ("cummax", "cummin"):
         return Extrema(dtype, largest=op == "cummax", wide=wide)
-    return {"cumsum": Sums, "cumprod": Products, "recurrence": Recurrences, "logcumsumexp": LogSums}[op](dtype)
+    kinds: dict[str, Callable[[str], Scanner]] = {
+        "cumsum": Sums, "cumprod": Products, "recurrence": Recurrences, "logcumsumexp": LogSums,
+    }  # fmt: skip
+    return kinds[op](dtype)
 
 
 def _wide(value: Value) -> Value:
