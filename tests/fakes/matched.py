@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.program import Program, Scan, validate
@@ -15,15 +16,6 @@ from tilewright.facts.run import Matched
 from tilewright.facts.space import Space
 from tilewright.stages.patterns import match
 from tilewright.stages.propose.case_code import case_code
-
-
-class Applies(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def fused(function: Callable[..., Any], *args: Tensor) -> Matched:

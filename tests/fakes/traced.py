@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from fakes.modules import Applies
 from tilewright.cell.trace import trace
 from tilewright.facts.program import Program
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda
-
-
-class Applies(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def only_program(function: Callable[..., Any], *args: Tensor, renderer: Any = cuda) -> Program:

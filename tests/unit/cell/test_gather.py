@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
 from fakes.traced import only_program
 from tilewright.cell.trace import trace
@@ -24,15 +25,6 @@ from tilewright.stages.propose.torch_code import expression
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TABLE, ROWS, COLUMNS = torch.randn(40, 12), torch.randint(0, 40, (3, 5)), torch.randint(0, 12, (40, 7))
-
-
-class Applies(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def agrees(function: Callable[..., Tensor], *args: Tensor, opaque: bool = False) -> Graph:

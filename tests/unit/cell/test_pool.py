@@ -8,23 +8,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.graph import Graph
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 INF, NAN = float("inf"), float("nan")
-
-
-class Applies(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def agrees(function: Callable[..., Any], *args: Tensor, opaque: bool = False) -> Graph:

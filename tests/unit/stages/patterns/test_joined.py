@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.program import Program, validate
@@ -24,15 +25,6 @@ from tilewright.stages.propose.case_code import case_code
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 X, COS, SIN = torch.randn(2, 3, 5, 12), torch.randn(5, 6), torch.randn(5, 6)
-
-
-class Applies(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

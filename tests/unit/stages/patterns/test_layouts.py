@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.graph import VIEWS, Graph
@@ -22,15 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 IMAGES, MATRIX, HEADS = torch.randn(4, 6, 5, 7), torch.randn(40, 24), torch.randn(2, 8, 12, 16)
 SHUFFLED = torch.randn(2, 3, 8, 6)
 LAST = IMAGES.to(memory_format=torch.channels_last)
-
-
-class Applies(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def found(function: Callable[..., Any], *args: Tensor, left: int = 0) -> tuple[Graph, tuple[Pattern, ...]]:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.program import validate
@@ -22,15 +23,6 @@ from tilewright.stages.propose.case_code import case_code
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 GEGLU = Path(__file__).parents[4] / "examples" / "problems" / "geglu.py"
-
-
-class Applies(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def fused(module: Callable[..., Any], *args: Tensor) -> Matched:

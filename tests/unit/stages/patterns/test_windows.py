@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.program import validate
@@ -21,15 +22,6 @@ from tilewright.stages.propose.case_code import case_code
 from tilewright.stages.propose.torch_code import expression
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-class Applies(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def fused(function: Callable[..., Any], *args: Tensor) -> Matched:

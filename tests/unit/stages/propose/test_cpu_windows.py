@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun
 from tilewright.cell.trace import trace
 from tilewright.facts.program import Load, Operand, Output, Position, Program, Statement
@@ -30,15 +31,6 @@ def execute(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Program, Sequ
     folder = tmp_path_factory.mktemp("candidate")
     build = functools.cache(lambda program: load_fused(program, folder, renderer=cpu))
     return lambda program, operands: build(program).run(*operands)
-
-
-class Applies(nn.Module):
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
 
 
 def kernels_of(function: Callable[..., Tensor], args: Sequence[Tensor], execute: Any) -> Callable[..., Tensor]:
