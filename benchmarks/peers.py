@@ -20,8 +20,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,17 +102,8 @@ def from_cutegen(checkout: Path, folder: Path, include: str) -> Iterator[Peer]:
 def judged(peer: Peer, *, precision: str, out: Path, limit_s: float) -> Record:
     """What `tilewright evaluate` says; of one that does not end, why."""
     command = [sys.executable, "-m", "tilewright", "evaluate", str(peer.problem), str(peer.candidate)]
-    command += [
-        "--target",
-        "cuda",
-        "--mode",
-        peer.mode,
-        "--precision",
-        precision,
-        "--out",
-        str(out / peer.id),
-        "--json",
-    ]
+    command += ["--target", "cuda", "--mode", peer.mode, "--precision", precision]
+    command += ["--out", str(out / peer.id), "--json"]
     started = time.monotonic()
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
@@ -174,20 +166,22 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=400.0, help="seconds for one kernel")
     parser.add_argument("--json", type=Path, required=True)
     asked = parser.parse_args()
+    about = {"command": shlex.join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d")}
     old = json.loads(asked.json.read_text()) if asked.json.is_file() else {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         peers = [*(from_robust_kbench(asked.robust_kbench.resolve(), folder) if asked.robust_kbench else ())]
         peers += [*(from_cutegen(asked.cutegen, folder, asked.cutlass) if asked.cutegen else ())]
         wanted = [p for p in peers if not asked.only or p.id in asked.only.split(",")]
+        runs: dict[str, Record] = {}
         with ThreadPoolExecutor(asked.jobs) as pool:
-            found = pool.map(
-                lambda p: judged(p, precision=asked.precision, out=folder / "runs", limit_s=asked.limit), wanted
-            )
-            runs = {p.id: run for p, run in zip(wanted, found, strict=True)}
+            ask = partial(judged, precision=asked.precision, out=folder / "runs", limit_s=asked.limit)
+            begun = {pool.submit(ask, p): p for p in wanted}
+            for done in as_completed(begun):
+                runs[begun[done].id] = done.result()
+                records = merged(old.get("tasks", []), peers, runs)
+                asked.json.write_text(json.dumps(old | about | {"tasks": records}, indent=1) + "\n")
     records = merged(old.get("tasks", []), peers, runs)
-    about = {"command": shlex.join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d")}
-    asked.json.write_text(json.dumps(old | about | {"tasks": records}, indent=1) + "\n")
     for source in ("robust-kbench", "CuTeGen"):
         mine = [r for r in records if r["from"] == source]
         print(f"\n{source}: {sum(bool(r.get('judged')) for r in mine)} of {len(mine)} judged\n{table(mine)}")

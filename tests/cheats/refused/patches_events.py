@@ -1,7 +1,7 @@
 # problem: large_norm
 # line: patched-clock, deferred
 # refused: tampering
-# guards: walls, judge's clock, timed calls
+# guards: walls, judge's clock, timed calls, floor
 # targets: cuda
 """Replaces torch's events and its synchronisation, and works on a stream of its own."""
 
