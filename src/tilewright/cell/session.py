@@ -266,12 +266,12 @@ class Session:
             swaps = ()
         with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
             call = ready() if request.repeat == 1 else repeated(ready(), request.repeat)
-        self._timer.prepare(dealt, swaps, inputs if request.warm else ())
+        self._timer.prepare(dealt, swaps, inputs if request.warm else (), delay_ns=request.delay_ns)
         with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
-            ns, result = self._timer.time(call)
+            ns, launched_ns, result = self._timer.time(call)
         dealt.result = (result, inputs)
         dealt.copies = as_it_is(result, dealt.copies)
-        return wire.Tick(ns=ns)
+        return wire.Tick(ns=ns, launched_ns=launched_ns)
 
     def _hold_timed(self, request: wire.HoldTimed) -> wire.Called:
         if self._dealt is None or self._dealt.result is None:

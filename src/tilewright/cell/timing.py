@@ -26,13 +26,7 @@ _MOST_COPIED_BYTES = 32 << 20
 _PARTS, _PART = 1024, 64
 _delay = torch.cuda._sleep
 _below = secrets.randbelow
-# The device is kept busy this long before the first event, so that kernels are queued by the time it passes and their
-# launches are not timed: about 100 us at the clocks of a Hopper. Tensors are stirred meanwhile, which takes the host as
-# long again and varies: the longest time seen so far, which fades from call to call, is added.
-_DELAY_CYCLES = 200_000
-_CYCLES_A_NS = 2.0
-_FADING = 0.95
-_MOST_STIRRING_NS = 1e6
+_CYCLES_A_NS = 2.0  # at the clocks of a Hopper
 
 
 class Flush:
@@ -148,20 +142,14 @@ def _read(tensor: Tensor) -> None:
 class Timer:
     """Times calls on one device. On a GPU, events on the legacy default stream; on the CPU, the monotonic clock."""
 
-    __slots__ = (
-        "_device",
-        "_events",
-        "_flush",
-        "_flush_bytes",
-        "_stirring_ns",
-    )  # no method can be hidden in an instance
+    __slots__ = ("_device", "_events", "_flush", "_flush_bytes", "_started")  # no method can be hidden in an instance
 
     def __init__(self, device: str) -> None:
         self._device = device
         self._flush: Flush | None = None
         self._flush_bytes = 0
         self._events: driver.Events | None = None
-        self._stirring_ns = 100e3
+        self._started = 0
 
     def evict(self, flush_bytes: int) -> None:
         """Evict caches of so many bytes. The device is waited for: how long that takes is not the same in all cells."""
@@ -173,31 +161,31 @@ class Timer:
         if self._device == "cuda":
             driver.synchronize()
 
-    def prepare(self, dealt: Dealt, swaps: Sequence[wire.Swap], warm: Sequence[Tensor]) -> None:
+    def prepare(self, dealt: Dealt, swaps: Sequence[wire.Swap], warm: Sequence[Tensor], *, delay_ns: float) -> None:
         """Carry out the swaps, and read `warm`. The contents change at the last moment: whoever watches the inputs has
-        no time to work before the clock runs."""
+        no time to work before the clock runs. On a GPU, the device is kept busy for `delay_ns` first: what is launched
+        meanwhile is queued by the time that the clock starts there, and launches are not timed."""
+        self._started = _clock()
         if self._device == "cuda":
-            _delay(_DELAY_CYCLES + int(_CYCLES_A_NS * self._stirring_ns))  # type: ignore[no-untyped-call]
-        started = _clock()
+            _delay(int(_CYCLES_A_NS * delay_ns))  # type: ignore[no-untyped-call]
         dealt.stir(swaps)
         for data in warm:
             _read(data)
-        self._stirring_ns = min(max(_clock() - started, _FADING * self._stirring_ns), _MOST_STIRRING_NS)
 
-    def time(self, call: Call) -> tuple[float, Any]:
-        """ns of the call and what it returned."""
+    def time(self, call: Call) -> tuple[float, float, Any]:
+        """ns of the call, ns from `prepare` until all of it was launched (0 on the CPU), and what it returned."""
         gc.disable()
         try:
             return self._on_gpu(call) if self._device == "cuda" else self._on_cpu(call)
         finally:
             gc.enable()
 
-    def _on_cpu(self, call: Call) -> tuple[float, Any]:
+    def _on_cpu(self, call: Call) -> tuple[float, float, Any]:
         # In one expression without variables: from the call's frame nothing leads to the clock that comes after it.
         start, result, end = map(operator.call, (_clock, call, _clock))
-        return float(end - start), result
+        return float(end - start), 0.0, result
 
-    def _on_gpu(self, call: Call) -> tuple[float, Any]:
+    def _on_gpu(self, call: Call) -> tuple[float, float, Any]:
         """The device is waited for, all streams of it, before the cell goes on: what a call leaves running is seen by
         the judge's clock and can't hide behind what comes next."""
         if self._events is None:
@@ -205,5 +193,6 @@ class Timer:
         self._events.record(0)
         result = call()
         self._events.record(1)
+        launched_ns = float(_clock() - self._started)
         driver.synchronize()
-        return self._events.elapsed_ns(0, 1), result
+        return self._events.elapsed_ns(0, 1), launched_ns, result

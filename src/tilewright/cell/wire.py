@@ -278,13 +278,14 @@ class TimedCall:
     """Carry out the swaps, with `warm` read the inputs, so that they lie in the caches, then call the module once on
     `slot` and time it. What comes next, and whether anybody will look at the result, the cell can't know: neither is
     decided yet. `phase`: "whole", or in training "forward" or "backward" alone. `repeat`: so many calls in the place of
-    one."""
+    one. `delay_ns`: how long a GPU is kept busy before its clock starts, so that launches are not timed."""
 
     slot: int
     swaps: tuple[Swap, ...]
     warm: bool = False
     phase: str = "whole"
     repeat: int = 1
+    delay_ns: float = 300e3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,9 +413,10 @@ class Attained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """ns of one timed call by the cell's own clock."""
+    """ns of one timed call by the cell's own clock; on a GPU, how long after the delay began all of it was launched."""
 
     ns: float
+    launched_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
