@@ -166,6 +166,10 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=400.0, help="seconds for one kernel")
     parser.add_argument("--json", type=Path, required=True)
     asked = parser.parse_args()
+    if asked.cutlass and Path(asked.cutlass).resolve().is_relative_to(tempfile.gettempdir()):
+        parser.error(
+            f"--cutlass {asked.cutlass}: candidates have a {tempfile.gettempdir()} of their own and can't see it"
+        )
     about = {"command": shlex.join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d")}
     old = json.loads(asked.json.read_text()) if asked.json.is_file() else {}
     with tempfile.TemporaryDirectory() as name:

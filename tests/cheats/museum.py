@@ -16,17 +16,22 @@ import argparse
 import dataclasses
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.edges.sandbox.cell import Limits
+from tilewright.faces import config
+from tilewright.faces.deliver import commit
 from tilewright.facts.errors import HarnessError
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure
@@ -274,6 +279,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/museum"), help="folder for what is shown")
     parser.add_argument("--unguarded", action="store_true", help="each with its own guards switched off")
     parser.add_argument("--parts", type=int, default=-1, help="processes (default: what the machine allows)")
+    parser.add_argument("--json", type=Path, help="file for all verdicts, as in benchmarks/results")
     parser.add_argument("names", nargs="*", help='such as "refused/hangs"; all of the target by default')
     asked = parser.parse_args()
     chosen = [e for e in exhibits(asked.target) if not asked.names or e.name in asked.names]
@@ -286,8 +292,40 @@ def main() -> int:
     found = tour_in_parts(chosen, asked.target, asked.out, parts=parts, unguarded=asked.unguarded)
     print(table(chosen, found))
     good = [as_expected(e, found[e.name]) for e in chosen]
+    if asked.json:
+        asked.json.write_text(json.dumps(record(chosen, found, asked), indent=1) + "\n")
     print(f"\n{len(chosen)} exhibits in {time.monotonic() - started:.0f} s; {good.count(False)} not as they should be")
     return 0 if all(good) else 1
+
+
+def record(chosen: Sequence[Exhibit], found: Mapping[str, Shown], asked: argparse.Namespace) -> dict[str, Any]:
+    """All verdicts; paths of this machine are left out."""
+    places = ((str(asked.out.resolve()), "OUT"), (str(HERE.parents[1]), "REPO"))
+    exhibits = []
+    for exhibit in chosen:
+        shown = found[exhibit.name]
+        one = {"exhibit": exhibit.name, "verdict": "accepted" if shown.accepted else shown.reason}
+        one |= {"as_it_should_be": as_expected(exhibit, shown), "seconds": shown.seconds}
+        one |= {
+            name: _without(places, getattr(shown, name))
+            for name in ("off", "summary", "accused")
+            if getattr(shown, name)
+        }
+        exhibits.append(one)
+    good = {room: [e["as_it_should_be"] for e in exhibits if e["exhibit"].startswith(room)] for room in ROOMS}
+    measured = measured_machine(asked.target, cache_dir=config.cache_dir())
+    return {
+        "command": _without(places, shlex.join(["python", *sys.argv])), "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"), "device": measured.device, "torch": measured.torch,
+        **{room: {"run": len(mine), "as_they_should_be": sum(mine)} for room, mine in good.items()},
+        "exhibits": exhibits,
+    }  # fmt: skip
+
+
+def _without(places: Sequence[tuple[str, str]], text: Any) -> Any:
+    for place, name in places if isinstance(text, str) else ():
+        text = text.replace(place, name)
+    return text
 
 
 def _one_part(chosen: Sequence[Exhibit], asked: argparse.Namespace) -> int:
