@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import fcntl
 import json
 import os
 import shlex
@@ -46,11 +47,13 @@ ROOMS = ("refused", "honest")
 NOTHING = "none"
 OURS = "judge_failed"
 CLOCKED = ("clock_disagrees", "works_aside")  # what a busy machine may make of an honest one
-EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
+EFFORT = Effort(tight=0.2, budget_s=0.1, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
 LIMITS = {
     "cpu": Limits(build_s=60.0, call_s=8.0, memory_bytes=2 << 30),
     "cuda": Limits(build_s=120.0, call_s=20.0, memory_bytes=12 << 30),  # a CUDA process starts out large
 }
+_HANDFUL = 10  # exhibits that a process takes at a time
+_TAKEN = "taken"  # a file, as long as the handfuls that were
 _LAST_LEVEL_BYTES = {"cpu": 4 << 20, "cuda": 60 << 20}
 
 
@@ -192,15 +195,16 @@ def tour(chosen: Sequence[Exhibit], target: Target, *, unguarded: bool = False) 
 def tour_in_parts(
     chosen: Sequence[Exhibit], target: str, folder: Path, *, parts: int, unguarded: bool = False
 ) -> dict[str, Shown]:
-    """The tour in several processes at once, by exhibit. Each writes what it is shown to a file in `folder` at once, so
-    that a tour which is cut short leaves what it saw."""
+    """The tour in several processes at once, which take what is left by the handful. Each writes what it is shown to a
+    file in `folder` at once, so that a tour which is cut short leaves what it saw."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / _TAKEN).unlink(missing_ok=True)
     running = []
-    for part, mine in enumerate(_shares(chosen, parts)):
+    for part in range(parts):
         out = folder / f"part-{part}.jsonl"
         command = [sys.executable, __file__, "--target", target, "--out", str(out), "--parts", "0"]
         process = subprocess.Popen(
-            [*command, *(["--unguarded"] if unguarded else []), *(e.name for e in mine)],
+            [*command, *(["--unguarded"] if unguarded else []), *(e.name for e in chosen)],
             env=_environment(part, target, folder),
         )
         running.append((process, out))
@@ -210,16 +214,22 @@ def tour_in_parts(
     return {s.exhibit: s for _, out in running for s in _read(out)}
 
 
-def _shares(chosen: Sequence[Exhibit], parts: int) -> list[list[Exhibit]]:
-    """Neighbours stay together, since a judge must be opened for each problem; an honest one takes as long as four
-    cheats, most of which are refused before anything is timed."""
-    weights = [4 if e.room == "honest" or e.call_s else 1 for e in chosen]
-    shares: list[list[Exhibit]] = [[] for _ in range(parts)]
-    done = 0
-    for exhibit, weight in zip(chosen, weights, strict=True):
-        shares[done * parts // sum(weights)].append(exhibit)
-        done += weight
-    return [share for share in shares if share]
+def _handfuls(chosen: Sequence[Exhibit]) -> list[list[Exhibit]]:
+    """Neighbours of one problem, since a judge must be opened for each; those that take longest come first: compilers,
+    then honest ones, most cheats being refused before anything is timed."""
+    ordered = sorted(chosen, key=lambda e: (e.problem, e.call_s, e.room, e.guards))
+    alike = (list(g) for _, g in groupby(ordered, key=lambda e: (e.problem, e.call_s)))
+    found = [g[i : i + _HANDFUL] for g in alike for i in range(0, len(g), _HANDFUL)]
+    return sorted(found, key=lambda g: (g[0].call_s, sum(e.room == "honest" for e in g)), reverse=True)
+
+
+def _take(folder: Path) -> int:
+    """The number of the next handful that no process has taken."""
+    with open(folder / _TAKEN, "ab") as taken:
+        fcntl.flock(taken, fcntl.LOCK_EX)
+        taken.write(b".")
+        taken.flush()
+        return taken.tell() - 1
 
 
 def _environment(part: int, target: str, folder: Path) -> dict[str, str]:
@@ -329,11 +339,14 @@ def _without(places: Sequence[tuple[str, str]], text: Any) -> Any:
 
 
 def _one_part(chosen: Sequence[Exhibit], asked: argparse.Namespace) -> int:
+    handfuls = _handfuls(chosen)
     with open(asked.out, "w") as out:
-        for shown in tour(chosen, asked.target, unguarded=asked.unguarded):
-            out.write(json.dumps(dataclasses.asdict(shown)) + "\n")
-            out.flush()
-            print(f"{shown.seconds:6.1f} s  {shown.exhibit}: {shown.reason or 'accepted'}", file=sys.stderr, flush=True)
+        while (number := _take(asked.out.parent)) < len(handfuls):
+            for shown in tour(handfuls[number], asked.target, unguarded=asked.unguarded):
+                out.write(json.dumps(dataclasses.asdict(shown)) + "\n")
+                out.flush()
+                said = shown.reason or "accepted"
+                print(f"{shown.seconds:6.1f} s  {shown.exhibit}: {said}", file=sys.stderr, flush=True)
     return 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,16 +34,11 @@ def get_init_inputs(rows, width):
 """
 
 
-def environment(tmp_path: Path) -> dict[str, str]:
-    """Its own cache, which the fixture `own_cache` has filled."""
-    return os.environ | {"TILEWRIGHT_CACHE_DIR": str(tmp_path / "cache")}
-
-
 def tilewright(*args: object, cwd: Path, expect: int = 0) -> str:
-    """What it printed on stdout; it must exit with `expect`."""
+    """What it printed on stdout; it must exit with `expect`. Its cache is what the fixture `own_cache` has made."""
     done = subprocess.run(
         [sys.executable, "-m", "tilewright", *map(str, args)],
-        cwd=cwd, env=environment(cwd), capture_output=True, text=True, timeout=400, check=False,
+        cwd=cwd, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == expect, done.stderr
     return done.stdout

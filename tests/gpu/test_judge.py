@@ -157,6 +157,7 @@ def test_tf32_is_no_fp32(machine: Machine, tmp_path: Path) -> None:
     assert isinstance(passed, Timed), passed
 
 
+@pytest.mark.alone
 def test_gigabytes_take_seconds(machine: Machine, tmp_path: Path) -> None:
     with _judge(_problem(262144, 8192), machine, tmp_path, compile_baseline=True) as judge:  # 8.6 GB in, 8.6 GB out
         facts = judge.open()

@@ -33,6 +33,7 @@ def tilewright(*args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
 def test_a_file_is_void_or_sound(tmp_path: Path) -> None:
     (tmp_path / "void.py").write_text(VOID)
     done = tilewright("audit", "void.py", "--json", cwd=tmp_path)
@@ -48,6 +49,7 @@ def test_a_file_is_void_or_sound(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_cache")
 def test_a_folder_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:
     folder = tmp_path / "tasks"
     folder.mkdir()
