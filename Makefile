@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DEMO ?= examples/problems/dice_loss.py
 
-.PHONY: help venv demo test museum-proof check lint format gpu-test clean
+.PHONY: help venv demo test museum-proof check quick lint format gpu-test clean
 
 help:
 	@echo "make demo      optimise $(DEMO) on what this machine has; the result goes to runs/demo"
@@ -41,7 +41,10 @@ demo: $(STAMP)
 test: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
-check: lint
+# In `make check test` the quick tests run once, among all the others.
+check: lint $(if $(filter test,$(MAKECMDGOALS)),,quick)
+
+quick: $(STAMP)
 	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" tests/unit
 
 museum-proof: $(STAMP)

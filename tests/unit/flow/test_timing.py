@@ -111,11 +111,13 @@ def _candidate(text: str) -> Candidate:
 
 
 @pytest.fixture
-def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Judge]:
+    """Its machine has a small cache, which is evicted in no time; indirect parameter: one of so many bytes."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # leases lie there: a quarantine must not reach others
     monkeypatch.setattr("tempfile.tempdir", None)
     machine = Machine(
-        target="cpu", device="any", driver="", torch="", dsl="", processors=1, cache_bytes=64 << 20,
+        target="cpu", device="any", driver="", torch="", dsl="", processors=1,
+        cache_bytes=getattr(request, "param", 2 << 20),
         copy_bytes_per_s=1e12, matmul_flops_per_s=(("f32", 1e15),),
     )  # fmt: skip
     problem = Problem(name="p", path=str(tmp_path / "p.py"), source=SOURCE, target="cpu")
@@ -154,6 +156,7 @@ def test_what_is_remembered_is_seen_on_contents_that_are_new(judge: Judge, monke
 
 
 @pytest.mark.measured
+@pytest.mark.parametrize("judge", [64 << 20], indirect=True)
 def test_whoever_watches_the_inputs_has_no_time_to_work_ahead(judge: Judge) -> None:
     """They change once caches are evicted, which takes longer here than the work does."""
     assert _ours_ns(judge, AHEAD) > 4e6
