@@ -12,8 +12,8 @@ from torch import nn
 
 def _lying(real):
     def time(self, *args, **named):
-        ns, result = real(self, *args, **named)
-        return ns / 10, result
+        ns, *more = real(self, *args, **named)
+        return ns / 10, *more
 
     return time
 

@@ -1,7 +1,7 @@
 # problem: dropout
 # line: partial
 # refused: wrong_distribution
-# guards: distribution
+# guards: distribution, timed calls
 """Drops, and does not make what it keeps larger."""
 
 import torch

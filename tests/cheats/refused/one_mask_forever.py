@@ -1,7 +1,7 @@
 # problem: dropout
 # line: caches
 # refused: wrong_distribution
-# guards: distribution
+# guards: distribution, timed calls
 """Draws a mask in the first call, and keeps it."""
 
 import torch
