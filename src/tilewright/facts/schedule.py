@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from .program import Load, Operand, Output, Plain, Program, Reduction, Scan, Statement
+from .program import RANKED, Load, Operand, Output, Plain, Program, Reduction, Scan, Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,3 +133,29 @@ def scan_schedule(program: Program) -> ScanSchedule:
     return ScanSchedule(
         head=after.head, before=before.final, scan=scan, after=after.final, row_names=after.row_names
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSchedule:
+    """A Program with one RANKED reduction, cut: `rest` is everything else, and after its passes `elements` are computed
+    for the reduction's argument."""
+
+    rest: Schedule
+    elements: tuple[Plain, ...]
+    rank: Reduction
+
+
+def rank_schedule(program: Program) -> RankSchedule:
+    """Raises ValueError where there are none of these reductions, or several."""
+    ranks = [item for item in program.body if isinstance(item, Reduction) and item.op in RANKED]
+    if len(ranks) != 1:
+        raise ValueError(f"{len(ranks)} reductions that give the first of a row, not one")
+    rank = ranks[0]
+    body = tuple(item for item in program.body if item is not rank)
+    outputs = tuple(o for o in program.outputs if o.name not in rank.results)
+    argument = Output(name=rank.arg, dtype=rank.dtype, shape=program.domain)
+    return RankSchedule(
+        rest=schedule(replace(program, body=body, outputs=outputs)),
+        elements=schedule(replace(program, body=body, outputs=(argument,))).final,
+        rank=rank,
+    )

@@ -83,6 +83,12 @@ PATHS = {
     "bags": (lambda: kp.bags(300, 20, 512, dtype="bf16"), {}),
     "chosen columns": (lambda: kp.embedded(33, 101, dim=1, index="i32"), {}),
     "a product": (lambda: kp.reduction("prod", (7, 5, 3), (0, 2)), {}),
+    "the first of a row": (lambda: kp.ranked((640, 32768), 64), {}),
+    "the first of odd rows": (lambda: kp.ranked((640, 10007), 20, op="smallest", dtype="f16"), {"threads": 512}),
+    "the first of rows split over launches": (lambda: kp.ranked((3, 1000003), 40, dtype="bf16"), {}),
+    "the first of probabilities": (lambda: kp.ranked((4096, 256), 8, fused=True), {}),
+    "the first of probabilities split": (lambda: kp.ranked((2, 400000), 8, fused=True), {}),
+    "the first of columns": (lambda: kp.ranked((4, 57, 83), 3, 1, dtype="i8"), {}),
 }
 
 

@@ -50,6 +50,18 @@ def test_a_row_in_shared_memory_is_counted_and_one_read_again_moves_more(tmp_pat
     assert held["plan"] != again["plan"]
 
 
+def test_ranked_rows_spill_nothing_and_their_queues_are_counted(tmp_path: Path) -> None:
+    for count, threads in ((64, 256), (8, 1024)):
+        found = of(kp.ranked((100, 262144), count), tmp_path, threads=threads, unroll=8)
+        assert found["local_bytes"] == 0 and found["registers"] * threads <= 65536 and found["threads"] == threads
+        assert found["shared_bytes"] == threads // 32 * (32 + 32 * 16) * 8 + 1024, (
+            "a queue a warp, the system's reserve"
+        )
+        assert found["moved_bytes"] == 100 * (262144 * 4 + count * 12), "one reading; values and positions"
+    fused = of(kp.ranked((4096, 256), 8, fused=True), tmp_path, threads=256, unroll=4)
+    assert (fused["moved_bytes"], fused["ctas"]) == (4096 * (256 * 4 + 8 * 12), 1024), "rows in registers, a warp each"
+
+
 @pytest.mark.parametrize("content", [b"", b"\x7fELF\x01", b"\x7fELF\x02" + bytes(100), b"MZ" * 100])
 def test_what_is_no_cubin_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="not a cubin"):

@@ -31,6 +31,7 @@ class Work(Protocol):
     plan: Plan
     reducers: list[list[Any]]
     workspaces: list[list[Workspace]]
+    lists: Any  # `rank.Lists`, where ranked rows are split
     counters: int  # byte offset of one Int32 per sweep and group in the workspace, 0 at launch
 
 
@@ -304,7 +305,7 @@ class Cta:
 
     def _write_rows(self) -> None:
         """Row-level outputs, by the first member of the first chunk."""
-        outputs = [o for o in self.spec.outputs if o.name not in self.spec.element_outputs]
+        outputs = [o for o in self.spec.aligned_outputs if o.name not in self.spec.element_outputs]
         if not outputs:
             return
 

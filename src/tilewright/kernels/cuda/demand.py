@@ -21,7 +21,8 @@ from typing import Any
 
 from .cubin import taken
 from .launch import Fused
-from .plan import Device, Plan, resident_operands
+from .plan import WARP, Device, Plan, resident_operands
+from .ranking import queue_keys
 from .spec import Spec, reads
 from .views import ITEM_BYTES, contiguous
 
@@ -49,9 +50,11 @@ def demand(fused: Fused, device: Device) -> dict[str, int | str]:
 
 
 def _dynamic_bytes(spec: Spec, plan: Plan) -> int:
-    """Dynamic shared memory of a CTA: a tile, or its part of a row. What little sweeps are combined in is left out."""
+    """Dynamic shared memory of a CTA: a tile, queues, or its part of a row. What sweeps are combined in is left out."""
     if plan.tile is not None:
         return plan.tile.shared_bytes(plan.space.vector)
+    if spec.rank is not None:
+        return plan.threads // WARP * queue_keys(spec.rank.count) * ITEM_BYTES["i64"]
     if plan.residence != "shared":
         return 0
     items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
@@ -63,6 +66,7 @@ def _reading(spec: Spec) -> list[list[Any]]:
     """The operands that each sweep reads for every element, the last one too; those that are indexed as well."""
     functions = [*(sweep.elements for sweep in spec.sweeps), *([spec.final] if spec.final else [])]
     functions += [spec.scan.elements] if spec.scan else []
+    functions += [spec.rank.elements] if spec.rank else []
     elements = [o for o in spec.operands if o.indexed or not spec.at_row_level(o.shape)]
     return [[o for o in elements if o.name in reads(function)] for function in functions] or [[]]
 

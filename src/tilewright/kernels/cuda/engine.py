@@ -15,7 +15,8 @@ again. How chunks of one row combine is the plan's `spread`:
 
 Where operands of a pointwise Spec lie across the lanes, a chunk is a tile (see `tiles`).
 
-A scan (see `scan`) goes over its rows once; where it is split, the first launch merges each chunk.
+A scan (see `scan`) goes over its rows once; where it is split, the first launch merges each chunk. The first of a row
+in order (see `rank`) take one more sweep after all others.
 
 Nothing here depends on the order in which CTAs run, so results repeat to the last bit.
 """
@@ -30,6 +31,7 @@ from cutlass import cute
 from .combine import Workspace
 from .cta import ALL, Cta
 from .plan import Plan
+from .rank import Lists, RankCta
 from .reducers import Reducer
 from .scan import ScanCta
 from .scanners import make_scanner
@@ -56,8 +58,14 @@ class Kernel:
         self.workspaces: list[list[Workspace]] = []
         self.counters = 0
         self.work_bytes = SCRAP_BYTES
-        if plan.spread in ("split", "grid") and self.reducers:
+        self.lists: Lists | None = None
+        if plan.spread in ("split", "grid") and self._launches > 1:
             self._lay_out_workspace(rows)
+
+    @property
+    def _launches(self) -> int:
+        """Of rows that are split: one for each sweep, and one that writes."""
+        return len(self.reducers) + (self.spec.rank is not None) + 1
 
     @property
     def zeroed(self) -> bool:
@@ -72,6 +80,9 @@ class Kernel:
                 spaces.append(Workspace(reducer, rows=rows, chunks=self.plan.chunks, offset=end))
                 end = spaces[-1].end
             self.workspaces.append(spaces)
+        if self.spec.rank is not None:
+            self.lists = Lists(count=self.spec.rank.count, rows=rows, chunks=self.plan.chunks, offset=end)
+            end = self.lists.end
         self.counters = end
         if self.zeroed:
             end += 4 * len(self.reducers) * self.plan.space.groups
@@ -79,10 +90,10 @@ class Kernel:
 
     def __call__(self, tensors: tuple[Any, ...], work: Any, stream: Any) -> None:
         """Emit the launches; `tensors` are the operands, then the outputs."""
-        plan, sweeps = self.plan, len(self.reducers)
-        stages = range(sweeps + 1) if plan.spread == "split" else (ALL,)
+        plan = self.plan
+        stages = range(self._launches) if plan.spread == "split" else (ALL,)
         for stage in stages:
-            last = stage == sweeps and self.spec.final is None
+            last = stage == self._launches - 1 and self.spec.final is None
             chunks = 1 if last else plan.chunks
             extra: dict[str, Any] = {"cluster": [chunks, 1, 1]} if plan.spread == "cluster" else {}
             if plan.spread == "grid":
@@ -97,6 +108,8 @@ class Kernel:
     def _cta(self, stage: int) -> type[Cta]:
         if self.plan.tile is not None:
             return TileCta
+        if self.spec.rank is not None:
+            return RankCta
         return Cta if self.spec.scan is None else ScanCta
 
     @cute.kernel  # type: ignore[untyped-decorator]

@@ -28,6 +28,7 @@ COLUMN_SHARED_BYTES = 160 * 1024  # boards take more where each lane is a row
 REGISTER_WORDS = 64  # 4-byte registers per thread in which a row may stay
 MOST_WINDOW = 32  # steps of a window that one thread takes together
 MAX_CLUSTER = 8  # portable
+WARP = 32
 WAVE_THREADS = 1024  # threads that a multiprocessor surely holds at once (64 registers each)
 
 
@@ -84,8 +85,9 @@ def used_views(spec: Spec) -> frozenset[str]:
     """The positions that some function or reduction asks for."""
     functions = [spec.head, spec.final, *(f for s in spec.sweeps for f in (s.elements, s.rows))]
     functions += [spec.scan.elements] if spec.scan else []
+    functions += [spec.rank.elements] if spec.rank else []
     names = {n for f in functions for n in reads(f) if n.startswith("index_")}
-    if any(r.op in ("argmax", "argmin") for s in spec.sweeps for r in s.reductions):
+    if spec.rank or any(r.op in ("argmax", "argmin") for s in spec.sweeps for r in s.reductions):
         names.add(POSITION)
     return frozenset(names)
 
@@ -93,7 +95,8 @@ def used_views(spec: Spec) -> frozenset[str]:
 def resident_operands(spec: Spec, space: Space) -> tuple[str, ...]:
     """Element-level operands that two sweeps read, and that are no broadcast along the vector."""
     counts: dict[str, int] = {}
-    for function in (*(s.elements for s in spec.sweeps), spec.final):
+    ranked = spec.rank.elements if spec.rank else None
+    for function in (*(s.elements for s in spec.sweeps), ranked, spec.final):
         for name in set(reads(function)):
             counts[name] = counts.get(name, 0) + 1
     full = [o.name for o in spec.element_operands if space.views[o.name].lane_stride != 0]
@@ -142,6 +145,8 @@ def make_plan(
     )
     if spec.scan:
         return _scan_plan(wish)
+    if spec.rank:
+        return _rank_in_registers(wish) or _rank_streamed(wish)
     ways = _ROW_WAYS if space.front == "row" else _COLUMN_WAYS
     return next(plan for plan in (way(wish) for way in ways) if plan is not None)
 
@@ -286,6 +291,27 @@ def _scan_plan(wish: _Wish) -> Plan:
         wave = wish.processors * max(WAVE_THREADS // (group * per_cta), 1)
         chunks = max(1, min(blocks // 2, _waves(ctas, wave)))
     return wish.plan(group, per_cta, unroll, chunks=chunks, spread="split", residence="reread")
+
+
+def _rank_in_registers(wish: _Wish) -> Plan | None:
+    """One block a row: by one warp where that suffices, by more where another sweep would read the row again."""
+    steps, group = wish.space.steps, WARP
+    while -(-steps // group) * wish.words > REGISTER_WORDS // 2 and wish.resident and group < wish.threads:
+        group *= 2
+    unroll = -(-steps // group)
+    if unroll * wish.words > REGISTER_WORDS // 2 or not wish.allows("registers", 1):
+        return None
+    return wish.plan(group, max(1, 128 // group), unroll, chunks=1, spread="none", residence="registers")
+
+
+def _rank_streamed(wish: _Wish) -> Plan:
+    """As few warps a row as fill the chip: each begins with an empty list, and lists must be merged."""
+    steps = wish.space.steps
+    crowd = _power_of_two(-(-wish.processors * WAVE_THREADS // wish.space.groups))
+    wanted = wish.unroll * max(1, 4 // wish.space.vector)  # to look at few elements costs as much as to look at many
+    group = max(WARP, min(wish.threads, crowd, _power_of_two(steps // wanted)))
+    unroll = min(wanted, -(-steps // group))
+    return wish.streamed(group, max(1, 128 // group), unroll, few_waves=4)
 
 
 def _column_shape(wish: _Wish) -> tuple[int, int, int]:

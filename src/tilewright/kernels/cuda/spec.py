@@ -62,6 +62,18 @@ class ScanSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankSpec:
+    """The first `count` of each row in order, `op` "largest" or "smallest": `elements` gives the one argument, of dtype
+    `source`; the `results` are values and positions, which nothing but outputs of those names takes."""
+
+    op: str
+    elements: Function
+    source: str
+    results: tuple[str, str]
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """One fused computation. Without reduced dimensions it is pointwise: no sweeps, no rows, only `final`. With `scan`
     there are no sweeps, but `final`."""
@@ -76,6 +88,7 @@ class Spec:
     final: Function | None = None
     element_outputs: tuple[str, ...] = ()
     scan: ScanSpec | None = None
+    rank: RankSpec | None = None
 
     @property
     def stepped(self) -> tuple[int, ...]:
@@ -88,6 +101,11 @@ class Spec:
 
     def at_row_level(self, shape: tuple[int, ...]) -> bool:
         return bool(self.reduced) and all(shape[d] == 1 for d in self.reduced)
+
+    @property
+    def aligned_outputs(self) -> tuple[TensorSpec, ...]:
+        """All but those that `rank` makes: these are longer than 1 along the reduced dimension, and shorter than it."""
+        return tuple(o for o in self.outputs if self.rank is None or o.name not in self.rank.results)
 
     @property
     def aligned_operands(self) -> tuple[TensorSpec, ...]:

@@ -127,16 +127,17 @@ def make_space(
     group_sizes, group_walks = collapse([spec.domain[d] for d in kept], _pick(strides, kept))
     step_sizes, step_walks = collapse([spec.domain[d] for d in stepped], _pick(strides, stepped))
     items = {t.name: ITEM_BYTES[t.dtype] for t in spec.aligned_operands}
-    items |= {f"out_{t.name}": ITEM_BYTES[t.dtype] for t in spec.outputs}
+    items |= {f"out_{t.name}": ITEM_BYTES[t.dtype] for t in spec.aligned_outputs}
     sizes = {t.name: prod(t.shape) for t in spec.aligned_operands} | {
-        f"out_{t.name}": prod(t.shape) for t in spec.outputs
+        f"out_{t.name}": prod(t.shape) for t in spec.aligned_outputs
     }
     aligned = dict(zip((t.name for t in spec.operands), alignments, strict=True))
 
     def weight(walks: dict[str, tuple[int, ...]]) -> int:
         return sum(items[n] * sizes[n] for n in items if walks[n][-1] == 1)
 
-    front = "row" if not kept or weight(step_walks) >= weight(group_walks) else "column"
+    across = bool(kept) and weight(step_walks) < weight(group_walks)
+    front = "column" if across and not spec.rank else "row"
     lane_walks, lane_size = (step_walks, step_sizes[-1]) if front == "row" else (group_walks, group_sizes[-1])
     vector = 16
     for name, item in items.items():

@@ -7,7 +7,7 @@ from importlib.resources import files
 from math import prod
 
 from ...facts.candidate import SourceFile
-from ...facts.program import Program, Statement
+from ...facts.program import RANKED, Program, Reduction, Statement
 from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
 from .cuda_text import fused_text
@@ -27,8 +27,8 @@ _KNOBS = (
     ),
 )
 _CUDA_SKELETONS = (
-    "addresses", "cache", "combine", "control", "cta", "engine", "launch", "math", "plan", "reducers", "resident",
-    "scan", "scanners", "spec", "tiles", "tiling", "views",
+    "addresses", "cache", "combine", "control", "cta", "engine", "launch", "math", "plan", "rank", "ranking",
+    "reducers", "resident", "scan", "scanners", "spec", "tiles", "tiling", "views",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",
@@ -49,8 +49,13 @@ def unsupported(program: Program) -> str | None:
         return "arithmetic in float8"
     if not program.operands:
         return "nothing is read"
-    if program.ranked:
-        return "the first of a row in order have no skeleton"
+    ranks = [item for item in program.body if isinstance(item, Reduction) and item.op in RANKED]
+    if len(ranks) > 1:
+        return "the first of a row in two orders"
+    if any(rank.dtype == "i64" for rank in ranks):
+        return "the first of a row of whole numbers in 64 bits"
+    if ranks and program.inner_size >= 2**31:
+        return "the first of a row of more than 2**31"
     if prod(program.domain) == 0:
         return f"the domain {program.domain} is empty"
     if len(program.operands) + len(program.outputs) > 32:
@@ -88,6 +93,10 @@ def space(program: Program) -> Space:
         return Space(knobs=_KNOBS, points=tuple(points))
     cut = schedule(program)
     sweeps = len(cut.passes) + bool(cut.element_outputs)
+    if program.ranked:
+        points = [_setting(256, 4), _setting(512, 4), _setting(128, 4), _setting(256, 2), _setting(1024, 4),
+                  _setting(256, 8)]  # fmt: skip
+        return Space(knobs=_KNOBS, points=tuple(points))
     if sweeps == 1:
         points = [_setting(256, 4), _setting(256, 8), _setting(512, 4), _setting(128, 8), _setting(512, 2)]
         return Space(knobs=_KNOBS, points=tuple(points))

@@ -18,7 +18,7 @@ from ...facts.program import (
     Scan,
     Statement,
 )
-from ...facts.schedule import Schedule, scan_schedule, schedule
+from ...facts.schedule import Schedule, rank_schedule, scan_schedule, schedule
 from ...facts.space import Point
 from .narrow import rounded_once
 
@@ -223,13 +223,32 @@ def _scanned(program: Program, lines: _Lines, dtypes: dict[str, str]) -> tuple[S
     ]  # fmt: skip
 
 
+def _ranked(program: Program, lines: _Lines, dtypes: dict[str, str]) -> tuple[Schedule, str, list[str]]:
+    """What is left of the schedule beside the first of a row, the function of their argument, and their RankSpec."""
+    cut = rank_schedule(program)
+    rank = cut.rank
+    function = lines.function(
+        "ranked", f"Per element: what {rank.op} orders.", cut.elements, [rank.arg], f"({rank.arg},)"
+    )
+    return cut.rest, function, [
+        "    rank=RankSpec(",
+        f'        op="{rank.op}", elements=ranked, source="{dtypes[rank.arg]}", results={_strings(rank.results)},',
+        f"        count={rank.count},",
+        "    ),",
+    ]  # fmt: skip
+
+
 def fused_text(program: Program, name: str, settings: Point) -> str:
     """The whole file."""
     program = safe_names(rounded_once(program))
-    lines, dtypes, scan = _Lines(program), _dtypes(program), list[str]()
+    lines, dtypes, scan, rank = _Lines(program), _dtypes(program), list[str](), list[str]()
     if program.scan:
         plan, function, scan = _scanned(program, lines, dtypes)
         functions, entries = [function], list[str]()
+    elif program.ranked:
+        plan, function, rank = _ranked(program, lines, dtypes)
+        functions, entries = _sweeps(plan, lines, dtypes)
+        functions.append(function)
     else:
         plan = schedule(program)
         functions, entries = _sweeps(plan, lines, dtypes)
@@ -244,8 +263,9 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         names = [o.name for o in plan.element_outputs]
         functions.append(lines.function("final", "Per element: what is written.", plan.final, names, _tuple(names)))
         spec += ["    final=final,", f"    element_outputs={_strings(names)},"]
-    spec += scan
+    spec += [*scan, *rank]
     classes = ["Spec", "TensorSpec"] + (["ReductionSpec", "Sweep"] if entries else []) + (["ScanSpec"] if scan else [])
+    classes += ["RankSpec"] if rank else []
     about = f"{len(program.body)} operations over {program.domain}"
     about += f", {'scanning' if scan else 'reducing'} dimensions {program.reduced}" if program.reduced else ""
     header = _HEADER.format(name=name, about=about, spec_names=", ".join(sorted(classes)))

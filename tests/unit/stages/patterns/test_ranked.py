@@ -58,7 +58,9 @@ def test_what_is_malformed() -> None:
     program = Program(domain=(4, 7), reduced=(1,), operands=(Operand(name="x", dtype="f32", shape=(4, 7)),),
                       body=(item,), outputs=outputs)  # fmt: skip
     validate(program)
-    assert cuda.unsupported(program) == "the first of a row in order have no skeleton"
+    assert cuda.unsupported(program) is None
+    wide = Reduction(results=("v", "p"), op="largest", arg="x", dtype="i64", count=2)
+    assert cuda.unsupported(replace(program, body=(wide,))) == "the first of a row of whole numbers in 64 bits"
     read = Statement(result="y", op="neg", args=("v",), dtype="f32")
     short = Output(name="v", dtype="f32", shape=(4, 1))
     for change, message in (
