@@ -22,6 +22,7 @@ from ...facts.outcome import Built, Checked, Failure, OutputError
 from ...facts.problem import Precision, TensorSpec
 from . import gradients, metric
 from .counterparts import moved
+from .locate import located
 from .plan import OWN, SPECIALS, Trial, plan
 
 _UPSTREAM = ("normal", "sparse", "ones")  # kinds of upstream gradients, in turn over the trials (training)
@@ -208,7 +209,7 @@ class Check:
                 if slack is not None and not bool(value.any()):
                     title = self.room.described.title(i)
                     raise Refused("no_gradient", f"case {self.case}: the {title}{what} is missing or nought")
-                raise Refused("wrong_values", self._describe(error, found, tensors, what))
+                raise Refused("wrong_values", self._describe(error, found, tensors, slack, what))
 
     def _floors(self, dtype: torch.dtype) -> tuple[float, float]:
         return metric.floors(dtype, self.precision, length=self.room.described.longest_sum)
@@ -251,8 +252,9 @@ class Check:
         return replace(error, allowed_norm=norm, allowed_worst=worst), found
 
     def _describe(
-        self, error: OutputError, found: metric.Distance, tensors: tuple[Tensor, Tensor, Tensor], what: str
-    ) -> str:
+        self, error: OutputError, found: metric.Distance, tensors: tuple[Tensor, Tensor, Tensor],
+        slack: Tensor | None, what: str,
+    ) -> str:  # fmt: skip
         value = tensors[0]
         title = self.room.described.title(error.output)
         head = f"case {self.case}, {error.family} inputs, {title}{what}: "
@@ -265,7 +267,8 @@ class Check:
                 f"norm error {error.norm:.3g} (allowed {error.allowed_norm:.3g}), "
                 f"worst {error.worst:.3g} (allowed {error.allowed_worst:.3g})"
             )
-        return f"{head}{detail}; {metric.first_difference(*tensors)}".rstrip("; ")
+        where = located(*tensors, allowed=(error.allowed_norm, error.allowed_worst), slack=slack)
+        return "; ".join(t for t in (f"{head}{detail}", metric.first_difference(*tensors), where) if t)
 
     def compare_state(self) -> None:
         """Buffers that the reference's forward moves must have moved alike: within some floors of the truth, or twice

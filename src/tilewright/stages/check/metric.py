@@ -152,6 +152,30 @@ def distance(value: Tensor, truth: Tensor, reference: Tensor, slack: Tensor | No
     return Distance(norm=norm, worst=worst, misplaced=misplaced, finite=finite, worst_at=worst_at)
 
 
+def wrong_elements(
+    value: Tensor, truth: Tensor, reference: Tensor, *, allowed: tuple[float, float], slack: Tensor | None = None
+) -> Tensor:
+    """Which elements of a real result break the contract, as a boolean tensor of its shape: those beyond the `worst` of
+    `allowed` (norm, worst), and where none is, those beyond its `norm` of the typical size."""
+    exact = not value.dtype.is_floating_point
+    scale = 0.0 if exact else _scale(truth)[0]
+    beyond = [torch.zeros(value.numel(), dtype=torch.bool, device=value.device) for _ in range(2)]
+    for start, y, t, r in _side_by_side(value, truth, reference, cast=not exact):
+        mine = slice(start, start + y.numel())
+        if exact:
+            beyond[1][mine] = (y != t) & (y != r)
+            continue
+        open_to = torch.isfinite(t) & torch.isfinite(r)
+        bad = torch.where(open_to, ~torch.isfinite(y), ~_same_special(y, t) & ~_same_special(y, r))
+        error = torch.where(open_to & ~bad, (y - t).abs(), 0.0)
+        if slack is not None:
+            error = (error - _flat(slack)[mine].to(error.dtype)).clamp_(min=0.0)
+        size = torch.where(open_to, t.abs(), 0.0).clamp_(min=max(scale, 5e-324))
+        for limit, found in zip(allowed, beyond, strict=True):
+            found[mine] = bad | (error > limit * size)
+    return (beyond[1] if bool(beyond[1].any()) else beyond[0]).view(value.shape)
+
+
 def typical(truth: Tensor) -> float:
     """Root mean square of the finite elements."""
     return _scale(truth)[0]
