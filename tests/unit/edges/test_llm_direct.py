@@ -12,11 +12,13 @@ from fakes.prompts import ask
 from tilewright.edges.llm.direct import Direct
 from tilewright.edges.llm.patience import Patience
 from tilewright.edges.llm.providers import PROVIDERS
+from tilewright.edges.toolchain.installed import distribution
 from tilewright.facts.dialogue import Effort, Message, ModelChoice, Usage
 from tilewright.facts.errors import ModelOut, UserError
 
-for package in ("pydantic_ai", "genai_prices", "openai", "anthropic", "google.genai"):
-    pytest.importorskip(package, reason="the extra `llm` is not installed")
+# Not imported here: every worker reads every test file, and these take seconds.
+DISTRIBUTIONS = ("pydantic-ai-slim", "genai-prices", "openai", "anthropic", "google-genai")
+pytestmark = pytest.mark.skipif(not all(map(distribution, DISTRIBUTIONS)), reason="the extra `llm` is not installed")
 
 KEY = "sk-very-secret"
 MODELS = {"openai": "gpt-4o", "anthropic": "claude-opus-5-1", "google": "gemini-2.5-pro"}
