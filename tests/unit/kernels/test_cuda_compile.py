@@ -13,6 +13,8 @@ from fakes.fused import load_fused
 from fakes.traced import only_program
 from tilewright.facts.space import point
 
+pytestmark = pytest.mark.slow  # half a second for each kernel, and dozens of them
+
 
 def to_int8(x):
     scale = x.abs().amax(-1, keepdim=True) / 127

@@ -19,6 +19,8 @@ from tilewright.kernels.cuda.demand import demand
 from tilewright.kernels.cuda.plan import Device
 from tilewright.stages.propose import cuda
 
+pytestmark = pytest.mark.slow  # half a second for each kernel, and dozens of them
+
 H200 = Device(processors=132, arch="sm_90a")
 
 

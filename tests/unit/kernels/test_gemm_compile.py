@@ -15,6 +15,8 @@ from tilewright.kernels.cuda.gemm.launch import Gemm, compile_combine, compile_p
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.cuda.gemm.split import Split
 
+pytestmark = pytest.mark.slow  # half a second for each kernel, and dozens of them
+
 SMALL_SPILL = 64  # bytes a thread: addresses kept over the loop, no sums
 
 
@@ -54,12 +56,7 @@ def test_both_majors_of_both_operands_compile(tmp_path, majors):
 @pytest.mark.parametrize(
     ("settings", "chain", "parts"),
     [
-        pytest.param(
-            {"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "shared"},
-            12,
-            2,
-            marks=pytest.mark.slow,
-        ),
+        ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "shared"}, 12, 2),
         ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "scaled"}, 12, 1),
         ({"tile_m": 64, "tile_n": 128, "cluster_m": 1, "scheme": "shared", "split_k": 4}, 12, 1),
         ({"tile_m": 128, "tile_n": 128, "cluster_m": 1, "promote": True}, 4, 1),
