@@ -47,7 +47,7 @@ ROOMS = ("refused", "honest")
 NOTHING = "none"
 OURS = "judge_failed"
 CLOCKED = ("clock_disagrees", "works_aside")  # what a busy machine may make of an honest one
-EFFORT = Effort(tight=0.2, budget_s=0.1, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
+EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
 LIMITS = {
     "cpu": Limits(build_s=60.0, call_s=8.0, memory_bytes=2 << 30),
     "cuda": Limits(build_s=120.0, call_s=20.0, memory_bytes=12 << 30),  # a CUDA process starts out large
