@@ -1,4 +1,4 @@
-"""Recurrences that were written as loops over time: `h = a[:, t] * h + b[:, t]`, then a stack of all h.
+"""Recurrences that were written as loops over time: `h = a[:, t] * h + b[:, t]`, then a stack of all h, or the last.
 
 What is traced has a copy of the loop's body for each step. Here the copies are held against each other: where all do
 the same with the previous state and with slices that move on by one, they are one scan over whole tensors.
@@ -50,6 +50,29 @@ def loop(b: Builder, tensors: Sequence[Expr], dim: int) -> Expr:
     return result
 
 
+_LEAST_NORMAL = 2.0**-126  # of fp32
+
+
+def last_of_loop(b: Builder, states: list[str], *, reverse: bool) -> Expr:
+    """The last of these states, which stand in the order of the steps; `reverse`: the steps go through what they read
+    from its end. Where what is kept of a state is the same number at each step, it is a sum with weights, and a
+    reduction; else the end of a scan. Raises NotLowered where they are no recurrence, or where every step reads the
+    same."""
+    steps = _Loop(b, [_bare(b, b.nodes[s]).name for s in states], reverse=reverse)
+    factor, rest = steps.terms()
+    if not steps.moves:
+        raise NotLowered
+    length, shape = steps.length, steps.shape
+    if not isinstance(factor, Expr) and _LEAST_NORMAL <= abs(factor) ** (length - 1) <= 1:  # 0 * inf is not inf
+        rest = rest.wide()
+        if factor != 1:
+            past = b.place(length, 0, len(rest.shape)).to(rest.dtype)
+            rest = rest * b.point("pow", float(factor), past if reverse else b.point("sub", float(length - 1), past))
+        return rest.reduce("sum", (0,)).reshape(shape)
+    last = steps.scan().slice(0, 0 if reverse else length - 1, 1).reshape(shape)
+    return b.point("to", last, dtype=last.dtype)  # in memory of its own
+
+
 def _bare(b: Builder, node: Node) -> Node:
     while node.op == "reshape":
         node = b.nodes[node.sources[0]]
@@ -80,10 +103,20 @@ class _Loop:
         self.length = len(states)
         self.shape = b.nodes[states[1]].shape
         self.given: set[str] = set()  # states that the loop did not make
+        self.moves = False  # whether a step reads another slice than the step before
         self._known: dict[tuple[str, ...], _Linear] = {}
 
     def scan(self) -> Expr:
         """All states, the steps along the first dimension, as they were stacked."""
+        factor, rest = self.terms()
+        if isinstance(factor, Expr):
+            return self.b.scan("recurrence", factor, rest, dim=0, reverse=self.reverse)
+        if factor == 1:
+            return self.b.scan("cumsum", rest, dim=0, reverse=self.reverse)
+        return self.b.scan("recurrence", float(factor), rest, dim=0, reverse=self.reverse)
+
+    def terms(self) -> tuple[Part, Expr]:
+        """What the state before is multiplied with, and what is added, by step; the first state is its `rest` alone."""
         b, whole = self.b, (self.length, *self.shape)
         linear = self._lifted(tuple(self.states[1:]))
         factor, rest = linear.factor, linear.rest
@@ -101,12 +134,7 @@ class _Loop:
             rest = first.where(_sum(b, _product(b, factor, given), rest), rest)
         if not isinstance(rest, Expr):
             raise NotLowered
-        rest = rest.expand(whole)
-        if isinstance(factor, Expr):
-            return b.scan("recurrence", factor, rest, dim=0, reverse=self.reverse)
-        if factor == 1:
-            return b.scan("cumsum", rest, dim=0, reverse=self.reverse)
-        return b.scan("recurrence", float(factor), rest, dim=0, reverse=self.reverse)
+        return factor, rest.expand(whole)
 
     def _given(self, start: Expr) -> Expr:
         """What the loop started from, without steps; smaller than a state it broadcasts to one."""
@@ -160,6 +188,7 @@ class _Loop:
         places = [n.dims[1] - self.at(step) for step, n in enumerate(nodes, 1)]
         if length != 1 or any(n.sources[0] != source or n.dims[0] != along for n in nodes) or len(set(places)) > 1:
             raise NotLowered
+        self.moves = True
         whole = Expr(self.b, self.b.nodes[source])
         order = (along, *(d for d in range(len(whole.shape)) if d != along))
         moved = whole.permute(order)

@@ -19,6 +19,7 @@ from tilewright.facts.graph import VIEWS, Call, Code, Graph, Node, Ref, Struct, 
 from tilewright.facts.program import DTYPE_BYTES
 
 from .associative import NAMESPACE, recognised
+from .last_state import ends, lowered
 from .lower import Builder, Expr, Lowering, NotLowered, dtype_name, memory_order
 from .lower_gather import GATHER_LOWERINGS
 from .lower_join import JOIN_LOWERINGS
@@ -96,7 +97,9 @@ def _graph_of(
 ) -> Graph:  # fmt: skip
     traced = _functional(module, args, kwargs, training=bool(gradients.outputs))
     if not gradients.outputs:
-        return early(_Walk(module, traced).graph(args, kwargs))
+        graph = _Walk(module, traced).graph(args, kwargs)
+        found = ends(graph)
+        return early(_Walk(module, traced, ends=found).graph(args, kwargs) if found else graph)
     leaves = pytree.tree_leaves((args, kwargs))
     marked = [name for leaf, name in zip(leaves, traced.inputs, strict=True) if any(leaf is t for t in asked)]
     states = [name for name, path in traced.states.items() if path in gradients.parameters]
@@ -228,10 +231,13 @@ def _attribute(module: nn.Module, path: str) -> Any:
 class _Walk:
     """Goes through a functional graph once and writes ours."""
 
-    def __init__(self, module: nn.Module, traced: _Traced, *, without: Collection[str] = ()) -> None:
+    def __init__(
+        self, module: nn.Module, traced: _Traced, *, without: Collection[str] = (), ends: Collection[str] = ()
+    ) -> None:
         self.module = module
         self.lowerings = {name: lower for name, lower in LOWERINGS.items() if name not in without}
         self.traced = traced
+        self.ends = ends  # calls whose result is the last state of a loop
         self.builder = Builder()
         self.calls: list[Call] = []
         self.values: dict[fx.Node, Any] = {}  # Expr, or a tuple of Expr and None
@@ -303,6 +309,8 @@ class _Walk:
         results = self._lowered(node, flat)
         if results is None:
             results = self._opaque(node, flat)
+        elif node.name in self.ends and results[0] is not None:
+            results = [lowered(self.builder, results[0])]
         schema = node.target._schema
         self.calls.append(Call(
             name=node.name, target=_target(node.target),

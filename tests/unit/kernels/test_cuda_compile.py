@@ -16,6 +16,13 @@ from tilewright.facts.space import point
 pytestmark = pytest.mark.slow  # half a second for each kernel, and dozens of them
 
 
+def decayed(x):
+    h = torch.zeros(33, 77)
+    for t in range(20):
+        h = 0.9 * h + 0.1 * x[:, t]
+    return h
+
+
 def to_int8(x):
     scale = x.abs().amax(-1, keepdim=True) / 127
     return torch.round(x / scale).to(torch.int8), scale
@@ -85,6 +92,7 @@ PATHS = {
     "bags": (lambda: kp.bags(300, 20, 512, dtype="bf16"), {}),
     "chosen columns": (lambda: kp.embedded(33, 101, dim=1, index="i32"), {}),
     "a product": (lambda: kp.reduction("prod", (7, 5, 3), (0, 2)), {}),
+    "a last state": (lambda: only_program(decayed, torch.randn(33, 20, 77)), {}),
     "the first of a row": (lambda: kp.ranked((640, 32768), 64), {}),
     "the first of odd rows": (lambda: kp.ranked((640, 10007), 20, op="smallest", dtype="f16"), {"threads": 512}),
     "the first of rows split over launches": (lambda: kp.ranked((3, 1000003), 40, dtype="bf16"), {}),

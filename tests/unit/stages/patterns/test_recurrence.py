@@ -12,6 +12,7 @@ from torch._higher_order_ops.associative_scan import associative_scan
 
 from fakes.matched import Applies, fused, only
 from tilewright.cell.trace import trace
+from tilewright.facts.program import Reduction
 from tilewright.stages.propose.case_code import case_code
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -92,6 +93,60 @@ def test_from_the_end_and_with_states_of_another_shape() -> None:
         return states * c[:, :, None]
 
     assert only(fused(outer, A[:, :, :1], X, torch.randn(3, 6, 5)))[0].domain == (3, 6, 5, 5)
+
+
+L = 20
+AL, XL = torch.rand(3, L, 5), torch.randn(3, L, 5)
+
+
+def last(step: Step, h: Tensor | float, length: int = L) -> Tensor:
+    for t in range(length):
+        h = step(t, h)
+    return h  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("forward", [
+    lambda x: last(lambda t, h: 0.9 * h + 0.1 * x[:, t], torch.zeros(3, 5)),
+    lambda x: last(lambda t, h: torch.lerp(h, x[:, t], 0.25), x[:, 0] * 2) * 3,
+    lambda x: torch.relu(last(lambda t, h: h + x[:, L - 1 - t] * 2, 0.0)),
+    lambda x: last(lambda t, h: x[:, t] - 0.5 * h, torch.ones(3, 5)),
+])  # fmt: skip
+def test_a_last_state_of_constant_decay_is_a_sum_with_weights(forward: Callable[[Tensor], Tensor]) -> None:
+    matched = fused(forward, XL)
+    (pattern,) = matched.patterns
+    assert not matched.unmatched and pattern.kind != "scan"
+    assert [i.op for i in pattern.program.body if isinstance(i, Reduction)] == ["sum"]
+    assert pattern.program.traffic_bytes <= (L + 2) * 3 * 5 * 4, "each step is read once, and one state is written"
+
+
+@pytest.mark.parametrize("forward", [
+    lambda a, x: last(lambda t, h: a[:, t] * h + x[:, t], torch.zeros(3, 5)),
+    lambda a, x: last(lambda t, h: h + torch.sigmoid(a[:, t]) * (x[:, t] - h), x[:, 0]) @ torch.ones(5, 5).to(x),
+    lambda a, x: torch.tanh(last(lambda t, h: 1.5 * h + a[:, t] * x[:, t], 0.0)),
+    lambda a, x: last(lambda t, h: 0.001 * h + a[:, t] * x[:, t], 0.0),
+])  # fmt: skip
+def test_a_last_state_behind_gates_or_unfit_weights_is_the_end_of_a_scan(
+    forward: Callable[[Tensor, Tensor], Tensor],
+) -> None:
+    matched = fused(forward, AL, XL)
+    assert [p.program.scan.op for p in matched.patterns if p.program.scan] == ["recurrence"]
+    assert len(matched.patterns) <= 2
+
+
+def test_what_has_a_last_state_and_stays_as_it_is() -> None:
+    """Few steps, steps that are alike, states that somebody else reads, and what is not linear."""
+
+    def read(a: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = last(lambda t, h: a[:, t] * h + x[:, t], torch.zeros(3, 5), 10)
+        return h * 2, last(lambda t, h: a[:, 10 + t] * h + x[:, 10 + t], h, 10)
+
+    for forward in (
+        lambda a, x: last(lambda t, h: a[:, t] * h + x[:, t], torch.zeros(3, 5), 6),
+        lambda a, x: last(lambda t, h: a[:, 0] * h + x[:, 0], x[:, 1]),
+        lambda a, x: last(lambda t, h: torch.tanh(a[:, t] * h + x[:, t]), torch.zeros(3, 5)),
+        read,
+    ):
+        assert all(p.program.scan is None for p in fused(forward, AL, XL).patterns)
 
 
 def test_a_sum_that_was_written_as_a_loop() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.traced import only_program
 from tilewright.facts.program import Program
 from tilewright.stages.propose import cpu
 
@@ -131,6 +132,20 @@ def test_a_recurrence_is_reset_by_a_gate_of_zero(folder: Path) -> None:
     a[:, 300], x[:, :5] = 0.0, 0.0
     (made,) = load_fused(b.done(), folder, renderer=cpu).run(a, x)
     assert bool((made[:, :5] == 0).all()) and bool(made[:, 299].isinf().all()) and bool((made[:, 302] == 13).all())
+
+
+def test_a_last_state_alone(folder: Path) -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(7, 33)
+        for t in range(300):
+            h = torch.lerp(x[:, t], h, 0.9)
+        return torch.relu(h)
+
+    x = torch.randn(7, 300, 33)
+    program = only_program(forward, x, renderer=cpu)
+    assert program.scan is None and [o.shape for o in program.outputs] == [(7, 1, 33)]
+    (made,) = load_fused(program, folder, renderer=cpu).run(x)
+    torch.testing.assert_close(made.view(7, 33), forward(x), rtol=1e-6, atol=1e-6)
 
 
 def test_sums_are_rounded_once(folder: Path) -> None:
