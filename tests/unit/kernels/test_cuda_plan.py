@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.kernels.cuda.plan import DEFAULTS, KNOBS, Device, Plan, make_plan
-from tilewright.kernels.cuda.spec import ReductionSpec, Spec, Sweep, TensorSpec
+from tilewright.kernels.cuda.spec import RankSpec, ReductionSpec, Spec, Sweep, TensorSpec
 from tilewright.kernels.cuda.views import collapse, contiguous, widest
 
 H200 = Device(processors=132, arch="sm_90a")
@@ -146,3 +146,35 @@ def test_a_row_that_one_cta_holds_needs_no_team():
     assert (plan.spread, plan.chunks, plan.teams, plan.residence) == ("none", 1, 0, "shared")
     plan = make_plan(spec_of((300, 65536), (1,)), [(65536, 1)], [16], knobs, H200)
     assert plan.spread == "grid" and plan.chunks > 1 and plan.teams * plan.chunks <= 2 * H200.processors
+
+
+def ranked_spec(domain, reduced, count, dtype="f32"):
+    shape = tuple(count if d == reduced else n for d, n in enumerate(domain))
+    rank = RankSpec(op="largest", elements=lambda x: (x,), source=dtype, results=("v", "p"), count=count)
+    return Spec(
+        name="t", domain=domain, reduced=(reduced,), operands=(TensorSpec(name="x", dtype=dtype, shape=domain),),
+        outputs=(TensorSpec(name="v", dtype=dtype, shape=shape), TensorSpec(name="p", dtype="i64", shape=shape)),
+        rank=rank,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("spread", ["auto", "none", "split"])
+@pytest.mark.parametrize(("domain", "reduced", "count"), [
+    ((5, 1), 1, 1), ((9, 33), 1, 33), ((3, 1003), 1, 7), ((2, 40000), 1, 64), ((70001,), 0, 8), ((3, 700, 5), 1, 4),
+])  # fmt: skip
+def test_ranked_rows_belong_to_whole_warps_and_are_read_once(domain, reduced, count, spread):
+    spec = ranked_spec(domain, reduced, count)
+    plan = make_plan(spec, [contiguous(domain)], [16], DEFAULTS | {"spread": spread}, H200)
+    assert plan.space.front == "row" and plan.group_threads % 32 == 0 and plan.spread in ("none", "split")
+    assert visited(plan, "x") == Counter(range(prod(domain)))
+    place = plan.space.views["out_v"].lane_stride
+    assert place == (prod(domain[reduced + 1 :]) if count > 1 else 0), "where the next of a row is written"
+
+
+def test_few_ranked_rows_are_split_where_a_warp_has_enough_to_look_at():
+    def chunks(domain, count, **knobs):
+        spec = ranked_spec(domain, len(domain) - 1, count)
+        return make_plan(spec, [contiguous(domain)], [16], DEFAULTS | knobs, H200).chunks
+
+    assert chunks((4096, 256), 8) == chunks((4096, 4096), 8) == chunks((128, 32768), 64) == 1
+    assert 1 < chunks((1 << 20,), 64) < chunks((1 << 20,), 8) <= chunks((1 << 20,), 64, spread="split")

@@ -27,6 +27,7 @@ SHARED_BYTES = 220 * 1024  # of the 227 KB that a CTA may have; the rest is for 
 COLUMN_SHARED_BYTES = 160 * 1024  # boards take more where each lane is a row
 REGISTER_WORDS = 64  # 4-byte registers per thread in which a row may stay
 MOST_WINDOW = 32  # steps of a window that one thread takes together
+LIST_PAYS = 64  # elements that a warp looks at for each that it may keep; an estimate, not measured
 MAX_CLUSTER = 8  # portable
 WARP = 32
 WAVE_THREADS = 1024  # threads that a multiprocessor surely holds at once (64 registers each)
@@ -146,7 +147,7 @@ def make_plan(
     if spec.scan:
         return _scan_plan(wish)
     if spec.rank:
-        return _rank_in_registers(wish) or _rank_streamed(wish)
+        return _rank_in_registers(wish) or _rank_streamed(wish, spec.rank.count)
     ways = _ROW_WAYS if space.front == "row" else _COLUMN_WAYS
     return next(plan for plan in (way(wish) for way in ways) if plan is not None)
 
@@ -304,14 +305,20 @@ def _rank_in_registers(wish: _Wish) -> Plan | None:
     return wish.plan(group, max(1, 128 // group), unroll, chunks=1, spread="none", residence="registers")
 
 
-def _rank_streamed(wish: _Wish) -> Plan:
-    """As few warps a row as fill the chip: each begins with an empty list, and lists must be merged."""
-    steps = wish.space.steps
-    crowd = _power_of_two(-(-wish.processors * WAVE_THREADS // wish.space.groups))
-    wanted = wish.unroll * max(1, 4 // wish.space.vector)  # to look at few elements costs as much as to look at many
-    group = max(WARP, min(wish.threads, crowd, _power_of_two(steps // wanted)))
-    unroll = min(wanted, -(-steps // group))
-    return wish.streamed(group, max(1, 128 // group), unroll, few_waves=4)
+def _rank_streamed(wish: _Wish, count: int) -> Plan:
+    """As few warps a row as fill the chip: each begins with an empty list, and lists must be merged. None has less to
+    look at than pays for its list, unless splitting is asked for."""
+    space = wish.space
+    crowd = _power_of_two(-(-wish.processors * WAVE_THREADS // space.groups))
+    wanted = wish.unroll * max(1, 4 // space.vector)  # to look at few elements costs as much as to look at many
+    worth = max(space.steps * space.vector // (LIST_PAYS * max(count, 8)), 1)  # warps of a row
+    group = max(WARP, min(wish.threads, crowd, _power_of_two(space.steps // wanted), _power_of_two(worth) * WARP))
+    unroll = min(wanted, -(-space.steps // group))
+    plan = wish.streamed(group, max(1, 128 // group), unroll, few_waves=4)
+    chunks = max(1, worth * WARP // group)
+    if wish.spread == "split" or plan.chunks <= chunks:
+        return plan
+    return wish.plan(group, plan.groups_per_cta, unroll, chunks=chunks, spread="split", residence="reread")
 
 
 def _column_shape(wish: _Wish) -> tuple[int, int, int]:

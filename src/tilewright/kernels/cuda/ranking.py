@@ -89,6 +89,15 @@ def _greater(a: Value, b: Value) -> Value:
     return m.select(a > b, a, b)
 
 
+def _lesser(a: Value, b: Value) -> Value:
+    return m.select(a < b, a, b)
+
+
+def _two_greatest(a: tuple[Value, Value], b: tuple[Value, Value]) -> tuple[Value, Value]:
+    """The greater pairs stand first."""
+    return _greater(a[0], b[0]), _greater(_lesser(a[0], b[0]), _greater(a[1], b[1]))
+
+
 def _exchanged(value: Value, offset: int, wants_greater: Value) -> Value:
     """The greater, or the lesser, of this lane's value and the value `offset` lanes away."""
     other = cute.arch.shuffle_sync_bfly(value, offset=offset)
@@ -172,7 +181,8 @@ class WarpRank:
         when(cute.arch.vote_ballot_sync(may) != 0, enqueue)
 
     def _raise_bound(self, values: list[Value], valid: list[Value] | None) -> None:
-        """As many lanes, or half lanes, as there are wanted have something that is at least as great as this."""
+        """Of a list of one register as many lanes as are wanted have something that is at least as great as this, of
+        a list of two all lanes have two such."""
         words = [self.order.word(value) for value in values]
         if valid is not None:
             words = [m.select(ok, word, Int32(LEAST_WORD)) for word, ok in zip(words, valid, strict=True)]
@@ -180,11 +190,9 @@ class WarpRank:
             sorted_words = ascending(tree(words, _greater))
             found = cute.arch.shuffle_sync(sorted_words, WARP - self.count)
         else:
-            halves = [tree(words[k::2], _greater) if words[k::2] else Int32(LEAST_WORD) for k in range(2)]
-            found = m.select(halves[0] < halves[1], halves[0], halves[1])
+            _, found = tree([(word, Int32(LEAST_WORD)) for word in words], _two_greatest)
             for offset in (16, 8, 4, 2, 1):
-                other = cute.arch.shuffle_sync_bfly(found, offset=offset)
-                found = m.select(other < found, other, found)
+                found = _lesser(found, cute.arch.shuffle_sync_bfly(found, offset=offset))
         self._bound[0] = _greater(self._bound[0], Int64(found) << 32)
 
     def _put(self, cell: Any, key: Value) -> None:

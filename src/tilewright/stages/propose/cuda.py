@@ -94,8 +94,8 @@ def space(program: Program) -> Space:
     cut = schedule(program)
     sweeps = len(cut.passes) + bool(cut.element_outputs)
     if program.ranked:
-        points = [_setting(256, 4), _setting(512, 4), _setting(128, 4), _setting(256, 2), _setting(1024, 4),
-                  _setting(256, 8)]  # fmt: skip
+        points = [_setting(256, 4), _setting(512, 4), _setting(256, 4, "auto", "split"), _setting(1024, 4),
+                  _setting(512, 4, "auto", "none"), _setting(128, 4), _setting(256, 8)]  # fmt: skip
         return Space(knobs=_KNOBS, points=tuple(points))
     if sweeps == 1:
         points = [_setting(256, 4), _setting(256, 8), _setting(512, 4), _setting(128, 8), _setting(512, 2)]
