@@ -12,7 +12,7 @@ import torch
 
 from tilewright.facts.graph import Call, Code, Graph, Node, Ref, Struct
 from tilewright.facts.pattern import Bind, Pattern, Site
-from tilewright.facts.program import RANKED, SCANS, Load, Position, Program, Reduction, Scan
+from tilewright.facts.program import RANKED, SCANS, Load, Position, Product, Program, Reduction, Scan
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
           "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
@@ -154,6 +154,8 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
             made = scan(item.op, scanned(item.op, given, dtype, program.domain), item.dim, reverse=item.reverse,
                         exclusive=item.exclusive)  # fmt: skip
             values.update(zip(item.results, made, strict=True))
+        elif isinstance(item, Product):
+            values[item.result] = values[item.left].to(dtype) @ values[item.right].to(dtype)
         elif item.op == "inside":
             values[item.result] = masks[item.args[0]]
         elif item.op == "index":

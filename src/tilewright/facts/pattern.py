@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .program import Load, Program
@@ -38,7 +39,7 @@ class Pattern:
 
     id: str
     title: str  # what was fused, readable: "scale -> mask -> softmax"
-    kind: str  # "pointwise", "row_reduce", "column_reduce", "whole_reduce", "scan"
+    kind: str  # "pointwise", "row_reduce", "column_reduce", "whole_reduce", "scan", "product"
     nodes: tuple[str, ...]  # names of the graph nodes it replaces, over all sites
     program: Program
     space: Space
@@ -63,3 +64,18 @@ class Choice:
 
 
 Recipe = tuple[Choice, ...]  # the patterns to realise; every other node stays torch
+
+
+def without_idle(cases: Sequence[Sequence[Pattern]], recipe: Recipe) -> Recipe:
+    """The recipe without what it realises nowhere: patterns all of whose results a chosen product gives, as what it
+    computes on its way out. `cases`: the patterns of each case."""
+    chosen = {choice.pattern for choice in recipe}
+    busy = {p.id for patterns in cases for p in patterns if p.kind == "product" or not _results([p])}
+    for patterns in cases:
+        made = _results([p for p in patterns if p.kind == "product" and p.id in chosen])
+        busy.update(p.id for p in patterns if not _results([p]) <= made)
+    return tuple(choice for choice in recipe if choice.pattern in busy)
+
+
+def _results(patterns: Sequence[Pattern]) -> set[str]:
+    return {bind.node for p in patterns for site in p.sites for bind in site.outputs}

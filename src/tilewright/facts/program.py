@@ -65,7 +65,7 @@ DTYPE_BYTES: Mapping[str, int] = MappingProxyType({
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
     """A tensor read by the program. `shape` is aligned: len(domain) dimensions, each the domain's size or 1; unless the
-    tensor is `indexed`: then its shape is its own, and it is read by Loads alone.
+    tensor is `indexed`: then its shape is its own, and it is read by Loads, or a Product, alone.
 
     `order` says how it is likely to lie in memory: its dimensions, outermost first; empty: row-major. Kernels are right
     for any strides."""
@@ -188,6 +188,26 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """`result = left @ right` over the whole domain, (M, N) or (B, M, N): `left` is (M, K) or (B, M, K), `right` (K, N)
+    or (B, K, N), both indexed operands of `dtype`. Sums are fp32's at least, and not rounded to `dtype`."""
+
+    result: str
+    left: str
+    right: str
+    dtype: str
+
+    @property
+    def op(self) -> str:
+        return "product"
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """What is computed before it: nothing, its operands are no values."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
     """A value written to memory, contiguous, with its aligned shape."""
 
@@ -200,17 +220,22 @@ class Output:
 class Program:
     """See the module's docstring. `body` is in SSA order; every name is defined once, before its use.
 
-    A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension."""
+    A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Product has
+    Statements beside it and nothing else, and nothing is reduced: they are its epilogue."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     operands: tuple[Operand, ...]
-    body: tuple[Statement | Load | Reduction | Scan, ...]
+    body: tuple[Statement | Load | Reduction | Scan | Product, ...]
     outputs: tuple[Output, ...]
 
     @property
     def scan(self) -> Scan | None:
         return next((item for item in self.body if isinstance(item, Scan)), None)
+
+    @property
+    def product(self) -> Product | None:
+        return next((item for item in self.body if isinstance(item, Product)), None)
 
     @property
     def inner_size(self) -> int:
@@ -234,7 +259,7 @@ class Program:
 
     def _asked(self, operand: Operand) -> int:
         """Elements of an operand that are read; where Loads read them, with repetitions."""
-        if not operand.indexed:
+        if not operand.indexed or self.product:
             return prod(operand.shape)
         return sum(prod(self.aligned(load.result)) for load in self.loads if load.source == operand.name)
 
@@ -259,6 +284,8 @@ class Program:
             elif isinstance(item, Scan):
                 found = frozenset({item.dim}).union(*(reach[a] for a in item.args if isinstance(a, str)))
                 reach.update(dict.fromkeys(item.results, found))
+            elif isinstance(item, Product):
+                reach[item.result] = frozenset(d for d, size in enumerate(self.domain) if size > 1)
             elif isinstance(item, Statement) and item.op == "index":
                 reach[item.result] = frozenset({int(item.args[0])})
             else:
@@ -313,6 +340,10 @@ def validate(program: Program) -> None:
             define(item.result, item.dtype)
             loaded.add(item.result)
             continue
+        if isinstance(item, Product):
+            _validate_product(item, indexed, program)
+            define(item.result, item.dtype)
+            continue
         if isinstance(item, Scan):
             _validate_scan(item, program)
             for name, dtype in zip(item.results, item.dtypes, strict=True):
@@ -355,6 +386,20 @@ def _validate_scan(scan: Scan, program: Program) -> None:
         raise ValueError(f"{name!r}: scans dimension {scan.dim}, but {program.reduced} are reduced")
     if any(isinstance(item, Reduction) or (isinstance(item, Scan) and item is not scan) for item in program.body):
         raise ValueError(f"{name!r}: a scan stands with no reduction and no other scan")
+
+
+def _validate_product(product: Product, indexed: Mapping[str, Operand], program: Program) -> None:
+    name, domain = product.result, program.domain
+    if program.reduced or any(item is not product and not isinstance(item, Statement) for item in program.body):
+        raise ValueError(f"{name!r}: a product has statements beside it, and nothing else")
+    if product.left not in indexed or product.right not in indexed:
+        raise ValueError(f"{name!r}: {product.left!r} and {product.right!r} are no two indexed operands")
+    left, right = indexed[product.left], indexed[product.right]
+    batch, k = domain[:-2], left.shape[-1]
+    if len(domain) not in (2, 3) or left.shape != (*batch, domain[-2], k) or right.shape != (*batch, k, domain[-1]):
+        raise ValueError(f"{name!r}: {left.shape} times {right.shape} is not {domain}")
+    if not left.dtype == right.dtype == product.dtype:
+        raise ValueError(f"{name!r}: {left.dtype} times {right.dtype} in {product.dtype}")
 
 
 def _validate_load(load: Load, source: Operand | None, domain: Sequence[int], defined: Mapping[str, str]) -> None:

@@ -59,7 +59,9 @@ def _for_cuda(pattern: Pattern, demands: Mapping[Job, Demand | str], machine: Ma
     for point, demand in found.items():
         why = _useless(demand, plans)
         left_out.update([why] if why else [])
-        times[point] = math.inf if why or isinstance(demand, str) else cuda_ns(demand, machine)
+        # Bytes say nothing of a product's time: its skeleton has its points in order by a model of its own.
+        able_ns = 1.0 if isinstance(demand, str) or pattern.program.product else cuda_ns(demand, machine)
+        times[point] = math.inf if why else able_ns
     space = likeliest(pattern.space, times)
     left_out["less likely"] = sum(math.isfinite(t) for t in times.values()) - len(space.points)
     told = ", ".join(f"{count} {why}" for why, count in left_out.items() if count > 0)

@@ -24,8 +24,8 @@ def catalog(brief: Brief) -> Steps[None]:
         return
     search = _Search(brief)
     points = yield from search.tuned(_TUNING_SHARE)
-    recipe = tuple(Choice(pattern=p.id, point=points[p.id]) for p in patterns)
-    accepted = yield from search.accepted(recipe)
+    search.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in patterns)
+    accepted = yield from search.accepted(search.busy(search.all))
     if accepted is None:
         yield Stop(best=None, why="the judge accepted none of the realisations")
         return
@@ -44,6 +44,12 @@ def catalog(brief: Brief) -> Steps[None]:
 
 
 class _Search(Tuning):
+    all: Recipe = ()
+
+    def spares(self, recipe: Recipe) -> Recipe:
+        """What the products of a recipe do on their way out, as kernels of their own: for torch's products."""
+        return tuple(c for c in self.all if c not in recipe and c not in self.busy((*recipe, c)))
+
     def accepted(self, recipe: Recipe) -> Steps[tuple[Recipe, Timed] | None]:
         """The recipe if the judge takes it; else the largest part of it that it takes, found by halving."""
         event = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused"))
@@ -51,7 +57,8 @@ class _Search(Tuning):
             return recipe, event.outcome
         groups = self._groups(recipe)
         if len(groups) < 2:
-            return None
+            spares = self.spares(recipe)
+            return (yield from self.accepted(spares)) if spares and self.has_time(0.9) else None
         good: list[tuple[Recipe, Timed]] = []
         for part in _halves(groups):
             if self.has_time(0.9):
@@ -64,14 +71,15 @@ class _Search(Tuning):
         return (whole, event.outcome) if isinstance(event.outcome, Timed) else max(good, key=_gain)
 
     def pruned(self, best: Recipe, timed: Timed) -> Steps[tuple[Recipe, Timed]]:
-        """Leave out each group in turn; what is faster without a group beyond noise goes on without it."""
+        """Leave out each group in turn, and products for torch's with kernels around them; what is faster without a
+        group beyond noise goes on without it."""
         groups = self._groups(best)
-        if not 2 <= len(groups) <= MAX_LEFT_OUT:
+        if len(groups) > MAX_LEFT_OUT:
             return best, timed
         for group in groups:
             if not self.has_time(0.9):
                 break
-            without = tuple(c for c in best if c not in group)
+            without = (*(c for c in best if c not in group), *self.spares(group))
             if not without:
                 break
             event = yield from self.move(Try(what=without, why=f"without {group[0].pattern}: what is its share?"))

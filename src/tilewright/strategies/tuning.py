@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ..facts.move import Event, Move, Stop, Tune
 from ..facts.outcome import Tuned
-from ..facts.pattern import Choice, Pattern
+from ..facts.pattern import Choice, Pattern, Recipe, without_idle
 from ..facts.run import Brief
 from ..facts.space import Point
 
@@ -32,6 +32,10 @@ class Tuning:
         self.spent_s += event.wall_s
         return event
 
+    def busy(self, recipe: Recipe) -> Recipe:
+        """Without what would be done by a product on its way out."""
+        return without_idle([m.patterns for m in self.brief.matched], recipe)
+
     def has_time(self, share: float) -> bool:
         return self.spent_s < share * self.brief.budget_s
 
@@ -42,13 +46,16 @@ class Tuning:
         hinted = {c.pattern: c.point for c in self.brief.hinted}
         points = {p.id: p.space.points[0] for p in self.patterns}
         points |= {id: point for id, point in (hinted | remembered).items() if id in points}
+        busy = {c.pattern for c in self.busy(_choices(points))}
         for pattern in sorted(self.main, key=lambda p: -p.program.traffic_bytes):
+            if pattern.id not in busy:
+                continue
             tries = _likeliest_first(pattern, points[pattern.id])
             if pattern.id in hinted and not afresh:
                 tries = tries[:FEW_POINTS]
             if (pattern.id in remembered and not afresh) or len(tries) < 2 or not self.has_time(share):
                 continue
-            recipe = tuple(Choice(pattern=id, point=point) for id, point in points.items())
+            recipe = self.busy(_choices(points))
             event = yield from self.move(Tune(recipe=recipe, pattern=pattern.id, points=tries))
             if isinstance(event.outcome, Tuned):
                 points[pattern.id] = winning(event.outcome) or points[pattern.id]
@@ -63,6 +70,10 @@ def tune(brief: Brief) -> Steps[None]:
     tuning = Tuning(brief)
     yield from tuning.tuned(1.0, afresh=True)
     yield Stop(best=None, why=f"{len(tuning.main)} pattern(s), {tuning.spent_s:.1f} s of tuning")
+
+
+def _choices(points: dict[str, Point]) -> Recipe:
+    return tuple(Choice(pattern=id, point=point) for id, point in points.items())
 
 
 def winning(tuned: Tuned) -> Point | None:

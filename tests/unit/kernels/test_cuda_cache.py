@@ -122,3 +122,16 @@ def test_it_can_be_switched_off_and_a_failing_export_is_no_error(
     assert cache.load(source, "key") is None and not (tmp_path / "build" / "key.o").exists()
     monkeypatch.setenv(cache.OFF, "1")
     assert cache.key(source, ()) == ""
+
+
+def test_skeletons_in_folders_below_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fused(tmp_path)
+    from tilewright.kernels.cuda import cache
+
+    (tmp_path / "gemm").mkdir()
+    monkeypatch.setattr(cache, "_HERE", tmp_path)
+    seen = []
+    for text in ("a", "b"):
+        (tmp_path / "gemm" / "product.py").write_text(text)
+        seen.append(cache._toolchain.__wrapped__())
+    assert seen[0] and seen[0] != seen[1]

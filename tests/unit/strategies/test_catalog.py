@@ -8,7 +8,7 @@ from dataclasses import replace
 from fakes.facts import brief, pattern, timed
 from tilewright.facts.move import Event, Move, Outcome, Sanitize, Stop, Try, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Sanitized, Tuned
-from tilewright.facts.pattern import Choice
+from tilewright.facts.pattern import Bind, Choice, Pattern, Site
 from tilewright.facts.run import Brief
 from tilewright.facts.space import point
 from tilewright.strategies.catalog import catalog
@@ -116,3 +116,54 @@ def test_in_training_it_says_why_nothing_is_tried() -> None:
     case = replace(known.cases[0], trace_failure=why)
     training = replace(known, problem=replace(known.problem, mode="training"), cases=(case,), matched=())
     assert list(catalog(training)) == [Stop(best=None, why=why)]
+
+
+def gives(made: Pattern, node: str, kind: str = "pointwise") -> Pattern:
+    bind = Bind(node=node, split=(4, 8), order=(0, 1))
+    return replace(made, kind=kind, sites=(Site(nodes=(node,), operands=(), outputs=(bind,)),))
+
+
+def chosen(move: Try) -> list[str]:
+    return [choice.pattern for choice in move.what]
+
+
+GELU, LINEAR = gives(pattern("fused_0"), "gelu"), gives(pattern("fused_1"), "gelu", "product")
+
+
+def test_what_a_product_does_on_its_way_out_is_neither_tuned_nor_tried_beside_it() -> None:
+    """But instead of it: torch's product with a kernel around it may be faster."""
+
+    def judge(move: Move) -> Outcome:
+        if isinstance(move, Tune):
+            return tuned(move, 2)
+        return timed(3.0 if chosen(move) == ["fused_1"] else 1.5)
+
+    stop, moves = played(brief(GELU, LINEAR), judge)
+    assert [m.pattern for m in moves if isinstance(m, Tune)] == ["fused_1"]
+    assert all([c.pattern for c in m.recipe] == ["fused_1"] for m in moves if isinstance(m, Tune))
+    assert [chosen(m) for m in moves if isinstance(m, Try)] == [["fused_1"], ["fused_0"]]
+    assert stop.best == (Choice(pattern="fused_1", point=point(unroll=2)),)
+    stop, _ = played(brief(GELU, LINEAR), lambda m: tuned(m, 2) if isinstance(m, Tune) else timed(
+        1.2 if chosen(m) == ["fused_1"] else 2.0))  # fmt: skip
+    assert [c.pattern for c in stop.best] == ["fused_0"]
+
+
+def test_where_a_product_is_refused_what_follows_it_is_a_kernel_of_its_own() -> None:
+    refused = Failure(stage="check", reason="wrong_values", summary="")
+
+    def judge(move: Move) -> Outcome:
+        if isinstance(move, Tune):
+            return tuned(move, 1)
+        return refused if "fused_1" in chosen(move) else timed(1.5)
+
+    stop, moves = played(brief(GELU, LINEAR, gives(pattern("fused_2"), "other")), judge)
+    assert [chosen(m) for m in moves if isinstance(m, Try)][:3] == [
+        ["fused_1", "fused_2"], ["fused_1"], ["fused_0"]]  # fmt: skip
+    assert {c.pattern for c in stop.best} == {"fused_0", "fused_2"}
+
+
+def test_a_kernel_with_other_places_of_its_own_stays() -> None:
+    both = gives(pattern("fused_0"), "gelu")
+    both = replace(both, sites=(*both.sites, *gives(pattern("fused_0"), "another").sites))
+    _, moves = played(brief(both, LINEAR), lambda m: tuned(m, 1) if isinstance(m, Tune) else timed(2.0))
+    assert chosen(next(m for m in moves if isinstance(m, Try))) == ["fused_0", "fused_1"]

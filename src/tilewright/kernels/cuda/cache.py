@@ -52,7 +52,7 @@ def key(source: Path, facts: tuple[object, ...]) -> str:
 def _toolchain() -> str:
     """The skeletons by content, and what compiles them by version; "" where that can't be learnt."""
     try:
-        files = hashlib.sha256(b"\0".join(p.read_bytes() for p in sorted(_HERE.glob("*.py"))))
+        files = hashlib.sha256(b"\0".join(p.read_bytes() for p in sorted(_HERE.rglob("*.py"))))
         versions = [f"{name} {metadata.version(name)}" for name in _PACKAGES]
     except (OSError, metadata.PackageNotFoundError):
         return ""

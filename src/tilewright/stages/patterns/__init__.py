@@ -13,6 +13,7 @@ from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
 
 from .grow import grown
+from .products import products
 from .program import write
 from .region import Flow
 
@@ -112,13 +113,17 @@ def _found(graph: Graph, unsupported: Callable[[Program], str | None], tiny_byte
     flow = Flow(graph)
     growth = grown(flow, unsupported)
     sites, left = [], dict(growth.refused)
-    for region in growth.found():
-        program, site = write(flow, region)
+    regions = [write(flow, region) for region in growth.found()]
+    for program, site in regions:
         why = _loses(flow, program, site, tiny_bytes)
         if why is None:
             sites.append((program, site, title(flow, site)))
         else:
             left.update(dict.fromkeys(site.nodes, why))
+    multiplied = products(flow, regions, unsupported)
+    left.update(multiplied.left)
+    # They come last: of two patterns that give one value, the later one makes it.
+    sites += [(program, site, title(flow, site)) for program, site in multiplied.found]
     return _Found(sites, _unmatched(flow, [site for _, site, _ in sites], left))
 
 
@@ -164,6 +169,8 @@ def _unmatched(flow: Flow, sites: Sequence[Site], why: dict[str, str]) -> tuple[
 
 def kind(program: Program) -> str:
     """Which skeleton's work this is; see facts.pattern.Pattern.kind."""
+    if program.product:
+        return "product"
     if not program.reduced:
         return "pointwise"
     if program.scan:

@@ -25,6 +25,8 @@ _LARGE_BYTES = 32 << 20  # outputs beyond a last-level cache, where going past i
 
 def unsupported(program: Program) -> str | None:
     """Why this target can't realise the program, or None."""
+    if program.product:
+        return "no skeleton"
     if not program.domain:
         return "a single point"
     if 0 in program.domain:

@@ -10,6 +10,7 @@ from ...facts.candidate import SourceFile
 from ...facts.program import RANKED, Program, Reduction, Statement
 from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
+from . import cuda_product
 from .cuda_text import fused_text
 from .narrow import computes_in_float8
 
@@ -30,6 +31,7 @@ _CUDA_SKELETONS = (
     "addresses", "cache", "combine", "control", "cta", "engine", "launch", "math", "plan", "rank", "ranking",
     "reducers", "resident", "scan", "scanners", "spec", "tiles", "tiling", "views",
 )  # fmt: skip
+_GEMM_SKELETONS = ("__init__", "entries", "finish", "fused", "launch", "plan", "product", "split")
 _SKELETONS = (
     "__init__.py",
     "ops.py",
@@ -42,6 +44,8 @@ _SKELETONS = (
 
 def unsupported(program: Program) -> str | None:
     """Why these skeletons can't realise the program; None if they can."""
+    if program.product:
+        return cuda_product.unsupported(program)
     dtypes = {v.dtype for v in (*program.operands, *program.body, *program.outputs)}
     if "f64" in dtypes:
         return "f64 has no skeleton"
@@ -78,6 +82,8 @@ def _setting(
 
 def space(program: Program) -> Space:
     """The knobs, and at most 8 points, the likeliest winner first."""
+    if program.product:
+        return cuda_product.space(program)
     if not program.reduced and any(o.turned for o in program.operands):
         points = [_setting(256, 4), _setting(256, 8), _setting(128, 8), _setting(512, 4), _setting(256, 4, tile=32),
                   _setting(512, 8), _setting(128, 4), _setting(256, 4, tile="none")]  # fmt: skip
@@ -119,7 +125,8 @@ def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
     reason = unsupported(program)
     if reason is not None:
         raise ValueError(f"{name}: {reason}")
-    return (SourceFile(path=f"{name}.py", text=fused_text(program, name, point)),)
+    text = cuda_product.fused_text if program.product else fused_text
+    return (SourceFile(path=f"{name}.py", text=text(program, name, point)),)
 
 
 def skeleton_files(programs: Sequence[Program]) -> tuple[SourceFile, ...]:
@@ -127,7 +134,9 @@ def skeleton_files(programs: Sequence[Program]) -> tuple[SourceFile, ...]:
     if not programs:
         return ()
     root = files("tilewright.kernels")
+    products = any(program.product for program in programs)
+    gemm = (*(f"cuda/gemm/{name}.py" for name in _GEMM_SKELETONS), "cuda/cubin.py") if products else ()
     return tuple(
         SourceFile(path=f"tilewright_kernels/{path}", text=root.joinpath(path).read_text(encoding="utf-8"))
-        for path in _SKELETONS
+        for path in (*_SKELETONS, *gemm)
     )

@@ -13,6 +13,7 @@ from ...facts.program import (
     Output,
     Plain,
     Position,
+    Product,
     Program,
     Reduction,
     Scan,
@@ -72,7 +73,9 @@ def safe_names(program: Program) -> Program:
         new[name] = fresh
         taken.add(fresh)
 
-    def body(item: Plain | Reduction | Scan) -> Plain | Reduction | Scan:
+    def body(item: Plain | Reduction | Scan | Product) -> Plain | Reduction | Scan | Product:
+        if isinstance(item, Product):
+            return replace(item, result=new[item.result], left=new[item.left], right=new[item.right])
         if isinstance(item, Reduction):
             return replace(item, results=tuple(new[r] for r in item.results), arg=new[item.arg])
         if isinstance(item, Load):
@@ -97,7 +100,7 @@ def _literal(value: float | int | bool) -> str:
     return repr(value)
 
 
-class _Lines:
+class Lines:
     """Writes statements; it knows the program's loads."""
 
     def __init__(self, program: Program) -> None:
@@ -160,7 +163,7 @@ def _dict(statements: Sequence[Plain]) -> str:
     return "{" + ", ".join(f'"{s.result}": {s.result}' for s in statements) + "}"
 
 
-def _sweeps(plan: Schedule, lines: _Lines, dtypes: dict[str, str]) -> tuple[list[str], list[str]]:
+def _sweeps(plan: Schedule, lines: Lines, dtypes: dict[str, str]) -> tuple[list[str], list[str]]:
     """The functions of the sweeps, and the lines of their entries in the Spec."""
     functions, entries = [], []
     for k, sweep in enumerate(plan.passes):
@@ -183,12 +186,12 @@ def _strings(names: Sequence[str]) -> str:
     return _tuple([f'"{n}"' for n in names])
 
 
-def _tensors(tensors: Sequence[Operand | Output]) -> str:
-    operands = [t for t in tensors if isinstance(t, Operand)]
+def tensors(values: Sequence[Operand | Output]) -> str:
+    operands = [t for t in values if isinstance(t, Operand)]
     more = {t.name: ", indexed=True" if t.indexed else f", strides={t.strides!r}" if t.order else "" for t in operands}
     return "".join(
         f'\n        TensorSpec(name="{t.name}", dtype="{t.dtype}", shape={t.shape!r}{more.get(t.name, "")}),'
-        for t in tensors
+        for t in values
     )
 
 
@@ -202,7 +205,7 @@ def _dtypes(program: Program) -> dict[str, str]:
     return found
 
 
-def _scanned(program: Program, lines: _Lines, dtypes: dict[str, str]) -> tuple[Schedule, str, list[str]]:
+def _scanned(program: Program, lines: Lines, dtypes: dict[str, str]) -> tuple[Schedule, str, list[str]]:
     """A scan as the engine has it: what is left of the schedule, the function of its arguments, and its ScanSpec."""
     cut = scan_schedule(program)
     scan = cut.scan
@@ -223,7 +226,7 @@ def _scanned(program: Program, lines: _Lines, dtypes: dict[str, str]) -> tuple[S
     ]  # fmt: skip
 
 
-def _ranked(program: Program, lines: _Lines, dtypes: dict[str, str]) -> tuple[Schedule, str, list[str]]:
+def _ranked(program: Program, lines: Lines, dtypes: dict[str, str]) -> tuple[Schedule, str, list[str]]:
     """What is left of the schedule beside the first of a row, the function of their argument, and their RankSpec."""
     cut = rank_schedule(program)
     rank = cut.rank
@@ -241,7 +244,7 @@ def _ranked(program: Program, lines: _Lines, dtypes: dict[str, str]) -> tuple[Sc
 def fused_text(program: Program, name: str, settings: Point) -> str:
     """The whole file."""
     program = safe_names(rounded_once(program))
-    lines, dtypes, scan, rank = _Lines(program), _dtypes(program), list[str](), list[str]()
+    lines, dtypes, scan, rank = Lines(program), _dtypes(program), list[str](), list[str]()
     if program.scan:
         plan, function, scan = _scanned(program, lines, dtypes)
         functions, entries = [function], list[str]()
@@ -253,7 +256,7 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         plan = schedule(program)
         functions, entries = _sweeps(plan, lines, dtypes)
     spec = [f'    name="{name}",', f"    domain={program.domain!r},", f"    reduced={program.reduced!r},"]
-    spec += [f"    operands=({_tensors(program.operands)}\n    ),", f"    outputs=({_tensors(program.outputs)}\n    ),"]
+    spec += [f"    operands=({tensors(program.operands)}\n    ),", f"    outputs=({tensors(program.outputs)}\n    ),"]
     if plan.head:
         functions.insert(0, lines.function("head", "Per row, before any sweep.", plan.head, (), _dict(plan.head)))
         spec.append("    head=head,")

@@ -9,8 +9,8 @@ from cutlass import Int32, cute
 
 
 @cute.jit
-def product_3(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor,
-              clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
+def product_3(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, clusters: Int32,
+              splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
     kernel((a, b, c), clusters, splits, chunk, stream)
 
 
@@ -28,16 +28,45 @@ def product_5(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute
 
 @cute.jit
 def product_6(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              e: cute.Tensor, f: cute.Tensor,
-              clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
+              e: cute.Tensor, f: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32,
+              stream: Any) -> None:  # fmt: skip
     kernel((a, b, c, d, e, f), clusters, splits, chunk, stream)
 
 
 @cute.jit
 def product_7(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor,
-              clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
+              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32,
+              stream: Any) -> None:  # fmt: skip
     kernel((a, b, c, d, e, f, g), clusters, splits, chunk, stream)
+
+
+@cute.jit
+def product_8(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, clusters: Int32, splits: Int32,
+              chunk: Int32, stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e, f, g, h), clusters, splits, chunk, stream)
+
+
+@cute.jit
+def product_9(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, i: cute.Tensor, clusters: Int32,
+              splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e, f, g, h, i), clusters, splits, chunk, stream)
+
+
+@cute.jit
+def product_10(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+               e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, i: cute.Tensor, j: cute.Tensor,
+               clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e, f, g, h, i, j), clusters, splits, chunk, stream)
+
+
+@cute.jit
+def product_11(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+               e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, i: cute.Tensor, j: cute.Tensor,
+               k: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32,
+               stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e, f, g, h, i, j, k), clusters, splits, chunk, stream)
 
 
 @cute.jit
@@ -46,7 +75,8 @@ def combine_2(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, stream:
 
 
 @cute.jit
-def combine_3(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, stream: Any) -> None:
+def combine_3(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor,
+              stream: Any) -> None:  # fmt: skip
     kernel((a, b, c), stream)
 
 
@@ -57,11 +87,39 @@ def combine_4(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute
 
 
 @cute.jit
+def combine_5(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+              e: cute.Tensor, stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e), stream)
+
+
+@cute.jit
+def combine_6(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+              e: cute.Tensor, f: cute.Tensor, stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e, f), stream)
+
+
+@cute.jit
+def combine_7(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e, f, g), stream)
+
+
+@cute.jit
+def combine_8(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor,
+              stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e, f, g, h), stream)
+
+
+@cute.jit
 def split(kernel: cutlass.Constexpr, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32,
           stream: Any) -> None:  # fmt: skip
     kernel(x, planes, exponents, chunk, stream)
 
 
-PRODUCT = {3: product_3, 4: product_4, 5: product_5, 6: product_6, 7: product_7}
-COMBINE = {2: combine_2, 3: combine_3, 4: combine_4}
-MOST_OPERANDS = 2  # of an epilogue
+PRODUCT = {
+    3: product_3, 4: product_4, 5: product_5, 6: product_6, 7: product_7, 8: product_8, 9: product_9, 10: product_10,
+    11: product_11,
+}  # fmt: skip
+COMBINE = {2: combine_2, 3: combine_3, 4: combine_4, 5: combine_5, 6: combine_6, 7: combine_7, 8: combine_8}
+MOST_OPERANDS = 6  # of an epilogue

@@ -49,15 +49,15 @@ class Finish:
         if unknown:
             raise ValueError(f"an epilogue reads {', '.join(sorted(unknown))}, which is no operand of it")
 
-    def value(self, product: Any, operands: Sequence[Any], row: Any, column: Any) -> Any:
-        """The expression at one place, as the element type of C; operands are read at (row, column)."""
+    def value(self, product: Any, operands: Sequence[Any], at: tuple[Any, Any, Any]) -> Any:
+        """The expression at (row, column, batch), as the element type of C; operands are read there."""
         if self.function is None:
             return m.stored(product, self.dtype)
-        known: dict[str, Any] = {"product": product, "index_0": row, "index_1": column}
+        known: dict[str, Any] = {"product": product, "index_0": at[0], "index_1": at[1]}
         wanted = reads(self.function)
         for name, tensor in zip(self.names, operands, strict=True):
             if name in wanted:
-                loaded = tensor[(row, column)]
+                loaded = tensor[at]
                 known[name] = loaded.to(Float32) if tensor.element_type.is_float else loaded
         return m.stored(self.function(**{name: known[name] for name in wanted}), self.dtype)
 
@@ -88,8 +88,8 @@ class Finish:
                         x = total[((e, r, q), 0, 0)]
                         if exponents:
                             x = shifted(x, -(row_shifts[r] + column_shifts[q][e]))
-                        at = (cutlass.min(row, last_row), cutlass.min(columns[q] + e, last_column))
-                        pair.append(self.value(x, operands, *at))
+                        at = (cutlass.min(row, last_row), cutlass.min(columns[q] + e, last_column), layer)
+                        pair.append(self.value(x, operands, at))
                     made.append((q, pair))
                 for q, pair in made:
                     self._write(c, pair, (row, columns[q], layer), sizes)
@@ -141,4 +141,4 @@ class Combine:
             total = Float32(0.0)
             for split in cutlass.range(splits, unroll=4):
                 total = total + partial[(row, column, batch * splits + split)]
-            c[(row, column, batch)] = self.finish.value(total, operands, row, column)
+            c[(row, column, batch)] = self.finish.value(total, operands, (row, column, batch))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from cutlass import Int32, cute
 from torch import Tensor
 
 from ...ops import DTYPES
+from .. import cache
 from ..math import ELEMENT_TYPES
 from ..spec import Function
 from .entries import COMBINE, PRODUCT
@@ -36,7 +38,8 @@ Launch = Callable[..., None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epilogue:
-    """An expression over the product (see `finish`). Operands are broadcast to (M, N); `dtypes` are theirs."""
+    """An expression over the product (see `finish`). Operands are broadcast to (M, N), or to (batch, M, N); `dtypes`
+    are theirs."""
 
     function: Function
     names: tuple[str, ...] = ()
@@ -65,6 +68,12 @@ def _stream() -> Any:
     return cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
 
 
+def _read(dtypes: Sequence[str], m: Any, n: Any) -> list[Any]:
+    """What an epilogue reads at (row, column, batch), with any strides."""
+    walk = (_stride, _stride, _stride)
+    return [_fake(d, (m, n, _size()), [s() for s in walk], ELEMENT_TYPES[d].width // 8) for d in dtypes]
+
+
 def compile_product(
     point: Point, *, element: str, majors: tuple[str, str], finish: Finish, dtypes: Sequence[str] = (),
     arch: str = "sm_90a", options: str = "",
@@ -79,7 +88,7 @@ def compile_product(
 
     pair = 2 if finish.paired else 1
     c = _fake(finish.dtype, (m, n, _size()), (_stride(pair), 1, _stride(pair)), ALIGNED)
-    operands = (_fake(d, (m, n), (_stride(), _stride()), ELEMENT_TYPES[d].width // 8) for d in dtypes)
+    operands = _read(dtypes, m, n)
     scaled = (m, n) if point.planes > 1 else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
     tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *operands)
@@ -111,7 +120,7 @@ def compile_combine(finish: Finish, *, dtypes: Sequence[str] = (), arch: str = "
     m, n = _size(), _size()
     partial = _fake("f32", (m, n, _size()), (_stride(), 1, _stride()), 4)
     c = _fake(finish.dtype, (m, n, _size()), (_stride(), 1, _stride()), ELEMENT_TYPES[finish.dtype].width // 8)
-    operands = (_fake(d, (m, n), (_stride(), _stride()), ELEMENT_TYPES[d].width // 8) for d in dtypes)
+    operands = _read(dtypes, m, n)
     tensors = (partial, c, *operands)
     return cute.compile(COMBINE[len(tensors)], Combine(finish), *tensors, _stream(), options=_options(arch, options))
 
@@ -163,13 +172,15 @@ class Gemm:
 
     def __init__(
         self, point: Point, dtype: str, epilogue: Epilogue | None = None, *, arch: str = "sm_90a",
-        compiled: dict[Hashable, Launch] | None = None,
+        compiled: dict[Hashable, Launch] | None = None, source: Path | None = None,
     ) -> None:  # fmt: skip
-        """`compiled`: what others have compiled, to share; it grows. Splits of K need no kernels of their own."""
+        """`compiled`: what others have compiled, to share; it grows. Splits of K need no kernels of their own.
+        `source`: the file that holds the epilogue; with it, compiled kernels are kept on disk (see `cache`)."""
         self.point = point
         self.dtype = dtype
         self.epilogue = epilogue
         self.arch = arch
+        self.source = source
         self._compiled: dict[Hashable, Launch] = {} if compiled is None else compiled
 
     def __call__(self, a: Tensor, b: Tensor, *operands: Tensor) -> Tensor:
@@ -194,7 +205,7 @@ class Gemm:
         else:
             planes_a, planes_b = self._loadable(x), self._loadable(y)
         c = torch.empty((batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device).permute(1, 2, 0)
-        seen = tuple(o.expand(rows, columns) for o in operands)
+        seen = tuple(o.expand(batch, rows, columns).permute(1, 2, 0) for o in operands)
         last = grid.splits == 1
         target = c
         if not last:
@@ -226,14 +237,27 @@ class Gemm:
     def product(self, element: str, majors: tuple[str, str], *, last: bool, paired: bool) -> Launch:
         """The compiled product; `last`: no sum of splits follows."""
         whole = replace(self.point, split_k=1)
-        key = ("product", self.arch, whole, self.dtype, self.epilogue, element, majors, last, paired)
-        if key not in self._compiled:
-            found = self._finish(paired) if last else Finish("f32", paired=paired)
-            dtypes = self.epilogue.dtypes if self.epilogue and last else ()
-            self._compiled[key] = compile_product(
+        found = self.finish(last=last, paired=paired)
+        dtypes = self.epilogue.dtypes if self.epilogue and last else ()
+        facts = ("product", self.arch, whole, found.dtype, found.names, dtypes, element, majors, last, paired)
+
+        def make() -> Launch:
+            return compile_product(
                 self.point, element=element, majors=majors, finish=found, dtypes=dtypes, arch=self.arch
             )
-        return self._compiled[key]
+
+        return self._made(facts, make)
+
+    def _made(self, facts: tuple[Any, ...], make: Callable[[], Launch]) -> Launch:
+        """What was compiled under these facts and this epilogue: here, by another process, or now."""
+        known = (*facts, self.epilogue)
+        if known not in self._compiled:
+            name = cache.key(self.source, facts) if self.source is not None else ""
+            kept = cache.load(self.source, name) if self.source is not None else None
+            self._compiled[known] = kept or make()
+            if kept is None and self.source is not None:
+                cache.save(self.source, name, self._compiled[known])
+        return self._compiled[known]
 
     def splitter(self, major: str, vector: int, chunk: int, *, rows: int, processors: int) -> Launch:
         """The compiled split of an operand; `rows`: those of all chunks and batches."""
@@ -242,20 +266,20 @@ class Gemm:
             major=major, vector=vector, chunk=chunk, shift=shift, rows=rows, processors=processors
         )  # fmt: skip
         about = (split.group, split.held) if major == "k" else (split.strip,)
-        key = ("split", self.arch, shift, major, vector, about)
-        if key not in self._compiled:
-            self._compiled[key] = compile_split(split, arch=self.arch)
-        return self._compiled[key]
+        facts = ("split", self.arch, shift, major, vector, about)
+        return self._made(facts, lambda: compile_split(split, arch=self.arch))
 
     def combine(self) -> Launch:
         """The compiled sum of splits."""
-        key = ("combine", self.arch, self.dtype, self.epilogue)
-        if key not in self._compiled:
-            dtypes = self.epilogue.dtypes if self.epilogue else ()
-            self._compiled[key] = compile_combine(self._finish(False), dtypes=dtypes, arch=self.arch)
-        return self._compiled[key]
+        dtypes = self.epilogue.dtypes if self.epilogue else ()
+        finish = self.finish(last=True, paired=False)
+        facts = ("combine", self.arch, self.dtype, finish.names, dtypes)
+        return self._made(facts, lambda: compile_combine(finish, dtypes=dtypes, arch=self.arch))
 
-    def _finish(self, paired: bool) -> Finish:
+    def finish(self, *, last: bool, paired: bool) -> Finish:
+        """What is done with a sum in registers; `last`: no sum of splits follows."""
+        if not last:
+            return Finish("f32", paired=paired)
         if self.epilogue is None:
             return Finish(self.dtype, paired=paired)
         return Finish(self.dtype, function=self.epilogue.function, names=self.epilogue.names, paired=paired)

@@ -1,0 +1,149 @@
+"""What a generated `fused_K.py` of a product tells the skeleton, and how it is called: like any other fused kernel.
+
+    C[M, N] or C[B, M, N] = epilogue(A @ B, operands ..)        A: (M, K), B: (K, N), a batch in front of both or none
+
+fp32 operands are split anew in every call (scheme `scaled`): nothing that is derived from a weight outlives the call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Hashable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...ops import DTYPES
+from ..cubin import taken
+from ..spec import Function, TensorSpec
+from ..views import ITEM_BYTES
+from .launch import Epilogue, Gemm, Launch, compile_product, major_of
+from .plan import KNOBS as LEGAL
+from .plan import Point, make_grid
+
+TILES = ("64x64", "64x128", "128x64", "64x256", "128x128", "128x256", "256x128")
+CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
+KNOBS: dict[str, tuple[Any, ...]] = {
+    "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
+}  # fmt: skip
+DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1}
+SMALL_SPILL = 128  # bytes a thread: addresses kept over the loop, and an epilogue's own; no sums
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductSpec:
+    """`left` and `right` are the matrices, of one dtype; `operands` have the output's rank, each size its own or 1;
+    `epilogue` reads `product` and the operands by name, and gives the output's element."""
+
+    name: str
+    left: TensorSpec
+    right: TensorSpec
+    operands: tuple[TensorSpec, ...]
+    output: TensorSpec
+    epilogue: Function
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """(batch, M, N, K)."""
+        *batch, m, n = self.output.shape
+        return prod(batch), m, n, self.left.shape[-1]
+
+
+def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
+    """The Point of these knobs. Raises ValueError on an unknown knob or value, and on a tile that does not fit."""
+    for name, value in knobs.items():
+        if name not in KNOBS:
+            raise ValueError(f"unknown knob {name!r}; there are {', '.join(KNOBS)}")
+        if value not in KNOBS[name]:
+            raise ValueError(f"knob {name!r} can't be {value!r}; legal are {KNOBS[name]}")
+    tile_m, tile_n = map(int, knobs["tile"].split("x"))
+    cluster_m, cluster_n = map(int, knobs["cluster"].split("x"))
+    return Point(
+        tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
+        split_k=knobs["split_k"], scheme=scheme,
+    )  # fmt: skip
+
+
+class FusedProduct:
+    """A ProductSpec with its knobs. Calling it launches on torch's current stream; what it compiles is kept on disk."""
+
+    def __init__(self, spec: ProductSpec, knobs: dict[str, Any], *, source: str = "", arch: str = "sm_90a") -> None:
+        self.spec = spec
+        self.source = Path(source) if source else None
+        self.arch = arch
+        self.knobs = dict(DEFAULTS)
+        self._compiled: dict[Hashable, Launch] = {}  # for all knobs: those that differ in splits of K share kernels
+        self._shapes = tuple((o.shape, DTYPES[o.dtype]) for o in (spec.left, spec.right, *spec.operands))
+        dtypes = tuple(o.dtype for o in spec.operands)
+        self.epilogue = Epilogue(function=spec.epilogue, names=tuple(o.name for o in spec.operands), dtypes=dtypes)
+        self.configure(**knobs)
+
+    def configure(self, **knobs: Any) -> None:
+        """Replace settings. Raises ValueError, and replaces none, where they are unknown or don't fit together."""
+        wanted = self.knobs | knobs
+        scheme = "scaled" if self.spec.left.dtype == "f32" else "plain"
+        point = make_point(wanted, scheme=scheme)
+        self.knobs.update(wanted)
+        self.gemm = Gemm(
+            point, self.spec.output.dtype, self.epilogue, arch=self.arch, compiled=self._compiled, source=self.source
+        )
+
+    def __call__(self, *operands: Tensor) -> tuple[Tensor]:
+        """The output, freshly allocated. Raises ValueError on what is not of the Spec's shapes and dtypes. On meta
+        tensors it compiles what tensors of these strides need, and launches nothing."""
+        for tensor, (shape, dtype) in zip(operands, self._shapes, strict=True):
+            if tensor.shape != shape or tensor.dtype != dtype:
+                raise ValueError(f"{self.spec.name}: {dtype} {shape} is wanted, not {tensor.dtype} {tensor.shape}")
+        return (self.gemm(*operands),)
+
+    def demand(self, processors: int) -> dict[str, int | str]:
+        """What the product's kernel takes, compiled without a GPU, operands lying as the Spec says (see
+        `cuda.demand`)."""
+        point, (batch, m, n, k) = self.gemm.point, self.spec.sizes
+        grid = make_grid(point, m, n, k, batch=batch, processors=processors)
+        left, right = (_lying(spec) for spec in (self.spec.left, self.spec.right))
+        majors = (major_of(left), major_of(right.transpose(0, 1)))
+        last = grid.splits == 1
+        element = "f16" if point.planes > 1 else self.spec.left.dtype
+        with tempfile.TemporaryDirectory() as folder:
+            launch = compile_product(
+                point, element=element, majors=majors, finish=self.gemm.finish(last=last, paired=n % 2 == 0),
+                dtypes=self.epilogue.dtypes if last else (), arch=self.arch,
+                options=f"--keep-cubin --dump-dir={folder}",
+            )  # fmt: skip
+        (kernel,) = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
+        spilled = kernel.local_bytes if kernel.local_bytes > SMALL_SPILL else 0
+        return {
+            "plan": hashlib.sha256(repr((point, grid, point.depth_stages)).encode()).hexdigest()[:16],
+            "registers": kernel.registers,
+            "local_bytes": spilled,
+            "shared_bytes": kernel.shared_bytes + point.depth_stages * point.stage_bytes,
+            "threads": point.threads,
+            "ctas": grid.clusters * point.cluster,
+            "in_flight_bytes": point.depth_stages * point.stage_bytes // point.threads,
+            "moved_bytes": self._moved_bytes(grid.splits),
+        }
+
+    def _moved_bytes(self, splits: int) -> int:
+        """Every operand and the output once; planes of fp32 operands are written and read, and so are partial sums."""
+        spec = self.spec
+        matrices = sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (spec.left, spec.right))
+        others = sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.operands, spec.output))
+        partial = 8 * splits * prod(spec.output.shape) if splits > 1 else 0
+        return matrices * (3 if self.gemm.point.planes > 1 else 1) + others + partial
+
+
+def _lying(spec: TensorSpec) -> Tensor:
+    """(rows, columns) of the first matrix on the meta device, with the strides that the Spec expects."""
+    rank = len(spec.shape)
+    order = sorted(range(rank), key=lambda d: -spec.strides[d]) if spec.strides else list(range(rank))
+    strides, step = [0] * rank, 1
+    for d in reversed(order):
+        strides[d], step = step, step * spec.shape[d]
+    whole = torch.empty_strided(spec.shape, strides, device="meta")
+    return whole if rank == 2 else whole[0]

@@ -1,0 +1,178 @@
+"""Products of matrices with what is computed of them on the way out: a contraction takes the pointwise region that
+reads it for its epilogue, where that one is the only reader and its operands are rows, columns or whole matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+
+from tilewright.facts.pattern import Bind, Site
+from tilewright.facts.program import DTYPE_BYTES, Operand, Output, Product, Program, Statement
+
+from .contract import Contraction, contraction
+from .region import Flow
+
+Found = tuple[Program, Site]
+Unsupported = Callable[[Program], str | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """Products with their places, and why others are left to torch, by the names of their nodes."""
+
+    found: tuple[Found, ...]
+    left: dict[str, str]
+
+
+def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) -> Products:
+    """The contractions of a graph. `regions`: what was fused without them; those that become epilogues stay possible by
+    themselves, for whoever leaves the product to torch. A region that reads several products is the last one's."""
+    found: list[Found] = []
+    left: dict[str, str] = {}
+    taken: set[int] = set()
+    for node in reversed(flow.graph.nodes):
+        whole = contraction(flow, node) if node.name in flow.live and node.dtype in DTYPE_BYTES else None
+        if whole is None:
+            continue
+        reader = _only_reader(flow, node.name, regions)
+        made = _with_epilogue(whole, regions[reader]) if reader is not None and reader not in taken else None
+        if made is not None and unsupported(made[0]) is None and reader is not None:
+            taken.add(reader)
+            found.append(made)
+            continue
+        made = _alone(flow, whole)
+        why = "its result lies otherwise in memory" if made is None else unsupported(made[0])
+        if made is not None and why is None:
+            found.append(made)
+        else:
+            left[node.name] = str(why)
+    return Products(found=tuple(reversed(found)), left=left)
+
+
+def _only_reader(flow: Flow, name: str, regions: Sequence[Found]) -> int | None:
+    """The region that alone reads this value; None where others need it in memory."""
+    readers = set(flow.readers[name])
+    if name in flow.kept or not readers:
+        return None
+    homes = [i for i, (_, site) in enumerate(regions) if readers & set(site.nodes)]
+    return homes[0] if len(homes) == 1 and readers <= set(regions[homes[0]][1].nodes) else None
+
+
+class _Body:
+    """Operands and statements of a product's Program, named in order, so that equal work gives equal Programs."""
+
+    def __init__(self, whole: Contraction) -> None:
+        self.whole = whole
+        self.operands: list[Operand] = []
+        self.binds: list[Bind] = []
+        dtype = whole.node.dtype
+        names = [self.operand(f.bind, dtype, f.shape, indexed=True, order=f.order) for f in (whole.left, whole.right)]
+        self.body: list[Product | Statement] = [Product(result="v0", left=names[0], right=names[1], dtype=dtype)]
+        self.last = "v0"
+        if whole.scale != 1.0:
+            self.last = self.state("mul", (self.last, whole.scale), dtype)
+        if whole.addend is not None:
+            added = self.operand(whole.addend.bind, dtype, whole.addend.shape)
+            if whole.addend.scale != 1.0:
+                added = self.state("mul", (added, whole.addend.scale), dtype)
+            self.last = self.state("add", (self.last, added), dtype)
+
+    def operand(
+        self, bind: Bind, dtype: str, shape: tuple[int, ...], *, indexed: bool = False, order: tuple[int, ...] = ()
+    ) -> str:
+        name = f"x{len(self.operands)}"
+        self.operands.append(Operand(name=name, dtype=dtype, shape=shape, indexed=indexed, order=order))
+        self.binds.append(bind)
+        return name
+
+    def state(self, op: str, args: tuple[str | float, ...], dtype: str) -> str:
+        result = f"v{len(self.body)}"
+        self.body.append(Statement(result=result, op=op, args=args, dtype=dtype))
+        return result
+
+    def found(self, nodes: tuple[str, ...], output: Output, bind: Bind) -> Found:
+        program = Program(
+            domain=self.whole.domain, operands=tuple(self.operands), body=tuple(self.body), outputs=(output,)
+        )
+        return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=(bind,))
+
+
+def _alone(flow: Flow, whole: Contraction) -> Found | None:
+    """The product with what its operator adds to it; None where others expect its result in another order."""
+    node = whole.node
+    if node.name in flow.laid and node.order not in ((), tuple(range(len(node.shape)))):
+        return None
+    made = _Body(whole)
+    bind = Bind(node=node.name, split=node.shape, order=tuple(range(len(node.shape))))
+    return made.found((node.name,), Output(name=made.last, dtype=node.dtype, shape=whole.domain), bind)
+
+
+def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
+    """The product and the region that reads it as one Program; None where the region is no epilogue of it."""
+    program, site = region
+    pure = all(isinstance(item, Statement) and item.op not in ("index", "inside") for item in program.body)
+    mine = [i for i, bind in enumerate(site.operands) if bind.node == whole.node.name]
+    if program.reduced or not pure or len(mine) != 1 or len(program.outputs) != 1:
+        return None
+    operand, bind, output = program.operands[mine[0]], site.operands[mine[0]], program.outputs[0]
+    groups = _groups(program.domain, whole.domain)
+    in_order = bind.order == tuple(range(len(bind.order))) and not operand.order
+    if groups is None or not in_order or operand.shape != program.domain or output.shape != program.domain:
+        return None
+    made = _Body(whole)
+    names: dict[str, str] = {operand.name: made.last}
+    for other, place in zip(program.operands, site.operands, strict=True):
+        if other is operand:
+            continue
+        collapsed = _collapsed(other, place, groups)
+        if collapsed is None:
+            return None
+        names[other.name] = made.operand(place, other.dtype, collapsed.shape, order=collapsed.order)
+    for item in _statements(program):
+        names[item.result] = made.state(item.op, tuple(names[a] if isinstance(a, str) else a for a in item.args),
+                                        item.dtype)  # fmt: skip
+    whole_output = Output(name=names[output.name], dtype=output.dtype, shape=whole.domain)
+    return made.found((whole.node.name, *site.nodes), whole_output, site.outputs[0])
+
+
+def _statements(program: Program) -> Iterator[Statement]:
+    return (item for item in program.body if isinstance(item, Statement))
+
+
+def _groups(fine: tuple[int, ...], coarse: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
+    """For each dimension of `coarse` those of `fine` that make it up, in order; None where they cut across."""
+    groups, at = [], 0
+    for size in coarse:
+        start = at
+        while at < len(fine) and prod(fine[start:at]) < size:
+            at += 1
+        if prod(fine[start:at]) != size:
+            return None
+        groups.append(tuple(range(start, at)))
+    return tuple(groups) if at == len(fine) else None
+
+
+def _collapsed(operand: Operand, bind: Bind, groups: tuple[tuple[int, ...], ...]) -> Operand | None:
+    """The operand over the coarse domain; None where it varies along a part of a dimension, or would have to be copied
+    for the parts to be one."""
+    if operand.indexed:
+        return None
+    wide = [d for d, size in enumerate(operand.shape) if size > 1]
+    source = dict(zip(wide, bind.order, strict=True))  # dimension -> its place in the value that is read
+    shape = []
+    for group in groups:
+        inside = [d for d in group if operand.shape[d] > 1]
+        if inside and len(inside) != len(group):
+            return None
+        if any(source[b] != source[a] + 1 for a, b in pairwise(inside)):
+            return None
+        shape.append(prod(operand.shape[d] for d in group))
+    home = {d: i for i, group in enumerate(groups) for d in group}
+    order = tuple(dict.fromkeys(home[d] for d in operand.order))
+    runs = [home[d] for d in operand.order]
+    if sum(1 for a, b in pairwise(runs) if a != b) != max(len(order) - 1, 0):
+        return None
+    order = (*(i for i in range(len(groups)) if i not in order), *order) if order else ()
+    return replace(operand, shape=tuple(shape), order=() if order == tuple(range(len(groups))) else order)

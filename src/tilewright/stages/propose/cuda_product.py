@@ -1,0 +1,179 @@
+"""Propose matrix products for CUDA: which the skeleton `gemm` takes, its knobs with a model that ranks them, and the
+text of a `fused_K.py` whose epilogue is the rest of the Program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, prod
+
+from ...facts.program import Operand, Output, Product, Program, Statement
+from ...facts.space import Knob, Point, Space, point
+from .cuda_text import Lines, safe_names, tensors
+from .narrow import computes_in_float8, rounded_once
+
+_TYPES = ("f32", "f16", "bf16")
+_MOST_OPERANDS = 6  # beside the two matrices
+# Below, products of three fp16 ones are beyond fp32's own bound (docs/precision.md), and all are bound by memory.
+_LEAST_K = 64
+_LEAST_SIDE = 64  # the smallest tile; vectors and thin matrices are bound by memory
+_LEAST_WORK = 1 << 24  # M N K: below, it is all launch
+_POINTS = 8
+
+_KNOBS = (
+    Knob(
+        name="tile", values=("64x64", "64x128", "128x64", "64x256", "128x128", "128x256", "256x128"),
+        about="rows x columns of the result that a CTA makes",
+    ),
+    Knob(name="cluster", values=("1x1", "2x1", "1x2", "2x2"), about="CTAs, along rows x columns, that share loads"),
+    Knob(name="stages", values=("auto", 2, 3, 4, 5, 6, 7, 8), about="buffers of 64 of K; auto: as many as fit"),
+    Knob(name="split_k", values=(1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128), about="parts of K, summed by a second kernel"),
+)  # fmt: skip
+_SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128", "2x1"), ("128x128", "1x1"),
+           ("128x64", "1x1"), ("64x128", "1x1"), ("64x64", "1x1"))  # fmt: skip
+_PROCESSORS = 132  # of an H100 or H200
+_DEPTH = 64
+
+_TEXT = '''\
+"""{name}: a product of {left} and {right}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
+
+from tilewright_kernels.cuda import math as m
+from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
+from tilewright_kernels.cuda.spec import TensorSpec
+from tilewright_kernels.ops import torch_op
+
+
+{epilogue}
+
+SPEC = ProductSpec(
+    name="{name}",
+    left={left_spec}
+    right={right_spec}
+    operands=({operands}
+    ),
+    output={output}
+    epilogue=epilogue,
+)
+
+_FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
+KNOBS = _FUSED.knobs
+configure = _FUSED.configure  # replaces settings; raises ValueError on an unknown knob or value
+# run({reads}) -> ({writes},), contiguous, on torch's current stream
+run = torch_op("{name}", _FUSED, {outputs}, {arity})
+'''
+
+
+def unsupported(program: Program) -> str | None:
+    """Why the skeleton can't, or shouldn't, make this product; None if it does."""
+    batch, m, n, k = sizes(program)
+    left, right = factors(program)
+    others = [o for o in program.operands if not o.indexed]
+    types = {*(o.dtype for o in others), *(o.dtype for o in program.outputs)}
+    if left.dtype not in _TYPES:
+        return f"a product in {left.dtype} has no skeleton"
+    if not types <= set(_TYPES) or len(program.outputs) != 1:
+        return "an epilogue of other types than fp32, fp16, bf16, or of several results"
+    if any(item.dtype == "f64" or item.op == "index" for item in program.body) or computes_in_float8(program):
+        return "an epilogue in float64, in float8 or of positions"
+    if len(others) > _MOST_OPERANDS:
+        return f"an epilogue of more than {_MOST_OPERANDS} operands"
+    if min(m, n) < _LEAST_SIDE or k < _LEAST_K:
+        return f"{m} x {n} x {k} is bound by memory, or too short for fp32's accuracy"
+    if batch * m * n * k < _LEAST_WORK:
+        return f"{m} x {n} x {k} is all launch"
+    if left.dtype != "f32" and any(line_of(o) % 8 for o in (left, right)):
+        return "rows that don't start at multiples of 16 bytes, which TMA can't read"
+    if max(batch * m * n, m * k, k * n) >= 1 << 31:
+        return "more than 2^31 elements"
+    return None
+
+
+def sizes(program: Program) -> tuple[int, int, int, int]:
+    """(batch, M, N, K)."""
+    *batch, m, n = program.domain
+    return prod(batch), m, n, factors(program)[0].shape[-1]
+
+
+def factors(program: Program) -> tuple[Operand, Operand]:
+    """Both matrices."""
+    assert program.product is not None
+    named = {o.name: o for o in program.operands}
+    return named[program.product.left], named[program.product.right]
+
+
+def line_of(operand: Operand) -> int:
+    """The size of the dimension along which neighbours in memory lie."""
+    wide = [d for d in operand.order or range(len(operand.shape)) if operand.shape[d] > 1]
+    return operand.shape[wide[-1]] if wide else 1
+
+
+def space(program: Program) -> Space:
+    """The knobs, and at most 8 points in the order in which the model has them."""
+    batch, m, n, k = sizes(program)
+    split = factors(program)[0].dtype == "f32"
+    ranked: list[tuple[float, int, Point]] = []
+    for rank, (tile, cluster) in enumerate(_SHAPES):
+        for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
+            if parts > 1 and ceil(k / _DEPTH) // parts < 4:
+                break
+            work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split)
+            ranked.append((work, rank, point(tile=tile, cluster=cluster, stages="auto", split_k=parts)))
+    ranked.sort(key=lambda item: item[:2])
+    return Space(knobs=_KNOBS, points=tuple(p for _, _, p in ranked[:_POINTS]))
+
+
+def work_ns(batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, parts: int, fp32: bool) -> float:
+    """The model: whole waves of tiles at the rate at which wgmma of that size runs, and the traffic of partial sums. An
+    order of magnitude of the time; it ranks, it doesn't claim."""
+    tile_m, tile_n = map(int, tile.split("x"))
+    cluster_m, cluster_n = map(int, cluster.split("x"))
+    resident = 2 if tile_m == 64 and tile_n <= 128 else 1
+    each = ceil(ceil(k / _DEPTH) / parts) * _DEPTH
+    tiles = ceil(m / (tile_m * cluster_m)) * ceil(n / (tile_n * cluster_n)) * cluster_m * cluster_n * batch
+    waves = ceil(tiles * ceil(k / each) / (_PROCESSORS * resident))
+    # Small tiles read more of shared memory for each product: wgmma of 64 x 64 runs at about half its rate.
+    rate = {64 * 64: 0.5, 64 * 128: 0.7, 128 * 128: 0.9}.get(tile_m * tile_n, 1.0)
+    rate *= 1.0 if cluster_m * cluster_n > 1 else 0.95
+    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 else 1) * each / rate + 256)
+    partial_bytes = 8.0 * batch * m * n * parts if parts > 1 else 0.0
+    launch_ns = 3000.0 if parts > 1 else 0.0
+    return waves * flops / (7e5 / _PROCESSORS) + partial_bytes / 3500.0 + launch_ns
+
+
+def fused_text(program: Program, name: str, settings: Point) -> str:
+    """The whole file."""
+    left, right = factors(program)
+    product = program.product
+    assert product is not None
+    program = safe_names(rounded_once(_epilogue(program, product)))
+    others = [o for o in program.operands if o.name != "product"]
+    (output,) = program.outputs
+    body = [item for item in program.body if isinstance(item, Statement)]
+    return _TEXT.format(
+        name=name,
+        left=left.shape, right=right.shape,
+        epilogue=Lines(program).function("epilogue", "Per element: what is written.", body, [output.name], output.name),
+        left_spec=_spec(left), right_spec=_spec(right),
+        operands=tensors(others), output=_spec(output),
+        knobs=repr(dict(settings)),
+        reads=", ".join(("left", "right", *(o.name for o in others))), writes=output.name,
+        outputs=repr(((output.shape, output.dtype),)), arity=2 + len(others),
+    )  # fmt: skip
+
+
+def _spec(tensor: Operand | Output) -> str:
+    """Its TensorSpec; a matrix has strides there, as an operand that is not read at positions of its own."""
+    return tensors([replace(tensor, indexed=False) if isinstance(tensor, Operand) else tensor]).strip()
+
+
+def _epilogue(program: Program, product: Product) -> Program:
+    """What is left when the product is at hand, as an operand of this name."""
+
+    def named(value: str | float) -> str | float:
+        return "product" if value == product.result else value
+
+    body = tuple(replace(item, args=tuple(named(a) for a in item.args))
+                 for item in program.body if isinstance(item, Statement))  # fmt: skip
+    whole = Operand(name="product", dtype="f32", shape=program.domain)
+    outputs = tuple(replace(o, name=str(named(o.name))) for o in program.outputs)
+    operands = (whole, *(o for o in program.operands if not o.indexed))
+    return replace(program, operands=operands, body=body, outputs=outputs)

@@ -1,0 +1,200 @@
+"""Products with what follows them, from a function to a kernel, on a GPU: held against float64; and a whole run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fakes.fused import load_fused
+from fakes.modules import Applies
+from fakes.program_interpreter import run_program, view
+from tilewright.cell.trace import trace
+from tilewright.facts.outcome import Timed
+from tilewright.facts.pattern import Pattern
+from tilewright.facts.space import point
+from tilewright.flow.optimize import Places, optimize
+from tilewright.stages.patterns import match
+from tilewright.stages.problems import read_problem
+from tilewright.stages.propose import cuda
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+FLOOR = {torch.float32: 8 * 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md
+SMALL = point(tile="64x64", cluster="1x1", stages="auto", split_k=1)
+SPLIT = point(tile="128x128", cluster="1x1", stages="auto", split_k=3)
+LARGE = point(tile="256x128", cluster="1x2", stages="auto", split_k=1)
+
+
+def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def found(function: Callable[..., Any], *args: Tensor) -> Pattern:
+    """The one product of a function, which must be all of it; traced on the CPU."""
+    matched = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
+    products = [p for p in matched.patterns if p.kind == "product"]
+    assert len(products) == 1 and not matched.unmatched, matched
+    return products[0]
+
+
+def held(pattern: Pattern, module: ModuleType, operands: list[Tensor]) -> None:
+    """Against the Program in float64: at most twice torch's own error in the norm, or the contract's floor."""
+    (result,) = module.run(*operands)
+    (truth,) = run_program(pattern.program, [o.double() for o in operands], exact=True)
+    (own,) = run_program(pattern.program, operands)
+    norm = truth.norm()
+    error, theirs = (float((r.double() - truth).norm() / norm) for r in (result, own))
+    assert result.shape == truth.shape and result.is_contiguous() and result.dtype == own.dtype
+    assert error <= max(2 * theirs, FLOOR[result.dtype]), f"{pattern.title}: {error:.3g}, torch {theirs:.3g}"
+
+
+def operands_of(pattern: Pattern, values: dict[str, Tensor]) -> list[Tensor]:
+    """As model.py would hand them over."""
+    binds = zip(pattern.sites[0].operands, pattern.program.operands, strict=True)
+    return [view(values[bind.node], bind, spec.shape) for bind, spec in binds]
+
+
+@pytest.fixture(autouse=True)
+def whole_precision():
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def layer(a: Tensor, w: Tensor, bias: Tensor, whole: Tensor) -> Tensor:
+    return F.gelu(F.linear(a, w, bias)) * 0.5 + whole
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_linear_layer_with_bias_activation_and_residual(tmp_path, dtype):
+    args = [rand(2, 200, 520, dtype=dtype), rand(328, 520, dtype=dtype), rand(328, dtype=dtype),
+            rand(2, 200, 328, dtype=dtype)]  # fmt: skip
+    pattern = found(layer, *args)
+    assert pattern.title == "linear -> gelu -> scale -> add"
+    module = load_fused(pattern.program, tmp_path)
+    names = ("args_0", "args_1", "args_2", "args_3")
+    values = {name: a.cuda() for name, a in zip(names, args, strict=True)}
+    for setting in (SMALL, SPLIT, LARGE, *pattern.space.points):
+        module.configure(**dict(setting))
+        held(pattern, module, operands_of(pattern, values))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_batches_transposes_rows_and_columns(tmp_path, dtype):
+    def forward(a: Tensor, b: Tensor, row: Tensor, column: Tensor, whole: Tensor) -> Tensor:
+        return torch.tanh(torch.bmm(a, b.transpose(1, 2)) * row + column) + whole
+
+    shapes = ((5, 136, 200), (5, 184, 200), (184,), (136, 1), (5, 136, 184))
+    args = [rand(*shape, dtype=dtype) for shape in shapes]
+    pattern = found(forward, *args)
+    module = load_fused(pattern.program, tmp_path)
+    a, b, *others = (t.cuda() for t in args)
+    vectors = [t.reshape(o.shape) for t, o in zip(others, pattern.program.operands[2:], strict=True)]
+    b = b.transpose(1, 2)
+    assert [o.shape for o in pattern.program.operands[2:]] == [(1, 1, 184), (1, 136, 1), (5, 136, 184)]
+    for setting in (SMALL, SPLIT):
+        module.configure(**dict(setting))
+        held(pattern, module, [a, b, *vectors])
+        # Whatever the strides: the guards of model.py look at shapes and types alone.
+        across = a.transpose(1, 2).contiguous().transpose(1, 2)
+        held(pattern, module, [across, b.contiguous(), *vectors[:2], torch.cat([vectors[2]] * 2, 2)[:, :, :184]])
+        held(pattern, module, [torch.cat([a, a], 2)[:, :, 1:201], b, *vectors])
+
+
+def test_einsum_and_odd_sizes_in_fp32(tmp_path):
+    args = [rand(301, 3, 97), rand(301, 997)]
+    pattern = found(lambda a, b: torch.einsum("kij,kl->ijl", a, b).sigmoid(), *args)
+    module = load_fused(pattern.program, tmp_path)
+    values = dict(zip(("args_0", "args_1"), (a.cuda() for a in args), strict=True))
+    for setting in (SMALL, SPLIT):
+        module.configure(**dict(setting))
+        held(pattern, module, operands_of(pattern, values))
+
+
+def test_weights_that_change_in_place_under_one_pointer_are_seen(tmp_path):
+    args = [rand(256, 512), rand(512, 512), rand(512), rand(256, 512)]
+    pattern = found(layer, *args)
+    module = load_fused(pattern.program, tmp_path, SMALL)
+    values = dict(zip(("args_0", "args_1", "args_2", "args_3"), (a.cuda() for a in args), strict=True))
+    operands = operands_of(pattern, values)
+    held(pattern, module, operands)
+    for _ in range(3):
+        values["args_1"].mul_(-3.0).add_(1.0)
+        values["args_2"].data.copy_(rand(512).cuda() * 7)
+        held(pattern, module, operands)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (result,) = module.run(*operands)
+    values["args_1"].copy_(rand(512, 513).cuda()[:, :512])
+    graph.replay()
+    assert torch.equal(result, module.run(*operands)[0])
+
+
+def test_a_kernel_from_disk_is_the_same_kernel(tmp_path):
+    args = [rand(256, 512), rand(512, 512), rand(512), rand(256, 512)]
+    pattern = found(layer, *args)
+    module = load_fused(pattern.program, tmp_path, SPLIT)
+    values = dict(zip(("args_0", "args_1", "args_2", "args_3"), (a.cuda() for a in args), strict=True))
+    operands = operands_of(pattern, values)
+    first = module.run(*operands)[0]
+    kept = set((tmp_path / "build").glob("*.o"))
+    assert len(kept) >= 3, "splits, product, sum"
+    module._FUSED._compiled.clear()
+    assert torch.equal(module.run(*operands)[0], first)
+    assert set((tmp_path / "build").glob("*.o")) == kept
+    held(pattern, module, operands)
+
+
+def test_torch_compile_takes_it(tmp_path):
+    args = [rand(256, 512), rand(512, 512), rand(512), rand(256, 512)]
+    pattern = found(layer, *args)
+    module = load_fused(pattern.program, tmp_path, SMALL)
+    values = dict(zip(("args_0", "args_1", "args_2", "args_3"), (a.cuda() for a in args), strict=True))
+    operands = operands_of(pattern, values)
+    compiled = torch.compile(lambda *xs: module.run(*xs)[0] * 2, fullgraph=True)
+    torch.testing.assert_close(compiled(*operands), module.run(*operands)[0] * 2)
+
+
+PROBLEM = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2048, 4096)
+
+    def forward(self, x):
+        return torch.nn.functional.gelu(self.inner(x))
+
+def get_inputs():
+    return [torch.randn(2048, 2048)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_optimize_makes_a_linear_layer_and_gelu_one_kernel_and_it_wins(tmp_path):
+    """fp32 by default flags: tensor cores at fp32's accuracy, more than twice as fast as eager."""
+    path = tmp_path / "problem.py"
+    path.write_text(PROBLEM)
+    problem = read_problem(path, target="cuda")
+    said: list[str] = []
+    places = Places(out=tmp_path / "run", cache=tmp_path / "cache")
+    done = optimize(problem, places=places, strategy="catalog", budget_s=240.0, seed=0, say=said.append, sanitize=False)
+    told = "\n".join(said)
+    assert done.stop.best is not None, told
+    kinds = {p.id: p.kind for p in done.brief.matched[0].patterns}
+    assert [kinds[c.pattern] for c in done.stop.best] == ["product"], told
+    judged = [e.outcome for e in done.events if isinstance(e.outcome, Timed)]
+    ratio = judged[0].ratio("eager")
+    assert ratio is not None and ratio.low > 2.0, f"{ratio}\n{told}"
+    print(told, file=sys.stderr)
+    assert Path(tmp_path / "run").exists()

@@ -1,0 +1,119 @@
+"""Products of matrices are found with what is computed of them on the way out, and give what the module gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fakes.matched import fused
+from fakes.modules import Applies
+from tilewright.cell.trace import trace
+from tilewright.facts.graph import Graph
+from tilewright.facts.pattern import Pattern
+from tilewright.facts.space import Space
+from tilewright.stages.patterns import match
+
+
+def rand(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
+
+
+def products(function: Callable[..., Any], *args: Tensor) -> list[Pattern]:
+    """Those that are found, each held against the module in float64 (see `fused`)."""
+    return [p for p in fused(function, *args).patterns if p.kind == "product"]
+
+
+def only(function: Callable[..., Any], *args: Tensor) -> Pattern:
+    found = products(function, *args)
+    assert len(found) == 1, [p.title for p in found]
+    return found[0]
+
+
+A, W, BIAS = rand(6, 10), rand(4, 10), rand(4)
+Q, KEYS = rand(2, 3, 5, 8), rand(2, 3, 7, 8)
+
+
+@pytest.mark.parametrize(
+    ("title", "domain", "function", "args"),
+    [
+        ("linear", (6, 4), F.linear, (A, W, BIAS)),
+        ("linear -> gelu", (6, 4), lambda a, w, b: F.gelu(F.linear(a, w, b)), (A, W, BIAS)),
+        ("linear -> relu -> add", (6, 4), lambda a, w, c: F.linear(a.view(2, 3, 10), w).relu() + c,
+         (A, W, rand(2, 3, 4))),
+        ("mm -> scale -> tanh", (6, 4), lambda a, w: (torch.mm(a, w.t()) * 0.5).tanh(), (A, W)),
+        ("addmm", (6, 4), lambda a, w, b: torch.addmm(b, a, w.t(), beta=0.5, alpha=2), (A, W, BIAS)),
+        ("bmm -> add", (2, 6, 4), lambda a, b, c: torch.bmm(a, b) + c, (rand(2, 6, 10), rand(2, 10, 4), BIAS)),
+        ("baddbmm", (2, 6, 4), lambda a, b, c: torch.baddbmm(c, a, b), (rand(2, 6, 10), rand(2, 10, 4), rand(2, 1, 4))),
+        ("matmul -> scale", (6, 5, 7), lambda q, k: (q @ k.transpose(-1, -2)) / 3, (Q, KEYS)),
+        ("matmul -> scale -> relu", (12, 4), lambda a, w: (F.relu((a @ w) * 2)), (rand(3, 4, 10), rand(10, 4))),
+        ("einsum", (6, 5, 7), lambda q, k: torch.einsum("bhik,bhjk->bhij", q, k), (Q, KEYS)),
+        ("einsum -> sigmoid", (10, 6), lambda a, b: torch.einsum("kj,ik->ji", a, b).sigmoid(),
+         (rand(9, 10), rand(6, 9))),
+        ("einsum", (6, 35), lambda a, b: torch.einsum("ki,kjl->ijl", a, b), (rand(9, 6), rand(9, 5, 7))),
+    ],
+)  # fmt: skip
+def test_operators_and_what_follows_them(title: str, domain: tuple[int, ...], function: Any, args: Any) -> None:
+    found = only(function, *args)
+    assert (found.title, found.program.domain) == (title, domain)
+
+
+def test_how_a_weight_lies_is_known() -> None:
+    left, right, bias = only(F.linear, A, W, BIAS).program.operands
+    assert (left.shape, left.order) == ((6, 10), ()) and left.indexed
+    assert (right.shape, right.order) == ((10, 4), (1, 0)) and bias.shape == (1, 4)
+    batched = only(lambda q, k: q @ k.transpose(-1, -2), Q, KEYS).program.operands[1]
+    assert (batched.shape, batched.order) == ((6, 8, 7), (0, 2, 1))
+
+
+def test_what_reads_it_stays_a_kernel_for_whoever_leaves_the_product_to_torch() -> None:
+    def forward(a: Tensor, w: Tensor, c: Tensor) -> Tensor:
+        return F.gelu(F.linear(a, w)) + c
+
+    graph = trace(Applies(forward), (A, W, rand(6, 4)), {})
+    kinds = {p.title: p.kind for p in fused(forward, A, W, rand(6, 4)).patterns}
+    assert kinds == {"gelu -> add": "pointwise", "linear -> gelu -> add": "product"}
+    torch_only = _matched(graph, lambda p: "no" if p.product else None)
+    assert [p.kind for p in torch_only.patterns] == ["pointwise"]
+    assert torch_only.unmatched == ("aten.linear.default: no",)
+    bare = _matched(graph, lambda p: "not with that" if p.product and len(p.body) > 1 else None)
+    assert [p.title for p in bare.patterns] == ["gelu -> add", "linear"], "then without what follows"
+
+
+def _matched(graph: Graph, unsupported: Callable[..., str | None]) -> Any:
+    return match(graph, unsupported=unsupported, space=lambda p: Space(knobs=(), points=((),)), tiny_bytes=0)
+
+
+def test_a_gate_takes_the_second_product_along() -> None:
+    w, v = rand(10, 4), rand(10, 4) * 2
+    found = products(lambda a, w, v: F.silu(a @ w) * (a @ v), A, w, v)
+    assert [p.title for p in found] == ["matmul", "silu -> matmul -> mul"]
+
+
+def test_what_others_read_and_what_is_reduced_stay_apart() -> None:
+    def twice(a: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.linear(a, w)
+        return y, y.relu()
+
+    assert only(twice, A, W).title == "linear"
+    assert only(lambda a, w: F.linear(a, w).mul(2).softmax(-1), A, W).title == "linear"
+    assert only(lambda a, w, c: F.linear(a.view(2, 3, 10), w) + c, A, W, rand(2, 1, 4)).title == "linear"
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (lambda a, b: torch.einsum("ij,jk->i", a, b), (A, rand(10, 4))),  # a letter that only one has is summed
+        (lambda a: torch.einsum("ii,ij->ij", a, a), (rand(4, 4),)),
+        (lambda a, b: torch.einsum("ij,kl->ijkl", a, b), (A, W)),
+        (lambda a, b: torch.einsum("...k,kj->...j", a, b), (A, rand(10, 4))),
+        (lambda a, b: a @ b, (rand(2, 3, 6, 10), rand(3, 10, 4))),  # a batch that is broadcast
+        (lambda a, b: a @ b, (rand(10), rand(10, 4))),
+    ],
+)
+def test_other_contractions_are_left_to_torch(function: Any, args: Any) -> None:
+    assert not products(function, *args)

@@ -1,0 +1,155 @@
+"""Products for CUDA: what the skeleton is asked for, in which order its points stand, and that candidates compile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fakes.fused import load_fused
+from fakes.modules import Applies
+from tilewright.cell.trace import trace
+from tilewright.facts.pattern import Choice
+from tilewright.facts.problem import Work
+from tilewright.facts.program import Operand, Output, Product, Program, Statement
+from tilewright.facts.run import CaseFacts
+from tilewright.facts.space import point
+from tilewright.stages.patterns import match
+from tilewright.stages.propose import cpu, cuda, cuda_product
+from tilewright.stages.propose.compose import compose
+
+
+def product(m: int, n: int, k: int, dtype: str = "f32", *, out: str = "", order: tuple[int, ...] = (1, 0)) -> Program:
+    """relu(a @ b), b as a linear layer's weight has it."""
+    return Program(
+        domain=(m, n),
+        operands=(Operand(name="x0", dtype=dtype, shape=(m, k), indexed=True),
+                  Operand(name="x1", dtype=dtype, shape=(k, n), indexed=True, order=order)),
+        body=(Product(result="v0", left="x0", right="x1", dtype=dtype),
+              Statement(result="v1", op="maximum", args=("v0", 0), dtype=out or dtype)),
+        outputs=(Output(name="v1", dtype=out or dtype, shape=(m, n)),),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (product(4096, 4096, 4096), None),
+        (product(4096, 4096, 64), None),
+        (product(4096, 4096, 32), "too short for fp32's accuracy"),
+        (product(4096, 16, 4096), "bound by memory"),
+        (product(128, 128, 128), "all launch"),
+        (product(1024, 1024, 1001), None),  # fp32 is split, whatever its strides
+        (product(1024, 1024, 1001, "bf16"), "16 bytes"),
+        (product(1024, 1001, 1024, "bf16"), None),  # N of a weight that lies K by K is nobody's line
+        (product(1024, 1001, 1024, "bf16", order=()), "16 bytes"),
+        (product(1024, 1024, 1024, "f64"), "f64"),
+        (product(1024, 1024, 1024, "bf16", out="i32"), "other types"),
+    ],
+)
+def test_what_is_taken_and_what_is_torchs(program: Program, why: str | None) -> None:
+    found = cuda.unsupported(program)
+    assert (found is None) if why is None else (found is not None and why in found)
+    assert cpu.unsupported(program) == "no skeleton"
+
+
+def first(program: Program) -> dict[str, Any]:
+    return dict(cuda.space(program).points[0])
+
+
+def test_large_products_get_large_tiles_and_small_ones_are_split() -> None:
+    assert first(product(4096, 4096, 4096))["tile"] in ("256x128", "128x256")
+    assert first(product(4096, 4096, 4096))["split_k"] == 1
+    assert first(product(256, 256, 65536))["split_k"] > 8
+    for program in (product(4096, 4096, 4096), product(256, 256, 4096, "bf16")):
+        space = cuda.space(program)
+        assert len(space.points) == 8 and all(space.holds(p) for p in space.points)
+
+
+def test_the_model_counts_three_products_for_fp32() -> None:
+    def time(*, fp32: bool) -> float:
+        return cuda_product.work_ns(1, 8192, 8192, 8192, tile="256x128", cluster="1x2", parts=1, fp32=fp32)
+
+    assert 2.5 < time(fp32=True) / time(fp32=False) < 3.0
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(256, 512)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(self.inner(x))
+
+
+ORIGINAL = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(256, 512)
+    def forward(self, x):
+        return torch.nn.functional.gelu(self.inner(x))
+"""
+
+
+def test_a_linear_layer_and_gelu_become_one_kernel_that_compiles_for_hopper(tmp_path: Path) -> None:
+    graph = trace(Layer(), (torch.randn(2, 128, 256),), {})
+    matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
+    assert [(p.title, p.kind) for p in matched.patterns] == [("gelu", "pointwise"), ("linear -> gelu", "product")]
+    small = point(tile="64x64", cluster="1x1", stages="auto", split_k=1)
+    recipe = (Choice(pattern="fused_0", point=matched.patterns[0].space.points[0]),
+              Choice(pattern="fused_1", point=small))  # fmt: skip
+    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
+    facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
+    whole = compose(ORIGINAL, (facts,), (matched,), recipe, target="cuda")
+    model = next(f.text for f in whole.files if f.path == "model.py")
+    assert (
+        "fused_1.run(x.reshape((256, 256)), self.inner.weight.permute((1, 0)), self.inner.bias.reshape((1, 512)))"
+        in model
+    )
+    assert "fused_0" not in model, "what the product does on its way out needs no kernel of its own"
+    without = compose(ORIGINAL, (facts,), (matched,), recipe[:1], target="cuda")
+    assert "torch.ops.aten.linear.default" in next(f.text for f in without.files if f.path == "model.py")
+
+    fused = load_fused(matched.patterns[1].program, tmp_path, small)
+    x, w, bias = (torch.empty(shape, device="meta") for shape in ((256, 256), (512, 256), (1, 512)))
+    (made,) = fused.run(x, w.t(), bias)
+    assert made.shape == (256, 512) and made.dtype == torch.float32
+    assert len(fused._FUSED._compiled) == 2, "one split for both operands, and the product"
+    assert len(list((tmp_path / "build").glob("*.o"))) == 2, "and another process finds both"
+    fused._FUSED._compiled.clear()
+    assert fused.run(x, w.t(), bias)[0].shape == made.shape and len(list((tmp_path / "build").glob("*.o"))) == 2
+    told = fused._FUSED.demand(132)
+    assert told["ctas"] == 32 and told["local_bytes"] == 0 and told["threads"] == 256
+    with pytest.raises(ValueError, match="is wanted"):
+        fused.run(x, w, bias)
+    with pytest.raises(ValueError, match="can't be '96x96'"):
+        fused.configure(tile="96x96")
+    assert fused.KNOBS["tile"] == "64x64"
+    with pytest.raises(ValueError, match="does not fit the registers"):
+        fused.configure(tile="64x256", cluster="1x1")
+
+
+def test_batches_and_operands_of_an_epilogue_compile(tmp_path: Path) -> None:
+    def forward(a: Tensor, b: Tensor, row: Tensor, column: Tensor, whole: Tensor) -> Tensor:
+        return torch.tanh(torch.bmm(a, b.transpose(1, 2)) * row + column) + whole
+
+    a, b = torch.randn(4, 128, 256).bfloat16(), torch.randn(4, 192, 256).bfloat16()
+    others = (torch.randn(192).bfloat16(), torch.randn(128, 1).bfloat16(), torch.randn(4, 128, 192).bfloat16())
+    matched = match(trace(Applies(forward), (a, b, *others), {}), unsupported=cuda.unsupported, space=cuda.space)
+    (found,) = [p for p in matched.patterns if p.kind == "product"]
+    assert [o.shape for o in found.program.operands[2:]] == [(1, 1, 192), (1, 128, 1), (4, 128, 192)]
+    split = point(tile="64x64", cluster="1x1", stages="auto", split_k=2)
+    module = load_fused(found.program, tmp_path, split)
+    given = [torch.empty(o.shape, dtype=torch.bfloat16, device="meta") for o in found.program.operands]
+    assert module.run(*given)[0].shape == (4, 128, 192)
+    assert sorted(key[0] for key in module._FUSED._compiled) == ["combine", "product"]
+    module.configure(split_k=1)
+    assert module.run(*given)[0].shape == (4, 128, 192)
+    assert len(module._FUSED._compiled) == 3, "the last product has the epilogue"
