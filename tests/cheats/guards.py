@@ -134,6 +134,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "inputs compared": ((Room, "changed_input", _nowhere),),
     "moved state": ((check.Check, "compare_state", _nothing),),
     "aliasing": ((check.Check, "accept", _accept_any("aliases_input", -1)),),
+    "shared outputs": ((check.Check, "accept", _accept_any("aliases_output", -1)),),
     "strides": ((check.Check, "accept", _accept_any("overlaps", False)),),
     "exact type": ((check.Check, "accept", _accept_any("type_name", "torch.Tensor")),),
     "exact dtype": ((check.Check, "accept", _accept_any_dtype),),

@@ -42,6 +42,7 @@ class OutputFacts:
     type_name: str  # exactly "torch.Tensor" for an honest result
     device: str  # "cpu" or "cuda"
     aliases_input: int = -1  # position of the input tensor whose storage it shares; -1: none
+    aliases_output: int = -1  # position of the earlier output whose memory it shares; -1: none
     overlaps: bool = False  # several of its elements share memory
 
 

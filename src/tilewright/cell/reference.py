@@ -20,7 +20,7 @@ from .families import OWN, perturb_state, redistribute, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
 from .step import Step, learn, tensors_of
 from .structure import NOT_NEGATIVE, Structure, structure_of
-from .subject import Subject, named_state, output_facts, seed_all
+from .subject import Subject, facts_of, named_state, seed_all
 from .variant import resized, restrided
 from .wire import NO_GRADIENTS, Described, Gradients, Variant
 
@@ -271,7 +271,9 @@ class Reference:
         del seen
         random = any(_far(a, _sampled(b)) for a, b in zip(first, tensors_of(second), strict=True))
         tree = values.encode(second, [], sort_keys=True)
-        outputs = tuple(output_facts(t, inputs) for t in tensors_of(second))
+        found = tensors_of(second)
+        outputs = facts_of(found, tuple(map(values.kind_of, found)), inputs)
+        del found
         del first, second
         subject.drop()
         self._learn_structure(text, inputs, seed + 2)

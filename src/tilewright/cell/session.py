@@ -19,7 +19,7 @@ from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_lin
 from .modes import require_no_modes
 from .reference import Reference
 from .subject import Subject, named_state, poisoned
-from .timing import Dealt, Timer, as_it_is, repeated
+from .timing import Dealt, Timer, repeated
 
 _TRUTH_PARTS = 16  # pieces of the first dimension, where the whole in float64 does not fit
 Letter = tuple[Any, int]  # a request and the descriptor that came with it, -1 for none
@@ -237,7 +237,7 @@ class Session:
 
     def _drop(self, request: wire.Drop) -> None:
         if self._dealt is not None:
-            self._dealt.result = None
+            self._dealt.forget()
         if self._reference is not None:
             self._reference.release_truth()
         self._subject.drop_held(keep_first=request.keep_first)
@@ -250,7 +250,7 @@ class Session:
 
     def _clear(self, request: wire.Clear) -> None:
         if self._dealt is not None:
-            self._dealt.result = None
+            self._dealt.forget()
         self._subject.drop_held()
         self._timer.evict(request.flush_bytes)
 
@@ -268,18 +268,15 @@ class Session:
             call = ready() if request.repeat == 1 else repeated(ready(), request.repeat)
         self._timer.prepare(dealt, swaps, inputs if request.warm else (), delay_ns=request.delay_ns)
         with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
-            ns, launched_ns, result = self._timer.time(call)
-        dealt.result = (result, inputs)
-        dealt.copies = as_it_is(result, dealt.copies)
+            ns, launched_ns, dealt.seen = self._timer.time(call, dealt.spare)
+        dealt.inputs = inputs
         return wire.Tick(ns=ns, launched_ns=launched_ns)
 
     def _hold_timed(self, request: wire.HoldTimed) -> wire.Called:
-        if self._dealt is None or self._dealt.result is None:
+        if self._dealt is None or self._dealt.seen is None:
             raise RuntimeError("no timed call was made")
-        result, inputs = self._dealt.result
-        tree, outputs = self._subject.hold(0, result, inputs)
-        self._subject.hold_copies(0, self._dealt.copies)
-        self._dealt.result, self._dealt.copies = None, ()
+        tree, outputs = self._subject.hold_seen(0, self._dealt.seen, self._dealt.inputs)
+        self._dealt.seen, self._dealt.spare = None, ()
         return wire.Called(outputs_tree=tree, outputs=outputs)
 
     def _configure(self, request: wire.Configure) -> None:

@@ -22,14 +22,23 @@ Call = Callable[[], Any]
 
 
 def tensors_of(result: Any) -> list[Tensor]:
-    """The tensors of a result, in the order in which they travel."""
-    if isinstance(result, Tensor):
+    """The tensors of a result, in the order in which they travel; what can't travel has none."""
+    kind = type(result)
+    if issubclass(kind, Tensor):
         return [result]
-    if isinstance(result, dict):
-        return [t for key in sorted(result, key=str) for t in tensors_of(result[key])]
-    if isinstance(result, list | tuple):
-        return [t for v in result for t in tensors_of(v)]
+    if issubclass(kind, dict):
+        return [t for _, v in sorted(dict.items(result), key=_key) for t in tensors_of(v)]
+    if issubclass(kind, list | tuple):
+        return [
+            t
+            for v in (tuple.__iter__(result) if issubclass(kind, tuple) else list.__iter__(result))
+            for t in tensors_of(v)
+        ]
     return []
+
+
+def _key(item: tuple[Any, Any]) -> str:
+    return str(item[0])
 
 
 class Step:

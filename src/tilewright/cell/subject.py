@@ -7,6 +7,7 @@ import ctypes
 import gc
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from . import values
 from .arena import contiguous, dtype_name, overlaps, spec_of
 from .load import CodeRaised, blaming
 from .step import Call, Step
-from .timing import Copies, Sample
+from .timing import Parts, Seen
 from .wire import NO_GRADIENTS, Gradients, NamedSpec, OutputFacts
 
 _M_PERTURB = -6
@@ -72,7 +73,7 @@ class Subject:
         self.forward: Callable[..., Any] | None = None
         self.gradients = NO_GRADIENTS  # in training: every call is then a step
         self._held: dict[int, tuple[Tensor, ...]] = {}
-        self._samples: dict[int, tuple[Sample | None, ...]] = {}
+        self._samples: dict[int, tuple[Parts | None, ...]] = {}
 
     # ---- construction and state
 
@@ -143,26 +144,25 @@ class Subject:
         return self.hold(tag, result, inputs)
 
     def hold(self, tag: int, result: Any, inputs: Sequence[Tensor]) -> tuple[str, tuple[OutputFacts, ...]]:
-        tensors: list[Tensor] = []
-        try:
-            tree = values.encode(result, tensors, sort_keys=True)
-        except values.CannotTravel as error:
-            raise CodeRaised("wrong_type", f"forward returned {error}") from error
+        with blaming("wrong_type", "looking at what forward returned raised"):
+            seen = Seen.of(result)
+        return self.hold_seen(tag, seen, inputs)
+
+    def hold_seen(self, tag: int, seen: Seen, inputs: Sequence[Tensor]) -> tuple[str, tuple[OutputFacts, ...]]:
+        """Hold what was seen of a result, by its copies where there are any."""
+        if seen.lack:
+            raise CodeRaised("wrong_type", f"forward returned {seen.lack}")
+        tree = values.text_of(seen.tree)
         if not values.only_tensors(tree):
             raise CodeRaised("wrong_type", "forward returned something that is not a tensor")
         with blaming("wrong_type", "looking at an output raised"):
-            facts = tuple(output_facts(t, inputs) for t in tensors)
-        self._held[tag] = tuple(tensors)
-        self._samples.pop(tag, None)
+            facts = facts_of(seen.tensors, seen.kinds, inputs)
+        pairs = list(zip(seen.tensors, seen.copies or (None,) * len(seen.tensors), strict=True))
+        self._held[tag] = tuple(copy if isinstance(copy, Tensor) else mine for mine, copy in pairs)
+        self._samples[tag] = tuple(copy if isinstance(copy, Parts) else None for _, copy in pairs)
         return tree, facts
 
-    def hold_copies(self, tag: int, copies: Copies) -> None:
-        """Let copies stand for what is held under the tag, where there are any."""
-        pairs = list(zip(self._held[tag], copies, strict=True))
-        self._held[tag] = tuple(copy if isinstance(copy, Tensor) else mine for mine, copy in pairs)
-        self._samples[tag] = tuple(copy if isinstance(copy, Sample) else None for _, copy in pairs)
-
-    def samples(self, tag: int) -> tuple[Sample | None, ...]:
+    def samples(self, tag: int) -> tuple[Parts | None, ...]:
         """What stands for parts of what is held under the tag."""
         return self._samples.get(tag, (None,) * len(self._held[tag]))
 
@@ -193,13 +193,27 @@ class Subject:
         self.drop()
 
 
-def output_facts(tensor: Tensor, inputs: Sequence[Tensor]) -> OutputFacts:
-    """What the judge must know of a result, read without touching its data."""
-    kind = "torch.Tensor" if type(tensor) in (Tensor, torch.nn.Parameter) else type(tensor).__qualname__
-    if tensor.layout != torch.strided:
-        kind = f"a {tensor.layout} tensor"
+def facts_of(tensors: Sequence[Tensor], kinds: Sequence[str], inputs: Sequence[Tensor]) -> tuple[OutputFacts, ...]:
+    """What the judge must know of results, read without touching their data; `kinds`: what they were when seen."""
+    facts = [_output_facts(t, k, inputs) for t, k in zip(tensors, kinds, strict=True)]
+    dense = [f.type_name == values.PLAIN and _is_dense(t) for f, t in zip(facts, tensors, strict=True)]
+    for i, later in enumerate(tensors):
+        for k in range(i):
+            if dense[i] and dense[k] and _overlap(tensors[k], later):
+                facts[i] = replace(facts[i], aliases_output=k)
+    return tuple(facts)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether every byte that it spans is its own: where two such overlap, they share elements. Of others (columns of
+    one buffer, say) it is not known."""
+    first, last = _reach(tensor)
+    return tensor.numel() > 0 and last + 1 - first == tensor.numel() * tensor.element_size()
+
+
+def _output_facts(tensor: Tensor, kind: str, inputs: Sequence[Tensor]) -> OutputFacts:
     aliases = -1
-    if kind == "torch.Tensor":
+    if kind == values.PLAIN:
         aliases = next((i for i, t in enumerate(inputs) if _overlap(tensor, t)), -1)
         return OutputFacts(
             spec=spec_of(tensor), type_name=kind, device=tensor.device.type, aliases_input=aliases,

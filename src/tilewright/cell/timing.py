@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # signal's own are in Python: it looks for signals there
 import gc
 import operator
 import secrets
+import signal
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +19,7 @@ from torch import Tensor
 
 from . import driver, values, wire
 from .arena import exchange
+from .load import CodeRaised
 from .step import Call
 
 _clock = time.perf_counter_ns
@@ -22,8 +27,17 @@ _touch = torch.Tensor.sum
 _wipe = torch.Tensor.zero_
 _clone = torch.Tensor.clone
 _copy = torch.Tensor.copy_
+_detach = torch.Tensor.detach
+_apply: Callable[[Callable[[], Any]], Any] = operator.call
+# What calls the code under test back between two steps of the cell's own: a tracer, a profiler, handlers of signals.
+_HOOKS: tuple[Callable[[], Any], ...] = (
+    sys.gettrace,
+    sys.getprofile,
+    *(partial(_signal.getsignal, s) for s in sorted(signal.valid_signals())),
+)
 _MOST_COPIED_BYTES = 32 << 20
 _PARTS, _PART = 1024, 64
+_SCATTERED = 1 << 12
 _delay = torch.cuda._sleep
 _below = secrets.randbelow
 _CYCLES_A_NS = 2.0  # at the clocks of a Hopper
@@ -59,36 +73,74 @@ class Sample:
         _copy(_parts(place, self.start, self.step), self.values)
 
 
-Copies = tuple[Tensor | Sample | None, ...]
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Single elements of a large tensor whose elements do not lie in order."""
+
+    places: tuple[Tensor, ...]
+    values: Tensor
+
+    def put_into(self, place: Tensor) -> None:
+        place[self.places] = self.values
 
 
-def as_it_is(result: Any, into: Copies) -> Copies:
-    """Copies of a result's tensors as they are now: what another thread has yet to do is not in them. Of a large one
-    parts, at places that nobody can foresee; None of one that is not plain, or large and not contiguous. They take the
-    place of the copies `into`, where they are alike: fresh memory costs one process more than another, and the judge's
+Parts = Sample | Scatter
+Copies = tuple[Tensor | Parts | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a result was when it was looked at: its structure, its tensors, what kind each is of, and copies of them,
+    where those were asked for. `lack`: what it holds that can't travel; the rest is empty then."""
+
+    tree: Any
+    tensors: tuple[Tensor, ...]
+    kinds: tuple[str, ...]
+    copies: Copies = ()
+    lack: str = ""
+
+    @staticmethod
+    def of(result: Any) -> Seen:
+        tensors: list[Tensor] = []
+        try:
+            tree = values.taken_apart(result, tensors, sort_keys=True)
+        except values.CannotTravel as error:
+            return Seen(None, (), (), lack=str(error))
+        return Seen(tree, tuple(tensors), tuple(map(values.kind_of, tensors)))
+
+
+def as_it_is(result: Any, into: Copies) -> Seen:
+    """A result as it is now: what another thread has yet to do to its tensors or its containers is not in it. Of a
+    large tensor parts are copied, at places that nobody can foresee; None of one that is not plain. Copies take the
+    place of those `into`, where they are alike: fresh memory costs one process more than another, and the judge's
     clock runs."""
-    tensors: list[Tensor] = []
-    try:
-        values.encode(result, tensors, sort_keys=True)
-    except values.CannotTravel:
-        return ()
-    old = into if len(into) == len(tensors) else (None,) * len(tensors)
-    return tuple(_copy_of(t, o) for t, o in zip(tensors, old, strict=True))
+    seen = Seen.of(result)
+    old = into if len(into) == len(seen.tensors) else (None,) * len(seen.tensors)
+    copies = (
+        _copy_of(t, o) if k == values.PLAIN else None for t, k, o in zip(seen.tensors, seen.kinds, old, strict=True)
+    )
+    return Seen(seen.tree, seen.tensors, seen.kinds, tuple(copies), seen.lack)
 
 
-def _copy_of(tensor: Tensor, old: Tensor | Sample | None) -> Tensor | Sample | None:
-    plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
-    if not plain:
-        return None
+def _copy_of(tensor: Tensor, old: Tensor | Parts | None) -> Tensor | Parts:
+    tensor = _detach(tensor)
     if tensor.numel() * tensor.element_size() > _MOST_COPIED_BYTES:
-        return _sample_of(tensor.detach()) if tensor.is_contiguous() else None
+        return _sample_of(tensor) if tensor.is_contiguous() else _scatter_of(tensor)
     if isinstance(old, Tensor) and (old.shape, old.dtype, old.stride()) == (
         tensor.shape,
         tensor.dtype,
         tensor.stride(),
     ):
-        return _copy(old, tensor.detach())
-    return _clone(tensor.detach())
+        return _copy(old, tensor)
+    return _clone(tensor)
+
+
+def _scatter_of(tensor: Tensor) -> Scatter:
+    source = torch.Generator(tensor.device).manual_seed(_below(1 << 62))
+    places = tuple(
+        torch.randint(extent, (_SCATTERED,), generator=source, device=tensor.device) for extent in tensor.shape
+    )
+    return Scatter(places, tensor[places])
 
 
 def _sample_of(tensor: Tensor) -> Sample:
@@ -104,13 +156,19 @@ def _parts(tensor: Tensor, start: int, step: int) -> Tensor:
 class Dealt:
     """The slots of the calls to come, and what the last one returned, with the inputs that it was given."""
 
-    __slots__ = ("args", "copies", "result", "slots")
+    __slots__ = ("args", "inputs", "seen", "slots", "spare")
 
     def __init__(self, deal: wire.Deal, slots: Sequence[tuple[Tensor, ...]]) -> None:
         self.args = deal.args
         self.slots = slots
-        self.result: tuple[Any, tuple[Tensor, ...]] | None = None
-        self.copies: Copies = ()  # of what it was when the clock stopped
+        self.inputs: tuple[Tensor, ...] = ()
+        self.seen: Seen | None = None  # when the clock stopped
+        self.spare: Copies = ()  # copies whose memory may be used again
+
+    def forget(self) -> None:
+        """Let the last result go; the memory of its copies stays."""
+        if self.seen is not None:
+            self.spare, self.seen = self.seen.copies, None
 
     def stir(self, swaps: Sequence[wire.Swap]) -> None:
         for swap in swaps:
@@ -142,7 +200,14 @@ def _read(tensor: Tensor) -> None:
 class Timer:
     """Times calls on one device. On a GPU, events on the legacy default stream; on the CPU, the monotonic clock."""
 
-    __slots__ = ("_device", "_events", "_flush", "_flush_bytes", "_started")  # no method can be hidden in an instance
+    __slots__ = (
+        "_device",
+        "_events",
+        "_flush",
+        "_flush_bytes",
+        "_hooks",
+        "_started",
+    )  # no method can be hidden in an instance
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -150,6 +215,7 @@ class Timer:
         self._flush_bytes = 0
         self._events: driver.Events | None = None
         self._started = 0
+        self._hooks = tuple(map(_apply, _HOOKS))
 
     def evict(self, flush_bytes: int) -> None:
         """Evict caches of so many bytes. The device is waited for: how long that takes is not the same in all cells."""
@@ -172,20 +238,27 @@ class Timer:
         for data in warm:
             _read(data)
 
-    def time(self, call: Call) -> tuple[float, float, Any]:
-        """ns of the call, ns from `prepare` until all of it was launched (0 on the CPU), and what it returned."""
-        gc.disable()
+    def time(self, call: Call, into: Copies) -> tuple[float, float, Seen]:
+        """ns of the call, ns from `prepare` until all of it was launched (0 on the CPU), and what it returned, as it
+        is then. Raises CodeRaised("tampering") where the call leaves on what could work once the clock has stopped."""
+        gc.disable()  # until the result is copied: a collection calls back, too
         try:
-            return self._on_gpu(call) if self._device == "cuda" else self._on_cpu(call)
+            ns, launched_ns, result, hooks = self._on_gpu(call) if self._device == "cuda" else self._on_cpu(call)
+            if not all(map(operator.is_, hooks, self._hooks)):
+                raise CodeRaised(
+                    "tampering", "it leaves a tracer, a profiler or a handler of signals on, to be called back later"
+                )
+            return ns, launched_ns, as_it_is(result, into)
         finally:
             gc.enable()
 
-    def _on_cpu(self, call: Call) -> tuple[float, float, Any]:
-        # In one expression without variables: from the call's frame nothing leads to the clock that comes after it.
-        start, result, end = map(operator.call, (_clock, call, _clock))
-        return float(end - start), 0.0, result
+    def _on_cpu(self, call: Call) -> tuple[float, float, Any, list[Any]]:
+        # In one expression without variables: from the call's frame nothing leads to the clock that comes after it, and
+        # the interpreter does not look for signals before it is known who handles them.
+        start, result, end, *hooks = map(_apply, (_clock, call, _clock, *_HOOKS))
+        return float(end - start), 0.0, result, hooks
 
-    def _on_gpu(self, call: Call) -> tuple[float, float, Any]:
+    def _on_gpu(self, call: Call) -> tuple[float, float, Any, list[Any]]:
         """The device is waited for, all streams of it, before the cell goes on: what a call leaves running is seen by
         the judge's clock and can't hide behind what comes next."""
         if self._events is None:
@@ -195,4 +268,4 @@ class Timer:
         self._events.record(1)
         launched_ns = float(_clock() - self._started)
         driver.synchronize()
-        return self._events.elapsed_ns(0, 1), launched_ns, result
+        return self._events.elapsed_ns(0, 1), launched_ns, result, list(map(_apply, _HOOKS))

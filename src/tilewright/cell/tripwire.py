@@ -6,7 +6,10 @@ writes and waits. That is no wall: code in the same process can do worse than re
 
 from __future__ import annotations
 
+import builtins
 import gc
+import json
+import operator
 import sys
 import time
 import types
@@ -25,6 +28,10 @@ _OF_TENSORS = (
 _OF_TORCH = ("as_tensor", "empty", "enable_grad", "frombuffer", "no_grad", "zeros")
 _OF_CUDA = ("empty_cache", "synchronize")
 _OF_GC = ("collect", "disable", "enable")
+_OF_PYTHON = (
+    "all", "any", "dict", "enumerate", "float", "frozenset", "getattr", "id", "int", "isinstance", "issubclass", "iter",
+    "len", "list", "map", "max", "min", "next", "range", "set", "sorted", "str", "sum", "tuple", "type", "zip",
+)  # fmt: skip
 
 
 class Tripwire:
@@ -51,7 +58,8 @@ def _watched() -> Iterator[tuple[str, object, str]]:
     for module in [m for n, m in sys.modules.items() if n.partition(".")[0] == package]:
         yield from _of_module(module)
     for owner, names in (
-        (torch, _OF_TORCH), (torch.cuda, _OF_CUDA), (gc, _OF_GC),
+        (torch, _OF_TORCH), (torch.cuda, _OF_CUDA), (gc, _OF_GC), (builtins, _OF_PYTHON), (json, ("dumps", "loads")),
+        (json.JSONEncoder, ("encode", "iterencode")), (operator, ("call", "is_", "itemgetter")),
         (time, [n for n, v in vars(time).items() if isinstance(v, types.BuiltinFunctionType)]),
     ):  # fmt: skip
         yield from ((f"{owner.__name__}.{name}", owner, name) for name in names)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
+
+PLAIN = "torch.Tensor"
 
 
 class CannotTravel(TypeError):
@@ -22,7 +25,25 @@ class CannotTravel(TypeError):
 def encode(value: Any, tensors: list[Tensor], *, sort_keys: bool = False) -> str:
     """JSON text of the tree; its tensors are appended to `tensors`. `sort_keys`: the order of a dict is no part of the
     structure (results). Raises CannotTravel."""
-    return json.dumps(_plain(value, tensors, sort_keys), separators=(",", ":"))
+    return text_of(taken_apart(value, tensors, sort_keys=sort_keys))
+
+
+def taken_apart(value: Any, tensors: list[Tensor], *, sort_keys: bool = False) -> Any:
+    """The tree in lists and dicts of ours, whose JSON is `text_of` it; its tensors are appended to `tensors`. What a
+    container holds is read as `tuple` and `dict` themselves read it: no code of a subclass runs, which could compute
+    what it then shows. Raises CannotTravel."""
+    return _plain(value, tensors, sort_keys)
+
+
+def text_of(plain: Any) -> str:
+    return json.dumps(plain, separators=(",", ":"))
+
+
+def kind_of(tensor: Tensor) -> str:
+    """ "torch.Tensor" for a plain strided tensor or Parameter, else what it is; a subclass's code does not run."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        return type(tensor).__qualname__
+    return PLAIN if tensor.layout == torch.strided else f"a {tensor.layout} tensor"
 
 
 def decode(text: str, tensors: Sequence[Tensor]) -> Any:
@@ -35,25 +56,26 @@ def bound(function: Callable[..., Any], args: Any) -> partial[Any]:
 
 
 def _plain(value: Any, tensors: list[Tensor], sort_keys: bool) -> Any:
-    if value is None or type(value) in (bool, int, float, str):
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
         return value
-    if isinstance(value, Tensor):
+    if issubclass(kind, Tensor):
         tensors.append(value)
         return {"$": "tensor", "v": len(tensors) - 1}
-    if type(value) is list:
+    if kind is list:
         return [_plain(v, tensors, sort_keys) for v in value]
-    if isinstance(value, tuple):  # named tuples and torch.Size too: their names are no part of the structure
-        return {"$": "tuple", "v": [_plain(v, tensors, sort_keys) for v in value]}
-    if isinstance(value, dict) and all(isinstance(k, str) for k in value):
-        keys = sorted(value) if sort_keys else list(value)
-        return {"$": "dict", "v": [[k, _plain(value[k], tensors, sort_keys)] for k in keys]}
-    if isinstance(value, slice):
+    if issubclass(kind, tuple):  # named tuples and torch.Size too: their names are no part of the structure
+        return {"$": "tuple", "v": [_plain(v, tensors, sort_keys) for v in tuple.__iter__(value)]}
+    if issubclass(kind, dict) and all(type(k) is str for k in dict.keys(value)):
+        items = sorted(dict.items(value), key=itemgetter(0)) if sort_keys else dict.items(value)
+        return {"$": "dict", "v": [[k, _plain(v, tensors, sort_keys)] for k, v in items]}
+    if kind is slice:
         return {"$": "slice", "v": [value.start, value.stop, value.step]}
-    if isinstance(value, torch.dtype):
+    if kind is torch.dtype:
         return {"$": "dtype", "v": str(value).removeprefix("torch.")}
-    if isinstance(value, torch.device):
+    if kind is torch.device:
         return {"$": "device", "v": value.type}
-    raise CannotTravel(f"a value of type {type(value).__module__}.{type(value).__qualname__}")
+    raise CannotTravel(f"a value of type {kind.__module__}.{kind.__qualname__}")
 
 
 def _value(tree: Any, tensors: Sequence[Tensor]) -> Any:

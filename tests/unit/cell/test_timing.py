@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 
-from tilewright.cell.timing import Sample, as_it_is
+from tilewright.cell.load import CodeRaised
+from tilewright.cell.timing import Sample, Scatter, Timer, as_it_is
 
 
 def test_a_small_result_is_copied_into_the_copy_before() -> None:
     x = torch.randn(100, 7)
-    first = as_it_is((x, x[:, 0]), ())
-    again = as_it_is((x + 1, x[:, 0] + 1), first)
+    first = as_it_is((x, x[:, 0]), ()).copies
+    again = as_it_is((x + 1, x[:, 0] + 1), first).copies
     assert all(isinstance(c, torch.Tensor) for c in again)
     assert [c.data_ptr() for c in again] == [c.data_ptr() for c in first]  # type: ignore[union-attr]
     torch.testing.assert_close(again[0], x + 1)
@@ -18,7 +26,7 @@ def test_a_small_result_is_copied_into_the_copy_before() -> None:
 
 def test_of_a_large_result_parts_are_kept_that_go_back_to_their_places() -> None:
     x = torch.arange(3000 * 4001, dtype=torch.float32).view(3000, 4001)
-    (sample,) = as_it_is(x, ())
+    (sample,) = as_it_is(x, ()).copies
     assert isinstance(sample, Sample)
     assert sample.values.numel() == 1024 * 64
     place = torch.full_like(x, -1.0)
@@ -27,9 +35,79 @@ def test_of_a_large_result_parts_are_kept_that_go_back_to_their_places() -> None
     assert int(kept.sum()) == sample.values.numel()
     assert torch.equal(place[kept], x[kept])
     assert bool(kept.view(-1)[-2 * sample.step :].any()), "the end is filled last"
-    starts = {s.start for _ in range(8) if isinstance(s := as_it_is(x, ())[0], Sample)}
+    starts = {s.start for _ in range(8) if isinstance(s := as_it_is(x, ()).copies[0], Sample)}
     assert len(starts) > 1
 
 
-def test_what_is_large_and_not_contiguous_is_left_as_it_is() -> None:
-    assert as_it_is(torch.zeros(4001, 3000).T, ()) == (None,)
+def test_of_what_is_large_and_out_of_order_single_elements_are_kept() -> None:
+    x = torch.arange(3000 * 4001, dtype=torch.float32).view(3000, 4001)
+    (scatter,) = as_it_is(x.T, ()).copies
+    assert isinstance(scatter, Scatter)
+    place = torch.full((4001, 3000), -1.0)
+    scatter.put_into(place)
+    kept = place != -1.0
+    assert 4000 < int(kept.sum()) <= 4096
+    assert torch.equal(place[kept], x.T[kept])
+
+
+class Later(torch.Tensor):
+    pass
+
+
+def test_what_becomes_of_a_result_later_is_not_seen() -> None:
+    x = torch.ones(3)
+    result: Any = {"a": x, "b": torch.ones(2).as_subclass(Later)}
+    seen = as_it_is(result, ())
+    result["b"].__class__ = torch.Tensor
+    result["c"] = x
+    assert seen.kinds == ("torch.Tensor", "Later") and len(seen.tensors) == 2 and "'c'" not in str(seen.tree)
+    assert isinstance(seen.copies[0], torch.Tensor) and seen.copies[1] is None
+    assert "object" in as_it_is({"a": object()}, ()).lack
+
+
+def _traces() -> None:
+    sys.settrace(lambda *_: None)
+
+
+def _profiles() -> None:
+    sys.setprofile(lambda *_: None)
+
+
+def _handles() -> None:
+    signal.signal(signal.SIGALRM, lambda *_: None)
+
+
+@pytest.mark.parametrize("leave", [_traces, _profiles, _handles])
+def test_what_calls_back_after_the_clock_is_refused(leave: Callable[[], None]) -> None:
+    timer, before = Timer("cpu"), (sys.gettrace(), sys.getprofile(), signal.getsignal(signal.SIGALRM))
+    timer.time(lambda: torch.ones(2), ())
+    try:
+        with pytest.raises(CodeRaised) as caught:
+            timer.time(leave, ())
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+        signal.signal(signal.SIGALRM, before[2])
+    assert caught.value.reason == "tampering"
+
+
+def test_no_collection_comes_between_the_clock_and_the_copies() -> None:
+    result = torch.ones(3)
+
+    def changed(phase: str, info: dict[str, int]) -> None:
+        result.zero_()
+
+    def call() -> torch.Tensor:
+        gc.callbacks.append(changed)
+        gc.set_threshold(1)
+        return result
+
+    usual = gc.get_threshold()
+    try:
+        _, _, seen = Timer("cpu").time(call, ())
+        gc.collect()
+    finally:
+        gc.callbacks.remove(changed)
+        gc.set_threshold(*usual)
+    (kept,) = seen.copies
+    assert isinstance(kept, torch.Tensor) and kept.tolist() == [1.0] * 3 and result.tolist() == [0.0] * 3

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tilewright.cell import values
+from tilewright.cell.step import tensors_of
 
 
 def _there_and_back(value: Any) -> Any:
@@ -50,3 +51,42 @@ def test_only_tensors() -> None:
     assert values.only_tensors(values.encode((t, [t, {"k": t}], None), []))
     assert not values.only_tensors(values.encode((t, 3), []))
     assert not values.only_tensors(values.encode({"k": "s"}, []))
+
+
+class _Pair(tuple[Tensor, ...]):
+    def __iter__(self) -> Any:
+        raise AssertionError("code of the container runs")
+
+    __getitem__ = __len__ = __iter__
+
+
+class _Table(dict[str, Tensor]):
+    def items(self) -> Any:
+        raise AssertionError("code of the container runs")
+
+    keys = values = __iter__ = __getitem__ = __len__ = items
+
+
+class _Name(str):
+    def __lt__(self, other: str) -> bool:
+        raise AssertionError("code of the key runs")
+
+    __hash__ = str.__hash__
+
+
+class _Claims:
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise AssertionError("code of the object runs")
+
+
+def test_no_code_of_a_container_runs() -> None:
+    a, b = torch.ones(1), torch.zeros(2)
+    tensors: list[Tensor] = []
+    text = values.encode((_Pair((a, b)), _Table(y=a, x=b)), tensors, sort_keys=True)
+    assert text == values.encode(((a, b), {"x": b, "y": a}), [])
+    assert [t.numel() for t in tensors] == [1, 2, 2, 1]
+    assert [t.numel() for t in tensors_of((_Pair((a, b)), _Table(y=a, x=b)))] == [1, 2, 2, 1]
+    for value in ({_Name("b"): a, _Name("a"): b}, _Claims()):
+        with pytest.raises(values.CannotTravel):
+            values.encode(value, [], sort_keys=True)

@@ -27,6 +27,7 @@ LIMIT_OF_ONE = 16.0
 _MOST = 1 << 20  # elements of an output that are looked at
 _QUANTILES = (0.1, 0.3, 0.5, 0.7, 0.9)
 _LAGS = (1, 2, 4, 8, 32)
+_RANGE = 1 << 17  # elements among which repetitions are looked for
 _LOOK = 1 << 14
 _KEPT = 1 << 16  # elements of a call whose deviations are kept for later calls
 _OFTEN, _REPEATED = 4, 3  # calls in which an element is not zero, and in which it is another than the reference's
@@ -197,6 +198,15 @@ def _ties(kind: str, chance: Tensor) -> Iterator[tuple[str, float]]:
         if lag < flat.numel():
             product = float((flat[lag:] * flat[:-lag]).mean())
             yield f"{kind}correlation at distance {lag}", product / (power or 1.0)
+    yield f"{kind}correlation at any distance", _most_alike(flat[:_RANGE])
+
+
+def _most_alike(flat: Tensor) -> float:
+    """The largest correlation, of either sign, of the elements with those some distance on: numbers drawn for a part of
+    them, and used again."""
+    spectrum = torch.fft.rfft(flat, n=2 * flat.numel())
+    products = torch.fft.irfft(spectrum.abs().square(), n=2 * flat.numel())[: flat.numel()].abs()
+    return float(products[1:].max() / products[0]) if flat.numel() > 1 and float(products[0]) > 0 else 0.0
 
 
 def _log(value: float) -> float:

@@ -138,9 +138,17 @@ class Check:
                 raise Refused("wrong_dtype", f"{at} is {got.spec.dtype[:20]}, not {wanted.spec.dtype}")
             if got.aliases_input >= 0 > wanted.aliases_input:
                 raise Refused("aliases_input", f"{at} shares memory with tensor input {got.aliases_input}")
+            if got.aliases_output >= 0 > wanted.aliases_output and i < self._returned:
+                raise Refused("aliases_output", f"{at} shares memory with {described.title(got.aliases_output)}")
             if got.overlaps and not wanted.overlaps:
                 raise Refused("wrong_strides", f"{at} is expanded: several of its elements share memory")
             self._note_layout(at, got.spec, wanted.spec)
+
+    @property
+    def _returned(self) -> int:
+        """How many outputs forward gives; gradients come after them."""
+        gradients = self.room.described.gradients
+        return len(self.room.described.outputs) - len(gradients.inputs) - len(gradients.parameters)
 
     def _note_layout(self, at: str, got: TensorSpec, wanted: TensorSpec) -> None:
         """Another memory format is no fault, but whoever calls `.view` on the result wants to know."""

@@ -41,6 +41,15 @@ def test_an_honest_generator_passes(mask: Callable[[int], Tensor]) -> None:
     assert found.t < chance.LIMIT / 1.5, found
 
 
+def _half_twice(k: int) -> Tensor:
+    return _bernoulli(0.2, 1, (32, 300))(k).repeat(2, 1)
+
+
+def _half_mirrored(k: int) -> Tensor:
+    half = torch.rand(32 * 300, generator=torch.Generator().manual_seed(k))
+    return (torch.cat([half, 1 - half]) >= 0.2).view(64, 300)
+
+
 def _wrong_place(k: int) -> Tensor:
     """Right but in one element, which is twice as large."""
     factor = torch.ones(64, 300)
@@ -57,6 +66,8 @@ def _wrong_place(k: int) -> Tensor:
         (lambda: _dropout(_bernoulli(0.22, 1), p=0.22), ""),
         (lambda: _dropout(_bernoulli(0.2, 1), scale=1.0), ""),
         (lambda: _dropout(lambda k: _bernoulli(0.2, 1)(0)), "change from call"),
+        (lambda: _dropout(_half_twice), "at any distance"),
+        (lambda: _dropout(_half_mirrored), "at any distance"),
         (lambda: _dropout(lambda k: _bernoulli(0.2, 1)(k % 2)), ""),
         (lambda: _dropout(_bernoulli(0.2, 1, (1, 300))), ""),
         (lambda: _dropout(_bernoulli(0.2, 1, (64, 1))), ""),
@@ -65,7 +76,8 @@ def _wrong_place(k: int) -> Tensor:
         (lambda: [X * 0.0 + 1e-9 * k for k in range(chance.CALLS)], ""),
     ],
     ids=[
-        "left out", "left out, with noise", "drops too much", "another p", "not scaled", "one mask", "two masks",
+        "left out", "left out, with noise", "drops too much", "another p", "not scaled", "one mask",
+        "half twice", "half mirrored", "two masks",
         "same for all rows", "same for all columns", "pairs", "one wrong element", "zeros",
     ],
 )  # fmt: skip
