@@ -132,6 +132,15 @@ CASES: dict[str, Case] = {
         lambda: kp.cumulative("logcumsumexp", (32768, 32768)), lambda x: torch.logcumsumexp(x, 1)),
     "scan_logcumsumexp_16x16777216": (
         lambda: kp.cumulative("logcumsumexp", (16, 1 << 24)), lambda x: torch.logcumsumexp(x, 1)),
+    "top_8_65536x256": (lambda: kp.ranked((65536, 256), 8), lambda x: x.topk(8)),
+    "top_8_of_softmax_65536x256": (
+        lambda: kp.ranked((65536, 256), 8, fused=True), lambda x: torch.softmax(x, -1).topk(8)),
+    "top_8_16384x4096": (lambda: kp.ranked((16384, 4096), 8), lambda x: x.topk(8)),
+    "top_64_16384x4096": (lambda: kp.ranked((16384, 4096), 64), lambda x: x.topk(64)),
+    "top_50_bf16_512x128256": (lambda: kp.ranked((512, 128256), 50, dtype="bf16"), lambda x: x.topk(50)),
+    "top_64_1024x1048576": (lambda: kp.ranked((1024, 1 << 20), 64), lambda x: x.topk(64)),
+    "top_64_16x16777216": (lambda: kp.ranked((16, 1 << 24), 64), lambda x: x.topk(64)),
+    "top_8_odd_16384x4095": (lambda: kp.ranked((16384, 4095), 8), lambda x: x.topk(8)),
     "recurrence_column_64x1024x4096_dim1": (lambda: kp.recurrence((64, 1024, 4096), 1), gated_loop),
     "recurrence_column_bf16_64x1024x4096_dim1": (
         lambda: kp.recurrence((64, 1024, 4096), 1, dtype="bf16"), gated_loop),
