@@ -17,13 +17,18 @@ from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program, view
 from tilewright.cell.trace import trace
-from tilewright.facts.outcome import Timed
-from tilewright.facts.pattern import Pattern
+from tilewright.edges.gpu.machine import machine
+from tilewright.edges.toolchain.installed import cuda_tool
+from tilewright.facts.outcome import Failure, Timed
+from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.space import point
-from tilewright.flow.optimize import Places, optimize
+from tilewright.flow.evaluate import Judge
+from tilewright.flow.optimize import Places, found_patterns, optimize
 from tilewright.stages.patterns import match
 from tilewright.stages.problems import read_problem
 from tilewright.stages.propose import cuda
+from tilewright.stages.propose.compose import compose
+from tilewright.stages.timing.measure import Effort
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -179,6 +184,30 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+
+
+@pytest.mark.parametrize("setting", [SMALL, SPLIT, LARGE])
+def test_the_judge_takes_a_product_and_compute_sanitizer_finds_nothing_in_it(tmp_path, setting):
+    """In a candidate's own process, over all families of inputs; nothing falls back to torch."""
+    (tmp_path / "problem.py").write_text(PROBLEM.replace("2048", "512").replace("4096", "640"))
+    problem = read_problem(tmp_path / "problem.py", target="cuda")
+    effort = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=2)
+    with Judge(
+        problem, machine=machine("cuda", cache_dir=tmp_path), seed=1, workdir=tmp_path, say=print, effort=effort,
+        compile_baseline=False,
+    ) as judge:  # fmt: skip
+        cases = judge.open()
+        matched = found_patterns(cases, "cuda")
+        (product,) = [p for p in matched[0].patterns if p.kind == "product"]
+        recipe = (Choice(pattern=product.id, point=setting),)
+        candidate = compose(problem.source, cases, matched, recipe, target="cuda")
+        timed = judge.evaluate(candidate)
+        assert isinstance(timed, Timed), timed
+        assert timed.checked.own_share is not None and timed.checked.own_share > 0.95
+        found = judge.sanitize(candidate)
+    assert not isinstance(found, Failure), found
+    if cuda_tool("compute-sanitizer") is not None:
+        assert found.clean == ("memcheck", "racecheck"), found.notes
 
 
 def test_optimize_makes_a_linear_layer_and_gelu_one_kernel_and_it_wins(tmp_path):

@@ -66,6 +66,8 @@ def contraction(flow: Flow, node: Node) -> Contraction | None:
     if found is None:
         return None
     left, right, letters = found
+    if not left.dtype == right.dtype == node.dtype:
+        return None
     made = _matrices(flow, (left, right), letters)
     if made is None:
         return None
