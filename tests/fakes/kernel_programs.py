@@ -16,6 +16,7 @@ from tilewright.facts.program import (
     Operand,
     Output,
     Position,
+    Product,
     Program,
     Reduction,
     Scan,
@@ -602,4 +603,16 @@ def sum_of_matrices(count: int) -> Program:
     return Program(
         domain=shape, operands=tuple(Operand(name=n, dtype="f32", shape=shape) for n in names), body=tuple(body),
         outputs=(Output(name=f"s{count - 1}", dtype="f32", shape=shape),),
+    )  # fmt: skip
+
+
+def product(m: int, n: int, k: int, dtype: str = "f32", *, out: str = "", order: tuple[int, ...] = (1, 0)) -> Program:
+    """relu(a @ b), b as a linear layer's weight has it."""
+    return Program(
+        domain=(m, n),
+        operands=(Operand(name="x0", dtype=dtype, shape=(m, k), indexed=True),
+                  Operand(name="x1", dtype=dtype, shape=(k, n), indexed=True, order=order)),
+        body=(Product(result="v0", left="x0", right="x1", dtype=dtype),
+              Statement(result="v1", op="maximum", args=("v0", 0), dtype=out or dtype)),
+        outputs=(Output(name="v1", dtype=out or dtype, shape=(m, n)),),
     )  # fmt: skip

@@ -85,3 +85,21 @@ def test_on_the_cpu_the_model_alone_orders_them() -> None:
     given = (Matched(case=0, patterns=(replace(pattern("fused_0"), program=program, space=space),), unmatched=()),)
     (found,) = foresee.foreseen(given, CPU, arch="", known=(), say=print)
     assert [dict(p)["grain"] for p in found.patterns[0].space.points] == [4096, 16384]
+
+
+@pytest.mark.slow
+def test_products_keep_the_order_of_their_own_model() -> None:
+    """And what their kernels take is learnt as of any other pattern."""
+    program = kp.product(512, 512, 512)
+
+    def setting(tile: str, split_k: int, stages: int | str = "auto") -> Point:
+        return point(tile=tile, cluster="1x1", stages=stages, split_k=split_k)
+
+    wide, small, refused = setting("128x64", 1), setting("64x64", 2), setting("64x256", 1)
+    given = (
+        Matched(case=0, patterns=(fused(program, (wide, refused, small, setting("128x64", 1, 4))),), unmatched=()),
+    )
+    said: list[str] = []
+    (found,) = foresee.foreseen(given, MACHINE, arch="sm_90a", known=(), say=said.append)
+    assert found.patterns[0].space.points == (wide, small)
+    assert said == ["fused_0: 2 of 4 points to measure (1 not compiled, 1 the same kernel as another)"]

@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from tilewright.cell.trace import trace
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Work
-from tilewright.facts.program import Operand, Output, Product, Program, Statement
+from tilewright.facts.program import Program
 from tilewright.facts.run import CaseFacts
 from tilewright.facts.space import point
 from tilewright.stages.patterns import match
@@ -23,32 +24,20 @@ from tilewright.stages.propose import cpu, cuda, cuda_product
 from tilewright.stages.propose.compose import compose
 
 
-def product(m: int, n: int, k: int, dtype: str = "f32", *, out: str = "", order: tuple[int, ...] = (1, 0)) -> Program:
-    """relu(a @ b), b as a linear layer's weight has it."""
-    return Program(
-        domain=(m, n),
-        operands=(Operand(name="x0", dtype=dtype, shape=(m, k), indexed=True),
-                  Operand(name="x1", dtype=dtype, shape=(k, n), indexed=True, order=order)),
-        body=(Product(result="v0", left="x0", right="x1", dtype=dtype),
-              Statement(result="v1", op="maximum", args=("v0", 0), dtype=out or dtype)),
-        outputs=(Output(name="v1", dtype=out or dtype, shape=(m, n)),),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        (product(4096, 4096, 4096), None),
-        (product(4096, 4096, 64), None),
-        (product(4096, 4096, 32), "too short for fp32's accuracy"),
-        (product(4096, 16, 4096), "bound by memory"),
-        (product(128, 128, 128), "all launch"),
-        (product(1024, 1024, 1001), None),  # fp32 is split, whatever its strides
-        (product(1024, 1024, 1001, "bf16"), "16 bytes"),
-        (product(1024, 1001, 1024, "bf16"), None),  # N of a weight that lies K by K is nobody's line
-        (product(1024, 1001, 1024, "bf16", order=()), "16 bytes"),
-        (product(1024, 1024, 1024, "f64"), "f64"),
-        (product(1024, 1024, 1024, "bf16", out="i32"), "other types"),
+        (kp.product(4096, 4096, 4096), None),
+        (kp.product(4096, 4096, 64), None),
+        (kp.product(4096, 4096, 32), "too short for fp32's accuracy"),
+        (kp.product(4096, 16, 4096), "bound by memory"),
+        (kp.product(128, 128, 128), "all launch"),
+        (kp.product(1024, 1024, 1001), None),  # fp32 is split, whatever its strides
+        (kp.product(1024, 1024, 1001, "bf16"), "16 bytes"),
+        (kp.product(1024, 1001, 1024, "bf16"), None),  # N of a weight that lies K by K is nobody's line
+        (kp.product(1024, 1001, 1024, "bf16", order=()), "16 bytes"),
+        (kp.product(1024, 1024, 1024, "f64"), "f64"),
+        (kp.product(1024, 1024, 1024, "bf16", out="i32"), "other types"),
     ],
 )
 def test_what_is_taken_and_what_is_torchs(program: Program, why: str | None) -> None:
@@ -62,10 +51,10 @@ def first(program: Program) -> dict[str, Any]:
 
 
 def test_large_products_get_large_tiles_and_small_ones_are_split() -> None:
-    assert first(product(4096, 4096, 4096))["tile"] in ("256x128", "128x256")
-    assert first(product(4096, 4096, 4096))["split_k"] == 1
-    assert first(product(256, 256, 65536))["split_k"] > 8
-    for program in (product(4096, 4096, 4096), product(256, 256, 4096, "bf16")):
+    assert first(kp.product(4096, 4096, 4096))["tile"] in ("256x128", "128x256")
+    assert first(kp.product(4096, 4096, 4096))["split_k"] == 1
+    assert first(kp.product(256, 256, 65536))["split_k"] > 8
+    for program in (kp.product(4096, 4096, 4096), kp.product(256, 256, 4096, "bf16")):
         space = cuda.space(program)
         assert len(space.points) == 8 and all(space.holds(p) for p in space.points)
 

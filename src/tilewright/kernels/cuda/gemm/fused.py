@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ class FusedProduct:
         (kernel,) = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
         spilled = kernel.local_bytes if kernel.local_bytes > SMALL_SPILL else 0
         return {
-            "plan": hashlib.sha256(repr((point, grid, point.depth_stages)).encode()).hexdigest()[:16],
+            "plan": hashlib.sha256(repr((replace(point, stages=point.depth_stages), grid)).encode()).hexdigest()[:16],
             "registers": kernel.registers,
             "local_bytes": spilled,
             "shared_bytes": kernel.shared_bytes + point.depth_stages * point.stage_bytes,
