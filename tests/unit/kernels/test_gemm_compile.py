@@ -11,7 +11,14 @@ import torch
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.cubin import taken
 from tilewright.kernels.cuda.gemm.finish import Finish
-from tilewright.kernels.cuda.gemm.launch import Gemm, compile_combine, compile_product, compile_split
+from tilewright.kernels.cuda.gemm.launch import (
+    Gemm,
+    broadcast,
+    compile_combine,
+    compile_product,
+    compile_split,
+    walk_of,
+)
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.cuda.gemm.split import Split
 
@@ -26,13 +33,16 @@ def biased_gelu(product, bias, residual):
     return m.add(m.add(m.mul(half, bell, "f32"), bias, "f32"), residual, "f32")
 
 
-def compiled(folder, point, majors=("k", "k"), *, element="f16", paired=True, finish=None, dtypes=()):
+def compiled(folder, point, majors=("k", "k"), *, element="f16", paired=True, finish=None, operands=()):
     """What is known of the kernel: its PTX, and what its cubin says."""
     finish = finish or Finish("f32", paired=paired)
     keep = f"--keep-ptx --keep-cubin --dump-dir={folder}"
-    launch = compile_product(point, element=element, majors=majors, finish=finish, dtypes=dtypes, options=keep)
+    launch = compile_product(point, element=element, majors=majors, finish=finish, operands=operands, options=keep)
     (kernel,) = taken(launch.artifacts.CUBIN)
     return launch.artifacts.PTX, kernel
+
+
+READS = (("f32", (0, 1, 0)), ("bf16", (None, 1, None)))
 
 
 def wgmma(ptx, n):
@@ -83,12 +93,35 @@ def test_one_warpgroup_with_a_wide_tile(tmp_path):
 def test_an_epilogue_reads_what_it_names(tmp_path):
     finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), paired=False)
     ptx, kernel = compiled(
-        tmp_path, Point(tile_m=64, tile_n=64, cluster_m=1), element="bf16", finish=finish, dtypes=("f32", "bf16")
+        tmp_path, Point(tile_m=64, tile_n=64, cluster_m=1), element="bf16", finish=finish, operands=READS
     )
     assert wgmma(ptx, 64) == 4 and kernel.local_bytes == 0
     with pytest.raises(ValueError, match="reads residual"):
         Finish("f32", function=biased_gelu, names=("bias",), paired=True)
-    assert callable(compile_combine(finish, dtypes=("f32", "bf16")))
+    assert callable(compile_combine(finish, operands=READS))
+
+
+def test_operands_whose_neighbours_are_known_take_few_registers(tmp_path):
+    """A bias and a residual beside the largest tile: with strides of any kind their addresses alone spilled 1448 bytes
+    (CuTe DSL 4.8.1, 2026-11-22)."""
+    finish = Finish("f32", function=biased_gelu, names=("bias", "residual"), paired=True)
+    point = Point(tile_m=256, tile_n=128, cluster_m=1, cluster_n=2, scheme="scaled")
+    reads = (("f32", (0, 1, 0)), ("f32", (None, 1, 0)))
+    _, kernel = compiled(tmp_path, point, finish=finish, operands=reads)
+    assert kernel.local_bytes <= 256
+
+
+def test_the_strides_of_an_operand_are_known_where_they_are_0_or_1():
+    shape = (4, 128, 192)
+
+    def walk(x):
+        return walk_of(broadcast(x, shape))
+
+    assert walk(torch.empty(192)) == (0, 1, 0) and walk(torch.empty(128, 1)) == (1, 0, 0)
+    assert walk(torch.empty(4, 1, 192)) == (0, 1, None) and walk(torch.empty(shape)) == (None, 1, None)
+    assert walk(torch.empty(4, 192, 128).transpose(1, 2)) == (1, None, None)
+    seen = broadcast(torch.arange(24.0).reshape(1, 4, 6)[:, 1:2], (1, 5, 6))
+    assert seen.shape == (5, 6, 1) and seen.stride() == (0, 1, 0) and seen[3, 2, 0] == 8
 
 
 def test_meta_tensors_compile_what_a_call_needs():

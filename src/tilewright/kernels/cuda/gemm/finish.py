@@ -77,7 +77,7 @@ class Finish:
             of_rows, of_columns = exponents
             row_shifts = [of_rows[(cutlass.min(row, last_row), layer)] for row in rows]
             column_shifts = [
-                [of_columns[(cutlass.min(column + e, last_column), layer)] for e in range(2)] for column in columns
+                [of_columns[(self._clamped(column, e, last_column), layer)] for e in range(2)] for column in columns
             ]
         for r, row in enumerate(rows):
             for first in range(0, pairs, BLOCK):
@@ -88,11 +88,15 @@ class Finish:
                         x = total[((e, r, q), 0, 0)]
                         if exponents:
                             x = shifted(x, -(row_shifts[r] + column_shifts[q][e]))
-                        at = (cutlass.min(row, last_row), cutlass.min(columns[q] + e, last_column), layer)
+                        at = (cutlass.min(row, last_row), self._clamped(columns[q], e, last_column), layer)
                         pair.append(self.value(x, operands, at))
                     made.append((q, pair))
                 for q, pair in made:
                     self._write(c, pair, (row, columns[q], layer), sizes)
+
+    def _clamped(self, column: Any, e: int, last: Any) -> Any:
+        """The column of a pair's element, or one of C's own where it lies outside. Of whole pairs both elements do."""
+        return cutlass.min(column, last - 1) + e if self.paired else cutlass.min(column + e, last)
 
     def _write(self, c: Any, pair: list[Any], at: tuple[Any, Any, Any], sizes: tuple[Any, Any]) -> None:
         row, column, layer = at

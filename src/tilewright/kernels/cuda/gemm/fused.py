@@ -22,7 +22,7 @@ from ...ops import DTYPES
 from ..cubin import taken
 from ..spec import Function, TensorSpec
 from ..views import ITEM_BYTES
-from .launch import Epilogue, Gemm, Launch, compile_product, major_of
+from .launch import Epilogue, Gemm, Launch, broadcast, compile_product, major_of, walk_of
 from .plan import KNOBS as LEGAL
 from .plan import Point, make_grid
 
@@ -32,7 +32,9 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
 }  # fmt: skip
 DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1}
-SMALL_SPILL = 128  # bytes a thread: addresses kept over the loop, and an epilogue's own; no sums
+# Bytes a thread that are no matter: loops over K spill at most 64 (see the tests of their compilation); what an
+# epilogue spills it spills once a tile. Whether that costs is measured.
+SMALL_SPILL = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +111,13 @@ class FusedProduct:
         left, right = (_lying(spec) for spec in (self.spec.left, self.spec.right))
         majors = (major_of(left), major_of(right.transpose(0, 1)))
         last = grid.splits == 1
+        shape = (batch, m, n)
+        walks = [walk_of(broadcast(_whole(o), shape)) for o in self.spec.operands]
         element = "f16" if point.planes > 1 else self.spec.left.dtype
         with tempfile.TemporaryDirectory() as folder:
             launch = compile_product(
                 point, element=element, majors=majors, finish=self.gemm.finish(last=last, paired=n % 2 == 0),
-                dtypes=self.epilogue.dtypes if last else (), arch=self.arch,
+                operands=tuple(zip(self.epilogue.dtypes, walks, strict=True)) if last else (), arch=self.arch,
                 options=f"--keep-cubin --dump-dir={folder}",
             )  # fmt: skip
         (kernel,) = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
@@ -139,11 +143,16 @@ class FusedProduct:
 
 
 def _lying(spec: TensorSpec) -> Tensor:
-    """(rows, columns) of the first matrix on the meta device, with the strides that the Spec expects."""
+    """(rows, columns) of the first matrix, as `_whole`."""
+    whole = _whole(spec)
+    return whole if whole.ndim == 2 else whole[0]
+
+
+def _whole(spec: TensorSpec) -> Tensor:
+    """The tensor on the meta device, with the strides that the Spec expects."""
     rank = len(spec.shape)
     order = sorted(range(rank), key=lambda d: -spec.strides[d]) if spec.strides else list(range(rank))
     strides, step = [0] * rank, 1
     for d in reversed(order):
         strides[d], step = step, step * spec.shape[d]
-    whole = torch.empty_strided(spec.shape, strides, device="meta")
-    return whole if rank == 2 else whole[0]
+    return torch.empty_strided(spec.shape, strides, device="meta")

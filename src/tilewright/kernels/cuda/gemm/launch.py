@@ -34,6 +34,8 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNED = 16
 PROCESSORS = 132  # of a Hopper, where no device says
 Launch = Callable[..., None]
+Walk = tuple[int | None, ...]  # strides of an epilogue's operand, along (rows, columns, batch): 0, 1, or None: any
+Read = tuple[str, Walk]  # its dtype, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +70,21 @@ def _stream() -> Any:
     return cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
 
 
-def _read(dtypes: Sequence[str], m: Any, n: Any) -> list[Any]:
-    """What an epilogue reads at (row, column, batch), with any strides."""
-    walk = (_stride, _stride, _stride)
-    return [_fake(d, (m, n, _size()), [s() for s in walk], ELEMENT_TYPES[d].width // 8) for d in dtypes]
+def _read(operands: Sequence[Read], m: Any, n: Any) -> list[Any]:
+    """What an epilogue reads at (row, column, batch)."""
+    return [
+        _fake(dtype, (m, n, _size()), [_stride() if step is None else step for step in walk],
+              ELEMENT_TYPES[dtype].width // 8)
+        for dtype, walk in operands
+    ]  # fmt: skip
 
 
 def compile_product(
-    point: Point, *, element: str, majors: tuple[str, str], finish: Finish, dtypes: Sequence[str] = (),
+    point: Point, *, element: str, majors: tuple[str, str], finish: Finish, operands: Sequence[Read] = (),
     arch: str = "sm_90a", options: str = "",
 ) -> Launch:  # fmt: skip
     """A launch of (a, b, c, [exponents of A, of B,] operands .., clusters, splits, chunk) for every size. `element`: of
-    A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `dtypes`: of the epilogue's operands."""
+    A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's."""
     m, n, k = _size(), _size(), _size()
 
     def operand(rows: Any, major: str) -> Any:
@@ -88,10 +93,9 @@ def compile_product(
 
     pair = 2 if finish.paired else 1
     c = _fake(finish.dtype, (m, n, _size()), (_stride(pair), 1, _stride(pair)), ALIGNED)
-    operands = _read(dtypes, m, n)
     scaled = (m, n) if point.planes > 1 else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
-    tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *operands)
+    tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *_read(operands, m, n))
     return cute.compile(
         PRODUCT[len(tensors)], Product(point, finish), *tensors, Int32(1), Int32(1), Int32(64), _stream(),
         options=_options(arch, options),
@@ -115,13 +119,14 @@ def compile_split(split: Split, *, arch: str = "sm_90a", options: str = "") -> L
     )  # fmt: skip
 
 
-def compile_combine(finish: Finish, *, dtypes: Sequence[str] = (), arch: str = "sm_90a", options: str = "") -> Launch:
+def compile_combine(
+    finish: Finish, *, operands: Sequence[Read] = (), arch: str = "sm_90a", options: str = ""
+) -> Launch:
     """A launch of (partial, c, operands ..) for every size."""
     m, n = _size(), _size()
     partial = _fake("f32", (m, n, _size()), (_stride(), 1, _stride()), 4)
     c = _fake(finish.dtype, (m, n, _size()), (_stride(), 1, _stride()), ELEMENT_TYPES[finish.dtype].width // 8)
-    operands = _read(dtypes, m, n)
-    tensors = (partial, c, *operands)
+    tensors = (partial, c, *_read(operands, m, n))
     return cute.compile(COMBINE[len(tensors)], Combine(finish), *tensors, _stream(), options=_options(arch, options))
 
 
@@ -156,6 +161,17 @@ def _tidied(x: Tensor, multiple: int) -> Tensor:
     """The same, with strides that keep what `_lines` says also where a size of 1 leaves them to anybody's guess."""
     line = 0 if major_of(x) == "r" else 1
     return x.as_strided(x.shape, [1 if d == line else x.stride(d) if x.shape[d] > 1 else multiple for d in range(3)])
+
+
+def broadcast(x: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """An epilogue's operand over (batch, rows, columns), as (rows, columns, batch); it moves along no size of 1."""
+    whole = x.expand(shape).permute(1, 2, 0)
+    return whole.as_strided(whole.shape, [s if n > 1 else 0 for s, n in zip(whole.stride(), whole.shape, strict=True)])
+
+
+def walk_of(x: Tensor) -> Walk:
+    """The strides that a kernel is compiled for: addresses that are known to be neighbours take no registers."""
+    return tuple(s if s in (0, 1) else None for s in x.stride())
 
 
 def _processors(x: Tensor) -> int:
@@ -205,18 +221,23 @@ class Gemm:
         else:
             planes_a, planes_b = self._loadable(x), self._loadable(y)
         c = torch.empty((batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device).permute(1, 2, 0)
-        seen = tuple(o.expand(batch, rows, columns).permute(1, 2, 0) for o in operands)
+        seen = tuple(broadcast(o, (batch, rows, columns)) for o in operands)
+        walks = tuple(map(walk_of, seen))
         last = grid.splits == 1
         target = c
         if not last:
             target = torch.empty((batch * grid.splits, rows, columns), device=a.device).permute(1, 2, 0)
         launch = self.product(
-            NAMES[planes_a.dtype], (major_of(planes_a), major_of(planes_b)), last=last, paired=columns % 2 == 0
+            NAMES[planes_a.dtype],
+            (major_of(planes_a), major_of(planes_b)),
+            last=last,
+            paired=columns % 2 == 0,
+            walks=walks,
         )
         tensors = (planes_a, planes_b, target, *exponents, *(seen if last else ()))
         _launch(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
         if not last:
-            _launch(self.combine(), target, c, *seen)
+            _launch(self.combine(walks), target, c, *seen)
         return c.permute(2, 0, 1)
 
     def split_operand(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -234,16 +255,18 @@ class Gemm:
         if tuple(NAMES[o.dtype] for o in operands) != dtypes:
             raise ValueError(f"the epilogue takes {dtypes}, not {[o.dtype for o in operands]}")
 
-    def product(self, element: str, majors: tuple[str, str], *, last: bool, paired: bool) -> Launch:
-        """The compiled product; `last`: no sum of splits follows."""
+    def product(
+        self, element: str, majors: tuple[str, str], *, last: bool, paired: bool, walks: tuple[Walk, ...] = ()
+    ) -> Launch:
+        """The compiled product; `last`: no sum of splits follows. `walks`: of the epilogue's operands."""
         whole = replace(self.point, split_k=1)
         found = self.finish(last=last, paired=paired)
-        dtypes = self.epilogue.dtypes if self.epilogue and last else ()
-        facts = ("product", self.arch, whole, found.dtype, found.names, dtypes, element, majors, last, paired)
+        operands = self._reads(walks) if last else ()
+        facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, paired)
 
         def make() -> Launch:
             return compile_product(
-                self.point, element=element, majors=majors, finish=found, dtypes=dtypes, arch=self.arch
+                self.point, element=element, majors=majors, finish=found, operands=operands, arch=self.arch
             )
 
         return self._made(facts, make)
@@ -269,12 +292,15 @@ class Gemm:
         facts = ("split", self.arch, shift, major, vector, about)
         return self._made(facts, lambda: compile_split(split, arch=self.arch))
 
-    def combine(self) -> Launch:
+    def combine(self, walks: tuple[Walk, ...] = ()) -> Launch:
         """The compiled sum of splits."""
-        dtypes = self.epilogue.dtypes if self.epilogue else ()
+        operands = self._reads(walks)
         finish = self.finish(last=True, paired=False)
-        facts = ("combine", self.arch, self.dtype, finish.names, dtypes)
-        return self._made(facts, lambda: compile_combine(finish, dtypes=dtypes, arch=self.arch))
+        facts = ("combine", self.arch, self.dtype, finish.names, operands)
+        return self._made(facts, lambda: compile_combine(finish, operands=operands, arch=self.arch))
+
+    def _reads(self, walks: tuple[Walk, ...]) -> tuple[Read, ...]:
+        return tuple(zip(self.epilogue.dtypes, walks, strict=True)) if self.epilogue else ()
 
     def finish(self, *, last: bool, paired: bool) -> Finish:
         """What is done with a sum in registers; `last`: no sum of splits follows."""
