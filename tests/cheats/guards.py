@@ -129,6 +129,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "contents": ((Room, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
     "counterparts": ((check, "moved", _none),),
     "upstream": ((Room, "draw", _draw_ones),),
+    "unlike steps": ((check, "_UNLIKE", ()),),
     "stir": ((Stirring, "swaps", _stirs_nothing),),
     "timed calls": ((CaseTiming, "_verify_timed", _nothing),),
     "inputs compared": ((Room, "changed_input", _nowhere),),

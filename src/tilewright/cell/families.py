@@ -119,16 +119,20 @@ def _sparse(like: Tensor, source: torch.Generator) -> Tensor:
 _UPSTREAM: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "normal": _normal, "sparse": _sparse, "ones": lambda like, _: torch.ones_like(like),
 }  # fmt: skip
-UPSTREAM = tuple(_UPSTREAM)
+UPSTREAM = (*_UPSTREAM, "alone")
 
 
 def upstream(places: Sequence[Tensor], kind: str, seed: int) -> tuple[Tensor, ...]:
-    """Upstream gradients for results that look like `places`. What one result gets tells nothing of the next one's."""
+    """Upstream gradients for results that look like `places`. What one result gets tells nothing of the next one's.
+    Kind "alone": normal for one of them, nought for the others."""
     found = []
+    alone = seed % max(len(places), 1) if kind == "alone" else -1
     for i, place in enumerate(places):
         source = torch.Generator(device=place.device).manual_seed((seed * 31 + i + 1) % 2**63)
         real = torch.view_as_real(place) if place.is_complex() else place
-        drawn = _UPSTREAM[kind](real, source).to(real.dtype)
+        drawn = _UPSTREAM["normal" if alone >= 0 else kind](real, source).to(real.dtype)
+        if alone >= 0 and i != alone:
+            drawn = torch.zeros_like(drawn)
         found.append(torch.view_as_complex(drawn.contiguous()) if place.is_complex() else drawn)
     return tuple(found)
 

@@ -225,7 +225,10 @@ class Session:
     def _call(self, request: wire.Call) -> wire.Called:
         inputs = self._read(request.inputs)
         with poisoned(self._device, request.poison_bytes):
-            tree, outputs = self._subject.call(request.tag, request.args, inputs, seed=request.seed)
+            tree, outputs = self._subject.call(
+                request.tag, request.args, inputs, seed=request.seed, between=self._read(request.between),
+                unlike=request.unlike,
+            )  # fmt: skip
         return wire.Called(outputs_tree=tree, outputs=outputs)
 
     def _store(self, request: wire.Store) -> None:

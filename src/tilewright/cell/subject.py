@@ -132,13 +132,28 @@ class Subject:
         with self.grad_mode():
             return self.bound(args_text, inputs)()()
 
+    def _run_unlike(self, args_text: str, inputs: Sequence[Tensor], between: Sequence[Tensor]) -> Any:
+        """A step as `wire.Call` says of `unlike`."""
+        if self.forward is None:
+            raise RuntimeError("no module was constructed")
+        step, other = (
+            Step(self.built, self.forward, args_text, given, self.gradients) if given else None
+            for given in (inputs, between)
+        )
+        assert step is not None
+        step.disturb(other.forward if other is not None else None)
+        step.clear()
+        with self.grad_mode():
+            return step()
+
     def call(
-        self, tag: int, args_text: str, inputs: Sequence[Tensor], *, seed: int
-    ) -> tuple[str, tuple[OutputFacts, ...]]:
+        self, tag: int, args_text: str, inputs: Sequence[Tensor], *, seed: int, between: Sequence[Tensor] = (),
+        unlike: bool = False,
+    ) -> tuple[str, tuple[OutputFacts, ...]]:  # fmt: skip
         """Call once and hold the result under `tag`."""
         seed_all(seed)
         with blaming("raised", "forward raised"):
-            result = self.run(args_text, inputs)
+            result = self._run_unlike(args_text, inputs, between) if unlike else self.run(args_text, inputs)
             if self.device == "cuda":
                 torch.cuda.synchronize()
         return self.hold(tag, result, inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -119,6 +119,47 @@ def test_sparse_gradients_are_made_dense() -> None:
     step = Step(module, module, ONE_INPUT, [torch.tensor([1, 1]), torch.ones(2, 2)], gradients)
     _, (of_weight,) = step.readied("whole")()
     assert of_weight.layout == torch.strided and of_weight[1].tolist() == [2.0, 2.0]
+
+
+class _Asks(torch.autograd.Function):
+    """Two outputs, and a note of what its backward is given."""
+
+    seen: ClassVar[list[Any]] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.set_materialize_grads(False)
+        _Asks.seen.append("forward")
+        return x * 2.0, x * 3.0
+
+    @staticmethod
+    def backward(ctx: Any, first: Any, second: Any) -> torch.Tensor:
+        _Asks.seen.append((None if first is None else first.stride(), None if second is None else second.stride()))
+        return (0.0 if first is None else 2.0 * first) + (0.0 if second is None else 3.0 * second)
+
+
+class _Two(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return _Asks.apply(x)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "given"),
+    [
+        (torch.arange(6.0).view(2, 3), torch.zeros(2, 3), ((1, 2), None)),
+        (torch.zeros(2, 3), torch.ones(2, 3), (None, (0, 0))),
+        (torch.zeros(2, 3), torch.zeros(2, 3), ((3, 1), (3, 1))),
+    ],
+)
+def test_a_step_that_is_disturbed_has_the_same_gradients(first: torch.Tensor, second: torch.Tensor, given: Any) -> None:
+    gradients = Gradients(outputs=(0, 1), inputs=(0,), parameters=())
+    module, x = _Two(), torch.randn(2, 3)
+    step = Step(module, module, ONE_INPUT, [x, first, second], gradients)
+    step.disturb(Step(module, module, ONE_INPUT, [x + 1, first, second], gradients).forward)
+    _Asks.seen.clear()
+    (one, _), (gradient,) = step()
+    assert torch.equal(one, 2.0 * x) and torch.equal(gradient, 2.0 * first + 3.0 * second)
+    assert _Asks.seen == ["forward", "forward", given]
 
 
 def test_tensors_come_in_the_order_of_sorted_keys() -> None:

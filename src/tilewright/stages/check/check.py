@@ -25,7 +25,9 @@ from .counterparts import moved
 from .locate import located
 from .plan import OWN, SPECIALS, Trial, plan
 
-_UPSTREAM = ("normal", "sparse", "ones")  # kinds of upstream gradients, in turn over the trials (training)
+# Kinds of upstream gradients, in turn over the trials (training), and those that come in another layout.
+_UPSTREAM = ("normal", "ones", "alone", "sparse")
+_UNLIKE = ("ones", "alone")
 _F32 = torch.float32  # indices are chosen among values that were computed in it, or more coarsely
 _STATE_SLACK = 8.0  # mutated buffers: in units of the output floors
 
@@ -104,12 +106,15 @@ class Check:
 
     # ---- one call
 
-    def call(self, *, tag: int, slot: int, place: int, seed: int) -> None:
-        """Call the candidate on a slot and have the result, once its shapes and types are accepted, in `place`."""
+    def call(self, *, tag: int, slot: int, place: int, seed: int, unlike: bool = False) -> None:
+        """Call the candidate on a slot and have the result, once its shapes and types are accepted, in `place`.
+        `unlike`: in training, as a model around it may call it, which is not as the reference is called."""
         described = self.room.described
+        calm = unlike and self.room.slots > 1 and not described.mutated_state and not described.random
         request = wire.Call(
-            tag=tag, args=described.args, inputs=self.room.slot(slot), poison_bytes=self.room.poison_bytes(), seed=seed
-        )
+            tag=tag, args=described.args, inputs=self.room.slot(slot), poison_bytes=self.room.poison_bytes(), seed=seed,
+            between=self.room.slot(0 if slot else 1) if calm else (), unlike=unlike,
+        )  # fmt: skip
         called = self.cell.ask(request, wire.Called, limit_s=self.room.limits.call_s)
         self.accept(called)
         self.fetch(tag=tag, place=place)
@@ -312,7 +317,8 @@ class Check:
             self.room.place(0, slot)
             self.load_state()
             place = 1 if holding else 0
-            self.call(tag=min(number, 1), slot=slot, place=place, seed=trial.draws)
+            unlike = bool(self.room.described.gradients.outputs) and upstream in _UNLIKE
+            self.call(tag=min(number, 1), slot=slot, place=place, seed=trial.draws, unlike=unlike)
             self._after_call(trial, slot, place=place)
             if number == 0:
                 self._repeat(trial, slot)
