@@ -19,7 +19,7 @@ from tilewright.facts.graph import Code, Ref
 from tilewright.facts.move import Event, Stop, Tune
 from tilewright.facts.outcome import Failure
 from tilewright.facts.pattern import Choice
-from tilewright.facts.schedule import Pass, ScanSchedule, Schedule
+from tilewright.facts.schedule import Pass, RankSchedule, ScanSchedule, Schedule
 from tilewright.facts.space import point
 
 
@@ -35,7 +35,7 @@ def fact_classes() -> list[type]:
 
 
 FACTS = fact_classes()
-DERIVED = {Pass, ScanSchedule, Schedule}  # computed from a Program, never kept
+DERIVED = {Pass, RankSchedule, ScanSchedule, Schedule}  # computed from a Program, never kept
 SCALARS: dict[type, tuple[Any, ...]] = {
     int: (0, 1, -7, 2**62),
     float: (0.0, -0.0, 1.5, 1e-300, float("inf")),

@@ -218,9 +218,8 @@ class LoadState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """Call the module once; what it returns is held under `tag` until dropped. `poison_bytes`: sizes of freed blocks to
-    fill with a NaN pattern first. In training, `between`: inputs of another forward before the backward of this one, if
-    any; `unlike`: upstream gradients come in another layout, as a sum or a transposition after the module makes them,
-    and those that are nought are left out, as where an output is not used."""
+    fill with a NaN pattern first. In training, `between`: inputs of another forward before this one's backward, if any;
+    `unlike`: upstream gradients lie in memory as no kernel makes them, and those that are nought are left out."""
 
     tag: int
     args: str

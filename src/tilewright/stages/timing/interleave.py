@@ -28,12 +28,14 @@ _MAX_CALLS = 40
 _SETTLE_S = {"cpu": 0.02, "cuda": 0.0}
 
 
-# How long a GPU is kept busy before the first event: 30% longer than the slowest launches of late took, whoever made
-# them, since the judge's clock sees the delay and must see the same of all. One H200, 2026-11-22: where each cell chose
-# for itself, 100 us beyond its own stirring, the same three kernels took 10 us in one process and 42 us in another
-# whose host was slower for a while.
-_LEAST_DELAY_NS, _MOST_DELAY_NS = 200e3, 1e6
-_DELAY_SHARE, _FADING = 1.3, 0.98
+# How long a GPU is kept busy before the first event: 30% longer than most launches of the round before took. It is the
+# same for all in a round, since the judge's clock sees it. The slowest of the baselines decides, and the candidate up
+# to twice as much: what it does on a stream of its own meanwhile is not seen. One H200, 2026-11-22: where each cell
+# chose for itself, 100 us beyond its own stirring, the same three kernels took 10 us in one process and 42 us in
+# another whose host was slower for a while; where one slow call moved it for the next, cheats hid behind it.
+_LEAST_DELAY_NS, _MOST_DELAY_NS = 250e3, 1e6
+_DELAY_SHARE, _DELAY_FADING, _MOST_CALLS_OF = 1.3, 0.8, 0.9
+_MOST_OF_OURS = 2.0
 
 Renew = Callable[[int, bool], None]  # fills a slot with contents that were never there; if told to, with the last again
 
@@ -73,6 +75,8 @@ class Table:
     aside_s: float = 0.0  # that time
     others_s: float = 0.0  # and how long the others played
     delay_ns: float = _LEAST_DELAY_NS
+    _baselines_ns: float = _LEAST_DELAY_NS  # what the baselines alone need of it
+    _launched: list[tuple[Cell, float]] = field(default_factory=list)  # ns that calls took since the delay was settled
     _dealt: list[Cell] = field(default_factory=list)
 
     def call(
@@ -95,9 +99,21 @@ class Table:
             player.cell.kill()
             why = f"its clock says that a call took {tick.ns} ns"
             raise CellFault("clock_disagrees", why, source=player.cell.plan.name)
-        needed_ns = max(_DELAY_SHARE * tick.launched_ns, _FADING * self.delay_ns, _LEAST_DELAY_NS)
-        self.delay_ns = min(needed_ns, _MOST_DELAY_NS)
+        self._launched.append((player.cell, tick.launched_ns))
         return slot, tick, wall_s
+
+    def shuffled(self, players: Sequence[Player]) -> list[Player]:
+        """The players of a round in random order. For them the delay is settled anew, by what launches took before."""
+        by_cell: dict[Cell, list[float]] = {}
+        for cell, ns in self._launched:
+            by_cell.setdefault(cell, []).append(ns)
+        self._launched.clear()
+        needed = {c: _DELAY_SHARE * sorted(seen)[int(_MOST_CALLS_OF * (len(seen) - 1))] for c, seen in by_cell.items()}
+        ours_ns = needed.pop(self.watched, 0.0) if self.watched is not None else 0.0
+        theirs_ns = max([*needed.values(), _LEAST_DELAY_NS, _DELAY_FADING * self._baselines_ns])
+        self._baselines_ns = min(theirs_ns, _MOST_DELAY_NS)
+        self.delay_ns = min(max(theirs_ns, min(ours_ns, _MOST_OF_OURS * theirs_ns)), _MOST_DELAY_NS)
+        return self.rng.sample(list(players), len(players))
 
     def _deal(self, cell: Cell) -> None:
         if cell not in self._dealt:
@@ -193,7 +209,7 @@ class Table:
 
     def round(self, looks: Mapping[str, Look] | None = None) -> None:
         """One burst of everybody, in random order."""
-        for player in self.rng.sample(list(self.players), len(self.players)):
+        for player in self.shuffled(self.players):
             self.burst(player, calls=self.calls[player.name], look=(looks or {}).get(player.name))
 
     def all_bursts(self) -> Mapping[str, tuple[tuple[float, ...], ...]]:

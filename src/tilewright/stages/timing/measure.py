@@ -130,7 +130,7 @@ def measure_warm(table: Table, *, effort: Effort) -> None:
 
 def _warm_round(table: Table) -> None:
     players = [p for p in table.players if p.name != AA]
-    for player in table.rng.sample(players, len(players)):
+    for player in table.shuffled(players):
         table.burst(player, calls=table.calls[player.name], cold=False)
 
 

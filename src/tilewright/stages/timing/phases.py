@@ -20,7 +20,7 @@ def measure_phases(table: Table, *, ours: str, names: tuple[str, ...], rounds: i
     for phase in _PHASES:
         bursts: dict[str, list[tuple[float, ...]]] = {p.name: [] for p in players}
         for _ in range(rounds):
-            for player in table.rng.sample(players, len(players)):
+            for player in table.shuffled(players):
                 ticks_ns, _ = table.turn(player, calls=table.calls[player.name], phase=phase)
                 bursts[player.name].append(ticks_ns)
         times = tuple((n, statistics.time_interval(b)) for n, b in bursts.items())
