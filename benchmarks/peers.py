@@ -31,6 +31,7 @@ from tilewright.faces.deliver import commit
 # CuTeGen's runs: all tasks written in CuTe, and of those in plain CUDA the ones whose claims are largest.
 CUTE_RUN, CUDA_RUN = "cute/level1-no-profile-sonnet5", "cuda/level1-profiled"
 CUDA_TASKS = (40, 54, 58, 103)
+READABLE = ("/usr", "/opt", sys.prefix)  # among others, in a candidate's cell
 HEADERS = re.compile(r'"[^"]*/cutegen/cutlass/include')  # where they lay on their authors' machine
 KEPT = ("error", "times_ns", "ratio", "noise", "floor_ns", "floor_share", "own_share", "time_shares", "notes")
 Record = dict[str, Any]
@@ -166,10 +167,8 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=400.0, help="seconds for one kernel")
     parser.add_argument("--json", type=Path, required=True)
     asked = parser.parse_args()
-    if asked.cutlass and Path(asked.cutlass).resolve().is_relative_to(tempfile.gettempdir()):
-        parser.error(
-            f"--cutlass {asked.cutlass}: candidates have a {tempfile.gettempdir()} of their own and can't see it"
-        )
+    if asked.cutlass and not any(Path(asked.cutlass).resolve().is_relative_to(p) for p in READABLE):
+        parser.error(f"--cutlass {asked.cutlass}: candidates can read below {', '.join(READABLE)} alone; put it there")
     about = {"command": shlex.join(["python", *sys.argv]), "date": time.strftime("%Y-%m-%d")}
     old = json.loads(asked.json.read_text()) if asked.json.is_file() else {}
     with tempfile.TemporaryDirectory() as name:
