@@ -14,7 +14,7 @@ def test_operators_are_named_and_nested_ones_counted_once() -> None:
     found = spent("cpu", lambda: torch.relu(a @ a))
     by_name = {s.name: s.ns for s in found}
     assert {"aten::mm", "aten::matmul", "aten::relu"} <= set(by_name)
-    assert found[0].name == "aten::mm"
+    assert next(s.name for s in found if s.name.startswith("aten::")) == "aten::mm"  # a busy machine adds time outside
     assert by_name["aten::matmul"] < 0.2 * by_name["aten::mm"]  # its own time, without what it calls
 
 
