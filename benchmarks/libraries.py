@@ -16,7 +16,6 @@ import importlib.util
 import json
 import math
 import random
-import select
 import shlex
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from gemm import line_within
 from torch import Tensor, nn
 
 from tilewright.cell import values
@@ -335,12 +335,6 @@ def worker(asked: argparse.Namespace) -> None:
 # ---- all tasks
 
 
-def line_of(process: subprocess.Popen[str], limit_s: float) -> str:
-    assert process.stdout is not None
-    seen, _, _ = select.select([process.stdout], [], [], max(0.0, limit_s))
-    return process.stdout.readline().strip() if seen else ""
-
-
 def _started(task: str, points: int, folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, __file__, "--task", task, "--points", str(points)]
     with open(folder / f"{task}.log", "w") as log:
@@ -352,13 +346,13 @@ def run_all(tasks: Sequence[str], points: int, folder: Path) -> Iterator[dict[st
     for at in range(0, len(tasks), SIDE_BY_SIDE):
         started = time.monotonic()
         processes = [(name, _started(name, points, folder)) for name in tasks[at : at + SIDE_BY_SIDE]]
-        ready = [line_of(p, READY_S - time.monotonic() + started) == "ready" for _, p in processes]
+        ready = [line_within(p, max(0.0, READY_S - time.monotonic() + started)) == "ready\n" for _, p in processes]
         for (name, process), good in zip(processes, ready, strict=True):
             said = ""
             if good and process.stdin is not None:
                 process.stdin.write("go\n")
                 process.stdin.flush()
-                said = line_of(process, MEASURED_S)
+                said = line_within(process, MEASURED_S)
             process.kill()
             process.wait()
             if said:

@@ -122,12 +122,17 @@ def test_einsum_and_odd_sizes_in_fp32(tmp_path):
         held(pattern, module, operands_of(pattern, values))
 
 
-def test_weights_that_change_in_place_under_one_pointer_are_seen(tmp_path):
+def a_layer(folder, setting):
+    """The pattern of a small fp32 layer, its module, its arguments by name, and its operands."""
     args = [rand(256, 512), rand(512, 512), rand(512), rand(256, 512)]
     pattern = found(layer, *args)
-    module = load_fused(pattern.program, tmp_path, SMALL)
+    module = load_fused(pattern.program, folder, setting)
     values = dict(zip(("args_0", "args_1", "args_2", "args_3"), (a.cuda() for a in args), strict=True))
-    operands = operands_of(pattern, values)
+    return pattern, module, values, operands_of(pattern, values)
+
+
+def test_weights_that_change_in_place_under_one_pointer_are_seen(tmp_path):
+    pattern, module, values, operands = a_layer(tmp_path, SMALL)
     held(pattern, module, operands)
     for _ in range(3):
         values["args_1"].mul_(-3.0).add_(1.0)
@@ -142,11 +147,7 @@ def test_weights_that_change_in_place_under_one_pointer_are_seen(tmp_path):
 
 
 def test_a_kernel_from_disk_is_the_same_kernel(tmp_path):
-    args = [rand(256, 512), rand(512, 512), rand(512), rand(256, 512)]
-    pattern = found(layer, *args)
-    module = load_fused(pattern.program, tmp_path, SPLIT)
-    values = dict(zip(("args_0", "args_1", "args_2", "args_3"), (a.cuda() for a in args), strict=True))
-    operands = operands_of(pattern, values)
+    pattern, module, _, operands = a_layer(tmp_path, SPLIT)
     first = module.run(*operands)[0]
     kept = set((tmp_path / "build").glob("*.o"))
     assert len(kept) >= 3, "splits, product, sum"
@@ -157,11 +158,7 @@ def test_a_kernel_from_disk_is_the_same_kernel(tmp_path):
 
 
 def test_torch_compile_takes_it(tmp_path):
-    args = [rand(256, 512), rand(512, 512), rand(512), rand(256, 512)]
-    pattern = found(layer, *args)
-    module = load_fused(pattern.program, tmp_path, SMALL)
-    values = dict(zip(("args_0", "args_1", "args_2", "args_3"), (a.cuda() for a in args), strict=True))
-    operands = operands_of(pattern, values)
+    _, module, _, operands = a_layer(tmp_path, SMALL)
     compiled = torch.compile(lambda *xs: module.run(*xs)[0] * 2, fullgraph=True)
     torch.testing.assert_close(compiled(*operands), module.run(*operands)[0] * 2)
 

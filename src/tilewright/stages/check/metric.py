@@ -134,14 +134,9 @@ def distance(value: Tensor, truth: Tensor, reference: Tensor, slack: Tensor | No
     squares = 0.0
     worst, worst_at, misplaced = 0.0, -1, 0
     for start, y, t, r in _side_by_side(value, truth, reference):
-        open_to = torch.isfinite(t) & torch.isfinite(r)
-        wrong = ~open_to & ~_same_special(y, t) & ~_same_special(y, r)
-        strange = open_to & ~torch.isfinite(y)
-        misplaced += int((wrong | strange).sum())
-        error = (y - t).abs()
-        if slack is not None:
-            error = (error - _flat(slack)[start : start + _BLOCK].to(error.dtype)).clamp_(min=0.0)
-        error = torch.where(open_to & ~strange & (error > unseen), error, 0.0)
+        open_to, strange, error = _off(start, y, t, r, slack)
+        misplaced += int(strange.sum())
+        error = torch.where(error > unseen, error, 0.0)
         squares += float(error.square().sum())
         relative = error / torch.where(open_to, t.abs(), 0.0).clamp_(min=max(scale, 5e-324))
         top = float(relative.max())
@@ -165,15 +160,22 @@ def wrong_elements(
         if exact:
             beyond[1][mine] = (y != t) & (y != r)
             continue
-        open_to = torch.isfinite(t) & torch.isfinite(r)
-        bad = torch.where(open_to, ~torch.isfinite(y), ~_same_special(y, t) & ~_same_special(y, r))
-        error = torch.where(open_to & ~bad, (y - t).abs(), 0.0)
-        if slack is not None:
-            error = (error - _flat(slack)[mine].to(error.dtype)).clamp_(min=0.0)
+        open_to, strange, error = _off(start, y, t, r, slack)
         size = torch.where(open_to, t.abs(), 0.0).clamp_(min=max(scale, 5e-324))
         for limit, found in zip(allowed, beyond, strict=True):
-            found[mine] = bad | (error > limit * size)
+            found[mine] = strange | (error > limit * size)
     return (beyond[1] if bool(beyond[1].any()) else beyond[0]).view(value.shape)
+
+
+def _off(start: int, y: Tensor, t: Tensor, r: Tensor, slack: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Of one block: where truth and reference are numbers, where the value is not what it must be, or no number, and by
+    how much it is off elsewhere."""
+    open_to = torch.isfinite(t) & torch.isfinite(r)
+    strange = torch.where(open_to, ~torch.isfinite(y), ~_same_special(y, t) & ~_same_special(y, r))
+    error = (y - t).abs()
+    if slack is not None:
+        error = (error - _flat(slack)[start : start + len(y)].to(error.dtype)).clamp_(min=0.0)
+    return open_to, strange, torch.where(open_to & ~strange, error, 0.0)
 
 
 def typical(truth: Tensor) -> float:

@@ -95,9 +95,9 @@ class Table:
         started = time.perf_counter()
         tick = player.cell.ask(request, wire.Tick, limit_s=CALL_LIMIT_S)
         wall_s = time.perf_counter() - started
-        if not 0 < tick.ns < 1e15:
+        if not (0 < tick.ns < 1e15 and 0 <= tick.launched_ns < 1e15):
             player.cell.kill()
-            why = f"its clock says that a call took {tick.ns} ns"
+            why = f"its clock says that a call took {tick.ns} ns, and {tick.launched_ns} ns to launch"
             raise CellFault("clock_disagrees", why, source=player.cell.plan.name)
         self._launched.append((player.cell, tick.launched_ns))
         return slot, tick, wall_s

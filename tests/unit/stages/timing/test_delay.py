@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from tilewright.cell import wire
-from tilewright.edges.sandbox.cell import Cell
+from tilewright.edges.sandbox.cell import Cell, CellFault
 from tilewright.edges.sandbox.room import Room
 from tilewright.stages.timing.interleave import Player, Table
 
@@ -76,3 +76,12 @@ def test_it_becomes_shorter_again_slowly() -> None:
     table.round()
     table.round()
     assert table.delay_ns == pytest.approx(0.8 * 7.8e5)
+
+
+@pytest.mark.parametrize("said", [float("nan"), float("inf"), -1.0])
+def test_a_cell_that_says_nonsense_is_refused(said: float) -> None:
+    table, ours, _ = _rounds(1, 1e4, 1e4)
+    ours.ns, ours.plan = said, SimpleNamespace(name="candidate")  # type: ignore[assignment]
+    ours.kill = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(CellFault, match="to launch"):
+        table.call(table.players[0])
