@@ -176,7 +176,7 @@ def written(module: nn.Module, graph: Graph, points: int, folder: Path, source: 
             assert spec is not None and spec.loader is not None
             found = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(found)
-            ours = found.ModelNew()
+            ours = found.ModelNew().to(TARGET)
             ours.load_state_dict(module.state_dict())
             yield f"ours {n}", ours
         finally:
