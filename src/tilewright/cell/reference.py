@@ -102,8 +102,11 @@ class Reference:
         """The inputs at the shapes of the variant: what is cut down must have again what the whole promised."""
         base, variant = self._variants[self._number]
         found = resized(tensors, variant)
-        for i, structure in enumerate(self._structures.get(base, ()) if variant.extents else ()):
-            found[i] = structure.reshaped(found[i])
+        for i, structure in enumerate(self._structures.get(base, ())):
+            if not structure.suits(found[i]):
+                raise CodeRaised("bad_arguments", f"input {i} is symmetric, which nothing of {found[i].shape} can be")
+            if variant.extents:
+                found[i] = structure.reshaped(found[i])
         return found
 
     def _learn_structure(self, text: str, first: Sequence[Tensor], seed: int) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 NOT_NEGATIVE = "not negative"
+SYMMETRIC = "symmetric"
 _FEW_VALUES = 16
 _LOOK = 1 << 16  # elements looked at to count distinct values
 _MIN_ELEMENTS = 64  # among fewer, coincidence proves nothing
@@ -31,6 +32,10 @@ class Structure:
 
     def without(self, form: str) -> Structure:
         return replace(self, forms=tuple(f for f in self.forms if f != form))
+
+    def suits(self, part: Tensor) -> bool:
+        """Whether a tensor of this shape can have the forms."""
+        return SYMMETRIC not in self.forms or part.shape[-1] == part.shape[-2]
 
     def reshaped(self, part: Tensor) -> Tensor:
         """A part of an own draw, with the forms that the whole had."""
@@ -132,7 +137,7 @@ def _unit_rows(t: Tensor) -> Tensor:
 
 
 FORMS: Mapping[str, Form] = {
-    "symmetric": Form(_is_symmetric, _symmetric),
+    SYMMETRIC: Form(_is_symmetric, _symmetric),
     "sorted": Form(_is_sorted, lambda t: t.sort(-1).values),
     "probabilities": Form(_rows_sum_to_one, _probabilities),
     "log probabilities": Form(_rows_are_log_probabilities, _log_probabilities),

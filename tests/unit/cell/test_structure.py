@@ -99,3 +99,10 @@ def test_positive_is_a_promise_where_the_module_takes_nothing_else(operation: st
     reference.describe(1, trace=False)
     (drawn,) = reference.inputs(5, "normal")[1]
     assert bool((drawn < 0).any()) == negative
+
+
+def test_only_squares_are_symmetric() -> None:
+    drawn = [DRAWS["symmetric"]() for _ in range(2)]
+    structure = structure_of(drawn[0], drawn[1])
+    assert structure.suits(drawn[0][:7, :7]) and not structure.suits(drawn[0][:7])
+    assert structure_of(*(t[:7] for t in drawn)).suits(drawn[0][:7])

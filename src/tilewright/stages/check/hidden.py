@@ -67,6 +67,11 @@ def _by_dimensions(described: wire.Described, batch: int, fits: int, *, larger: 
     odd = tuple((e, prime_below(e)) for e in sorted(others))
     if odd and not labels:
         yield variant(prime_below(fits) if fits < batch else 0, odd)
+        if fits < batch and batch in {
+            e for s in described.inputs for e in s.shape[1:]
+        }:  # square: rows are columns, too
+            side = prime_below(max(2, int(batch * (fits / batch) ** 0.5)))
+            yield variant(0, tuple((e, side if e == batch else less) for e, less in odd))
     yield variant(2 * batch + 1 if larger else prime_below(fits))
     yield variant(1)
     yield variant(prime_below(fits))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -46,3 +48,14 @@ def test_strides_change_and_values_do_not() -> None:
         for number in (0, 1):
             found = restrided(x, number)
             assert torch.equal(found, x) and not found.is_contiguous()
+
+
+def test_a_large_square_shrinks_on_both_sides() -> None:
+    square = SimpleNamespace(shape=(4096, 4096), dtype="f32")
+    described: Any = SimpleNamespace(inputs=(square, square), work=SimpleNamespace(bytes_moved=3 * 4 * 4096**2))
+    shapes = [
+        tuple(t.shape for t in resized([torch.empty(4096, 4096, device="meta")] * 2, v))
+        for v in hidden.variants("{}", described)
+        if not v.batch
+    ]
+    assert shapes == [((2357, 2357), (2357, 2357))]
