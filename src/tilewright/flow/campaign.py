@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Queue
 from typing import Any, Literal
@@ -21,6 +21,8 @@ from ..facts.problem import Target
 
 # What a task may take beyond its budget (start, baselines, judging) before it counts as hung; to optimise, both twice.
 _SPARE_S = 120.0
+_CRASHED, _HUNG = "crashed", "hung"
+_LAST_LINES, _LAST_CHARACTERS = 6, 600  # of what a crashed one printed
 
 Task = dict[str, Any]  # one object as `optimize --json` prints it: foreign bytes, read back from a child process
 
@@ -69,16 +71,24 @@ def _number(path: Path) -> int:
 
 
 def run_campaign(campaign: Campaign, *, seen: Callable[[Task], None]) -> tuple[Task, ...]:
-    """Optimise, or audit, every problem; tasks with a result of the same stamp and flags are not run again. In the
-    order of `files`."""
+    """Optimise, or audit, every problem; tasks with a result of the same stamp and flags are not run again, and those
+    that ended without a verdict beside others once more by themselves. In the order of `files`."""
     campaign.out.mkdir(parents=True, exist_ok=True)
+    tasks = _in_turns(campaign, seen, kept=True)
+    broken = tuple(f for f, t in tasks.items() if _broke(t)) if campaign.jobs > 1 else ()
+    if broken:  # beside fewer others, memory may suffice
+        tasks |= _in_turns(replace(campaign, files=broken, jobs=1), seen, kept=False)
+    return tuple(tasks[f] for f in campaign.files)
+
+
+def _in_turns(campaign: Campaign, seen: Callable[[Task], None], *, kept: bool) -> dict[Path, Task]:
     free: Queue[dict[str, str]] = Queue()
     for device in campaign.devices or ("",):
         for _ in range(campaign.jobs):
             free.put({"CUDA_VISIBLE_DEVICES": device} if device else {})
 
     def one(file: Path) -> Task:
-        task = _kept(campaign, file)
+        task = _kept(campaign, file) if kept else None
         if task is None:
             place = free.get()
             try:
@@ -90,7 +100,11 @@ def run_campaign(campaign: Campaign, *, seen: Callable[[Task], None]) -> tuple[T
         return task
 
     with ThreadPoolExecutor(max_workers=free.qsize()) as pool:
-        return tuple(pool.map(one, campaign.files))
+        return dict(zip(campaign.files, pool.map(one, campaign.files), strict=True))
+
+
+def _broke(task: Task) -> bool:
+    return (task.get("verdict") or {}).get("reason") in (_CRASHED, _HUNG)
 
 
 def _kept(campaign: Campaign, file: Path) -> Task | None:
@@ -148,7 +162,7 @@ def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limi
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return _failed(file, "hung", f"no result after {limit_s:.0f} s")
+        return _failed(file, _HUNG, f"no result after {limit_s:.0f} s")
     except BaseException:
         os.killpg(process.pid, signal.SIGINT)
         process.communicate()
@@ -160,7 +174,8 @@ def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limi
     if isinstance(task, dict):
         return task
     lines = [line for line in stderr.splitlines() if line.strip()]
-    return _failed(file, "crashed", f"exit {process.returncode}: {lines[-1][-300:] if lines else 'no output'}")
+    said = " ".join(" ".join(lines[-_LAST_LINES:]).split())[-_LAST_CHARACTERS:] or "no output"
+    return _failed(file, _CRASHED, f"exit {process.returncode}: {said}")
 
 
 def _failed(file: Path, reason: str, summary: str) -> Task:

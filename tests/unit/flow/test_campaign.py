@@ -55,3 +55,26 @@ def test_a_run_that_began_under_the_same_flags_is_continued(tmp_path: Path, star
         (tmp_path / "out" / "1_a.json").unlink()
         (out / "run.db").touch()
         assert started[-1][0] == verb
+
+
+def test_what_broke_beside_others_is_tried_once_more_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: dict[str, int] = {}
+
+    def child(command: Sequence[str], file: Path, place: object, *, limit_s: float) -> dict[str, Any]:
+        tries[file.stem] = tries.get(file.stem, 0) + 1
+        ends = {"a": (), "b": ("crashed",), "c": ("hung", "crashed")}[file.stem]
+        if tries[file.stem] > len(ends):
+            return {"problem": file.stem, "status": "improved", "verdict": None}
+        return {"problem": file.stem, "status": "failed", "verdict": {"reason": ends[tries[file.stem] - 1]}}
+
+    monkeypatch.setattr(module, "_child", child)
+    campaign = Campaign(
+        files=tuple(tmp_path / f"{n}.py" for n in "abc"), out=tmp_path / "out", target="cpu", budget_s=9.0,
+        settings=(), jobs=2, devices=("0",), stamp="0.1.0 abc",
+    )  # fmt: skip
+    found = run_campaign(campaign, seen=lambda task: None)
+    assert [t["status"] for t in found] == ["improved", "improved", "failed"]
+    assert tries == {"a": 1, "b": 2, "c": 2}
+    tries.clear()
+    alone = replace(campaign, jobs=1, out=tmp_path / "alone")
+    assert [t["status"] for t in run_campaign(alone, seen=lambda task: None)] == ["improved", "failed", "failed"]
