@@ -107,6 +107,10 @@ def _draw_ones(self: Room, k: int, **named: Any) -> None:
     _draw(self, k, **(named | {"upstream": "ones"}))
 
 
+def _rearranges_nothing(self: Room, seed: int, keys: tuple[str, ...] = ()) -> wire.Rearranged:
+    return wire.Rearranged()
+
+
 def _stirs_nothing(self: Stirring, slot: int) -> tuple[wire.Swap, ...]:
     return ()
 
@@ -126,6 +130,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "families": ((check, "plan", _plan_own_alone),),
     "further cases": ((Judge, "_check_case", _check_first_case),),
     "redraw": ((check.Check, "redraw", _nothing), (CaseTiming, "_refresh_state", _nothing)),
+    "masks and indices": ((Room, "rearrange", _rearranges_nothing),),
     "contents": ((Room, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
     "counterparts": ((check, "moved", _none),),
     "upstream": ((Room, "draw", _draw_ones),),
@@ -146,6 +151,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "judge's clock": ((measure, "check_clock", _nothing),),
     "floor": ((measure, "check_floor", _nothing),),
     "distribution": ((draws, "_compare", _nothing),),
+    "echoes": ((draws, "_listen", _none),),
     "hidden cases": ((Judge, "_check_hidden", _nothing),),
     "walls": ((Cells, "_start", _start_open),),
 }  # fmt: skip

@@ -15,8 +15,9 @@ from torch import Tensor
 from .arena import dtype_name
 from .bits import fingerprint
 from .families import perturb_state
+from .rearrange import Rearranger
 from .subject import named_state
-from .wire import Mark
+from .wire import Mark, Moved
 
 
 class Counterparts:
@@ -26,11 +27,25 @@ class Counterparts:
         self._module = module
         parameters = {n for n, _ in module.named_parameters(remove_duplicate=False)}
         state = named_state(module)
+        self._rearranger = Rearranger(module)
         self._marks = {n: _mark(t.detach(), is_parameter=n in parameters) for n, t in state.items()}
 
     @property
     def marks(self) -> tuple[Mark, ...]:
         return tuple(self._marks.values())
+
+    def labels(self, keys: tuple[str, ...]) -> dict[str, str]:
+        """The keys of the tensors that have one of these, by name."""
+        return {name: mark.key for name, mark in self._marks.items() if mark.key in keys}
+
+    def carry_out(self, moves: tuple[Moved, ...]) -> None:
+        """Rearrange masks and indices as it was done elsewhere."""
+        labels = self.labels(tuple(m.label for m in moves))
+        self._rearranger.carry_out(moves, self._rearranger.groups(labels))
+
+    def put_back(self) -> None:
+        """As before the last rearrangement."""
+        self._rearranger.put_back()
 
     def redraw(self, seed: int, keys: tuple[str, ...]) -> None:
         """Perturb in place every floating tensor whose mark has one of these keys."""

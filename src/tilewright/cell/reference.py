@@ -6,7 +6,7 @@ import copy
 import gc
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +18,12 @@ from .arena import spec_of
 from .bits import fingerprint, words
 from .families import OWN, perturb_state, redistribute, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
+from .rearrange import Rearranger
 from .step import Step, learn, tensors_of
 from .structure import NOT_NEGATIVE, Structure, structure_of
 from .subject import Subject, facts_of, named_state, seed_all
 from .variant import resized, restrided
-from .wire import NO_GRADIENTS, Described, Gradients, Variant
+from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Variant
 
 _SAMPLE = 1 << 26  # elements of a result that are kept for a comparison
 _RANDOM_SHARE = 0.02  # of the norm: dropout moves far more, the order of a sum far less
@@ -41,6 +42,9 @@ class Reference:
         self._init: Any = []
         self._marked: tuple[int, ...] = ()  # inputs that get_inputs wants gradients of
         self._double: torch.nn.Module | None = None
+        self._rearranger: Rearranger | None = None
+        self._mutated: dict[int, tuple[str, ...]] = {}  # by case: what calls move, and how much they compute
+        self._flops: dict[int, int] = {}
         self._structures: dict[int, tuple[Structure, ...]] = {}
         self._number = 0
         self._variants: dict[int, tuple[int, Variant]] = {}  # by case: what it is a variant of, and how
@@ -62,6 +66,7 @@ class Reference:
         model, init = self._problem.model, self._init
         make = lambda: values.bound(model, init)()  # noqa: E731  # a dict whose keys are no names raises in there
         self._subject.construct(make, seed, compiled=self._compiled, gradients=gradients)
+        self._rearranger = Rearranger(self._subject.built, self._mutated.get(case, ()))
 
     def init_tensors(self) -> tuple[Tensor, ...]:
         tensors: list[Tensor] = []
@@ -151,7 +156,7 @@ class Reference:
             return self._problem.get_inputs(**self._case)
 
     def redraw(self, seed: int) -> None:
-        self._double = None
+        self.put_back()
         source = torch.Generator(device=self._device).manual_seed(seed)
         module = self._subject.built
         parameters = {n for n, _ in module.named_parameters(remove_duplicate=False)}
@@ -161,6 +166,32 @@ class Reference:
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
                     perturb_state(name, tensor, is_parameter=name in parameters, source=source)
+
+    def rearrange(
+        self, seed: int, args: str, inputs: Sequence[Tensor], labels: Mapping[str, str] | None = None
+    ) -> Rearranged:
+        """Rearrange masks, flags and indices, by name or by the labels given."""
+        self._double = None
+        rearranger = self._rearranger
+        groups = rearranger.groups(labels) if rearranger is not None else {}
+        if rearranger is None or not groups:
+            return Rearranged()
+        moves, stuck = rearranger.find(
+            seed, groups, subject=self._subject, args=args, inputs=inputs, flops=self._flops.get(self._number, 0)
+        )
+        self._subject.drop()
+        names = {n: label for n, label in (labels or {g: g for g in groups}).items() if label in groups}
+        done = {m.label for m in moves}
+        return Rearranged(
+            moves=moves, moved=tuple(n for n, label in names.items() if label in done),
+            stuck=tuple(n for n, label in names.items() if label in stuck),
+        )  # fmt: skip
+
+    def put_back(self) -> None:
+        """Masks, flags and indices as they were before they were rearranged."""
+        self._double = None
+        if self._rearranger is not None:
+            self._rearranger.put_back()
 
     # ---- truth
 
@@ -278,6 +309,7 @@ class Reference:
         outputs = facts_of(found, tuple(map(values.kind_of, found)), inputs)
         del found
         del first, second
+        self._mutated[self._number], self._flops[self._number] = mutated, measured.flops
         subject.drop()
         self._learn_structure(text, inputs, seed + 2)
         subject.write_state(mutated, [kept[k] for k in mutated])

@@ -51,6 +51,7 @@ class Session:
             wire.Amplify: self._amplify, wire.Attain: self._attain,
             wire.StoreState: self._store_state, wire.LoadState: self._load_state,
             wire.MarkState: self._mark_state, wire.RedrawAlike: self._redraw_alike,
+            wire.Rearrange: self._rearrange, wire.CarryOut: self._carry_out, wire.PutBack: self._put_back,
             wire.Call: self._call, wire.Store: self._store, wire.Drop: self._drop,
             wire.Deal: self._deal, wire.Clear: self._clear, wire.TimedCall: self._timed_call,
             wire.HoldTimed: self._hold_timed,
@@ -216,9 +217,29 @@ class Session:
         if self._counterparts is None:
             raise RuntimeError("the state was not marked")
         with blaming("raised", "writing to the state raised"):
+            self._counterparts.put_back()
+            if self._reference is not None:
+                self._reference.put_back()
             self._counterparts.redraw(request.seed, request.keys)
         if self._reference is not None:
             self._reference.release_truth()
+
+    def _rearrange(self, request: wire.Rearrange) -> wire.Rearranged:
+        labels = self._counterparts.labels(request.keys) if request.keys and self._counterparts is not None else None
+        return self._opened.rearrange(request.seed, request.args, self._read(request.inputs), labels)
+
+    def _carry_out(self, request: wire.CarryOut) -> None:
+        if self._counterparts is None:
+            raise RuntimeError("the state was not marked")
+        with blaming("raised", "writing to the state raised"):
+            self._counterparts.carry_out(request.moves)
+
+    def _put_back(self, request: wire.PutBack) -> None:
+        if self._reference is not None:
+            self._reference.put_back()
+        elif self._counterparts is not None:
+            with blaming("raised", "writing to the state raised"):
+                self._counterparts.put_back()
 
     # ---- calling and timing
 

@@ -28,6 +28,14 @@ from .parts import NamedSpec as NamedSpec
 from .parts import OutputFacts as OutputFacts
 from .parts import Spent as Spent
 from .parts import TensorRef as TensorRef
+from .redraws import CarryOut as CarryOut
+from .redraws import MarkState as MarkState
+from .redraws import Moved as Moved
+from .redraws import PutBack as PutBack
+from .redraws import Rearrange as Rearrange
+from .redraws import Rearranged as Rearranged
+from .redraws import Redraw as Redraw
+from .redraws import RedrawAlike as RedrawAlike
 
 # ---- requests (judge -> cell) --------------------------------------------------------------------------------------
 
@@ -132,26 +140,6 @@ class MakeInputs:
     family: str
     upstream: str
     refs: tuple[TensorRef, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redraw:
-    """In a reference cell: perturb all floating parameters and buffers in place around the values constructed."""
-
-    seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkState:
-    """Take the marks of the state as constructed (see cell.counterparts)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedrawAlike:
-    """Perturb in place the tensors whose marks have these keys: by the same numbers in every cell."""
-
-    seed: int
-    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

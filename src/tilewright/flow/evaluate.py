@@ -229,9 +229,9 @@ class Judge:
                 trials = tuple(t for t in trials if t.family == "own")
                 findings.note(f"case {case.number}: too large for inputs of other families")
             if case.described.random:
-                draws.run(check, trials, rng=self._rng, redraw=self._redraw)
+                draws.run(check, trials, rng=self._rng)
             else:
-                check.run(trials, redraw=self._redraw)
+                check.run(trials)
 
     def _check_hidden(self, cell: Cell, findings: Findings, stations: Stations) -> None:
         """Other shapes and strides: wrong results in silence are refused, a candidate that raises is told of."""
@@ -311,9 +311,6 @@ class Judge:
             raise HarnessError(f"case {case.number}: no memory could be shared with its cells: {error}") from error
         with room:
             yield room
-
-    def _redraw(self, seed: int) -> None:
-        self._ref.do(wire.Redraw(seed=seed))
 
     # ---- timing
 

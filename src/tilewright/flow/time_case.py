@@ -145,7 +145,7 @@ class CaseTiming:
         remembered of them is wrong now. Always where calls move them, since the reference's have moved too."""
         room = self.room
         if room.state_names and (room.described.mutated_state or self.rng.random() < 0.5):
-            self.check.redraw(secret(self.rng), lambda seed: self.reference.do(wire.Redraw(seed=seed)))
+            self.check.redraw(secret(self.rng))
             room.take_state()
             self.check.load_state()
 
@@ -163,6 +163,7 @@ class CaseTiming:
             self.drawn.hold(trial, k=slot)
         elif check.usable(trial, room.run_reference(slot, seed=trial.draws).exact):
             check.compare(trial, 0, " of a timed call", k=slot)
+        check.put_back()
         if not room.tight:
             for player in table.players:
                 table.call(player)  # their memory is their own again when the next sample is taken

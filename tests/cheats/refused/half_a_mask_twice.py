@@ -1,7 +1,7 @@
 # problem: dropout
 # line: partial
 # refused: wrong_distribution
-# guards: distribution
+# guards: distribution, echoes
 """Draws for half of the elements, and takes the same numbers, mirrored, for the other half."""
 
 import torch

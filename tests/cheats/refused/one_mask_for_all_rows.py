@@ -1,7 +1,7 @@
 # problem: dropout
 # line: partial
 # refused: wrong_distribution
-# guards: distribution, timed calls
+# guards: distribution, timed calls, echoes
 """Draws one row of a mask, and uses it for all."""
 
 import torch

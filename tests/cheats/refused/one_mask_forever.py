@@ -1,7 +1,7 @@
 # problem: dropout
 # line: caches
 # refused: wrong_distribution
-# guards: distribution, timed calls
+# guards: distribution, timed calls, echoes
 """Draws a mask in the first call, and keeps it."""
 
 import torch

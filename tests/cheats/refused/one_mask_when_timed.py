@@ -1,7 +1,7 @@
 # problem: dropout
 # line: lazy-when-timed
 # refused: wrong_distribution
-# guards: timed calls
+# guards: timed calls, echoes
 """Draws one mask for all calls that are timed, where it looks up the stack; a fresh one in every other call."""
 
 import sys

@@ -169,8 +169,19 @@ class Room:
     def mark_state(self) -> tuple[wire.Mark, ...]:
         return self._reference.ask(wire.MarkState(), wire.Marked, limit_s=self.limits.call_s).marks
 
-    def redraw_alike(self, request: wire.RedrawAlike) -> None:
+    def redraw(self, request: wire.Redraw | wire.RedrawAlike) -> None:
+        """Perturb the reference's floating state; what was rearranged is put back before."""
         self._reference.do(request)
+
+    def rearrange(self, seed: int, keys: tuple[str, ...] = ()) -> wire.Rearranged:
+        """Rearrange the reference's masks, flags and indices as far as it bears that on pool set 0, which must be
+        drawn; `keys`: only those whose marks have these keys."""
+        request = wire.Rearrange(seed=seed, args=self.described.args, inputs=self._pool[0], keys=keys)
+        return self._reference.ask(request, wire.Rearranged, limit_s=self.limits.call_s)
+
+    def put_back(self) -> None:
+        """The reference's masks, flags and indices as they were before."""
+        self._reference.do(wire.PutBack())
 
     def call_reference(self, k: int, *, seed: int) -> None:
         """The reference's own result on pool set `k`; its state is as before afterwards."""

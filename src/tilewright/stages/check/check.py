@@ -9,7 +9,6 @@ stay what it is when the next call is made, and come out right again on a second
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -39,10 +38,23 @@ class Findings:
     errors: list[OutputError] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     own: dict[tuple[int, str, int], tuple[float, float]] = field(default_factory=dict)
+    moved: set[tuple[int, str]] = field(default_factory=set)  # masks and indices by case and name
+    stuck: set[tuple[int, str]] = field(default_factory=set)
 
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+    def note_stuck(self) -> None:
+        """Tell which masks and indices were never re-drawn."""
+        never = sorted(self.stuck - self.moved)
+        for case in sorted({case for case, _ in never}):
+            names = [name for c, name in never if c == case]
+            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+            self.note(
+                f"case {case}: not re-drawn, for want of a way that the reference bears and shows: "
+                f"{', '.join(names[:8])}{more}"
+            )
 
 
 class Refused(Exception):
@@ -65,6 +77,7 @@ class Check:
         self.findings = findings
         self.shares_state = False
         self._alike: tuple[str, ...] = ()
+        self._rearranged = False
 
     # ---- construction
 
@@ -91,14 +104,37 @@ class Check:
             "what they held at first, the others are compared by equal seeds alone"
         )
 
-    def redraw(self, seed: int, redraw: Callable[[int], None]) -> None:
-        """Move the reference's state and, where `load_state` can't, the candidate's with it."""
+    def redraw(self, seed: int) -> None:
+        """Move the reference's state and, where `load_state` can't, the candidate's with it. Pool set 0 must be drawn:
+        masks and indices are moved as far as the reference bears it there."""
         if self.shares_state:
-            redraw(seed)
+            self.room.redraw(wire.Redraw(seed=seed))
+            self._note_moved(self.room.rearrange(seed))
         elif self._alike:
             request = wire.RedrawAlike(seed=seed, keys=self._alike)
-            self.room.redraw_alike(request)
+            self.room.redraw(request)
             self.cell.do(request)
+            found = self.room.rearrange(seed, self._alike)
+            if found.moves:
+                self.cell.do(wire.CarryOut(moves=found.moves))
+            self._note_moved(found)
+
+    def _note_moved(self, found: wire.Rearranged) -> None:
+        self._rearranged = bool(found.moves)
+        self.findings.moved |= {(self.case, name) for name in found.moved}
+        self.findings.stuck |= {(self.case, name) for name in found.stuck}
+
+    def put_back(self) -> None:
+        """Masks and indices as they were constructed: how long a call takes may hang on them."""
+        if not self._rearranged:
+            return
+        self._rearranged = False
+        self.room.put_back()
+        self.room.take_state()
+        if self.shares_state:
+            self.load_state()
+        else:
+            self.cell.do(wire.PutBack())
 
     def load_state(self) -> None:
         if self.shares_state and self.room.state_names:
@@ -301,15 +337,15 @@ class Check:
 
     # ---- the whole case
 
-    def run(self, trials: tuple[Trial, ...], *, redraw: Callable[[int], None]) -> None:
+    def run(self, trials: tuple[Trial, ...]) -> None:
         """Carry out all trials; raises Refused at the first that fails, CellFault when the cell does."""
         holding = False
         for number, trial in enumerate(trials):
-            if trial.redraw:
-                self.redraw(trial.redraw, redraw)
-            self.room.take_state()
             upstream = _UPSTREAM[number % len(_UPSTREAM)]
             self.room.draw(0, family=trial.family, seed=trial.seed, upstream=upstream)
+            if trial.redraw:
+                self.redraw(trial.redraw)
+            self.room.take_state()
             if not self._prepare(trial):
                 self.findings.note(f"case {self.case}: {trial.family} inputs say nothing here")
                 continue
@@ -394,6 +430,7 @@ def trials_for(described: wire.Described, case: int, *, rng: random.Random) -> t
 
 
 def concluded(built: Built, findings: Findings, fallbacks: tuple[tuple[str, int], ...]) -> Checked:
+    findings.note_stuck()
     return Checked(built=built, errors=tuple(findings.errors), notes=tuple(findings.notes), fallbacks=fallbacks)
 
 

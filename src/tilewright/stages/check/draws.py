@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from ...cell import wire
 from ...facts.outcome import OutputError
-from . import chance, metric
+from . import chance, echoes, metric
 from .check import Check, Refused
 from .plan import Trial, secret
 
 _FAMILIES = ("own", "normal")
 _MOST_TRIALS = 3
 _REMEMBERED = 8  # timed calls, with which a later one is compared
+_HEARD = 2  # timed calls, which a later one must not repeat in another order
 _CONSTANT_SLACK = 8.0  # of the floors: for an output that is not random, beside one that is
 Calls = list[tuple[Tensor, ...]]
 
 
-def run(check: Check, trials: Sequence[Trial], *, rng: random.Random, redraw: Callable[[int], None]) -> None:
+def run(check: Check, trials: Sequence[Trial], *, rng: random.Random) -> None:
     """Carry out the trials that say something here; raises Refused, and CellFault when a cell fails."""
     check.findings.note(f"case {check.case}: the module is random; {chance.CALLS} calls are compared as distributions")
     for trial in [t for t in trials if t.family in _FAMILIES][:_MOST_TRIALS]:
-        if trial.redraw:
-            check.redraw(trial.redraw, redraw)
-        check.room.take_state()
         check.room.draw(0, family=trial.family, seed=trial.seed, upstream="normal")
+        if trial.redraw:
+            check.redraw(trial.redraw)
+        check.room.take_state()
         check.room.place(0, 0)
         got, wanted = _sample(check, rng)
         for output in range(len(check.room.own())):
-            _compare(check, trial, output, [g[output] for g in got], [w[output] for w in wanted])
+            mine, theirs = [g[output] for g in got], [w[output] for w in wanted]
+            with one_thread():
+                _compare(check, trial, output, mine, theirs)
+                _listen(check, trial, output, mine, theirs, rng=rng)
 
 
 class Timed:
@@ -44,6 +49,7 @@ class Timed:
         self._rng = rng
         self._blocks = [chance.block_of(t.shape, rng) for t in check.room.own()]
         self._known: list[list[chance.Deviations]] = []  # of earlier calls, by output
+        self._ranks: dict[int, list[echoes.Ranks]] = {}
 
     def hold(self, trial: Trial, *, k: int) -> None:
         """Hold the result that lies in place 0 against calls of the reference on pool set `k`, and against what was
@@ -51,10 +57,14 @@ class Timed:
         got = [t[b].clone() for t, b in zip(self._check.room.results(0), self._blocks, strict=True)]
         wanted = [_reference_call(self._check, k, self._blocks, self._rng) for _ in range(chance.CALLS)]
         drawn = []
-        for output, mine in enumerate(got):
-            theirs = [w[output] for w in wanted]
-            _compare(self._check, trial, output, [mine], theirs)
-            drawn.append(chance.deviations(mine, theirs))
+        with one_thread():
+            for output, mine in enumerate(got):
+                theirs = [w[output] for w in wanted]
+                _compare(self._check, trial, output, [mine], theirs)
+                drawn.append(chance.deviations(mine, theirs))
+                heard = self._ranks.get(output, [])
+                ranks = _listen(self._check, trial, output, [mine], theirs, rng=self._rng, known=heard)
+                self._ranks[output] = [*ranks, *heard][:_HEARD]
         for known in self._known:
             for output, (one, other) in enumerate(zip(drawn, known, strict=True)):
                 found = chance.compare_draws(one, other)
@@ -65,6 +75,17 @@ class Timed:
                         f"{found.got:.3g}, and {found.wanted:.3g} where the reference is called twice",
                     )
         self._known = [drawn, *self._known[: _REMEMBERED - 1]]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Short transforms by the hundred: several threads gain nothing, and wait for one another on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _reference_call(
@@ -115,6 +136,26 @@ def _compare(check: Check, trial: Trial, output: int, got: list[Tensor], wanted:
     check.findings.errors.append(error)
     if not error.norm <= error.allowed_norm:
         raise Refused("wrong_distribution" if "t = " in what else "wrong_values", f"{where}: {what}")
+
+
+def _listen(
+    check: Check, trial: Trial, output: int, got: list[Tensor], wanted: list[Tensor], *, rng: random.Random,
+    known: Sequence[echoes.Ranks] = (),
+) -> tuple[echoes.Ranks, ...]:  # fmt: skip
+    """Raise Refused where numbers were used again; the ranks of the first call, where they are of any use."""
+    dtype = wanted[0].dtype
+    got, wanted = [g.double().nan_to_num() for g in got], [w.double().nan_to_num() for w in wanted]
+    floor, _ = metric.floors(dtype, check.precision, length=check.room.described.longest_sum)
+    if not dtype.is_floating_point or chance.is_constant(wanted, _CONSTANT_SLACK * floor):
+        return ()
+    found, ranks = echoes.strongest(got, wanted, eps=float(torch.finfo(dtype).eps), rng=rng, known=known)
+    if found.score > echoes.LIMIT:
+        raise Refused(
+            "wrong_distribution",
+            f"case {check.case}, {trial.family} inputs, output {output}: numbers were drawn once and used again: "
+            f"{found.figure} (score {found.score:.3g}, allowed {echoes.LIMIT:.3g}; none in the reference)",
+        )
+    return (ranks,)
 
 
 def _error(check: Check, trial: Trial, output: int, got: float, allowed: float) -> OutputError:
