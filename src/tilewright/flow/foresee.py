@@ -3,15 +3,12 @@ device; then they are put in order, and what spills, can't run or is another poi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,8 +20,8 @@ from ..facts.run import Matched
 from ..facts.space import Point
 from ..stages.propose.targets import renderer
 from ..stages.tune.predict import cpu_ns, cuda_ns, likeliest, resident_ctas
+from .children import shared_out
 
-_LIMIT_S = 240.0
 Say = Callable[[str], None]
 Job = tuple[str, Point]  # a pattern's id and one of its points
 
@@ -90,7 +87,6 @@ def demanded(patterns: Sequence[Pattern], *, arch: str, processors: int) -> dict
     if not jobs:
         return {}
     make = renderer("cuda")
-    count = min(threads(), -(-len(jobs) // 2))  # to start a process takes as long as some points
     with tempfile.TemporaryDirectory(prefix="tilewright-foresee-") as folder:
         for pattern in patterns:
             shared = make.skeleton_files([pattern.program])
@@ -98,34 +94,17 @@ def demanded(patterns: Sequence[Pattern], *, arch: str, processors: int) -> dict
                 place = Path(folder, file.path)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_text(file.text, encoding="utf-8")
-        shares = [jobs[i::count] for i in range(count)]
-        with ThreadPoolExecutor(count) as pool:
-            answers = pool.map(lambda share: _compiled(share, Path(folder), arch, processors), shares)
-            return {job: answer for found in answers for job, answer in found.items()}
+        tasks = [[str(Path(folder, f"{pattern}.py")), dict(point)] for pattern, point in jobs]
+        asked = {"arch": arch, "processors": processors}
+        lines = shared_out("tilewright.kernels.cuda.demand", asked, tasks, folder=Path(folder), jobs=threads())
+        return answered(jobs, lines)
 
 
-def _compiled(jobs: Sequence[Job], folder: Path, arch: str, processors: int) -> dict[Job, Demand | str]:
-    files = [[str(folder / f"{pattern}.py"), dict(point)] for pattern, point in jobs]
-    roots = (str(folder), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
-    asked = json.dumps({"arch": arch, "processors": processors, "jobs": files})
-    try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "tilewright.kernels.cuda.demand"], input=asked, capture_output=True, text=True,
-            timeout=_LIMIT_S, check=False, cwd=folder,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, roots)), "PYTHONDONTWRITEBYTECODE": "1"},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {}
-    return answered(jobs, done.stdout)
-
-
-def answered(jobs: Sequence[Job], text: str) -> dict[Job, Demand | str]:
-    """A child's answers, a line for each job in order; one that died answers fewer, the last in part perhaps."""
+def answered(jobs: Sequence[Job], lines: Sequence[str]) -> dict[Job, Demand | str]:
+    """What the children said of each job; nothing of one that no child came to, or that one died in the middle of."""
     found: dict[Job, Demand | str] = {}
-    for job, line in zip(jobs, text.splitlines(), strict=False):
-        try:
+    for job, line in zip(jobs, lines, strict=True):
+        with contextlib.suppress(ValueError, TypeError):
             answer = json.loads(line)
             found[job] = str(answer["failure"]) if "failure" in answer else Demand(**answer)
-        except (ValueError, TypeError):
-            break
     return found

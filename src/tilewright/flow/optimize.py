@@ -318,7 +318,11 @@ class Workbench:
     def _compiled(self, candidate: Candidate, choices: Recipe) -> tuple[Path, ...]:
         """Its kernels, compiled on all processors while no device is leased."""
         self.judge  # noqa: B018  opened first: on the CPU, what it runs then would share the processors
-        return compiled_ahead(candidate, choices, folder=self.places.libraries, jobs=threads())
+        machine, places = self.machine, self.places
+        arch = architecture(self.problem.target)
+        return compiled_ahead(
+            candidate, choices, folder=places.libraries, jobs=threads(), arch=arch, processors=machine.processors
+        )
 
 
 def found_patterns(cases: tuple[CaseFacts, ...], target: Target) -> tuple[Matched, ...]:

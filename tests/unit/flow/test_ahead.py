@@ -14,7 +14,7 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.pattern import Choice
 from tilewright.facts.space import point
 from tilewright.flow.ahead import compiled_ahead
-from tilewright.stages.propose import cpu
+from tilewright.stages.propose import cpu, cuda
 
 POINTS = tuple(
     point(grain=16384, stream=stream, unroll=unroll) for stream, unroll in ((False, 1), (True, 1), (False, 2))
@@ -60,6 +60,53 @@ def test_the_candidate_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
     files_of = [library.stat().st_ino for library in libraries]
     again = compiled_ahead(Candidate(files=files), CHOICES, folder=tmp_path / "libraries", jobs=2)
     assert again == libraries and [library.stat().st_ino for library in again] == files_of, "kept from run to run"
+
+
+IN_CUTE = """
+import cutlass.cute as cute
+import fused_0, fused_1
+from tilewright_kernels.cuda.plan import Device
+
+def refuse(*a, **k):
+    raise RuntimeError("it compiles")
+
+cute.compile = refuse
+device = Device(processors=132, arch="sm_90a")
+for fused, knobs in ((fused_0._FUSED, {"unroll": 2}), (fused_1._FUSED, {"tile": "64x64"})):
+    fused.configure(**knobs)
+    fused.prepare(device)
+fused_0._FUSED.configure(unroll=8)
+try:
+    fused_0._FUSED.prepare(device)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_kernels_for_a_gpu_are_compiled_ahead_without_one(tmp_path: Path) -> None:
+    softmax, product = kp.softmax((64, 256)), kp.product(256, 256, 256)
+    first, tile = cuda.space(softmax).points[0], dict(cuda.space(product).points[0]) | {"tile": "64x64"}
+    files = [*cuda.skeleton_files([softmax, product]), *cuda.render(softmax, "fused_0", first)]
+    files += cuda.render(product, "fused_1", point(**tile))
+    choices = [Choice(pattern="fused_0", point=point(**dict(first) | {"unroll": u})) for u in (2, 2, 3)]
+    choices += [Choice(pattern="fused_1", point=point(**tile))]
+    kept = tmp_path / "kept"
+    objects = compiled_ahead(
+        Candidate(files=tuple(files)), choices, folder=kept, jobs=1, arch="sm_90a", processors=132
+    )  # fmt: skip
+    assert len(objects) == 3 and all(o.parent == kept and o.is_file() for o in objects), "no unroll of 3 is legal"
+    for file in (*files, SourceFile(path="run.py", text=IN_CUTE)):
+        place = tmp_path / "candidate" / file.path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(file.text)
+    (tmp_path / "candidate" / "build").mkdir()
+    for made in objects:
+        (tmp_path / "candidate" / "build" / made.name).write_bytes(made.read_bytes())
+    done = subprocess.run(
+        [sys.executable, "run.py"], cwd=tmp_path / "candidate", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "it compiles\n"), done.stderr
 
 
 def test_what_does_not_compile_is_left_out(tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ def test_what_is_not_known_changes_nothing() -> None:
 def test_a_child_that_died_answers_for_what_it_finished() -> None:
     jobs = [("fused_0", point(unroll=u)) for u in range(4)]
     lines = [json.dumps(asdict(DEMAND)), json.dumps({"failure": "no such op"}), json.dumps(asdict(DEMAND))[:20]]
-    assert foresee.answered(jobs, "\n".join(lines)) == {jobs[0]: DEMAND, jobs[1]: "no such op"}
-    assert foresee.answered(jobs, "") == {} and foresee.answered(jobs, '{"registers": 1}') == {}
+    assert foresee.answered(jobs, [*lines, ""]) == {jobs[0]: DEMAND, jobs[1]: "no such op"}
+    assert foresee.answered(jobs, ['{"registers": 1}', "", "", ""]) == {}
 
 
 def test_on_the_cpu_the_model_alone_orders_them() -> None:

@@ -30,6 +30,21 @@ OFF = "TILEWRIGHT_NO_KERNEL_CACHE"  # set to anything, nothing is read from disk
 Launch = Callable[..., None]
 
 
+def obtain(source: Path | None, facts: tuple[object, ...], make: Callable[[], Any], used: set[Path]) -> Launch:
+    """The launch kept under these facts, else what `make` compiles, which is kept from now on; `used` gains the file
+    that it lies in. Without a `source`, the file that holds the kernel, nothing is kept."""
+    name = key(source, facts) if source is not None else ""
+    if source is None or not name:
+        return make()  # type: ignore[no-any-return]
+    launch = load(source, name)
+    if launch is not None:
+        used.update(path for path in [found(places(source), f"{name}.o")] if path)
+        return launch
+    made: Launch = make()
+    used.update(path for path in [save(source, name, made)] if path)
+    return made
+
+
 def key(source: Path, facts: tuple[object, ...]) -> str:
     """A digest of the file that holds the kernel, the skeletons, the toolchain and these facts; "" where one of them
     can't be learnt. The driver is not among them: an object holds machine code for its architecture."""

@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from .cubin import taken
-from .launch import Fused
+from .launch import ALIGNED, Fused
 from .plan import WARP, Device, Plan, resident_operands
 from .ranking import queue_keys
 from .spec import Spec, reads
 from .views import ITEM_BYTES, contiguous
-
-ALIGNED = 16
 
 
 def demand(fused: Fused, device: Device) -> dict[str, int | str]:
@@ -93,8 +91,14 @@ class TellsItself(Protocol):
 
     def demand(self, processors: int) -> dict[str, int | str]: ...
 
+    def prepare(self, device: Device) -> None: ...
 
-def _fused(path: Path) -> Fused | TellsItself:
+    @property
+    def objects(self) -> set[Path]: ...
+
+
+def fused_of(path: Path) -> Fused | TellsItself:
+    """The skeleton that a fused file has configured, from a fresh import."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -116,7 +120,7 @@ def main() -> None:
     device = Device(processors=asked["processors"], arch=asked["arch"])
     for path, knobs in asked["jobs"]:
         try:
-            fused = _fused(Path(path))
+            fused = fused_of(Path(path))
             fused.configure(**knobs)
             answer: dict[str, Any] = _told(fused, device)
         except Exception as error:  # of whatever kind: one setting that does not compile must not hide the others

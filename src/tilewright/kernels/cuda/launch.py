@@ -20,6 +20,7 @@ from .spec import Spec
 from .views import ITEM_BYTES, contiguous
 
 Entry = Callable[..., None]
+ALIGNED = 16  # bytes: what torch allocates is
 
 
 def check_knobs(settings: dict[str, Any]) -> None:
@@ -77,6 +78,7 @@ class Fused:
         check_knobs(self.knobs)
         self._entry = entry
         self._outputs = tuple((o.shape, DTYPES[o.dtype]) for o in spec.outputs)
+        self.objects: set[Path] = set()  # in which its compiled launches are kept
         self._ready: dict[tuple[Any, ...], _Ready] = {}
         self._key = _layout_of(len(spec.operands))
 
@@ -112,14 +114,13 @@ class Fused:
         walks = [[s for s, n in zip(walk, shape, strict=True) if n > 1]
                  for walk, shape in zip(strides, shapes, strict=True)]  # fmt: skip
         facts = (walks, list(alignments), sorted(self.knobs.items()), device)
-        name = cache.key(self.source, facts) if self.source is not None else ""
-        kept = cache.load(self.source, name) if self.source is not None else None
-        if kept is not None:
-            return kept, Kernel(self.spec, self.plan(strides, alignments, device))
-        compiled, kernel = self.compile(strides, alignments, device)
-        if self.source is not None:
-            cache.save(self.source, name, compiled)
-        return compiled, kernel
+        made = cache.obtain(self.source, facts, lambda: self.compile(strides, alignments, device)[0], self.objects)
+        return made, Kernel(self.spec, self.plan(strides, alignments, device))
+
+    def prepare(self, device: Device) -> None:
+        """Compile, or find on disk, what operands need that are aligned and lie as the Spec says; no GPU needed."""
+        walks = [o.strides or contiguous(o.shape) for o in self.spec.operands]
+        self.launch(walks, [ALIGNED] * len(walks), device)
 
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """The outputs, freshly allocated on the operands' device."""

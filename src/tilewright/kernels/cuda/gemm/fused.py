@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ...ops import DTYPES
 from ..cubin import taken
+from ..plan import Device
 from ..spec import Function, TensorSpec
 from ..views import ITEM_BYTES
 from .launch import Epilogue, Gemm, Launch, broadcast, compile_product, major_of, walk_of
@@ -103,6 +104,15 @@ class FusedProduct:
                 raise ValueError(f"{self.spec.name}: {dtype} {shape} is wanted, not {tensor.dtype} {tensor.shape}")
         return (self.gemm(*operands),)
 
+    @property
+    def objects(self) -> set[Path]:
+        """The files in which what it compiled at these knobs is kept."""
+        return self.gemm.objects
+
+    def prepare(self, device: Device) -> None:
+        """Compile, or find on disk, what operands need that are aligned and lie as the Spec says; no GPU needed."""
+        self(*(_whole(o) for o in (self.spec.left, self.spec.right, *self.spec.operands)))
+
     def demand(self, processors: int) -> dict[str, int | str]:
         """What the product's kernel takes, compiled without a GPU, operands lying as the Spec says (see
         `cuda.demand`)."""
@@ -155,4 +165,4 @@ def _whole(spec: TensorSpec) -> Tensor:
     strides, step = [0] * rank, 1
     for d in reversed(order):
         strides[d], step = step, step * spec.shape[d]
-    return torch.empty_strided(spec.shape, strides, device="meta")
+    return torch.empty_strided(spec.shape, strides, dtype=DTYPES[spec.dtype], device="meta")

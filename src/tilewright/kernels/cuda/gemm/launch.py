@@ -197,6 +197,7 @@ class Gemm:
         self.epilogue = epilogue
         self.arch = arch
         self.source = source
+        self.objects: set[Path] = set()  # in which compiled kernels are kept
         self._compiled: dict[Hashable, Launch] = {} if compiled is None else compiled
 
     def __call__(self, a: Tensor, b: Tensor, *operands: Tensor) -> Tensor:
@@ -275,11 +276,7 @@ class Gemm:
         """What was compiled under these facts and this epilogue: here, by another process, or now."""
         known = (*facts, self.epilogue)
         if known not in self._compiled:
-            name = cache.key(self.source, facts) if self.source is not None else ""
-            kept = cache.load(self.source, name) if self.source is not None else None
-            self._compiled[known] = kept or make()
-            if kept is None and self.source is not None:
-                cache.save(self.source, name, self._compiled[known])
+            self._compiled[known] = cache.obtain(self.source, facts, make, self.objects)
         return self._compiled[known]
 
     def splitter(self, major: str, vector: int, chunk: int, *, rows: int, processors: int) -> Launch:

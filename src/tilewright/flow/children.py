@@ -1,0 +1,44 @@
+"""Compilation in child processes: jobs are shared out among as many as there are cores, and each answers in lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+_LIMIT_S = 240.0
+
+
+def shared_out(module: str, asked: Mapping[str, Any], tasks: Sequence[Any], *, folder: Path, jobs: int) -> list[str]:
+    """The line that a child says of each of the tasks, in their order; "" for one that it did not come to.
+
+    A child runs `python -m module` in `folder`, which is on its path; it gets `asked` and its `jobs` as JSON. At most
+    `jobs` of them run, for two tasks at least: to start a process takes as long as some tasks."""
+    count = max(1, min(jobs, -(-len(tasks) // 2)))
+    shares = [list(tasks[i::count]) for i in range(count)]
+    with ThreadPoolExecutor(count) as pool:
+        said = list(pool.map(lambda share: _child(module, {**asked, "jobs": share}, folder), shares))
+    found = [""] * len(tasks)
+    for i, lines in enumerate(said):
+        places = range(i, len(tasks), count)
+        for place, line in zip(places, lines, strict=False):
+            found[place] = line
+    return found
+
+
+def _child(module: str, asked: Mapping[str, Any], folder: Path) -> list[str]:
+    roots = (str(folder), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", module], input=json.dumps(asked), capture_output=True, text=True,
+            timeout=_LIMIT_S, check=False, cwd=folder,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, roots)), "PYTHONDONTWRITEBYTECODE": "1"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return []
+    return done.stdout.splitlines()
