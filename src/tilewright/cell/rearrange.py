@@ -26,6 +26,7 @@ from .subject import Subject, named_state, seed_all
 from .wire import Moved
 
 WAYS = ("shuffle", "lines", "planes", "exchange", "flip some", "flip one")
+_MOST = 1 << 24  # elements that all change places; of more, whole planes do
 _SHARE = 8  # one element in so many is exchanged or flipped
 _DEADLINE_S = 3.0  # of one rearrangement: what was not reached by then stays as it is
 _ON_CPU_BYTES, _ON_CPU_FLOPS = 1 << 28, 1e11  # what is tried on the CPU first
@@ -252,7 +253,7 @@ def _is_two_valued(tensor: Tensor) -> bool:
 
 def rearranged(tensor: Tensor, way: str, seed: int) -> bool:
     """Rearrange a tensor in place: by the same way, seed and contents always the same. False where it is as it was."""
-    source = torch.Generator().manual_seed(seed)  # of the CPU: the same wherever the tensor lies
+    source = torch.Generator(device=tensor.device).manual_seed(seed)
     old = tensor.detach().clone()
     new = _WAYS[way](old, source)
     if new is None or bool((new == old).all()):
@@ -263,14 +264,16 @@ def rearranged(tensor: Tensor, way: str, seed: int) -> bool:
 
 
 def _shuffle(old: Tensor, source: torch.Generator) -> Tensor | None:
-    return old.reshape(-1)[torch.randperm(old.numel(), generator=source).to(old.device)].reshape(old.shape)
+    if old.numel() > _MOST:
+        return None
+    return old.reshape(-1)[torch.randperm(old.numel(), generator=source, device=old.device)].reshape(old.shape)
 
 
 def _lines(old: Tensor, source: torch.Generator) -> Tensor | None:
     """Every line along the last dimension in an order of its own: each keeps its values."""
-    if old.ndim < 2:
+    if old.ndim < 2 or old.numel() > _MOST:
         return None
-    order = torch.rand(old.shape, generator=source).argsort(-1).to(old.device)
+    order = torch.rand(old.shape, generator=source, device=old.device).argsort(-1)
     return old.gather(-1, order)
 
 
@@ -279,12 +282,12 @@ def _planes(old: Tensor, source: torch.Generator) -> Tensor | None:
     dims = [d for d in range(old.ndim) if old.shape[d] > 1]
     if len(dims) < 2:
         return None
-    return old.index_select(dims[-1], torch.randperm(old.shape[dims[-1]], generator=source).to(old.device))
+    return old.index_select(dims[-1], torch.randperm(old.shape[dims[-1]], generator=source, device=old.device))
 
 
 def _exchange(old: Tensor, source: torch.Generator) -> Tensor | None:
     """Some elements change places among themselves."""
-    chosen = torch.randperm(old.numel(), generator=source)[: max(2, old.numel() // _SHARE)].to(old.device)
+    chosen = _places(old, max(2, old.numel() // _SHARE), source)
     flat = old.reshape(-1).clone()
     flat[chosen] = flat[chosen.roll(1)]
     return flat.reshape(old.shape)
@@ -302,9 +305,15 @@ def _flipped(old: Tensor, count: int, source: torch.Generator) -> Tensor | None:
     if old.dtype != torch.bool:
         return None
     flat = old.reshape(-1).clone()
-    chosen = torch.randperm(old.numel(), generator=source)[:count].to(old.device)
+    chosen = _places(old, count, source)
     flat[chosen] = ~flat[chosen]
     return flat.reshape(old.shape)
+
+
+def _places(old: Tensor, count: int, source: torch.Generator) -> Tensor:
+    """So many places or a few less, each once."""
+    places: Tensor = torch.randint(old.numel(), (count,), generator=source, device=old.device).unique()
+    return places
 
 
 _WAYS: Mapping[str, Callable[[Tensor, torch.Generator], Tensor | None]] = dict(
