@@ -144,7 +144,7 @@ def _table(calls: Sequence[Tensor], reference: Sequence[Tensor], eps: float) -> 
     wide = [c.double() for c in calls]
     for k, call in enumerate(wide):
         others = torch.stack([r.double() for i, r in enumerate(reference) if i != k])
-        figures = [*_shares(call, others, cuts, eps), *_sizes(call, others.mean(0))]
+        figures = [*_shares(call, others, cuts, eps), *_sizes(call, others.mean(0), eps)]
         if k:
             figures.append(("change from call to call", _log(float((call - wide[k - 1]).square().mean()))))
         for name, figure in figures:
@@ -175,23 +175,26 @@ def _shares(call: Tensor, others: Tensor, cuts: Tensor, eps: float) -> Iterator[
     )
 
 
-def _sizes(call: Tensor, mean: Tensor) -> Iterator[tuple[str, float]]:
+def _sizes(call: Tensor, mean: Tensor, eps: float) -> Iterator[tuple[str, float]]:
     """Mean and size of the values, and of what is random in them."""
     typical = float(mean.square().mean().sqrt()) or 1.0
     yield "mean", float(call.mean()) / typical
     yield "logarithm of the mean square", _log(float(call.square().mean()))
     chance = call - mean
     yield "logarithm of the variance", _log(float(chance.square().mean()))
-    yield from _ties("", chance)
-    yield from _ties("relative ", chance * mean.sign() / (mean.abs() + 0.01 * typical))
+    slack, scale = 64 * eps, mean.abs() + 0.01 * typical
+    yield from _ties("", chance, slack * mean.abs())
+    yield from _ties("relative ", chance * mean.sign() / scale, slack * mean.abs() / scale)
 
 
-def _ties(kind: str, chance: Tensor) -> Iterator[tuple[str, float]]:
+def _ties(kind: str, chance: Tensor, rounding: Tensor) -> Iterator[tuple[str, float]]:
     """What elements have in common: sums along each dimension, and correlations over some distances. Where factors are
-    random, what is relative to the value shows it; where terms are, what is absolute."""
+    random, what is relative to the value shows it; where terms are, what is absolute. `rounding`: by how much each
+    element may be off, all of a sum to the same side; a sum that varies less is constant, as softmax's are."""
     power = float(chance.square().mean())
     for dim in range(chance.ndim):
-        summed = float(chance.sum(dim).square().mean()) / max(chance.shape[dim], 1)
+        least = rounding.sum(dim).square().mean()
+        summed = float(torch.maximum(chance.sum(dim).square().mean(), least)) / max(chance.shape[dim], 1)
         yield f"logarithm of the {kind}variance of sums along dimension {dim}", _log(summed)
     flat = chance.reshape(-1)
     for lag in _LAGS:

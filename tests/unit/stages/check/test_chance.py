@@ -118,6 +118,20 @@ def test_a_softmax_of_dropped_rows_has_no_independent_elements() -> None:
     assert chance.compare(wrong, rows(500), eps=EPS).t > chance.LIMIT
 
 
+def test_sums_that_rounding_alone_moves_are_alike() -> None:
+    """As those of a softmax, whichever way it rounds."""
+
+    def rows(seed: int, ulps: float) -> list[Tensor]:
+        dropped = torch.stack(_dropout(_bernoulli(0.2, seed)))
+        off = torch.rand(chance.CALLS, 64, 1, generator=torch.Generator().manual_seed(seed)) - 0.5
+        return list((torch.softmax(dropped.double(), -1) * (1 + ulps * EPS * off)).float())
+
+    reference = rows(1000, 0.0)
+    assert chance.compare(rows(5000, 8.0), reference, eps=EPS).t < chance.LIMIT
+    tied = chance.compare(rows(5000, 8000.0), reference, eps=EPS)
+    assert tied.t > chance.LIMIT and "sums along dimension 1" in tied.figure
+
+
 def test_blocks_are_small_and_lie_within() -> None:
     rng = random.Random(1)
     for shape in ((5,), (3000, 3000), (64, 64, 512, 8), (1 << 22,), ()):
