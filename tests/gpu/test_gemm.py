@@ -23,11 +23,11 @@ TILES = [(256, 128, 1, 2), (128, 256, 2, 1), (128, 128, 2, 1), (128, 128, 1, 1),
 _made: dict[tuple[object, ...], Gemm] = {}
 
 
-def gemm(dtype=torch.float32, **knobs):
-    """The same Gemm for the same knobs: it compiles once, whatever the sizes."""
-    key = (dtype, *sorted(knobs.items()))
+def gemm(dtype=torch.float32, *, across=False, **knobs):
+    """The same Gemm for the same knobs: it compiles once, whatever the sizes. `across`: of C's transpose."""
+    key = (dtype, across, *sorted(knobs.items()))
     if key not in _made:
-        _made[key] = Gemm(Point(**knobs), NAMES[dtype])
+        _made[key] = Gemm(Point(**knobs), NAMES[dtype], turned=across)
     return _made[key]
 
 
@@ -151,6 +151,89 @@ def test_fp32_families(family):
             check(gemm(**tile((128, 128, 1, 1), "shared", split_k=splits))(a, b), a, b)
 
 
+def streamed(scheme="scaled", *, across=False, tile_n=128, cluster_m=1, split_k=1):
+    """A product whose left matrix (`across`: right matrix) is split by the warps that multiply it."""
+    return gemm(**tile((128, tile_n, cluster_m, 1), scheme, streamed=True, split_k=split_k), across=across)
+
+
+STREAMED = [{"scheme": "shared"}, {}, {"tile_n": 64}, {"cluster_m": 2}, {"split_k": 3}]
+
+
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("knobs", STREAMED, ids=str)
+def test_streamed_products_of_every_shape_and_layout(across, knobs):
+    run = streamed(**knobs, across=across)
+    shapes = ((128, 128, 64), (1, 1, 16), (7, 300, 80), (130, 257, 1008), (64, 1000, 5008), (300, 77, 4096),
+              (512, 136, 112))  # fmt: skip
+    for n, (rows, columns, k) in enumerate(shapes):
+        for turned in ((False, True), (False, False), (True, True)):
+            a, b = matrix(rows, k, turned=turned[0], seed=n), matrix(k, columns, turned=turned[1], seed=n + 100)
+            check(run(a, b), a, b)
+    a = torch.randn(3, 40, 208, device="cuda")
+    b = torch.randn(3, 150, 208, device="cuda").transpose(1, 2)
+    check(run(a, b), a, b)
+    check(run(a[:, :, 16:192], b[:, 16:192]), a[:, :, 16:192], b[:, 16:192])
+    assert all(torch.equal(run(a, b), run(a, b)) for _ in range(3))
+
+
+@pytest.mark.parametrize("across", [False, True])
+def test_streamed_products_of_exponents_that_change_along_k(across):
+    """Blocks of 64 have exponents of their own: rising, falling, none at all, and rows of zeros between."""
+    run, side, k = streamed(across=across), 90, 1024
+    powers = torch.arange(k, device="cuda") // 64
+    for exponents in (powers * 8.0, -powers * 8.0, (powers % 2) * 100.0 - 50, torch.where(powers < 3, -140.0, 0.0),
+                      torch.where(powers > 7, 90.0, 60.0)):  # fmt: skip
+        a, b = torch.randn(side, k, device="cuda") * torch.exp2(exponents), torch.randn(k, side, device="cuda")
+        a[3], a[4, 64:], a[5, :64], a[6, 128:192] = 0, 0, 0, 0
+        check(run(a, b), a, b)
+        check(run(b.t().contiguous(), a.t()), b.t(), a.t())
+        b = b * torch.exp2(-exponents.clamp(-40, 40) / 4)[:, None]
+        check(run(a, b), a, b)
+        check(run(b.t().contiguous(), a.t()), b.t(), a.t())
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_a_streamed_product_with_an_epilogue(splits):
+    epilogue = Epilogue(function=biased_relu, names=("bias", "residual"), dtypes=("f32", "f32"))
+    for across in (False, True):
+        point = Point(**tile((128, 128, 1, 1), "scaled", streamed=True, split_k=splits))
+        run = Gemm(point, "f32", epilogue, turned=across)
+        for rows, columns, k in ((256, 512, 1024), (77, 131, 608)):
+            a, b = matrix(rows, k), matrix(k, columns, turned=True, seed=1)
+            bias, residual = torch.randn(columns, device="cuda"), matrix(rows, columns, seed=2)
+            truth = torch.relu(a.double() @ b.double() + bias.double() + residual.double())
+            error = (run(a, b, bias, residual).double() - truth).norm() / truth.norm()
+            assert float(error) <= FLOOR[torch.float32]
+
+
+def upper(product, index_0, index_1):
+    return m.where(m.ge(index_1, index_0, "bool"), product, 0, "f32")
+
+
+def below(product, index_1, index_2):
+    return m.where(m.le(index_2, m.add(index_1, -70, "i64"), "bool"), product, 3, "f32")
+
+
+@pytest.mark.parametrize("scheme", ["plain", "scaled"])
+@pytest.mark.parametrize("knobs", [(256, 128, 1, 2), (128, 128, 2, 1), (64, 64, 1, 1), (128, 128, 1, 1)], ids=str)
+def test_triangles(scheme, knobs):
+    """What no diagonal of the result needs is not multiplied, and there NaN and infinities leave no trace."""
+    dtype = torch.bfloat16 if scheme == "plain" else torch.float32
+    for splits in (1, 3):
+        point = Point(**tile(knobs, scheme, split_k=splits))
+        whole = Gemm(point, NAMES[dtype], Epilogue(function=upper, diagonals=(0, None)))
+        batched = Gemm(point, NAMES[dtype], Epilogue(function=below, batched=True, diagonals=(None, -70)))
+        for rows, columns, k in ((1000, 1000, 320), (1500, 320, 640), (328, 1208, 64), (70, 40, 200)):
+            a, b = matrix(rows, k, dtype=dtype), matrix(k, columns, dtype=dtype, seed=1)
+            truth = (a.double() @ b.double()).triu()
+            error = (whole(a, b).double() - truth).norm() / truth.norm()
+            assert float(error) <= FLOOR[dtype] and torch.equal(whole(a, b), whole(a, b).triu())
+            pair = torch.stack([a, -a]), torch.stack([b, b * 2])
+            truth = torch.bmm(*(p.double() for p in pair))
+            truth = torch.where(torch.ones_like(truth[0], dtype=torch.bool).tril(-70), truth, 3.0)
+            assert float((batched(*pair).double() - truth).norm() / truth.norm()) <= FLOOR[dtype]
+
+
 @pytest.mark.parametrize("scheme", ["shared", "scaled"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme, turned):
@@ -168,13 +251,16 @@ def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme, turned):
     truth = (a.double() @ b.double()).float()
     if turned:
         a, b = a.t().contiguous().t(), b.t().contiguous().t()
-    found = gemm(**tile((128, 128, 1, 1), scheme))(a.cuda(), b.cuda()).cpu()
-    assert torch.equal(found.isnan(), truth.isnan())
-    assert torch.equal(torch.where(truth.isinf(), found, 0.0), torch.where(truth.isinf(), truth, 0.0))
-    sound = truth.isfinite()
-    sound[:, [4, 5, 8]] = False  # sums of such exponents, element by element, are no matter for a norm
-    assert float((found - truth)[sound].norm() / truth[sound].norm()) < 1e-6
-    assert bool((found[4, [2, 3, 5]].isnan() == truth[4, [2, 3, 5]].isnan()).all()) and float(found[4, 4]) == 0.0
+    padded = [torch.cat([a, torch.zeros(140, 10)], 1).cuda(), torch.cat([b, torch.zeros(10, 140)], 0).cuda()]
+    runs = [gemm(**tile((128, 128, 1, 1), scheme)), streamed(scheme), streamed(scheme, across=True)]
+    for run, given in zip(runs, ((a.cuda(), b.cuda()), padded, padded), strict=True):
+        found = run(*given).cpu()
+        assert torch.equal(found.isnan(), truth.isnan())
+        assert torch.equal(torch.where(truth.isinf(), found, 0.0), torch.where(truth.isinf(), truth, 0.0))
+        sound = truth.isfinite()
+        sound[:, [4, 5, 8]] = False  # sums of such exponents, element by element, are no matter for a norm
+        assert float((found - truth)[sound].norm() / truth[sound].norm()) < 1e-6
+        assert bool((found[4, [2, 3, 5]].isnan() == truth[4, [2, 3, 5]].isnan()).all()) and float(found[4, 4]) == 0.0
 
 
 @pytest.mark.parametrize("scheme", ["shared", "scaled"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -160,7 +161,24 @@ def test_a_kernel_from_disk_is_the_same_kernel(tmp_path):
 def test_torch_compile_takes_it(tmp_path):
     _, module, _, operands = a_layer(tmp_path, SMALL)
     compiled = torch.compile(lambda *xs: module.run(*xs)[0] * 2, fullgraph=True)
-    torch.testing.assert_close(compiled(*operands), module.run(*operands)[0] * 2)
+    with warnings.catch_warnings():  # torch's own, when it imports inductor
+        warnings.filterwarnings("ignore", message=".*torch.jit.script_method.*", category=DeprecationWarning)
+        result = compiled(*operands)
+    torch.testing.assert_close(result, module.run(*operands)[0] * 2)
+
+
+def test_a_triangle_of_a_product_and_what_is_streamed(tmp_path):
+    args = [rand(700, 320), rand(700, 320)]
+    values = dict(zip(("args_0", "args_1"), (a.cuda() for a in args), strict=True))
+    pattern = found(lambda a, b: torch.tril(a @ b.t(), -3) * 2, *args)
+    assert pattern.title == "matmul -> tril -> scale"
+    module = load_fused(pattern.program, tmp_path)
+    for setting in (SMALL, SPLIT, LARGE):
+        module.configure(**dict(setting))
+        held(pattern, module, operands_of(pattern, values))
+    for streamed, cluster in (("left", "2x1"), ("right", "1x2"), ("right", "1x1")):
+        module.configure(tile="128x128", cluster=cluster, split_k=1, streamed=streamed)
+        held(pattern, module, operands_of(pattern, values))
 
 
 PROBLEM = """

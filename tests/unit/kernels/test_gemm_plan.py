@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tilewright.kernels.cuda.gemm.plan import DEPTH, SHARED_BYTES, Point, fp32_points, make_grid
+from tilewright.kernels.cuda.gemm import band as banded
+from tilewright.kernels.cuda.gemm.plan import DEPTH, SHARED_BYTES, Point, make_grid
 from tilewright.kernels.cuda.gemm.product import Product
 
 
@@ -29,7 +30,18 @@ def test_registers_of_all_warpgroups_fit_the_file():
         assert sums + 32 <= multiplying, "sums of both levels, and what addresses take"
 
 
-@pytest.mark.parametrize("knobs", [{"tile_m": 96}, {"scheme": "fp8"}, {"tile_m": 256, "tile_n": 256}, {"split_k": 5}])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"streamed": True},
+        {"streamed": True, "scheme": "scaled", "cluster_m": 1},
+        {"streamed": True, "scheme": "scaled", "tile_n": 128, "cluster_n": 2},
+        {"tile_m": 96},
+        {"scheme": "fp8"},
+        {"tile_m": 256, "tile_n": 256},
+        {"split_k": 5},
+    ],
+)
 def test_what_can_not_be_is_refused(knobs):
     with pytest.raises(ValueError):
         Point(**knobs)
@@ -49,20 +61,42 @@ def test_clusters_are_as_many_as_are_resident_or_needed():
     assert make_grid(Point(cluster_m=1), 300, 300, 64, processors=132).clusters == 6
 
 
-def test_large_products_get_large_tiles_and_deep_narrow_ones_are_split():
-    large = fp32_points(4096, 4096, 4096)
-    assert large[0].tile_m * large[0].tile_n == 128 * 256 and large[0].split_k == 1
-    deep = fp32_points(256, 256, 524288)
-    assert deep[0].split_k >= 16 and len(deep) == len(set(deep)) <= 8
-    assert {p.scheme for p in large} == {"shared", "scaled"}
-
-
 def test_every_tile_of_every_layer_has_its_turn_once_and_neighbours_share_columns():
     for band in (1, 4, 8, 16):
         for rows, columns, layers in ((1, 1, 1), (5, 3, 2), (16, 16, 1), (17, 9, 3), (8, 1, 4)):
-            product = SimpleNamespace(point=Point(band=band))
+            product = SimpleNamespace(point=Point(band=band), band=None)
             turns = range(rows * columns * layers)
             seen = [tuple(int(v) for v in Product._place(product, work, rows, columns)) for work in turns]
             assert sorted(seen) == [(r, c, y) for r in range(rows) for c in range(columns) for y in range(layers)]
             if rows >= band > 1:
                 assert [at[:2] for at in seen[:band]] == [(r, 0) for r in range(band)]
+
+
+def on_the_host(monkeypatch):
+    """What `band` takes of the DSL, for plain integers."""
+
+    def loop(lo, hi, body):
+        for i in range(lo, hi):
+            body(i)
+
+    monkeypatch.setattr(banded, "Int32", int)
+    monkeypatch.setattr(banded, "cutlass", SimpleNamespace(max=max, min=min))
+    monkeypatch.setattr(banded, "cute", SimpleNamespace(make_rmem_tensor=lambda shape, dtype: [0] * shape[0]))
+    monkeypatch.setattr(banded, "loop", loop)
+    monkeypatch.setattr(banded, "when", lambda condition, body: body() if condition else None)
+    monkeypatch.setattr(banded, "select", lambda condition, yes, no: yes if condition else no)
+    monkeypatch.setattr(banded, "both", lambda a, b: a and b)
+
+
+@pytest.mark.parametrize("diagonals", [(0, None), (None, 0), (-150, 40), (300, None), (None, -300), (5000, None)])
+def test_tiles_with_a_kept_diagonal_have_their_turn_first(monkeypatch, diagonals):
+    on_the_host(monkeypatch)
+    point = Point(tile_m=128, tile_n=64, cluster_m=2, cluster_n=1)
+    tall, wide = 256, 64
+    low, high = (-(10**9) if diagonals[0] is None else diagonals[0]), (10**9 if diagonals[1] is None else diagonals[1])
+    band = banded.Band(point, diagonals)
+    for rows, columns in ((1, 1), (3, 12), (2, 9), (5, 4)):
+        seen = [band.place(turn, rows, columns) for turn in range(rows * columns)]
+        assert sorted(seen) == [(r, c) for r in range(rows) for c in range(columns)]
+        kept = [c * wide + wide - 1 - r * tall >= low and c * wide - (r * tall + tall - 1) <= high for r, c in seen]
+        assert kept == [bool(band.needs(r, c, columns)) for r, c in seen] == sorted(kept, reverse=True)

@@ -112,9 +112,12 @@ def _alone(flow: Flow, whole: Contraction) -> Found | None:
 def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     """The product and the region that reads it as one Program; None where the region is no epilogue of it."""
     program, site = region
-    pure = all(isinstance(item, Statement) and item.op not in ("index", "inside") for item in program.body)
+    pure = all(isinstance(item, Statement) and item.op != "inside" for item in program.body)
+    positions = any(isinstance(item, Statement) and item.op == "index" for item in program.body)
     mine = [i for i, bind in enumerate(site.operands) if bind.node == whole.node.name]
     if program.reduced or not pure or len(mine) != 1 or len(program.outputs) != 1:
+        return None
+    if positions and program.domain != whole.domain:
         return None
     operand, bind, output = program.operands[mine[0]], site.operands[mine[0]], program.outputs[0]
     groups = _groups(program.domain, whole.domain)

@@ -31,7 +31,7 @@ _CUDA_SKELETONS = (
     "addresses", "cache", "combine", "control", "cta", "engine", "launch", "math", "plan", "rank", "ranking",
     "reducers", "resident", "scan", "scanners", "spec", "tiles", "tiling", "views",
 )  # fmt: skip
-_GEMM_SKELETONS = ("__init__", "entries", "finish", "fused", "launch", "plan", "product", "split")
+_GEMM_SKELETONS = ("__init__", "band", "entries", "finish", "fused", "launch", "plan", "product", "split", "streamed")
 _SKELETONS = (
     "__init__.py",
     "ops.py",

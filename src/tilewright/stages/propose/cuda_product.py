@@ -9,12 +9,13 @@ from math import ceil, prod
 from ...facts.program import Operand, Output, Product, Program, Statement
 from ...facts.space import Knob, Point, Space, point
 from .cuda_text import Lines, safe_names, tensors
+from .diagonals import Kept, kept_diagonals, share
 from .narrow import computes_in_float8, rounded_once
 
 _TYPES = ("f32", "f16", "bf16")
 _MOST_OPERANDS = 6  # beside the two matrices
-# Below, products of three fp16 ones are beyond fp32's own bound (docs/precision.md), and all are bound by memory.
-_LEAST_K = 64
+# Below, products of three fp16 ones are farther off than fp32's own (docs/precision.md), and bound by memory anyway.
+_LEAST_K = 32
 _LEAST_SIDE = 64  # the smallest tile; vectors and thin matrices are bound by memory
 _LEAST_WORK = 1 << 24  # M N K: below, it is all launch
 _POINTS = 8
@@ -27,9 +28,13 @@ _KNOBS = (
     Knob(name="cluster", values=("1x1", "2x1", "1x2", "2x2"), about="CTAs, along rows x columns, that share loads"),
     Knob(name="stages", values=("auto", 2, 3, 4, 5, 6, 7, 8), about="buffers of 64 of K; auto: as many as fit"),
     Knob(name="split_k", values=(1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128), about="parts of K, summed by a second kernel"),
+    Knob(name="streamed", values=("none", "left", "right"), about="the fp32 matrix that whoever multiplies it splits"),
 )  # fmt: skip
 _SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128", "2x1"), ("128x128", "1x1"),
            ("128x64", "1x1"), ("64x128", "1x1"), ("64x64", "1x1"))  # fmt: skip
+_STREAMED_POINTS = 0  # at most; of those that are proposed
+_STREAMED_K = 16  # a multiple of which K is
+_STREAMED_RATE = 0.6  # of wgmma whose warps split what they multiply; a guess until it is measured
 _PROCESSORS = 132  # of an H100 or H200
 _DEPTH = 64
 
@@ -51,7 +56,7 @@ SPEC = ProductSpec(
     operands=({operands}
     ),
     output={output}
-    epilogue=epilogue,
+    epilogue=epilogue,{diagonals}
 )
 
 _FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
@@ -72,8 +77,8 @@ def unsupported(program: Program) -> str | None:
         return f"a product in {left.dtype} has no skeleton"
     if not types <= set(_TYPES) or len(program.outputs) != 1:
         return "an epilogue of other types than fp32, fp16, bf16, or of several results"
-    if any(item.dtype == "f64" or item.op == "index" for item in program.body) or computes_in_float8(program):
-        return "an epilogue in float64, in float8 or of positions"
+    if any(item.dtype == "f64" for item in program.body) or computes_in_float8(program):
+        return "an epilogue in float64 or in float8"
     if len(others) > _MOST_OPERANDS:
         return f"an epilogue of more than {_MOST_OPERANDS} operands"
     if min(m, n) < _LEAST_SIDE or k < _LEAST_K:
@@ -110,33 +115,66 @@ def space(program: Program) -> Space:
     """The knobs, and at most 8 points in the order in which the model has them."""
     batch, m, n, k = sizes(program)
     split = factors(program)[0].dtype == "f32"
+    kept = kept_diagonals(program)
     ranked: list[tuple[float, int, Point]] = []
-    for rank, (tile, cluster) in enumerate(_SHAPES):
+    streams = _streams(program) if split else ()
+    for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in _SHAPES), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
             if parts > 1 and ceil(k / _DEPTH) // parts < 4:
                 break
-            work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split)
-            ranked.append((work, rank, point(tile=tile, cluster=cluster, stages="auto", split_k=parts)))
+            work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
+                           kept=kept)  # fmt: skip
+            setting = point(tile=tile, cluster=cluster, stages="auto", split_k=parts, streamed=streamed)
+            ranked.append((work, rank, setting))
     ranked.sort(key=lambda item: item[:2])
-    return Space(knobs=_KNOBS, points=tuple(p for _, _, p in ranked[:_POINTS]))
+    points = [p for _, _, p in ranked]
+    streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
+    chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
+    return Space(knobs=_KNOBS, points=tuple(chosen[:_POINTS]))
 
 
-def work_ns(batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, parts: int, fp32: bool) -> float:
-    """The model: whole waves of tiles at the rate at which wgmma of that size runs, and the traffic of partial sums. An
-    order of magnitude of the time; it ranks, it doesn't claim."""
+def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
+    """Tiles, clusters and sides of the matrices that can be streamed: those that lie K by K."""
+    if sizes(program)[3] % _STREAMED_K or kept_diagonals(program) != (None, None):
+        return ()
+    left, right = factors(program)
+    found: list[tuple[str, str, str]] = []
+    if not left.order or left.order[-1] == len(left.shape) - 1:
+        found += [("128x128", "2x1", "left"), ("128x128", "1x1", "left"), ("128x64", "1x1", "left")]
+    if right.order and right.order[-1] == len(right.shape) - 2:
+        found += [("128x128", "1x2", "right"), ("128x128", "1x1", "right"), ("64x128", "1x1", "right")]
+    return tuple(found)
+
+
+def work_ns(
+    batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, parts: int, fp32: bool, streamed: str = "none",
+    kept: Kept = (None, None),
+) -> float:  # fmt: skip
+    """The model: the splits; whole waves of tiles at the rate at which wgmma of that size runs, or the traffic if that
+    takes longer; the traffic of partial sums. `kept`: the diagonals that are needed. An order of magnitude of the time;
+    it ranks, it doesn't claim."""
     tile_m, tile_n = map(int, tile.split("x"))
     cluster_m, cluster_n = map(int, cluster.split("x"))
-    resident = 2 if tile_m == 64 and tile_n <= 128 else 1
+    resident = 2 if tile_m == 64 and tile_n <= 128 and streamed == "none" else 1
     each = ceil(ceil(k / _DEPTH) / parts) * _DEPTH
     tiles = ceil(m / (tile_m * cluster_m)) * ceil(n / (tile_n * cluster_n)) * cluster_m * cluster_n * batch
+    if kept != (None, None):
+        tiles = ceil(tiles * share(kept, m, n, tall=tile_m * cluster_m, wide=tile_n * cluster_n))
     waves = ceil(tiles * ceil(k / each) / (_PROCESSORS * resident))
     # Small tiles read more of shared memory for each product: wgmma of 64 x 64 runs at about half its rate.
     rate = {64 * 64: 0.5, 64 * 128: 0.7, 128 * 128: 0.9}.get(tile_m * tile_n, 1.0)
     rate *= 1.0 if cluster_m * cluster_n > 1 else 0.95
+    if streamed != "none":
+        rate *= _STREAMED_RATE
     flops = 2 * tile_m * tile_n * resident * ((3 if fp32 else 1) * each / rate + 256)
     partial_bytes = 8.0 * batch * m * n * parts if parts > 1 else 0.0
     launch_ns = 3000.0 if parts > 1 else 0.0
-    return waves * flops / (7e5 / _PROCESSORS) + partial_bytes / 3500.0 + launch_ns
+    item = 4.0 if fp32 else 2.0
+    sides = {"left": batch * m * k * item, "right": batch * k * n * item}
+    split_bytes = 2.0 * sum(size for side, size in sides.items() if side != streamed) if fp32 else 0.0
+    moved_bytes = sum(sides.values()) + item * batch * m * n
+    product_ns = max(waves * flops / (7e5 / _PROCESSORS), moved_bytes / 4000.0)
+    return product_ns + split_bytes / 3300.0 + partial_bytes / 3500.0 + launch_ns
 
 
 def fused_text(program: Program, name: str, settings: Point) -> str:
@@ -144,6 +182,7 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
     left, right = factors(program)
     product = program.product
     assert product is not None
+    kept = kept_diagonals(program)
     program = safe_names(rounded_once(_epilogue(program, product)))
     others = [o for o in program.operands if o.name != "product"]
     (output,) = program.outputs
@@ -154,6 +193,7 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         epilogue=Lines(program).function("epilogue", "Per element: what is written.", body, [output.name], output.name),
         left_spec=_spec(left), right_spec=_spec(right),
         operands=tensors(others), output=_spec(output),
+        diagonals="" if kept == (None, None) else f"\n    diagonals={kept!r},",
         knobs=repr(dict(settings)),
         reads=", ".join(("left", "right", *(o.name for o in others))), writes=output.name,
         outputs=repr(((output.shape, output.dtype),)), arity=2 + len(others),

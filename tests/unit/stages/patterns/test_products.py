@@ -54,6 +54,9 @@ Q, KEYS = rand(2, 3, 5, 8), rand(2, 3, 7, 8)
         ("einsum", (6, 5, 7), lambda q, k: torch.einsum("bhik,bhjk->bhij", q, k), (Q, KEYS)),
         ("einsum -> sigmoid", (10, 6), lambda a, b: torch.einsum("kj,ik->ji", a, b).sigmoid(),
          (rand(9, 10), rand(6, 9))),
+        ("matmul -> triu", (6, 4), lambda a, w: torch.triu(a @ w, 1), (A, rand(10, 4))),
+        ("bmm -> tril -> relu", (2, 6, 4), lambda a, b: torch.bmm(a, b).tril().relu(),
+         (rand(2, 6, 10), rand(2, 10, 4))),
         ("einsum", (6, 35), lambda a, b: torch.einsum("ki,kjl->ijl", a, b), (rand(9, 6), rand(9, 5, 7))),
     ],
 )  # fmt: skip

@@ -1,10 +1,16 @@
-"""From sums in registers to C: exponents undone, an expression applied, pairs of columns written.
+"""From sums in registers to C: exponents undone, an expression applied, columns written.
 
-A thread's part of a sum is ((2, 2, atom_n / 8),): pairs of neighbouring columns, two rows, pairs every 8 columns. A
-warp's store writes 8 rows x 32 bytes of fp32: whole sectors. Loads of a block come before its stores.
+A thread's part of a sum is ((2, 2, atom_n / 8),): pairs of neighbouring columns, two rows, pairs every 8 columns.
+Loads of a block come before its stores. Where rows of C start at multiples of four elements, the even lanes of a pair
+give their next pair of columns for the odd ones' this pair, and a warp's store writes 8 rows x 64 bytes of fp32:
+
+    columns    8q .. 8q + 7                8q + 8 .. 8q + 15
+    lanes      0  0  1  1  2  2  3  3     0  0  1  1  2  2  3  3    as wgmma leaves them
+               0  0  0  0  2  2  2  2     1  1  1  1  3  3  3  3    as they are written
 
 The expression is a function over CuTe scalars (see `math`). Its parameters name what it reads: `product`, an operand,
-or `index_0` and `index_1`, the row and the column. Without one, C is the product.
+or the positions `index_0` and `index_1`, the row and the column; of a batch `index_0`, the matrix, `index_1` and
+`index_2`. Without one, C is the product.
 """
 
 from __future__ import annotations
@@ -21,6 +27,9 @@ from ..spec import Function, reads
 
 BLOCK = 4  # pairs that are computed before they are written
 LEAST_SHIFT = 252  # beyond, everything is zero, or infinite, and both halves stay exponents of normal numbers
+Diagonals = tuple[int | None, int | None]
+ALL: Diagonals = (None, None)
+ONE_FACTOR = 126  # 2^-126 to 2^126 are normal numbers
 
 
 def power_of_two(exponent: Any) -> Float32:
@@ -35,17 +44,35 @@ def shifted(x: Any, exponent: Any) -> Float32:
     return x * power_of_two(half) * power_of_two(exponent - half)
 
 
+def _words(kind: Any, pair: Sequence[Any]) -> list[Any]:
+    """Two neighbouring elements as 32-bit words."""
+    if kind.width == 32:
+        return [value.bitcast(Int32) for value in pair]
+    held = cute.make_rmem_tensor((2,), kind)
+    for e, value in enumerate(pair):
+        held[e] = value
+    return [cute.recast_tensor(held, Int32)[0]]
+
+
 class Finish:
-    """What is done with a product, or with the sum of its splits: `function` over `names`, stored as `dtype`."""
+    """What is done with a product, or with the sum of its splits: `function` over `names`, stored as `dtype`. `vector`:
+    rows of C start at multiples of 1, 2 or 4 elements; `batched`: positions have a batch in front; `turned`: rows are
+    the expression's columns; `diagonals`: the first and the last diagonal (column - row) on which the expression
+    depends on the product, or None."""
 
     def __init__(
-        self, dtype: str, *, function: Function | None = None, names: Sequence[str] = (), paired: bool
-    ) -> None:
+        self, dtype: str, *, function: Function | None = None, names: Sequence[str] = (), vector: int,
+        batched: bool = False, turned: bool = False, diagonals: Diagonals = ALL,
+    ) -> None:  # fmt: skip
         self.dtype = dtype
         self.function = function
         self.names = tuple(names)
-        self.paired = paired  # rows of C start at whole pairs
-        unknown = set(reads(function)) - {*self.names, "product", "index_0", "index_1"}
+        self.vector = vector
+        self.turned = turned
+        self.diagonals = diagonals
+        sides = ("index_1", "index_2") if batched else ("index_0", "index_1")
+        self.positions = (*(sides[::-1] if turned else sides), "index_0")[: 3 if batched else 2]
+        unknown = set(reads(function)) - {*self.names, *self.positions, "product"}
         if unknown:
             raise ValueError(f"an epilogue reads {', '.join(sorted(unknown))}, which is no operand of it")
 
@@ -53,7 +80,7 @@ class Finish:
         """The expression at (row, column, batch), as the element type of C; operands are read there."""
         if self.function is None:
             return m.stored(product, self.dtype)
-        known: dict[str, Any] = {"product": product, "index_0": at[0], "index_1": at[1]}
+        known: dict[str, Any] = {"product": product, **dict(zip(self.positions, at, strict=False))}
         wanted = reads(self.function)
         for name, tensor in zip(self.names, operands, strict=True):
             if name in wanted:
@@ -71,47 +98,98 @@ class Finish:
         last_row, last_column = sizes[0] - 1, sizes[1] - 1
         rows = [corner[0] + places[((0, r, 0),)][0] for r in range(2)]
         columns = [corner[1] + places[((0, 0, q),)][1] for q in range(pairs)]
-        row_shifts: list[Any] = []
-        column_shifts: list[list[Any]] = []
         if exponents:
-            of_rows, of_columns = exponents
-            row_shifts = [of_rows[(cutlass.min(row, last_row), layer)] for row in rows]
-            column_shifts = [
-                [of_columns[(self._clamped(column, e, last_column), layer)] for e in range(2)] for column in columns
-            ]
+            self._scale(total, exponents, rows, columns, layer=layer, last=(last_row, last_column))
         for r, row in enumerate(rows):
             for first in range(0, pairs, BLOCK):
-                made: list[tuple[int, list[Any]]] = []
-                for q in range(first, min(first + BLOCK, pairs)):
-                    pair = []
-                    for e in range(2):
-                        x = total[((e, r, q), 0, 0)]
-                        if exponents:
-                            x = shifted(x, -(row_shifts[r] + column_shifts[q][e]))
-                        at = (cutlass.min(row, last_row), self._clamped(columns[q], e, last_column), layer)
-                        pair.append(self.value(x, operands, at))
-                    made.append((q, pair))
-                for q, pair in made:
+                block = range(first, min(first + BLOCK, pairs))
+                made: list[list[Any]] = []
+                for q in block:
+                    at = [(cutlass.min(row, last_row), self._clamped(columns[q], e, last_column), layer)
+                          for e in range(2)]  # fmt: skip
+                    made.append([self.value(total[((e, r, q), 0, 0)], operands, at[e]) for e in range(2)])
+                if self.vector == 4:
+                    for i in range(0, len(made), 2):
+                        self._write_four(c, made[i : i + 2], (row, columns[block[i]], layer), sizes)
+                    continue
+                for q, pair in zip(block, made, strict=True):
                     self._write(c, pair, (row, columns[q], layer), sizes)
+
+    def _scale(
+        self, total: Any, exponents: Sequence[Any], rows: list[Any], columns: list[Any], *, layer: Any,
+        last: tuple[Any, Any],
+    ) -> None:  # fmt: skip
+        """Undo the exponents, added up: by one factor an element, where all of this thread's are normal numbers. Those
+        of its two rows may be at hand, in a list."""
+        of_rows, of_columns = exponents
+        row_shifts = of_rows
+        if not isinstance(of_rows, list):
+            row_shifts = [of_rows[(cutlass.min(row, last[0]), layer)] for row in rows]
+        column_shifts = [
+            [of_columns[(self._clamped(column, e, last[1]), layer)] for e in range(2)] for column in columns
+        ]
+        flat = [shift for pair in column_shifts for shift in pair]
+        highest, lowest = flat[0], flat[0]
+        for shift in flat[1:]:
+            highest, lowest = cutlass.max(highest, shift), cutlass.min(lowest, shift)
+        highest = highest + cutlass.max(*row_shifts)
+        lowest = lowest + cutlass.min(*row_shifts)
+        plain = m.both(highest <= Int32(ONE_FACTOR), lowest >= Int32(-ONE_FACTOR))
+
+        def once() -> None:
+            ups = [(Int32(127) - shift) << Int32(23) for shift in row_shifts]
+            for q, pair in enumerate(column_shifts):
+                for e, shift in enumerate(pair):
+                    down = shift << Int32(23)
+                    for r, up in enumerate(ups):
+                        total[((e, r, q), 0, 0)] = total[((e, r, q), 0, 0)] * (up - down).bitcast(Float32)
+
+        def twice() -> None:
+            for q, pair in enumerate(column_shifts):
+                for e, shift in enumerate(pair):
+                    for r, of_row in enumerate(row_shifts):
+                        total[((e, r, q), 0, 0)] = shifted(total[((e, r, q), 0, 0)], -(of_row + shift))
+
+        when(plain, once)
+        when(m.negated(plain), twice)
 
     def _clamped(self, column: Any, e: int, last: Any) -> Any:
         """The column of a pair's element, or one of C's own where it lies outside. Of whole pairs both elements do."""
-        return cutlass.min(column, last - 1) + e if self.paired else cutlass.min(column + e, last)
+        return cutlass.min(column, last - 1) + e if self.vector > 1 else cutlass.min(column + e, last)
+
+    def _write_four(self, c: Any, made: list[list[Any]], at: tuple[Any, Any, Any], sizes: tuple[Any, Any]) -> None:
+        """This pair and the next, of this lane and the one beside it; `at`: of this lane's first pair."""
+        odd = cute.arch.lane_idx() % 2 == 1
+        words = [_words(c.element_type, pair) for pair in made]
+        count = len(words[0])
+        held = cute.make_rmem_tensor((2 * count,), Int32)
+        for i, (this, following) in enumerate(zip(*words, strict=True)):
+            kept = m.select(odd, following, this)
+            theirs = cute.arch.shuffle_sync_bfly(m.select(odd, this, following), offset=1)
+            held[i] = m.select(odd, theirs, kept)
+            held[count + i] = m.select(odd, kept, theirs)
+        row, column, layer = at
+        column = column + m.select(odd, Int32(6), Int32(0))
+        start = c.iterator + cute.crd2idx((row, column, layer), c.layout)
+        pointer = cute.recast_ptr(start.align(8 * count), dtype=Int32)
+        target = cute.make_tensor(pointer, cute.make_layout((2 * count,)))
+        when(m.both(row < sizes[0], column < sizes[1]), lambda: cute.autovec_copy(held, target))
 
     def _write(self, c: Any, pair: list[Any], at: tuple[Any, Any, Any], sizes: tuple[Any, Any]) -> None:
         row, column, layer = at
-        inside = m.both(row < sizes[0], column < sizes[1])
-        start = c.iterator + cute.crd2idx((row, column, layer), c.layout)
-        if self.paired:
+        if self.vector == 2:
             held = cute.make_rmem_tensor((2,), c.element_type)
             for e, value in enumerate(pair):
                 held[e] = value
+            start = c.iterator + cute.crd2idx((row, column, layer), c.layout)
             target = cute.make_tensor(start.align(c.element_type.width // 4), cute.make_layout((2,)))
-            when(inside, lambda: cute.autovec_copy(held, target))
+            when(m.both(row < sizes[0], column < sizes[1]), lambda: cute.autovec_copy(held, target))
             return
         for e, value in enumerate(pair):
-            there = cute.make_tensor(start + e, cute.make_layout((1,)))
-            within = m.both(inside, column + e < sizes[1])
+            there = cute.make_tensor(
+                c.iterator + cute.crd2idx((row, column + e, layer), c.layout), cute.make_layout((1,))
+            )  # fmt: skip
+            within = m.both(row < sizes[0], column + e < sizes[1])
             when(within, lambda there=there, value=value: there.__setitem__(0, value))
 
 

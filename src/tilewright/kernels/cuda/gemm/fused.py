@@ -23,7 +23,8 @@ from ..cubin import taken
 from ..plan import Device
 from ..spec import Function, TensorSpec
 from ..views import ITEM_BYTES
-from .launch import Epilogue, Gemm, Launch, broadcast, compile_product, major_of, walk_of
+from .finish import ALL, Diagonals
+from .launch import Epilogue, Gemm, Launch, broadcast, major_of, vector_of, walk_of
 from .plan import KNOBS as LEGAL
 from .plan import Point, make_grid
 
@@ -31,8 +32,9 @@ TILES = ("64x64", "64x128", "128x64", "64x256", "128x128", "128x256", "256x128")
 CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
+    "streamed": ("none", "left", "right"),
 }  # fmt: skip
-DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1}
+DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1, "streamed": "none"}
 # Bytes a thread that are no matter: loops over K spill at most 64 (see the tests of their compilation); what an
 # epilogue spills it spills once a tile. Whether that costs is measured.
 SMALL_SPILL = 2048
@@ -41,7 +43,8 @@ SMALL_SPILL = 2048
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductSpec:
     """`left` and `right` are the matrices, of one dtype; `operands` have the output's rank, each size its own or 1;
-    `epilogue` reads `product` and the operands by name, and gives the output's element."""
+    `epilogue` reads `product`, positions and the operands by name, and gives the output's element, which depends on the
+    product from the first to the last of `diagonals` alone."""
 
     name: str
     left: TensorSpec
@@ -49,6 +52,7 @@ class ProductSpec:
     operands: tuple[TensorSpec, ...]
     output: TensorSpec
     epilogue: Function
+    diagonals: Diagonals = ALL
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -58,7 +62,8 @@ class ProductSpec:
 
 
 def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
-    """The Point of these knobs. Raises ValueError on an unknown knob or value, and on a tile that does not fit."""
+    """The Point of these knobs; of C's transpose, if the right matrix is streamed. Raises ValueError on an unknown knob
+    or value, and on a tile that does not fit."""
     for name, value in knobs.items():
         if name not in KNOBS:
             raise ValueError(f"unknown knob {name!r}; there are {', '.join(KNOBS)}")
@@ -66,9 +71,12 @@ def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
             raise ValueError(f"knob {name!r} can't be {value!r}; legal are {KNOBS[name]}")
     tile_m, tile_n = map(int, knobs["tile"].split("x"))
     cluster_m, cluster_n = map(int, knobs["cluster"].split("x"))
+    if knobs["streamed"] == "right":
+        tile_m, tile_n, cluster_m, cluster_n = tile_n, tile_m, cluster_n, cluster_m
     return Point(
         tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
         split_k=knobs["split_k"], scheme=scheme,
+        streamed=knobs["streamed"] != "none",
     )  # fmt: skip
 
 
@@ -83,7 +91,10 @@ class FusedProduct:
         self._compiled: dict[Hashable, Launch] = {}  # for all knobs: those that differ in splits of K share kernels
         self._shapes = tuple((o.shape, DTYPES[o.dtype]) for o in (spec.left, spec.right, *spec.operands))
         dtypes = tuple(o.dtype for o in spec.operands)
-        self.epilogue = Epilogue(function=spec.epilogue, names=tuple(o.name for o in spec.operands), dtypes=dtypes)
+        self.epilogue = Epilogue(
+            function=spec.epilogue, names=tuple(o.name for o in spec.operands), dtypes=dtypes,
+            batched=len(spec.output.shape) == 3, diagonals=spec.diagonals,
+        )  # fmt: skip
         self.configure(**knobs)
 
     def configure(self, **knobs: Any) -> None:
@@ -93,7 +104,13 @@ class FusedProduct:
         point = make_point(wanted, scheme=scheme)
         self.knobs.update(wanted)
         self.gemm = Gemm(
-            point, self.spec.output.dtype, self.epilogue, arch=self.arch, compiled=self._compiled, source=self.source
+            point,
+            self.spec.output.dtype,
+            self.epilogue,
+            turned=wanted["streamed"] == "right",
+            arch=self.arch,
+            compiled=self._compiled,
+            source=self.source,
         )
 
     def __call__(self, *operands: Tensor) -> tuple[Tensor]:
@@ -116,24 +133,26 @@ class FusedProduct:
     def demand(self, processors: int) -> dict[str, int | str]:
         """What the product's kernel takes, compiled without a GPU, operands lying as the Spec says (see
         `cuda.demand`)."""
-        point, (batch, m, n, k) = self.gemm.point, self.spec.sizes
-        grid = make_grid(point, m, n, k, batch=batch, processors=processors)
+        point, turned, (batch, m, n, k) = self.gemm.point, self.gemm.turned, self.spec.sizes
+        grid = make_grid(point, n if turned else m, m if turned else n, k, batch=batch, processors=processors)
         left, right = (_lying(spec) for spec in (self.spec.left, self.spec.right))
         majors = (major_of(left), major_of(right.transpose(0, 1)))
         last = grid.splits == 1
-        shape = (batch, m, n)
-        walks = [walk_of(broadcast(_whole(o), shape)) for o in self.spec.operands]
-        element = "f16" if point.planes > 1 else self.spec.left.dtype
+        seen = [broadcast(_whole(o), (batch, m, n)) for o in self.spec.operands]
+        walks = [walk_of(o.transpose(0, 1) if turned else o) for o in seen]
         with tempfile.TemporaryDirectory() as folder:
-            launch = compile_product(
-                point, element=element, majors=majors, finish=self.gemm.finish(last=last, paired=n % 2 == 0),
-                operands=tuple(zip(self.epilogue.dtypes, walks, strict=True)) if last else (), arch=self.arch,
-                options=f"--keep-cubin --dump-dir={folder}",
+            launch = self.gemm.compiled(
+                "f16" if point.planes > 1 else self.spec.left.dtype, majors[::-1] if turned else majors,
+                self.gemm.finish(last=last, vector=1 if turned else vector_of(n)),
+                tuple(zip(self.epilogue.dtypes, walks, strict=True)) if last else (),
+                f"--keep-cubin --dump-dir={folder}",
             )  # fmt: skip
         (kernel,) = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
         spilled = kernel.local_bytes if kernel.local_bytes > SMALL_SPILL else 0
         return {
-            "plan": hashlib.sha256(repr((replace(point, stages=point.depth_stages), grid)).encode()).hexdigest()[:16],
+            "plan": hashlib.sha256(
+                repr((replace(point, stages=point.depth_stages), turned, grid)).encode()
+            ).hexdigest()[:16],
             "registers": kernel.registers,
             "local_bytes": spilled,
             "shared_bytes": kernel.shared_bytes + point.depth_stages * point.stage_bytes,
@@ -145,11 +164,14 @@ class FusedProduct:
 
     def _moved_bytes(self, splits: int) -> int:
         """Every operand and the output once; planes of fp32 operands are written and read, and so are partial sums."""
-        spec = self.spec
-        matrices = sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (spec.left, spec.right))
+        spec, point = self.spec, self.gemm.point
+        sides = [prod(o.shape) * ITEM_BYTES[o.dtype] for o in (spec.left, spec.right)]
+        matrices = sum(sides) * (3 if point.planes > 1 else 1)
+        if point.streamed:
+            matrices -= 2 * sides[1 if self.gemm.turned else 0]
         others = sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.operands, spec.output))
         partial = 8 * splits * prod(spec.output.shape) if splits > 1 else 0
-        return matrices * (3 if self.gemm.point.planes > 1 else 1) + others + partial
+        return matrices + others + partial
 
 
 def _lying(spec: TensorSpec) -> Tensor:

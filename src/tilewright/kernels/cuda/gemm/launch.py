@@ -2,6 +2,7 @@
 
     gemm = Gemm(Point(scheme="shared", ...), "f32")
     c = gemm(a, b)                      fp32: split A, split B, product (, sum of the splits of K)
+                                        fp32, streamed: split B, product (, sum)
                                         fp16, bf16: product (, sum)
 
 A and B may be transposed or strided; what TMA can't read (rows that don't start at multiples of 16 bytes) is copied to
@@ -25,10 +26,11 @@ from ..math import ELEMENT_TYPES
 from ..spec import Function
 from .entries import COMBINE, PRODUCT
 from .entries import split as SPLIT
-from .finish import Combine, Finish
-from .plan import DEPTH, Point, make_grid
+from .finish import ALL, Combine, Diagonals, Finish
+from .plan import Grid, Point, make_grid
 from .product import RESIDUAL_SHIFT, Product
 from .split import Split
+from .streamed import SLAB, Streamed
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNED = 16
@@ -40,12 +42,14 @@ Read = tuple[str, Walk]  # its dtype, too
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epilogue:
-    """An expression over the product (see `finish`). Operands are broadcast to (M, N), or to (batch, M, N); `dtypes`
-    are theirs."""
+    """An expression over the product (see `finish`). Operands are broadcast to (M, N), or to (batch, M, N) if it is
+    `batched`; `dtypes` are theirs. `diagonals`: outside of them it does not depend on the product."""
 
     function: Function
     names: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    batched: bool = False
+    diagonals: Diagonals = ALL
 
 
 def _fake(dtype: str, shape: Sequence[Any], strides: Sequence[Any], alignment: int) -> Any:
@@ -91,8 +95,7 @@ def compile_product(
         strides = (_stride(8), 1, _stride(8)) if major == "k" else (1, _stride(8), _stride(8))
         return _fake(element, (rows, k, _size()), strides, ALIGNED)
 
-    pair = 2 if finish.paired else 1
-    c = _fake(finish.dtype, (m, n, _size()), (_stride(pair), 1, _stride(pair)), ALIGNED)
+    c = _fake(finish.dtype, (m, n, _size()), (_stride(finish.vector), 1, _stride(finish.vector)), ALIGNED)
     scaled = (m, n) if point.planes > 1 else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
     tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *_read(operands, m, n))
@@ -102,10 +105,31 @@ def compile_product(
     )  # fmt: skip
 
 
+def compile_streamed(
+    point: Point, *, major: str, finish: Finish, operands: Sequence[Read] = (), arch: str = "sm_90a", options: str = "",
+) -> Launch:  # fmt: skip
+    """A launch of (a, b, c, exponents of B, operands .., clusters, splits, chunk) for every size; `major`: of B. Of a
+    turned Finish, columns of C are contiguous, not rows."""
+    m, n, k = _size(), _size(), _size()
+    strides = (_stride(8), 1, _stride(8)) if major == "k" else (1, _stride(8), _stride(8))
+    walk = (1, _stride(), _stride()) if finish.turned else (_stride(finish.vector), 1, _stride(finish.vector))
+    tensors = (
+        _fake("f32", (m, k, _size()), (_stride(4), 1, _stride(4)), ALIGNED),
+        _fake("f16", (n, k, _size()), strides, ALIGNED),
+        _fake(finish.dtype, (m, n, _size()), walk, ALIGNED),
+        _fake("i32", (n, _size()), (1, _stride()), 4),
+        *_read(operands, m, n),
+    )
+    return cute.compile(
+        PRODUCT[len(tensors)], Streamed(point, finish), *tensors, Int32(1), Int32(1), Int32(64), _stream(),
+        options=_options(arch, options),
+    )  # fmt: skip
+
+
 def compile_split(split: Split, *, arch: str = "sm_90a", options: str = "") -> Launch:
     """A launch of (x, planes, exponents, chunk) for every size."""
     rows, k = _size(), _size()
-    wide = split.vector
+    wide = 4 if split.wide else 1
     if split.major == "k":
         walk, plane = (_stride(wide), 1, _stride(wide)), (_stride(8), 1, _stride(8))
     else:
@@ -128,6 +152,11 @@ def compile_combine(
     c = _fake(finish.dtype, (m, n, _size()), (_stride(), 1, _stride()), ELEMENT_TYPES[finish.dtype].width // 8)
     tensors = (partial, c, *_read(operands, m, n))
     return cute.compile(COMBINE[len(tensors)], Combine(finish), *tensors, _stream(), options=_options(arch, options))
+
+
+def vector_of(columns: int) -> int:
+    """Of how many elements the start of each row of C is a multiple: 1, 2 or 4."""
+    return 4 if columns % 4 == 0 else 2 if columns % 2 == 0 else 1
 
 
 def major_of(x: Tensor) -> str:
@@ -187,14 +216,16 @@ class Gemm:
     """C[M, N] = epilogue(A[M, K] @ B[K, N]) under a Point; `dtype`: of C. Calling it launches on torch's stream."""
 
     def __init__(
-        self, point: Point, dtype: str, epilogue: Epilogue | None = None, *, arch: str = "sm_90a",
+        self, point: Point, dtype: str, epilogue: Epilogue | None = None, *, turned: bool = False, arch: str = "sm_90a",
         compiled: dict[Hashable, Launch] | None = None, source: Path | None = None,
     ) -> None:  # fmt: skip
-        """`compiled`: what others have compiled, to share; it grows. Splits of K need no kernels of their own.
+        """`turned`: the Point is one of C's transpose, B's columns being its rows: so B may be streamed.
+        `compiled`: what others have compiled, to share; it grows. Splits of K need no kernels of their own.
         `source`: the file that holds the epilogue; with it, compiled kernels are kept on disk (see `cache`)."""
         self.point = point
         self.dtype = dtype
         self.epilogue = epilogue
+        self.turned = turned
         self.arch = arch
         self.source = source
         self.objects: set[Path] = set()  # in which compiled kernels are kept
@@ -212,38 +243,44 @@ class Gemm:
     def _batched(self, a: Tensor, b: Tensor, operands: Sequence[Tensor]) -> Tensor:
         batch, rows, k = a.shape
         columns = b.shape[2]
-        grid = make_grid(self.point, rows, columns, k, batch=batch, processors=_processors(a))
         x, y = a.permute(1, 2, 0), b.permute(2, 1, 0)
-        exponents: tuple[Tensor, ...] = ()
-        if self.point.planes > 1:
-            planes_a, of_a = self._split(x, grid.splits, grid.chunk)
-            planes_b, of_b = self._split(y, grid.splits, grid.chunk)
-            exponents = (of_a, of_b)
-        else:
-            planes_a, planes_b = self._loadable(x), self._loadable(y)
-        c = torch.empty((batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device).permute(1, 2, 0)
-        seen = tuple(broadcast(o, (batch, rows, columns)) for o in operands)
-        walks = tuple(map(walk_of, seen))
+        if self.turned:
+            x, y = y, x
+        grid = make_grid(self.point, x.shape[0], y.shape[0], k, batch=batch, processors=_processors(a))
+        x, y, exponents = self._operands(x, y, grid)
+        c = torch.empty((batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device)
+        seen = [broadcast(o, (batch, rows, columns)) for o in operands]
         last = grid.splits == 1
-        target = c
-        if not last:
-            target = torch.empty((batch * grid.splits, rows, columns), device=a.device).permute(1, 2, 0)
+        target = c if last else torch.empty((batch * grid.splits, rows, columns), device=a.device)
+        read = [self._as_turned(o) for o in seen]
         launch = self.product(
-            NAMES[planes_a.dtype],
-            (major_of(planes_a), major_of(planes_b)),
-            last=last,
-            paired=columns % 2 == 0,
-            walks=walks,
-        )
-        tensors = (planes_a, planes_b, target, *exponents, *(seen if last else ()))
+            NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=1 if self.turned else vector_of(columns),
+            walks=tuple(map(walk_of, read)),
+        )  # fmt: skip
+        tensors = (x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()))
         _launch(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
         if not last:
-            _launch(self.combine(walks), target, c, *seen)
-        return c.permute(2, 0, 1)
+            _launch(self.combine(tuple(map(walk_of, seen))), target.permute(1, 2, 0), c.permute(1, 2, 0), *seen)
+        return c
 
-    def split_operand(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Planes and exponents of (rows, K, batch), as a product with no split of K has them."""
-        return self._split(x, 1, _up(x.shape[1], DEPTH))
+    def _as_turned(self, c: Tensor) -> Tensor:
+        """(rows, columns, layers) as the Point has them."""
+        return c.transpose(0, 1) if self.turned else c
+
+    def _operands(self, x: Tensor, y: Tensor, grid: Grid) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """What the product reads, and the exponents."""
+        if self.point.streamed:
+            planes, of_y = self._split(y, grid.splits, grid.chunk)
+            fits = major_of(x) == "k" and _lines(x, 4)
+            return _tidied(x if fits else x.permute(2, 0, 1).contiguous().permute(1, 2, 0), 4), planes, (of_y,)
+        if self.point.planes == 1:
+            return self._loadable(x), self._loadable(y), ()
+        (planes_x, of_x), (planes_y, of_y) = (self._split(z, grid.splits, grid.chunk) for z in (x, y))
+        return planes_x, planes_y, (of_x, of_y)
+
+    def split_operand(self, x: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+        """Planes and exponents of (rows, K, batch), as this product has them."""
+        return self._split(x, grid.splits, grid.chunk)
 
     def _check(self, a: Tensor, b: Tensor, operands: Sequence[Tensor]) -> None:
         wanted = "f32" if self.point.planes > 1 else "f16 or bf16"
@@ -252,25 +289,36 @@ class Gemm:
         fit = a.ndim == b.ndim and a.ndim in (2, 3) and a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]
         if not fit or 0 in (*a.shape, *b.shape):
             raise ValueError(f"no product of {tuple(a.shape)} and {tuple(b.shape)}")
+        if self.point.streamed and a.shape[-1] % SLAB:
+            raise ValueError(f"what is streamed has a K that is a multiple of {SLAB}, not {a.shape[-1]}")
         dtypes = self.epilogue.dtypes if self.epilogue else ()
         if tuple(NAMES[o.dtype] for o in operands) != dtypes:
             raise ValueError(f"the epilogue takes {dtypes}, not {[o.dtype for o in operands]}")
 
     def product(
-        self, element: str, majors: tuple[str, str], *, last: bool, paired: bool, walks: tuple[Walk, ...] = ()
+        self, element: str, majors: tuple[str, str], *, last: bool, vector: int, walks: tuple[Walk, ...] = ()
     ) -> Launch:
         """The compiled product; `last`: no sum of splits follows. `walks`: of the epilogue's operands."""
         whole = replace(self.point, split_k=1)
-        found = self.finish(last=last, paired=paired)
+        found = self.finish(last=last, vector=vector)
         operands = self._reads(walks) if last else ()
-        facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, paired)
+        facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, vector,
+                 found.diagonals, found.turned)  # fmt: skip
 
-        def make() -> Launch:
-            return compile_product(
-                self.point, element=element, majors=majors, finish=found, operands=operands, arch=self.arch
+        return self._made(facts, lambda: self.compiled(element, majors, found, operands))
+
+    def compiled(
+        self, element: str, majors: tuple[str, str], finish: Finish, operands: Sequence[Read], options: str = ""
+    ) -> Launch:
+        """The product, compiled now; `element` and `majors` of what it reads."""
+        if self.point.streamed:
+            return compile_streamed(
+                self.point, major=majors[1], finish=finish, operands=operands, arch=self.arch, options=options
             )
-
-        return self._made(facts, make)
+        return compile_product(
+            self.point, element=element, majors=majors, finish=finish, operands=operands, arch=self.arch,
+            options=options,
+        )  # fmt: skip
 
     def _made(self, facts: tuple[Any, ...], make: Callable[[], Launch]) -> Launch:
         """What was compiled under these facts and this epilogue: here, by another process, or now."""
@@ -279,33 +327,33 @@ class Gemm:
             self._compiled[known] = cache.obtain(self.source, facts, make, self.objects)
         return self._compiled[known]
 
-    def splitter(self, major: str, vector: int, chunk: int, *, rows: int, processors: int) -> Launch:
-        """The compiled split of an operand; `rows`: those of all chunks and batches."""
+    def splitter(self, major: str, *, wide: bool, chunk: int) -> Launch:
+        """The compiled split of an operand."""
         shift = RESIDUAL_SHIFT if self.point.scheme == "scaled" else 0
-        split = Split.for_chunk(
-            major=major, vector=vector, chunk=chunk, shift=shift, rows=rows, processors=processors
-        )  # fmt: skip
-        about = (split.group, split.held) if major == "k" else (split.strip,)
-        facts = ("split", self.arch, shift, major, vector, about)
-        return self._made(facts, lambda: compile_split(split, arch=self.arch))
+        split = Split.for_chunk(major=major, wide=wide, chunk=chunk, shift=shift, turned=self.point.streamed)
+        return self._made(("split", self.arch, *split.facts), lambda: compile_split(split, arch=self.arch))
 
     def combine(self, walks: tuple[Walk, ...] = ()) -> Launch:
         """The compiled sum of splits."""
         operands = self._reads(walks)
-        finish = self.finish(last=True, paired=False)
+        finish = self.finish(last=True, vector=1, summed=True)
         facts = ("combine", self.arch, self.dtype, finish.names, operands)
         return self._made(facts, lambda: compile_combine(finish, operands=operands, arch=self.arch))
 
     def _reads(self, walks: tuple[Walk, ...]) -> tuple[Read, ...]:
         return tuple(zip(self.epilogue.dtypes, walks, strict=True)) if self.epilogue else ()
 
-    def finish(self, *, last: bool, paired: bool) -> Finish:
-        """What is done with a sum in registers; `last`: no sum of splits follows."""
-        if not last:
-            return Finish("f32", paired=paired)
-        if self.epilogue is None:
-            return Finish(self.dtype, paired=paired)
-        return Finish(self.dtype, function=self.epilogue.function, names=self.epilogue.names, paired=paired)
+    def finish(self, *, last: bool, vector: int, summed: bool = False) -> Finish:
+        """What is done with a sum in registers; `last`: no sum of splits follows; `summed`: this is that one."""
+        found = self.epilogue
+        turned = self.turned and not summed
+        diagonals = found.diagonals if found and not turned else ALL
+        if found is None or not last:
+            return Finish(self.dtype if last else "f32", vector=vector, turned=turned, diagonals=diagonals)
+        return Finish(
+            self.dtype, function=found.function, names=found.names, vector=vector, batched=found.batched,
+            turned=turned, diagonals=diagonals,
+        )  # fmt: skip
 
     def _split(self, x: Tensor, splits: int, chunk: int) -> tuple[Tensor, Tensor]:
         rows, k, batch = x.shape
@@ -313,9 +361,7 @@ class Gemm:
         planes = empty_planes(x, 2, torch.float16)
         exponents = torch.empty((batch * splits, rows), dtype=torch.int32, device=x.device).t()
         wide = _lines(x, 4) and x.shape[1 if major == "k" else 0] % 4 == 0
-        launch = self.splitter(
-            major, 4 if wide else 1, min(chunk, k), rows=rows * splits * batch, processors=_processors(x)
-        )
+        launch = self.splitter(major, wide=wide, chunk=min(chunk, k))
         _launch(launch, _tidied(x, 4) if wide else x, planes, exponents, chunk)
         return planes, exponents
 

@@ -16,7 +16,7 @@ Both fp32 schemes *promote*: every DEPTH of K the tensor cores' sum, which trunc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 DEPTH = 64  # of K a stage: 128 bytes of fp16, the widest swizzle
@@ -33,13 +33,15 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "scheme": ("plain", *SPLIT_SCHEMES),
     "promote": (False, True),
     "band": (1, 4, 8, 16),
+    "streamed": (False, True),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One setting of every knob. `band`: tiles along M that neighbours in time share B's tiles with; `promote`: whether
-    a plain product is summed in two levels, as fp32 ones always are."""
+    a plain product is summed in two levels, as fp32 ones always are; `streamed`: A is split by the warps that multiply
+    it (see `streamed`)."""
 
     tile_m: int = 128
     tile_n: int = 256
@@ -50,6 +52,7 @@ class Point:
     scheme: str = "plain"
     promote: bool = False
     band: int = 8
+    streamed: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -60,6 +63,8 @@ class Point:
             raise ValueError(f"a tile of {self.tile_m} x {self.tile_n} does not fit the registers of two warpgroups")
         if self.tile_m == 64 and self.tile_n == 256 and self.two_levels:
             raise ValueError("64 x 256 with promotion does not fit the registers of one warpgroup")
+        if self.streamed and (self.planes == 1 or self.tile_m != 128 or self.tile_n > 128 or self.cluster_n > 1):
+            raise ValueError("what is streamed is fp32, in tiles of 128 x 64 or 128 x 128, and clusters along M")
         if self.depth_stages < 2:
             raise ValueError(f"fewer than two stages of {self.stage_bytes} bytes fit")
 
@@ -130,35 +135,3 @@ def make_grid(point: Point, m: int, n: int, k: int, *, batch: int = 1, processor
     tiles = -(-m // (point.tile_m * point.cluster_m)) * -(-n // (point.tile_n * point.cluster_n)) * splits * batch
     room = processors * point.resident // point.cluster
     return Grid(clusters=max(min(tiles, room), 1), splits=splits, chunk=each * DEPTH)
-
-
-def fp32_points(m: int, n: int, k: int, *, processors: int = 132, count: int = 8) -> tuple[Point, ...]:
-    """Points worth trying for an fp32 product, the likeliest winner first: large tiles, and where those leave
-    multiprocessors idle, smaller ones and splits of K; of the first two, the scheme `scaled` too."""
-    shapes = ((256, 128, 1, 2), (128, 256, 2, 1), (128, 128, 2, 1), (128, 128, 1, 1), (128, 64, 1, 1), (64, 128, 1, 1),
-              (64, 64, 1, 1))  # fmt: skip
-    ranked: list[tuple[float, int, Point]] = []
-    for rank, (tile_m, tile_n, cluster_m, cluster_n) in enumerate(shapes):
-        for split in KNOBS["split_k"]:
-            point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, split_k=split,
-                          scheme="shared")  # fmt: skip
-            cost = _cost(point, m, n, k, processors)
-            if cost is not None:
-                ranked.append((cost, rank, point))
-    ranked.sort(key=lambda item: item[:2])
-    best = [point for _, _, point in ranked[: count - 2]]
-    return tuple(best) + tuple(replace(point, scheme="scaled") for point in best[:2])
-
-
-def _cost(point: Point, m: int, n: int, k: int, processors: int) -> float | None:
-    """Waves of tiles in units of wgmma work, what partial sums cost added; None where a split would be too short."""
-    grid = make_grid(point, m, n, k, processors=processors)
-    if point.split_k > 1 and (grid.splits != point.split_k or grid.chunk < 4 * DEPTH):
-        return None
-    tiles = -(-m // (point.tile_m * point.cluster_m)) * -(-n // (point.tile_n * point.cluster_n)) * point.cluster
-    waves = -(-tiles * grid.splits // (processors * point.resident))
-    # Small tiles read more of shared memory for each product: wgmma of 64 x 64 runs at about half its rate.
-    rate = {64 * 64: 0.5, 64 * 128: 0.7, 128 * 64: 0.7, 128 * 128: 0.9}.get(point.tile_m * point.tile_n, 1.0)
-    each = point.tile_m * point.tile_n * point.resident * (grid.chunk / rate + 256)
-    partial = 2.0 * m * n * grid.splits * 40 / processors if grid.splits > 1 else 0.0
-    return waves * each + partial

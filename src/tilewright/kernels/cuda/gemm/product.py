@@ -13,7 +13,8 @@
 
 The sum of a part is in registers as wgmma lays it out: ((2, 2, atom_n / 8), 1, 1), pairs of neighbouring columns.
 Every CTA of a cluster goes through the same number of tiles, also of those that lie outside of C: TMA fills with
-zeros what is outside of A and B, and nothing outside is written.
+zeros what is outside of A and B, and nothing outside is written. Tiles that the result does not depend on (`triu`) come
+last, and take no steps.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ from cutlass.pipeline import pipeline_init_arrive, pipeline_init_wait
 from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
 
+from ..math import select
+from .band import Band
 from .finish import Finish
 from .plan import DEPTH, Point
 
 RESIDUAL_SHIFT = 11  # of the scheme `scaled`
 
 
-def _kept(text: str, constraints: str, *values: Any) -> Float32:
+def kept(text: str, constraints: str, *values: Any) -> Float32:
     """A float instruction that stays where it is: sums that move past the next wgmma would make ptxas wait for each."""
     operands = [Float32(v).ir_value() for v in values]
     return Float32(
@@ -51,9 +54,9 @@ def _promote(total: cute.Tensor, wave: cute.Tensor, shift: int) -> None:
     """total += wave / 2^shift, element by element, rounded once."""
     for i in range(cute.size(wave)):
         if shift:
-            total[i] = _kept("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", wave[i], 2.0**-shift, total[i])
+            total[i] = kept("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", wave[i], 2.0**-shift, total[i])
         else:
-            total[i] = _kept("add.rn.f32 $0, $1, $2;", "=f,f,f", total[i], wave[i])
+            total[i] = kept("add.rn.f32 $0, $1, $2;", "=f,f,f", total[i], wave[i])
 
 
 class Product:
@@ -63,6 +66,7 @@ class Product:
         self.point = point
         self.finish = finish
         self.scales = 2 if point.planes > 1 else 0  # tensors of exponents
+        self.band = None if finish.diagonals == (None, None) else Band(point, finish.diagonals)
         # Chains of one step: (plane of A, plane of B) of each wgmma, and the power of two the chain is scaled back by.
         hi, lo = 0, 1
         self.chains: tuple[tuple[tuple[tuple[int, int], ...], int], ...] = {
@@ -112,6 +116,8 @@ class Product:
         tiles = rows * columns
         layer = work // tiles
         rest = work - layer * tiles
+        if self.band is not None:
+            return *self.band.place(rest, rows, columns), layer
         in_band = columns * self.point.band
         band = rest // in_band
         first = band * self.point.band
@@ -119,6 +125,10 @@ class Product:
         rest = rest - band * in_band
         column = rest // height
         return first + rest - column * height, column, layer
+
+    def _end(self, begin: Any, end: Any, row: Any, column: Any, columns: Any) -> Any:
+        """The last step of a cluster tile; of one that the result does not depend on, none."""
+        return end if self.band is None else select(self.band.needs(row, column, columns), end, begin)
 
     @cute.kernel
     def _kernel(
@@ -192,7 +202,7 @@ class Product:
                     row, column, layer = self._place(work, rows, columns)
                     batch = layer // splits
                     begin = (layer - batch * splits) * each
-                    end = cutlass.min(begin + each, steps)
+                    end = self._end(begin, cutlass.min(begin + each, steps), row, column, columns)
                     for step in cutlass.range(begin, end, unroll=1):
                         stages.producer_acquire(filling)
                         barrier = stages.producer_get_barrier(filling)
@@ -223,7 +233,7 @@ class Product:
             while work < all_work:
                 row, column, layer = self._place(work, rows, columns)
                 begin = (layer - layer // splits * splits) * each
-                end = cutlass.min(begin + each, steps)
+                end = self._end(begin, cutlass.min(begin + each, steps), row, column, columns)
                 for part in cutlass.range_constexpr(parts_m * parts_n):
                     sums[part].fill(0.0)
                 for step in cutlass.range(begin, end, unroll=1):
@@ -246,8 +256,9 @@ class Product:
                     reading.advance()
                 if cutlass.const_expr(not p.two_levels):
                     warpgroup.wait_group(0)
-                    stages.consumer_release(freeing)
-                    freeing.advance()
+                    if end > begin:
+                        stages.consumer_release(freeing)
+                        freeing.advance()
                 at_m = (row * p.cluster_m + at[0]) * p.tile_m
                 at_n = (column * p.cluster_n + at[1]) * p.tile_n
                 for part in cutlass.range_constexpr(parts_m * parts_n):

@@ -16,25 +16,39 @@ What is not finite travels in lo, and hi is never zero but where x is:
 so hi*lo + lo*hi gives inf times a number, inf times 0 and NaN as fp32 gives them, and lo*lo, which nobody computes, is
 never needed. Rows of zeros have exponent 0.
 
-    along K ("k")       `group` threads a row; up to HELD elements of each stay in registers between maximum and split
-    across K ("r")      a strip of up to 32 rows a CTA, 8 threads side by side; the chunk is read twice, then from L2
+A thread takes elements by four, neighbours in memory, and `per` such quads, which stay in its registers between the
+maximum and the split where the chunk is not too long; so X is read once:
+
+    along K ("k")       `group` threads side by side a row
+    across K ("r")      a strip of 32 rows a CTA, four a thread; a cluster of `cluster` CTAs has the whole chunk
+
+Longer chunks are read twice. What lies beyond the end is read as the last that is there, which changes no maximum; a
+last quad may write into the padding of the planes' lines, which are whole multiples of 8.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import cutlass
-from cutlass import Float16, Float32, Int32, cute
+from cutlass import Float16, Float32, Int32, Uint32, cute
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import T
 from cutlass.memory import SmemAllocator
 
 from .. import math as m
 from ..control import loop, when
 from .finish import power_of_two
 
-HELD = 32  # elements of a row that a thread keeps
-STRIPS = (32, 16, 8)  # rows of a CTA across K; 8 are a sector of 32 bytes
-UNROLL = 4  # vectors that a thread loads before it looks at them
+QUAD = 4  # elements of one access
+PER = 8  # quads that a thread keeps; MOST_PER where a cluster can't be larger
+MOST_PER = 16
+LEAST_GROUP, MOST_GROUP = 8, 1024  # threads of a row along K
+ALONG, ACROSS = 256, 512  # threads of a CTA
+STRIP = 32  # rows of a CTA across K
+MOST_CLUSTER = 8
+REREAD = 4  # quads that a thread reads at once, where it keeps none
 TOP = 14  # the exponent of a row's largest element, scaled
 INFINITE = 0x7F800000
 TINY = 2.0**-24  # the smallest fp16
@@ -57,19 +71,109 @@ def exponent_of(bits: Any) -> Int32:
     return m.select(bits == Int32(0), Int32(0), Int32(TOP + 127) - low)
 
 
-def split_one(x: Any, exponent: Any, shift: int) -> tuple[Any, Any]:
-    """(hi, lo) of one element."""
-    half = exponent >> Int32(1)
-    y = x * power_of_two(half) * power_of_two(exponent - half)
+def split_one(x: Any, y: Any, shift: int) -> tuple[Any, Any]:
+    """(hi, lo) of one element of any kind; y is x, scaled."""
     bits = magnitude(x)
     near = y.to(Float16)
     lost = m.both(bits != Int32(0), near.to(Float32) == Float32(0.0))
     tiny = m.select(x < Float32(0.0), Float32(-TINY), Float32(TINY))
     hi = m.select(m.either(lost, bits >= Int32(INFINITE)), tiny, near.to(Float32))
-    rest = y - hi
-    if shift:
-        rest = rest * Float32(2.0**shift)
-    return hi.to(Float16), rest.to(Float16)
+    return hi, (y - hi) * Float32(2.0**shift)
+
+
+def _asm(kind: Any, text: str, constraints: str, *values: Any) -> Any:
+    operands = [v.ir_value() for v in values]
+    dialect = llvm.AsmDialect.AD_ATT
+    return llvm.inline_asm(
+        kind, operands, text, constraints, has_side_effects=False, is_align_stack=False, asm_dialect=dialect
+    )
+
+
+def _larger(most: Any, x: Any) -> Float32:
+    """max(most, |x|), NaN if either is."""
+    text = "{ .reg .f32 t; abs.f32 t, $2; max.NaN.f32 $0, $1, t; }"
+    return Float32(_asm(T.f32(), text, "=f,f,f", most, x))
+
+
+def _packed(low: Any, high: Any) -> Int32:
+    """Two fp32 numbers, rounded to a pair of fp16 ones."""
+    return Int32(_asm(T.i32(), "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", low, high))
+
+
+def _unpacked(pair: Any) -> tuple[Float32, Float32]:
+    text = "{ .reg .b16 l, h; mov.b32 {l, h}, $1; cvt.f32.f16 $0, %s; }"
+    low, high = (Float32(_asm(T.f32(), text % part, "=f,r", pair)) for part in "lh")
+    return low, high
+
+
+def _distant(cell: Any, rank: Any) -> Int32:
+    """The same cell of shared memory in another CTA of the cluster."""
+    text = "{ .reg .b32 there; mapa.shared::cluster.u32 there, {$r0}, {$r1}; ld.shared::cluster.b32 {$w0}, [there]; }"
+    args = [Int32(cell.toint()), Int32(rank)]
+    return Int32(cute.arch.inline_ptx(text, write_only_types=[Int32], read_only_args=args))
+
+
+def highest(bits: Any, width: int, offset: int = 1) -> Any:
+    """The most over the lanes of a segment of `width` that lie multiples of `offset` apart."""
+    while offset < width:
+        bits = cutlass.max(bits, cute.arch.shuffle_sync_bfly(bits, offset=offset))
+        offset *= 2
+    return bits
+
+
+class Scale:
+    """How elements of a row are scaled: by two powers of two, since one may be too large for a number."""
+
+    def __init__(self, exponent: Any) -> None:
+        half = exponent >> Int32(1)
+        self._factors = power_of_two(half), power_of_two(exponent - half)
+        largest = Float32(TINY / 2) * power_of_two(-half) * power_of_two(half - exponent)
+        self._lost = _twice(largest)  # the largest that fp16 has as 0, scaled
+
+    def apply(self, x: Any) -> Float32:
+        return x * self._factors[0] * self._factors[1]
+
+    def loses(self, x: Any) -> Any:
+        """Whether fp16 has this as 0, though it is none. Twice the bits, less one: zero becomes the largest of all."""
+        return _twice(x) - Uint32(1) < self._lost
+
+
+def _twice(x: Any) -> Uint32:
+    """Twice the bits of |x|."""
+    return x.bitcast(Uint32) + x.bitcast(Uint32)
+
+
+def turned(step: Any) -> Any:
+    """Where K = `step` lies among the 16 that a wgmma takes, if a lane is to hold four neighbours (see `streamed`)."""
+    inside = step % 16
+    return step - inside + inside // 4 * 2 + inside % 2 + inside % 4 // 2 * 8
+
+
+def split_quad(quad: Any, scales: list[Scale], odd: Any, shift: int) -> list[Any]:
+    """[hi, lo] of four elements, each as two words of two; `scales` of its elements. `odd` is not 0 where some may be
+    infinite or NaN."""
+    scaled = [scale.apply(quad[e]) for e, scale in enumerate(scales)]
+    planes = [cute.make_rmem_tensor((2,), Int32) for _ in range(2)]
+    for pair in range(2):
+        low, high = scaled[2 * pair], scaled[2 * pair + 1]
+        planes[0][pair] = _packed(low, high)
+        near = _unpacked(planes[0][pair])
+        rest = [low - near[0], high - near[1]]
+        if shift:
+            rest = [r * Float32(2.0**shift) for r in rest]
+        planes[1][pair] = _packed(*rest)
+
+    def again() -> None:
+        for pair in range(2):
+            made = [split_one(quad[e], scaled[e], shift) for e in (2 * pair, 2 * pair + 1)]
+            for plane in range(2):
+                planes[plane][pair] = _packed(made[0][plane], made[1][plane])
+
+    rare = odd != Int32(0)
+    for e, scale in enumerate(scales):
+        rare = m.either(rare, scale.loses(quad[e]))
+    when(rare, again)
+    return planes
 
 
 class _Chunk:
@@ -88,67 +192,95 @@ class _Chunk:
         self._exponents[(row, self.layer)] = exponent
 
 
-class Split:
-    """Splits (R, K) into planes. `vector`: elements of one access along the contiguous mode, 1 or 4."""
+class Seen:
+    """The largest finite magnitudes that a thread has seen, of one row or of four, and whether it saw others."""
 
-    def __init__(self, *, major: str, vector: int, group: int, held: bool, shift: int, strip: int = STRIPS[0]) -> None:
+    def __init__(self, rows: int) -> None:
+        self.most = cute.make_rmem_tensor((rows,), Int32)
+        self.odd = cute.make_rmem_tensor((1,), Int32)
+        self.odd[0] = Int32(0)
+        for row in range(rows):
+            self.most[row] = Int32(0)
+
+    def look(self, quads: list[Any]) -> None:
+        rows = cute.size(self.most)
+        for row in range(rows):
+            mine = [quad[e] for quad in quads for e in range(row, QUAD, rows)]
+            highest = Float32(0.0)
+            for x in mine:
+                highest = _larger(highest, x)
+            bits = cute.make_rmem_tensor((1,), Int32)
+            bits[0] = highest.bitcast(Int32)
+            when(bits[0] >= Int32(INFINITE), partial(self._without, mine, bits))
+            self.most[row] = cutlass.max(self.most[row], bits[0])
+
+    def _without(self, mine: list[Any], bits: Any) -> None:
+        """The largest again, of what is finite."""
+        self.odd[0] = Int32(1)
+        highest = Int32(0)
+        for x in mine:
+            highest = cutlass.max(highest, finite(magnitude(x)))
+        bits[0] = highest
+
+
+class Split:
+    """Splits (R, K) into planes. `wide`: quads lie at multiples of 16 bytes; `held`: a thread keeps its `per` quads;
+    `turned`: of each 16 of K the planes have the order in which `streamed` multiplies; K is a multiple of 16 then."""
+
+    def __init__(
+        self, *, major: str, wide: bool, shift: int, per: int, held: bool, group: int = 0,
+        cluster: int = 1, turned: bool = False,
+    ) -> None:  # fmt: skip
         self.major = major
-        self.vector = vector
-        self.group = group
-        self.held = held
+        self.wide = wide
         self.shift = shift
-        self.strip = strip
-        self.threads = 1024 if major == "r" else max(group, 256)
-        self.per = HELD // vector if held else UNROLL * 4 // vector
+        self.per = per
+        self.held = held
+        self.group = group
+        self.cluster = cluster
+        self.turned = turned
+        self.threads = ACROSS if major == "r" else max(group, ALONG)
 
     @staticmethod
-    def for_chunk(
-        *, major: str, vector: int, chunk: int, shift: int, rows: int = 1 << 20, processors: int = 1
-    ) -> Split:  # fmt: skip
-        """The threads of a row so that it stays in registers, if it can; or strips so narrow that nine in ten of the
-        multiprocessors have one, if they can be. `rows`: those of all chunks and batches."""
-        group = 32
-        while group < 1024 and group * HELD < chunk:
-            group *= 4 if group < 128 else 2
-        strip = next((s for s in STRIPS if -(-rows // s) * 10 >= processors * 9), STRIPS[-1])
-        return Split(major=major, vector=vector, group=group, held=group * HELD >= chunk, shift=shift, strip=strip)
+    def for_chunk(*, major: str, wide: bool, chunk: int, shift: int, turned: bool = False) -> Split:
+        """As few threads to a row as keep it in registers, if they can; across K as few CTAs."""
+        quads = -(-chunk // QUAD)
+        if major == "k":
+            group = LEAST_GROUP
+            while group < MOST_GROUP and group * PER < quads:
+                group *= 2
+            held = group * PER >= quads
+            return Split(major=major, wide=wide, shift=shift, turned=turned, group=group, held=held,
+                         per=-(-quads // group) if held else REREAD)  # fmt: skip
+        side, cluster = ACROSS * QUAD // STRIP, 1
+        while cluster < MOST_CLUSTER and cluster * side * PER < chunk:
+            cluster *= 2
+        per = -(-chunk // (cluster * side))
+        held = per <= MOST_PER
+        return Split(
+            major=major, wide=wide, shift=shift, turned=turned, held=held, per=per if held else REREAD,
+            cluster=cluster if held else 1,
+        )  # fmt: skip
+
+    @property
+    def facts(self) -> tuple[Any, ...]:
+        """All that its kernel depends on."""
+        return (self.major, self.wide, self.shift, self.per, self.held, self.group, self.cluster,
+                self.turned)  # fmt: skip
 
     def __call__(self, x: Any, planes: Any, exponents: Any, chunk: Any, stream: Any) -> None:
         """Emit the launch; `chunk` is K of a split."""
         rows, batches = cute.size(x, mode=[0]), cute.size(x, mode=[2])
         splits = cute.size(exponents, mode=[1]) // batches
-        across = self.strip if self.major == "r" else self.threads // self.group
+        across = STRIP if self.major == "r" else self.threads // self.group
         kernel = self._across if self.major == "r" else self._along
+        extra: dict[str, Any] = {"cluster": [self.cluster, 1, 1]} if self.cluster > 1 else {}
+        if self.major == "r" and self.per <= PER:
+            extra |= {"min_blocks_per_mp": 2, "preferred_smem_carveout": 10}
         kernel(x, planes, exponents, chunk).launch(
-            grid=[cute.ceil_div(rows, across), splits, batches], block=[self.threads, 1, 1], stream=stream
-        )
-
-    def _highest(self, bits: Any, width: int, offset: int = 1) -> Any:
-        """The most over the lanes of a segment of `width` that lie multiples of `offset` apart."""
-        while offset < width:
-            bits = cutlass.max(bits, cute.arch.shuffle_sync_bfly(bits, offset=offset))
-            offset *= 2
-        return bits
-
-    def _read(self, x: Any, start: Any, count: int) -> Any:
-        held = cute.make_rmem_tensor((count,), Float32)
-        for e in range(count):
-            held[e] = Float32(0.0)
-        pointer = x.iterator + start
-        source = cute.make_tensor(pointer.align(count * 4), cute.make_layout((count,)))
-        return held, source
-
-    def _write(self, planes: Any, at: Any, held: Any, exponents: list[Any], inside: Any) -> None:
-        count = cute.size(held)
-        row, step, batch = at
-        made = [split_one(held[e], exponents[e], self.shift) for e in range(count)]
-        for plane in range(2):
-            fragment = cute.make_rmem_tensor((count,), Float16)
-            for e in range(count):
-                fragment[e] = made[e][plane]
-            start = planes.iterator + cute.crd2idx((row, step, batch * 2 + plane), planes.layout)
-            target = cute.make_tensor(start.align(count * 2), cute.make_layout((count,)))
-            when(inside, lambda fragment=fragment, target=target: cute.autovec_copy(fragment, target))
+            grid=[cute.ceil_div(rows, across) * self.cluster, splits, batches], block=[self.threads, 1, 1],
+            stream=stream, **extra,
+        )  # fmt: skip
 
     @cute.kernel
     def _along(self, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32) -> None:
@@ -158,105 +290,160 @@ class Split:
     def _across(self, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32) -> None:
         self._rows_across(_Chunk(x, exponents, chunk), x, planes)
 
-    def _load(self, x: Any, row: Any, batch: Any, steps: list[Any], inside: list[Any]) -> list[Any]:
-        """Vectors of `row` at some steps of K; zeros where they are not inside."""
-        found = []
-        for step, there in zip(steps, inside, strict=True):
-            held, source = self._read(x, cute.crd2idx((row, step, batch), x.layout), self.vector)
-            when(there, lambda held=held, source=source: cute.autovec_copy(source, held))
-            found.append(held)
-        return found
+    def _read(self, chunk: _Chunk, x: Any, row: Any, step: Any) -> Any:
+        """The quad that begins at (row, step), or the last there is."""
+        held = cute.make_rmem_tensor((QUAD,), Float32)
+        across = self.major == "r"
+        if self.wide:
+            row = cutlass.min(row, chunk.rows - (QUAD if across else 1))
+            step = cutlass.min(step, chunk.end - (1 if across else QUAD))
+            start = x.iterator + cute.crd2idx((row, step, chunk.batch), x.layout)
+            cute.autovec_copy(cute.make_tensor(start.align(4 * QUAD), cute.make_layout((QUAD,))), held)
+            return held
+        for e in range(QUAD):
+            r = cutlass.min(row + e if across else row, chunk.rows - 1)
+            k = cutlass.min(step if across else step + e, chunk.end - 1)
+            held[e] = x[(r, k, chunk.batch)]
+        return held
+
+    def _write(self, planes: Any, at: tuple[Any, Any, Any], quad: Any, scales: list[Scale], odd: Any) -> None:
+        """A quad's halves to their planes."""
+        row, step, batch = at
+        for plane, words in enumerate(split_quad(quad, scales, odd, self.shift)):
+            layer = batch * 2 + plane
+            if self.turned and self.major == "k":
+                at_16, inside = step // 16 * 16, step % 16
+                for pair in range(2):
+                    start = planes.iterator + cute.crd2idx((row, at_16 + inside // 2 + 8 * pair, layer), planes.layout)
+                    target = cute.make_tensor(cute.recast_ptr(start.align(4), dtype=Int32), cute.make_layout((1,)))
+                    target[0] = words[pair]
+                continue
+            place = turned(step) if self.turned else step
+            start = planes.iterator + cute.crd2idx((row, place, layer), planes.layout)
+            target = cute.make_tensor(
+                cute.recast_ptr(start.align(2 * QUAD), dtype=Int32), cute.make_layout((2,))
+            )  # fmt: skip
+            cute.autovec_copy(words, target)
 
     def _rows_along(self, chunk: _Chunk, x: Any, planes: Any) -> None:
         """A CTA takes threads / group rows, and of each one chunk of K."""
         row = chunk.block * (self.threads // self.group) + chunk.thread // self.group
         member = chunk.thread % self.group
         there, safe = row < chunk.rows, cutlass.min(row, chunk.rows - 1)
-        stride = self.group * self.vector
+        stride = self.group * QUAD
         blocks = cute.ceil_div(chunk.end - chunk.begin, stride * self.per)
-        most = cute.make_rmem_tensor((1,), Int32)
-        most[0] = Int32(0)
+        seen = Seen(1)
 
-        def load(number: Any) -> tuple[list[Any], list[Any], list[Any]]:
-            first = chunk.begin + number * (stride * self.per) + member * self.vector
-            steps = [first + i * stride for i in range(self.per)]
-            inside = [m.both(there, step < chunk.end) for step in steps]
-            return self._load(x, safe, chunk.batch, steps, inside), steps, inside
+        def steps(number: Any) -> list[Any]:
+            first = chunk.begin + number * (stride * self.per) + member * QUAD
+            return [first + i * stride for i in range(self.per)]
 
-        def look(number: Any) -> tuple[list[Any], list[Any], list[Any]]:
-            found = load(number)
-            for held in found[0]:
-                for e in range(self.vector):
-                    most[0] = cutlass.max(most[0], finite(magnitude(held[e])))
-            return found
+        def read(number: Any) -> list[Any]:
+            return [self._read(chunk, x, safe, step) for step in steps(number)]
 
-        kept = look(Int32(0)) if self.held else None
-        if kept is None:
-            loop(Int32(0), blocks, lambda number: (look(number), None)[1])
-        exponent = exponent_of(self._highest_of_row(most[0], chunk.thread))
+        kept = read(Int32(0)) if self.held else []
+        if self.held:
+            seen.look(kept)
+        else:
+            loop(Int32(0), blocks, lambda number: seen.look(read(number)))
+        exponent = exponent_of(self._highest_of_row(seen.most[0], chunk.thread))
         when(m.both(there, member == 0), lambda: chunk.note(row, exponent))
+        scales = [Scale(exponent)] * QUAD
 
         def write(number: Any) -> None:
-            for held, step, inside in zip(*(kept or load(number)), strict=True):
-                self._write(planes, (safe, step, chunk.batch), held, [exponent] * self.vector, inside)
+            for quad, step in zip(kept or read(number), steps(number), strict=True):
+                at = (safe, step, chunk.batch)
+                when(m.both(there, step < chunk.end), partial(self._write, planes, at, quad, scales, seen.odd[0]))
 
-        if kept is not None:
+        if self.held:
             write(Int32(0))
         else:
             loop(Int32(0), blocks, write)
 
     def _highest_of_row(self, bits: Any, thread: Any) -> Any:
         """The most over the threads of a row."""
-        bits = self._highest(bits, min(self.group, 32))
+        bits = highest(bits, min(self.group, 32))
         warps = self.group // 32
         if warps <= 1:
             return bits
         board = SmemAllocator().allocate_tensor(Int32, cute.make_layout((self.threads // 32,)))
         when(cute.arch.lane_idx() == 0, lambda: board.__setitem__(thread // 32, bits))
         cute.arch.sync_threads()
-        return self._highest(board[thread // self.group * warps + cute.arch.lane_idx() % warps], warps)
+        return highest(board[thread // self.group * warps + cute.arch.lane_idx() % warps], warps)
 
     def _rows_across(self, chunk: _Chunk, x: Any, planes: Any) -> None:
-        """A CTA takes a strip of rows, which lie side by side, and one chunk of K."""
-        lanes = self.strip // self.vector
+        """A cluster takes a strip of rows, which lie side by side, and one chunk of K: each CTA of it every cluster-th
+        slab of `per` quads a thread."""
+        lanes = STRIP // QUAD
         lane, side = chunk.thread % lanes, chunk.thread // lanes
         tall = self.threads // lanes
-        row = chunk.block * self.strip + lane * self.vector
+        strip, rank = chunk.block // self.cluster, chunk.block % self.cluster
+        row = strip * STRIP + lane * QUAD
         there = row < chunk.rows
-        blocks = cute.ceil_div(chunk.end - chunk.begin, tall * UNROLL)
-        most = cute.make_rmem_tensor((self.vector,), Int32)
-        for e in range(self.vector):
-            most[e] = Int32(0)
+        blocks = cute.ceil_div(chunk.end - chunk.begin, tall * self.per)
+        seen = Seen(QUAD)
 
-        def load(number: Any) -> tuple[list[Any], list[Any], list[Any]]:
-            steps = [chunk.begin + (number * UNROLL + i) * tall + side for i in range(UNROLL)]
-            inside = [m.both(there, step < chunk.end) for step in steps]
-            return self._load(x, row, chunk.batch, steps, inside), steps, inside
+        def steps(number: Any) -> list[Any]:
+            return [chunk.begin + (number * self.per + i) * tall + side for i in range(self.per)]
 
-        def look(number: Any) -> None:
-            for held in load(number)[0]:
-                for e in range(self.vector):
-                    most[e] = cutlass.max(most[e], finite(magnitude(held[e])))
+        def read(number: Any) -> list[Any]:
+            return [self._read(chunk, x, row, step) for step in steps(number)]
 
-        loop(Int32(0), blocks, look)
-        # Lanes that hold the same rows lie `lanes` apart in a warp; then there is one cell a warp and row.
-        warps = self.threads // 32
-        board = SmemAllocator().allocate_tensor(Int32, cute.make_layout((self.strip, warps)))
-        for e in range(self.vector):
-            board[(lane * self.vector + e, chunk.thread // 32)] = self._highest(most[e], 32, lanes)
-        cute.arch.sync_threads()
-        exponents = []
-        for e in range(self.vector):
-            bits = Int32(0)
-            for warp in range(warps):
-                bits = cutlass.max(bits, board[(lane * self.vector + e, warp)])
-            exponents.append(exponent_of(bits))
+        kept = read(rank) if self.held else []
+        if self.held:
+            seen.look(kept)
+        else:
+            loop(Int32(0), blocks, lambda number: seen.look(read(number)))
+        highest = self._highest_of_strip(chunk.thread, seen.most)
+        exponents = [exponent_of(highest[lane * QUAD + e]) for e in range(QUAD)]
         for e, exponent in enumerate(exponents):
-            first = m.both(side == 0, row + e < chunk.rows)
+            first = m.both(m.both(side == 0, rank == 0), row + e < chunk.rows)
             when(first, lambda e=e, exponent=exponent: chunk.note(row + e, exponent))
+        scales = [Scale(exponent) for exponent in exponents]
 
         def write(number: Any) -> None:
-            for held, step, inside in zip(*load(number), strict=True):
-                self._write(planes, (row, step, chunk.batch), held, exponents, inside)
+            for quad, step in zip(kept or read(number), steps(number), strict=True):
+                at = (row, step, chunk.batch)
+                when(m.both(there, step < chunk.end), partial(self._write, planes, at, quad, scales, seen.odd[0]))
 
-        loop(Int32(0), blocks, write)
+        if self.held:
+            write(rank)
+        else:
+            loop(Int32(0), blocks, write)
+        if self.cluster > 1:  # nobody leaves while another still reads its board
+            cute.arch.cluster_wait()
+
+    def _highest_of_strip(self, thread: Any, most: Any) -> Any:
+        """The most of each row of the strip, in shared memory. Of a cluster, an arrival stays to be waited for."""
+        lanes, warps = STRIP // QUAD, self.threads // 32
+        shared = SmemAllocator()
+        board = shared.allocate_tensor(Int32, cute.make_layout((STRIP, warps)), byte_alignment=16)
+        mine = shared.allocate_tensor(Int32, cute.make_layout((STRIP,)), byte_alignment=16)
+        found = shared.allocate_tensor(Int32, cute.make_layout((STRIP,)), byte_alignment=16)
+        for e in range(QUAD):  # lanes that hold the same rows lie `lanes` apart
+            board[(thread % lanes * QUAD + e, thread // 32)] = highest(most[e], 32, lanes)
+        cute.arch.sync_threads()
+
+        def join() -> None:
+            bits = board[(thread, 0)]
+            for warp in range(1, warps):
+                bits = cutlass.max(bits, board[(thread, warp)])
+            mine[thread] = bits
+
+        when(thread < STRIP, join)
+        if self.cluster == 1:
+            cute.arch.sync_threads()
+            return mine
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+
+        def gather() -> None:
+            bits = Int32(0)
+            for rank in range(self.cluster):
+                bits = cutlass.max(bits, _distant(mine.iterator + thread, rank))
+            found[thread] = bits
+
+        when(thread < STRIP, gather)
+        cute.arch.sync_threads()
+        cute.arch.cluster_arrive()
+        return found

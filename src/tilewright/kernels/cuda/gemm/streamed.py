@@ -1,0 +1,255 @@
+"""A product that reads its fp32 left operand once, and splits it in the registers of the warps that multiply (sm_90a).
+
+    A is (M, K, batch) fp32, K contiguous; B is (N, K, batch x 2) planes, each 16 of K in the order below; C and the
+    roles of warps are `product`'s
+
+    tile of A          tile_m x 64 of fp32, in four slabs of 16 of K: a row of a slab is 64 bytes
+    warpgroups 1, 2    own 64 rows each; a lane reads quads of two rows (r and r + 8), splits them under exponents of
+                       their own for these 64 of K, and multiplies out of registers
+
+Where A is large and the other side small (a layer of few rows, a deep product), planes of A would be written and read
+once more each. Four lanes hold a row, so its maximum over 64 of K costs two shuffles; sums are kept under an exponent
+of the row, the least that its blocks had but for a factor of 2^32, and a block's sum is promoted with the difference.
+
+A lane holds K = 4t .. 4t + 3 of 16, and wgmma asks of it 2t, 2t + 1, 2t + 8, 2t + 9: of a sum of products the order is
+no matter, so planes of B are laid out in that one (see `split.turned`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import cutlass
+from cutlass import Float32, Int32, cute, pipeline
+from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.memory import SmemAllocator
+from cutlass.pipeline import pipeline_init_arrive, pipeline_init_wait
+from cutlass.tensor_utils import LayoutEnum
+from cutlass.utils import hopper_helpers
+
+from ..control import when
+from ..math import select
+from .finish import Finish, power_of_two
+from .plan import DEPTH, Point
+from .product import RESIDUAL_SHIFT, Product, kept
+from .split import QUAD, Scale, Seen, exponent_of, highest, split_quad
+
+SLAB = 16  # of K: what a wgmma takes
+SLABS = DEPTH // SLAB
+EMPTY = 163  # no row has a larger exponent: that of the smallest subnormal number
+SLACK = 32  # binades by which a block may exceed what the sums' exponent was made for
+
+
+class Streamed(Product):
+    """A Point with `streamed`: A is fp32, B split. Its tensors are A, B, C, the exponents of B's columns, operands."""
+
+    def __init__(self, point: Point, finish: Finish) -> None:
+        super().__init__(point, finish)
+        self.scales = 1
+        self.shift = RESIDUAL_SHIFT if point.scheme == "scaled" else 0
+
+    def __call__(
+        self, tensors: tuple[Any, ...], clusters: Any, splits: Any, chunk: Any, stream: Any
+    ) -> None:  # fmt: skip
+        """Emit the launch."""
+        p = self.point
+        a, b, c, *more = tensors
+        major_b = LayoutEnum.from_tensor(b)
+        self.element = b.element_type
+        smem_a = cute.make_layout(
+            (p.tile_m, SLAB, p.depth_stages * SLABS), stride=(SLAB, 1, p.tile_m * SLAB)
+        )  # fmt: skip
+        tile = (p.tile_m, p.tile_n, DEPTH)
+        smem_b = hopper_helpers.make_smem_layout_b(major_b, tile, self.element, p.depth_stages * p.planes)
+        mma = hopper_helpers.make_trivial_tiled_mma(
+            self.element, self.element, cute.nvgpu.OperandMajorMode.K, major_b.sm90_mma_major_mode(), Float32,
+            (p.groups, 1, 1), tiler_mn=(64, p.tile_n), a_source=warpgroup.OperandSource.RMEM,
+        )  # fmt: skip
+        tma_a, from_a = self._tma(a, smem_a, (p.tile_m, SLAB), 1)
+        tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), p.cluster_m)
+
+        self._streamed(tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, splits, chunk).launch(
+            grid=[clusters * p.cluster, 1, 1],
+            block=[p.threads, 1, 1],
+            cluster=[p.cluster, 1, 1],
+            min_blocks_per_mp=p.resident,
+            preferred_smem_carveout=100,
+            stream=stream,
+        )
+
+    @cute.kernel
+    def _streamed(
+        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor,
+        more: list, mma: cute.TiledMma, smem_a: cute.Layout, smem_b: cute.ComposedLayout, splits: Int32, chunk: Int32,
+    ) -> None:  # fmt: skip
+        p = self.point
+        thread, _, _ = cute.arch.thread_idx()
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        if warp == 0:
+            cpasync.prefetch_descriptor(tma_a)
+            cpasync.prefetch_descriptor(tma_b)
+        layout_mn = cute.make_layout((p.cluster_m, 1, 1))
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        at = layout_mn.get_flat_coord(rank)
+        mask_b = cute.make_layout_image_mask(layout_mn, at, mode=0) if p.cluster_m > 1 else 0
+
+        shared = SmemAllocator()
+        barriers = shared.allocate_array(cutlass.Int64, p.depth_stages * 2)
+        s_a = shared.allocate_tensor(Float32, smem_a, byte_alignment=1024)
+        s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
+        stages = pipeline.PipelineTmaAsync.create(
+            barrier_storage=barriers,
+            num_stages=p.depth_stages,
+            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, p.cluster_m * p.groups * 4),
+            tx_count=p.stage_bytes,
+            cta_layout_vmnk=cute.make_layout((1, p.cluster_m, 1, 1)),
+            defer_sync=True,
+        )
+        pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, 1), is_relaxed=True)
+        # (bytes of a slab or stage, tile, slab or step of K, batch or plane)
+        to_a, g_a = cpasync.tma_partition(
+            tma_a, 0, cute.make_layout(1), cute.group_modes(s_a, 0, 2),
+            cute.group_modes(cute.local_tile(from_a, (p.tile_m, SLAB), (None, None, None)), 0, 2),
+        )  # fmt: skip
+        to_b, g_b = cpasync.tma_partition(
+            tma_b, at[0], cute.make_layout(p.cluster_m), cute.group_modes(s_b, 0, 2),
+            cute.group_modes(cute.local_tile(from_b, (p.tile_n, DEPTH), (None, None, None)), 0, 2),
+        )  # fmt: skip
+
+        group = cute.arch.make_warp_uniform(thread // 128)
+        by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group - 1))
+        r_b = mma.make_fragment_B(by_group.partition_B(s_b))  # (atom, 1, blocks of K, slots)
+        fragment = cute.make_layout(((2, 2, p.tile_n // 8), 1, 1))
+
+        m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
+        rows = cute.ceil_div(m, p.tile_m * p.cluster_m)
+        columns = cute.ceil_div(n, p.tile_n)
+        steps = cute.ceil_div(k, DEPTH)
+        each = chunk // DEPTH
+        first_work = cute.arch.block_idx()[0] // p.cluster
+        stride = cute.arch.grid_dim()[0] // p.cluster
+        all_work = rows * columns * cute.size(c, mode=[2])
+
+        pipeline_init_wait(cluster_shape_mn=(p.cluster_m, 1))
+
+        if group == 0:
+            cute.arch.setmaxregister_decrease(p.registers[0])
+            if warp == 0:
+                filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, p.depth_stages)
+                work = first_work
+                while work < all_work:
+                    row, column, layer = self._place(work, rows, columns)
+                    batch = layer // splits
+                    begin = (layer - batch * splits) * each
+                    end = cutlass.min(begin + each, steps)
+                    for step in cutlass.range(begin, end, unroll=1):
+                        stages.producer_acquire(filling)
+                        barrier = stages.producer_get_barrier(filling)
+                        for slab in cutlass.range_constexpr(SLABS):
+                            cute.copy(
+                                tma_a, g_a[(None, row * p.cluster_m + at[0], step * SLABS + slab, batch)],
+                                to_a[(None, filling.index * SLABS + slab)], tma_bar_ptr=barrier,
+                            )  # fmt: skip
+                        for plane in cutlass.range_constexpr(p.planes):
+                            cute.copy(
+                                tma_b, g_b[(None, column, step, batch * p.planes + plane)],
+                                to_b[(None, filling.index * p.planes + plane)], tma_bar_ptr=barrier, mcast_mask=mask_b,
+                            )  # fmt: skip
+                        stages.producer_commit(filling)
+                        filling.advance()
+                    work += stride
+                stages.producer_tail(filling)
+        else:
+            cute.arch.setmaxregister_increase(p.registers[1])
+            by_thread = mma.get_slice(thread - 128)
+            places = by_thread.partition_C(cute.make_identity_tensor((p.tile_m, p.tile_n)))
+            own_rows = [places[((0, r, 0), 0, 0)][0] for r in range(2)]
+            reading = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
+            total = cute.make_rmem_tensor(fragment, Float32)
+            wave = cute.make_rmem_tensor(fragment, Float32)
+            halves_of_a = [cute.make_rmem_tensor(((2, 2, 2), 1, SLABS), self.element) for _ in range(2)]
+            bases = cute.make_rmem_tensor((2,), Int32)
+            work = first_work
+            while work < all_work:
+                row, column, layer = self._place(work, rows, columns)
+                begin = (layer - layer // splits * splits) * each
+                end = cutlass.min(begin + each, steps)
+                total.fill(0.0)
+                for r in cutlass.range_constexpr(2):
+                    bases[r] = Int32(EMPTY)
+                for _ in cutlass.range(begin, end, unroll=1):
+                    stages.consumer_wait(reading)
+                    factors = self._take(s_a, own_rows, reading.index, halves_of_a, bases, total)
+                    for products, shift in self.chains:
+                        self._multiply(mma, wave, halves_of_a, r_b, products, reading.index)
+                        self._add(total, wave, factors, shift)
+                    stages.consumer_release(reading)
+                    reading.advance()
+                at_m = (row * p.cluster_m + at[0]) * p.tile_m
+                self.finish.store(
+                    total, places[(None, 0, 0)], c, more[self.scales :], ([bases[0], bases[1]], more[0]),
+                    corner=(at_m, column * p.tile_n, layer), sizes=(m, n),
+                )  # fmt: skip
+                work += stride
+
+    def _take(self, s_a: Any, own_rows: list[Any], stage: Any, halves_of_a: list[Any], bases: Any, total: Any) -> Any:
+        """64 of K of this lane's two rows into registers, split. The factors with which their sums are promoted."""
+        lane = cute.arch.lane_idx() % 4
+        words = [cute.recast_tensor(half, Int32) for half in halves_of_a]
+        quads = [[self._quad(s_a, row, lane, stage * SLABS + slab) for slab in range(SLABS)] for row in own_rows]
+        factors = []
+        for r in range(2):
+            seen = Seen(1)
+            seen.look(quads[r])
+            bits = highest(seen.most[0], 4)
+            exponent = select(bits == Int32(0), bases[r], exponent_of(bits))
+            when(exponent < bases[r] - SLACK, partial(self._lower, total, bases, r, exponent))
+            factors.append(power_of_two(cutlass.max(bases[r] - exponent, Int32(-126))))
+            scales = [Scale(exponent)] * QUAD
+            for slab in range(SLABS):
+                planes = split_quad(quads[r][slab], scales, seen.odd[0], self.shift)
+                for plane in range(2):
+                    for pair in range(2):
+                        words[plane][slab * 4 + pair * 2 + r] = planes[plane][pair]
+        return factors
+
+    def _quad(self, s_a: Any, row: Any, lane: Any, slot: Any) -> Any:
+        held = cute.make_rmem_tensor((QUAD,), Float32)
+        start = s_a.iterator + cute.crd2idx((row, lane * QUAD, slot), s_a.layout)
+        cute.autovec_copy(cute.make_tensor(start.align(4 * QUAD), cute.make_layout((QUAD,))), held)
+        return held
+
+    def _lower(self, total: Any, bases: Any, r: int, exponent: Any) -> None:
+        """A row's sums under another exponent: a block has come that is larger by far."""
+        factor = power_of_two(cutlass.max(exponent - bases[r], Int32(-126)))
+        bases[r] = exponent
+        for q in range(self.point.tile_n // 8):
+            for e in range(2):
+                total[((e, r, q), 0, 0)] = total[((e, r, q), 0, 0)] * factor
+
+    def _multiply(self, mma: Any, wave: Any, halves_of_a: list[Any], r_b: Any, products: Any, stage: Any) -> None:
+        """One chain over a stage: wave = the sum of `products`, pairs of planes of A and B."""
+        atom = cute.make_mma_atom(mma.op)
+        atom.set(warpgroup.Field.ACCUMULATE, False)
+        cute.arch.sync_warp()  # lanes part where their rows do
+        warpgroup.fence()
+        for plane_a, plane_b in products:
+            for slab in range(SLABS):
+                cute.mma_atom_call(
+                    atom, wave[(None, 0, 0)], halves_of_a[plane_a][(None, 0, slab)],
+                    r_b[(None, 0, slab, stage * self.point.planes + plane_b)], wave[(None, 0, 0)],
+                )  # fmt: skip
+                atom.set(warpgroup.Field.ACCUMULATE, True)
+        warpgroup.commit_group()
+        warpgroup.wait_group(0)
+
+    def _add(self, total: Any, wave: Any, factors: list[Any], shift: int) -> None:
+        """total += wave x factor / 2^shift, rounded once."""
+        by_row = [factor * Float32(2.0**-shift) for factor in factors] if shift else factors
+        for q in range(self.point.tile_n // 8):
+            for r in range(2):
+                for e in range(2):
+                    at = ((e, r, q), 0, 0)
+                    total[at] = kept("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", wave[at], by_row[r], total[at])

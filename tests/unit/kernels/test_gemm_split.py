@@ -1,0 +1,86 @@
+"""The arithmetic of the split on the host, element by element, against the model that the numerics are proven on."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import gemm_model as model
+from fakes import scalars
+from fakes.scalars import Float16, Float32, Int32
+from tilewright.kernels.cuda.gemm import finish, split
+
+
+@pytest.fixture(autouse=True)
+def on_the_host(monkeypatch):
+    scalars.patch(monkeypatch, split, finish)
+
+    def packed(low, high):
+        pair = np.array([low.to(Float16).value, high.to(Float16).value], np.float16)
+        return Int32(pair.view(np.int32)[0])
+
+    def unpacked(pair):
+        return tuple(Float32(h) for h in np.array([pair.value]).view(np.float16).astype(np.float32))
+
+    def larger(most, x):
+        return Float32(np.maximum(most.value, np.abs(x.value)))  # NaN if either is
+
+    monkeypatch.setattr(split, "_packed", packed)
+    monkeypatch.setattr(split, "_unpacked", unpacked)
+    monkeypatch.setattr(split, "_larger", larger)
+
+
+def halves(row, shift):
+    """(hi, lo, exponent) of a row as one thread has it."""
+    quads = [[Float32(v) for v in row[at : at + 4]] for at in range(0, len(row), 4)]
+    seen = split.Seen(1)
+    seen.look(quads)
+    exponent = split.exponent_of(seen.most[0])
+    scales = [split.Scale(exponent)] * 4
+    words = [split.split_quad(quad, scales, seen.odd[0], shift) for quad in quads]
+    planes = [np.array([w.value for quad in words for w in quad[p]], np.int32).view(np.float16) for p in range(2)]
+    return (*(torch.from_numpy(p.astype(np.float64)) for p in planes), int(exponent.value))
+
+
+def rows():
+    draw = torch.Generator().manual_seed(0)
+    wide = torch.randn(8, generator=draw) * torch.exp2(torch.randint(-40, 40, (8,), generator=draw).float())
+    return {
+        "normal": torch.randn(64, generator=draw),
+        "wide": wide,
+        "zeros": torch.zeros(8),
+        "some zeros": torch.randn(64, generator=draw).relu(),
+        "subnormal": torch.randn(16, generator=draw) * 2.0**-140,
+        "least": torch.tensor([2.0**-149, 0.0, -(2.0**-149), 2.0**-148]),
+        "greatest": torch.tensor([2.0**127, 1.0, -(2.0**-149), 3.4e38]),
+        "a vanishing partner": torch.tensor([1e30, -1e-30, 2.0**-149, 0.0]),
+        "a tie": torch.tensor([2.0**14, 2.0**-25, 2.0**-24, -(2.0**-25)]),
+        "not finite": torch.tensor([1.0, inf, -inf, nan, 0.0, 2.0**-149, -3.0, 1e-30]),
+        "nothing finite": torch.tensor([inf, nan, -inf, inf]),
+        "infinite and zero": torch.tensor([0.0, -inf, 0.0, 0.0]),
+    }
+
+
+@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+@pytest.mark.parametrize("kind", list(rows()))
+def test_a_row_is_split_as_the_model_has_it(kind, scheme):
+    row = rows()[kind]
+    shift = model.SHIFT[scheme]
+    hi, lo, exponent = halves(row.numpy(), shift)
+    wanted_hi, wanted_lo, wanted = model.split(row[None], shift)
+    assert exponent == int(wanted[0])
+    torch.testing.assert_close(hi, wanted_hi[0], rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(lo, wanted_lo[0], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(hi == 0, row == 0), "hi is never zero but for zero"
+
+
+def test_the_order_of_16_of_k_gives_each_lane_four_neighbours():
+    """Lane t multiplies K = 2t, 2t + 1, 2t + 8 and 2t + 9 of what lies there."""
+    places = [split.turned(k) for k in range(64)]
+    assert sorted(places) == list(range(64)) and all(p // 16 == k // 16 for k, p in enumerate(places))
+    for lane in range(4):
+        own = [places[4 * lane + i] for i in range(4)]
+        assert own == [2 * lane, 2 * lane + 1, 2 * lane + 8, 2 * lane + 9]
