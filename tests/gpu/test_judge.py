@@ -14,7 +14,7 @@ from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.edges.sandbox.cell import Limits
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.machine import Machine
-from tilewright.facts.outcome import Failure, Timed
+from tilewright.facts.outcome import Failure, Inspected, Timed
 from tilewright.facts.problem import Problem
 from tilewright.flow.evaluate import Judge
 from tilewright.stages.timing.measure import Effort
@@ -170,3 +170,15 @@ def test_gigabytes_take_seconds(machine: Machine, tmp_path: Path) -> None:
     assert outcome.ratio("compile") is not None
     assert outcome.checked.notes == () or "no float64 truth" not in " ".join(outcome.checked.notes)
     assert seconds < 30, f"{seconds:.1f} s"
+
+
+def test_a_profile_names_the_kernels_of_the_module_and_of_a_candidate(small: Judge) -> None:
+    eager = small.inspect(None)
+    assert isinstance(eager, Inspected)
+    names = " ".join(n.name for n in eager.longest)
+    assert "layer_norm" in names.lower() and "gelu" in names.lower(), names
+    assert eager.launches is not None and eager.launches.count >= 3 and eager.ns > 0
+    mine = small.inspect(_candidate("return torch.nn.functional.gelu(self.norm(x)) + 0.0"))
+    assert isinstance(mine, Inspected) and mine.launches is not None and mine.launches.count >= 3
+    wrong = small.inspect(_candidate("raise ValueError('no')"))
+    assert isinstance(wrong, Failure) and "no" in wrong.summary

@@ -22,6 +22,7 @@ from ..facts.problem import Mode, Target
 from ..facts.run import Timing
 from . import config
 from .options import (
+    AgentBudgetOption,
     BaseUrlOption,
     BudgetOption,
     EffortOption,
@@ -311,6 +312,32 @@ def audit(
     for table in () if as_json else shown.tables:
         _stdout.print(table)
     raise typer.Exit(1 if shown.void else 0)
+
+
+@app.command()
+def mcp(
+    http: Annotated[
+        str, typer.Option("--http", metavar="[HOST:]PORT", help="Serve HTTP there, not stdin and stdout; port 0: any.")
+    ] = "",
+    root: Annotated[Path, typer.Option("--root", help="Where agents may name files; default: here.")] = Path(),
+    runs: Annotated[
+        Path | None, typer.Option("--runs", help="Where new runs are kept; default: runs under the root.")
+    ] = None,
+    target: TargetOption = "auto",
+    sanitize: WinnerSanitizeOption = None,
+    budget: AgentBudgetOption = "1h",
+    timing: TimingOption = "6s",
+    no_compile: NoCompileOption = False,
+    seed: SeedOption = 0,
+) -> None:
+    """Let a coding agent open problems, submit candidates and be judged, over the Model Context Protocol."""
+    from .agents import serve
+    from .tools import House
+
+    timed = Timing(budget_s=config.seconds(timing), compiled=not no_compile)
+    terms = config.agents_terms(budget, timing=timed, sanitize=sanitize, seed=seed)
+    house = House(cache=config.cache_dir(), target=target, terms=terms, say=_say(False))
+    serve(http, root=root, runs=runs or root / "runs", house=house)
 
 
 def main() -> NoReturn:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from ..facts.errors import UserError
-from ..facts.run import Limits
+from ..facts.run import Limits, Timing
+
+if TYPE_CHECKING:
+    from ..flow.session import Terms
+
+T = TypeVar("T", int, float)
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -43,6 +50,19 @@ def key(names: tuple[str, ...]) -> str | None:
     return kept
 
 
+def agents_token() -> str | None:
+    """What clients of `mcp --http` must send; None where they need send nothing."""
+    return os.environ.get("TILEWRIGHT_MCP_TOKEN") or None
+
+
+def address(text: str) -> tuple[str, int]:
+    """`8765`, `127.0.0.1:8765` or `[::1]:8765` as host and port; UserError on anything else."""
+    found = re.fullmatch(r"(?:(?:\[([0-9a-fA-F:]+)\]|([\w.-]+)):)?(\d{1,5})", text.strip())
+    if not found or int(found[3]) > 65535:
+        raise UserError(f"--http {text!r}: not an address; write 8765 or 127.0.0.1:8765")
+    return found[1] or found[2] or "127.0.0.1", int(found[3])
+
+
 def seconds(text: str) -> float:
     """`90`, `90s`, `5m`, `1.5h` in seconds; UserError on anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
@@ -51,17 +71,17 @@ def seconds(text: str) -> float:
     return float(found[1]) * _UNITS_S[found[2]]
 
 
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kM]?)\s*(tokens?|calls?|usd)")
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kM]?)\s*(tokens?|calls?|tr(?:y|ies)|usd)")
 
 
 def budget(text: str, *, usual_s: float) -> tuple[float, Limits]:
-    """`30m,5usd,2Mtokens,40calls,device:20m`, in any order: seconds for the search (`usual_s` where none are named),
-    and the other limits; UserError on anything else, and on a kind that is named twice."""
+    """`30m,5usd,2Mtokens,40calls,20tries,device:20m`, in any order: seconds for the search (`usual_s` where none are
+    named), and the other limits; UserError on anything else, and on a kind that is named twice."""
     found: dict[str, float] = {}
     for part in (p.strip() for p in text.split(",") if text):
         counted = _COUNT.fullmatch(part[1:] + "usd" if part.startswith("$") else part)
         if counted:
-            kind = counted[3].rstrip("s")
+            kind = "try" if counted[3] == "tries" else counted[3].rstrip("s")
             value = float(counted[1]) * {"": 1.0, "k": 1e3, "M": 1e6}[counted[2]]
         else:
             kind = "device" if part.startswith("device:") else "time"
@@ -69,7 +89,7 @@ def budget(text: str, *, usual_s: float) -> tuple[float, Limits]:
                 value = seconds(part.removeprefix("device:"))
             except UserError:
                 raise UserError(
-                    f"--budget: {part!r} is none; write 30m, 5usd, 2Mtokens, 40calls or device:20m, or several"
+                    f"--budget: {part!r} is none; write 30m, 5usd, 2Mtokens, 40calls, 20tries or device:20m, or several"
                 ) from None
         if kind in found or value == 0:
             raise UserError(f"--budget: {part!r} " + ("is the second of its kind" if value else "allows nothing"))
@@ -77,8 +97,44 @@ def budget(text: str, *, usual_s: float) -> tuple[float, Limits]:
     limits = Limits(
         usd=found.get("usd"), device_s=found.get("device"),
         tokens=int(found["token"]) if "token" in found else None, calls=int(found["call"]) if "call" in found else None,
+        tries=int(found["try"]) if "try" in found else None,
     )  # fmt: skip
     return found.get("time", usual_s), limits
+
+
+def agents_terms(budget: str, *, timing: Timing, sanitize: bool | None, seed: int) -> Terms:
+    """The terms of runs whose moves coding agents make; UserError as `within`."""
+    from ..flow.session import Terms
+
+    most = Terms(budget_s=3600.0, limits=Limits(), timing=timing, sanitize=sanitize, seed=seed)
+    budget_s, limits = _agents_budget(budget, usual_s=most.budget_s)
+    return replace(most, budget_s=budget_s, limits=limits)
+
+
+def _agents_budget(text: str, *, usual_s: float) -> tuple[float, Limits]:
+    """Time, tries and the device's time: an agent's own calls, tokens and money can't be watched here."""
+    found_s, limits = budget(text, usual_s=usual_s)
+    if (limits.usd, limits.tokens, limits.calls) != (None, None, None):
+        raise UserError(
+            f"budget {text!r}: what a coding agent spends itself can't be watched here; write 1h, 20tries or "
+            "device:20m, or several"
+        )
+    return found_s, limits
+
+
+def within(terms: Terms, text: str) -> Terms:
+    """The terms with the budget that an agent asks for, no larger than they say; UserError for one that can't be
+    watched."""
+    budget_s, limits = _agents_budget(text, usual_s=terms.budget_s)
+    most = terms.limits
+    return replace(
+        terms, budget_s=min(budget_s, terms.budget_s),
+        limits=Limits(tries=_least(limits.tries, most.tries), device_s=_least(limits.device_s, most.device_s)),
+    )  # fmt: skip
+
+
+def _least(one: T | None, other: T | None) -> T | None:
+    return min((v for v in (one, other) if v is not None), default=None)
 
 
 def numbers(text: str) -> frozenset[int]:

@@ -43,6 +43,10 @@ NoCompileOption = Annotated[
 ]
 BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]
 
+AgentBudgetOption = Annotated[
+    str, typer.Option("--budget", help="What a run may take at most: time, tries, e.g. 1h,20tries,device:20m.")
+]
+
 StrategyOption = Annotated[
     Literal["catalog", "oneshot", "best_of_n", "cutegen", "cutegen_paper"] | None,
     typer.Option("--strategy", help="How to search; default: catalog, with --model cutegen."),

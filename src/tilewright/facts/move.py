@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .candidate import Candidate
 from .dialogue import Prompt, Reply
-from .outcome import Failure, Sanitized, Timed, Tuned
+from .outcome import Failure, Inspected, Sanitized, Timed, Tuned
 from .pattern import Recipe
 from .space import Point
 
@@ -46,10 +46,18 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inspect:
-    """Profile a candidate that has been judged."""
+class Await:
+    """Wait for what a coding agent does next: where one makes the moves, its time counts, too. `agent`: as it names
+    itself."""
 
-    candidate_id: str
+    agent: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspect:
+    """Profile a candidate that has been judged; None: the module as it is, in eager mode."""
+
+    what: Candidate | Recipe | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +68,8 @@ class Stop:
     why: str
 
 
-Move = Try | Tune | Sanitize | Ask | Inspect | Stop
-Outcome = Timed | Tuned | Sanitized | Reply | Failure | None
+Move = Try | Tune | Sanitize | Ask | Await | Inspect | Stop
+Outcome = Timed | Tuned | Sanitized | Inspected | Reply | Failure | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,6 +180,28 @@ class Sanitized:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTime:
+    """What a call spent in one kernel, or on the CPU in one of torch's operators, each without what it calls: `origin`
+    is whose code that is ("own", "torch", "cuBLAS"), `times` how often it ran, `ns` all of them together."""
+
+    name: str
+    origin: str
+    times: int
+    ns: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected:
+    """One call of the first case under torch's profiler, which slows it: the names that took longest first; `ns` and
+    `kinds` also count those that were left out."""
+
+    longest: tuple[NamedTime, ...]
+    kinds: int
+    ns: float
+    launches: Launches | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PointTime:
     """One tuned point: ns per call of the whole module at it, or why it could not run."""
 

@@ -12,6 +12,8 @@ from .pattern import Pattern, Recipe
 from .problem import Problem, TensorSpec, Work
 from .segment import Segment
 
+AGENT = "agent"  # the strategy of a run whose moves a coding agent makes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFacts:
@@ -51,6 +53,7 @@ class Limits:
     tokens: int | None = None
     calls: int | None = None
     device_s: float | None = None  # of building, judging and tuning, on the device that is optimised for
+    tries: int | None = None  # candidates judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,23 +16,21 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from ..cell import wire
-from ..cell.load import is_out_of_memory, last_line
 from ..cell.rerun import RECORDED
 from ..edges.gpu.lease import lease, quarantine
 from ..edges.sandbox.cell import Cell, CellFault, Limits
-from ..edges.sandbox.room import Room, RoomSizes
 from ..edges.toolchain.tripwires import tripwires
 from ..facts import codec
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, SickDevice, UserError
 from ..facts.machine import Machine
-from ..facts.outcome import Built, Checked, Failure, PointTime, Sanitized, Timed, Tuned
-from ..facts.problem import Problem, Target
+from ..facts.outcome import Built, Checked, Failure, Inspected, PointTime, Sanitized, Timed, Tuned
+from ..facts.problem import Problem
 from ..facts.run import CaseFacts
 from ..facts.space import Point
 from ..stages.build.build import build, failure
@@ -44,22 +42,15 @@ from ..stages.timing.interleave import Player, Table
 from ..stages.timing.sweep import Contender, sweep
 from . import sanitize as sanitizing
 from .cells import LOAD_LIMIT_S, Cells, users_fault
+from .inspect import inspected
 from .memory import check_room_sizes, flush_bytes, timing_room_sizes
+from .rooms import Case, Rooms, too_large
 from .stations import Stations
 from .time_case import EAGER, OURS, CaseTiming
 
 DESCRIBE_LIMIT_S = 300.0
 # Such an error sticks to the process that met it, and the reference, which ran before, did not cause it.
 _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUDA_ERROR_(ECC|HARDWARE|LAUNCH)")
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """A case as described, and the seed under which its module is constructed everywhere."""
-
-    number: int
-    described: wire.Described
-    seed: int
 
 
 class Judge:
@@ -78,11 +69,12 @@ class Judge:
         self._rng = random.Random(f"{seed}:{secrets.token_hex(16)}")
         self._limits = limits or Limits()
         self._device = "cuda:0" if problem.target == "cuda" else "cpu"
-        self._cases: tuple[_Case, ...] = ()
-        self._hidden: tuple[_Case, ...] | None = None
+        self._cases: tuple[Case, ...] = ()
+        self._hidden: tuple[Case, ...] | None = None
         self._last_number = len(problem.cases) - 1
         threads = machine.processors if problem.target == "cpu" else 0
         self._cells = Cells(problem, workdir=workdir, threads=threads, limits=self._limits, say=say)
+        self._rooms = Rooms(problem, cells=self._cells, limits=self._limits)
 
     def __enter__(self) -> Judge:
         return self
@@ -116,14 +108,14 @@ class Judge:
             if not torch.cuda.is_available():
                 raise UserError("the target is cuda, but torch finds no CUDA device here; use --target cpu")
 
-    def _describe(self, number: int, *, trace: bool = True) -> _Case:
+    def _describe(self, number: int, *, trace: bool = True) -> Case:
         seed = secret(self._rng)
         with lease(self._device, self._say):
             construct = wire.ConstructCase(case=number, seed=seed)
             self._ref.ask(construct, wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
             training = self._problem.mode == "training"
             request = wire.Describe(seed=secret(self._rng), trace=trace, training=training)
-            return _Case(number, self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S), seed)
+            return Case(number, self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S), seed)
 
     def _facts(self, described: wire.Described) -> CaseFacts:
         return CaseFacts(
@@ -204,24 +196,18 @@ class Judge:
             yield
         except CellFault as fault:
             if fault.reason == "out_of_memory":
-                raise self._too_large(f"the {fault.source} cell: {fault.summary}") from fault
+                raise too_large(self._problem, f"the {fault.source} cell: {fault.summary}") from fault
             kind = SickDevice if _CUDA_ERROR.search(f"{fault.summary} {fault.excerpt}") else HarnessError
             raise kind(
                 f"the {fault.source} cell failed: {fault.reason}: {fault.summary}\n{fault.excerpt}".strip()
             ) from fault
 
-    def _too_large(self, what: str) -> UserError:
-        return UserError(
-            f"{self._problem.path}: it does not fit into memory beside the copies that judging takes ({what}); make "
-            "the case smaller"
-        )
-
     def _check_case(
-        self, case: _Case, cell: Cell, findings: Findings, stations: Stations, trials: tuple[Trial, ...] = ()
+        self, case: Case, cell: Cell, findings: Findings, stations: Stations, trials: tuple[Trial, ...] = ()
     ) -> None:
         name = f"hidden case {case.number}" if trials else f"case {case.number}"
         trials = trials or trials_for(case.described, case.number, rng=self._rng)
-        with self._alone(stations, name, cell), self._room(case, sizes=check_room_sizes) as room:
+        with self._alone(stations, name, cell), self._rooms.room(case, sizes=check_room_sizes) as room:
             room.admit(cell)
             check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=findings)
             check.construct(case.seed)
@@ -247,11 +233,11 @@ class Judge:
                     raise
                 findings.note(f"it raises at other shapes or strides (inputs of {shapes}): {fault.summary}")
 
-    def _hidden_cases(self) -> tuple[_Case, ...]:
+    def _hidden_cases(self) -> tuple[Case, ...]:
         """Variants of the first case that the reference takes; found once."""
         if self._hidden is None:
             described = self._cases[0].described
-            found: list[_Case] = []
+            found: list[Case] = []
             kwargs = self._problem.cases[0]
             if self._problem.target != "cpu" or described.work.bytes_moved < hidden.HOPELESS_BYTES:
                 for variant in hidden.variants(kwargs, described):
@@ -262,7 +248,7 @@ class Judge:
             self._hidden = tuple(found)
         return self._hidden
 
-    def _add_variant(self, variant: wire.Variant, found: list[_Case]) -> None:
+    def _add_variant(self, variant: wire.Variant, found: list[Case]) -> None:
         """The variant as one more case; nothing where the reference does not take it, or it is none."""
         self._ref.do(wire.AddCase(base=0, variant=variant))
         self._last_number += 1
@@ -285,43 +271,16 @@ class Judge:
             with stations.station(name, reference=self._ref, candidate=cell):
                 yield
 
-    @contextmanager
-    def _room(self, case: _Case, *, sizes: Callable[[wire.Described, Target], RoomSizes]) -> Iterator[Room]:
-        """The room of a case, with the reference's module freshly constructed and cached memory given back before its
-        size is chosen."""
-        construct = wire.ConstructCase(case=case.number, seed=case.seed, gradients=case.described.gradients)
-        self._ref.ask(construct, wire.Constructed, limit_s=self._limits.call_s)
-        self._cells.spare_baseline_memory()
-        chosen = sizes(case.described, self._problem.target)
-        if chosen.results == 1:  # no room to spare: what is compiling beside us must not take more of it
-            self._cells.settle_baseline()
-            self._cells.spare_baseline_memory()
-            chosen = sizes(case.described, self._problem.target)
-        try:
-            room = Room(
-                case.described,
-                device=self._problem.target,
-                reference=self._ref,
-                limits=self._limits,
-                sizes=chosen,
-            )
-        except (MemoryError, RuntimeError, OSError) as error:
-            if is_out_of_memory(error):
-                raise self._too_large(f"case {case.number}: {last_line(error)}") from error
-            raise HarnessError(f"case {case.number}: no memory could be shared with its cells: {error}") from error
-        with room:
-            yield room
-
     # ---- timing
 
     def _time(
-        self, case: _Case, cell: Cell, checked: Checked, findings: Findings, stations: Stations
+        self, case: Case, cell: Cell, checked: Checked, findings: Findings, stations: Stations
     ) -> Timed | Failure:
         started = time.monotonic()
         compiled = self._cells.compiled()
         self._cells.settle_spare()
         stations.add("waiting for torch.compile", time.monotonic() - started)
-        with lease(self._device, self._say), self._room(case, sizes=timing_room_sizes) as room:
+        with lease(self._device, self._say), self._rooms.room(case, sizes=timing_room_sizes) as room:
             for guest in (cell, compiled):
                 if guest is not None:
                     room.admit(guest)
@@ -365,7 +324,7 @@ class Judge:
         if self._problem.target == "cpu":
             self._cells.settle_baseline()  # its compiler would share the processors with what is timed
         self._cells.settle_spare()
-        with lease(self._device, self._say), self._room(case, sizes=check_room_sizes) as room:
+        with lease(self._device, self._say), self._rooms.room(case, sizes=check_room_sizes) as room:
             check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=Findings())
             try:
                 room.admit(cell)
@@ -402,6 +361,47 @@ class Judge:
             return str(fault)[:500]
         return ""
 
+    # ---- inspecting
+
+    def inspect(self, candidate: Candidate | None) -> Inspected | Failure:
+        """Profile a call of the first case: of a candidate that was judged, in a fresh cell, or of the module as it
+        is."""
+        if candidate is None:
+            with self._harness_fault():
+                return self._inspect_in(self._ref)
+        cell = self._cells.take_spare()
+        try:
+            built = build(candidate, cell, limit_s=self._limits.build_s)
+            if isinstance(built, Failure):
+                return built
+            with self._harness_fault():
+                return self._inspect_in(cell)
+        except _PointFault as fault:
+            return failure("timing", fault.cause)
+        finally:
+            cell.close()
+
+    def _inspect_in(self, cell: Cell) -> Inspected:
+        """Raises _PointFault where the candidate fails."""
+        self._cells.settle_spare()
+        case = self._cases[0]
+        with lease(self._device, self._say), self._rooms.room(case, sizes=check_room_sizes) as room:
+            try:
+                if cell is not self._ref:
+                    room.admit(cell)
+                    findings = Findings()
+                    check = Check(room, cell, case=0, precision=self._problem.precision, findings=findings)
+                    check.construct(case.seed)
+                    room.take_state()
+                    check.load_state()
+                room.draw(0, family="own", seed=secret(self._rng))
+                room.place(0, 0)
+                return inspected(cell, room, target=self._problem.target)
+            except CellFault as fault:
+                if self._is_ours(fault, cell):
+                    raise
+                raise _PointFault(fault) from fault
+
     # ---- sanitizing
 
     def sanitize(self, candidate: Candidate) -> Sanitized | Failure:
@@ -411,7 +411,7 @@ class Judge:
         if lack:
             return Sanitized(clean=(), notes=(lack,))
         with self._cells.folder("sanitizer") as folder, lease(self._device, self._say):
-            with self._harness_fault(), self._room(case, sizes=check_room_sizes) as room:
+            with self._harness_fault(), self._rooms.room(case, sizes=check_room_sizes) as room:
                 room.take_state()
                 room.draw(0, family="own", seed=secret(self._rng))
                 room.record(0, folder / RECORDED)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from ..edges.gpu.machine import architecture, threads
 from ..edges.gpu.machine import machine as measured_machine
@@ -20,11 +20,11 @@ from ..facts.candidate import Candidate
 from ..facts.dialogue import ModelChoice, Reply
 from ..facts.errors import UserError
 from ..facts.machine import Machine
-from ..facts.move import Ask, Event, Move, Outcome, Sanitize, Stop, Try, Tune
-from ..facts.outcome import Failure, Sanitized, Timed, Tuned
+from ..facts.move import Ask, Await, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Tune
+from ..facts.outcome import Failure, Inspected, Sanitized, Timed, Tuned
 from ..facts.pattern import Choice, Recipe
 from ..facts.problem import Problem, Target
-from ..facts.run import Brief, CaseFacts, Limits, Matched, Request, Timing
+from ..facts.run import AGENT, Brief, CaseFacts, Limits, Matched, Request, Timing
 from ..stages.patterns import match
 from ..stages.propose.compose import compose
 from ..stages.propose.targets import renderer
@@ -153,6 +153,11 @@ def resume(*, places: Places, say: Say, access: Access = _NOBODY) -> Finished:
             raise UserError(
                 f"{places.out}: the run was stopped before its first record; remove the folder and start again"
             )
+        if request.strategy == AGENT:
+            raise UserError(
+                f"{places.out}: a coding agent makes the moves of this run; the agent continues it by opening the "
+                f"folder again, through `tilewright mcp`; `tilewright report {places.out}` tells how far it is"
+            )
         if request.strategy not in STRATEGIES:
             raise UserError(f"{places.out}: holds a single evaluation; run `tilewright evaluate` anew")
         return _carry_on(request, ledger=ledger, places=places, say=say, access=access)
@@ -177,10 +182,16 @@ def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say, acc
 def _finish(brief: Brief, *, ledger: Ledger, bench: Workbench, places: Places) -> Finished:
     ended = any(isinstance(event.move, Stop) for event in ledger.events())
     stop = _driven(brief, STRATEGIES[brief.strategy](brief), ledger=ledger, bench=bench)
-    events = ledger.events()
-    if not ended:  # else its winners were remembered then, and may have been bettered since
-        for warning in _remember(brief, events, stop, places.winners):
-            bench.say(warning)
+    return hand_over(brief, ledger.events(), stop, places=places, say=bench.say, remember=not ended)
+
+
+def hand_over(
+    brief: Brief, events: tuple[Event, ...], stop: Stop, *, places: Places, say: Say, remember: bool
+) -> Finished:
+    """Write the candidate into the run's folder; with `remember`, keep what was tuned for later runs. Of a run that had
+    ended before that was done then, and may have been bettered since."""
+    for warning in _remember(brief, events, stop, places.winners) if remember else ():
+        say(warning)
     candidate = stop.best if isinstance(stop.best, Candidate) else composed(brief, stop.best or ())
     write_candidate(candidate, places.candidate)
     return Finished(brief=brief, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)
@@ -212,7 +223,7 @@ class Workbench:
         self._judge: Judge | None = None
         self._cases: tuple[CaseFacts, ...] = ()
 
-    def __enter__(self) -> Workbench:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -304,6 +315,10 @@ class Workbench:
                 return self.judge.evaluate(ours, compiled=self._compiled(ours, recipe))
             case Ask():
                 return self.model.ask(move)
+            case Inspect(what=tuple() as recipe):
+                return self.judge.inspect(composed(brief, recipe))
+            case Inspect(what=(Candidate() | None) as what):
+                return self.judge.inspect(what)
             case Sanitize(what=Candidate() as candidate):
                 return self.judge.sanitize(candidate)
             case Sanitize(what=tuple() as recipe):
@@ -313,7 +328,7 @@ class Workbench:
                 tries = tuple(Choice(pattern=move.pattern, point=point) for point in move.points)
                 compiled = self._compiled(ours, (*move.recipe, *tries))
                 return self.judge.tune(ours, move.pattern, move.points, compiled=compiled)
-        raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which needs a profiler here")
+        raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which nobody carries out")
 
     def _compiled(self, candidate: Candidate, choices: Recipe) -> tuple[Path, ...]:
         """Its kernels, compiled on all processors while no device is leased."""
@@ -377,6 +392,8 @@ def progress(event: Event) -> str:
     match event.move, event.outcome:
         case Stop() as stop, _:
             return f"done: {stop.why}"
+        case Await(agent=agent), _:
+            return f"waited for {agent} ({event.wall_s:.1f} s)"
         case Tune() as tune, Tuned() as tuned:
             times = [p.time_ns.mid for p in tuned.points if p.time_ns is not None]
             best = f"best {min(times) / 1e3:.1f} us" if times else "none ran"
@@ -389,6 +406,8 @@ def progress(event: Event) -> str:
             tokens = f"{reply.usage.output_tokens} tokens" if reply.usage else "tokens unknown"
             price = "price unknown" if reply.price_usd is None else f"${reply.price_usd:.4f}"
             return f"asked {reply.model} ({ask.why}): {tokens}, {price} ({event.wall_s:.1f} s)"
+        case Inspect(), Inspected() as inspected:
+            return f"profiled: {inspected.ns / 1e3:.1f} us under {inspected.kinds} name(s) ({event.wall_s:.1f} s)"
         case Sanitize(), Sanitized() as sanitized:
             clean = f"no errors by {' and '.join(sanitized.clean)}" if sanitized.clean else "not run"
             return f"compute-sanitizer: {'; '.join([clean, *sanitized.notes])} ({event.wall_s:.1f} s)"

@@ -1,11 +1,19 @@
 """What a run came to, drawn: JSON objects, tables for the terminal, and one page in Markdown or HTML."""
 
+from . import words
+from .attempts import attempt_object, attempt_row, ended_object, profile_object, sweep_object
 from .audits import audit_object, audit_table, audits_summary, audits_table, shirks_table
 from .objects import bench_summary, summary
 from .page import html, markdown
 from .tables import bench_table, table
 
 __all__ = [
+    "attempt_object",
+    "attempt_row",
+    "ended_object",
+    "profile_object",
+    "sweep_object",
+    "words",
     "audit_object",
     "audit_table",
     "audits_summary",

@@ -10,7 +10,7 @@ from ..facts.candidate import Candidate
 from ..facts.move import Event, Sanitize, Stop, Try, Tune
 from ..facts.outcome import Failure, PointTime, Sanitized, Timed, Tuned
 from ..facts.pattern import Pattern, Recipe
-from ..facts.run import Brief
+from ..facts.run import AGENT, Brief
 from ..facts.space import Point
 
 Status = Literal["improved", "no_improvement", "failed"]
@@ -64,7 +64,8 @@ def ending(brief: Brief, events: Sequence[Event]) -> Ending:
         sanitized = next((e.outcome for e in reversed(events) if isinstance(e.outcome, Sanitized)), None)
         return Ending(status=status, verdict=verdict, best=best, timed=outcome, seen=outcome, sanitized=sanitized)
     if stop is None:
-        said = "the run has not ended; `tilewright resume` continues it"
+        by_agent = "the agent has not finished it; it continues by opening the folder again, through `tilewright mcp`"
+        said = by_agent if brief.strategy == AGENT else "the run has not ended; `tilewright resume` continues it"
         verdict = Verdict(accepted=False, stage="search", reason="unfinished", summary=said)
         return Ending(status="failed", verdict=verdict, best=None, timed=None, seen=seen)
     status, verdict = _kept(stop, events)

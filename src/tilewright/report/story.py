@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..facts.candidate import Candidate
 from ..facts.dialogue import Reply
-from ..facts.move import Ask, Event, Inspect, Move, Sanitize, Stop, Try, Tune
-from ..facts.outcome import Failure, OutputError, Sanitized, Timed, Tuned
+from ..facts.move import Ask, Await, Event, Inspect, Move, Sanitize, Stop, Try, Tune
+from ..facts.outcome import Failure, Inspected, OutputError, Sanitized, Timed, Tuned
 from ..facts.pattern import Recipe
 from ..facts.problem import TensorSpec
 from ..facts.run import Brief
@@ -50,7 +50,8 @@ class FusedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One event. `fate` is "kept", "lost" (accepted, but not the result), "refused", "tuned", "replied" or "end"."""
+    """One event. `fate` is "kept", "lost" (accepted, but not the result), "refused", "tuned", "replied", "seen"
+    (profiled) or "end"."""
 
     seq: int
     fate: str
@@ -159,12 +160,12 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
             for f in fallbacks(brief, end)
         ),
         notes=_notes(end),
-        attempts=tuple(_attempt(e, end) for e in events),
+        attempts=tuple(_attempt(e, end) for e in events if not isinstance(e.move, Await)),
         tuned=_tuned(brief, events),
         errors=_errors(errors),
         errors_made=len(errors),
         cases=tuple(_case(brief, end.recipe, index) for index in range(len(brief.cases))),
-        environment=_environment(brief),
+        environment=(*_environment(brief), *_agents(events)),
         protections=built.protections if built else (),
         missing_protections=built.missing_protections if built else (),
         seconds=f"{sum(e.wall_s for e in events):.1f} s",
@@ -297,8 +298,10 @@ def _what(move: Move) -> str:
             return f"hand over {_named(move.best)}" if move.best else "keep the module as it is"
         case Ask():
             return f"ask {move.model}"
+        case Await():
+            return f"wait for {move.agent}"
         case Inspect():
-            return f"profile {move.candidate_id}"
+            return "profile " + ("the module as it is" if move.what is None else _named(move.what))
 
 
 def _named(what: Candidate | Recipe) -> str:
@@ -320,6 +323,8 @@ def _fate(event: Event, end: Ending) -> tuple[str, str]:
             return "tuned", f"fastest: {words.settings(best.point)}" if best else "none of them ran"
         case _, Reply() as reply:
             return "replied", words.reply(reply)
+        case _, Inspected() as inspected:
+            return "seen", words.inspected(inspected)
         case _, Sanitized() as sanitized:
             return "end", "; ".join(words.sanitized(sanitized))
         case Try() as move, Timed() as timed:
@@ -412,6 +417,15 @@ def _case(brief: Brief, recipe: Recipe, index: int) -> CaseView:
         trace_failure=case.trace_failure,
         unmatched=tuple(line for m in matched for line in m.unmatched),
     )
+
+
+def _agents(events: Sequence[Event]) -> tuple[tuple[str, str], ...]:
+    """Who made the moves, where coding agents did, and the time that each took for itself."""
+    took_s: dict[str, float] = {}
+    for event in events:
+        if isinstance(event.move, Await):
+            took_s[event.move.agent] = took_s.get(event.move.agent, 0.0) + event.wall_s
+    return tuple(("agent", f"{name}, {s:.0f} s of its own time") for name, s in took_s.items())
 
 
 def _environment(brief: Brief) -> tuple[tuple[str, str], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..facts.dialogue import Reply
-from ..facts.outcome import Interval, Sanitized, Timed
+from ..facts.outcome import Inspected, Interval, Sanitized, Timed
 from ..facts.space import Point
 
 _TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
@@ -74,6 +74,12 @@ def sanitized(found: Sanitized) -> tuple[str, ...]:
     """A line for the tools that found nothing, and one for each remark."""
     clean = (f"compute-sanitizer, on the smallest case: no errors by {' and '.join(found.clean)}",)
     return (clean if found.clean else ()) + found.notes
+
+
+def inspected(found: Inspected) -> str:
+    """Where the time of a profiled call went, the longest names first."""
+    told = (f"{n.name[:60]} {percent(n.ns / found.ns)}" for n in found.longest[:3] if found.ns > 0)
+    return f"{duration(found.ns)} in {found.kinds} {'name' if found.kinds == 1 else 'names'}: " + ", ".join(told)
 
 
 def launch_bound(timed: Timed) -> str:

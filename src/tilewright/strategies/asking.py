@@ -9,12 +9,13 @@ from typing import Any
 
 from ..facts.candidate import Candidate
 from ..facts.dialogue import Message, Prompt, Reply
-from ..facts.move import Ask, Event, Move, Sanitize, Stop, Try
+from ..facts.move import Ask, Event, Move, Stop, Try
 from ..facts.outcome import Failure, Timed
 from ..facts.problem import TensorSpec
 from ..facts.run import Brief
 from .category import category
 from .edits import Edited, edited
+from .ending import handed_over
 from .prompts import render
 from .spending import Spending
 from .tuning import Steps
@@ -103,17 +104,7 @@ class Author:
         if best is None:
             yield Stop(best=None, why=f"{why}; the judge accepted nothing")
             return
-        ratio = best.timed.ratio("eager")
-        told = f"{ratio.mid:.2f}x as fast as eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"
-        if not best.timed.faster_than("eager"):
-            yield Stop(best=None, why=f"{why}; judged right, not faster beyond noise: {told}")
-            return
-        if self.brief.sanitize:
-            event = yield from self.move(Sanitize(what=best.candidate))
-            if isinstance(event.outcome, Failure):
-                yield Stop(best=None, why=f"{told}, and refused: {event.outcome.summary}")
-                return
-        yield Stop(best=best.candidate, why=f"{why}; {told}")
+        yield from handed_over(best.candidate, best.timed, brief=self.brief, why=why)
 
 
 def reply_of(event: Event) -> Reply:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..facts.move import Event, Sanitize, Stop, Try
-from ..facts.outcome import Failure, Interval, Timed
+from ..facts.move import Stop, Try
+from ..facts.outcome import Interval, Timed
 from ..facts.pattern import Choice, Recipe
 from ..facts.run import Brief
+from .ending import handed_over
 from .tuning import Steps, Tuning
 
 _TUNING_SHARE = 0.5  # of the budget; what is tuned must be judged, too
@@ -30,17 +31,7 @@ def catalog(brief: Brief) -> Steps[None]:
         yield Stop(best=None, why="the judge accepted none of the realisations")
         return
     best, timed = yield from search.pruned(*accepted)
-    ratio = timed.ratio("eager")
-    told = f"{ratio.mid:.2f}x as fast as eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"
-    if not timed.faster_than("eager"):
-        yield Stop(best=None, why=f"judged right, not faster beyond noise: {told}")
-        return
-    if brief.sanitize:
-        event = yield Sanitize(what=best)
-        if isinstance(event, Event) and isinstance(event.outcome, Failure):
-            yield Stop(best=None, why=f"{told}, and refused: {event.outcome.summary}")
-            return
-    yield Stop(best=best, why=told)
+    yield from handed_over(best, timed, brief=brief)
 
 
 class _Search(Tuning):

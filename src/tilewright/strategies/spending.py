@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..facts.dialogue import Reply
-from ..facts.move import Ask, Event
+from ..facts.move import Ask, Await, Event, Try
 from ..facts.run import Brief
 
 
@@ -15,13 +15,15 @@ class Spending:
         self.seconds = 0.0
         self.device_s = 0.0
         self.calls = 0
+        self.tries = 0
         self.tokens: int | None = 0
         self.price_usd: float | None = 0.0
 
     def count(self, event: Event) -> None:
         self.seconds += event.wall_s
+        self.tries += isinstance(event.move, Try)
         if not isinstance(event.move, Ask):
-            self.device_s += event.wall_s
+            self.device_s += 0.0 if isinstance(event.move, Await) else event.wall_s
             return
         self.calls += 1
         reply = event.outcome
@@ -40,6 +42,8 @@ class Spending:
             return f"the time on the device is used up ({self.device_s:.0f} s)"
         if limits.calls is not None and self.calls >= limits.calls:
             return f"the calls are used up ({self.calls})"
+        if limits.tries is not None and self.tries >= limits.tries:
+            return f"the tries are used up ({self.tries})"
         for limit, used, name in (
             (limits.tokens, self.tokens, "tokens"),
             (limits.usd, self.price_usd, "money"),

@@ -13,7 +13,7 @@ from tilewright.edges.gpu import machine as machines
 # Nothing is measured for the tests here: a busy machine would be measured at every start, for seconds. Its rates are
 # never reached, so that no time is implausible; its cache is small, so that it is evicted quickly before a timed call.
 RATES = {
-    "processors": machines.threads(), "cache_bytes": 2 << 20, "streams": {"copy": 1e12},
+    "cache_bytes": 2 << 20, "streams": {"copy": 1e12},
     "matmul": {"f32": 1e15}, "calm": True,
 }  # fmt: skip
 
@@ -21,12 +21,14 @@ RATES = {
 @pytest.fixture(scope="session")
 def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def told(script: str, arguments: tuple[str, ...], **_: Any) -> dict[str, Any]:
-        return RATES
+        return RATES | {"processors": machines.threads()}
 
     folder = tmp_path_factory.mktemp("known")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(machines, "_child", told)
-        machines.machine("cpu", cache_dir=folder)
+        for threads in (machines.threads(), 1):
+            patch.setenv("OMP_NUM_THREADS", str(threads))
+            machines.machine("cpu", cache_dir=folder)
     return folder
 
 

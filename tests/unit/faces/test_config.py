@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.faces import config
 from tilewright.facts.errors import UserError
-from tilewright.facts.run import Limits
+from tilewright.facts.run import Limits, Timing
 
 
 class Keyring(ModuleType):
@@ -47,9 +47,40 @@ def test_budgets_are_read_in_every_unit_together() -> None:
     found = config.budget("5usd, 2Mtokens,40calls,device:20m,1h", usual_s=300.0)
     assert found == (3600.0, Limits(usd=5.0, tokens=2_000_000, calls=40, device_s=1200.0))
     assert config.budget("$2.50,1call,1.5ktokens", usual_s=1.0) == (1.0, Limits(usd=2.5, tokens=1500, calls=1))
+    assert config.budget("20tries", usual_s=1.0)[1].tries == 20 and config.budget("1 try", usual_s=1.0)[1].tries == 1
 
 
-@pytest.mark.parametrize("text", ["soon", "5m,10m", "0calls", "5eur", "device:", "5m,,", "-1usd"])
+@pytest.mark.parametrize("text", ["soon", "5m,10m", "0calls", "0tries", "5eur", "device:", "5m,,", "-1usd"])
 def test_a_budget_that_says_nothing_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--budget"):
         config.budget(text, usual_s=300.0)
+
+
+def test_an_agent_takes_no_more_than_the_operator_gives() -> None:
+    most = config.agents_terms("1h,20tries", timing=Timing(), sanitize=None, seed=0)
+    assert (most.budget_s, most.limits) == (3600.0, Limits(tries=20))
+    assert config.within(most, "") == most
+    less = config.within(most, "10m,device:5m,3tries")
+    assert (less.budget_s, less.limits) == (600.0, Limits(tries=3, device_s=300.0))
+    assert config.within(most, "2h,50tries") == most
+    with pytest.raises(UserError, match="can't be watched here; write 1h"):
+        config.within(most, "5usd")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("8765", ("127.0.0.1", 8765)),
+        ("0.0.0.0:80", ("0.0.0.0", 80)),
+        ("[::1]:0", ("::1", 0)),
+        ("box-1:9", ("box-1", 9)),
+    ],
+)
+def test_addresses_have_a_port_and_perhaps_a_host(text: str, found: tuple[str, int]) -> None:
+    assert config.address(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "localhost", "1:2:3", "127.0.0.1:99999", "http://x:80"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="write 8765"):
+        config.address(text)

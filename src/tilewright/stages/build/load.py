@@ -10,8 +10,8 @@ from ...facts.errors import UserError
 from ...facts.problem import Problem
 from .extension import SUFFIXES, wrapped
 
-_MAX_FILE_BYTES = 8 << 20
-_MAX_FILES = 500
+MAX_FILE_BYTES = 8 << 20
+MAX_FILES = 500
 _SKIPPED = {"__pycache__", ".git", "build"}  # build: what a candidate compiled beside itself
 
 
@@ -28,8 +28,8 @@ def load_candidate(path: Path, problem: Problem | None = None) -> Candidate:
     if path.is_file():
         return Candidate(files=(_read(path, path.name),), entry=path.name) if _defines_model(path) else _refuse(path)
     names = sorted(p for p in path.rglob("*") if p.is_file() and not _SKIPPED & set(p.relative_to(path).parts))
-    if len(names) > _MAX_FILES:
-        raise UserError(f"{path} holds {len(names)} files; a candidate has at most {_MAX_FILES}")
+    if len(names) > MAX_FILES:
+        raise UserError(f"{path} holds {len(names)} files; a candidate has at most {MAX_FILES}")
     tops = [p for p in names if p.parent == path and p.suffix == ".py" and _defines_model(p)]
     entry = next((p for p in tops if p.name == "model.py"), tops[0] if len(tops) == 1 else None)
     if entry is None:
@@ -42,9 +42,9 @@ def _refuse(path: Path) -> Candidate:
 
 
 def _read(path: Path, name: str) -> SourceFile:
-    if path.stat().st_size > _MAX_FILE_BYTES:
+    if path.stat().st_size > MAX_FILE_BYTES:
         raise UserError(
-            f"{path} has {path.stat().st_size} bytes; a candidate's files are source, {_MAX_FILE_BYTES} at most"
+            f"{path} has {path.stat().st_size} bytes; a candidate's files are source, {MAX_FILE_BYTES} at most"
         )
     try:
         return SourceFile(path=name, text=path.read_text())

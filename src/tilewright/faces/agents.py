@@ -1,0 +1,135 @@
+"""The MCP server: a coding agent's tools over stdio or HTTP, by the official SDK (modelcontextprotocol.io)."""
+
+from __future__ import annotations
+
+import functools
+import hmac
+import socket
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..facts.errors import HarnessError, TilewrightError, UserError
+from ..facts.version import VERSION
+from . import config
+from .desk import Desk, Told
+from .tools import GUIDE, House, Tools
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+TOKEN = "TILEWRIGHT_MCP_TOKEN"
+PATH = "/mcp"
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+_GRACE_S = 2
+_READS = ("read_problem", "read_skeletons", "attempts", "attempt", "wait")
+_WORKS = ("open_problem", "submit", "profile", "tune", "finish")
+
+Scope = MutableMapping[str, Any]
+Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+def serve(http: str, *, root: Path, runs: Path, house: House) -> None:
+    """Serve over stdio, or at the address that `http` names, until the client or a signal ends it."""
+    if not root.is_dir():
+        raise UserError(f"--root {root}: no such folder")
+    desk = Desk(root, runs)
+    if http:
+        host, port = config.address(http)
+        serve_http(desk, house, host=host, port=port, token=config.agents_token())
+    else:
+        serve_stdio(desk, house)
+
+
+def serve_stdio(desk: Desk, house: House) -> None:
+    """Serve the one client that holds our stdin and stdout, until it closes them."""
+    server = _server(Tools(desk, house))
+    try:
+        server.run("stdio")
+    finally:
+        desk.close()
+
+
+def serve_http(desk: Desk, house: House, *, host: str, port: int, token: str | None) -> None:
+    """Serve clients at http://HOST:PORT/mcp until a signal; port 0 takes a free one. With `token` each request must
+    bear it. Raises UserError where the address can't be had, or lies open without a token."""
+    if host not in _LOCAL and not token:
+        raise UserError(
+            f"--http {host}:{port}: whoever reaches this address could have code run here; set {TOKEN} to a secret "
+            "that clients must send (Authorization: Bearer ...), or serve 127.0.0.1"
+        )
+    server = _server(Tools(desk, house))
+    import uvicorn
+
+    with _listening(host, port) as listening:
+        app = server.streamable_http_app(streamable_http_path=PATH, host=host)
+        guarded = _guarded(app, token) if token else app
+        settings = uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=_GRACE_S)
+        shown = f"[{host}]" if ":" in host else host
+        print(f"listening on http://{shown}:{listening.getsockname()[1]}{PATH}", file=sys.stderr, flush=True)
+        try:
+            uvicorn.Server(settings).run(sockets=[listening])
+        finally:
+            desk.close()
+
+
+def _server(tools: Tools) -> MCPServer[Any]:
+    try:
+        from mcp.server import MCPServer
+        from mcp.server.mcpserver.exceptions import ToolError
+        from mcp.server.mcpserver.tools import Tool
+        from mcp_types import ToolAnnotations
+    except ImportError as error:
+        raise UserError(f"`tilewright mcp` needs the MCP SDK ({error}): pip install 'tilewright[mcp]'") from error
+
+    def tool(name: str, *, reads: bool) -> Tool:
+        asked = _answering(getattr(tools, name), ToolError)
+        hints = ToolAnnotations(read_only_hint=reads, destructive_hint=False, open_world_hint=False)
+        waits = "ctx" in getattr(tools, name).__annotations__
+        return Tool.from_function(asked, name=name, annotations=hints, context_kwarg="ctx" if waits else None)
+
+    made = [tool(name, reads=True) for name in _READS] + [tool(name, reads=False) for name in _WORKS]
+    return MCPServer("tilewright", instructions=GUIDE, version=VERSION, tools=made, log_level="WARNING")
+
+
+def _answering(act: Callable[..., Awaitable[Told]], error_of: type[Exception]) -> Callable[..., Awaitable[Told]]:
+    """The tool, with what goes wrong told to the agent: whose fault it is, and the way out."""
+
+    @functools.wraps(act)
+    async def asked(*args: Any, **given: Any) -> Told:
+        try:
+            return await act(*args, **given)
+        except UserError as error:
+            raise error_of(str(error)) from error
+        except (TilewrightError, OSError) as error:
+            kind = "Tilewright or the machine failed" if isinstance(error, HarnessError) else "the machine failed"
+            raise error_of(
+                f"{kind}, and nothing was booked on you: {error}; try again, and if it stays, have the user run "
+                "`tilewright doctor`. Open the same folder to go on: all that was told is kept"
+            ) from error
+
+    return asked
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        raise UserError(f"--http {host}:{port}: {error}; choose another port, or 0 for a free one") from error
+
+
+def _guarded(app: Asgi, token: str) -> Asgi:
+    """The application, for those who bear the token."""
+    wanted = f"Bearer {token}".encode()
+
+    async def guarded(scope: Scope, receive: Any, send: Any) -> None:
+        sent = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if scope["type"] != "http" or hmac.compare_digest(sent, wanted):
+            await app(scope, receive, send)
+            return
+        headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
+        await send({"type": "http.response.start", "status": 401, "headers": headers})
+        await send({"type": "http.response.body", "body": f"send {TOKEN} as a bearer token\n".encode()})
+
+    return guarded

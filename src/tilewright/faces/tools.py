@@ -1,0 +1,318 @@
+"""What a coding agent can do here, tool by tool. The docstrings are what the agent reads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..facts.candidate import Candidate
+from ..facts.errors import UserError
+from ..facts.move import Event, Try
+from ..facts.outcome import Failure, Inspected
+from ..facts.pattern import Recipe
+from ..facts.problem import Precision, Target
+from ..facts.run import Limits
+from ..flow.optimize import Places, composed
+from ..flow.session import Session, Terms
+from ..report import attempt_object, attempt_row, ended_object, profile_object, sweep_object, words
+from ..stages.build import candidate_of, load_candidate
+from ..strategies.agent import attempts, best_of, library
+from ..strategies.asking import shown, task_of
+from ..strategies.prompts import render
+from . import config
+from .desk import Desk, Job, Seat, Told
+
+WAIT_S = 45.0  # for what takes long: the clients of several agents give a call a minute
+_MOST_WAIT_S = 3600.0
+_POLL_S = 0.05
+_LIBRARY = "library"
+_MOST_REPORT = 30_000  # characters of a report that are sent along
+
+GUIDE = """Tilewright judges replacements of PyTorch modules: are they right, and how fast are they?
+1. open_problem; read_problem tells the module, its cases, the machine, the floor and what is judged; profile tells
+   where the module's own time goes; read_skeletons shows what Tilewright's library makes of it.
+2. submit a ModelNew with one change and one idea at a time. A refusal says what is wrong and where: mend that. What is
+   accepted is timed against eager and torch.compile: a difference within the interval is noise. tune turns knobs.
+3. finish hands over the best and writes the report.
+What takes long answers with "state": "working": call wait. Everything is kept: open_problem with the same folder goes
+on after a crash. The judge's inputs are drawn in secret and anew each time; results that are remembered, work that is
+not done, and clocks that are tampered with are found out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """The rules of the server: what its operator chose."""
+
+    cache: Path
+    target: Literal["auto", "cuda", "cpu"]
+    terms: Terms  # of every run; its budget is what an agent may take at most
+    say: Callable[[str], None]
+
+
+class Tools:
+    """The tools, over one desk. They raise UserError, and HarnessError for what is no fault of an agent's."""
+
+    def __init__(self, desk: Desk, house: House) -> None:
+        self._desk = desk
+        self._house = house
+
+    # ---- opening and reading
+
+    async def open_problem(
+        self, problem: str, ctx: Any, folder: str = "", budget: str = "", precision: Precision = "reference",
+        mode: Literal["auto", "inference", "training"] = "auto", wait_s: float = WAIT_S,
+    ) -> Told:  # fmt: skip
+        """Open a problem (a Python file with Model, get_inputs and get_init_inputs) as a run of yours. The answer names
+        the run, as all other tools need it. A `folder` that holds a run goes on with it, and with what it has spent;
+        without one a new run begins. `budget`: what the run may take, as in "30m", "20tries", "device:10m" or
+        "1h,20tries"; the operator's is the most. `precision`: a looser class that results may be in."""
+        path = self._desk.inside(problem)
+        place = self._desk.folder(folder, path)
+        seat = self._desk.seat_at(place)
+        if not seat.new:
+            await self._settled(seat, ctx, wait_s)
+            if seat.session is not None and seat.session.brief.problem.path != str(path):
+                raise UserError(f"{seat.name}: holds a run of another problem; choose another folder")
+            return self._overview(seat) if seat.job.done else self._working(seat)
+        terms = config.within(self._house.terms, budget)
+        agent = _name_of(ctx)
+
+        def session() -> Session:
+            from ..stages.problems import read_problem
+
+            chosen = None if mode == "auto" else mode
+            read = read_problem(path, target=self._target(), precision=precision, mode=chosen)
+            places = Places(out=place, cache=self._house.cache)
+            return Session(read, terms, places=places, agent=agent, say=lambda text: self._say(seat, text))
+
+        job = seat.open(session, lambda: self._overview(seat))
+        return await self._answer(seat, job, ctx, wait_s)
+
+    async def read_problem(self, run: str = "") -> str:
+        """The module that is to be replaced, its cases, the machine with its measured rates, the floor (the time that
+        the hardware can't beat), what limits this kind of work, and what is judged."""
+        brief = self._desk.seat(run).at_hand().brief
+        return render("task", **task_of(brief)) + "\n\n" + render("judged", target=brief.problem.target)
+
+    async def read_skeletons(self, run: str = "", files: list[str] | None = None) -> str:
+        """What Tilewright's library makes of the module without you: the fusions that it found, their knobs, what it
+        left to torch and why, and the code. `files` names files of it to read instead, as the kernels in
+        tilewright_kernels. submit with base="library" builds on it."""
+        brief = self._desk.seat(run).at_hand().brief
+        recipe = library(brief)
+        made = composed(brief, recipe)
+        if files:
+            texts = {f.path: f.text for f in made.files}
+            if missing := [name for name in files if name not in texts]:
+                raise UserError(f"no file {', '.join(missing)}; there are {', '.join(sorted(texts))}")
+            return "\n\n".join(f"FILE: {name}\n```\n{texts[name]}\n```" for name in files)
+        points = {choice.pattern: words.settings(choice.point) for choice in recipe}
+        patterns = [(m.case, p, points.get(p.id)) for m in brief.matched for p in m.patterns]
+        return render("skeletons", patterns=patterns, unmatched=brief.matched, any=bool(recipe), **shown(made))
+
+    async def attempts(self, run: str = "") -> Told:
+        """All that you submitted, in short; the best so far; what is left of the budget."""
+        seat = self._desk.seat(run)
+        session = seat.at_hand()
+        rows = [attempt_row(e, number=n) for n, e in enumerate(attempts(session.events), start=1)]
+        working = {} if seat.job.done else {"working": seat.job.what}
+        return {"run": seat.name, "attempts": rows, **self._standing(session), **working}
+
+    async def attempt(self, number: int, run: str = "", source: bool = False) -> Told:
+        """The judge's verdict on an earlier attempt again, with its files where `source` asks for them."""
+        session = self._desk.seat(run).at_hand()
+        event = session.attempt(number)
+        told = attempt_object(session.brief, event, number=number)
+        if source:
+            told["files"] = {f.path: f.text for f in _candidate(session, event).files}
+        return told
+
+    # ---- working
+
+    async def submit(
+        self, idea: str, ctx: Any, run: str = "", files: dict[str, str | None] | None = None, path: str = "",
+        base: str = "", wait_s: float = WAIT_S,
+    ) -> Told:  # fmt: skip
+        """Have a candidate judged: built, checked on all cases and many kinds of inputs, timed. It is either `files`,
+        paths and texts with a ModelNew in model.py, or a `path` to a file or folder on this machine. `base` fills in
+        the files that are not given: the number of an attempt, or "library" (alone: judge what the library made);
+        a text of null leaves a file of it out. `idea`: what you changed and what you expect of it, in one line.
+        The answer is the judge's verdict, or "state": "working" after `wait_s` seconds: then call wait."""
+        seat = self._desk.seat(run)
+        session = seat.at_hand()
+        what = self._given(session, files, path, base)
+        if known := session.number_of(what):
+            told = attempt_object(session.brief, session.attempt(known), number=known)
+            return told | {"note": f"this is attempt {known}, letter for letter: it was not judged again"}
+        number = len(attempts(session.events)) + 1
+
+        def judged(session: Session) -> Told:
+            return self._verdict(seat, session, session.submit(what, idea), number)
+
+        return await self._answer(seat, seat.ask(f"attempt {number} is being judged", judged), ctx, wait_s)
+
+    async def profile(self, ctx: Any, run: str = "", attempt: int = 0, wait_s: float = WAIT_S) -> Told:
+        """Where the time of a call goes, by torch's profiler, which slows it: kernels on a GPU, torch's operators on a
+        CPU. `attempt` 0 is the module as it is, in eager mode."""
+        seat = self._desk.seat(run)
+        session = seat.at_hand()
+        move = session.attempt(attempt).move if attempt else None
+        what = move.what if isinstance(move, Try) else None
+        of = f"attempt {attempt}" if attempt else "the module"
+
+        def profiled(session: Session) -> Told:
+            found = session.inspect(what).outcome
+            if isinstance(found, Failure):
+                raise UserError(f"{of} could not be profiled: {found.reason}: {found.summary}")
+            assert isinstance(found, Inspected)
+            return {"run": seat.name, "profile_of": of, **profile_object(found)}
+
+        return await self._answer(seat, seat.ask(f"{of} is being profiled", profiled), ctx, wait_s)
+
+    async def tune(self, attempt: int, ctx: Any, run: str = "", wait_s: float = WAIT_S) -> Told:
+        """Turn the knobs of an accepted attempt without you. Of your own code: lines such as
+        `TILE = 64  # knob: 32, 64, 128` or `constexpr int TILE = 64;  // knob: 32, 64, 128`, each value judged as an
+        attempt, what is faster beyond noise kept. Of what the library made: its kernels' settings, measured in turn."""
+        seat = self._desk.seat(run)
+        seat.at_hand().attempt(attempt)
+
+        def tuned(session: Session) -> Told:
+            before = len(attempts(session.events))
+            made = session.tune(attempt)
+            after = list(enumerate(attempts(session.events), start=1))[before:]
+            rows = [attempt_row(e, number=n) for n, e in after]
+            swept = [m for m in made if not isinstance(m.move, Try)]
+            told = {"run": seat.name, "tuned": attempt, "attempts": rows, "sweeps": [sweep_object(m) for m in swept]}
+            note = {} if made else {"note": "there is one setting worth measuring, the one in use"}
+            return told | self._standing(session) | note
+
+        return await self._answer(seat, seat.ask(f"attempt {attempt} is being tuned", tuned), ctx, wait_s)
+
+    async def wait(self, ctx: Any, run: str = "", wait_s: float = WAIT_S) -> Told:
+        """Wait for what is still going on in a run, and be told what came of it."""
+        seat = self._desk.seat(run)
+        return await self._answer(seat, seat.job, ctx, wait_s)
+
+    async def finish(self, why: str, ctx: Any, run: str = "", wait_s: float = WAIT_S) -> Told:
+        """End the run: the best of it is handed over, if it is faster than eager beyond noise, and the report is
+        written. `why`: why you stop, in one line."""
+        seat = self._desk.seat(run)
+
+        def finished(session: Session) -> Told:
+            from .deliver import delivered
+
+            result = session.finish(why)
+            told = delivered(result, seat.folder).summary
+            report = seat.folder / "report.md"
+            seat.leave()
+            text = report.read_text(encoding="utf-8")
+            places = {"candidate": str(result.candidate_dir), "report": str(report), "report_text": text[:_MOST_REPORT]}
+            return {"run": seat.name, "state": "ended", **ended_object(told), **places}
+
+        return await self._answer(seat, seat.ask("the run is being ended", finished), ctx, wait_s)
+
+    # ---- answers
+
+    async def _answer(self, seat: Seat, job: Job, ctx: Any, wait_s: float) -> Told:
+        """What came of a job, or how far it is."""
+        await self._settled(seat, ctx, wait_s)
+        return job.outcome.result() if job.done else self._working(seat)
+
+    async def _settled(self, seat: Seat, ctx: Any, wait_s: float) -> None:
+        """Wait for the job, and tell whoever asked of its progress."""
+        job, told = seat.job, 0
+        deadline = time.monotonic() + min(max(wait_s, 0.0), _MOST_WAIT_S)
+        while not job.done and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
+            if len(job.lines) > told and ctx is not None:
+                told = len(job.lines)
+                await ctx.report_progress(told, None, job.lines[-1])
+
+    def _working(self, seat: Seat) -> Told:
+        job = seat.job
+        return {
+            "run": seat.name, "state": "working", "what": job.what, "seconds": round(time.monotonic() - job.since, 1),
+            "progress": job.lines[-3:], "next": "call wait with this run",
+        }  # fmt: skip
+
+    def _overview(self, seat: Seat) -> Told:
+        session = seat.at_hand()
+        brief, stop = session.brief, session.stop
+        problem, machine = brief.problem, brief.machine
+        return {
+            "run": seat.name, "state": "ended" if stop else "open", **({"ended": stop.why} if stop else {}),
+            "problem": problem.name, "target": problem.target, "mode": problem.mode, "precision": problem.precision,
+            "device": machine.device, "floor_ns": machine.floor_ns(brief.cases[0].work), "cases": len(brief.cases),
+            "fusions_found": sum(len(m.patterns) for m in brief.matched),
+            "attempts": len(attempts(session.events)), **self._standing(session),
+            "next": "finish hands the result over again" if stop else "read_problem, then submit",
+        }  # fmt: skip
+
+    def _standing(self, session: Session) -> Told:
+        """The best so far, and the budget."""
+        best = best_of(session.events)
+        number = session.number_of(best[0]) if best else None
+        spent, brief = session.spent, session.brief
+        limits: Limits = brief.limits
+        budget: Told = {"seconds": brief.budget_s, "seconds_used": round(spent.seconds, 1), "tries_used": spent.tries}
+        budget |= {"tries": limits.tries} if limits.tries is not None else {}
+        if limits.device_s is not None:
+            budget |= {"device_seconds": limits.device_s, "device_seconds_used": round(spent.device_s, 1)}
+        return {"best": number, "budget": budget | ({"over": over} if (over := spent.over()) else {})}
+
+    def _verdict(self, seat: Seat, session: Session, event: Event, number: int) -> Told:
+        told = attempt_object(session.brief, event, number=number)
+        return {"run": seat.name, **told, **self._standing(session)}
+
+    # ---- what is given
+
+    def _given(self, session: Session, files: dict[str, str | None] | None, path: str, base: str) -> Candidate | Recipe:
+        if path and (files or base):
+            raise UserError("give either a path, or files and a base")
+        if path:
+            return load_candidate(self._desk.inside(path), session.brief.problem)
+        if base == _LIBRARY and not files:
+            recipe = library(session.brief)
+            if not recipe:
+                raise UserError("the library makes nothing of this module; read_skeletons says why")
+            return recipe
+        if not files:
+            raise UserError('give files (paths and texts, with a ModelNew in model.py), a path, or base="library"')
+        return candidate_of(files, self._base(session, base))
+
+    def _base(self, session: Session, base: str) -> Candidate | None:
+        if not base:
+            return None
+        if base == _LIBRARY:
+            return composed(session.brief, library(session.brief))
+        if not base.isdigit():
+            raise UserError(f'base {base!r}: give the number of an attempt, or "library"')
+        return _candidate(session, session.attempt(int(base)))
+
+    def _target(self) -> Target:
+        from ..edges.gpu.machine import default_target
+
+        return default_target() if self._house.target == "auto" else self._house.target
+
+    def _say(self, seat: Seat, text: str) -> None:
+        seat.say(text)
+        self._house.say(f"{seat.name}: {text}")
+
+
+def _candidate(session: Session, event: Event) -> Candidate:
+    assert isinstance(event.move, Try)
+    what = event.move.what
+    return what if isinstance(what, Candidate) else composed(session.brief, what)
+
+
+def _name_of(ctx: Any) -> str:
+    """As the client names itself; "an agent" where it does not."""
+    said = getattr(getattr(ctx, "session", None), "client_params", None)
+    known = getattr(said, "client_info", None)
+    if known is None:
+        return "an agent"
+    return "".join(c for c in f"{known.name} {known.version}" if c.isprintable())[:80]

@@ -1,0 +1,67 @@
+"""The room of a case: the reference's module freshly constructed, and as much memory beside it as there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ..cell import wire
+from ..cell.load import is_out_of_memory, last_line
+from ..edges.sandbox.cell import Limits
+from ..edges.sandbox.room import Room, RoomSizes
+from ..facts.errors import HarnessError, UserError
+from ..facts.problem import Problem, Target
+from .cells import Cells
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case as described, and the seed under which its module is constructed everywhere."""
+
+    number: int
+    described: wire.Described
+    seed: int
+
+
+class Rooms:
+    """Makes the rooms of one judge."""
+
+    def __init__(self, problem: Problem, *, cells: Cells, limits: Limits) -> None:
+        self._problem = problem
+        self._cells = cells
+        self._limits = limits
+
+    @contextmanager
+    def room(self, case: Case, *, sizes: Callable[[wire.Described, Target], RoomSizes]) -> Iterator[Room]:
+        """The room of a case, with the reference's module freshly constructed and cached memory given back before its
+        size is chosen."""
+        construct = wire.ConstructCase(case=case.number, seed=case.seed, gradients=case.described.gradients)
+        self._cells.reference.ask(construct, wire.Constructed, limit_s=self._limits.call_s)
+        self._cells.spare_baseline_memory()
+        chosen = sizes(case.described, self._problem.target)
+        if chosen.results == 1:  # no room to spare: what is compiling beside us must not take more of it
+            self._cells.settle_baseline()
+            self._cells.spare_baseline_memory()
+            chosen = sizes(case.described, self._problem.target)
+        try:
+            room = Room(
+                case.described,
+                device=self._problem.target,
+                reference=self._cells.reference,
+                limits=self._limits,
+                sizes=chosen,
+            )
+        except (MemoryError, RuntimeError, OSError) as error:
+            if is_out_of_memory(error):
+                raise too_large(self._problem, f"case {case.number}: {last_line(error)}") from error
+            raise HarnessError(f"case {case.number}: no memory could be shared with its cells: {error}") from error
+        with room:
+            yield room
+
+
+def too_large(problem: Problem, what: str) -> UserError:
+    return UserError(
+        f"{problem.path}: it does not fit into memory beside the copies that judging takes ({what}); make "
+        "the case smaller"
+    )

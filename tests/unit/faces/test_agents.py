@@ -1,0 +1,85 @@
+"""The doors of the MCP server, and its desk: who comes in, which places may be named, what a wait tells."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilewright.faces.agents import _guarded, serve_http
+from tilewright.faces.desk import Desk
+from tilewright.faces.tools import House, Tools
+from tilewright.facts.errors import UserError
+from tilewright.facts.run import Limits, Timing
+from tilewright.flow.session import Terms
+
+TERMS = Terms(budget_s=60.0, limits=Limits(), timing=Timing())
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path / "root", tmp_path / "kept")
+
+
+def house(tmp_path: Path) -> House:
+    return House(cache=tmp_path, target="cpu", terms=TERMS, say=lambda _: None)
+
+
+@pytest.mark.parametrize(("sent", "status"), [(b"", 401), (b"Bearer wrong", 401), (b"Bearer s3cret", 200)])
+def test_without_the_token_nobody_comes_in(sent: bytes, status: int) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    told: list[int] = []
+
+    async def send(message: Any) -> None:
+        told.extend([message["status"]] if "status" in message else [])
+
+    scope = {"type": "http", "headers": [(b"authorization", sent)] if sent else []}
+    asyncio.run(_guarded(app, "s3cret")(scope, None, send))
+    assert told == [status]
+
+
+def test_an_open_address_needs_a_token(desk: Desk, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="set TILEWRIGHT_MCP_TOKEN"):
+        serve_http(desk, house(tmp_path), host="0.0.0.0", port=0, token=None)
+
+
+def test_places_outside_the_root_are_refused_however_they_are_written(desk: Desk, tmp_path: Path) -> None:
+    desk.root.mkdir()
+    (desk.root / "out").symlink_to(tmp_path)
+    assert desk.inside("a/b.py") == desk.root / "a" / "b.py"
+    assert desk.inside(str(desk.runs / "x")) == desk.runs / "x"  # new runs lie there
+    for path in ("..", "/etc/passwd", "a/../../x", "out/x"):
+        with pytest.raises(UserError, match=r"lies outside .* another --root"):
+            desk.inside(path)
+
+
+def test_new_runs_get_folders_of_their_own(desk: Desk) -> None:
+    first = desk.folder("", Path("softmax.py"))
+    assert first == desk.runs / "softmax-agent-1"
+    first.mkdir(parents=True)
+    assert desk.folder("", Path("softmax.py")) == desk.runs / "softmax-agent-2"
+    assert desk.folder("mine", Path("softmax.py")) == desk.root / "mine"
+
+
+def test_a_problem_that_cannot_be_opened_is_told_to_whoever_waits(desk: Desk, tmp_path: Path) -> None:
+    desk.root.mkdir()
+    (desk.root / "empty.py").write_text("x = 1\n")
+    tools = Tools(desk, house(tmp_path))
+
+    async def talk() -> None:
+        working = await tools.open_problem("empty.py", None, folder="run", wait_s=0.0)
+        assert working["state"] == "working" and working["run"] == "run"
+        for _ in range(2):  # again, for whoever missed it
+            with pytest.raises(UserError, match="no `Model`"):
+                await tools.wait(None, run="run")
+        with pytest.raises(UserError, match="no `Model`"):
+            await tools.read_problem(run="run")
+        with pytest.raises(UserError, match="open one with open_problem"):
+            await tools.attempts()
+
+    asyncio.run(talk())
+    desk.close()
