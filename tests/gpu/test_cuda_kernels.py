@@ -361,6 +361,26 @@ def test_edge_values(folder):
         torch.testing.assert_close(got, want, equal_nan=True, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_division_by_what_a_row_shares_is_division(dtype, folder):
+    """Of zeros, infinities, NaN, subnormal and the largest numbers too; within a unit in the last place."""
+    edges = [0.0, -0.0, inf, -inf, nan, 1e-45, -3e-41, 1.2e-38, -1e-30, 3.3e38, -1e30, 2.0**64, 1.0, 3.0, -7.0]
+    generator = torch.Generator("cuda").manual_seed(0)
+    some = torch.randn(1008, device="cuda", generator=generator)
+    above = torch.cat([torch.tensor(edges, device="cuda"), some])
+    below = torch.cat([torch.tensor(edges, device="cuda"), some[:200]])[:, None].contiguous()
+    b = kp.Builder((len(below), len(above)), (1,))
+    q = b.op("div", b.read("x"), b.read("r", (len(below), 1)), dtype="f32")
+    b.write(b.op("to", q, dtype=dtype) if dtype != "f32" else q)
+    b.write_row(*b.reduce("max", "x"))
+    x = above.expand(len(below), -1).contiguous()
+    got, _ = load_fused(b.done(), folder).run(x, below)
+    want = (x / below).to(got.dtype)
+    torch.testing.assert_close(
+        got, want, equal_nan=True, rtol=2.0**-23 if dtype == "f32" else 2.0**-7, atol=2.4e-38
+    )  # fmt: skip
+
+
 def test_pool_edge_values(folder):
     x = torch.randn(3, 2, 17, 19, device="cuda")
     x[0, 0, 3, 4], x[1, 1], x[2, 0, 5:12, 5:12] = nan, -inf, -inf

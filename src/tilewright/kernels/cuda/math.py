@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math as _math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass.cute as cute
@@ -124,6 +125,63 @@ atan2 = _float_function(_lib.atan2)
 reciprocal = _float_function(lambda x: Float32(1.0) / x)
 sigmoid = _float_function(lambda x: Float32(1.0) / (Float32(1.0) + _lib.exp(-x)))
 div = _float_function(lambda x, y: x / y)
+
+LOG2_E = 1.4426950408889634
+# Of what ends in 16 bits: `ex2.approx` of a rounded product is off by (|x| + 2) 2^-24, subnormal results are zero.
+approx_exp = _float_function(lambda x: _lib.exp2(x * Float32(LOG2_E), fastmath=True))
+approx_sigmoid = _float_function(
+    lambda x: cute.arch.rcp_approx(Float32(1.0) + _lib.exp2(x * Float32(-LOG2_E), fastmath=True))
+)
+
+
+@dataclass(frozen=True)
+class Divisor:
+    """What many are divided by: `head + rest` is the inverse of it times `scale`, to 40 bits.
+
+    `rest` has head's sign and is not 0 where head is not, so that both terms of an infinite numerator agree. `near` is
+    that inverse, rounded. None for `scale`: it is 1."""
+
+    near: Value
+    head: Value
+    rest: Value
+    scale: Value | None
+
+
+def divisor(x: Value, dtype: str) -> Divisor:
+    """For `quotient`, of any number: those whose inverse is subnormal or overflows are scaled first."""
+    held = cast(x, "f32")
+    size = _lib.abs(held)
+    one, low, high = Float32(1.0), Float32(2.0**-64), Float32(2.0**64)
+    scale = select(size < low, high, select(size > high, low, one))
+    return _divisor(held * scale, scale)
+
+
+def ordinary_divisor(x: Value, dtype: str) -> Divisor:
+    """For `quotient`, of a number from 2^-64 to 2^64 (or NaN), such as the sum of a softmax."""
+    return _divisor(cast(x, "f32"), None)
+
+
+def _divisor(x: Value, scale: Value | None) -> Divisor:
+    one, zero = Float32(1.0), Float32(0.0)
+    near = one / x
+    beyond = _lib.fma(-x, near, one) < zero  # rounded away from zero: take the number before
+    head = select(beyond, (near.bitcast(Int32) - Int32(1)).bitcast(Float32), near)
+    rest = _lib.fma(-x, head, one) * head + head * Float32(2.0**-40)
+    regular = both(_lib.abs(near) > zero, _lib.abs(near) < Float32(_math.inf))
+    return Divisor(near, select(regular, head, near), select(regular, rest, near), scale)
+
+
+def quotient(x: Value, by: Divisor, dtype: str) -> Value:
+    """x over what `by` was made of, as accurate as a division, in two or three instructions."""
+    held = cast(x, "f32")
+    found = _lib.fma(held, by.head, held * by.rest)
+    return cast(found if by.scale is None else found * by.scale, dtype)
+
+
+def approx_quotient(x: Value, by: Divisor, dtype: str) -> Value:
+    """The same within 1.5 units in the last place, in one instruction or two."""
+    found = cast(x, "f32") * by.near
+    return cast(found if by.scale is None else found * by.scale, dtype)
 
 
 def _arithmetic(function: Callable[..., Value]) -> Callable[..., Value]:

@@ -22,6 +22,7 @@ from ...facts.program import (
 from ...facts.schedule import Schedule, rank_schedule, scan_schedule, schedule
 from ...facts.space import Point
 from .narrow import rounded_once
+from .strength import reduced_in_strength
 
 _TAKEN = {"m", "cute", "cutlass", "kernel", "work", "stream", "position", "entry", "float", "Any"}
 
@@ -243,7 +244,7 @@ def _ranked(program: Program, lines: Lines, dtypes: dict[str, str]) -> tuple[Sch
 
 def fused_text(program: Program, name: str, settings: Point) -> str:
     """The whole file."""
-    program = safe_names(rounded_once(program))
+    program = safe_names(reduced_in_strength(rounded_once(program)))
     lines, dtypes, scan, rank = Lines(program), _dtypes(program), list[str](), list[str]()
     if program.scan:
         plan, function, scan = _scanned(program, lines, dtypes)

@@ -1,0 +1,81 @@
+"""Strength reduction for CUDA: what costs many instructions an element gives way to what costs few and is as right.
+
+- A division by what a whole row shares becomes two multiplications by its inverse, which the row computes once in two
+  parts: to the same accuracy as a division (`quotient` of `kernels/cuda/math.py`; `approx_quotient` in one part).
+- `exp` and `sigmoid` are the hardware's own, wherever all that becomes of them is rounded to 16 bits.
+
+Their relative error is at most 2^-16 at the ends of fp32's range and 2^-20 around 1; a result in fp16 is rounded by
+2^-11. Where later sums cancel so much that this shows, the contract's amplification (docs/precision.md) allows as much
+more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...facts.program import Load, Product, Program, Reduction, Scan, Statement
+from ...facts.schedule import schedule
+
+_NARROW = ("f16", "bf16")
+_FLOATS = ("f32", *_NARROW)
+# Through these a relative error stays what it is, but for cancellation.
+_PASSING = frozenset(("add", "sub", "mul", "div", "neg", "abs", "where", "to", "sum"))
+_APPROXIMATED = ("exp", "sigmoid")
+
+Item = Statement | Load | Reduction | Scan | Product
+
+
+def reduced_in_strength(program: Program) -> Program:
+    """The same, with operations that only the renderer for CUDA knows: approx_exp, approx_sigmoid, divisor,
+    ordinary_divisor, quotient, approx_quotient."""
+    exact = _exact(program)
+    body = tuple(_approximated(item, exact) for item in program.body)
+    program = replace(program, body=body)
+    if not program.reduced or program.scan or program.ranked:
+        return program
+    return _divided_once(program, exact)
+
+
+def _exact(program: Program) -> set[str]:
+    """The values that have to be as accurate as fp32: something other than a number of 16 bits comes of them."""
+    written: dict[str, set[str]] = {}
+    for output in program.outputs:
+        written.setdefault(output.name, set()).add(output.dtype)
+    found = {name for name, dtypes in written.items() if not dtypes <= set(_NARROW)}
+    for item in reversed(program.body):
+        if item.op == "to" and item.dtype in _NARROW:
+            continue
+        results = item.results if isinstance(item, Reduction | Scan) else (item.result,)
+        args = (item.arg,) if isinstance(item, Reduction) else item.args
+        if item.op not in _PASSING or item.dtype not in _FLOATS or found.intersection(results):
+            found.update(a for a in args if isinstance(a, str))
+    return found
+
+
+def _approximated(item: Item, exact: set[str]) -> Item:
+    if isinstance(item, Statement) and item.op in _APPROXIMATED and item.dtype in _FLOATS and item.result not in exact:
+        return replace(item, op=f"approx_{item.op}")
+    return item
+
+
+def _divided_once(program: Program, exact: set[str]) -> Program:
+    """Each row divides once."""
+    rows = schedule(program).row_names
+    totals = {item.results[1] for item in program.body if isinstance(item, Reduction) and item.op == "softmax_stats"}
+    inverses: dict[str, str] = {}
+    body: list[Item] = []
+    for item in program.body:
+        if not isinstance(item, Statement) or item.op != "div" or item.dtype not in _FLOATS:
+            body.append(item)
+            continue
+        above, below = item.args
+        if not isinstance(below, str) or below not in rows or item.result in rows or not isinstance(above, str):
+            body.append(item)
+            continue
+        if below not in inverses:
+            inverses[below] = f"by_{below}"
+            op = "ordinary_divisor" if below in totals else "divisor"
+            body.append(Statement(result=inverses[below], op=op, args=(below,), dtype="f32"))
+        op = "quotient" if item.result in exact else "approx_quotient"
+        body.append(replace(item, op=op, args=(above, inverses[below])))
+    return replace(program, body=tuple(body))

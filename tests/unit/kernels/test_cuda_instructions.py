@@ -1,0 +1,57 @@
+"""What rows cost in instructions, counted in PTX without a GPU: kernels of 16-bit rows are bound by it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import import_module
+
+import pytest
+import torch
+
+from fakes import kernel_programs as kp
+from fakes.fused import load_fused
+from fakes.traced import only_program
+
+pytestmark = pytest.mark.slow  # half a second for each kernel
+
+
+def instructions(program, folder, **knobs):
+    """How often each stands in the PTX of the program's kernel, and how many elements one thread has there."""
+    module = load_fused(program, folder)
+    module.configure(**knobs)
+    device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+    walks = [o.strides for o in program.operands]
+    options = f"--keep-ptx --dump-dir={folder}"
+    launch, kernel = module._FUSED.compile(walks, [16] * len(walks), device, options=options)
+    lines = (line.strip() for line in launch.artifacts.PTX.splitlines())
+    found = Counter(line.split()[0].rstrip(";") for line in lines if line.endswith(";") and not line.startswith("."))
+    assert kernel.plan.blocks == 1 and kernel.plan.residence == "registers", "nothing is in a loop"
+    return found, kernel.plan.unroll * kernel.plan.space.vector
+
+
+def backward(x, upstream):
+    y = torch.softmax(x, -1)
+    return (upstream - (y.float() * upstream.float()).sum(-1, keepdim=True)) * y
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_a_softmax_divides_once_a_row_and_reads_and_writes_16_bytes_at_once(dtype, tmp_path):
+    found, elements = instructions(kp.softmax((32768, 4096), dtype=dtype), tmp_path)
+    assert found["div.rn.f32"] + found["rcp.rn.f32"] == 1
+    bytes_an_element = 4 if dtype == "f32" else 2
+    wide = {name: n for name, n in found.items() if name.startswith(("ld.global", "st.global"))}
+    assert sum(wide.values()) == 2 * elements * bytes_an_element // 16, wide
+
+
+def test_a_softmax_of_16_bits_converts_in_pairs_and_takes_two_exponentials_an_element(tmp_path):
+    found, elements = instructions(kp.softmax((32768, 4096), dtype="bf16"), tmp_path)
+    assert found["cvt.rn.bf16x2.f32"] == elements // 2 and found["cvt.rn.bf16.f32"] == 0
+    assert found["ex2.approx.ftz.f32"] <= 2 * elements + 8
+    assert sum(found.values()) <= 18 * elements
+
+
+def test_its_backward_takes_few_instructions(tmp_path):
+    x = torch.randn(8192, 4096, dtype=torch.bfloat16)
+    found, elements = instructions(only_program(backward, x, torch.randn_like(x)), tmp_path)
+    assert found["div.rn.f32"] + found["rcp.rn.f32"] <= 2
+    assert sum(found.values()) <= 40 * elements

@@ -1,0 +1,66 @@
+"""What gives way to cheaper operations, and what must not."""
+
+from __future__ import annotations
+
+from fakes import kernel_programs as kp
+from tilewright.facts.program import Program
+from tilewright.stages.propose.narrow import rounded_once
+from tilewright.stages.propose.strength import reduced_in_strength
+
+
+def operations(program: Program) -> list[str]:
+    return [item.op for item in reduced_in_strength(rounded_once(program)).body]
+
+
+def test_a_softmax_of_16_bits_takes_the_hardwares_exp_and_one_of_32_the_librarys():
+    narrow, wide = (operations(kp.softmax((64, 1000), dtype=dtype)) for dtype in ("bf16", "f32"))
+    assert narrow == ["softmax_stats", "sub", "approx_exp", "ordinary_divisor", "approx_quotient", "to"]
+    assert wide == ["softmax_stats", "sub", "exp", "ordinary_divisor", "quotient", "to"]
+
+
+def test_what_is_written_in_16_bits_and_in_32_stays_exact():
+    b = kp.Builder((8, 64), (1,))
+    x = b.read("x", dtype="bf16")
+    e = b.op("exp", x, dtype="f32")
+    b.write(b.op("to", e, dtype="bf16"))
+    b.write_row(b.reduce("sum", e, "f32")[0])
+    assert operations(b.done()) == ["exp", "to", "sum"]
+
+
+def test_a_sum_of_exponentials_that_ends_in_16_bits_is_approximated_and_a_logarithm_is_not():
+    for op, wanted in (("neg", "approx_exp"), ("log", "exp")):
+        b = kp.Builder((8, 64), (1,))
+        (total,) = b.reduce("sum", b.op("exp", b.read("x", dtype="f16"), dtype="f32"), "f32")
+        b.write_row(b.op("to", b.op(op, total, dtype="f32"), dtype="f16"))
+        assert operations(b.done())[0] == wanted, op
+
+
+def test_comparisons_and_whole_numbers_are_no_numbers_of_16_bits():
+    for op, dtype in (("gt", "bool"), ("to", "i8"), ("round", "f32")):
+        b = kp.Builder((8, 64))
+        e = b.op("sigmoid", b.read("x", dtype="bf16"), dtype="f32")
+        found = b.op(op, e, 0.5, dtype=dtype) if op == "gt" else b.op(op, e, dtype=dtype)
+        b.write(found if dtype != "f32" else b.op("to", found, dtype="bf16"))
+        assert "approx_sigmoid" not in operations(b.done()), op
+    b = kp.Builder((8, 64))
+    b.write(b.op("to", b.op("sigmoid", b.read("x", dtype="bf16"), dtype="f32"), dtype="bf16"))
+    assert operations(b.done())[0] == "approx_sigmoid"
+
+
+def test_rows_divide_once_for_all_who_divide_by_the_same():
+    b = kp.Builder((8, 64), (1,))
+    x, t = b.read("x"), b.read("t", (8, 1))
+    (total,) = b.reduce("sum", b.op("div", x, t))
+    b.write(b.op("div", b.op("div", x, t), total))
+    b.write_row(b.op("div", total, t))
+    found = operations(b.done())
+    assert found == ["divisor", "quotient", "sum", "quotient", "divisor", "quotient", "div"]
+
+
+def test_divisions_of_elements_by_elements_and_of_rows_by_rows_stay():
+    b = kp.Builder((8, 64), (1,))
+    x, y = b.read("x"), b.read("y")
+    (total,) = b.reduce("sum", b.op("div", x, y))
+    b.write_row(b.op("div", total, 64.0))
+    assert operations(b.done()) == ["div", "sum", "div"]
+    assert "quotient" not in operations(kp.cumulative("cumsum", (8, 64)))
