@@ -77,7 +77,10 @@ class Cta:
             make_tensor=lambda pointer, shape: (pointer, shape[0]), autovec_copy=self._copy,
         )  # fmt: skip
         self.cutlass = SimpleNamespace(min=np.minimum)
-        self.math = SimpleNamespace(cast=lambda x, dtype: x, stored=lambda x, dtype: x, both=np.logical_and)
+        self.math = SimpleNamespace(
+            cast=lambda x, dtype: x, stored=lambda x, dtype: x, both=np.logical_and,
+            lane_of=lambda fragment, lane, dtype: fragment[lane],
+        )  # fmt: skip
 
     def allocator(self):
         def allocate(dtype, shape, byte_alignment):

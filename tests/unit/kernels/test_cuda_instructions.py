@@ -43,15 +43,15 @@ def test_a_softmax_divides_once_a_row_and_reads_and_writes_16_bytes_at_once(dtyp
     assert sum(wide.values()) == 2 * elements * bytes_an_element // 16, wide
 
 
-def test_a_softmax_of_16_bits_converts_in_pairs_and_takes_two_exponentials_an_element(tmp_path):
+def test_a_softmax_of_16_bits_converts_in_pairs_and_takes_one_exponential_an_element(tmp_path):
     found, elements = instructions(kp.softmax((32768, 4096), dtype="bf16"), tmp_path)
     assert found["cvt.rn.bf16x2.f32"] == elements // 2 and found["cvt.rn.bf16.f32"] == 0
-    assert found["ex2.approx.ftz.f32"] <= 2 * elements + 8
-    assert sum(found.values()) <= 18 * elements
+    assert elements < found["ex2.approx.ftz.f32"] <= elements + 8
+    assert sum(found.values()) <= 15 * elements
 
 
 def test_its_backward_takes_few_instructions(tmp_path):
-    x = torch.randn(8192, 4096, dtype=torch.bfloat16)
+    x = torch.randn(256, 4096, dtype=torch.bfloat16)
     found, elements = instructions(only_program(backward, x, torch.randn_like(x)), tmp_path)
     assert found["div.rn.f32"] + found["rcp.rn.f32"] <= 2
-    assert sum(found.values()) <= 40 * elements
+    assert sum(found.values()) <= 30 * elements

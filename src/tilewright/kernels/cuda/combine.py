@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cutlass
@@ -94,48 +95,58 @@ def _butterfly(held: Held, width: int) -> None:
     held[0] = state
 
 
-def combine_rows(held: Held, board: Board | None, *, group: Any, member: Any, group_threads: int) -> None:
+def combine_rows(helds: list[Held], boards: list[Board | None], *, group: Any, member: Any, group_threads: int) -> None:
     """Threads `group_threads x group ... + group_threads` hold parts of one row; all of them get the whole.
 
-    Groups wider than a warp need a board of `groups x warps` cells, and all of the CTA's threads must come here."""
-    _butterfly(held, min(group_threads, WARP))
+    Groups wider than a warp need boards of `groups x warps` cells, and all of the CTA's threads must come here."""
+    for held in helds:
+        _butterfly(held, min(group_threads, WARP))
     warps = group_threads // WARP
     if warps <= 1:
         return
-    assert board is not None
-    lane = cute.arch.lane_idx()
-    state = held[0]
-    when(lane == 0, lambda: board.put(group * warps + member // WARP, state))
+    first = cute.arch.lane_idx() == 0
+    for held, board in zip(helds, _given(boards), strict=True):
+        when(first, partial(board.put, group * warps + member // WARP, held[0]))
     cute.arch.sync_threads()
-    held[0] = board.get(group * warps + lane % warps)
-    _butterfly(held, warps)
+    for held, board in zip(helds, _given(boards), strict=True):
+        held[0] = board.get(group * warps + cute.arch.lane_idx() % warps)
+        _butterfly(held, warps)
+
+
+def _given(boards: list[Board | None]) -> list[Board]:
+    found = [board for board in boards if board is not None]
+    assert len(found) == len(boards)
+    return found
 
 
 def combine_columns(
-    held: Held, board: Board | None, *, group: Any, member: Any, group_threads: int, groups: int
+    helds: list[Held], boards: list[Board | None], *, group: Any, member: Any, group_threads: int, groups: int
 ) -> None:
-    """Members 0 .. group_threads - 1 of each group hold parts of `held.lanes` rows; all of them get the whole.
+    """Members 0 .. group_threads - 1 of each group hold parts of `lanes` rows; all of them get the whole.
 
-    Needs a board of `group_threads x groups x lanes` cells."""
+    Needs boards of `group_threads x groups x lanes` cells."""
     if group_threads == 1:
         return
-    assert board is not None
-    for lane in range(held.lanes):
-        board.put((member * held.lanes + lane) * groups + group, held[lane])
+    for held, board in zip(helds, _given(boards), strict=True):
+        for lane in range(held.lanes):
+            board.put((member * held.lanes + lane) * groups + group, held[lane])
     cute.arch.sync_threads()
-    for lane in range(held.lanes):
-        parts = [board.get((other * held.lanes + lane) * groups + group) for other in range(group_threads)]
-        held[lane] = held.reducer.merge_all(parts)
+    for held, board in zip(helds, _given(boards), strict=True):
+        for lane in range(held.lanes):
+            parts = [board.get((other * held.lanes + lane) * groups + group) for other in range(group_threads)]
+            held[lane] = held.reducer.merge_all(parts)
 
 
-def combine_cluster(held: Held, board: Board, *, cell: int, chunks: int, member: Any) -> None:
-    """The CTAs of a cluster hold parts of one row; all threads of all of them get the whole."""
-    state = held[0]
-    when(member == 0, lambda: board.put(cell, state))
+def combine_cluster(helds: list[Held], boards: list[Board | None], *, cell: int, chunks: int, member: Any) -> None:
+    """The CTAs of a cluster hold parts of one row; all threads of all of them get the whole. Nobody may leave before
+    all have read: `cluster_arrive` after the last of these, `cluster_wait` at the end."""
+    for held, board in zip(helds, _given(boards), strict=True):
+        when(member == 0, partial(board.put, cell, held[0]))
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
-    held[0] = board.get_remote(cell, cute.arch.lane_idx() % chunks)
-    _butterfly(held, chunks)
+    for held, board in zip(helds, _given(boards), strict=True):
+        held[0] = board.get_remote(cell, cute.arch.lane_idx() % chunks)
+        _butterfly(held, chunks)
 
 
 def meet(counter: Any, *, chunks: int, member: Any) -> None:

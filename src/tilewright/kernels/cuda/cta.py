@@ -17,6 +17,7 @@ from .control import loop, when
 from .plan import Plan, resident_operands
 from .reducers import Reducer
 from .resident import Resident
+from .shares import Shares
 from .spec import Function, Spec, reads
 from .views import POSITION
 
@@ -59,6 +60,8 @@ class Cta:
         self.at = self._addresses()
         self._allocate()
         self.rows = self._new_rows()
+        keeps = self.plan.residence == "registers" and self.space.row_lanes == 1 and stage == ALL
+        self.shares = Shares(self.spec, self.spec.shares) if self.spec.shares and keeps else None
 
     def _addresses(self) -> Addresses:
         return Addresses(self.space, self.tensors, self.group_index, wide=self.plan.wide)
@@ -194,9 +197,11 @@ class Cta:
             values = {n: row[n] for n in names if n in row}
             for name, parts in fragments.items():
                 part = parts[u]
-                values[name] = m.cast(part[min(lane, cute.size(part) - 1)], self.dtypes[name])
+                values[name] = m.lane_of(part, min(lane, cute.size(part) - 1), self.dtypes[name])
             for name in names:
-                if name not in values:
+                if self.shares is not None and name == self.shares.name:
+                    values[name] = self.shares.get(u, lane)
+                elif name not in values:
                     values[name] = self._position(name, block, u, lane)
             per_lane.append(self._call(function, values))
         return per_lane
@@ -244,7 +249,11 @@ class Cta:
                     for row in range(lanes):
                         cells = [(u, j) for u in turns for j in range(row, self.space.vector, lanes)]
                         values = [held.reducer.prepare(results[u][j][number]) for u, j in cells]
-                        held.merge(row, held.reducer.block(values, *self._where(block, held.reducer, cells)))
+                        valid, places = self._where(block, held.reducer, cells)
+                        if self.shares is not None and self.shares.of(sweep, number):
+                            held.merge(row, self.shares.keep(held.reducer, values, valid, cells))
+                        else:
+                            held.merge(row, held.reducer.block(values, valid, places))
 
         self._walk(sweep, body)
         self.resident.swept(reads(spec.elements))
@@ -261,17 +270,18 @@ class Cta:
         return valid, places
 
     def _combine(self, sweep: int, helds: list[Held]) -> None:
-        plan = self.plan
-        for held, board in zip(helds, self.boards[sweep], strict=True):
-            where = {"group": self.group, "member": self.member, "group_threads": plan.group_threads}
-            if self.space.front == "row":
-                combine_rows(held, board, **where)
-            else:
-                combine_columns(held, board, groups=plan.groups_per_cta, **where)
+        plan, boards = self.plan, self.boards[sweep]
+        where = {"group": self.group, "member": self.member, "group_threads": plan.group_threads}
+        if self.space.front == "row":
+            combine_rows(helds, boards, **where)
+        else:
+            combine_columns(helds, boards, groups=plan.groups_per_cta, **where)
 
     def _write_elements(self) -> None:
         spec, final = self.spec, self.spec.final
         assert final is not None
+        if self.shares is not None:
+            final = self.shares.close(self.rows[0])
         dtypes = {o.name: o.dtype for o in spec.outputs}
 
         def body(block: Block) -> None:
@@ -342,13 +352,13 @@ class Cta:
         for sweep in range(len(self.spec.sweeps)):
             helds = self._reduce(sweep)
             if clustered:
-                for held, board in zip(helds, self.boards[sweep], strict=True):
-                    assert board is not None
-                    combine_cluster(held, board, cell=self.cells - 1, chunks=self.chunks, member=self.member)
+                boards = self.boards[sweep]
+                combine_cluster(helds, boards, cell=self.cells - 1, chunks=self.chunks, member=self.member)
             self._finish(sweep, helds)
+        if clustered:  # before anything is written: to arrive is to wait until one's own stores are seen
+            cute.arch.cluster_arrive()
         self._end()
         if clustered:  # nobody leaves while another still reads its board
-            cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
 
     def _run_team(self) -> None:

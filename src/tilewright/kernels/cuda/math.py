@@ -53,6 +53,15 @@ def cast(x: Value, dtype: str) -> Value:
     return x.to(wanted)
 
 
+def lane_of(fragment: Value, lane: int, dtype: str) -> Value:
+    """One element of a fragment in registers, as `cast` gives it. Of bf16 in a pair of them, in one instruction."""
+    size = cute.size(fragment)
+    if dtype != "bf16" or size % 2:
+        return cast(fragment[lane], dtype)
+    pair = cute.recast_tensor(fragment, Int32)[lane // 2]
+    return (pair & Int32(-65536) if lane % 2 else pair << Int32(16)).bitcast(Float32)
+
+
 def _literal(x: bool | int | float, wanted: Any) -> Value:
     if wanted is Boolean:
         return Boolean(bool(x))

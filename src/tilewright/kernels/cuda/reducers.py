@@ -110,16 +110,22 @@ class Reducer:
         if self.op == "moments":
             return self._block_moments(values, valid)
         if self.op == "softmax_stats":
-            highest = tree(_masked(values, valid, Float32(-inf)), self._join)
-            shift = finite_shift(highest)
-            terms = _masked([decay(v - shift) for v in values], valid, Float32(0.0))
-            return (highest, tree(terms, _add))
+            return self.exponentials(values, valid, decay)[0]
         identity = self.identity()
         values = _masked(values, valid, identity[0])
         if self.needs_positions:
             places = _masked([self.types[1](p) for p in positions], valid, identity[1])
             return tree(list(zip(values, places, strict=True)), self.merge)  # type: ignore[no-any-return]
         return (tree(values, self._join),)
+
+    def exponentials(
+        self, values: list[Value], valid: list[Value] | None, exp: Callable[[Value], Value]
+    ) -> tuple[State, list[Value]]:
+        """The state of softmax_stats, and of each value its exp, relative to the state's maximum."""
+        highest = tree(_masked(values, valid, Float32(-inf)), self._join)
+        shift = finite_shift(highest)
+        terms = _masked([exp(v - shift) for v in values], valid, Float32(0.0))
+        return (highest, tree(terms, _add)), terms
 
     def _block_moments(self, values: list[Value], valid: list[Value] | None) -> State:
         zero, one = Float32(0.0), Float32(1.0)

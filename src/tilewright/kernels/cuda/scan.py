@@ -105,9 +105,9 @@ class ScanCta(Cta):
         if not self.scanner.ordered:
             where = {"group": self.group, "member": self.member, "group_threads": self.plan.group_threads}
             if self.space.front == "row":
-                combine_rows(total, self.board, **where)
+                combine_rows([total], [self.board], **where)
             else:
-                combine_columns(total, self.board, groups=self.plan.groups_per_cta, **where)
+                combine_columns([total], [self.board], groups=self.plan.groups_per_cta, **where)
         return total
 
     def _begin(self) -> Held:

@@ -47,6 +47,19 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharesSpec:
+    """What `Spec.final` makes of each element's share in its row, exp(x - maximum) / sum, where reduction number
+    `reduction` of sweep `sweep` is the softmax_stats of x: `final` is the same, reading the shares under `name`. Where
+    a row stays in registers, exponentials need not be taken again. `exact`: shares are to be as accurate as fp32."""
+
+    name: str
+    sweep: int
+    reduction: int
+    exact: bool
+    final: Function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScanSpec:
     """A scan along the one reduced dimension: `elements` gives its arguments, of dtypes `sources`; `final` reads its
     `results`, the first of which is a `dtype`, up to each element from the row's front or, `reverse`, its back;
@@ -87,6 +100,7 @@ class Spec:
     sweeps: tuple[Sweep, ...] = ()
     final: Function | None = None
     element_outputs: tuple[str, ...] = ()
+    shares: SharesSpec | None = None
     scan: ScanSpec | None = None
     rank: RankSpec | None = None
 

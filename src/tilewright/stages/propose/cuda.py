@@ -29,7 +29,7 @@ _KNOBS = (
 )
 _CUDA_SKELETONS = (
     "addresses", "cache", "combine", "control", "cta", "engine", "launch", "math", "plan", "rank", "ranking",
-    "reducers", "resident", "scan", "scanners", "spec", "tiles", "tiling", "views",
+    "reducers", "resident", "scan", "scanners", "shares", "spec", "tiles", "tiling", "views",
 )  # fmt: skip
 _GEMM_SKELETONS = ("__init__", "band", "entries", "finish", "fused", "launch", "plan", "product", "split", "streamed")
 _SKELETONS = (

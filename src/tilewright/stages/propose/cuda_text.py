@@ -22,7 +22,7 @@ from ...facts.program import (
 from ...facts.schedule import Schedule, rank_schedule, scan_schedule, schedule
 from ...facts.space import Point
 from .narrow import rounded_once
-from .strength import reduced_in_strength
+from .strength import reduced_in_strength, shares
 
 _TAKEN = {"m", "cute", "cutlass", "kernel", "work", "stream", "position", "entry", "float", "Any"}
 
@@ -267,9 +267,18 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         names = [o.name for o in plan.element_outputs]
         functions.append(lines.function("final", "Per element: what is written.", plan.final, names, _tuple(names)))
         spec += ["    final=final,", f"    element_outputs={_strings(names)},"]
+        kept = shares(plan)
+        if kept is not None:
+            about = f"The same, where {kept.name} is known."
+            functions.append(lines.function("final_of_shares", about, kept.final, names, _tuple(names)))
+            spec += [
+                f'    shares=SharesSpec(name="{kept.name}", sweep={kept.sweep}, reduction={kept.reduction}, '
+                f"exact={kept.exact}, final=final_of_shares),"
+            ]
     spec += [*scan, *rank]
     classes = ["Spec", "TensorSpec"] + (["ReductionSpec", "Sweep"] if entries else []) + (["ScanSpec"] if scan else [])
     classes += ["RankSpec"] if rank else []
+    classes += ["SharesSpec"] if any("shares=" in line for line in spec) else []
     about = f"{len(program.body)} operations over {program.domain}"
     about += f", {'scanning' if scan else 'reducing'} dimensions {program.reduced}" if program.reduced else ""
     header = _HEADER.format(name=name, about=about, spec_names=", ".join(sorted(classes)))

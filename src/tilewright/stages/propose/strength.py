@@ -2,6 +2,8 @@
 
 - A division by what a whole row shares becomes two multiplications by its inverse, which the row computes once in two
   parts: to the same accuracy as a division (`quotient` of `kernels/cuda/math.py`; `approx_quotient` in one part).
+- An element's share of a softmax, exp(x - maximum) / sum, is found among what is computed: where a row stays in
+  registers, its exponentials need not be taken again (`shares.py` of the skeletons).
 - `exp` and `sigmoid` are the hardware's own, wherever all that becomes of them is rounded to 16 bits.
 
 Their relative error is at most 2^-16 at the ends of fp32's range and 2^-20 around 1; a result in fp16 is rounded by
@@ -11,10 +13,10 @@ more.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from ...facts.program import Load, Product, Program, Reduction, Scan, Statement
-from ...facts.schedule import schedule
+from ...facts.program import Load, Plain, Product, Program, Reduction, Scan, Statement
+from ...facts.schedule import Schedule, schedule
 
 _NARROW = ("f16", "bf16")
 _FLOATS = ("f32", *_NARROW)
@@ -79,3 +81,55 @@ def _divided_once(program: Program, exact: set[str]) -> Program:
         op = "quotient" if item.result in exact else "approx_quotient"
         body.append(replace(item, op=op, args=(above, inverses[below])))
     return replace(program, body=tuple(body))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """The value `name` of `plan.final` is the share of each element in reduction number `reduction` of sweep `sweep`;
+    `final` are the statements that are needed beside it. `exact`: it is wanted in fp32's accuracy."""
+
+    name: str
+    sweep: int
+    reduction: int
+    exact: bool
+    final: tuple[Plain, ...]
+
+
+def shares(plan: Schedule) -> Shares | None:
+    """The first share that `plan`, of a program reduced in strength, computes at its end."""
+    made = {item.result: item for item in plan.final if isinstance(item, Statement)}
+    rows = {item.result: item for p in plan.passes for item in p.rows if isinstance(item, Statement)}
+    for k, sweep in enumerate(plan.passes):
+        for number, reduction in enumerate(sweep.reductions):
+            if reduction.op != "softmax_stats":
+                continue
+            for item in made.values():
+                if _is_share(item, reduction, made, rows):
+                    return Shares(
+                        name=item.result, sweep=k, reduction=number, exact=item.op == "quotient",
+                        final=_without(item.result, plan),
+                    )  # fmt: skip
+    return None
+
+
+def _is_share(item: Statement, of: Reduction, made: dict[str, Statement], rows: dict[str, Statement]) -> bool:
+    """Whether this is exp(x - maximum) / sum."""
+    if item.op not in ("quotient", "approx_quotient") or item.dtype != "f32":
+        return False
+    above, by = made.get(str(item.args[0])), rows.get(str(item.args[1]))
+    if above is None or by is None or above.op not in ("exp", "approx_exp") or by.args != (of.results[1],):
+        return False
+    below = made.get(str(above.args[0]))
+    return below is not None and (below.op, below.args, below.dtype) == ("sub", (of.arg, of.results[0]), "f32")
+
+
+def _without(name: str, plan: Schedule) -> tuple[Plain, ...]:
+    """The statements of `plan.final` that are needed where `name` is given."""
+    needed, todo = set[str](), [o.name for o in plan.element_outputs]
+    by_name: dict[str, Plain] = {item.result: item for item in plan.final}
+    while todo:
+        found = todo.pop()
+        if found != name and found in by_name and found not in needed:
+            needed.add(found)
+            todo += [a for a in by_name[found].args if isinstance(a, str)]
+    return tuple(item for item in plan.final if item.result in needed)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fakes import kernel_programs as kp
 from tilewright.facts.program import Program
+from tilewright.facts.schedule import schedule
 from tilewright.stages.propose.narrow import rounded_once
-from tilewright.stages.propose.strength import reduced_in_strength
+from tilewright.stages.propose.strength import reduced_in_strength, shares
 
 
 def operations(program: Program) -> list[str]:
@@ -64,3 +65,17 @@ def test_divisions_of_elements_by_elements_and_of_rows_by_rows_stay():
     b.write_row(b.op("div", total, 64.0))
     assert operations(b.done()) == ["div", "sum", "div"]
     assert "quotient" not in operations(kp.cumulative("cumsum", (8, 64)))
+
+
+def test_the_share_of_an_element_in_its_softmax_is_found_and_what_is_not_one_is_none():
+    found = shares(schedule(reduced_in_strength(kp.softmax((64, 1000)))))
+    assert found is not None and (found.name, found.sweep, found.reduction, found.exact) == ("v3", 0, 0, True)
+    assert [item.result for item in found.final] == ["v4"]
+    narrow = shares(schedule(reduced_in_strength(rounded_once(kp.softmax((64, 1000), dtype="bf16")))))
+    assert narrow is not None and not narrow.exact
+    assert shares(schedule(reduced_in_strength(kp.softmax((64, 1000), log=True)))) is None
+    b = kp.Builder((8, 64), (1,))
+    x, y = b.read("x"), b.read("y")
+    top, total = b.reduce("softmax_stats", x)
+    b.write(b.op("div", b.op("exp", b.op("sub", y, top)), total))
+    assert shares(schedule(reduced_in_strength(b.done()))) is None, "of another than what was summed"
