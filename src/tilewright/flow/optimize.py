@@ -227,8 +227,13 @@ class Workbench:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._judge is not None:
-            self._judge.close()
+        self.start_afresh()
+
+    def start_afresh(self) -> None:
+        """End the judge and its cells; the next move that needs one opens another."""
+        judge, self._judge = self._judge, None
+        if judge is not None:
+            judge.close()
 
     @property
     def machine(self) -> Machine:

@@ -50,6 +50,8 @@ class Bench(Protocol):
 
     def perform(self, brief: Brief, move: Move) -> Outcome: ...
 
+    def start_afresh(self) -> None: ...
+
 
 class BenchOf(Protocol):
     def __call__(self, request: Request, *, places: Places, say: Say, machine: Machine | None) -> Bench: ...
@@ -191,7 +193,11 @@ class Session:
 
     def _make(self, move: Move) -> Event:
         start = self._clock()
-        outcome = None if isinstance(move, Stop) else self._bench.perform(self.brief, move)
+        try:
+            outcome = None if isinstance(move, Stop) else self._bench.perform(self.brief, move)
+        except HarnessError:
+            self._bench.start_afresh()
+            raise
         return self._keep(move, outcome, wall_s=self._clock() - start)
 
     def _keep(self, move: Move, outcome: Outcome, *, wall_s: float) -> Event:

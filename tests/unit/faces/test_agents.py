@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,14 @@ def test_without_the_token_nobody_comes_in(sent: bytes, status: int) -> None:
 def test_an_open_address_needs_a_token(desk: Desk, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="set TILEWRIGHT_MCP_TOKEN"):
         serve_http(desk, house(tmp_path), host="0.0.0.0", port=0, token=None)
+
+
+def test_without_the_sdk_one_line_says_what_to_install(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server", None)  # as an import finds it that is not installed
+    with pytest.raises(UserError, match=r"pip install 'tilewright\[mcp\]'"):
+        serve_http(desk, house(tmp_path), host="127.0.0.1", port=0, token=None)
 
 
 def test_places_outside_the_root_are_refused_however_they_are_written(desk: Desk, tmp_path: Path) -> None:

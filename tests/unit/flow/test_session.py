@@ -39,6 +39,7 @@ class Bench:
     """`bad` in its text is refused, all else is twice as fast; a judgement takes five seconds."""
 
     opened = 0
+    afresh = 0
 
     def __init__(self, request: Request, *, clock: Clock, during: Callable[[], None]) -> None:
         self.clock, self.request, self.during = clock, request, during
@@ -52,6 +53,9 @@ class Bench:
         type(self).opened += 1
         known = brief(pattern("fused_0", points=1), budget_s=request.budget_s)
         return replace(known, run=request.run, problem=request.problem, strategy=AGENT, limits=request.limits)
+
+    def start_afresh(self) -> None:
+        type(self).afresh += 1
 
     def perform(self, brief: Brief, move: Move) -> Outcome:
         self.clock.now += 5.0
@@ -144,6 +148,22 @@ def test_what_the_end_of_the_process_does_to_a_judgement_is_not_kept(tmp_path: P
     session.close()
     with Ledger(tmp_path / "run.db", readonly=True) as ledger:
         assert [type(e.move) for e in ledger.events()] == [Await]
+
+
+def test_after_a_fault_of_ours_the_next_move_gets_another_judge(tmp_path: Path, clock: Clock) -> None:
+    faults = iter([HarnessError("the reference's cell died")])
+
+    def during() -> None:
+        for fault in faults:
+            raise fault
+
+    Bench.afresh = 0
+    session = opened(tmp_path, clock, during=during)
+    with pytest.raises(HarnessError, match="cell died"):
+        session.submit(code("good"), "first")
+    assert Bench.afresh == 1 and session.spent.tries == 0  # nothing is booked on the agent
+    assert session.submit(code("good"), "first").outcome == timed(2.0)
+    session.close()
 
 
 def test_other_folders_are_refused_and_the_way_out_is_named(tmp_path: Path, clock: Clock) -> None:
