@@ -129,6 +129,12 @@ class Builder:
     def write_row(self, name: str) -> None:
         self.write(name, tuple(1 if d in self.reduced else s for d, s in enumerate(self.domain)))
 
+    def write_sum(self, name: str, dtype: str | None = None) -> None:
+        """Its sum over the rows; after all other outputs."""
+        own = self.op("to", name, dtype="f32")
+        shape = tuple(s if d in self.reduced else 1 for d, s in enumerate(self.domain))
+        self.outputs.append(Output(name=own, dtype=dtype or self.dtypes[name], shape=shape, parts=1))
+
     def done(self) -> Program:
         program = Program(
             domain=self.domain, reduced=self.reduced, operands=tuple(self.operands), body=tuple(self.body),
@@ -168,6 +174,30 @@ def norm(
         weight, bias = b.read("w", affine, dtype), b.read("b", affine, dtype)
         y = b.op("add", b.op("mul", y, weight, dtype="f32"), bias, dtype="f32")
     b.write(b.op("to", y, dtype=dtype))
+    return b.done()
+
+
+def norm_backward(shape: Sequence[int], dim: int = -1, *, dtype: str = "f32", rms: bool = False) -> Program:
+    """The gradients of a layer or RMS norm, from its input, its statistics and the gradient of its result: of the
+    input, and, summed over the rows, of weight and bias; and the sum of the first, as of a bias before the norm."""
+    dim %= len(shape)
+    b = Builder(shape, (dim,))
+    line, rows = [[s if (d == dim) == along else 1 for d, s in enumerate(shape)] for along in (True, False)]
+    x, gradient = b.read("x", dtype=dtype), b.read("g", dtype=dtype)
+    scale = b.op("rsqrt", b.op("add", b.op("square", b.read("s", rows)), 0.5))
+    centred = b.op("to", x, dtype="f32") if rms else b.op("sub", x, b.read("m", rows), dtype="f32")
+    inner = b.op("mul", gradient, b.read("w", line, dtype), dtype="f32")
+    hat = b.op("mul", centred, scale)
+    (along,) = b.reduce("sum", b.op("mul", inner, hat))
+    back = b.op("sub", inner, b.op("mul", hat, b.op("div", along, float(shape[dim]))))
+    if not rms:
+        (total,) = b.reduce("sum", inner)
+        back = b.op("sub", back, b.op("div", total, float(shape[dim])))
+    made = b.op("to", b.op("mul", back, scale), dtype=dtype)
+    b.write(made)
+    b.write_row(along)
+    for summed in (b.op("mul", gradient, hat, dtype="f32"), gradient, made):
+        b.write_sum(summed, dtype)
     return b.done()
 
 

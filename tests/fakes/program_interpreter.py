@@ -131,6 +131,14 @@ def load(source: torch.Tensor, where: list[torch.Tensor], inside: torch.Tensor, 
     return read if fill is None else torch.where(inside, read, torch.tensor(fill, dtype=source.dtype))
 
 
+def in_parts(value: torch.Tensor, program: Program, parts: int) -> torch.Tensor:
+    """The sums of an element-level value over the rows, in so many parts of them."""
+    kept = [d for d in range(len(program.domain)) if d not in program.reduced]
+    rows = value.permute(*kept, *program.reduced).reshape(program.rows, -1)
+    shares = [rows[program.rows * i // parts : program.rows * (i + 1) // parts] for i in range(parts)]
+    return torch.stack([share.sum(0) for share in shares]).reshape(program.shape_in_parts(parts))
+
+
 def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bool = False) -> tuple[torch.Tensor, ...]:
     """The outputs of a Program on aligned operands; with `exact`, in float64 throughout."""
     values: dict[str, Any] = {}
@@ -165,6 +173,8 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
         else:
             args = [values[a] if isinstance(a, str) else a for a in item.args]
             values[item.result] = pointwise(item.op, args, dtype)
+    for output in program.sums:
+        values[output.name] = in_parts(values[output.name], program, output.parts)
     for output in program.outputs:
         assert tuple(values[output.name].shape) == output.shape, (output, values[output.name].shape)
     return tuple(values[o.name].to(dtype_of(o.dtype, exact=exact)).contiguous() for o in program.outputs)

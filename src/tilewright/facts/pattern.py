@@ -24,11 +24,18 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One place where a pattern stands in the graph; `operands` and `outputs` in the Program's order."""
+    """One place where a pattern stands in the graph; `operands` and `outputs` in the Program's order.
+
+    `spared`: values that other patterns would write for one another, and that nobody needs where this one stands."""
 
     nodes: tuple[str, ...]  # the graph nodes that are computed here
     operands: tuple[Bind, ...]
     outputs: tuple[Bind, ...]
+    spared: tuple[str, ...] = ()
+
+
+# Kinds of patterns that do what others would do by themselves; those stay, for a candidate without them.
+TAKES_OTHERS = ("product", "row_column_reduce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +46,7 @@ class Pattern:
 
     id: str
     title: str  # what was fused, readable: "scale -> mask -> softmax"
-    kind: str  # "pointwise", "row_reduce", "column_reduce", "whole_reduce", "scan", "product"
+    kind: str  # "pointwise", "row_reduce", "column_reduce", "row_column_reduce", "whole_reduce", "scan", "product"
     nodes: tuple[str, ...]  # names of the graph nodes it replaces, over all sites
     program: Program
     space: Space
@@ -67,15 +74,16 @@ Recipe = tuple[Choice, ...]  # the patterns to realise; every other node stays t
 
 
 def without_idle(cases: Sequence[Sequence[Pattern]], recipe: Recipe) -> Recipe:
-    """The recipe without what it realises nowhere: patterns all of whose results a chosen product gives, as what it
-    computes on its way out. `cases`: the patterns of each case."""
+    """The recipe without what it realises nowhere: patterns all of whose results a chosen one that takes others gives,
+    or spares. `cases`: the patterns of each case."""
     chosen = {choice.pattern for choice in recipe}
-    busy = {p.id for patterns in cases for p in patterns if p.kind == "product" or not _results([p])}
+    busy = {p.id for patterns in cases for p in patterns if p.kind in TAKES_OTHERS or not _results([p])}
     for patterns in cases:
-        made = _results([p for p in patterns if p.kind == "product" and p.id in chosen])
+        made = _results([p for p in patterns if p.kind in TAKES_OTHERS and p.id in chosen])
         busy.update(p.id for p in patterns if not _results([p]) <= made)
     return tuple(choice for choice in recipe if choice.pattern in busy)
 
 
 def _results(patterns: Sequence[Pattern]) -> set[str]:
-    return {bind.node for p in patterns for site in p.sites for bind in site.outputs}
+    sites = [site for p in patterns for site in p.sites]
+    return {bind.node for site in sites for bind in site.outputs} | {name for site in sites for name in site.spared}

@@ -209,11 +209,16 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """A value written to memory, contiguous, with its aligned shape."""
+    """A value written to memory, contiguous, with its aligned shape.
+
+    `parts`: of an element-level value the sums over the rows (over all dimensions that are not reduced), in so many
+    equal shares of the rows in order. They lie along the first dimension that is not reduced; the others have size 1.
+    Such outputs come last, each under a name of its own."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    parts: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +241,17 @@ class Program:
     @property
     def product(self) -> Product | None:
         return next((item for item in self.body if isinstance(item, Product)), None)
+
+    @property
+    def sums(self) -> tuple[Output, ...]:
+        """The outputs that are sums over the rows: columns reduced beside the rows, in one pass."""
+        return tuple(o for o in self.outputs if o.parts)
+
+    def shape_in_parts(self, parts: int) -> tuple[int, ...]:
+        """Of an output with `parts`."""
+        kept = [d for d in range(len(self.domain)) if d not in self.reduced]
+        sizes = {d: parts if d == kept[0] else 1 for d in kept}
+        return tuple(sizes.get(d, size) for d, size in enumerate(self.domain))
 
     @property
     def inner_size(self) -> int:
@@ -314,7 +330,10 @@ def validate(program: Program) -> None:
             f"reduced dimensions {program.reduced} are not sorted, distinct dimensions of {program.domain}"
         )
     ranked = program.ranked
-    values: tuple[Operand | Output, ...] = (*program.operands, *(o for o in program.outputs if o.name not in ranked))
+    values: tuple[Operand | Output, ...] = (
+        *program.operands,
+        *(o for o in program.outputs if not o.parts and o.name not in ranked),
+    )
     for value in values:
         if isinstance(value, Operand) and value.indexed:
             continue
@@ -367,6 +386,7 @@ def validate(program: Program) -> None:
     for output in program.outputs:
         if output.name not in defined:
             raise ValueError(f"output {output.name!r} is never computed")
+    _validate_sums(program)
 
 
 def _validate_ranked(item: Reduction, program: Program) -> None:
@@ -376,6 +396,19 @@ def _validate_ranked(item: Reduction, program: Program) -> None:
     for output in program.outputs:
         if output.name in item.results and output.shape != shape:
             raise ValueError(f"{output.name!r}: shape {output.shape} is not {shape}")
+
+
+def _validate_sums(program: Program) -> None:
+    names = [o.name for o in program.outputs]
+    if program.sums and (not program.reduced or program.scan or program.rows == 1):
+        raise ValueError(f"{program.sums[0].name!r}: summed over the rows where there are none")
+    for output in program.sums:
+        if program.aligned(output.name) != program.domain:
+            raise ValueError(f"{output.name!r}: summed over the rows, but not at element level")
+        if output.shape != program.shape_in_parts(output.parts) or output.parts > program.rows:
+            raise ValueError(f"{output.name!r}: shape {output.shape} is not that of {output.parts} part(s)")
+        if names.count(output.name) > 1 or output not in program.outputs[-len(program.sums) :]:
+            raise ValueError(f"{output.name!r}: sums come last, under names of their own")
 
 
 def _validate_scan(scan: Scan, program: Program) -> None:

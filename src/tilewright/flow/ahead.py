@@ -34,8 +34,8 @@ def compiled_ahead(
 
 def _in_cpp(sources: dict[str, str], wanted: Sequence[Choice], folder: Path, jobs: int) -> tuple[Path, ...]:
     with tempfile.TemporaryDirectory(prefix="tilewright-ahead-") as made, ThreadPoolExecutor(jobs) as pool:
-        for name in {choice.pattern for choice in wanted}:
-            (Path(made) / f"{name}.cpp").write_text(sources[name])
+        for name, text in sources.items():
+            (Path(made) / f"{name}.cpp").write_text(text)
         found = pool.map(lambda choice: _compiled(Path(made), choice, folder), wanted)
         return tuple(dict.fromkeys(library for libraries in found for library in libraries))
 
@@ -45,6 +45,9 @@ def _compiled(sources: Path, choice: Choice, folder: Path) -> Iterator[Path]:
 
     try:
         yield build(sources / f"{choice.pattern}.cpp", macros(dict(choice.point)), folder=folder)
+        second = sources / f"{choice.pattern}_sums.cpp"  # adds up what the first has summed in parts; it has no knobs
+        if second.exists():
+            yield build(second, {}, folder=folder)
     except BuildError:
         return
 

@@ -84,12 +84,43 @@ void over_threads(int64_t units, int threads, Work work) {
   work(share(units, 1, omp_get_thread_num(), omp_get_num_threads()));
 }
 
+// Bytes of a part of an output that is summed over the rows.
+template <class P>
+constexpr int64_t part_bytes(int slot) {
+  int64_t bytes = P::bytes[slot];
+  for (int d = 0; d < P::RANK; ++d) bytes *= P::REDUCED >> d & 1 ? P::shape[slot][d] : 1;
+  return bytes;
+}
+
+// Whole parts of the rows to each thread, so that the sums over them don't depend on how many threads there are.
+template <class P, class Walk>
+void work_parts(const Walk& walk, const Arguments<P>& arguments, Range all, int threads) {
+  over_threads(P::PARTS, threads, [&](Range mine) __attribute__((noinline)) {
+    for (int64_t part = mine.begin; part < mine.end; ++part) {
+      for (int t = P::OPERANDS; t < P::TENSORS; ++t) {
+        if (P::summed[t]) std::memset(arguments.base.at[t] + part * part_bytes<P>(t), 0, part_bytes<P>(t));
+      }
+      const Range rows = share(walk.units(), 1, static_cast<int>(part), P::PARTS);
+      for (int64_t u = rows.begin; u < rows.end; ++u) {
+        walk.visit(u, [&](auto& unit) TW_LAMBDA {
+#pragma GCC unroll 16
+          for (int t = P::OPERANDS; t < P::TENSORS; ++t) {
+            if (P::summed[t]) unit.places.at[t] += part * part_bytes<P>(t);
+          }
+          work_whole<P>(unit, all);
+        });
+      }
+    }
+  });
+}
+
 template <class P, template <class> class Walk>
 void run_program(const Arguments<P>& arguments, int threads, bool stream) {
   const Walk<P> walk(arguments, stream);
   const int64_t units = walk.units();
   const Range all{0, walk.length()};
   if (P::POINTS <= TW_GRAIN) threads = 1;
+  if constexpr (P::PARTS > 0) return work_parts<P>(walk, arguments, all, threads);
   const bool enough = units >= 4 * threads || all.end < 2 * walk.GRAIN || P::POINTS / units < TW_GRAIN;
   if (threads < 2 || enough) {
     over_threads(units, threads, [&](Range mine) __attribute__((noinline)) {
@@ -185,7 +216,8 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
     int64_t dense = P::bytes[t];
     for (int d = P::RANK - 1; d >= 0; --d) {
       const int64_t stride = tensor->strides ? tensor->strides[d] * P::bytes[t] : dense;
-      arguments.stride[d][t] = tensor->shape[d] == 1 ? 0 : stride;
+      const bool still = tensor->shape[d] == 1 || (P::summed[t] && !(P::REDUCED >> d & 1));
+      arguments.stride[d][t] = still ? 0 : stride;
       dense *= tensor->shape[d];
     }
     if (t >= P::OPERANDS) prefer_huge_pages(arguments.base.at[t], dense);

@@ -60,3 +60,15 @@ class Kernel:
     def _load(self) -> Callable[..., Any]:
         self._run = load(self._source, macros(self._knobs))
         return self._run
+
+
+class Summed:
+    """A kernel whose last `count` results are sums in parts, and the kernel that adds these up."""
+
+    def __init__(self, rows: Kernel, sums: Kernel, *, count: int) -> None:
+        self._rows, self._sums, self._count = rows, sums, count
+
+    def launch(self, *operands: Tensor) -> tuple[Tensor, ...]:
+        """As a Kernel's."""
+        made = self._rows.launch(*operands)
+        return (*made[: -self._count], *self._sums.launch(*made[-self._count :]))

@@ -9,6 +9,9 @@
 // A load L reads a tensor of RANK dimensions of `size` where dimension k is at start[k] plus the sum over the domain's
 // dimensions d of step[k][d] times the position there. CHECKED is the set of those that may lie outside. A load that gathers
 // reads dimension GATHERED where a value says, which differs from lane to lane if it VARIES.
+//
+// Outputs that are `summed` hold sums over the rows in PARTS parts (0: there are none), the parts along their first dimension
+// that is not reduced.
 #pragma once
 
 #include "reductions.h"
@@ -270,6 +273,17 @@ struct At {
       tilewright::stream(to, value);
     } else {
       tilewright::store(to, value);
+    }
+  }
+
+  // Adds to what is there: a sum over rows, of one thread, that stays in its caches.
+  template <int SLOT, class T>
+  TW_INLINE void add(Tensor<SLOT, T, 1>, typename Memory<T>::Value value) const {
+    T* to = reinterpret_cast<T*>(places.at[SLOT]) + i;
+    if constexpr (PARTIAL) {
+      tilewright::store(to, tilewright::load(to, count) + value, count);
+    } else {
+      tilewright::store(to, tilewright::load(to) + value);
     }
   }
 

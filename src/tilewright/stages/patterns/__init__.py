@@ -16,6 +16,7 @@ from .grow import grown
 from .products import products
 from .program import write
 from .region import Flow
+from .sums import with_sums
 
 __all__ = ["match", "match_all", "match_segments"]
 
@@ -120,9 +121,10 @@ def _found(graph: Graph, unsupported: Callable[[Program], str | None], tiny_byte
             sites.append((program, site, title(flow, site)))
         else:
             left.update(dict.fromkeys(site.nodes, why))
+    # They come after those that they take along: of two patterns that give one value, the later one makes it.
+    sites += [(program, site, title(flow, site)) for program, site in with_sums(flow, regions, unsupported)]
     multiplied = products(flow, regions, unsupported)
     left.update(multiplied.left)
-    # They come last: of two patterns that give one value, the later one makes it.
     sites += [(program, site, title(flow, site)) for program, site in multiplied.found]
     return _Found(sites, _unmatched(flow, [site for _, site, _ in sites], left))
 
@@ -177,6 +179,8 @@ def kind(program: Program) -> str:
         return "scan"
     if program.rows == 1:
         return "whole_reduce"
+    if program.sums:
+        return "row_column_reduce"
     return "row_reduce" if len(program.domain) - 1 in program.reduced else "column_reduce"
 
 

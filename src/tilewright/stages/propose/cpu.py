@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from ...facts.candidate import SourceFile
+from ...facts.partial import adding_up, in_parts, usual_parts
 from ...facts.program import DTYPE_BYTES, RANKED, Program, Reduction
 from ...facts.space import Knob, Point, Space, point
 from .cpu_source import headline, source, vector_dimension
@@ -49,6 +50,8 @@ def unsupported(program: Program) -> str | None:
         gathered = [p for p in load.at if p.value]
         if gathered and (len(gathered) > 1 or load.fill is not None or gathered[0].steps or gathered[0].start):
             return "a gather along several dimensions, or of what may be missing"
+    if program.sums and vector_dimension(program) not in program.reduced:
+        return "sums over rows that lie side by side in the lanes"
     try:
         source(program)
     except CannotRender as reason:
@@ -92,7 +95,16 @@ _STREAM = Knob(name="stream", values=(False, True), about="write outputs past th
 
 
 def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
-    """`name`.cpp and `name`.py. Raises CannotRender where `unsupported` gives a reason."""
+    """`name`.cpp and `name`.py; `name`_sums.cpp, too, for sums over the rows. Raises CannotRender where `unsupported`
+    gives a reason."""
+    if program.sums:
+        parts = usual_parts(program.rows)
+        rows, sums = in_parts(program, parts), adding_up(program, parts)
+        return (
+            SourceFile(path=f"{name}.cpp", text=source(rows)),
+            SourceFile(path=f"{name}_sums.cpp", text=source(sums)),
+            SourceFile(path=f"{name}.py", text=_python_in_two(program, rows, sums, name=name, point=point)),
+        )
     return (
         SourceFile(path=f"{name}.cpp", text=source(program)),
         SourceFile(path=f"{name}.py", text=_python(program, name, point)),
@@ -110,9 +122,6 @@ def skeleton_files(programs: Sequence[Program]) -> tuple[SourceFile, ...]:
 
 
 def _python(program: Program, name: str, point: Point) -> str:
-    legal = {knob.name: knob.values for knob in space(program).knobs}
-    outputs = ", ".join(f"({o.shape!r}, {o.dtype!r})" for o in program.outputs)
-    signature = ", ".join(o.name for o in program.operands)
     return f'''"""{headline(program)} Built from {name}.cpp on first use."""
 
 from pathlib import Path
@@ -121,11 +130,46 @@ from tilewright_kernels.cpu.launch import Kernel
 from tilewright_kernels.ops import torch_op
 
 KNOBS = {dict(point)!r}
-_OUTPUTS = ({outputs},)
-_LEGAL = {legal!r}
+_OUTPUTS = {_outputs(program)}
+_LEGAL = {_legal(program)!r}
 
 _kernel = Kernel(Path(__file__).with_suffix(".cpp"), outputs=_OUTPUTS, knobs=KNOBS, legal=_LEGAL)
 configure = _kernel.configure
-# run({signature}) -> ({", ".join(o.name for o in program.outputs)},)
-run = torch_op({name!r}, _kernel.launch, _OUTPUTS, {len(program.operands)})
-'''
+{_run(program, name, "_kernel")}'''
+
+
+def _python_in_two(program: Program, rows: Program, sums: Program, *, name: str, point: Point) -> str:
+    return f'''"""{headline(program)} Built from {name}.cpp and {name}_sums.cpp on first use: the first also sums
+over rows in parts, which the second adds up."""
+
+from pathlib import Path
+
+from tilewright_kernels.cpu.launch import Kernel, Summed
+from tilewright_kernels.ops import torch_op
+
+KNOBS = {dict(point)!r}
+_OUTPUTS = {_outputs(program)}
+_ROWS = {_outputs(rows)}
+_SUMS = {_outputs(sums)}
+_LEGAL = {_legal(program)!r}
+
+_rows = Kernel(Path(__file__).with_suffix(".cpp"), outputs=_ROWS, knobs=KNOBS, legal=_LEGAL)
+_sums = Kernel(Path(__file__).with_name("{name}_sums.cpp"), outputs=_SUMS, knobs={{}}, legal={{}})
+_kernel = Summed(_rows, _sums, count=len(_SUMS))
+configure = _rows.configure
+{_run(program, name, "_kernel")}'''
+
+
+def _outputs(program: Program) -> str:
+    return f"({', '.join(f'({o.shape!r}, {o.dtype!r})' for o in program.outputs)},)"
+
+
+def _legal(program: Program) -> dict[str, tuple[int | str | bool, ...]]:
+    return {knob.name: knob.values for knob in space(program).knobs}
+
+
+def _run(program: Program, name: str, kernel: str) -> str:
+    signature = ", ".join(o.name for o in program.operands)
+    return f"""# run({signature}) -> ({", ".join(o.name for o in program.outputs)},)
+run = torch_op({name!r}, {kernel}.launch, _OUTPUTS, {len(program.operands)})
+"""

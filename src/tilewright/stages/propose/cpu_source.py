@@ -157,6 +157,8 @@ class _Text:
             f"  static constexpr int64_t lane[] = {_braces(step * DTYPE_BYTES[v.dtype] for step, v in lanes)};",
             f"  static constexpr bool UNIT = {'true' if all(step < 2 for step, _ in lanes) else 'false'};",
             f"  static constexpr int bytes[] = {_braces(DTYPE_BYTES[v.dtype] for v, _, _ in slots)};",
+            f"  static constexpr int64_t PARTS = {max((o.parts for o in p.outputs), default=0)};",
+            f"  static constexpr bool summed[] = {_braces('true' if _is_sum(v) else 'false' for v, _, _ in slots)};",
             f"  static constexpr bool GATHERS = {'true' if any(load.args for load in p.loads) else 'false'};",
             f"  static constexpr bool WRITES_ELEMENTS = {'true' if self.plan.element_outputs else 'false'};",
         ]
@@ -276,7 +278,7 @@ class _Text:
             part = "values" if output.name == made.results[0] else "positions"
             entries = f"row.{self.names[made.results[0]]}.{part}"
             return f"    at.template store_ranks<{math.prod(output.shape[dim + 1 :])}>(out_{output.name}, {entries});"
-        return f"    at.store(out_{output.name}, {self._stored(output)});"
+        return f"    at.{'add' if output.parts else 'store'}(out_{output.name}, {self._stored(output)});"
 
     def _stored(self, output: Output) -> str:
         have, want = VALUE[self.dtypes[output.name]], VALUE[output.dtype]
@@ -386,6 +388,10 @@ def _short_positions(program: Program) -> Program:
 
 def _braces(values: Iterable[object]) -> str:
     return "{" + ", ".join(map(str, values)) + "}"
+
+
+def _is_sum(value: Operand | Load | Output) -> bool:
+    return isinstance(value, Output) and value.parts > 0
 
 
 def _bits(dimensions: Iterable[int]) -> int:

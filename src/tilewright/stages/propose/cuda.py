@@ -46,6 +46,8 @@ def unsupported(program: Program) -> str | None:
     """Why these skeletons can't realise the program; None if they can."""
     if program.product:
         return cuda_product.unsupported(program)
+    if program.sums:
+        return "sums over rows beside the rows"
     dtypes = {v.dtype for v in (*program.operands, *program.body, *program.outputs)}
     if "f64" in dtypes:
         return "f64 has no skeleton"
