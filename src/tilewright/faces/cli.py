@@ -237,9 +237,14 @@ def bench(
     precision: PrecisionOption = "reference",
     sanitize: SanitizeOption = False,
     out: OutOption = None,
-    budget: BudgetOption = "2m",
+    budget: SearchBudgetOption = "",
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
+    strategy: StrategyOption = None,
+    model: ModelOption = None,
+    base_url: BaseUrlOption = "",
+    effort: EffortOption = None,
+    no_wait: NoWaitOption = False,
     seed: SeedOption = 0,
     jobs: Annotated[
         int, typer.Option("--jobs", min=1, help="Problems at once on each device; they take turns to measure.")
@@ -252,31 +257,22 @@ def bench(
     ] = None,
 ) -> None:
     """Optimise every problem of a folder; started again, it continues where it stopped."""
-    from ..edges.gpu.machine import machine
-    from ..flow.campaign import Campaign, problem_files, run_campaign
-    from .deliver import bench_object, bench_tables, stamp
+    from .benches import Asked, bench_folder, campaign_of
 
-    chosen = _target(target)
     settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s"]
     settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
     settings += ["--no-compile"] if no_compile else []
-    files = problem_files(folder, config.numbers(only) if only else None)
-    name = Path(folder.removeprefix("kernelbench:")).resolve().name
-    campaign = Campaign(
-        files=files, out=out or Path("runs") / f"bench-{name}-{chosen}", target=chosen,
-        budget_s=config.seconds(budget), settings=tuple(settings), jobs=jobs, devices=_devices(devices), stamp=stamp(),
+    campaign = campaign_of(
+        folder, out=out, only=config.numbers(only) if only else None, target=_target(target), budget=budget,
+        settings=settings, jobs=jobs, devices=_devices(devices),
+        asked=Asked(strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait),
     )  # fmt: skip
-    machine(chosen, cache_dir=config.cache_dir())  # measured now, while nothing else runs
     with _Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
-        tasks = run_campaign(campaign, seen=lambda task: _say(False)(_task_line(task)))
-    result = bench_object(
-        tasks, command=shlex.join(["tilewright", *sys.argv[1:]]), target=chosen, cache=config.cache_dir()
-    )
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(result, indent=1) + "\n")
-    for table in bench_tables(tasks):
+        tables, pending = bench_folder(campaign, json_file=json_file, say=_say(False))
+    for table in tables:
         _stdout.print(table)
+    if pending:
+        raise typer.Exit(_line(f"pending: {pending} of {len(campaign.files)}; the same command goes on", 75))
 
 
 @app.command()
@@ -437,9 +433,3 @@ def _show(result: Any, *, as_json: bool) -> int:
 
 def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=1))
-
-
-def _task_line(task: dict[str, Any]) -> str:
-    ratio = task.get("ratio", {}).get("eager")
-    speed = f"{ratio['mid']:.2f}x of eager" if ratio else task.get("verdict", {}).get("summary", "")
-    return f"{task.get('problem')}: {task.get('status')} {speed}"

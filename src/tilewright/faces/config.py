@@ -102,6 +102,13 @@ def budget(text: str, *, usual_s: float) -> tuple[float, Limits]:
     return found.get("time", usual_s), limits
 
 
+def budget_text(budget_s: float, limits: Limits) -> str:
+    """What `budget` reads as these."""
+    named = (("usd", limits.usd), ("tokens", limits.tokens), ("calls", limits.calls), ("tries", limits.tries))
+    parts = [f"{budget_s:g}s", *(f"{value:.15g}{unit}" for unit, value in named if value is not None)]
+    return ",".join([*parts, *([f"device:{limits.device_s:g}s"] if limits.device_s is not None else [])])
+
+
 def agents_terms(budget: str, *, timing: Timing, sanitize: bool | None, seed: int) -> Terms:
     """The terms of runs whose moves coding agents make; UserError as `within`."""
     from ..flow.session import Terms

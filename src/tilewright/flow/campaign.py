@@ -22,6 +22,7 @@ from ..facts.problem import Target
 # What a task may take beyond its budget (start, baselines, judging) before it counts as hung; to optimise, both twice.
 _SPARE_S = 120.0
 _CRASHED, _HUNG = "crashed", "hung"
+_PENDING = 75  # the exit code of a run that waits for a reply
 _LAST_LINES, _LAST_CHARACTERS = 6, 600  # of what a crashed one printed
 
 Task = dict[str, Any]  # one object as `optimize --json` prints it: foreign bytes, read back from a child process
@@ -40,15 +41,22 @@ class Campaign:
     devices: tuple[str, ...]  # values of CUDA_VISIBLE_DEVICES to spread over; empty: this process's own
     stamp: str  # what made the results (version and commit); those of another stamp, or settings, are made anew
     verb: Literal["optimize", "audit"] = "optimize"
+    budget: str = ""  # as `--budget` takes it, where it is not time alone
+    wait: bool = True  # for replies of a model; else a task is left pending, and goes on at the next call
 
     @property
     def flags(self) -> list[str]:
-        return ["--target", self.target, "--budget", f"{self.budget_s:g}s", *self.settings]
+        return ["--target", self.target, "--budget", self.budget or f"{self.budget_s:g}s", *self.settings]
+
+    @property
+    def asks(self) -> bool:
+        """Whether a model is asked, whose replies have their price: no run with any is thrown away."""
+        return "--model" in self.settings
 
     @property
     def made_by(self) -> dict[str, object]:
         """What a kept result must say of itself to count."""
-        return {"stamp": self.stamp, "flags": self.flags}
+        return {"flags": self.flags} if self.asks else {"stamp": self.stamp, "flags": self.flags}
 
 
 def problem_files(where: str, only: frozenset[int] | None) -> tuple[Path, ...]:
@@ -92,7 +100,7 @@ def _in_turns(campaign: Campaign, seen: Callable[[Task], None], *, kept: bool) -
         if task is None:
             place = free.get()
             try:
-                task = _run(campaign, file, place) | campaign.made_by | {"file": file.name}
+                task = _run(campaign, file, place) | campaign.made_by | {"stamp": campaign.stamp, "file": file.name}
             finally:
                 free.put(place)
             _keep(campaign.out / f"{file.stem}.json", task)
@@ -112,7 +120,8 @@ def _kept(campaign: Campaign, file: Path) -> Task | None:
         task: Task = json.loads((campaign.out / f"{file.stem}.json").read_text())
     except (OSError, ValueError):
         return None
-    return task if task.items() >= campaign.made_by.items() else None
+    goes_on = task.get("status") == "pending" or (campaign.asks and _broke(task))
+    return None if goes_on or not task.items() >= campaign.made_by.items() else task
 
 
 def _keep(path: Path, task: Task) -> None:
@@ -135,15 +144,21 @@ def _audit(campaign: Campaign, file: Path) -> list[str]:
 
 
 def _optimize(campaign: Campaign, file: Path) -> list[str]:
-    """Start the task's run, or continue it where one of the same stamp and flags has begun."""
+    """Start the task's run, or continue it where one of the same stamp and flags has begun. UserError where it would
+    take the place of one whose replies were paid for."""
     out = campaign.out / file.stem
     made_by = json.dumps(campaign.made_by)
+    waiting = [] if campaign.wait else ["--no-wait"]
     if (out / "run.db").exists() and (out / ".stamp").exists() and (out / ".stamp").read_text() == made_by:
-        return ["resume", str(out), "--json"]
+        return ["resume", str(out), *waiting, "--json"]
+    if campaign.asks and (out / "run.db").exists():
+        raise UserError(
+            f"{out}: holds a run under other flags, with replies that took their price; choose another --out"
+        )
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     (out / ".stamp").write_text(made_by)
-    return ["optimize", str(file), "--out", str(out), *campaign.flags, "--json"]
+    return ["optimize", str(file), "--out", str(out), *campaign.flags, *waiting, "--json"]
 
 
 def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limit_s: float) -> Task:
@@ -174,10 +189,17 @@ def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limi
     if isinstance(task, dict):
         return task
     lines = [line for line in stderr.splitlines() if line.strip()]
+    if process.returncode == _PENDING:
+        said = lines[-1].removeprefix("tilewright: pending: ")[-_LAST_CHARACTERS:] if lines else ""
+        return _without_result(file, "pending", {"stage": "search", "reason": "pending", "summary": said})
     said = " ".join(" ".join(lines[-_LAST_LINES:]).split())[-_LAST_CHARACTERS:] or "no output"
     return _failed(file, _CRASHED, f"exit {process.returncode}: {said}")
 
 
 def _failed(file: Path, reason: str, summary: str) -> Task:
-    verdict = {"accepted": False, "stage": "run", "reason": reason, "summary": summary}
-    return {"problem": file.stem, "status": "failed", "verdict": verdict, "ratio": {}, "times_ns": {}}
+    return _without_result(file, "failed", {"stage": "run", "reason": reason, "summary": summary})
+
+
+def _without_result(file: Path, status: str, verdict: dict[str, str]) -> Task:
+    told = {"accepted": False} | verdict
+    return {"problem": file.stem, "status": status, "verdict": told, "ratio": {}, "times_ns": {}}

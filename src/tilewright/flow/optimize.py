@@ -100,11 +100,7 @@ def optimize(
     """A new run in `places.out`; UserError if that folder already holds a run, or for a fault of the problem's.
     `sanitize` of None: where compute-sanitizer can be had. Raises Pending where a model's reply has not come yet:
     `resume` then goes on."""
-    if (strategy in ASKING) != (model is not None):
-        raise UserError(
-            f"strategy {strategy!r} asks a model: name one with --model" if model is None
-            else f"strategy {strategy!r} asks no model; leave --model out, or choose --strategy {' or '.join(ASKING)}"
-        )  # fmt: skip
+    require_model(strategy, model is not None)
     request = Request(
         run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, timing=timing,
         sanitize=not sanitizing.absent(problem.target) if sanitize is None else sanitize, model=model, limits=limits,
@@ -113,6 +109,15 @@ def optimize(
         open_model(model, run=request.run, keys=access.keys)  # what is wrong with its name is said before any work
     with _new_journal(request, places) as ledger:
         return _carry_on(request, ledger=ledger, places=places, say=say, access=access)
+
+
+def require_model(strategy: str, named: bool) -> None:
+    """Raise UserError where a strategy asks a model and none is named, or the other way round."""
+    if (strategy in ASKING) != named:
+        raise UserError(
+            f"strategy {strategy!r} asks no model; leave --model out, or choose --strategy {' or '.join(ASKING)}"
+            if named else f"strategy {strategy!r} asks a model: name one with --model"
+        )  # fmt: skip
 
 
 def judge_given(

@@ -121,14 +121,16 @@ def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
     `passed` counts tasks of which the judge accepted a candidate, `unchanged` those, of them and of the rest, that keep
     the module as it is; these and the `failed` ones, which `failures` lists, count as 1.0 against eager.
     "Best" is the better of eager and torch.compile. A task is
-    won where it is improved: faster than eager beyond noise."""
+    won where it is improved: faster than eager beyond noise. `pending` ones, which wait for a model, count nowhere."""
+    everything, tasks = tasks, [t for t in tasks if t.get("status") != "pending"]
     eager = [ratio_of(t, "eager") for t in tasks]
     best = [ratio_of(t, "best") for t in tasks]
     passed = [t for t in tasks if (t.get("verdict") or {}).get("accepted")]
     failures = [t for t in tasks if t.get("status") == "failed"]
     shares = [float(t["floor_share"]) for t in passed if t.get("floor_share")]
     return {
-        "tasks": len(tasks),
+        "tasks": len(everything),
+        "pending": len(everything) - len(tasks),
         "passed": len(passed),
         "unchanged": sum(1 for t in tasks if t.get("status") != "failed" and _mid(t, "eager") is None),
         "failed": len(failures),

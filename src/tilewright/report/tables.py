@@ -15,7 +15,7 @@ from . import words
 from .ending import Ending, ending, floor_share, fused
 from .objects import Task, bench_summary, ratio_of, won
 
-_COLOURS = {"improved": "green", "no_improvement": "yellow", "failed": "red"}
+_COLOURS = {"improved": "green", "no_improvement": "yellow", "failed": "red", "pending": "blue"}
 
 
 def table(brief: Brief, events: Sequence[Event]) -> Table:
@@ -134,9 +134,9 @@ def _bench_row(task: Task) -> list[str]:
         escape(str(task.get("problem", "?"))),
         f"[{_COLOURS.get(status, 'red')}]{escape(result)}[/]",
         *(words.duration(t["mid"]) if t else "" for t in times.values()),
-        _x(ratio_of(task, "eager")),
+        _x(ratio_of(task, "eager") if status != "pending" else None),
         f"{ratio['low']:.2f} – {ratio['high']:.2f}" if ratio else "",
-        _x(ratio_of(task, "best")),
+        _x(ratio_of(task, "best") if status != "pending" else None),
         _share(task.get("floor_share")),
     ]
 
@@ -144,7 +144,8 @@ def _bench_row(task: Task) -> list[str]:
 def _bench_lines(total: dict[str, object]) -> str:
     lines = [
         f"{total['passed']} of {total['tasks']} accepted by the judge, {total['unchanged']} kept as they are, "
-        f"{total['failed']} failed (each of these counts as 1.00x)",
+        f"{total['failed']} failed (each of these counts as 1.00x)"
+        + (f", {total['pending']} pending" if total["pending"] else ""),
         f"against eager: median {_x(total['median_eager'])}, won beyond noise {_share(total['share_won'])}",
     ]
     failures = total["failures"]

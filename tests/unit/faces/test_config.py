@@ -56,6 +56,13 @@ def test_a_budget_that_says_nothing_is_refused(text: str) -> None:
         config.budget(text, usual_s=300.0)
 
 
+@pytest.mark.parametrize(
+    "text", ["90s", "3600s,2.5usd,2000000tokens,40calls,20tries,device:1200s", "300s,1calls", "60s,device:30s"]
+)
+def test_a_budget_is_written_as_it_is_read(text: str) -> None:
+    assert config.budget_text(*config.budget(text, usual_s=1.0)) == text
+
+
 def test_an_agent_takes_no_more_than_the_operator_gives() -> None:
     most = config.agents_terms("1h,20tries", timing=Timing(), sanitize=None, seed=0)
     assert (most.budget_s, most.limits) == (3600.0, Limits(tries=20))

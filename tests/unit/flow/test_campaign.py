@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tilewright.facts.errors import UserError
 from tilewright.flow import campaign as module
 from tilewright.flow.campaign import Campaign, run_campaign
 
@@ -78,3 +79,62 @@ def test_what_broke_beside_others_is_tried_once_more_by_itself(tmp_path: Path, m
     tries.clear()
     alone = replace(campaign, jobs=1, out=tmp_path / "alone")
     assert [t["status"] for t in run_campaign(alone, seen=lambda task: None)] == ["improved", "failed", "failed"]
+
+
+def test_what_waits_for_a_reply_is_pending_and_goes_on_at_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the children as processes that leave with 75 until a reply lies there."""
+    script = tmp_path / "child.py"
+    script.write_text(
+        "import json, pathlib, sys\n"
+        "verb, place = sys.argv[1:3]\n"
+        "out = pathlib.Path(sys.argv[4] if verb == 'optimize' else place)\n"
+        "(out / 'run.db').touch()\n"
+        "(out / 'verbs').open('a').write(' '.join([verb, *(a for a in sys.argv if a == '--no-wait')]) + '|')\n"
+        "if not (out / 'reply').exists():\n"
+        "    print('tilewright: pending: no reply yet in box', file=sys.stderr)\n"
+        "    sys.exit(75)\n"
+        "print(json.dumps({'problem': out.name, 'status': 'improved', 'verdict': {'accepted': True}}))\n"
+    )
+    run = module._child
+    monkeypatch.setattr(module, "_child", lambda c, *a, **k: run([c[0], str(script), *c[3:]], *a, **k))
+    campaign = Campaign(
+        files=(tmp_path / "a.py", tmp_path / "b.py"), out=tmp_path / "out", target="cpu", budget_s=9.0, jobs=1,
+        settings=("--strategy", "cutegen", "--model", "mailbox:box"), devices=(), stamp="0.1.0 abc",
+        budget="9s,4calls", wait=False,
+    )  # fmt: skip
+    first = run_campaign(campaign, seen=lambda task: None)
+    assert [t["status"] for t in first] == ["pending", "pending"]
+    assert first[0]["verdict"]["summary"] == "no reply yet in box"
+    (campaign.out / "a" / "reply").touch()
+    later = replace(campaign, stamp="0.1.0 def")  # the code moved on meanwhile; what was paid for counts
+    assert [t["status"] for t in run_campaign(later, seen=lambda task: None)] == ["improved", "pending"]
+    (campaign.out / "b" / "reply").touch()
+    assert [t["status"] for t in run_campaign(later, seen=lambda task: None)] == ["improved", "improved"]
+    run_campaign(later, seen=lambda task: None)
+    verbs = [(campaign.out / n / "verbs").read_text() for n in "ab"]
+    assert verbs == ["optimize --no-wait|resume --no-wait|", "optimize --no-wait|" + "resume --no-wait|" * 2]
+    with pytest.raises(UserError, match="replies that took their price; choose another --out"):
+        run_campaign(replace(later, budget="9s,5calls"), seen=lambda task: None)
+
+
+def test_a_model_that_could_not_be_reached_is_asked_again_at_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def child(command: Sequence[str], file: Path, place: object, *, limit_s: float) -> dict[str, Any]:
+        calls.append(command)
+        return {"problem": file.stem, "status": "failed", "verdict": {"reason": "crashed"}}
+
+    monkeypatch.setattr(module, "_child", child)
+    campaign = Campaign(
+        files=(tmp_path / "a.py",), out=tmp_path / "out", target="cpu", budget_s=9.0, jobs=1,
+        settings=("--model", "openai:x"), devices=(), stamp="s",
+    )  # fmt: skip
+    for asks in (campaign, replace(campaign, settings=(), out=tmp_path / "other")):
+        calls.clear()
+        for _ in range(2):
+            run_campaign(asks, seen=lambda task: None)
+        assert len(calls) == (2 if asks.asks else 1)

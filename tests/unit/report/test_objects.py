@@ -136,6 +136,12 @@ def test_a_failed_task_counts_as_one_whatever_it_claims() -> None:
     assert bench_summary([measured(7.0, status="failed")])["geomean_eager"] == 1.0
 
 
+def test_what_waits_for_a_reply_is_counted_and_changes_no_mean() -> None:
+    waiting = {"problem": "p", "status": "pending", "verdict": {"accepted": False}, "ratio": {}}
+    total = bench_summary([measured(4.0, 2.0), waiting])
+    assert (total["tasks"], total["pending"], total["geomean_eager"], total["share_won"]) == (2, 1, 4.0, 1.0)
+
+
 def test_an_empty_bench_has_no_means() -> None:
     assert bench_summary([])["geomean_eager"] is None and bench_summary([])["tasks"] == 0
 

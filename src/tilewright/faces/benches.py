@@ -1,0 +1,76 @@
+"""`tilewright bench`: every problem of a folder, each optimised in a process of its own, by a strategy to be chosen."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+
+from ..edges.gpu.machine import machine
+from ..facts.problem import Target
+from ..flow.campaign import Campaign, problem_files, run_campaign
+from ..flow.optimize import require_model
+from . import config
+from .deliver import bench_object, bench_tables, stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The strategy of a bench, and the model that it asks; without either the catalog's."""
+
+    strategy: str | None
+    model: str | None
+    base_url: str
+    effort: str | None
+    wait: bool
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """As `optimize` takes them."""
+        chosen = self.strategy or ("cutegen" if self.model else "catalog")
+        require_model(chosen, self.model is not None)
+        named = (("--strategy", self.strategy), ("--model", self.model), ("--base-url", self.base_url),
+                 ("--effort", self.effort))  # fmt: skip
+        return tuple(word for flag, value in named if value for word in (flag, value))
+
+
+def campaign_of(
+    where: str, *, out: Path | None, only: frozenset[int] | None, target: Target, budget: str, settings: Sequence[str],
+    asked: Asked, jobs: int, devices: tuple[str, ...],
+) -> Campaign:  # fmt: skip
+    """The campaign that the flags describe; UserError for those that don't go together."""
+    files = problem_files(where, only)
+    name = Path(where.removeprefix("kernelbench:")).resolve().name
+    budget_s, limits = config.budget(budget, usual_s=3600.0 if asked.model else 120.0)
+    more = config.budget_text(budget_s, limits)
+    return Campaign(
+        files=files, out=out or Path("runs") / f"bench-{name}-{target}", target=target, budget_s=budget_s,
+        settings=(*settings, *asked.flags), jobs=jobs, devices=devices, stamp=stamp(),
+        budget="" if more == f"{budget_s:g}s" else more, wait=asked.wait,
+    )  # fmt: skip
+
+
+def bench_folder(
+    campaign: Campaign, *, json_file: Path | None, say: Callable[[str], None]
+) -> tuple[tuple[RenderableType, ...], int]:
+    """Run it, or go on with it; the tables to print, and how many tasks still wait for a reply."""
+    machine(campaign.target, cache_dir=config.cache_dir())  # measured now, while nothing else runs
+    tasks = run_campaign(campaign, seen=lambda task: say(_line(task)))
+    command = shlex.join(["tilewright", *sys.argv[1:]])
+    result = bench_object(tasks, command=command, target=campaign.target, cache=config.cache_dir())
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(result, indent=1) + "\n")
+    return bench_tables(tasks), sum(task.get("status") == "pending" for task in tasks)
+
+
+def _line(task: dict[str, Any]) -> str:
+    ratio = task.get("ratio", {}).get("eager")
+    speed = f"{ratio['mid']:.2f}x of eager" if ratio else task.get("verdict", {}).get("summary", "")
+    return f"{task.get('problem')}: {task.get('status')} {speed}"
