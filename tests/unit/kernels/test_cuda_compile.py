@@ -12,6 +12,8 @@ from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.traced import only_program
 from tilewright.facts.space import point
+from tilewright.kernels.cuda.cubin import taken
+from tilewright.stages.propose import cuda
 
 pytestmark = pytest.mark.slow  # half a second for each kernel, and dozens of them
 
@@ -114,6 +116,26 @@ def compile_for_hopper(program, folder, knobs, strides=None, alignment=16):
     device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
     walks = strides or [o.strides for o in program.operands]
     return fused.compile(walks, [alignment] * len(walks), device)
+
+
+@pytest.mark.parametrize("shape", [(32768, 4096), (3, 137, 217), (70001, 64)])
+def test_sums_beside_rows_stay_in_registers(shape, folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda, "SUMS_BESIDE_ROWS", True)
+    program = kp.norm_backward(shape, dtype="f32" if len(shape) == 3 else "bf16")
+    assert cuda.unsupported(program) is None
+    walks, more = [o.strides for o in program.operands], f"--keep-cubin --dump-dir={tmp_path}"
+    for settings in cuda.space(program).points[:2]:
+        fused = load_fused(program, folder, settings)._FUSED
+        device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+        launch, kernel = fused.compile(walks, [16] * len(walks), device, options=more)
+        assert kernel.plan.parts >= 411 and kernel.plan.residence == "registers"
+        assert [k.local_bytes for k in taken(launch.artifacts.CUBIN)] == [0]
+        fused.sums.compile(_partial(fused), [16] * 3, device)
+
+
+def _partial(fused):
+    """Strides of the partial sums, for what adds them up."""
+    return [import_module("tilewright_kernels.cuda.views").contiguous(o.shape) for o in fused.sums.spec.operands]
 
 
 @pytest.mark.parametrize("name", list(PATHS))

@@ -15,6 +15,8 @@ again. How chunks of one row combine is the plan's `spread`:
 
 Where operands of a pointwise Spec lie across the lanes, a chunk is a tile (see `tiles`).
 
+Sums over the rows beside them (see `sums`) take a group through many rows, and a second Spec to add them up.
+
 A scan (see `scan`) goes over its rows once; where it is split, the first launch merges each chunk. The first of a row
 in order (see `rank`) take one more sweep after all others.
 
@@ -36,6 +38,7 @@ from .reducers import Reducer
 from .scan import ScanCta
 from .scanners import make_scanner
 from .spec import Spec
+from .sums import SumsCta
 from .tiles import TileCta
 
 SCRAP_BYTES = 16  # of a workspace that nothing uses
@@ -110,6 +113,8 @@ class Kernel:
             return TileCta
         if self.spec.rank is not None:
             return RankCta
+        if self.spec.sums:
+            return SumsCta
         return Cta if self.spec.scan is None else ScanCta
 
     @cute.kernel  # type: ignore[untyped-decorator]

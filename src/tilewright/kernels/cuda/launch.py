@@ -152,3 +152,40 @@ class Fused:
         scrap = None if size > SCRAP_BYTES else torch.empty(size, dtype=torch.uint8, device=device)
         outputs = tuple(torch.empty(1, dtype=dtype, device=device).expand(shape) for shape, dtype in self._outputs)
         return _Ready(launch=launch, work_bytes=size, make_work=make, scrap=scrap, outputs=outputs)
+
+
+class Summed:
+    """A Fused whose last outputs are sums in parts, and the Fused that adds these up; both are called as one.
+
+    Operands that are not contiguous are copied first: sums are kept for rows that lie along the lanes alone."""
+
+    def __init__(self, rows: Fused, sums: Fused) -> None:
+        self.rows, self.sums = rows, sums
+        self.knobs = rows.knobs
+        self._count = len(rows.spec.sums)
+
+    @property
+    def spec(self) -> Spec:
+        """Of the first, which does nearly all of the work."""
+        return self.rows.spec
+
+    def configure(self, **knobs: Any) -> None:
+        """As a Fused's; what adds up has no knobs of its own."""
+        self.rows.configure(**knobs)
+
+    def compile(self, *layout: Any, **options: Any) -> Any:
+        """The first's compiled launch."""
+        return self.rows.compile(*layout, **options)
+
+    def prepare(self, device: Device) -> None:
+        """Both, as a Fused's."""
+        self.rows.prepare(device)
+        self.sums.prepare(device)
+
+    @property
+    def objects(self) -> set[Path]:
+        return self.rows.objects | self.sums.objects
+
+    def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
+        made = self.rows(*(o if o.is_contiguous() else o.contiguous() for o in operands))
+        return (*made[: -self._count], *self.sums(*made[-self._count :]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .spec import Spec, reads
 from .tiling import Tile, make_tile
@@ -26,6 +26,7 @@ DEFAULTS: dict[str, int | str | bool] = {
 SHARED_BYTES = 220 * 1024  # of the 227 KB that a CTA may have; the rest is for combining
 COLUMN_SHARED_BYTES = 160 * 1024  # boards take more where each lane is a row
 REGISTER_WORDS = 64  # 4-byte registers per thread in which a row may stay
+SUMMED_WORDS = 72  # registers per thread for a row and the sums of its columns
 MOST_WINDOW = 32  # steps of a window that one thread takes together
 LIST_PAYS = 64  # elements that a warp looks at for each that it may keep; an estimate, not measured
 MAX_CLUSTER = 8  # portable
@@ -53,6 +54,7 @@ class Plan:
     residence: str  # "registers", "shared" or "reread"
     wide: bool  # offsets need 64 bits
     teams: int = 0  # "grid": this many groups are under way at once, `chunks` CTAs each, all resident
+    parts: int = 0  # of sums over the rows: a group goes through the rows of a part, one after the other
     tile: Tile | None = None  # of a pointwise space: a chunk is a tile (see `tiling`), not blocks
 
     @property
@@ -79,7 +81,7 @@ class Plan:
 
     @property
     def ctas_per_chunk(self) -> int:
-        return -(-self.space.groups // self.groups_per_cta)
+        return -(-(self.parts or self.space.groups) // self.groups_per_cta)
 
 
 def used_views(spec: Spec) -> frozenset[str]:
@@ -88,7 +90,7 @@ def used_views(spec: Spec) -> frozenset[str]:
     functions += [spec.scan.elements] if spec.scan else []
     functions += [spec.rank.elements] if spec.rank else []
     names = {n for f in functions for n in reads(f) if n.startswith("index_")}
-    if spec.rank or any(r.op in ("argmax", "argmin") for s in spec.sweeps for r in s.reductions):
+    if spec.rank or spec.sums or any(r.op in ("argmax", "argmin") for s in spec.sweeps for r in s.reductions):
         names.add(POSITION)
     return frozenset(names)
 
@@ -130,7 +132,7 @@ def make_plan(
     if not spec.reduced:
         return _tiled_plan(spec, space, alignments, knobs) or _pointwise_plan(space, knobs)
     resident = () if spec.scan else resident_operands(spec, space)
-    if (resident or spec.scan) and space.tail:
+    if (resident or spec.scan or spec.sums) and space.tail:
         space = make_space(spec, operand_strides, alignments, used, may_tail=False)
     items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
     wish = _Wish(
@@ -146,6 +148,8 @@ def make_plan(
     )
     if spec.scan:
         return _scan_plan(wish)
+    if spec.sums:
+        return _row_in_parts(wish, spec)
     if spec.rank:
         return _rank_in_registers(wish) or _rank_streamed(wish, spec.rank.count)
     ways = _ROW_WAYS if space.front == "row" else _COLUMN_WAYS
@@ -244,6 +248,20 @@ def _row_shape(wish: _Wish) -> tuple[int, int, int]:
     steps = wish.space.steps
     group = min(wish.threads, max(32, _power_of_two(steps // wish.unroll)))
     return group, max(1, 128 // group), min(wish.unroll, max(1, -(-steps // group)))
+
+
+def _row_in_parts(wish: _Wish, spec: Spec) -> Plan:
+    """Whole rows in the registers of a group, beside as many sums of their columns."""
+    space = wish.space
+    words = (wish.resident + len(spec.sums)) * space.vector
+    enough = max(-(-space.steps // wish.unroll), -(-space.steps * words // SUMMED_WORDS), 1)
+    group = max(_power_of_two(enough), min(_power_of_two(space.steps), WARP))
+    if space.front != "row" or group > 1024 or spec.parts > space.groups:
+        raise ValueError(f"{spec.name}: rows of {space.inner} don't fit registers beside {len(spec.sums)} sums")
+    plan = wish.plan(
+        group, max(1, 128 // group), -(-space.steps // group), chunks=1, spread="none", residence="registers"
+    )
+    return replace(plan, parts=spec.parts)
 
 
 def _row_in_shared(wish: _Wish) -> Plan | None:

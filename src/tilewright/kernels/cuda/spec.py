@@ -89,7 +89,8 @@ class RankSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """One fused computation. Without reduced dimensions it is pointwise: no sweeps, no rows, only `final`. With `scan`
-    there are no sweeps, but `final`."""
+    there are no sweeps, but `final`. `sums` are outputs that hold sums over the rows, in parts along the first kept
+    dimension (see `sums`): `final` returns what is summed after the element-level outputs."""
 
     name: str
     domain: tuple[int, ...]
@@ -100,6 +101,7 @@ class Spec:
     sweeps: tuple[Sweep, ...] = ()
     final: Function | None = None
     element_outputs: tuple[str, ...] = ()
+    sums: tuple[str, ...] = ()
     shares: SharesSpec | None = None
     scan: ScanSpec | None = None
     rank: RankSpec | None = None
@@ -118,8 +120,16 @@ class Spec:
 
     @property
     def aligned_outputs(self) -> tuple[TensorSpec, ...]:
-        """All but those that `rank` makes: these are longer than 1 along the reduced dimension, and shorter than it."""
-        return tuple(o for o in self.outputs if self.rank is None or o.name not in self.rank.results)
+        """All but sums, and those that `rank` makes: these are longer than 1 along the reduced dimension, and shorter
+        than it."""
+        others = {*self.sums, *(self.rank.results if self.rank else ())}
+        return tuple(o for o in self.outputs if o.name not in others)
+
+    @property
+    def parts(self) -> int:
+        """In how many parts rows are summed; 0 without sums."""
+        kept = next((d for d in range(len(self.domain)) if d not in self.reduced), 0)
+        return next((o.shape[kept] for o in self.outputs if o.name in self.sums), 0)
 
     @property
     def aligned_operands(self) -> tuple[TensorSpec, ...]:

@@ -92,6 +92,8 @@ def _all_strides(spec: Spec, operand_strides: Sequence[Sequence[int]]) -> dict[s
             continue
         found[tensor.name] = tuple(0 if s == 1 else t for s, t in zip(tensor.shape, strides, strict=True))
     for tensor in spec.outputs:
+        if tensor.name in spec.sums:
+            continue
         walk = contiguous(tensor.shape)
         # An operand may be an output too, under its own name: outputs have views of their own.
         found[f"out_{tensor.name}"] = tuple(0 if s == 1 else t for s, t in zip(tensor.shape, walk, strict=True))

@@ -7,11 +7,12 @@ from importlib.resources import files
 from math import prod
 
 from ...facts.candidate import SourceFile
+from ...facts.partial import adding_up, in_parts, usual_parts
 from ...facts.program import RANKED, Program, Reduction, Statement
 from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
 from . import cuda_product
-from .cuda_text import fused_text
+from .cuda_text import fused_text, summed_text
 from .narrow import computes_in_float8
 
 _KNOBS = (
@@ -29,7 +30,7 @@ _KNOBS = (
 )
 _CUDA_SKELETONS = (
     "addresses", "cache", "combine", "control", "cta", "engine", "launch", "math", "plan", "rank", "ranking",
-    "reducers", "resident", "scan", "scanners", "shares", "spec", "tiles", "tiling", "views",
+    "reducers", "resident", "scan", "scanners", "shares", "spec", "sums", "tiles", "tiling", "views",
 )  # fmt: skip
 _GEMM_SKELETONS = ("__init__", "band", "entries", "finish", "fused", "launch", "plan", "product", "split", "streamed")
 _SKELETONS = (
@@ -47,7 +48,9 @@ def unsupported(program: Program) -> str | None:
     if program.product:
         return cuda_product.unsupported(program)
     if program.sums:
-        return "sums over rows beside the rows"
+        reason = _no_sums(program)
+        if reason is not None:
+            return reason
     dtypes = {v.dtype for v in (*program.operands, *program.body, *program.outputs)}
     if "f64" in dtypes:
         return "f64 has no skeleton"
@@ -76,6 +79,26 @@ def unsupported(program: Program) -> str | None:
     return None
 
 
+# Sums over rows in the pass that the rows take anyway. Off: these kernels compile (without local memory), but were not
+# yet run on a GPU. tests/gpu/test_cuda_sums.py switches them on; when it passes, and a step of a norm is faster so, let
+# this be True.
+SUMS_BESIDE_ROWS = False
+_PARTS = 4 * 132  # at least, so that an H200's multiprocessors have as much to do
+_SUMMED_WORDS = 72 * 1024  # of a row's operands and sums, in the registers of a CTA
+
+
+def _no_sums(program: Program) -> str | None:
+    """Why sums over the rows are left to a kernel of their own."""
+    if not SUMS_BESIDE_ROWS:
+        return "sums over rows beside the rows"
+    if any(o.indexed for o in program.operands) or program.ranked:
+        return "sums over rows beside loads or ranks"
+    whole = sum(1 for o in program.operands if o.shape == program.domain) + len(program.sums)
+    if program.inner_size * whole > _SUMMED_WORDS // 2 or program.inner_size < 32:
+        return f"sums over rows of {program.inner_size}"
+    return None
+
+
 def _setting(
     threads: int, unroll: int, residence: str = "auto", spread: str = "auto", *, tile: int | str = "auto"
 ) -> Point:
@@ -98,6 +121,9 @@ def space(program: Program) -> Space:
         return Space(knobs=_KNOBS, points=tuple(points))
     if program.scan:
         points = [_setting(256, 4), _setting(512, 4), _setting(256, 2), _setting(128, 4), _setting(256, 8)]
+        return Space(knobs=_KNOBS, points=tuple(points))
+    if program.sums:
+        points = [_setting(256, 4), _setting(256, 2), _setting(256, 1), _setting(256, 8)]  # as many threads as needed
         return Space(knobs=_KNOBS, points=tuple(points))
     cut = schedule(program)
     sweeps = len(cut.passes) + bool(cut.element_outputs)
@@ -127,6 +153,14 @@ def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
     reason = unsupported(program)
     if reason is not None:
         raise ValueError(f"{name}: {reason}")
+    if program.sums:
+        parts = usual_parts(program.rows, least=_PARTS)
+        rows, sums = in_parts(program, parts), adding_up(program, parts)
+        return (
+            SourceFile(path=f"{name}.py", text=summed_text(program, name)),
+            SourceFile(path=f"{name}_rows.py", text=fused_text(rows, f"{name}_rows", point)),
+            SourceFile(path=f"{name}_sums.py", text=fused_text(sums, f"{name}_sums", space(sums).points[0])),
+        )
     text = cuda_product.fused_text if program.product else fused_text
     return (SourceFile(path=f"{name}.py", text=text(program, name, point)),)
 

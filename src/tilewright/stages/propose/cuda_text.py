@@ -54,6 +54,23 @@ run = torch_op("{name}", _FUSED, {outputs}, {arity})
 '''
 
 
+_SUMMED = '''\
+"""{name}: {name}_rows.py, which also sums over rows in parts, and {name}_sums.py, which adds the parts up."""
+
+import {name}_rows
+import {name}_sums
+
+from tilewright_kernels.cuda.launch import Summed
+from tilewright_kernels.ops import torch_op
+
+_FUSED = Summed({name}_rows._FUSED, {name}_sums._FUSED)
+KNOBS = _FUSED.knobs
+configure = _FUSED.configure
+# run({reads}) -> ({writes},), contiguous, on torch's current stream
+run = torch_op("{name}", _FUSED, {outputs}, {arity})
+'''
+
+
 def safe_names(program: Program) -> Program:
     """The same program with names that a generated file can use as they are."""
     items = [*program.operands, *program.body]
@@ -266,7 +283,9 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
     if plan.element_outputs:
         names = [o.name for o in plan.element_outputs]
         functions.append(lines.function("final", "Per element: what is written.", plan.final, names, _tuple(names)))
-        spec += ["    final=final,", f"    element_outputs={_strings(names)},"]
+        written = [o.name for o in plan.element_outputs if not o.parts]
+        spec += ["    final=final,", f"    element_outputs={_strings(written) if written else '()'},"]
+        spec += [f"    sums={_strings([o.name for o in program.sums])},"] if program.sums else []
         kept = shares(plan)
         if kept is not None:
             about = f"The same, where {kept.name} is known."
@@ -295,3 +314,14 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         writes=", ".join(o.name for o in program.outputs),
     )
     return header + "\n\n" + "\n\n".join(functions) + "\n\nSPEC = Spec(\n" + "\n".join(spec) + "\n)\n" + footer
+
+
+def summed_text(program: Program, name: str) -> str:
+    """The file that runs both kernels of a Program with sums over the rows."""
+    return _SUMMED.format(
+        name=name,
+        reads=", ".join(o.name for o in program.operands),
+        writes=", ".join(o.name for o in program.outputs),
+        outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)),
+        arity=len(program.operands),
+    )
