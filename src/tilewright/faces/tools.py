@@ -123,12 +123,14 @@ class Tools:
         return {"run": seat.name, "attempts": rows, **self._standing(session), **working}
 
     async def attempt(self, number: int, run: str = "", source: bool = False) -> Told:
-        """The judge's verdict on an earlier attempt again, with its files where `source` asks for them."""
+        """The judge's verdict on an earlier attempt again, with its files where `source` asks for them (those of the
+        library that it carries along by name: read_skeletons has their text)."""
         session = self._desk.seat(run).at_hand()
         event = session.attempt(number)
         told = attempt_object(session.brief, event, number=number)
         if source:
-            told["files"] = {f.path: f.text for f in _candidate(session, event).files}
+            seen = shown(_candidate(session, event))
+            told |= {"files": {f.path: f.text for f in seen["files"]}, "unchanged": seen["hidden"]}
         return told
 
     # ---- working
