@@ -106,13 +106,16 @@ class Tools:
         recipe = library(brief)
         made = composed(brief, recipe)
         if files:
-            texts = {f.path: f.text for f in made.files}
+            texts = {f.path: f.text for f in (*made.files, *brief.near)}
             if missing := [name for name in files if name not in texts]:
                 raise UserError(f"no file {', '.join(missing)}; there are {', '.join(sorted(texts))}")
             return "\n\n".join(f"FILE: {name}\n```\n{texts[name]}\n```" for name in files)
         points = {choice.pattern: words.settings(choice.point) for choice in recipe}
         patterns = [(m.case, p, points.get(p.id)) for m in brief.matched for p in m.patterns]
-        return render("skeletons", patterns=patterns, unmatched=brief.matched, any=bool(recipe), **shown(made))
+        near = [f.path for f in brief.near]
+        return render(
+            "skeletons", patterns=patterns, unmatched=brief.matched, any=bool(recipe), near=near, **shown(made)
+        )
 
     async def attempts(self, run: str = "") -> Told:
         """All that you submitted, in short; the best so far; what is left of the budget."""

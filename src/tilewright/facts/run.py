@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .candidate import Candidate
+from .candidate import Candidate, SourceFile
 from .dialogue import ModelChoice
 from .graph import Graph
 from .machine import Machine
@@ -89,4 +89,5 @@ class Brief:
     model: str = ""  # whom a strategy may ask; "": nobody
     limits: Limits = Limits()
     start: Candidate | None = None  # where a model is to be asked: what the library alone makes of the module, untuned
+    near: tuple[SourceFile, ...] = ()  # where moves are a model's: the heart of skeletons that do this kind of work
     hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few

@@ -16,7 +16,7 @@ from ..edges.ledger import Ledger
 from ..edges.llm import Keys, Model, open_model
 from ..edges.sandbox.forkserver import start_ahead
 from ..edges.toolchain import versions
-from ..facts.candidate import Candidate
+from ..facts.candidate import Candidate, SourceFile
 from ..facts.dialogue import ModelChoice, Reply
 from ..facts.errors import UserError
 from ..facts.machine import Machine
@@ -27,9 +27,11 @@ from ..facts.problem import Problem, Target
 from ..facts.run import AGENT, Brief, CaseFacts, Limits, Matched, Request, Timing
 from ..stages.patterns import match
 from ..stages.propose.compose import compose
+from ..stages.propose.near import skeletons_near
 from ..stages.propose.targets import renderer
 from ..stages.tune import memory
 from ..strategies import ASKING, STRATEGIES, given
+from ..strategies.category import category
 from . import sanitize as sanitizing
 from .ahead import compiled_ahead
 from .drive import Strategy, drive
@@ -306,7 +308,14 @@ class Workbench:
             model=request.model.name if request.model else "",
             limits=request.limits,
             start=self._start(matched, remembered) if request.model else None,
+            near=self._near(request),
         )
+
+    def _near(self, request: Request) -> tuple[SourceFile, ...]:
+        """The skeletons that a model or an agent may learn from; () where neither makes the moves."""
+        if request.model is None and request.strategy != AGENT:
+            return ()
+        return skeletons_near(category(self._cases[0].graph), self.problem.target)
 
     def _start(self, matched: tuple[Matched, ...], remembered: Recipe) -> Candidate | None:
         """Every pattern realised, at the point that won before or the likeliest one; None where nothing matched."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..facts.candidate import SourceFile
 from ..facts.outcome import Failure, Timed
 from ..facts.run import Brief
 from .asking import Author, Passed, Written, faster, microseconds, shown
@@ -104,11 +105,14 @@ class _Round:
     def _step(self, step: int) -> Steps[None]:
         base = self.current
         if base is None:
-            written = yield from self.author.written(None, f"step {step}: write", "write", ledger=self.ledger)
+            written = yield from self.author.written(
+                None, f"step {step}: write", "write", ledger=self.ledger, near=self._near()
+            )
         else:
             written = yield from self.author.written(
                 base.candidate, f"step {step}: {self.stage}", "step", stage=self.stage, ledger=self.ledger,
-                measured=_measured(base.timed), evidence=self._evidence(step, base), **shown(base.candidate),
+                measured=_measured(base.timed), evidence=self._evidence(step, base), near=self._near(),
+                **shown(base.candidate),
             )  # fmt: skip
         passed = yield from self._passed(step, written)
         self._settle(written, base, passed)
@@ -180,6 +184,10 @@ class _Round:
                 if gained and isinstance(outcome, Passed):
                     self.best = self.current = outcome
                     self.unpaid = 0
+
+    def _near(self) -> tuple[SourceFile, ...]:
+        """The skeletons that a prompt carries: while structure is at stake, and none in the loop as published."""
+        return self.author.brief.near if self.plan.keep_best and self.stage == "structure" else ()
 
     def _evidence(self, step: int, base: Passed) -> list[str]:
         wanted = self.plan.evidence_from

@@ -23,7 +23,7 @@ def best_of_n(brief: Brief) -> Steps[None]:
 
 def _best_of(brief: Brief, count: int) -> Steps[None]:
     author = Author(brief)
-    messages = author.first("write", ledger=[])
+    messages = author.first("write", ledger=[], near=brief.near)
     if brief.limits.calls is not None:
         count = min(count, brief.limits.calls)
     events = yield tuple(author.ask_of(messages, f"reply {n + 1} of {count}") for n in range(count))

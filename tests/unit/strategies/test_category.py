@@ -65,7 +65,7 @@ def test_every_kind_has_a_prompt_for_both_targets(kind: str, target: str) -> Non
     on = brief()
     author = Author(replace(on, problem=replace(on.problem, target=target)))
     author._task["category"] = kind
-    (message,) = author.first("write", ledger=["an idea: failed"])
+    (message,) = author.first("write", ledger=["an idea: failed"], near=[])
     text = message.text
     assert "{{" not in text and "{%" not in text
     assert kind.replace("_", " ") in text and "Structures to try, in order" in text
@@ -79,5 +79,5 @@ def test_the_kinds_differ() -> None:
     texts = set()
     for kind in CATEGORIES:
         author._task["category"] = kind
-        texts.add(author.first("write", ledger=[])[0].text)
+        texts.add(author.first("write", ledger=[], near=[])[0].text)
     assert len(texts) == len(CATEGORIES)

@@ -278,3 +278,47 @@ def test_prompts_made_together_are_all_announced_before_the_first_is_waited_for(
             announce=lambda moves: heard.append([m.turn for m in moves if isinstance(m, Ask)]),
         )  # fmt: skip
     assert heard == [[0, 1, 2, 3]]
+
+
+# ---------------------------------------------------------------- skeletons in the prompts
+
+NEAR = (SourceFile(path="tilewright_kernels/cuda/cta.py", text="def sweep(): ...  # vetted\n"),)
+LIBRARY = Candidate(files=(*START.files, *NEAR))
+
+
+def test_skeletons_stand_in_the_prompts_while_structure_is_at_stake(tmp_path: Path) -> None:
+    replies = [whole("ns 500"), whole("ns 501"), whole("ns 499"), whole("ns 400")]
+    on = asking(start=LIBRARY, near=NEAR, limits=Limits(calls=4))
+    _, events = ran(tmp_path / "run.db", "cutegen", replies, on=on)
+    told = ["# vetted" in text for text in prompts(events)]
+    assert told == [True, True, True, False]  # structure stopped paying: measurements take their place
+    assert "Those that lie beside your files can be edited" in prompts(events)[0]
+
+
+def test_a_first_version_is_written_beside_skeletons_that_it_must_copy(tmp_path: Path) -> None:
+    for strategy in ("cutegen", "oneshot"):
+        on = asking(near=NEAR, limits=Limits(calls=1))
+        _, events = ran(tmp_path / f"{strategy}.db", strategy, [whole("ns 500")], on=on)
+        assert "# vetted" in prompts(events)[0] and "copy what you use" in prompts(events)[0]
+
+
+def test_the_loop_as_published_sees_none_of_the_librarys(tmp_path: Path) -> None:
+    on = asking(start=LIBRARY, near=NEAR, limits=Limits(calls=2))
+    _, events = ran(tmp_path / "run.db", "cutegen_paper", [whole("ns 500"), whole("ns 400")], on=on)
+    assert len(prompts(events)) == 2 and not any("# vetted" in text for text in prompts(events))
+
+
+def test_a_step_may_edit_a_skeleton_that_lies_beside_its_files(tmp_path: Path) -> None:
+    edit = (
+        "IDEA: two rows at once\nPREDICTION: 2x\nFILE: tilewright_kernels/cuda/cta.py\n<<<<<<< SEARCH\n"
+        "def sweep(): ...  # vetted\n=======\ndef sweep(): 'ns 300'\n>>>>>>> REPLACE\n"
+    )
+    start = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: ...\n"), *NEAR))
+
+    def judged(move: Move) -> Outcome:
+        assert isinstance(move, Try) and isinstance(move.what, Candidate)
+        return at(300.0 if "ns 300" in "".join(f.text for f in move.what.files) else 1000.0)
+
+    on = asking(start=start, near=NEAR, limits=Limits(calls=1))
+    stop, _ = ran(tmp_path / "run.db", "cutegen", [edit], on=on, judge=judged)
+    assert isinstance(stop.best, Candidate) and {f.path for f in stop.best.files} == {f.path for f in start.files}
