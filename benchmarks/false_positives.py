@@ -129,7 +129,7 @@ def compare(
 def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> Timed:
     """The judge's timing of case 0, cold caches alone."""
     case = judge._cases[0]
-    with judge._room(case, sizes=timing_room_sizes) as room:
+    with judge._rooms.room(case, sizes=timing_room_sizes) as room:
         room.admit(cell)
         check = Check(room, cell, case=0, precision="reference", findings=Findings())
         check.construct(case.seed)

@@ -139,15 +139,15 @@ class _Trial:
         self._args = args
         self._inputs = inputs
         self._mine = mine
-        state = named_state(subject.built)
-        total = sum(t.numel() * t.element_size() for t in (*inputs, *state.values()))
-        self._small = total <= _ON_CPU_BYTES and flops <= _ON_CPU_FLOPS
+        self._flops = flops
         self.seen = _Looked((), 0, 0)
 
     def bears(self, before: _Looked, *, exact: bool) -> bool:
         """Whether the module bears what its buffers hold now, and shows it. `exact`: they hold indices, and one that
         leads out of a tensor would end a GPU's process: it is seen on the CPU first."""
-        if exact and self._subject.device != "cpu" and not self._runs_on_cpu():
+        if exact and self._subject.device != "cpu" and not runs_on_cpu(
+            self._subject, self._args, self._inputs, flops=self._flops
+        ):  # fmt: skip
             return False
         now = self.look()
         if now is None or [t.shape for t in now.tensors] != [t.shape for t in before.tensors]:
@@ -188,18 +188,22 @@ class _Trial:
                 state[name].copy_(before)
         return False
 
-    def _runs_on_cpu(self) -> bool:
-        if not self._small:
-            return False
-        try:
-            there = Subject("cpu")
-            there.module = there.forward = copy.deepcopy(self._subject.built).cpu()
-            there.gradients = self._subject.gradients
-            seed_all(0)
-            there.run(self._args, [t.cpu() for t in self._inputs])
-        except Exception:  # what it does not bear, or what lies on a device by name
-            return False
-        return True
+
+def runs_on_cpu(subject: Subject, args: str, inputs: Sequence[Tensor], *, flops: float) -> bool:
+    """Whether a copy of the module takes these inputs there: an index that leads out of a tensor raises, where it would
+    end a GPU's process. Not tried where that would take long."""
+    total = sum(t.numel() * t.element_size() for t in (*inputs, *named_state(subject.built).values()))
+    if total > _ON_CPU_BYTES or flops > _ON_CPU_FLOPS:
+        return False
+    try:
+        there = Subject("cpu")
+        there.module = there.forward = copy.deepcopy(subject.built).cpu()
+        there.gradients = subject.gradients
+        seed_all(0)
+        there.run(args, [t.cpu() for t in inputs])
+    except Exception:  # what it does not bear, or what lies on a device by name
+        return False
+    return True
 
 
 def _is_weight(tensor: Tensor) -> bool:

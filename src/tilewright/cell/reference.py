@@ -18,7 +18,7 @@ from .arena import spec_of
 from .bits import fingerprint, words
 from .families import OWN, perturb_state, redistribute, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
-from .rearrange import Rearranger
+from .rearrange import Rearranger, runs_on_cpu
 from .step import Step, learn, tensors_of
 from .structure import NOT_NEGATIVE, Structure, structure_of
 from .subject import Subject, facts_of, named_state, seed_all
@@ -285,6 +285,10 @@ class Reference:
         text, inputs = self.inputs(seed, OWN)
         subject = self._subject
         state = named_state(subject.built)
+        if self._number in self._variants and self._device != "cpu" and any(map(_indexes, (*inputs, *state.values()))):
+            flops = self._flops.get(self._variants[self._number][0], 0)
+            if not runs_on_cpu(subject, text, inputs, flops=flops):
+                raise CodeRaised("bad_arguments", "its indices may lead out of tensors of these shapes")
         kept = {k: v.detach().clone() for k, v in state.items()}
         if training:
             subject.gradients, like = learn(subject.built, text, inputs, self._marked)
@@ -363,6 +367,11 @@ class Reference:
         finally:
             gc.collect()
             gc.freeze()  # tracing imports a great deal, which later collections need not walk
+
+
+def _indexes(tensor: Tensor) -> bool:
+    """Whether it may hold places in other tensors."""
+    return tensor.ndim > 0 and not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
 
 
 def _far(a: Tensor, b: Tensor) -> bool:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tilewright.cell.counterparts import Counterparts
-from tilewright.cell.rearrange import WAYS, rearranged
+from tilewright.cell.rearrange import WAYS, rearranged, runs_on_cpu
 from tilewright.cell.reference import Reference
 from tilewright.cell.subject import Subject, named_state
 from tilewright.cell.wire import Rearranged
@@ -131,3 +131,12 @@ def test_changing_places_keeps_what_there_is(way: str) -> None:
     assert rearranged(tensor, way, 3) and rearranged(twin, way, 3)
     assert torch.equal(tensor, twin)
     assert torch.equal(tensor.flatten().sort().values, torch.arange(60))
+
+
+def test_an_index_that_leads_out_of_a_tensor_is_seen_on_the_cpu() -> None:
+    reference = _open('self.register_buffer("order", torch.arange(24).flip(0))', "return x[:, self.order]")
+    subject = reference._subject
+    text, (whole,) = reference.inputs(1, "own")
+    assert runs_on_cpu(subject, text, [whole], flops=0.0)
+    assert not runs_on_cpu(subject, text, [whole[:, :23]], flops=0.0)
+    assert not runs_on_cpu(subject, text, [whole], flops=1e15), "it would take long"
