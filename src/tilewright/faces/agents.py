@@ -45,6 +45,10 @@ def serve(http: str, *, root: Path, runs: Path, house: House) -> None:
 def serve_stdio(desk: Desk, house: House) -> None:
     """Serve the one client that holds our stdin and stdout, until it closes them."""
     server = _server(Tools(desk, house))
+    if sys.stdin.isatty():
+        print(
+            "a coding agent starts this command by itself and speaks to it (docs/mcp.md); Ctrl-C ends", file=sys.stderr
+        )
     try:
         server.run("stdio")
     finally:
