@@ -19,6 +19,7 @@ from cutlass import Float32, Int32, Uint32, cute
 from . import math as m
 from .control import loop
 from .cta import Block, Cta
+from .spec import reads
 from .views import POSITION
 
 
@@ -45,11 +46,26 @@ class SumsCta(Cta):
         self.totals = {n: cute.make_rmem_tensor((self.plan.unroll * vector,), Float32) for n in self.spec.sums}
         for total in self.totals.values():
             total.fill(0.0)
+        self.lasting = self._load_lasting()
         loop(Int32(0), Int32(self.turns), self._row)
         self.group_index, self.alive = self.first_row, self.present
         self.at = self._addresses()
         for u in range(self.plan.unroll):
             self._write_totals(u)
+
+    def _load_lasting(self) -> dict[str, list[Any]]:
+        """What is the same for all rows, read once: a norm's weight would else be a third of what is read of L2."""
+        functions = [*(sweep.elements for sweep in self.spec.sweeps), self.spec.final]
+        used = {name for function in functions for name in reads(function)}
+        names = [o.name for o in self.spec.element_operands if o.name in used and not self._moves(o.name)]
+        steps = self._make_block(self.chunk, self.chunk, masked=True).steps
+        return {n: [self.at.load(n, self.at.at_step(n, step)) for step in steps] for n in names}
+
+    def _moves(self, name: str) -> bool:
+        return any(self.space.views[name].group_strides)
+
+    def _fetch(self, block: Block, name: str) -> list[Any]:
+        return self.lasting[name] if name in self.lasting else super()._fetch(block, name)
 
     def _row(self, turn: Any) -> None:
         self.alive = self.present
