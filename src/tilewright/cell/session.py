@@ -292,9 +292,9 @@ class Session:
             call = ready() if request.repeat == 1 else repeated(ready(), request.repeat)
         self._timer.prepare(dealt, swaps, inputs if request.warm else (), delay_ns=request.delay_ns)
         with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
-            ns, launched_ns, dealt.seen = self._timer.time(call, dealt.spare)
+            tick, dealt.seen = self._timer.time(call, dealt.spare)
         dealt.inputs = inputs
-        return wire.Tick(ns=ns, launched_ns=launched_ns)
+        return tick
 
     def _hold_timed(self, request: wire.HoldTimed) -> wire.Called:
         if self._dealt is None or self._dealt.seen is None:

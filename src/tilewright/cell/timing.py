@@ -238,34 +238,38 @@ class Timer:
         for data in warm:
             _read(data)
 
-    def time(self, call: Call, into: Copies) -> tuple[float, float, Seen]:
-        """ns of the call, ns from `prepare` until all of it was launched (0 on the CPU), and what it returned, as it
-        is then. Raises CodeRaised("tampering") where the call leaves on what could work once the clock has stopped."""
+    def time(self, call: Call, into: Copies) -> tuple[wire.Tick, Seen]:
+        """What the call took, launches counted from `prepare`, and what it returned, as it is then. Raises
+        CodeRaised("tampering") where the call leaves on what could work once the clock has stopped."""
         gc.disable()  # until the result is copied: a collection calls back, too
         try:
-            ns, launched_ns, result, hooks = self._on_gpu(call) if self._device == "cuda" else self._on_cpu(call)
+            tick, result, hooks = self._on_gpu(call) if self._device == "cuda" else self._on_cpu(call)
             if not all(map(operator.is_, hooks, self._hooks)):
                 raise CodeRaised(
                     "tampering", "it leaves a tracer, a profiler or a handler of signals on, to be called back later"
                 )
-            return ns, launched_ns, as_it_is(result, into)
+            return tick, as_it_is(result, into)
         finally:
             gc.enable()
 
-    def _on_cpu(self, call: Call) -> tuple[float, float, Any, list[Any]]:
+    def _on_cpu(self, call: Call) -> tuple[wire.Tick, Any, list[Any]]:
         # In one expression without variables: from the call's frame nothing leads to the clock that comes after it, and
         # the interpreter does not look for signals before it is known who handles them.
         start, result, end, *hooks = map(_apply, (_clock, call, _clock, *_HOOKS))
-        return float(end - start), 0.0, result, hooks
+        return wire.Tick(ns=float(end - start)), result, hooks
 
-    def _on_gpu(self, call: Call) -> tuple[float, float, Any, list[Any]]:
+    def _on_gpu(self, call: Call) -> tuple[wire.Tick, Any, list[Any]]:
         """The device is waited for, all streams of it, before the cell goes on: what a call leaves running is seen by
-        the judge's clock and can't hide behind what comes next."""
+        the judge's clock, and, where that is disturbed, by a third event, and can't hide behind what comes next."""
         if self._events is None:
-            self._events = driver.Events(2)
+            self._events = driver.Events(3)
         self._events.record(0)
         result = call()
         self._events.record(1)
         launched_ns = float(_clock() - self._started)
         driver.synchronize()
-        return self._events.elapsed_ns(0, 1), launched_ns, result, list(map(_apply, _HOOKS))
+        self._events.record(2)
+        hooks = list(map(_apply, _HOOKS))
+        driver.synchronize()
+        ns, after_ns = self._events.elapsed_ns(0, 1), self._events.elapsed_ns(1, 2)
+        return wire.Tick(ns=ns, launched_ns=launched_ns, after_ns=after_ns), result, hooks

@@ -404,10 +404,12 @@ class Attained:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """ns of one timed call by the cell's own clock; on a GPU, how long after the delay began all of it was launched."""
+    """ns of one timed call by the cell's own clock. On a GPU: how long after the delay began all of it was launched,
+    and how long the device went on once the clock had stopped, until no stream had work left."""
 
     ns: float
     launched_ns: float = 0.0
+    after_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,10 +58,20 @@ class Player:
     repeat: int = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Of each call its tick, what the judge's clock saw of it beyond that, and how long the device worked on."""
+
+    ticks_ns: tuple[float, ...]
+    unseen_s: tuple[float, ...]
+    after_s: tuple[float, ...]
+
+
 @dataclass(slots=True)
 class Table:
     """Who plays, where, and what is known by now. `bursts` holds ticks in ns; `unseen` what the judge's clock saw of
-    each of these calls beyond its tick, in s. Bursts with warm caches stand under `warm(name)`."""
+    each of these calls beyond its tick, `after` how long the device worked on after it, both in s. Bursts with warm
+    caches stand under `warm(name)`."""
 
     room: Room
     players: Sequence[Player]
@@ -71,6 +81,7 @@ class Table:
     calls: dict[str, int] = field(default_factory=dict)
     bursts: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     unseen: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
+    after: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     watched: Cell | None = None  # whose processor time is counted while others play
     aside_s: float = 0.0  # that time
     others_s: float = 0.0  # and how long the others played
@@ -95,9 +106,11 @@ class Table:
         started = time.perf_counter()
         tick = player.cell.ask(request, wire.Tick, limit_s=CALL_LIMIT_S)
         wall_s = time.perf_counter() - started
-        if not (0 < tick.ns < 1e15 and 0 <= tick.launched_ns < 1e15):
+        if not (0 < tick.ns < 1e15 and 0 <= tick.launched_ns < 1e15 and 0 <= tick.after_ns < 1e15):
             player.cell.kill()
-            why = f"its clock says that a call took {tick.ns} ns, and {tick.launched_ns} ns to launch"
+            why = (
+                f"its clock says that a call took {tick.ns} ns, {tick.launched_ns} to launch, {tick.after_ns} after it"
+            )
             raise CellFault("clock_disagrees", why, source=player.cell.plan.name)
         self._launched.append((player.cell, tick.launched_ns))
         return slot, tick, wall_s
@@ -135,35 +148,34 @@ class Table:
     def burst(self, player: Player, *, calls: int, cold: bool = True, look: Look | None = None) -> None:
         """A turn, kept under the player's name. With `look`, a random call is the last and looked at."""
         calls = self.rng.randint(1, calls) if look is not None else calls
-        samples, unseen = self.turn(player, calls=calls, cold=cold, look=look)
+        turn = self.turn(player, calls=calls, cold=cold, look=look)
         name = player.name if cold else warm(player.name)
-        self.bursts.setdefault(name, []).append(samples)
-        self.unseen.setdefault(name, []).append(unseen)
+        self.bursts.setdefault(name, []).append(turn.ticks_ns)
+        self.unseen.setdefault(name, []).append(turn.unseen_s)
+        self.after.setdefault(name, []).append(turn.after_s)
 
     def turn(
         self, player: Player, *, calls: int, cold: bool = True, phase: str = "whole", look: Look | None = None
-    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Calls in a row, of which nothing is kept: the tick of each in ns, and what was unseen of it in s. The
-        processors come to rest before, and where memory is tight the player gives its own back afterwards. With
-        `look`, the last call is looked at."""
+    ) -> Turn:
+        """Calls in a row, of which nothing is kept. The processors come to rest before, and where memory is tight the
+        player gives its own back afterwards. With `look`, the last call is looked at."""
         time.sleep(_SETTLE_S[self.room.device])
         if self.room.tight:
             self.call(player, phase=phase)  # what it gave back is its own again
-        samples: list[float] = []
-        unseen: list[float] = []
+        seen: list[tuple[float, float, float]] = []
         with self._watching(player):
             for number in range(calls):
                 looking = look if number == calls - 1 else None
                 if looking is not None:
                     looking.before()
                 slot, tick, wall_s = self.call(player, cold=cold, phase=phase)
-                samples.append(tick.ns)
-                unseen.append(wall_s - tick.ns / 1e9)
+                seen.append((tick.ns, wall_s - tick.ns / 1e9, tick.after_ns / 1e9))
                 if looking is not None:
                     looking.after(slot)
         if self.room.tight:
             player.cell.do(wire.Drop())
-        return tuple(samples), tuple(unseen)
+        ticks_ns, unseen_s, after_s = zip(*seen, strict=True)
+        return Turn(ticks_ns=ticks_ns, unseen_s=unseen_s, after_s=after_s)
 
     def again(
         self, player: Player, slot: int, *, renew: Renew | None = None, look: Look | None = None

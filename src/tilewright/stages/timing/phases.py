@@ -21,7 +21,7 @@ def measure_phases(table: Table, *, ours: str, names: tuple[str, ...], rounds: i
         bursts: dict[str, list[tuple[float, ...]]] = {p.name: [] for p in players}
         for _ in range(rounds):
             for player in table.shuffled(players):
-                ticks_ns, _ = table.turn(player, calls=table.calls[player.name], phase=phase)
+                ticks_ns = table.turn(player, calls=table.calls[player.name], phase=phase).ticks_ns
                 bursts[player.name].append(ticks_ns)
         times = tuple((n, statistics.time_interval(b)) for n, b in bursts.items())
         ratios = tuple((n, statistics.ratio_interval(b, bursts[ours])) for n, b in bursts.items() if n != ours)
