@@ -106,15 +106,20 @@ def program(task: Task) -> Program:
     return Program(domain=out.shape, operands=(left, right), body=tuple(body), outputs=(out,))
 
 
-def gemms(task: Task) -> dict[str, Gemm]:
-    """The points that are proposed, not yet compiled."""
+def gemms(task: Task, count: int, store: str) -> dict[str, Gemm]:
+    """The first points that are proposed, not yet compiled."""
     whole = program(task)
     if why := cuda.unsupported(whole):
         raise SystemExit(why)
     follows, made, compiled = task[-1], {}, {}
     epilogue = Epilogue(function=upper if follows == "triu" else lower, diagonals=KEPT[follows]) if follows else None
-    for knobs in map(dict, cuda.space(whole).points):
-        point = make_point(knobs, scheme="scaled" if task[5] == "f32" else "plain")
+    for knobs in map(dict, cuda.space(whole).points[:count]):
+        try:
+            point = make_point(
+                knobs | ({"store": store} if store else {}), scheme="scaled" if task[5] == "f32" else "plain"
+            )
+        except ValueError:  # no room in shared memory
+            continue
         made[label(point, knobs)] = Gemm(
             point, task[5], epilogue, turned=knobs["streamed"] == "right", compiled=compiled
         )  # fmt: skip
@@ -122,9 +127,10 @@ def gemms(task: Task) -> dict[str, Gemm]:
 
 
 def label(point: Point, knobs: dict[str, object]) -> str:
+    streamed = "" if knobs["streamed"] == "none" else f" streamed {knobs['streamed']}"
     return (
         f"{knobs['tile']} {knobs['cluster']} s{point.depth_stages} k{point.split_k} "
-        f"{point.scheme}{'' if knobs['streamed'] == 'none' else ' streamed ' + str(knobs['streamed'])}"
+        f"{point.scheme}{' bulk' if point.bulk else ''}{streamed}"
     )
 
 
@@ -185,14 +191,14 @@ def measure(task: Task, gemms: dict[str, Gemm], rounds: int) -> dict[str, object
     return {"times_ms": time_turns(calls, rounds), "errors": errors, "failures": failures}
 
 
-def work(name: str, rounds: int) -> None:
+def work(name: str, *, rounds: int, points: int, store: str) -> None:
     """A task's process: compiles, says "ready", measures when told to."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a compiler prints is no answer
     begin = time.perf_counter()
     a, b = operands(TASKS[name], "meta")
     ready, failures = {}, {}
-    for point, gemm in gemms(TASKS[name]).items():
+    for point, gemm in gemms(TASKS[name], points, store).items():
         try:
             gemm(a, b)
             ready[point] = gemm
@@ -247,15 +253,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="parts of tasks' names, between commas")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--points", type=int, default=8, help="of a task")
+    parser.add_argument("--store", default="", help="direct or bulk, instead of what is proposed")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(options.worker, options.rounds)
+        work(options.worker, rounds=options.rounds, points=options.points, store=options.store)
         return 0
     wanted = options.only.split(",")
     names = [n for n in TASKS if any(n.startswith(part) for part in wanted)]
-    command = [sys.executable, __file__, "--rounds", str(options.rounds), "--worker"]
+    command = [sys.executable, __file__, "--rounds", str(options.rounds), "--points", str(options.points),
+               "--store", options.store, "--worker"]  # fmt: skip
     pipe = subprocess.PIPE
     workers = {n: subprocess.Popen([*command, n], stdin=pipe, stdout=pipe, text=True) for n in names}
     begin = time.perf_counter()

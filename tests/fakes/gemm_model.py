@@ -80,6 +80,33 @@ def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int) -> Tensor:
     return total * torch.ldexp(one, half) * torch.ldexp(one, exponent - half)
 
 
+def streamed(a: Tensor, b: Tensor, *, scheme: str = "scaled") -> Tensor:
+    """a @ b where rows of A have an exponent for each 64 of K, and sums are kept under a row's least, but for 2^32."""
+    shift = SHIFT[scheme]
+    hi_b, lo_b, of_b = (t.t() if t.ndim == 2 else t for t in split(b.t().contiguous(), shift))
+    zero = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
+    total, base = zero.float(), torch.full((a.shape[0],), 163, dtype=torch.int32)
+    for at in range(0, a.shape[1], DEPTH):
+        block = a[:, at : at + DEPTH]
+        empty = torch.where(block.isfinite(), block.abs(), 0.0).amax(1) == 0
+        hi, lo, exponent = split(block, shift)
+        exponent = torch.where(empty, base, exponent)
+        lower = exponent < base - 32
+        total = torch.where(lower[:, None], total * torch.exp2((exponent - base).clamp(min=-126))[:, None], total)
+        base = torch.where(lower, exponent, base)
+        factor = torch.exp2((base - exponent).clamp(min=-126).double())[:, None]
+        chains = [[(hi, lo_b[at : at + DEPTH]), (lo, hi_b[at : at + DEPTH])], [(hi, hi_b[at : at + DEPTH])]]
+        for pairs, down in ((chains[0], shift), (chains[1], 0)) if shift else ((chains[0] + chains[1], 0),):
+            wave = zero
+            for left, right in pairs:
+                wave = _chain([(left, right)], wave, 0, block.shape[1])
+            total = (total.double() + wave * 2.0**-down * factor).float()
+    exponent = (-(base[:, None] + of_b[None, :])).clamp(-252, 252)
+    half = exponent // 2
+    one = torch.ones_like(total)
+    return total * torch.ldexp(one, half) * torch.ldexp(one, exponent - half)
+
+
 def fp32(a: Tensor, b: Tensor) -> Tensor:
     """a @ b with one fp32 accumulator and fused multiply-adds, as cuBLAS has it."""
     total = torch.zeros(a.shape[0], b.shape[1])

@@ -151,6 +151,31 @@ def test_fp32_families(family):
             check(gemm(**tile((128, 128, 1, 1), "shared", split_k=splits))(a, b), a, b)
 
 
+@pytest.mark.parametrize("scheme", ["plain", "scaled"])
+@pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (128, 64, 1, 1), (64, 64, 1, 1)], ids=str)
+def test_results_that_leave_in_bulk(scheme, shape):
+    """Through shared memory and TMA: edges inside a line, several tiles and layers a CTA, splits of K, other types."""
+    dtype = torch.bfloat16 if scheme == "plain" else torch.float32
+    for splits in (1, 3):
+        run = gemm(dtype, **tile(shape, scheme, split_k=splits, bulk=True))
+        for rows, columns, k in ((777, 1304, 200), (4100, 2056, 328), (65, 40, 64), (3, 8, 72), (1000, 3001, 64)):
+            a, b = matrix(rows, k, dtype=dtype), matrix(k, columns, dtype=dtype, seed=1)
+            if columns % 8 == 0 or dtype == torch.float32:
+                check(run(a, b), a, b, dtype)
+        a, b = torch.randn(7, 200, 136, device="cuda").to(dtype), torch.randn(7, 136, 328, device="cuda").to(dtype)
+        check(run(a, b), a, b, dtype)
+        assert all(torch.equal(run(a, b), run(a, b)) for _ in range(3))
+    epilogue = Epilogue(function=biased_relu, names=("bias", "residual"), dtypes=(NAMES[dtype], NAMES[dtype]))
+    a, b = matrix(900, 256, dtype=dtype), matrix(256, 712, dtype=dtype, seed=1)
+    bias, residual = torch.randn(712, device="cuda").to(dtype), matrix(900, 712, dtype=dtype, seed=2)
+    truth = torch.relu(a.double() @ b.double() + bias.double() + residual.double())
+    for out, kind in ((NAMES[dtype], dtype), ("f16", torch.float16), ("f32", torch.float32)):
+        run = Gemm(Point(**tile(shape, scheme, bulk=True)), out, epilogue)
+        found = run(a, b, bias, residual)
+        assert found.dtype == kind
+        assert float((found.double() - truth).norm() / truth.norm()) <= FLOOR[kind]
+
+
 def streamed(scheme="scaled", *, across=False, tile_n=128, cluster_m=1, split_k=1):
     """A product whose left matrix (`across`: right matrix) is split by the warps that multiply it."""
     return gemm(**tile((128, tile_n, cluster_m, 1), scheme, streamed=True, split_k=split_k), across=across)

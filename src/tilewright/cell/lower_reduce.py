@@ -8,6 +8,7 @@ from typing import Any
 
 from .lower import FLOATS, Builder, Expr, Lowering, NotLowered, Number, count
 from .lower_pointwise import truth
+from .lower_products import PRODUCT_LOWERINGS
 
 Dims = Sequence[int] | int | None
 
@@ -167,6 +168,7 @@ def _topk(b: Builder, x: Expr, k: int, dim: int = -1, largest: bool = True, sort
 
 
 REDUCE_LOWERINGS: Mapping[str, Lowering] = {
+    **PRODUCT_LOWERINGS,
     "sum": _sum, "nansum": _nansum, "prod": _prod, "mean": _mean, "amax": _extremum("max"), "amin": _extremum("min"),
     "max": _extremum("max"), "min": _extremum("min"), "aminmax": _aminmax, "argmax": _position("argmax"),
     "argmin": _position("argmin"), "any": _truths("any"), "all": _truths("all"), "count_nonzero": _count_nonzero,

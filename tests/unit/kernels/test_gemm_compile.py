@@ -17,6 +17,7 @@ from tilewright.kernels.cuda.gemm.launch import (
     compile_combine,
     compile_product,
     compile_split,
+    compile_streamed,
     walk_of,
 )
 from tilewright.kernels.cuda.gemm.plan import Point
@@ -99,6 +100,51 @@ def test_an_epilogue_reads_what_it_names(tmp_path):
     with pytest.raises(ValueError, match="reads residual"):
         Finish("f32", function=biased_gelu, names=("bias",), vector=4)
     assert callable(compile_combine(finish, operands=READS))
+
+
+@pytest.mark.parametrize(
+    ("settings", "element", "dtype", "vector", "lines"),
+    [
+        ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "scaled"}, "f16", "f32", 4, 8),
+        ({"tile_m": 128, "tile_n": 256, "cluster_m": 2}, "bf16", "bf16", 8, 4),
+        ({"tile_m": 128, "tile_n": 256, "cluster_m": 2}, "bf16", "bf16", 4, 0),  # rows start at 8 bytes
+    ],
+)
+def test_results_in_bulk_leave_by_tma(tmp_path, settings, element, dtype, vector, lines):
+    point = Point(bulk=True, **settings)
+    ptx, kernel = compiled(tmp_path, point, ("k", "r"), element=element, finish=Finish(dtype, vector=vector))
+    check_registers(point, kernel)
+    assert kernel.local_bytes <= SMALL_SPILL
+    assert ptx.count("cp.async.bulk.tensor.3d.global.shared") == lines
+    assert ("st.global" in ptx) == (lines == 0)
+
+
+@pytest.mark.parametrize(("major", "scheme", "turned"), [("k", "scaled", True), ("r", "shared", False)])
+def test_what_is_streamed_is_multiplied_out_of_registers(tmp_path, major, scheme, turned):
+    point = Point(tile_m=128, tile_n=128, cluster_m=2, scheme=scheme, streamed=True)
+    finish = Finish("f32", function=biased_gelu, names=("bias", "residual"), vector=1, turned=turned)
+    reads = (("f32", (1, 0, 0)), ("f32", (1, None, 0)))
+    launch = compile_streamed(
+        point, major=major, finish=finish, operands=reads, options=f"--keep-ptx --keep-cubin --dump-dir={tmp_path}"
+    )
+    (kernel,) = taken(launch.artifacts.CUBIN)
+    check_registers(point, kernel)
+    found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n128k16\.f32\S* \{[^}]*\}, (\{|%)", launch.artifacts.PTX)
+    assert len(found) == 12 and set(found) == {"{"}, "A is four registers, not a descriptor"
+    assert kernel.local_bytes <= 256
+
+
+def test_triangles_compile_and_meta_tensors_of_what_is_streamed(tmp_path):
+    finish = Finish("f32", vector=4, diagonals=(0, None))
+    _, kernel = compiled(tmp_path, Point(tile_m=128, tile_n=64, cluster_m=1, scheme="scaled"), finish=finish)
+    assert kernel.local_bytes <= SMALL_SPILL
+    a, w = torch.empty(2, 100, 1024, device="meta"), torch.empty(2, 300, 1024, device="meta")
+    point = Point(tile_m=128, tile_n=64, cluster_m=1, scheme="scaled", streamed=True, split_k=3)
+    gemm = Gemm(point, "f32", turned=True)
+    assert gemm(a, w.mT).shape == (2, 100, 300)
+    assert sorted(key[0] for key in gemm._compiled) == ["combine", "product", "split"]
+    with pytest.raises(ValueError, match="multiple of 16"):
+        gemm(a[:, :, :1000], w.mT[:, :1000])
 
 
 def test_operands_whose_neighbours_are_known_take_few_registers(tmp_path):

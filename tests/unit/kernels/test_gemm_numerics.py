@@ -59,6 +59,8 @@ def test_at_most_twice_the_error_of_fp32(family):
         for scheme in ("shared", "scaled"):
             error = model.norm_error(model.product(a, b, scheme=scheme), truth)
             assert error <= (2 * own if k > 100 else CONTRACT), f"{scheme}, K = {k}: {error:.2g}, fp32 {own:.2g}"
+            error = model.norm_error(model.streamed(a, b, scheme=scheme), truth)
+            assert error <= (2 * own if k > 100 else CONTRACT), f"streamed {scheme}, K = {k}: {error:.2g}"
 
 
 def test_the_model_gives_what_was_measured():
@@ -81,6 +83,20 @@ def test_only_a_scaled_residual_holds_what_a_row_hides():
     assert model.worst_error(model.product(a, b, scheme="shared"), a, b) < 2.0**-36, (
         "beside its row and column, nothing"
     )
+
+
+@pytest.mark.parametrize("reach", [12, 40, 100])
+def test_exponents_of_their_own_for_each_64_of_k(reach):
+    """Blocks that rise, fall or jump by any power: the sums' exponent follows."""
+    k = 640
+    steps = torch.linspace(-reach, reach, k // 64).round().repeat_interleave(64)
+    for exponents in (steps, -steps, steps.abs(), torch.where(steps > 0, steps, -110.0)):
+        a, b = torch.randn(SIDE, k) * torch.exp2(exponents), torch.randn(k, SIDE)
+        a[0], a[1, 64:], a[2, :64] = 0, 0, 0
+        truth = a.double() @ b.double()
+        assert model.norm_error(model.streamed(a, b), truth) <= 2 * model.norm_error(model.fp32(a, b), truth)
+        each = (model.streamed(a, b).double() - truth).norm(dim=1) / truth.norm(dim=1).clamp(min=1e-300)
+        assert float(each.max()) <= CONTRACT, "row by row"
 
 
 def test_without_promotion_it_would_not_pass():
@@ -116,10 +132,10 @@ def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme):
     b[9, 7], b[10, 7] = 1.0, -1.0
     b[:, 8] = 2.0**127
     truth = (a.double() @ b.double()).float()
-    found = model.product(a, b, scheme=scheme)
-    assert torch.equal(found.isnan(), truth.isnan())
-    assert torch.equal(torch.where(truth.isinf(), found, 0.0), torch.where(truth.isinf(), truth, 0.0))
-    assert not bool(found[4, 1:3].isfinite().any()) and float(found[4, 4]) == 0.0
+    for found in (model.product(a, b, scheme=scheme), model.streamed(a, b, scheme=scheme)):
+        assert torch.equal(found.isnan(), truth.isnan())
+        assert torch.equal(torch.where(truth.isinf(), found, 0.0), torch.where(truth.isinf(), truth, 0.0))
+        assert not bool(found[4, 1:3].isfinite().any()) and float(found[4, 4]) == 0.0
 
 
 @pytest.mark.parametrize("scheme", ["shared", "scaled"])

@@ -11,36 +11,36 @@ import torch
 from fakes import gemm_model as model
 from fakes import scalars
 from fakes.scalars import Float16, Float32, Int32
-from tilewright.kernels.cuda.gemm import finish, split
+from tilewright.kernels.cuda.gemm import finish, pair
 
 
 @pytest.fixture(autouse=True)
 def on_the_host(monkeypatch):
-    scalars.patch(monkeypatch, split, finish)
+    scalars.patch(monkeypatch, pair, finish)
 
     def packed(low, high):
-        pair = np.array([low.to(Float16).value, high.to(Float16).value], np.float16)
-        return Int32(pair.view(np.int32)[0])
+        both = np.array([low.to(Float16).value, high.to(Float16).value], np.float16)
+        return Int32(both.view(np.int32)[0])
 
-    def unpacked(pair):
-        return tuple(Float32(h) for h in np.array([pair.value]).view(np.float16).astype(np.float32))
+    def unpacked(both):
+        return tuple(Float32(h) for h in np.array([both.value]).view(np.float16).astype(np.float32))
 
     def larger(most, x):
         return Float32(np.maximum(most.value, np.abs(x.value)))  # NaN if either is
 
-    monkeypatch.setattr(split, "_packed", packed)
-    monkeypatch.setattr(split, "_unpacked", unpacked)
-    monkeypatch.setattr(split, "_larger", larger)
+    monkeypatch.setattr(pair, "_packed", packed)
+    monkeypatch.setattr(pair, "_unpacked", unpacked)
+    monkeypatch.setattr(pair, "_larger", larger)
 
 
 def halves(row, shift):
     """(hi, lo, exponent) of a row as one thread has it."""
     quads = [[Float32(v) for v in row[at : at + 4]] for at in range(0, len(row), 4)]
-    seen = split.Seen(1)
+    seen = pair.Seen(1)
     seen.look(quads)
-    exponent = split.exponent_of(seen.most[0])
-    scales = [split.Scale(exponent)] * 4
-    words = [split.split_quad(quad, scales, seen.odd[0], shift) for quad in quads]
+    exponent = pair.exponent_of(seen.most[0])
+    scales = [pair.Scale(exponent)] * 4
+    words = [pair.split_quad(quad, scales, seen.odd[0], shift) for quad in quads]
     planes = [np.array([w.value for quad in words for w in quad[p]], np.int32).view(np.float16) for p in range(2)]
     return (*(torch.from_numpy(p.astype(np.float64)) for p in planes), int(exponent.value))
 
@@ -79,7 +79,7 @@ def test_a_row_is_split_as_the_model_has_it(kind, scheme):
 
 def test_the_order_of_16_of_k_gives_each_lane_four_neighbours():
     """Lane t multiplies K = 2t, 2t + 1, 2t + 8 and 2t + 9 of what lies there."""
-    places = [split.turned(k) for k in range(64)]
+    places = [pair.turned(k) for k in range(64)]
     assert sorted(places) == list(range(64)) and all(p // 16 == k // 16 for k, p in enumerate(places))
     for lane in range(4):
         own = [places[4 * lane + i] for i in range(4)]

@@ -32,7 +32,10 @@ _CUDA_SKELETONS = (
     "addresses", "cache", "combine", "control", "cta", "engine", "launch", "math", "plan", "rank", "ranking",
     "reducers", "resident", "scan", "scanners", "shares", "spec", "sums", "tiles", "tiling", "views",
 )  # fmt: skip
-_GEMM_SKELETONS = ("__init__", "band", "entries", "finish", "fused", "launch", "plan", "product", "split", "streamed")
+_GEMM_SKELETONS = (
+    "__init__", "band", "entries", "finish", "fused", "launch", "outlet", "pair", "plan", "product", "split",
+    "streamed",
+)  # fmt: skip
 _SKELETONS = (
     "__init__.py",
     "ops.py",

@@ -29,12 +29,15 @@ _KNOBS = (
     Knob(name="stages", values=("auto", 2, 3, 4, 5, 6, 7, 8), about="buffers of 64 of K; auto: as many as fit"),
     Knob(name="split_k", values=(1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128), about="parts of K, summed by a second kernel"),
     Knob(name="streamed", values=("none", "left", "right"), about="the fp32 matrix that whoever multiplies it splits"),
+    Knob(name="store", values=("direct", "bulk"), about="who writes the result: threads, or TMA from shared memory"),
 )  # fmt: skip
 _SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128", "2x1"), ("128x128", "1x1"),
            ("128x64", "1x1"), ("64x128", "1x1"), ("64x64", "1x1"))  # fmt: skip
-_STREAMED_POINTS = 0  # at most; of those that are proposed
+_STREAMED_POINTS = 4  # at most; of those that are proposed
+_BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
+_BULK_TILES = ("256x128", "128x256", "128x128")
 _STREAMED_K = 16  # a multiple of which K is
-_STREAMED_RATE = 0.6  # of wgmma whose warps split what they multiply; a guess until it is measured
+_STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 230 TFLOP/s (H200, 2026-11-22)
 _PROCESSORS = 132  # of an H100 or H200
 _DEPTH = 64
 
@@ -124,12 +127,15 @@ def space(program: Program) -> Space:
                 break
             work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
                            kept=kept)  # fmt: skip
-            setting = point(tile=tile, cluster=cluster, stages="auto", split_k=parts, streamed=streamed)
+            setting = point(tile=tile, cluster=cluster, stages="auto", split_k=parts, streamed=streamed, store="direct")
             ranked.append((work, rank, setting))
     ranked.sort(key=lambda item: item[:2])
     points = [p for _, _, p in ranked]
     streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
     chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
+    direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
+    for p in direct:
+        chosen.insert(chosen.index(p) + 1, point(**{**dict(p), "store": "bulk"}))
     return Space(knobs=_KNOBS, points=tuple(chosen[:_POINTS]))
 
 

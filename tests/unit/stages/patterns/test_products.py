@@ -120,3 +120,22 @@ def test_what_others_read_and_what_is_reduced_stay_apart() -> None:
 )
 def test_other_contractions_are_left_to_torch(function: Any, args: Any) -> None:
     assert not products(function, *args)
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (lambda a, v: (a @ v) * 2, (rand(64, 16400), rand(16400, 1))),
+        (lambda a, v: torch.mm(a, v).relu(), (rand(16, 65540), rand(65540, 1))),
+        (lambda a, v: a @ v, (rand(4, 64, 4100), rand(4100, 1))),
+        (torch.mv, (rand(1030, 1024), rand(1, 1024)[0])),
+        (F.linear, (rand(1100, 1000), rand(1, 1000), rand(1))),
+    ],
+)
+def test_a_large_matrix_times_a_vector_is_a_sum_of_rows(function: Any, args: Any) -> None:
+    matched = fused(function, *args)
+    assert [p.kind for p in matched.patterns] == ["row_reduce"] and not matched.unmatched
+
+
+def test_a_small_one_is_a_product() -> None:
+    assert only(lambda a, v: a @ v, A, rand(10, 1)).title == "matmul"

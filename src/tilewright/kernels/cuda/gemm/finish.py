@@ -24,6 +24,7 @@ from cutlass import Float32, Int32, cute
 from .. import math as m
 from ..control import when
 from ..spec import Function, reads
+from .outlet import ROWS, Outlet
 
 BLOCK = 4  # pairs that are computed before they are written
 LEAST_SHIFT = 252  # beyond, everything is zero, or infinite, and both halves stay exponents of normal numbers
@@ -44,20 +45,33 @@ def shifted(x: Any, exponent: Any) -> Float32:
     return x * power_of_two(half) * power_of_two(exponent - half)
 
 
-def _words(kind: Any, pair: Sequence[Any]) -> list[Any]:
+def _words(width: int, pair: Sequence[Any]) -> list[Any]:
     """Two neighbouring elements as 32-bit words."""
-    if kind.width == 32:
+    if width == 32:
         return [value.bitcast(Int32) for value in pair]
-    held = cute.make_rmem_tensor((2,), kind)
+    held = cute.make_rmem_tensor((2,), type(pair[0]))
     for e, value in enumerate(pair):
         held[e] = value
     return [cute.recast_tensor(held, Int32)[0]]
 
 
+def _exchanged(words: list[list[Any]]) -> tuple[list[Any], Any]:
+    """Of this pair and the next, of this lane and the one beside it, four neighbours; and how far they lie behind the
+    lane's first."""
+    odd = cute.arch.lane_idx() % 2 == 1
+    first, second = [], []
+    for this, following in zip(*words, strict=True):
+        kept = m.select(odd, following, this)
+        theirs = cute.arch.shuffle_sync_bfly(m.select(odd, this, following), offset=1)
+        first.append(m.select(odd, theirs, kept))
+        second.append(m.select(odd, kept, theirs))
+    return [*first, *second], m.select(odd, Int32(6), Int32(0))
+
+
 class Finish:
     """What is done with a product, or with the sum of its splits: `function` over `names`, stored as `dtype`. `vector`:
-    rows of C start at multiples of 1, 2 or 4 elements; `batched`: positions have a batch in front; `turned`: rows are
-    the expression's columns; `diagonals`: the first and the last diagonal (column - row) on which the expression
+    rows of C start at multiples of 1, 2, 4 or 8 elements; `batched`: positions have a batch in front; `turned`: rows
+    are the expression's columns; `diagonals`: the first and the last diagonal (column - row) on which the expression
     depends on the product, or None."""
 
     def __init__(
@@ -90,9 +104,11 @@ class Finish:
 
     def store(
         self, total: Any, places: Any, c: Any, operands: Sequence[Any], exponents: Sequence[Any], *,
-        corner: tuple[Any, Any, Any], sizes: tuple[Any, Any],
+        corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], outlet: Outlet | None = None,
+        part: tuple[int, int, int] = (0, 0, 1),
     ) -> None:  # fmt: skip
-        """Write one part of a tile whose corner is (row, column, layer) of C."""
+        """Write one part of a tile whose corner is (row, column, layer) of C. Through an outlet: `part` is its number,
+        that along N, and how many there are."""
         layer = corner[2]
         pairs = cute.size(total) // 4
         last_row, last_column = sizes[0] - 1, sizes[1] - 1
@@ -100,20 +116,48 @@ class Finish:
         columns = [corner[1] + places[((0, 0, q),)][1] for q in range(pairs)]
         if exponents:
             self._scale(total, exponents, rows, columns, layer=layer, last=(last_row, last_column))
+        if outlet is not None:
+            self._send(total, places, outlet, operands, rows, columns, corner=corner, sizes=sizes, part=part)
+            return
         for r, row in enumerate(rows):
             for first in range(0, pairs, BLOCK):
                 block = range(first, min(first + BLOCK, pairs))
-                made: list[list[Any]] = []
-                for q in block:
-                    at = [(cutlass.min(row, last_row), self._clamped(columns[q], e, last_column), layer)
-                          for e in range(2)]  # fmt: skip
-                    made.append([self.value(total[((e, r, q), 0, 0)], operands, at[e]) for e in range(2)])
-                if self.vector == 4:
+                made = [self._pair(total, operands, (row, columns[q], layer), sizes, r, q) for q in block]
+                if self.vector >= 4:
                     for i in range(0, len(made), 2):
                         self._write_four(c, made[i : i + 2], (row, columns[block[i]], layer), sizes)
                     continue
                 for q, pair in zip(block, made, strict=True):
                     self._write(c, pair, (row, columns[q], layer), sizes)
+
+    def _pair(
+        self, total: Any, operands: Sequence[Any], at: tuple[Any, Any, Any], sizes: tuple[Any, Any], r: int, q: int
+    ) -> list[Any]:  # fmt: skip
+        """Two neighbours, the first of them at (row, column, layer)."""
+        row = cutlass.min(at[0], sizes[0] - 1)
+        places = [(row, self._clamped(at[1], e, sizes[1] - 1), at[2]) for e in range(2)]
+        return [self.value(total[((e, r, q), 0, 0)], operands, places[e]) for e in range(2)]
+
+    def _send(
+        self, total: Any, places: Any, outlet: Outlet, operands: Sequence[Any], rows: list[Any], columns: list[Any], *,
+        corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], part: tuple[int, int, int],
+    ) -> None:  # fmt: skip
+        """A part of a tile, line by line of columns."""
+        pairs, each = cute.size(total) // 4, outlet.columns // 8
+        lines = pairs // each
+        number, part_n, parts = part
+        tile_row = (corner[0] + places[((0, 0, 0),)][0]) // ROWS
+        for line in range(lines):
+            turn = number * lines + line
+            outlet.wait(turn, last=parts * lines % 2 == 1)
+            for r, row in enumerate(rows):
+                for q in range(line * each, (line + 1) * each, 2):
+                    made = [self._pair(total, operands, (row, columns[i], corner[2]), sizes, r, i) for i in (q, q + 1)]
+                    words, shift = _exchanged([_words(outlet.bytes_each * 8, pair) for pair in made])
+                    column = (columns[q] + shift) % outlet.columns
+                    outlet.put(turn, row % ROWS, column, words)
+            first = corner[1] + part_n * pairs * 8 + line * outlet.columns
+            outlet.send(turn, (tile_row, first // outlet.columns, corner[2]))
 
     def _scale(
         self, total: Any, exponents: Sequence[Any], rows: list[Any], columns: list[Any], *, layer: Any,
@@ -159,20 +203,15 @@ class Finish:
 
     def _write_four(self, c: Any, made: list[list[Any]], at: tuple[Any, Any, Any], sizes: tuple[Any, Any]) -> None:
         """This pair and the next, of this lane and the one beside it; `at`: of this lane's first pair."""
-        odd = cute.arch.lane_idx() % 2 == 1
-        words = [_words(c.element_type, pair) for pair in made]
-        count = len(words[0])
-        held = cute.make_rmem_tensor((2 * count,), Int32)
-        for i, (this, following) in enumerate(zip(*words, strict=True)):
-            kept = m.select(odd, following, this)
-            theirs = cute.arch.shuffle_sync_bfly(m.select(odd, this, following), offset=1)
-            held[i] = m.select(odd, theirs, kept)
-            held[count + i] = m.select(odd, kept, theirs)
+        words, shift = _exchanged([_words(c.element_type.width, pair) for pair in made])
+        held = cute.make_rmem_tensor((len(words),), Int32)
+        for i, word in enumerate(words):
+            held[i] = word
         row, column, layer = at
-        column = column + m.select(odd, Int32(6), Int32(0))
+        column = column + shift
         start = c.iterator + cute.crd2idx((row, column, layer), c.layout)
-        pointer = cute.recast_ptr(start.align(8 * count), dtype=Int32)
-        target = cute.make_tensor(pointer, cute.make_layout((2 * count,)))
+        pointer = cute.recast_ptr(start.align(4 * len(words)), dtype=Int32)
+        target = cute.make_tensor(pointer, cute.make_layout((len(words),)))
         when(m.both(row < sizes[0], column < sizes[1]), lambda: cute.autovec_copy(held, target))
 
     def _write(self, c: Any, pair: list[Any], at: tuple[Any, Any, Any], sizes: tuple[Any, Any]) -> None:

@@ -24,7 +24,7 @@ from ..plan import Device
 from ..spec import Function, TensorSpec
 from ..views import ITEM_BYTES
 from .finish import ALL, Diagonals
-from .launch import Epilogue, Gemm, Launch, broadcast, major_of, vector_of, walk_of
+from .launch import Epilogue, Gemm, Launch, broadcast, major_of, walk_of
 from .plan import KNOBS as LEGAL
 from .plan import Point, make_grid
 
@@ -32,9 +32,9 @@ TILES = ("64x64", "64x128", "128x64", "64x256", "128x128", "128x256", "256x128")
 CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
-    "streamed": ("none", "left", "right"),
+    "streamed": ("none", "left", "right"), "store": ("direct", "bulk"),
 }  # fmt: skip
-DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1, "streamed": "none"}
+DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1, "streamed": "none", "store": "direct"}
 # Bytes a thread that are no matter: loops over K spill at most 64 (see the tests of their compilation); what an
 # epilogue spills it spills once a tile. Whether that costs is measured.
 SMALL_SPILL = 2048
@@ -76,7 +76,7 @@ def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
     return Point(
         tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
         split_k=knobs["split_k"], scheme=scheme,
-        streamed=knobs["streamed"] != "none",
+        streamed=knobs["streamed"] != "none", bulk=knobs["store"] == "bulk",
     )  # fmt: skip
 
 
@@ -143,7 +143,7 @@ class FusedProduct:
         with tempfile.TemporaryDirectory() as folder:
             launch = self.gemm.compiled(
                 "f16" if point.planes > 1 else self.spec.left.dtype, majors[::-1] if turned else majors,
-                self.gemm.finish(last=last, vector=1 if turned else vector_of(n)),
+                self.gemm.finish(last=last, vector=self.gemm.vector(n, last=last)),
                 tuple(zip(self.epilogue.dtypes, walks, strict=True)) if last else (),
                 f"--keep-cubin --dump-dir={folder}",
             )  # fmt: skip
@@ -155,7 +155,7 @@ class FusedProduct:
             ).hexdigest()[:16],
             "registers": kernel.registers,
             "local_bytes": spilled,
-            "shared_bytes": kernel.shared_bytes + point.depth_stages * point.stage_bytes,
+            "shared_bytes": kernel.shared_bytes + point.depth_stages * point.stage_bytes + point.outlet_bytes,
             "threads": point.threads,
             "ctas": grid.clusters * point.cluster,
             "in_flight_bytes": point.depth_stages * point.stage_bytes // point.threads,

@@ -154,9 +154,9 @@ def compile_combine(
     return cute.compile(COMBINE[len(tensors)], Combine(finish), *tensors, _stream(), options=_options(arch, options))
 
 
-def vector_of(columns: int) -> int:
-    """Of how many elements the start of each row of C is a multiple: 1, 2 or 4."""
-    return 4 if columns % 4 == 0 else 2 if columns % 2 == 0 else 1
+def vector_of(columns: int, dtype: str) -> int:
+    """Of how many elements the start of each row of C is a multiple: 1, 2, 4, or 8 if that is 16 bytes."""
+    return next(n for n in ((4, 2, 1) if dtype == "f32" else (8, 4, 2, 1)) if columns % n == 0)
 
 
 def major_of(x: Tensor) -> str:
@@ -254,7 +254,7 @@ class Gemm:
         target = c if last else torch.empty((batch * grid.splits, rows, columns), device=a.device)
         read = [self._as_turned(o) for o in seen]
         launch = self.product(
-            NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=1 if self.turned else vector_of(columns),
+            NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=self.vector(columns, last=last),
             walks=tuple(map(walk_of, read)),
         )  # fmt: skip
         tensors = (x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()))
@@ -262,6 +262,10 @@ class Gemm:
         if not last:
             _launch(self.combine(tuple(map(walk_of, seen))), target.permute(1, 2, 0), c.permute(1, 2, 0), *seen)
         return c
+
+    def vector(self, columns: int, *, last: bool) -> int:
+        """Of the Finish."""
+        return 1 if self.turned else vector_of(columns, self.dtype if last else "f32")
 
     def _as_turned(self, c: Tensor) -> Tensor:
         """(rows, columns, layers) as the Point has them."""

@@ -21,6 +21,7 @@ from typing import Any
 
 DEPTH = 64  # of K a stage: 128 bytes of fp16, the widest swizzle
 SHARED_BYTES = 227 * 1024
+OUTLET_BYTES = 2 * 64 * 128  # of C on its way out, a warpgroup
 RESERVED_BYTES = 2048  # barriers, alignment, and what the system takes of each CTA
 SPLIT_SCHEMES = ("shared", "scaled")
 KNOBS: dict[str, tuple[Any, ...]] = {
@@ -34,6 +35,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "promote": (False, True),
     "band": (1, 4, 8, 16),
     "streamed": (False, True),
+    "bulk": (False, True),
 }
 
 
@@ -41,7 +43,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
 class Point:
     """One setting of every knob. `band`: tiles along M that neighbours in time share B's tiles with; `promote`: whether
     a plain product is summed in two levels, as fp32 ones always are; `streamed`: A is split by the warps that multiply
-    it (see `streamed`)."""
+    it (see `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes."""
 
     tile_m: int = 128
     tile_n: int = 256
@@ -53,6 +55,7 @@ class Point:
     promote: bool = False
     band: int = 8
     streamed: bool = False
+    bulk: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -100,13 +103,18 @@ class Point:
         return (self.tile_m + self.tile_n) * DEPTH * 2 * self.planes
 
     @property
+    def outlet_bytes(self) -> int:
+        return self.groups * OUTLET_BYTES if self.bulk else 0
+
+    @property
     def resident(self) -> int:
         """CTAs to a multiprocessor: small tiles share it, so that one multiplies while the other promotes."""
         return 2 if self.groups == 1 and self.tile_n <= 128 else 1
 
     @property
     def depth_stages(self) -> int:
-        most = min((SHARED_BYTES // self.resident - RESERVED_BYTES) // self.stage_bytes, 8)
+        room = SHARED_BYTES // self.resident - RESERVED_BYTES - self.outlet_bytes
+        most = min(room // self.stage_bytes, 8)
         return most if self.stages == "auto" else min(int(self.stages), most)
 
     @property

@@ -34,6 +34,7 @@ from cutlass.utils import hopper_helpers
 from ..math import select
 from .band import Band
 from .finish import Finish
+from .outlet import BUFFERS, LINE_BYTES, ROWS, Outlet
 from .plan import DEPTH, Point
 
 RESIDUAL_SHIFT = 11  # of the scheme `scaled`
@@ -95,7 +96,20 @@ class Product:
         tma_a, from_a = self._tma(a, smem_a, (p.tile_m, DEPTH), p.cluster_n)
         tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), p.cluster_m)
 
-        self._kernel(tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, splits, chunk).launch(
+        width = c.element_type.width
+        self.bulk = p.bulk and self.finish.vector * width >= 128
+        tma_c, to_c, smem_c = tma_a, c, smem_a  # stand-ins
+        if self.bulk:
+            line = (ROWS, LINE_BYTES * 8 // width)
+            smem_c = hopper_helpers.make_smem_layout_epi(
+                c.element_type, LayoutEnum.ROW_MAJOR, line, BUFFERS * p.groups
+            )  # fmt: skip
+            out = cpasync.CopyBulkTensorTileS2GOp()
+            tma_c, to_c = cpasync.make_tiled_tma_atom(out, c, cute.slice_(smem_c, (None, None, 0)), line)
+
+        self._kernel(
+            tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, tma_c, to_c, smem_c, splits, chunk
+        ).launch(
             grid=[clusters * p.cluster, 1, 1],
             block=[p.threads, 1, 1],
             cluster=[p.cluster, 1, 1],
@@ -126,6 +140,21 @@ class Product:
         column = rest // height
         return first + rest - column * height, column, layer
 
+    def _outlet(self, tma: Any, tensor: Any, layout: Any, shared: Any, group: Any, kind: Any) -> Outlet | None:
+        if not self.bulk:
+            return None
+        memory = shared.allocate_tensor(kind, layout.outer, byte_alignment=1024, swizzle=layout.inner)
+        line = (ROWS, LINE_BYTES * 8 // kind.width)
+        staged, tiles = cpasync.tma_partition(
+            tma, 0, cute.make_layout(1), cute.group_modes(memory, 0, 2),
+            cute.group_modes(cute.local_tile(tensor, line, (None, None, None)), 0, 2),
+        )  # fmt: skip
+        return Outlet(tma, memory, staged, tiles, group=group, width=kind.width)
+
+    def _close(self) -> None:
+        if self.outlet is not None:
+            self.outlet.close()
+
     def _end(self, begin: Any, end: Any, row: Any, column: Any, columns: Any) -> Any:
         """The last step of a cluster tile; of one that the result does not depend on, none."""
         return end if self.band is None else select(self.band.needs(row, column, columns), end, begin)
@@ -134,7 +163,7 @@ class Product:
     def _kernel(
         self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor,
         more: list, mma: cute.TiledMma, smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout,
-        splits: Int32, chunk: Int32,
+        tma_c: cute.CopyAtom, to_c: cute.Tensor, smem_c: cute.ComposedLayout, splits: Int32, chunk: Int32,
     ) -> None:  # fmt: skip
         p = self.point
         thread, _, _ = cute.arch.thread_idx()
@@ -175,6 +204,7 @@ class Product:
         )  # fmt: skip
 
         group = cute.arch.make_warp_uniform(thread // 128)
+        self.outlet = self._outlet(tma_c, to_c, smem_c, shared, group, c.element_type)
         by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group - 1))
         r_a = mma.make_fragment_A(by_group.partition_A(s_a))  # (atom, parts of M, blocks of K, slots)
         r_b = mma.make_fragment_B(by_group.partition_B(s_b))
@@ -264,9 +294,11 @@ class Product:
                 for part in cutlass.range_constexpr(parts_m * parts_n):
                     self.finish.store(
                         sums[part], places[(None, part % parts_m, part // parts_m)], c, more[self.scales :],
-                        more[: self.scales], corner=(at_m, at_n, layer), sizes=(m, n),
+                        more[: self.scales], corner=(at_m, at_n, layer), sizes=(m, n), outlet=self.outlet,
+                        part=(part, part // parts_m, parts_m * parts_n),
                     )  # fmt: skip
                 work += stride
+            self._close()
 
     def _step(
         self, mma: Any, wave: Any, total: Any, r_a: Any, r_b: Any, part: int, stage: Any, blocks: int

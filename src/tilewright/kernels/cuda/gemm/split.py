@@ -32,16 +32,13 @@ from functools import partial
 from typing import Any
 
 import cutlass
-from cutlass import Float16, Float32, Int32, Uint32, cute
-from cutlass._mlir.dialects import llvm
-from cutlass.cutlass_dsl import T
+from cutlass import Float32, Int32, cute
 from cutlass.memory import SmemAllocator
 
 from .. import math as m
 from ..control import loop, when
-from .finish import power_of_two
+from .pair import QUAD, Scale, Seen, exponent_of, highest, split_quad, turned
 
-QUAD = 4  # elements of one access
 PER = 8  # quads that a thread keeps; MOST_PER where a cluster can't be larger
 MOST_PER = 16
 LEAST_GROUP, MOST_GROUP = 8, 1024  # threads of a row along K
@@ -49,61 +46,6 @@ ALONG, ACROSS = 256, 512  # threads of a CTA
 STRIP = 32  # rows of a CTA across K
 MOST_CLUSTER = 8
 REREAD = 4  # quads that a thread reads at once, where it keeps none
-TOP = 14  # the exponent of a row's largest element, scaled
-INFINITE = 0x7F800000
-TINY = 2.0**-24  # the smallest fp16
-
-
-def magnitude(x: Any) -> Int32:
-    """The bits of |x|, which order like |x|."""
-    return x.bitcast(Int32) & Int32(0x7FFFFFFF)
-
-
-def finite(bits: Any) -> Int32:
-    """The magnitude, and 0 for what is not finite."""
-    return m.select(bits < Int32(INFINITE), bits, Int32(0))
-
-
-def exponent_of(bits: Any) -> Int32:
-    """What puts a number of this magnitude into [2^14, 2^15); 0 for zero."""
-    raised = magnitude(bits.bitcast(Float32) * Float32(2.0**32))
-    low = m.select(bits < Int32(1 << 23), (raised >> Int32(23)) - Int32(32), bits >> Int32(23))
-    return m.select(bits == Int32(0), Int32(0), Int32(TOP + 127) - low)
-
-
-def split_one(x: Any, y: Any, shift: int) -> tuple[Any, Any]:
-    """(hi, lo) of one element of any kind; y is x, scaled."""
-    bits = magnitude(x)
-    near = y.to(Float16)
-    lost = m.both(bits != Int32(0), near.to(Float32) == Float32(0.0))
-    tiny = m.select(x < Float32(0.0), Float32(-TINY), Float32(TINY))
-    hi = m.select(m.either(lost, bits >= Int32(INFINITE)), tiny, near.to(Float32))
-    return hi, (y - hi) * Float32(2.0**shift)
-
-
-def _asm(kind: Any, text: str, constraints: str, *values: Any) -> Any:
-    operands = [v.ir_value() for v in values]
-    dialect = llvm.AsmDialect.AD_ATT
-    return llvm.inline_asm(
-        kind, operands, text, constraints, has_side_effects=False, is_align_stack=False, asm_dialect=dialect
-    )
-
-
-def _larger(most: Any, x: Any) -> Float32:
-    """max(most, |x|), NaN if either is."""
-    text = "{ .reg .f32 t; abs.f32 t, $2; max.NaN.f32 $0, $1, t; }"
-    return Float32(_asm(T.f32(), text, "=f,f,f", most, x))
-
-
-def _packed(low: Any, high: Any) -> Int32:
-    """Two fp32 numbers, rounded to a pair of fp16 ones."""
-    return Int32(_asm(T.i32(), "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", low, high))
-
-
-def _unpacked(pair: Any) -> tuple[Float32, Float32]:
-    text = "{ .reg .b16 l, h; mov.b32 {l, h}, $1; cvt.f32.f16 $0, %s; }"
-    low, high = (Float32(_asm(T.f32(), text % part, "=f,r", pair)) for part in "lh")
-    return low, high
 
 
 def _distant(cell: Any, rank: Any) -> Int32:
@@ -111,69 +53,6 @@ def _distant(cell: Any, rank: Any) -> Int32:
     text = "{ .reg .b32 there; mapa.shared::cluster.u32 there, {$r0}, {$r1}; ld.shared::cluster.b32 {$w0}, [there]; }"
     args = [Int32(cell.toint()), Int32(rank)]
     return Int32(cute.arch.inline_ptx(text, write_only_types=[Int32], read_only_args=args))
-
-
-def highest(bits: Any, width: int, offset: int = 1) -> Any:
-    """The most over the lanes of a segment of `width` that lie multiples of `offset` apart."""
-    while offset < width:
-        bits = cutlass.max(bits, cute.arch.shuffle_sync_bfly(bits, offset=offset))
-        offset *= 2
-    return bits
-
-
-class Scale:
-    """How elements of a row are scaled: by two powers of two, since one may be too large for a number."""
-
-    def __init__(self, exponent: Any) -> None:
-        half = exponent >> Int32(1)
-        self._factors = power_of_two(half), power_of_two(exponent - half)
-        largest = Float32(TINY / 2) * power_of_two(-half) * power_of_two(half - exponent)
-        self._lost = _twice(largest)  # the largest that fp16 has as 0, scaled
-
-    def apply(self, x: Any) -> Float32:
-        return x * self._factors[0] * self._factors[1]
-
-    def loses(self, x: Any) -> Any:
-        """Whether fp16 has this as 0, though it is none. Twice the bits, less one: zero becomes the largest of all."""
-        return _twice(x) - Uint32(1) < self._lost
-
-
-def _twice(x: Any) -> Uint32:
-    """Twice the bits of |x|."""
-    return x.bitcast(Uint32) + x.bitcast(Uint32)
-
-
-def turned(step: Any) -> Any:
-    """Where K = `step` lies among the 16 that a wgmma takes, if a lane is to hold four neighbours (see `streamed`)."""
-    inside = step % 16
-    return step - inside + inside // 4 * 2 + inside % 2 + inside % 4 // 2 * 8
-
-
-def split_quad(quad: Any, scales: list[Scale], odd: Any, shift: int) -> list[Any]:
-    """[hi, lo] of four elements, each as two words of two; `scales` of its elements. `odd` is not 0 where some may be
-    infinite or NaN."""
-    scaled = [scale.apply(quad[e]) for e, scale in enumerate(scales)]
-    planes = [cute.make_rmem_tensor((2,), Int32) for _ in range(2)]
-    for pair in range(2):
-        low, high = scaled[2 * pair], scaled[2 * pair + 1]
-        planes[0][pair] = _packed(low, high)
-        near = _unpacked(planes[0][pair])
-        rest = [low - near[0], high - near[1]]
-        if shift:
-            rest = [r * Float32(2.0**shift) for r in rest]
-        planes[1][pair] = _packed(*rest)
-
-    def again() -> None:
-        for pair in range(2):
-            made = [split_one(quad[e], scaled[e], shift) for e in (2 * pair, 2 * pair + 1)]
-            for plane in range(2):
-                planes[plane][pair] = _packed(made[0][plane], made[1][plane])
-
-    rare = odd != Int32(0)
-    for e, scale in enumerate(scales):
-        rare = m.either(rare, scale.loses(quad[e]))
-    when(rare, again)
-    return planes
 
 
 class _Chunk:
@@ -190,37 +69,6 @@ class _Chunk:
 
     def note(self, row: Any, exponent: Any) -> None:
         self._exponents[(row, self.layer)] = exponent
-
-
-class Seen:
-    """The largest finite magnitudes that a thread has seen, of one row or of four, and whether it saw others."""
-
-    def __init__(self, rows: int) -> None:
-        self.most = cute.make_rmem_tensor((rows,), Int32)
-        self.odd = cute.make_rmem_tensor((1,), Int32)
-        self.odd[0] = Int32(0)
-        for row in range(rows):
-            self.most[row] = Int32(0)
-
-    def look(self, quads: list[Any]) -> None:
-        rows = cute.size(self.most)
-        for row in range(rows):
-            mine = [quad[e] for quad in quads for e in range(row, QUAD, rows)]
-            highest = Float32(0.0)
-            for x in mine:
-                highest = _larger(highest, x)
-            bits = cute.make_rmem_tensor((1,), Int32)
-            bits[0] = highest.bitcast(Int32)
-            when(bits[0] >= Int32(INFINITE), partial(self._without, mine, bits))
-            self.most[row] = cutlass.max(self.most[row], bits[0])
-
-    def _without(self, mine: list[Any], bits: Any) -> None:
-        """The largest again, of what is finite."""
-        self.odd[0] = Int32(1)
-        highest = Int32(0)
-        for x in mine:
-            highest = cutlass.max(highest, finite(magnitude(x)))
-        bits[0] = highest
 
 
 class Split:

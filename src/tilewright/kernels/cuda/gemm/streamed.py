@@ -12,7 +12,7 @@ once more each. Four lanes hold a row, so its maximum over 64 of K costs two shu
 of the row, the least that its blocks had but for a factor of 2^32, and a block's sum is promoted with the difference.
 
 A lane holds K = 4t .. 4t + 3 of 16, and wgmma asks of it 2t, 2t + 1, 2t + 8, 2t + 9: of a sum of products the order is
-no matter, so planes of B are laid out in that one (see `split.turned`).
+no matter, so planes of B are laid out in that one (see `pair.turned`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from cutlass.utils import hopper_helpers
 from ..control import when
 from ..math import select
 from .finish import Finish, power_of_two
+from .pair import QUAD, Scale, Seen, exponent_of, highest, split_quad
 from .plan import DEPTH, Point
 from .product import RESIDUAL_SHIFT, Product, kept
-from .split import QUAD, Scale, Seen, exponent_of, highest, split_quad
 
 SLAB = 16  # of K: what a wgmma takes
 SLABS = DEPTH // SLAB
