@@ -146,9 +146,20 @@ def space(program: Program) -> Space:
         _setting(1024, 4, "shared"),
         _setting(512, 4, "reread"),
     ]
+    if _better_in_shared(program):
+        points.insert(0, points.pop(1))
     if 2**20 < program.inner_size * 4 <= 2**22:  # too wide for a cluster's registers, not for a team's shared memory
         points.insert(0, _setting(512, 4, "auto", "grid"))
     return Space(knobs=_KNOBS, points=tuple(points))
+
+
+def _better_in_shared(program: Program) -> bool:
+    """Whether rows are so wide that shared memory beats registers untuned: by up to a third from 65536 elements on, and
+    at 16384 where two operands are read (docs/measured.md). Beyond 2**18 nothing was measured."""
+    if len(program.domain) - 1 not in program.reduced or program.inner_size > 2**18:
+        return False
+    read = [o for o in program.operands if not o.indexed and any(o.shape[d] > 1 for d in program.reduced)]
+    return program.inner_size > 2**14 or (program.inner_size == 2**14 and len(read) > 1)
 
 
 def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:

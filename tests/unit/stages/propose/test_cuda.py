@@ -51,6 +51,18 @@ def test_element_functions_read_like_the_program():
     assert "v1 = m.sub(x, r0_0, 'f32')" in functions["final"] and "return (v4,)" in functions["final"]
 
 
+@pytest.mark.parametrize(("program", "residence"), [
+    (kp.softmax((8, 16384)), "auto"),
+    (kp.softmax((8, 65536), dtype="bf16"), "shared"),
+    (kp.norm((8, 16384), (1,), affine=(1, 16384)), "shared"),
+    (kp.softmax((65536, 64), 0), "auto"),
+    (kp.norm((16, 64, 256, 256), (1, 2, 3)), "auto"),
+])  # fmt: skip
+def test_wide_rows_are_tried_in_shared_memory_first(program, residence):
+    points = [dict(p) for p in cuda.space(program).points]
+    assert points[0]["residence"] == residence and len({tuple(p.items()) for p in points}) == len(points)
+
+
 class Recorder:
     """Stands in for the math module: the same operations on numbers."""
 
