@@ -183,6 +183,35 @@ def matched(title: str, function: Callable[[Tensor], Any], x: Tensor) -> Task:
     return title, pattern.program, lambda _: function(x), (seen,)
 
 
+class NormBackward(nn.Module):
+    """All gradients of a layer norm from its input, its statistics and the gradient of its result."""
+
+    def forward(self, x: Tensor, mean: Tensor, rstd: Tensor, gradient: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        hat, inner = (x - mean) * rstd, gradient * weight
+        back = inner - inner.mean(-1, keepdim=True) - hat * (inner * hat).mean(-1, keepdim=True)
+        return (back * rstd).to(x.dtype), (gradient * hat).sum(0), gradient.float().sum(0)
+
+
+def norm_backward(b: int, h: int, dtype: torch.dtype) -> Task:
+    x, gradient, weight = (torch.randn(b, h).to(dtype), torch.randn(b, h).to(dtype), torch.rand(1, h).to(dtype))
+    mean, rstd = torch.randn(b, 1), torch.rand(b, 1)
+    given = (x, mean, rstd, gradient, weight)
+    found = match(trace(NormBackward(), given, {}), unsupported=cpu.unsupported, space=cpu.space)
+    pattern = found.patterns[-1]
+    order = {"x": x, "mean": mean, "rstd": rstd, "gradient": gradient, "weight": weight}
+    args = tuple(order[bind.node] for bind in pattern.sites[0].operands)
+
+    def eager(*_: Tensor) -> tuple[Tensor, ...]:
+        bias = torch.zeros_like(weight[0])
+        wanted = [True, True, True]
+        made: tuple[Tensor, ...] = torch.ops.aten.native_layer_norm_backward(
+            gradient, x, [h], mean.to(dtype), rstd.to(dtype), weight[0], bias, wanted
+        )
+        return made
+
+    return f"layer norm backward {str(dtype).removeprefix('torch.')}", pattern.program, eager, args
+
+
 def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     y = F.rms_norm(x, x.shape[-1:])
     scale = y.abs().amax(-1, keepdim=True) / 127
@@ -206,6 +235,9 @@ def traced(b: int, h: int) -> Iterator[Task]:
     yield matched("NCHW to NHWC bf16", lambda x: x.permute(0, 2, 3, 1).contiguous(), images.bfloat16())
     yield matched("relu, NCHW to NHWC", lambda x: F.relu(x).permute(0, 2, 3, 1).contiguous(), images)
     yield matched("max pool with places", lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), images)
+    if b * h >= 1 << 20:
+        yield norm_backward(b, h, torch.float32)
+        yield norm_backward(b, h, torch.bfloat16)
     yield matched("rms norm to int8", to_int8, x)
     yield matched("rows to e4m3", to_e4m3, x)
 
