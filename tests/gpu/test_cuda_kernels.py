@@ -327,21 +327,6 @@ def test_spreads_and_residences(spread, residence, folder):
         close(load_fused(program, folder, settings).run(*operands), program, operands)
 
 
-@pytest.mark.parametrize("program", [
-    lambda: kp.softmax((7, 2**21)), lambda: kp.norm((40, 2**20), (1,), affine=(1, 2**20)),
-    lambda: kp.softmax((3, 2**22 + 4)), lambda: kp.softmax((300, 8192)),
-    lambda: kp.norm((2, 16, 512, 1024), (1, 2, 3), affine=(1, 16, 512, 1024)), lambda: kp.l1_norm((300, 65535)),
-])  # fmt: skip
-def test_grid(program, folder):
-    program = program()
-    module = load_fused(program, folder, point(threads=512, unroll=4, residence="auto", spread="grid"))
-    for seed in range(3):
-        operands = kp.make_operands(program, "cuda", seed=seed)
-        got = module.run(*operands)
-        close(got, program, operands)
-        assert all(torch.equal(a, b) for a, b in zip(got, module.run(*operands), strict=True))
-
-
 def test_edge_values(folder):
     x = torch.randn(8, 1003, device="cuda")
     x[0] = -inf

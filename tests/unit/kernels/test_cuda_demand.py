@@ -52,6 +52,14 @@ def test_a_row_in_shared_memory_is_counted_and_one_read_again_moves_more(tmp_pat
     assert held["plan"] != again["plan"]
 
 
+def test_of_a_row_that_teams_do_not_hold_what_is_left_is_read_again(tmp_path: Path) -> None:
+    tensor = 64 * 2**24 * 4
+    found = of(kp.softmax((64, 2**24)), tmp_path, threads=512, unroll=2, spread="grid")
+    assert found["moved_bytes"] == round((2 + 10 / 16) * tensor), "a CTA holds 6 blocks of 16"
+    assert found["in_flight_bytes"] == 2 * 16, "a slot of 7 is on its way"
+    assert found["shared_bytes"] == 7 * 512 * 2 * 16 + 1024 and found["ctas"] == 256 and found["registers"] <= 64
+
+
 def test_ranked_rows_spill_nothing_and_their_queues_are_counted(tmp_path: Path) -> None:
     for count, threads in ((64, 256), (8, 1024)):
         found = of(kp.ranked((100, 262144), count), tmp_path, threads=threads, unroll=8)

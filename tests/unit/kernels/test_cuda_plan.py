@@ -140,12 +140,28 @@ def test_shared_rows_fit_a_multiprocessor():
         assert plan.blocks_per_chunk * plan.block_steps * plan.space.vector * 4 <= 220 * 1024
 
 
-def test_a_row_that_one_cta_holds_needs_no_team():
-    knobs = {**DEFAULTS, "threads": 512, "unroll": 4, "spread": "grid"}
-    plan = make_plan(spec_of((300, 8192), (1,)), [(8192, 1)], [16], knobs, H200)
-    assert (plan.spread, plan.chunks, plan.teams, plan.residence) == ("none", 1, 0, "shared")
-    plan = make_plan(spec_of((300, 65536), (1,)), [(65536, 1)], [16], knobs, H200)
-    assert plan.spread == "grid" and plan.chunks > 1 and plan.teams * plan.chunks <= 2 * H200.processors
+@pytest.mark.parametrize(("rows", "width", "teams", "chunks", "held"), [
+    (300, 8192, 264, 1, 2), (300, 65536, 44, 6, 3), (4096, 393216, 8, 32, 3), (896, 2**21, 1, 256, 2),
+    (16, 2**22, 1, 256, 4), (2, 65536, 2, 16, 1),  # few rows: as many CTAs each as there are
+    (64, 2**24, 1, 256, 6),  # of 16 blocks a chunk
+])  # fmt: skip
+def test_teams_hold_a_row_and_leave_room_for_the_next(rows, width, teams, chunks, held):
+    knobs = {**DEFAULTS, "threads": 512, "unroll": 2, "spread": "grid"}
+    plan = make_plan(spec_of((rows, width), (1,)), [(width, 1)], [16], knobs, H200)
+    assert (plan.teams, plan.chunks, plan.held, plan.slots) == (teams, chunks, held, 7)
+    assert plan.spread == ("grid" if chunks > 1 else "none") and plan.residence == "shared"
+    assert plan.ahead == (2 if chunks > 1 and held <= 3 else 1)
+    assert plan.ctas_per_processor == 2 and plan.teams * plan.chunks <= 2 * H200.processors
+    assert plan.slots * plan.block_steps * 16 + 2 * 1024 <= 114 * 1024, "two CTAs, their boards and what each costs"
+
+
+def test_teams_copy_only_what_cp_async_moves():
+    def slots(dtype, alignment):
+        knobs = {**DEFAULTS, "threads": 512, "spread": "grid"}
+        return make_plan(spec_of((300, 65536), (1,), dtype), [(65536, 1)], [alignment], knobs, H200).slots
+
+    assert slots("f32", 4) and slots("f16", 4) and slots("i8", 4)
+    assert not slots("f16", 2) and not slots("i8", 2) and not slots("bool", 16)
 
 
 def ranked_spec(domain, reduced, count, dtype="f32"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import cutlass
 from cutlass import Boolean, Int32, Int64, Uint32, cute
+from cutlass.cute.nvgpu import CopyG2ROp, CopyR2GOp
 
 from . import math as m
 from .control import trap_unless
@@ -25,15 +26,19 @@ def coordinates(index: Any, sizes: tuple[int, ...]) -> list[Any]:
     return digits[::-1]
 
 
+L2_POLICIES = {"first": 0x12F0000000000000, "last": 0x14F0000000000000}  # as `createpolicy` makes them: what goes first
+
+
 class Addresses:
     """Offsets of one group's elements in every view, and access to the tensors there.
 
     Offsets are 32-bit unless `wide`. A vector is `space.vector` neighbouring lanes; where a view is broadcast along it,
-    one element stands for all."""
+    one element stands for all. `hints` say, of tensors, whether the L2 gives up their lines "first" or "last"."""
 
     def __init__(self, space: Space, tensors: dict[str, Any], group_index: Any, *, wide: bool) -> None:
         self.space = space
         self.tensors = tensors
+        self.hints: dict[str, str] = {}
         self.kind = Int64 if wide else Int32
         place = coordinates(group_index, space.group_sizes)
         self.base = {name: self._dot(place, view.group_strides) for name, view in space.views.items()}
@@ -76,8 +81,17 @@ class Addresses:
         if lanes > 1 and stride != 1:
             return self.load_lanes(name, [offset + lane * stride for lane in range(lanes)])
         fragment = cute.make_rmem_tensor((lanes,), self.tensors[name].element_type)
-        cute.autovec_copy(self.vector(name, offset, lanes), fragment)
+        self._move(name, CopyG2ROp, self.vector(name, offset, lanes), fragment)
         return fragment
+
+    def _move(self, name: str, operation: Any, source: Any, target: Any) -> None:
+        """Copy one vector from or to global memory, as hinted."""
+        if name not in self.hints:
+            cute.autovec_copy(source, target)
+            return
+        kind = source.element_type
+        atom = cute.make_copy_atom(operation(), kind, num_bits_per_copy=cute.size(source) * kind.width)
+        cute.copy(atom, source, target, cache_policy=Int64(L2_POLICIES[self.hints[name]]))
 
     def load_lanes(self, name: str, offsets: list[Any]) -> Any:
         """A fragment of single elements."""
@@ -98,7 +112,7 @@ class Addresses:
             fragment = cute.make_rmem_tensor((len(part),), self.tensors[name].element_type)
             for lane, value in enumerate(part):
                 fragment[lane] = value
-            cute.autovec_copy(fragment, self.vector(name, offset + number * stride, len(part)))
+            self._move(name, CopyR2GOp, fragment, self.vector(name, offset + number * stride, len(part)))
 
 
 class Source:

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 import cutlass
-from cutlass import Int32, Int64, cute
+from cutlass import Float32, Int32, Int64, cute
 
 from . import math as m
-from .control import loop, wait_for, when
+from .control import loop, until, when
 from .math import larger
 from .reducers import State, finite_shift, rescale
 
@@ -88,11 +88,29 @@ def _butterfly(held: Held, width: int) -> None:
         total = state[1] * rescale(state[0] - finite_shift(highest))
         held[0] = (highest, _exchange((total,), width, lambda a, b: (a[0] + b[0],))[0])
         return
+    if reducer.op == "moments" and width > 2:  # one division in all, where merging takes one a step
+        held[0] = _pool_moments(state, width)
+        return
     state = _exchange(state, width, reducer.merge)
     if width > 1 and len(state) > 1:  # merging in another order rounds otherwise
         first = cute.arch.lane_idx() & Int32(WARP - width)
         state = tuple(cute.arch.shuffle_sync(v, first) for v in state)
     held[0] = state
+
+
+def _pool_moments(state: State, width: int) -> State:
+    """Moments of each segment of lanes: its mean first, relative to the first lane's, which keeps what is summed small;
+    then what the lanes' own means deviate from it."""
+
+    def total(value: Any) -> Any:
+        return _exchange((value,), width, lambda a, b: (a[0] + b[0],))[0]
+
+    count, mean, deviations = state
+    start = cute.arch.shuffle_sync(mean, cute.arch.lane_idx() & Int32(WARP - width))
+    everything = total(count)
+    away = m.select(count > Float32(0.0), mean - start, Float32(0.0))
+    shift = total(count * away) / m.select(everything > Float32(0.0), everything, Float32(1.0))
+    return (everything, start + shift, total(deviations + count * (away - shift) * (away - shift)))
 
 
 def combine_rows(helds: list[Held], boards: list[Board | None], *, group: Any, member: Any, group_threads: int) -> None:
@@ -149,18 +167,6 @@ def combine_cluster(helds: list[Held], boards: list[Board | None], *, cell: int,
         _butterfly(held, chunks)
 
 
-def meet(counter: Any, *, chunks: int, member: Any) -> None:
-    """A barrier of the `chunks` CTAs of a team (all of them resident), on a counter that starts at 0: what the first
-    members wrote to global memory before is visible to all threads after."""
-
-    def arrive() -> None:
-        cute.arch.atomic_add(counter, Int32(1), sem="release", scope="gpu")
-        wait_for(counter, chunks)
-
-    when(member == 0, arrive)
-    cute.arch.sync_threads()
-
-
 class Workspace:
     """Global memory for one reduction's states, `[chunk][row]` for each component."""
 
@@ -198,3 +204,72 @@ class Workspace:
                 held.merge(lane, select_state(chunk < self.chunks, state, identity))
 
         loop(Int32(0), Int32(-(-self.chunks // group_threads)), body)
+
+
+class Mailboxes:
+    """Global memory through which the CTAs of a team tell one another a reduction's states, without fences or counters:
+    each word travels with the number of its turn, in one store of 64 bits, and the reader waits for that number.
+
+    Zero at launch. A box is used again after four turns: a CTA tells turn t at the earliest when it has heard turn
+    t - 2 of all, which they told at the earliest when they had heard turn t - 4 (see `Plan.ahead`)."""
+
+    DEPTH = 4
+
+    def __init__(self, reducer: Any, *, teams: int, chunks: int, offset: int) -> None:
+        self.types, self.chunks = reducer.types, chunks
+        self._offset = offset
+        self._words = sum(_words_of(kind) for kind in self.types)
+        self.end = offset + teams * self.DEPTH * self._words * chunks * 8
+
+    def _box(self, work: Any, *, team: Any, turn: Any) -> Any:
+        """An array of words, [word][chunk]."""
+        number = (team * self.DEPTH + turn % self.DEPTH) * self._words * self.chunks
+        return cute.recast_ptr(work.iterator + self._offset, dtype=Int64) + number
+
+    def put(self, work: Any, state: State, *, team: Any, turn: Any, chunk: Any) -> None:
+        box = self._box(work, team=team, turn=turn)
+        words = [word for value in state for word in _split(value)]
+        for number, word in enumerate(words):
+            stamped = ((Int64(turn) + 1) << 32) | (Int64(word) & 0xFFFFFFFF)
+            cute.arch.store(box + (number * self.chunks + chunk), stamped, sem="relaxed", scope="gpu")
+
+    def get(self, work: Any, *, team: Any, turn: Any, chunk: Any) -> State:
+        """What `chunk` told in this turn, once it is there."""
+        box = self._box(work, team=team, turn=turn)
+        found = cute.make_rmem_tensor((self._words,), Int32)
+
+        def read() -> Any:
+            stamped = []
+            for number in range(self._words):
+                place = box + (number * self.chunks + chunk)
+                stamped.append(cute.arch.load(place, Int64, sem="relaxed", scope="gpu"))
+            missing = Int32(0)
+            for number, word in enumerate(stamped):
+                missing = missing | (Int32(word >> 32) ^ (turn + 1))
+                found[number] = Int32(word)
+            return missing
+
+        until(read)
+        words = [found[number] for number in range(self._words)]
+        state = []
+        for kind in self.types:
+            state.append(_join(kind, words[: _words_of(kind)]))
+            words = words[_words_of(kind) :]
+        return tuple(state)
+
+
+def _words_of(kind: Any) -> int:
+    return 2 if kind.width == 64 else 1
+
+
+def _split(value: Any) -> list[Any]:
+    """The words of 32 bits of a state's component, lowest first."""
+    if value.dtype is Float32:
+        return [value.bitcast(Int32)]
+    return [Int32(value)] if value.dtype.width <= 32 else [Int32(value), Int32(value >> 32)]
+
+
+def _join(kind: Any, words: list[Any]) -> Any:
+    if kind is Float32:
+        return words[0].bitcast(Float32)
+    return kind(words[0]) if len(words) == 1 else (Int64(words[1]) << 32) | (Int64(words[0]) & 0xFFFFFFFF)

@@ -1,4 +1,4 @@
-"""The three forms of run-time control flow; all else in the skeletons is Python that runs while tracing.
+"""The four forms of run-time control flow; all else in the skeletons is Python that runs while tracing.
 
 The bodies are closures: they may store to memory and to register fragments, but rebind nothing.
 """
@@ -20,11 +20,11 @@ def loop(lo: Any, hi: Any, body: cutlass.Constexpr) -> None:
 
 
 @cute.jit  # type: ignore[untyped-decorator]
-def wait_for(counter: cute.Pointer, target: cutlass.Constexpr) -> None:
-    """Spin until the counter in global memory has reached the target; what its raisers wrote before is visible then."""
-    seen = cute.arch.load(counter, Int32, sem="acquire", scope="gpu")
-    while seen < target:
-        seen = cute.arch.load(counter, Int32, sem="acquire", scope="gpu")
+def until(read: cutlass.Constexpr) -> None:
+    """read() again and again, until it returns 0; it may store to register fragments."""
+    missing = read()
+    while missing != 0:
+        missing = read()
 
 
 @cute.jit  # type: ignore[untyped-decorator]

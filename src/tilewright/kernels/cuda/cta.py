@@ -12,7 +12,7 @@ from cutlass.memory import SmemAllocator
 
 from . import math as m
 from .addresses import Addresses, Source
-from .combine import Board, Held, Workspace, combine_cluster, combine_columns, combine_rows, meet
+from .combine import Board, Held, Mailboxes, Workspace, combine_cluster, combine_columns, combine_rows
 from .control import loop, when
 from .plan import Plan, resident_operands
 from .reducers import Reducer
@@ -32,8 +32,8 @@ class Work(Protocol):
     plan: Plan
     reducers: list[list[Any]]
     workspaces: list[list[Workspace]]
+    mailboxes: list[list[Mailboxes]]
     lists: Any  # `rank.Lists`, where ranked rows are split
-    counters: int  # byte offset of one Int32 per sweep and group in the workspace, 0 at launch
 
 
 class Block:
@@ -106,14 +106,18 @@ class Cta:
             cells = plan.threads // 32 if plan.group_threads > 32 else 0
         if plan.spread == "cluster":
             cells += 1
+        if plan.spread == "grid":  # a CTA's threads combine, and then a team's CTAs
+            cells *= 2
         self.boards = [
             [Board(allocator, r, cells) if cells else None for r in reducers] for reducers in self.kernel.reducers
         ]
         self.cells = cells
-        self.resident = Resident(
-            plan, self.at, names=resident_operands(self.spec, space), dtypes=self.dtypes, allocator=allocator,
-            thread=self.member + self.group * plan.group_threads,
-        )  # fmt: skip
+        self.resident = self._residence(allocator, self.member + self.group * plan.group_threads)
+
+    def _residence(self, allocator: Any, thread: Any) -> Any:
+        """Where rows stay between sweeps."""
+        names = resident_operands(self.spec, self.space)
+        return Resident(self.plan, self.at, names=names, dtypes=self.dtypes, allocator=allocator, thread=thread)
 
     # ---- rows ------------------------------------------------------------------------------------------------------
 
@@ -238,12 +242,21 @@ class Cta:
         """Sweep over this CTA's chunk; afterwards all its threads hold the states of their groups' chunks."""
         spec, lanes = self.spec.sweeps[sweep], len(self.rows)
         helds = [Held(r, lanes) for r in self.kernel.reducers[sweep]]
+        self._walk(sweep, self._reducing(sweep, helds))
+        self.resident.swept(reads(spec.elements))
+        self._combine(sweep, helds)
+        return helds
+
+    def _reducing(self, sweep: int, helds: list[Held]) -> Callable[[Block], None]:
+        """What a sweep does with a block: merge it into `helds`."""
+        spec = self.spec.sweeps[sweep]
 
         def body(block: Block) -> None:
+            lanes = len(self.rows)
             fragments = self._fetch_all(block, spec.elements)
             batch = max(BATCH // self.space.vector, 1)
-            for start in range(0, self.plan.unroll, batch):
-                turns = range(start, min(start + batch, self.plan.unroll))
+            for start in range(0, len(block.steps), batch):
+                turns = range(start, min(start + batch, len(block.steps)))
                 results = {u: self._step(block, spec.elements, fragments, u) for u in turns}
                 for number, held in enumerate(helds):
                     for row in range(lanes):
@@ -255,10 +268,7 @@ class Cta:
                         else:
                             held.merge(row, held.reducer.block(values, valid, places))
 
-        self._walk(sweep, body)
-        self.resident.swept(reads(spec.elements))
-        self._combine(sweep, helds)
-        return helds
+        return body
 
     def _where(
         self, block: Block, reducer: Reducer, cells: list[tuple[int, int]]
@@ -278,6 +288,10 @@ class Cta:
             combine_columns(helds, boards, groups=plan.groups_per_cta, **where)
 
     def _write_elements(self) -> None:
+        self._walk(len(self.spec.sweeps), self._writing())
+
+    def _writing(self) -> Callable[[Block], None]:
+        """What the last sweep does with a block."""
         spec, final = self.spec, self.spec.final
         assert final is not None
         if self.shares is not None:
@@ -292,7 +306,7 @@ class Cta:
                     values = [m.stored(lane[number], dtypes[name]) for lane in results]
                     self._write_step(f"out_{name}", block, u, step, values)
 
-        self._walk(len(spec.sweeps), body)
+        return body
 
     def _write_step(self, name: str, block: Block, u: int, step: Any, values: list[Any]) -> None:
         valid = block.valid[u]
@@ -330,9 +344,6 @@ class Cta:
     # ---- stages ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        if self.plan.spread == "grid":
-            self._run_team()
-            return
         self._load_rows()
         self._compute_rows(self.spec.head)
         if self.stage == ALL:
@@ -360,30 +371,6 @@ class Cta:
         self._end()
         if clustered:  # nobody leaves while another still reads its board
             cute.arch.cluster_wait()
-
-    def _run_team(self) -> None:
-        """Every teams-th group, one after the other, with the other chunks' CTAs of this team."""
-        team, teams = self.group_index, self.plan.teams
-
-        def body(turn: Any) -> None:
-            self.group_index = team + turn * teams
-            self.at = self._addresses()
-            self.resident.restart(self.at)
-            self.rows = self._new_rows()
-            self._load_rows()
-            self._compute_rows(self.spec.head)
-            self.resident.prefetch(self.chunk, self.member)
-            for sweep in range(len(self.spec.sweeps)):
-                self._scatter(sweep, self._reduce(sweep))
-                number = sweep * self.space.groups + self.group_index
-                counter = cute.recast_ptr(self.work.iterator + self.kernel.counters, dtype=Int32) + number
-                meet(counter, chunks=self.chunks, member=self.member)
-                self._finish(sweep, self._gather(sweep))
-            self._end()
-            cute.arch.sync_threads()  # boards are free again
-
-        turns = (Int32(self.space.groups + teams - 1) - team) // teams
-        loop(Int32(0), turns, body)
 
     def _end(self) -> None:
         if self.spec.final is not None:

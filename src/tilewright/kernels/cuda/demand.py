@@ -42,9 +42,15 @@ def demand(fused: Fused, device: Device) -> dict[str, int | str]:
         "shared_bytes": max(k.shared_bytes for k in kernels) + _dynamic_bytes(fused.spec, plan),
         "threads": plan.threads,
         "ctas": (plan.teams or plan.ctas_per_chunk) * plan.chunks,
-        "in_flight_bytes": plan.unroll * plan.space.vector * max(map(_item_bytes, _reading(fused.spec))),
+        "in_flight_bytes": _in_flight_bytes(fused.spec, plan),
         "moved_bytes": _moved_bytes(fused.spec, plan),
     }
+
+
+def _in_flight_bytes(spec: Spec, plan: Plan) -> int:
+    """Of a thread: of teams, what of the ring the row in hand leaves; else a step of a sweep."""
+    block = plan.unroll * plan.space.vector * max(map(_item_bytes, _reading(spec)))
+    return block * max(plan.slots - plan.held, 1)
 
 
 def _dynamic_bytes(spec: Spec, plan: Plan) -> int:
@@ -56,7 +62,7 @@ def _dynamic_bytes(spec: Spec, plan: Plan) -> int:
     if plan.residence != "shared":
         return 0
     items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
-    steps = plan.blocks_per_chunk * plan.unroll * plan.threads * plan.space.vector
+    steps = (plan.slots or plan.blocks_per_chunk) * plan.unroll * plan.threads * plan.space.vector
     return steps * sum(items[n] for n in resident_operands(spec, plan.space))
 
 
@@ -74,14 +80,17 @@ def _item_bytes(operands: list[Any]) -> int:
 
 
 def _moved_bytes(spec: Spec, plan: Plan) -> int:
-    """Every operand as often as a sweep reads it, but once where it stays on chip, and every output once."""
+    """Every operand as often as a sweep reads it, but what stays on chip of it once, and every output once."""
     on_chip = set(resident_operands(spec, plan.space)) if plan.residence != "reread" else set()
-    times: dict[str, int] = {}
-    for sweep in _reading(spec):
-        for operand in sweep:
-            times[operand.name] = 1 if operand.name in on_chip else times.get(operand.name, 0) + 1
-    tensors = [*((o, times.get(o.name, 1)) for o in spec.operands), *((o, 1) for o in spec.outputs)]
-    return sum(prod(t.shape) * ITEM_BYTES[t.dtype] * count for t, count in tensors)
+    passing = 1.0 - plan.held / plan.blocks_per_chunk if plan.slots else 0.0  # the share of a row that finds no room
+    readings = [operand.name for sweep in _reading(spec) for operand in sweep]
+
+    def times(name: str) -> float:
+        again = max(readings.count(name) - 1, 0)
+        return 1 + again * (passing if name in on_chip else 1)
+
+    tensors = [*((o, times(o.name)) for o in spec.operands), *((o, 1) for o in spec.outputs)]
+    return round(sum(prod(t.shape) * ITEM_BYTES[t.dtype] * count for t, count in tensors))
 
 
 class TellsItself(Protocol):

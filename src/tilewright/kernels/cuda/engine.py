@@ -11,9 +11,10 @@ Rows that two sweeps read stay in registers or in shared memory (each thread re-
 again. How chunks of one row combine is the plan's `spread`:
 
     none     there is one                                    cluster  through distributed shared memory
-    split    through a workspace, one launch per sweep       grid     through a workspace and a barrier of resident CTAs
+    split    through a workspace, one launch per sweep       grid     through a workspace, in teams of resident CTAs
 
-Where operands of a pointwise Spec lie across the lanes, a chunk is a tile (see `tiles`).
+Teams (see `team`) take long rows in turn, and read the next ones while they combine. Where operands of a pointwise Spec
+lie across the lanes, a chunk is a tile (see `tiles`).
 
 Sums over the rows beside them (see `sums`) take a group through many rows, and a second Spec to add them up.
 
@@ -30,7 +31,7 @@ from typing import Any
 import cutlass
 from cutlass import cute
 
-from .combine import Workspace
+from .combine import Mailboxes, Workspace
 from .cta import ALL, Cta
 from .plan import Plan
 from .rank import Lists, RankCta
@@ -39,6 +40,7 @@ from .scan import ScanCta
 from .scanners import make_scanner
 from .spec import Spec
 from .sums import SumsCta
+from .team import TeamCta
 from .tiles import TileCta
 
 SCRAP_BYTES = 16  # of a workspace that nothing uses
@@ -59,11 +61,13 @@ class Kernel:
             self.reducers = [[make_scanner(spec.scan.op, dtype=spec.scan.dtype, wide=wide)]]
         rows = plan.space.groups * plan.space.row_lanes
         self.workspaces: list[list[Workspace]] = []
-        self.counters = 0
+        self.mailboxes: list[list[Mailboxes]] = []
         self.work_bytes = SCRAP_BYTES
         self.lists: Lists | None = None
-        if plan.spread in ("split", "grid") and self._launches > 1:
+        if plan.spread == "split" and self._launches > 1:
             self._lay_out_workspace(rows)
+        if self.zeroed:
+            self._lay_out_mailboxes()
 
     @property
     def _launches(self) -> int:
@@ -86,9 +90,16 @@ class Kernel:
         if self.spec.rank is not None:
             self.lists = Lists(count=self.spec.rank.count, rows=rows, chunks=self.plan.chunks, offset=end)
             end = self.lists.end
-        self.counters = end
-        if self.zeroed:
-            end += 4 * len(self.reducers) * self.plan.space.groups
+        self.work_bytes = end + SCRAP_BYTES
+
+    def _lay_out_mailboxes(self) -> None:
+        end = 0
+        for reducers in self.reducers:
+            boxes = []
+            for reducer in reducers:
+                boxes.append(Mailboxes(reducer, teams=self.plan.teams, chunks=self.plan.chunks, offset=end))
+                end = boxes[-1].end
+            self.mailboxes.append(boxes)
         self.work_bytes = end + SCRAP_BYTES
 
     def __call__(self, tensors: tuple[Any, ...], work: Any, stream: Any) -> None:
@@ -99,8 +110,9 @@ class Kernel:
             last = stage == self._launches - 1 and self.spec.final is None
             chunks = 1 if last else plan.chunks
             extra: dict[str, Any] = {"cluster": [chunks, 1, 1]} if plan.spread == "cluster" else {}
-            if plan.spread == "grid":
-                extra = {"cooperative": True, "min_blocks_per_mp": 2, "preferred_smem_carveout": 100}
+            if plan.teams:
+                extra = {"min_blocks_per_mp": plan.ctas_per_processor, "preferred_smem_carveout": 100}
+                extra["cooperative"] = plan.spread == "grid"  # all on the chip at once, or an error
             self._kernel(list(tensors), work, stage, chunks).launch(
                 grid=[(plan.teams or plan.ctas_per_chunk) * chunks, 1, 1],
                 block=[plan.threads, 1, 1],
@@ -111,6 +123,8 @@ class Kernel:
     def _cta(self, stage: int) -> type[Cta]:
         if self.plan.tile is not None:
             return TileCta
+        if self.plan.teams:
+            return TeamCta
         if self.spec.rank is not None:
             return RankCta
         if self.spec.sums:

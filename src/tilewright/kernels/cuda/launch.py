@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from .spec import Spec
 from .views import ITEM_BYTES, contiguous
 
 Entry = Callable[..., None]
+
+TOO_LARGE = 720  # cudaErrorCooperativeLaunchTooLarge
 ALIGNED = 16  # bytes: what torch allocates is
 
 
@@ -65,6 +68,11 @@ class _Ready:
     scrap: Tensor | None
     # empty_like of a one-element expanded tensor is the cheapest way to a fresh contiguous one
     outputs: tuple[Tensor, ...]
+
+
+def _too_many_at_once(error: Exception) -> bool:
+    """Whether a launch failed since the device can't hold all its CTAs: less of it is ours than it says (MPS)."""
+    return f"error code: {TOO_LARGE}" in str(error).lower()
 
 
 class Fused:
@@ -127,7 +135,7 @@ class Fused:
         key = self._key(*operands)
         ready = self._ready.get(key)
         if ready is None:
-            ready = self._ready[key] = self._prepare(operands)
+            ready = self._prepare(key, operands)
         outputs = tuple(map(torch.empty_like, ready.outputs))
         work = ready.scrap
         if work is None:
@@ -135,7 +143,7 @@ class Fused:
         ready.launch(*operands, *outputs, work)
         return outputs
 
-    def _prepare(self, operands: Sequence[Tensor]) -> _Ready:
+    def _prepare(self, key: tuple[Any, ...], operands: Sequence[Tensor]) -> _Ready:
         device = operands[0].device
         for spec, tensor in zip(self.spec.operands, operands, strict=True):
             if tuple(tensor.shape) != spec.shape or tensor.dtype != DTYPES[spec.dtype] or not tensor.is_cuda:
@@ -148,6 +156,22 @@ class Fused:
         alignments = [_alignment(t.data_ptr()) for t in operands]
         target = Device(processors=facts.multi_processor_count, arch=arch)
         launch, kernel = self.launch([t.stride() for t in operands], alignments, target)
+        ready = self._ready[key] = self._make_ready(launch, kernel, device)
+        if kernel.plan.spread != "grid":
+            return ready
+        try:
+            self(*operands)
+        except Exception as error:  # of the DSL's own class, or RuntimeError where it isn't registered
+            if not _too_many_at_once(error):
+                raise
+            warnings.warn(
+                f"{self.spec.name}: the device can't hold all CTAs at once, so rows are read again", stacklevel=4
+            )
+            launch, kernel = self.launch([t.stride() for t in operands], alignments, replace(target, teams=False))
+            ready = self._ready[key] = self._make_ready(launch, kernel, device)
+        return ready
+
+    def _make_ready(self, launch: Callable[..., None], kernel: Kernel, device: torch.device) -> _Ready:
         size, make = kernel.work_bytes, torch.zeros if kernel.zeroed else torch.empty
         scrap = None if size > SCRAP_BYTES else torch.empty(size, dtype=torch.uint8, device=device)
         outputs = tuple(torch.empty(1, dtype=dtype, device=device).expand(shape) for shape, dtype in self._outputs)

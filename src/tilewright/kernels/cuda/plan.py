@@ -24,6 +24,9 @@ DEFAULTS: dict[str, int | str | bool] = {
 }  # fmt: skip
 
 SHARED_BYTES = 220 * 1024  # of the 227 KB that a CTA may have; the rest is for combining
+PROCESSOR_SHARED_BYTES = 228 * 1024  # of which each CTA costs 1 KB more than it asks for
+HELD_SHARE = 0.43  # of a team's shared memory, at most, that one row takes where it can: 3 blocks of 7 (`Plan.ahead`)
+MOST_SLOTS = 32  # groups of copies that a thread may have under way
 COLUMN_SHARED_BYTES = 160 * 1024  # boards take more where each lane is a row
 REGISTER_WORDS = 64  # 4-byte registers per thread in which a row may stay
 SUMMED_WORDS = 72  # registers per thread for a row and the sums of its columns
@@ -38,6 +41,7 @@ WAVE_THREADS = 1024  # threads that a multiprocessor surely holds at once (64 re
 class Device:
     processors: int
     arch: str  # e.g. "sm_90a"
+    teams: bool = True  # it takes launches that ask for all their CTAs at once (see `launch`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +57,9 @@ class Plan:
     spread: str  # "none": a CTA reduces whole groups; "cluster", "grid", "split": chunks combine (see `engine`)
     residence: str  # "registers", "shared" or "reread"
     wide: bool  # offsets need 64 bits
-    teams: int = 0  # "grid": this many groups are under way at once, `chunks` CTAs each, all resident
+    teams: int = 0  # of `chunks` CTAs each, all resident: each takes every teams-th group in turn (see `team`)
     parts: int = 0  # of sums over the rows: a group goes through the rows of a part, one after the other
+    slots: int = 0  # blocks that a CTA of a team holds in shared memory
     tile: Tile | None = None  # of a pointwise space: a chunk is a tile (see `tiling`), not blocks
 
     @property
@@ -83,6 +88,22 @@ class Plan:
     def ctas_per_chunk(self) -> int:
         return -(-(self.parts or self.space.groups) // self.groups_per_cta)
 
+    @property
+    def held(self) -> int:
+        """Of a team's row: the blocks of a chunk that are read once; what is beyond them is read by each sweep."""
+        return min(self.blocks_per_chunk, self.slots - max(self.slots // 7, 1)) or 1
+
+    @property
+    def ahead(self) -> int:
+        """Turns between a team's first look at a row and its last: where a ring holds two rows and more, nobody waits
+        for what the team told a turn ago."""
+        return 2 if self.chunks > 1 and self.slots - 2 * self.held >= max(self.slots // 7, 1) else 1
+
+    @property
+    def ctas_per_processor(self) -> int:
+        """Of a team, as many as a multiprocessor surely holds."""
+        return team_ctas(self.threads)
+
 
 def used_views(spec: Spec) -> frozenset[str]:
     """The positions that some function or reduction asks for."""
@@ -106,6 +127,17 @@ def resident_operands(spec: Spec, space: Space) -> tuple[str, ...]:
     return tuple(n for n in full if counts.get(n, 0) > 1)
 
 
+def shared_operands(spec: Spec, space: Space) -> tuple[str, ...]:
+    """Element-level operands that every row reads anew."""
+    names = [o.name for o in spec.element_operands]
+    return tuple(n for n in names if space.groups > 1 and not any(space.views[n].group_strides))
+
+
+def team_ctas(threads: int) -> int:
+    """CTAs of teams on a multiprocessor: while one waits for its team, the others load and store."""
+    return min(4, max(WAVE_THREADS // threads, 1))
+
+
 def _power_of_two(n: int) -> int:
     """The least power of two that is at least n."""
     return 1 << max(n - 1, 0).bit_length()
@@ -115,6 +147,13 @@ def _waves(ctas: int, wave: int) -> int:
     """Chunks per CTA of rows: one wave in all, or about eight where one would be uneven."""
     chunks = wave // ctas
     return chunks if chunks >= 8 or (chunks and wave % ctas == 0) else -(-8 * wave // ctas)
+
+
+def _copied(spec: Spec, space: Space, name: str) -> bool:
+    """Whether cp.async, which moves 4, 8 or 16 bytes, brings this operand into shared memory."""
+    (dtype,) = {o.dtype for o in spec.operands if o.name == name}
+    whole = space.vector == 1 or space.views[name].lane_stride == 1
+    return dtype != "bool" and whole and space.vector * ITEM_BYTES[dtype] in (4, 8, 16)
 
 
 def make_plan(
@@ -144,7 +183,10 @@ def make_plan(
         residence=str(knobs["residence"]),
         spread=str(knobs["spread"]),
         processors=device.processors,
+        teams=device.teams,
         windows=any(o.indexed for o in spec.operands),
+        copied=bool(resident) and spec.final is not None and all(_copied(spec, space, n) for n in resident),
+        boards=sum(len(s.reductions) for s in spec.sweeps),
     )
     if spec.scan:
         return _scan_plan(wish)
@@ -168,7 +210,10 @@ class _Wish:
     residence: str
     spread: str
     processors: int
+    teams: bool
     windows: bool  # rows are read through loads
+    copied: bool  # what stays on chip can be brought there by cp.async, and is written from there
+    boards: int  # reductions, each of which needs shared memory to combine in
 
     @property
     def words(self) -> int:
@@ -184,11 +229,21 @@ class _Wish:
         return self.residence in ("auto", residence) and self.spread in ("auto", spread)
 
     def plan(
-        self, group: int, per_cta: int, unroll: int, *, chunks: int, spread: str, residence: str, teams: int = 0
+        self,
+        group: int,
+        per_cta: int,
+        unroll: int,
+        *,
+        chunks: int,
+        spread: str,
+        residence: str,
+        teams: int = 0,
+        slots: int = 0,
     ) -> Plan:
         return Plan(
             space=self.space, group_threads=group, groups_per_cta=per_cta, unroll=unroll, chunks=chunks,
             spread="none" if chunks == 1 else spread, residence=residence, wide=self.space.span >= 2**31, teams=teams,
+            slots=slots,
         )  # fmt: skip
 
     def streamed(self, group: int, per_cta: int, unroll: int, *, few_waves: int) -> Plan:
@@ -276,22 +331,25 @@ def _row_in_shared(wish: _Wish) -> Plan | None:
     return None
 
 
-def _row_in_grid(wish: _Wish) -> Plan | None:
-    """Rows that only the whole chip holds: in shared memory of a team of resident CTAs, two to a multiprocessor."""
+def _row_of_teams(wish: _Wish) -> Plan | None:
+    """Rows in turn, each by a team of CTAs that stay on the chip; a row that is too long for the whole chip stays there
+    in part."""
     group, per_cta, unroll = _row_shape(wish)
+    if not wish.copied or per_cta > 1 or wish.residence not in ("auto", "shared") or wish.spread != "grid":
+        return None
+    if not wish.teams:
+        return None
     blocks = -(-wish.space.steps // (group * unroll))
-    slot_bytes = group * unroll * wish.step_bytes
-    if not wish.step_bytes or per_cta > 1 or wish.residence not in ("auto", "shared") or wish.spread != "grid":
+    per_processor = team_ctas(group)
+    ctas = wish.processors * per_processor
+    room = PROCESSOR_SHARED_BYTES // per_processor - 1024 * (1 + wish.boards)
+    slots = min(room // (group * unroll * wish.step_bytes), MOST_SLOTS)
+    if slots == 0:
         return None
-    room = SHARED_BYTES // 2 // slot_bytes  # blocks that a CTA holds
-    ctas = wish.processors * min(2, WAVE_THREADS // group)
-    if not room or -(-blocks // room) > ctas:
-        return None
-    teams = min(ctas // -(-blocks // room), wish.space.groups)
-    chunks = min(ctas // teams, blocks)
-    if chunks == 1:  # a CTA holds a row alone: no team, and one CTA a row
-        return wish.plan(group, 1, unroll, chunks=1, spread="none", residence="shared")
-    return wish.plan(group, 1, unroll, chunks=chunks, spread="grid", residence="shared", teams=teams)
+    teams = min(ctas // -(-blocks // max(int(slots * HELD_SHARE), 1)), wish.space.groups) or 1
+    chunks = -(-blocks // -(-blocks // (ctas // teams)))
+    teams = min(ctas // chunks, wish.space.groups)
+    return wish.plan(group, 1, unroll, chunks=chunks, spread="grid", residence="shared", teams=teams, slots=slots)
 
 
 def _row_streamed(wish: _Wish) -> Plan:
@@ -380,9 +438,9 @@ def _column_streamed(wish: _Wish) -> Plan:
 
 
 _ROW_WAYS: tuple[Callable[[_Wish], Plan | None], ...] = (
+    _row_of_teams,
     _row_in_registers,
     _row_in_shared,
-    _row_in_grid,
     _row_streamed,
 )
 _COLUMN_WAYS: tuple[Callable[[_Wish], Plan | None], ...] = (_column_in_registers, _column_in_shared, _column_streamed)

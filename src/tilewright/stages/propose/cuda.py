@@ -30,7 +30,7 @@ _KNOBS = (
 )
 _CUDA_SKELETONS = (
     "addresses", "cache", "combine", "control", "cta", "engine", "launch", "math", "plan", "rank", "ranking",
-    "reducers", "resident", "scan", "scanners", "shares", "spec", "sums", "tiles", "tiling", "views",
+    "reducers", "resident", "ring", "scan", "scanners", "shares", "spec", "sums", "team", "tiles", "tiling", "views",
 )  # fmt: skip
 _GEMM_SKELETONS = (
     "__init__", "band", "entries", "finish", "fused", "launch", "outlet", "pair", "plan", "product", "split",
@@ -148,8 +148,10 @@ def space(program: Program) -> Space:
     ]
     if _better_in_shared(program):
         points.insert(0, points.pop(1))
-    if 2**20 < program.inner_size * 4 <= 2**22:  # too wide for a cluster's registers, not for a team's shared memory
-        points.insert(0, _setting(512, 4, "auto", "grid"))
+    if len(cut.passes) == 1 and _rows_for_teams(program):
+        at = 0 if program.inner_size > 2**18 else 1  # up to a megabyte a cluster's registers may do
+        points[at:at] = [_setting(1024, 2, "auto", "grid"), _setting(512, 2, "auto", "grid")]
+        points.remove(_setting(256, 4))
     return Space(knobs=_KNOBS, points=tuple(points))
 
 
@@ -160,6 +162,14 @@ def _better_in_shared(program: Program) -> bool:
         return False
     read = [o for o in program.operands if not o.indexed and any(o.shape[d] > 1 for d in program.reduced)]
     return program.inner_size > 2**14 or (program.inner_size == 2**14 and len(read) > 1)
+
+
+def _rows_for_teams(program: Program) -> bool:
+    """Whether CTAs that stay on the chip may win: several rows, long, and none of their operands shared by all rows,
+    which would have to come from memory again for each (docs/measured.md)."""
+    kept = [d for d in range(len(program.domain)) if d not in program.reduced]
+    shared = any(prod(o.shape) == program.inner_size for o in program.operands if not o.indexed)
+    return prod(program.domain[d] for d in kept) >= 8 and program.inner_size >= 2**16 and not shared
 
 
 def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:

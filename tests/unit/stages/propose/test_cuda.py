@@ -144,3 +144,17 @@ def test_skeleton_files_are_whole(tmp_path):
                 assert all(".".join([*base, n]) in modules for n in names), (file.path, node.module)
             elif isinstance(node, ast.ImportFrom):
                 assert (node.module or "").split(".")[0] in {"torch", "cutlass", *sys.stdlib_module_names}
+
+
+@pytest.mark.parametrize(("program", "place"), [
+    (lambda: kp.softmax((4096, 393216)), 0),
+    (lambda: kp.norm((64, 64, 512, 512), (0, 2, 3), affine=(1, 64, 1, 1)), 0),
+    (lambda: kp.softmax((4096, 262144)), 1),  # a cluster's registers may do
+    (lambda: kp.softmax((4096, 16384)), None),
+    (lambda: kp.softmax((1, 1 << 24)), None),  # no next row
+    (lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)), None),  # weights as large as a row
+])  # fmt: skip
+def test_long_rows_are_tried_by_teams(program, place):
+    points = [dict(p) for p in cuda.space(program()).points]
+    teams = [n for n, p in enumerate(points) if p["spread"] == "grid"]
+    assert teams == ([] if place is None else [place, place + 1]) and len(points) <= 8
