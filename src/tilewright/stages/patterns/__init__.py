@@ -16,7 +16,7 @@ from .grow import grown
 from .products import products
 from .program import write
 from .region import Flow
-from .sums import with_sums
+from .sums import recomputed, with_sums
 
 __all__ = ["match", "match_all", "match_segments"]
 
@@ -114,7 +114,7 @@ def _found(graph: Graph, unsupported: Callable[[Program], str | None], tiny_byte
     flow = Flow(graph)
     growth = grown(flow, unsupported)
     sites, left = [], dict(growth.refused)
-    regions = [write(flow, region) for region in growth.found()]
+    regions = recomputed(flow, [write(flow, region) for region in growth.found()], unsupported)
     for program, site in regions:
         why = _loses(flow, program, site, tiny_bytes)
         if why is None:

@@ -11,7 +11,7 @@ from math import prod
 
 from tilewright.facts.partial import usual_parts
 from tilewright.facts.pattern import Bind, Site
-from tilewright.facts.program import DTYPE_BYTES, Operand, Output, Program, Reduction, Statement
+from tilewright.facts.program import DTYPE_BYTES, Load, Operand, Output, Program, Reduction, Scan, Statement
 from tilewright.facts.schedule import schedule
 
 from .region import Flow
@@ -20,6 +20,8 @@ Found = tuple[Program, Site]
 Unsupported = Callable[[Program], str | None]
 
 _FLOATS = ("f64", "f32", "bf16", "f16")
+# Statements that column sums may compute anew, so that the rows' kernel need not write what it has computed already.
+MOST_RECOMPUTED = 16
 # Between one reading of a large tensor less, and writing and reading partial sums: what else a pass with sums costs.
 LEAST_GAIN = 2
 
@@ -43,6 +45,68 @@ def with_sums(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) ->
             taken.update(mine)
             made.append(found)
     return made
+
+
+def recomputed(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) -> list[Found]:
+    """The regions, where column sums compute anew what rows wrote for them alone, in one kernel, if that moves less."""
+    made: list[Found | None] = list(regions)
+    columns = [(i, c) for i, region in enumerate(regions) if (c := _column_sums(region)) is not None]
+    for number, region in enumerate(regions):
+        if not _goes_along_rows(region[0]):
+            continue
+        joint = _Joint(flow, region)
+        mine: list[int] = []
+        for i, column in columns:
+            free = made[i] is not None and joint.fits(column) and not joint.waits(column)
+            if free and not _makes_cycle(flow, regions, number, [*mine, i]):
+                joint.take(column)
+                mine.append(i)
+        found = joint.finish(_read_elsewhere(flow, regions, {number, *mine})) if mine else None
+        if found is None or not found[1].spared:
+            continue
+        rows, sums = _apart(found, region[1].nodes)
+        before = sum(regions[i][0].traffic_bytes for i in (number, *mine))
+        worth = rows[0].traffic_bytes + sums[0].traffic_bytes < before and len(sums[0].body) <= MOST_RECOMPUTED
+        if worth and unsupported(rows[0]) is None and unsupported(sums[0]) is None:
+            made[number], made[mine[0]] = rows, sums
+            for i in mine[1:]:
+                made[i] = None
+    return [region for region in made if region is not None]
+
+
+def _apart(found: Found, nodes: tuple[str, ...]) -> tuple[Found, Found]:
+    """A Program with sums as two that read the same: the rows, which are these nodes, and the sums."""
+    program, site = found
+    count = len(program.outputs) - len(program.sums)
+    rows = _live(program, replace(site, nodes=nodes), program.outputs[:count], site.outputs[:count])
+    body = list(program.body)
+    outputs = []
+    for i, output in enumerate(program.sums):
+        dtype = "f64" if output.dtype == "f64" else "f32"
+        names = (f"s{i}", f"r{i}")
+        body.append(Reduction(results=names[:1], op="sum", arg=output.name, dtype=dtype))
+        if output.dtype != dtype:
+            body.append(Statement(result=names[1], op="to", args=names[:1], dtype=output.dtype))
+        name = names[output.dtype != dtype]
+        outputs.append(Output(name=name, dtype=output.dtype, shape=output.shape))
+    kept = tuple(d for d in range(len(program.domain)) if d not in program.reduced)
+    whole = replace(program, reduced=kept, body=tuple(body))
+    return rows, _live(whole, site, outputs, site.outputs[count:])
+
+
+def _live(program: Program, site: Site, outputs: Sequence[Output], binds: Sequence[Bind]) -> Found:
+    """What of a Program these outputs need."""
+    needed = {o.name for o in outputs}
+    body = []
+    for item in reversed(program.body):
+        results = item.results if isinstance(item, Reduction | Scan) else (item.result,)
+        if needed & set(results):
+            body.append(item)
+            needed |= {a for a in ((item.arg,) if isinstance(item, Reduction) else item.args) if isinstance(a, str)}
+            needed |= {item.source} if isinstance(item, Load) else set()
+    pairs = [(o, b) for o, b in zip(program.operands, site.operands, strict=True) if o.name in needed]
+    made = replace(program, operands=tuple(o for o, _ in pairs), body=tuple(reversed(body)), outputs=tuple(outputs))
+    return made, Site(nodes=site.nodes, operands=tuple(b for _, b in pairs), outputs=tuple(binds))
 
 
 def _goes_along_rows(program: Program) -> bool:
@@ -107,6 +171,15 @@ class _Joint:
                  if o.shape == self.program.domain]  # fmt: skip
         return bool(whole) and all(self._at_hand(operand, bind) is not None for operand, bind in whole)
 
+    def waits(self, column: _Sums) -> bool:
+        """Whether what it sums rests on these rows' reductions."""
+        names = {
+            self._at_hand(operand, bind)
+            for operand, bind in zip(column.program.operands, column.site.operands, strict=True)
+        }
+        live, _ = _live(self.program, self.site, [o for o in self.program.outputs if o.name in names], ())
+        return any(isinstance(item, Reduction) for item in live.body)
+
     def take(self, column: _Sums) -> None:
         names = {
             operand.name: self._operand(operand, bind)
@@ -118,7 +191,7 @@ class _Joint:
         shape = self.program.shape_in_parts(1)
         for output, bind, arg in zip(column.program.outputs, column.site.outputs, column.summed, strict=True):
             dtype = "f64" if output.dtype == "f64" else "f32"
-            name = f"v{self._statements()}"  # of its own, even where the value is written, too
+            name = self._fresh()  # of its own, even where the value is written, too
             self.body.append(Statement(result=name, op="to", args=(names[arg],), dtype=dtype))
             self.sums.append((Output(name=name, dtype=output.dtype, shape=shape, parts=1), bind))
         self.nodes.update(dict.fromkeys(column.site.nodes))
@@ -161,13 +234,13 @@ class _Joint:
 
     def _state(self, op: str, args: tuple[str | float, ...], dtype: str) -> str:
         if (op, args, dtype) not in self.known:
-            self.known[op, args, dtype] = f"v{self._statements()}"
+            self.known[op, args, dtype] = self._fresh()
             self.body.append(Statement(result=self.known[op, args, dtype], op=op, args=args, dtype=dtype))
         return self.known[op, args, dtype]
 
-    def _statements(self) -> int:
-        """Values that have a name."""
-        return sum(len(s.results) if isinstance(s, Reduction) else 1 for s in self.body)
+    def _fresh(self) -> str:
+        taken = {n for s in self.body for n in (s.results if isinstance(s, Reduction | Scan) else (s.result,))}
+        return next(name for n in range(len(taken) + 1) if (name := f"v{n}") not in taken)
 
 
 def _gains(regions: Sequence[Found], columns: Iterable[int], program: Program) -> bool:

@@ -9,12 +9,14 @@ import torch
 from torch import nn
 
 from fakes.program_interpreter import GraphRun, run_program
-from tilewright.cell.trace import trace
+from tilewright.cell.parts import Gradients
+from tilewright.cell.trace import trace, trace_training
 from tilewright.facts.partial import adding_up, in_parts, usual_parts
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.program import Operand, Output, Program, Reduction, Statement, validate
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Space
+from tilewright.flow.training import match_training
 from tilewright.stages.patterns import match
 
 ROWS, WIDTH = 1200, 256
@@ -74,8 +76,30 @@ def test_what_is_taken_along_is_idle_and_stays_for_candidates_without() -> None:
     assert without_idle([matched.patterns], every[1:])[-1].pattern == whole.id
 
 
-def test_where_a_target_has_no_such_kernel_nothing_is_joined() -> None:
-    assert not joint(found(Backward(), *given(), refuses="sums")[0])
+@pytest.mark.parametrize(("dtype", "transfers"), [(torch.float32, 5), (torch.bfloat16, 5)])
+def test_where_a_target_has_no_such_kernel_sums_compute_anew_what_rows_would_write(
+    dtype: torch.dtype, transfers: int
+) -> None:
+    """Of a layer norm's backward: x and g read, dx written; x and g read again. Else products in fp32 lay between."""
+    norm, x = nn.LayerNorm(WIDTH).to(dtype), torch.randn(ROWS, WIDTH).to(dtype).requires_grad_()
+    asked = Gradients(outputs=(0,), inputs=(0,), parameters=("weight", "bias"))
+    graph = trace_training(norm, (x,), {}, [x], asked)
+    matched = match_training(
+        graph, unsupported=lambda p: "no" if p.sums else None, space=lambda _: Space(knobs=(), points=((),)),
+        first_id=0, first_segment=0, case=0,
+    )  # fmt: skip
+    rows, sums = matched.patterns[1:]
+    assert (rows.kind, sums.kind) == ("row_reduce", "column_reduce") and len(sums.program.outputs) == 2
+    moved = [v for p in (rows, sums) for v in (*p.program.operands, *p.program.outputs) if v.shape == (ROWS, WIDTH)]
+    assert len(moved) == transfers and {v.dtype for v in moved} == {"f32" if dtype == torch.float32 else "bf16"}
+
+
+def test_sums_of_what_rows_reduce_first_are_read_from_memory() -> None:
+    matched, run = found(Backward(), *given(), refuses="sums")
+    assert not joint(matched) and {p.kind for p in matched.patterns} == {"row_reduce", "column_reduce"}
+    double = [t.double() for t in given()]
+    for ours, wanted in zip(run(*double), Backward()(*double), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_few_rows_are_not_worth_partial_sums() -> None:
