@@ -48,5 +48,6 @@ def candidates_stay_apart() -> Iterator[None]:
     path = list(sys.path)
     yield
     sys.path[:] = path
-    for name in [n for n in sys.modules if n.partition(".")[0] == "tilewright_kernels"]:
+    brought = ("tilewright_kernels", "fused_", "segment_")
+    for name in [n for n in sys.modules if n.partition(".")[0].startswith(brought)]:
         del sys.modules[name]

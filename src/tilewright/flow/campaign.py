@@ -112,7 +112,8 @@ def _in_turns(campaign: Campaign, seen: Callable[[Task], None], *, kept: bool) -
 
 
 def _broke(task: Task) -> bool:
-    return (task.get("verdict") or {}).get("reason") in (_CRASHED, _HUNG)
+    verdict = task.get("verdict")  # an audit's is a word
+    return isinstance(verdict, dict) and verdict.get("reason") in (_CRASHED, _HUNG)
 
 
 def _kept(campaign: Campaign, file: Path) -> Task | None:
