@@ -1,4 +1,5 @@
 # problem: dropout
+# targets: cuda
 # line: partial, sequence
 """Dropout by Philox written out: the random bits of an element are a function of a key, the call and its place."""
 
