@@ -17,6 +17,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -333,9 +334,12 @@ def record(chosen: Sequence[Exhibit], found: Mapping[str, Shown], asked: argpars
 
 
 def _without(places: Sequence[tuple[str, str]], text: Any) -> Any:
-    for place, name in places if isinstance(text, str) else ():
+    """The text with these places by name, and the package's sources under "REPO", wherever a cell imports them from."""
+    if not isinstance(text, str):
+        return text
+    for place, name in places:
         text = text.replace(place, name)
-    return text
+    return re.sub(r"/[^\s'\":]*(?=/src/tilewright/)", "REPO", text)
 
 
 def _one_part(chosen: Sequence[Exhibit], asked: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from guards import GUARDS
-from museum import HERE, NOTHING, ROOMS, exhibits
+from museum import HERE, NOTHING, ROOMS, _without, exhibits
 
 THREATS = (Path(__file__).parents[2] / "docs" / "threats.md").read_text()
 INDEX = THREATS.partition("## The museum's index")[2].partition("\n## ")[0]
@@ -53,3 +53,9 @@ def test_every_exhibit_runs_somewhere_and_names_its_problem() -> None:
     assert [e.name for e in exhibits() if not (HERE / "problems" / f"{e.problem}.py").is_file()] == []
     assert sum(e.room == "honest" for e in exhibits("cpu")) >= 15
     assert {p.parent.name for p in HERE.glob("*/*.py")} - {"problems"} == set(ROOMS)
+
+
+def test_records_hold_no_paths_of_this_machine() -> None:
+    said = "Permission denied: '/any/where/src/tilewright/stages/check/metric.py', at /out/cells-1/x"
+    told = _without((("/out", "OUT"),), said)
+    assert told == "Permission denied: 'REPO/src/tilewright/stages/check/metric.py', at OUT/cells-1/x"

@@ -7,32 +7,17 @@ line each: `objects`, the paths of what is kept, or `failure` alone. The folder 
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from pathlib import Path
 from typing import Any
 
-from .demand import fused_of
+from .demand import TellsItself, answer_jobs
+from .launch import Fused
 from .plan import Device
 
 
-def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a compiler prints is no answer
-    asked = json.load(sys.stdin)
-    device = Device(processors=asked["processors"], arch=asked["arch"])
-    for path, knobs in asked["jobs"]:
-        try:
-            fused = fused_of(Path(path))
-            fused.configure(**knobs)
-            fused.prepare(device)
-            answer: dict[str, Any] = {"objects": sorted(map(str, fused.objects))}
-        except Exception as error:  # of whatever kind: one setting that does not compile must not hide the others
-            answer = {"failure": f"{type(error).__name__}: {error}"[:500]}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+def _kept(fused: Fused | TellsItself, device: Device) -> dict[str, Any]:
+    fused.prepare(device)
+    return {"objects": sorted(map(str, fused.objects))}
 
 
 if __name__ == "__main__":
-    main()
+    answer_jobs(_kept)

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any, Protocol
@@ -116,13 +117,14 @@ def fused_of(path: Path) -> Fused | TellsItself:
     return found
 
 
-def _told(fused: Fused | TellsItself, device: Device) -> dict[str, int | str]:
+def _told(fused: Fused | TellsItself, device: Device) -> dict[str, Any]:
     tell = getattr(fused, "demand", None)  # the file brings a copy of its class along: no isinstance
-    found: dict[str, int | str] = tell(device.processors) if tell else demand(fused, device)  # type: ignore[arg-type]
+    found: dict[str, Any] = tell(device.processors) if tell else demand(fused, device)  # type: ignore[arg-type]
     return found
 
 
-def main() -> None:
+def answer_jobs(tell: Callable[[Fused | TellsItself, Device], dict[str, Any]]) -> None:
+    """A child's work: `tell` of the fused file of each job on stdin, at its knobs; a line for each on stdout."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a compiler prints is no answer
     asked = json.load(sys.stdin)
@@ -131,7 +133,7 @@ def main() -> None:
         try:
             fused = fused_of(Path(path))
             fused.configure(**knobs)
-            answer: dict[str, Any] = _told(fused, device)
+            answer = tell(fused, device)
         except Exception as error:  # of whatever kind: one setting that does not compile must not hide the others
             answer = {"failure": f"{type(error).__name__}: {error}"[:500]}
         answers.write(json.dumps(answer) + "\n")
@@ -139,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    answer_jobs(_told)

@@ -34,13 +34,7 @@ def with_sums(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) ->
     for number, region in enumerate(regions):
         if not _goes_along_rows(region[0]):
             continue
-        joint = _Joint(flow, region)
-        mine: list[int] = []
-        for i, column in columns:
-            if i not in taken and joint.fits(column) and not _makes_cycle(flow, regions, number, [*mine, i]):
-                joint.take(column)
-                mine.append(i)
-        found = joint.finish(_read_elsewhere(flow, regions, {number, *mine})) if mine else None
+        found, mine = _joined(flow, regions, number, [(i, c) for i, c in columns if i not in taken])
         if found is not None and _gains(regions, mine, found[0]) and unsupported(found[0]) is None:
             taken.update(mine)
             made.append(found)
@@ -54,14 +48,8 @@ def recomputed(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) -
     for number, region in enumerate(regions):
         if not _goes_along_rows(region[0]):
             continue
-        joint = _Joint(flow, region)
-        mine: list[int] = []
-        for i, column in columns:
-            free = made[i] is not None and joint.fits(column) and not joint.waits(column)
-            if free and not _makes_cycle(flow, regions, number, [*mine, i]):
-                joint.take(column)
-                mine.append(i)
-        found = joint.finish(_read_elsewhere(flow, regions, {number, *mine})) if mine else None
+        left = [(i, c) for i, c in columns if made[i] is not None]
+        found, mine = _joined(flow, regions, number, left, wait=False)
         if found is None or not found[1].spared:
             continue
         rows, sums = _apart(found, region[1].nodes)
@@ -72,6 +60,21 @@ def recomputed(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) -
             for i in mine[1:]:
                 made[i] = None
     return [region for region in made if region is not None]
+
+
+def _joined(
+    flow: Flow, regions: Sequence[Found], number: int, columns: Sequence[tuple[int, _Sums]], *, wait: bool = True
+) -> tuple[Found | None, list[int]]:
+    """The row reduction of this number with the column sums that it can take along, and their numbers; without `wait`,
+    none that needs what is known after a row alone."""
+    joint = _Joint(flow, regions[number])
+    mine: list[int] = []
+    for i, column in columns:
+        free = joint.fits(column) and (wait or not joint.waits(column))
+        if free and not _makes_cycle(flow, regions, number, [*mine, i]):
+            joint.take(column)
+            mine.append(i)
+    return joint.finish(_read_elsewhere(flow, regions, {number, *mine})) if mine else None, mine
 
 
 def _apart(found: Found, nodes: tuple[str, ...]) -> tuple[Found, Found]:
