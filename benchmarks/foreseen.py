@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import sys
+import tempfile
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -22,6 +23,7 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Point
+from tilewright.flow.ahead import Objects
 from tilewright.flow.foresee import foreseen
 from tilewright.stages.propose import cuda
 
@@ -64,7 +66,11 @@ def main() -> int:
     wanted = [c for c in measured["cases"] if any(part in c["name"] for part in options.only.split(","))]
     before = tuple(pattern(c["name"]) for c in wanted if c["name"] in CASES)
     given = (Matched(case=0, patterns=before, unmatched=()),)
-    (after,) = foreseen(given, machine, arch=options.arch, known=(), say=lambda line: print(line, file=sys.stderr))
+    with tempfile.TemporaryDirectory() as folder:
+        (after,) = foreseen(
+            given, machine, arch=options.arch, known=(), say=lambda line: print(line, file=sys.stderr),
+            folder=Path(folder), objects=Objects(),
+        )  # fmt: skip
     times = {c["name"]: c["times_ms"] for c in wanted}
     seen = []
     print(f"{'':34s}{'points':>8s}", *(f"{c:>17s}" for c in COLUMNS))

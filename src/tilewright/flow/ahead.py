@@ -1,31 +1,62 @@
-"""Compiling ahead: the kernels of our own candidates, in parallel and before a device is leased for them."""
+"""Compiling ahead: the kernels of our own candidates, in parallel and before a device is leased for them, each once."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..facts.candidate import Candidate
 from ..facts.pattern import Choice
+from ..facts.space import Point
+from ..kernels.store import without_settings
 from .children import shared_out
 
 
+class Objects:
+    """What a run has compiled for a GPU: the objects of a fused file at a point, whatever settings its text begins
+    with."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[tuple[str, ...], Point], tuple[str, ...]] = {}
+
+    def put(self, texts: Mapping[str, str], choice: Choice, paths: Sequence[str]) -> None:
+        """`texts`: of a candidate's files by path, the pattern's among them."""
+        self._names[_texts_of(texts, choice.pattern), choice.point] = tuple(Path(p).name for p in paths)
+
+    def of(self, texts: Mapping[str, str], choice: Choice, folder: Path) -> tuple[Path, ...]:
+        """As they lie in the folder; () where this was not compiled, or something of it is there no more."""
+        names = self._names.get((_texts_of(texts, choice.pattern), choice.point), ())
+        paths = tuple(folder / name for name in names)
+        return paths if all(path.is_file() for path in paths) else ()
+
+
+def _texts_of(texts: Mapping[str, str], pattern: str) -> tuple[str, ...]:
+    files = (f"{pattern}.py", f"{pattern}_rows.py", f"{pattern}_sums.py")
+    return tuple(without_settings(texts[file]) for file in files if file in texts)
+
+
 def compiled_ahead(
-    candidate: Candidate, choices: Iterable[Choice], *, folder: Path, jobs: int, arch: str = "", processors: int = 0
-) -> tuple[Path, ...]:
+    candidate: Candidate, choices: Iterable[Choice], *, folder: Path, jobs: int, arch: str = "", processors: int = 0,
+    objects: Objects | None = None,
+) -> tuple[Path, ...]:  # fmt: skip
     """The compiled kernels of the candidate at these choices, `jobs` compiled at a time, kept in `folder` from run to
-    run: libraries of C++, or objects for a GPU of the architecture with so many multiprocessors. What does not compile
-    is left out: it fails in the cell, too, and is recorded there. A candidate of somebody else's has none."""
+    run: libraries of C++, or objects for a GPU of the architecture with so many multiprocessors; `objects` knows of
+    those that this run has compiled before, and grows. What does not compile is left out: it fails in the cell, too,
+    and is recorded there. A candidate of somebody else's has none."""
     wanted = tuple(dict.fromkeys(choices))
     sources = {Path(f.path).stem: f.text for f in candidate.files if f.path.endswith(".cpp")}
     if in_cpp := [choice for choice in wanted if choice.pattern in sources]:
         return _in_cpp(sources, in_cpp, folder, jobs)
     files = {f.path for f in candidate.files}
     if arch and (fused := [choice for choice in wanted if f"{choice.pattern}.py" in files]):
-        return _in_cute(candidate, fused, folder, jobs, arch, processors)
+        known = objects if objects is not None else Objects()
+        texts = {f.path: f.text for f in candidate.files}
+        if missing := [choice for choice in fused if not known.of(texts, choice, folder)]:
+            _compile_in_cute(candidate, missing, folder, jobs, {"arch": arch, "processors": processors}, known)
+        return tuple(dict.fromkeys(path for choice in fused for path in known.of(texts, choice, folder)))
     return ()
 
 
@@ -55,26 +86,37 @@ def _compiled(sources: Path, choice: Choice, folder: Path) -> Iterator[Path]:
 # ---- CuTe
 
 
-def _in_cute(
-    candidate: Candidate, wanted: Sequence[Choice], folder: Path, jobs: int, arch: str, processors: int
-) -> tuple[Path, ...]:
-    """In child processes, from copies of the candidate's own files: an object is kept under a digest of them."""
+def _compile_in_cute(
+    candidate: Candidate, wanted: Sequence[Choice], folder: Path, jobs: int, device: Mapping[str, str | int],
+    objects: Objects,
+) -> None:  # fmt: skip
+    texts = {f.path: f.text for f in candidate.files}
+    answers = answers_of("tilewright.kernels.cuda.ahead", texts, wanted, folder=folder, jobs=jobs, device=device)
+    for choice, answer in zip(wanted, answers, strict=True):
+        if paths := paths_in(answer):
+            objects.put(texts, choice, paths)
+
+
+def answers_of(
+    module: str, texts: Mapping[str, str], wanted: Sequence[Choice], *, folder: Path, jobs: int,
+    device: Mapping[str, str | int],
+) -> list[str]:  # fmt: skip
+    """What the script says of each choice, or "": run in child processes on copies of these files, which keep in
+    `folder` what they compile."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tilewright-ahead-") as made:
         root = Path(made)
-        for file in candidate.files:
-            place = root / file.path
+        for path, text in texts.items():
+            place = root / path
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(file.text, encoding="utf-8")
+            place.write_text(text, encoding="utf-8")
         (root / "build").symlink_to(folder.resolve(), target_is_directory=True)
         tasks = [[str(root / f"{choice.pattern}.py"), dict(choice.point)] for choice in wanted]
-        asked = {"arch": arch, "processors": processors}
-        answers = shared_out("tilewright.kernels.cuda.ahead", asked, tasks, folder=root, jobs=jobs)
-        objects = (path for answer in answers for path in _objects(answer))
-        return tuple(dict.fromkeys(folder / Path(path).name for path in objects))
+        return shared_out(module, device, tasks, folder=root, jobs=jobs)
 
 
-def _objects(answer: str) -> list[str]:
+def paths_in(answer: str) -> list[str]:
+    """The objects that a child's answer names."""
     try:
         found = json.loads(answer).get("objects", [])
     except ValueError:

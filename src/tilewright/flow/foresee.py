@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -15,27 +14,30 @@ from pathlib import Path
 from ..edges.gpu.machine import threads
 from ..facts.demand import Demand
 from ..facts.machine import Machine
-from ..facts.pattern import Pattern
+from ..facts.pattern import Choice, Pattern
 from ..facts.run import Matched
 from ..facts.space import Point
 from ..stages.propose.targets import renderer
 from ..stages.tune.predict import cpu_ns, cuda_ns, likeliest, resident_ctas
-from .children import shared_out
+from .ahead import Objects, answers_of, paths_in
 
 Say = Callable[[str], None]
 Job = tuple[str, Point]  # a pattern's id and one of its points
 
 
 def foreseen(
-    matched: Sequence[Matched], machine: Machine, *, arch: str, known: Collection[str], say: Say
-) -> tuple[Matched, ...]:
+    matched: Sequence[Matched], machine: Machine, *, arch: str, known: Collection[str], say: Say, folder: Path,
+    objects: Objects,
+) -> tuple[Matched, ...]:  # fmt: skip
     """The same patterns with the points that are worth measuring, the likeliest first; those in `known`, whose winner
-    is remembered, as they are. `arch`: what to compile for, e.g. "sm_90a"."""
+    is remembered, as they are. `arch`: what to compile for, e.g. "sm_90a"; what is compiled is kept in `folder`, and
+    `objects` learns of it."""
     patterns = {p.id: p for m in matched for p in m.patterns if p.id not in known and len(p.space.points) > 1}
     if machine.target == "cpu":
         chosen = {p.id: _for_cpu(p, machine) for p in patterns.values()}
     else:
-        demands = demanded(list(patterns.values()), arch=arch, processors=machine.processors)
+        device: dict[str, str | int] = {"arch": arch, "processors": machine.processors}
+        demands = demanded(list(patterns.values()), device=device, folder=folder, objects=objects)
         chosen = {p.id: _for_cuda(p, demands, machine, say) for p in patterns.values()}
     return tuple(replace(m, patterns=tuple(chosen.get(p.id, p) for p in m.patterns)) for m in matched)
 
@@ -79,32 +81,35 @@ def _useless(demand: Demand | str, plans: set[str]) -> str:
     return "" if resident_ctas(demand) else "too large for a multiprocessor"
 
 
-def demanded(patterns: Sequence[Pattern], *, arch: str, processors: int) -> dict[Job, Demand | str]:
-    """What each point of the patterns takes of a GPU of this architecture with so many multiprocessors, or why it does
-    not compile; a point of which nothing could be learnt is left out. Compiles in as many processes as there are cores;
-    no GPU is needed."""
+def demanded(
+    patterns: Sequence[Pattern], *, device: Mapping[str, str | int], folder: Path, objects: Objects
+) -> dict[Job, Demand | str]:
+    """What each point of the patterns takes of a GPU of this architecture (`arch`) with so many multiprocessors
+    (`processors`), or why it does not compile; a point of which nothing could be learnt is left out. Compiles in as
+    many processes as there are cores, into `folder`; no GPU is needed."""
     jobs: list[Job] = [(p.id, point) for p in patterns for point in p.space.points]
     if not jobs:
         return {}
     make = renderer("cuda")
-    with tempfile.TemporaryDirectory(prefix="tilewright-foresee-") as folder:
-        for pattern in patterns:
-            shared = make.skeleton_files([pattern.program])
-            for file in (*shared, *make.render(pattern.program, pattern.id, pattern.space.points[0])):
-                place = Path(folder, file.path)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(file.text, encoding="utf-8")
-        tasks = [[str(Path(folder, f"{pattern}.py")), dict(point)] for pattern, point in jobs]
-        asked = {"arch": arch, "processors": processors}
-        lines = shared_out("tilewright.kernels.cuda.demand", asked, tasks, folder=Path(folder), jobs=threads())
-        return answered(jobs, lines)
+    files = list(make.skeleton_files([p.program for p in patterns]))
+    for pattern in patterns:
+        files += make.render(pattern.program, pattern.id, pattern.space.points[0])
+    texts = {file.path: file.text for file in files}
+    choices = [Choice(pattern=pattern, point=point) for pattern, point in jobs]
+    lines = answers_of(
+        "tilewright.kernels.cuda.demand", texts, choices, folder=folder, jobs=threads(), device=device
+    )  # fmt: skip
+    for choice, line in zip(choices, lines, strict=True):
+        if paths := paths_in(line):
+            objects.put(texts, choice, paths)
+    return answered(jobs, lines)
 
 
 def answered(jobs: Sequence[Job], lines: Sequence[str]) -> dict[Job, Demand | str]:
     """What the children said of each job; nothing of one that no child came to, or that one died in the middle of."""
     found: dict[Job, Demand | str] = {}
     for job, line in zip(jobs, lines, strict=True):
-        with contextlib.suppress(ValueError, TypeError):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
             answer = json.loads(line)
-            found[job] = str(answer["failure"]) if "failure" in answer else Demand(**answer)
+            found[job] = str(answer["failure"]) if "failure" in answer else Demand(**answer["demand"])
     return found

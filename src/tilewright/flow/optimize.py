@@ -33,7 +33,7 @@ from ..stages.tune import memory
 from ..strategies import ASKING, STRATEGIES, given
 from ..strategies.category import category
 from . import sanitize as sanitizing
-from .ahead import compiled_ahead
+from .ahead import Objects, compiled_ahead
 from .drive import Strategy, drive
 from .foresee import foreseen
 from .training import match_training
@@ -229,6 +229,7 @@ class Workbench:
         self._machine = machine
         self._judge: Judge | None = None
         self._cases: tuple[CaseFacts, ...] = ()
+        self._objects = Objects()
 
     def __enter__(self) -> Self:
         return self
@@ -291,7 +292,10 @@ class Workbench:
             matched, self.machine, winners=self.places.winners, shipped=self.places.shipped
         )
         known = {choice.pattern for choice in remembered} if request.strategy != "tune" else set()
-        matched = foreseen(matched, self.machine, arch=architecture(self.problem.target), known=known, say=self.say)
+        matched = foreseen(
+            matched, self.machine, arch=architecture(self.problem.target), known=known, say=self.say,
+            folder=self.places.libraries, objects=self._objects,
+        )  # fmt: skip
         return Brief(
             run=request.run,
             problem=request.problem,
@@ -355,8 +359,9 @@ class Workbench:
         machine, places = self.machine, self.places
         arch = architecture(self.problem.target)
         return compiled_ahead(
-            candidate, choices, folder=places.libraries, jobs=threads(), arch=arch, processors=machine.processors
-        )
+            candidate, choices, folder=places.libraries, jobs=threads(), arch=arch, processors=machine.processors,
+            objects=self._objects,
+        )  # fmt: skip
 
 
 def found_patterns(cases: tuple[CaseFacts, ...], target: Target) -> tuple[Matched, ...]:

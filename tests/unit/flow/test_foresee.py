@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,14 @@ from fakes import kernel_programs as kp
 from fakes.facts import MACHINE as CPU
 from fakes.facts import pattern
 from fakes.runs import MACHINE
+from tilewright.facts.candidate import Candidate
 from tilewright.facts.demand import Demand
-from tilewright.facts.pattern import Pattern
+from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.program import Program
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Point, Space, point
-from tilewright.flow import foresee
+from tilewright.flow import ahead, foresee
+from tilewright.flow.ahead import Objects
 from tilewright.stages.propose import cpu, cuda
 
 
@@ -26,18 +29,34 @@ def fused(program: Program, points: tuple[Point, ...]) -> Pattern:
 
 
 @pytest.mark.slow
-def test_points_are_foreseen_without_a_gpu() -> None:
+def test_points_are_foreseen_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def setting(threads: int, unroll: int) -> Point:
         return point(threads=threads, unroll=unroll, residence="auto", spread="auto")
 
     spills, good, small = setting(1024, 8), setting(256, 4), setting(256, 2)
     given = (Matched(case=0, patterns=(fused(kp.sum_of_matrices(12), (spills, good, small)),), unmatched=()),)
     said: list[str] = []
-    (found,) = foresee.foreseen(given, MACHINE, arch="sm_90a", known=(), say=said.append)
+    objects, folder = Objects(), tmp_path / "libraries"
+    (found,) = foresee.foreseen(
+        given, MACHINE, arch="sm_90a", known=(), say=said.append, folder=folder, objects=objects
+    )  # fmt: skip
     assert set(found.patterns[0].space.points) == {good, small}
     assert said == ["fused_0: 2 of 3 points to measure (1 spilling registers)"]
-    kept = foresee.foreseen(given, MACHINE, arch="sm_90a", known={"fused_0"}, say=said.append)
+    kept = foresee.foreseen(
+        given, MACHINE, arch="sm_90a", known={"fused_0"}, say=said.append, folder=folder, objects=objects
+    )  # fmt: skip
     assert kept == given, "its winner is remembered"
+    # What was compiled to be foreseen is what a candidate runs, whatever settings its file begins with.
+    monkeypatch.setattr(ahead, "shared_out", lambda *a, **k: pytest.fail("a child compiles again"))
+    program = given[0].patterns[0].program
+    for first in (good, small):
+        files = (*cuda.skeleton_files([program]), *cuda.render(program, "fused_0", first))
+        choices = [Choice(pattern="fused_0", point=p) for p in (good, small)]
+        made = ahead.compiled_ahead(
+            Candidate(files=files), choices, folder=folder, jobs=2, arch="sm_90a", processors=132, objects=objects
+        )  # fmt: skip
+        assert len(made) == 2 and all(path.is_file() for path in made)
+    assert len(list(folder.glob("*.o"))) == 3, "one a point"
 
 
 DEMAND = Demand(
@@ -73,9 +92,10 @@ def test_what_is_not_known_changes_nothing() -> None:
 
 def test_a_child_that_died_answers_for_what_it_finished() -> None:
     jobs = [("fused_0", point(unroll=u)) for u in range(4)]
-    lines = [json.dumps(asdict(DEMAND)), json.dumps({"failure": "no such op"}), json.dumps(asdict(DEMAND))[:20]]
+    told = json.dumps({"objects": [], "demand": asdict(DEMAND)})
+    lines = [told, json.dumps({"failure": "no such op"}), told[:40]]
     assert foresee.answered(jobs, [*lines, ""]) == {jobs[0]: DEMAND, jobs[1]: "no such op"}
-    assert foresee.answered(jobs, ['{"registers": 1}', "", "", ""]) == {}
+    assert foresee.answered(jobs, ['{"demand": {"registers": 1}}', "{}", "", ""]) == {}
 
 
 def test_on_the_cpu_the_model_alone_orders_them() -> None:
@@ -83,12 +103,12 @@ def test_on_the_cpu_the_model_alone_orders_them() -> None:
     space = cpu.space(program)
     assert [dict(p)["grain"] for p in space.points] == [16384, 4096]
     given = (Matched(case=0, patterns=(replace(pattern("fused_0"), program=program, space=space),), unmatched=()),)
-    (found,) = foresee.foreseen(given, CPU, arch="", known=(), say=print)
+    (found,) = foresee.foreseen(given, CPU, arch="", known=(), say=print, folder=Path("none"), objects=Objects())
     assert [dict(p)["grain"] for p in found.patterns[0].space.points] == [4096, 16384]
 
 
 @pytest.mark.slow
-def test_products_keep_the_order_of_their_own_model() -> None:
+def test_products_keep_the_order_of_their_own_model(tmp_path: Path) -> None:
     """And what their kernels take is learnt as of any other pattern."""
     program = kp.product(512, 512, 512)
 
@@ -100,6 +120,8 @@ def test_products_keep_the_order_of_their_own_model() -> None:
         Matched(case=0, patterns=(fused(program, (wide, refused, small, setting("128x64", 1, 4))),), unmatched=()),
     )
     said: list[str] = []
-    (found,) = foresee.foreseen(given, MACHINE, arch="sm_90a", known=(), say=said.append)
+    (found,) = foresee.foreseen(
+        given, MACHINE, arch="sm_90a", known=(), say=said.append, folder=tmp_path, objects=Objects()
+    )  # fmt: skip
     assert found.patterns[0].space.points == (wide, small)
     assert said == ["fused_0: 2 of 4 points to measure (1 not compiled, 1 the same kernel as another)"]

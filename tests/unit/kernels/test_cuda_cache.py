@@ -104,6 +104,28 @@ def test_the_key_holds_all_that_can_change_the_result(tmp_path: Path, monkeypatc
     assert cache.key(tmp_path / "missing.py", facts) == "" and cache.save(source, "", None) is None
 
 
+def test_settings_that_a_file_begins_with_are_no_part_of_the_key(tmp_path: Path) -> None:
+    """Those in use are among the facts; anything else of the text counts."""
+    fused(tmp_path)
+    from tilewright.kernels.cuda import cache
+
+    source, seen = tmp_path / "a.py", []
+    for program in (kp.softmax((64, 256)), kp.product(256, 256, 256)):
+        first, *_, last = cuda.space(program).points
+        (rendered,) = cuda.render(program, "fused_0", first)
+        (other,) = cuda.render(program, "fused_0", last)
+        assert rendered.text != other.text
+        for text in (rendered.text, other.text, rendered.text.replace("_FUSED = ", "K = 1\n_FUSED = ")):
+            source.write_text(text)
+            seen.append(cache.key(source, ()))
+    assert seen[0] == seen[1] and seen[3] == seen[4] and len(set(seen)) == 4
+    written = rendered.text.replace("(SPEC, {", "(SPEC, MINE := {")
+    source.write_text(written)
+    assert cache.key(source, ()) not in seen, "who writes it otherwise may read it"
+    source.write_text(written.replace("'128x128'", "'64x64'"))
+    assert cache.key(source, ()) not in seen
+
+
 def test_it_can_be_switched_off_and_a_failing_export_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,14 +146,27 @@ def test_it_can_be_switched_off_and_a_failing_export_is_no_error(
     assert cache.key(source, ()) == ""
 
 
-def test_skeletons_in_folders_below_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skeletons_count_for_the_kernels_that_use_them(tmp_path: Path) -> None:
+    """Those in the folder of products for these alone: a candidate without any finds what was compiled beside one."""
     fused(tmp_path)
     from tilewright.kernels.cuda import cache
+    from tilewright.kernels.cuda.gemm import launch
+    from tilewright.kernels.cuda.gemm.fused import DEFAULTS, make_point
+    from tilewright.kernels.cuda.gemm.launch import Gemm
 
-    (tmp_path / "gemm").mkdir()
-    monkeypatch.setattr(cache, "_HERE", tmp_path)
-    seen = []
-    for text in ("a", "b"):
-        (tmp_path / "gemm" / "product.py").write_text(text)
-        seen.append(cache._toolchain.__wrapped__())
-    assert seen[0] and seen[0] != seen[1]
+    below = tmp_path / "skeletons" / "gemm"
+    below.mkdir(parents=True)
+    here, seen = below.parent, []
+    for name, text in (("a.py", "a"), ("demand.py", "a"), ("gemm/product.py", "a"), ("a.py", "b")):
+        (here / name).write_text(text)
+        cache.contents.cache_clear()
+        seen.append((cache.contents(here), cache.contents(below)))
+    (first, nothing), (looked_at, _), (beside, product), (changed, same) = seen
+    assert nothing == "", "what can't be read is no key"
+    assert first == looked_at == beside != changed and product == same != ""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(cache, "contents", lambda folder: f"of {folder.name}")
+        assert cache._toolchain.__wrapped__().startswith("of cuda\n")
+    gemm = Gemm(make_point(DEFAULTS, scheme="scaled"), "f32", source=tmp_path / "a.py")
+    skeletons = cache.contents(Path(launch.__file__).parent)
+    assert gemm._where_kept((1,)) == (tmp_path / "a.py", (1, skeletons)) and skeletons

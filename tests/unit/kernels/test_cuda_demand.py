@@ -92,7 +92,19 @@ def test_the_script_answers_for_every_job_and_one_that_fails_hides_no_other(tmp_
         env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))},
     )  # fmt: skip
     bad, found = (json.loads(line) for line in done.stdout.splitlines())
-    assert "can't be 96" in bad["failure"] and Demand(**found).registers > 0
+    assert "can't be 96" in bad["failure"]
+    (kept,) = found["objects"]
+    assert Path(kept).parent == tmp_path / "build" and Demand(**found["demand"]).registers > 0
+
+
+def test_what_is_kept_takes_what_the_same_takes_that_is_compiled_for_this_alone(tmp_path: Path) -> None:
+    fused = load_fused(kp.sum_of_matrices(12), tmp_path)._FUSED
+    fused.configure(threads=1024, unroll=8)
+    alone = demand(fused, H200)
+    fused.prepare(H200)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(fused), "compile", lambda *a, **k: pytest.fail("it compiles again"))
+        assert demand(fused, H200) == alone
 
 
 def test_what_is_read_at_positions_of_its_own_counts_as_loaded(tmp_path: Path) -> None:

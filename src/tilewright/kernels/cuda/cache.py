@@ -18,21 +18,22 @@ from typing import Any
 
 import cutlass.cute as cute
 
-from ..store import cache_home, found, keep, writable
+from ..store import cache_home, found, keep, without_settings, writable
 
 _HERE = Path(__file__).resolve().parent
 _FUNCTION = "launch"
 _PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
 _PARTS = tuple(f"nvidia-cutlass-dsl-libs-{part}" for part in ("base", "core", "cu12", "cu13"))  # as they are installed
 _SETTINGS = ("CUTE_DSL_", "CUTLASS_", "CUDA_TOOLKIT_PATH", "TVM_FFI_")
+_NO_SKELETONS = ("ahead.py", "cubin.py", "demand.py")  # they look at what was compiled
 OFF = "TILEWRIGHT_NO_KERNEL_CACHE"  # set to anything, nothing is read from disk or written there
 
 Launch = Callable[..., None]
 
 
 def obtain(source: Path | None, facts: tuple[object, ...], make: Callable[[], Any], used: set[Path]) -> Launch:
-    """The launch kept under these facts, else what `make` compiles, which is kept from now on; `used` gains the file
-    that it lies in. Without a `source`, the file that holds the kernel, nothing is kept."""
+    """The launch kept under these facts, which hold the knobs, else what `make` compiles, which is kept from now on;
+    `used` gains the file that it lies in. Without a `source`, the file that holds the kernel, nothing is kept."""
     name = key(source, facts) if source is not None else ""
     if source is None or not name:
         return make()  # type: ignore[no-any-return]
@@ -47,13 +48,14 @@ def obtain(source: Path | None, facts: tuple[object, ...], make: Callable[[], An
 
 def key(source: Path, facts: tuple[object, ...]) -> str:
     """A digest of the file that holds the kernel, the skeletons, the toolchain and these facts; "" where one of them
-    can't be learnt. The driver is not among them: an object holds machine code for its architecture."""
+    can't be learnt. The driver is not among them: an object holds machine code for its architecture. Nor are the
+    settings that the file begins with: those in use are among the facts."""
     if os.environ.get(OFF):
         return ""
     toolchain = _toolchain()
     try:
-        digest = hashlib.sha256(source.read_bytes())
-    except OSError:
+        digest = hashlib.sha256(without_settings(source.read_bytes().decode()).encode())
+    except (OSError, UnicodeDecodeError):
         return ""
     if not toolchain:
         return ""
@@ -65,21 +67,42 @@ def key(source: Path, facts: tuple[object, ...]) -> str:
 
 @functools.cache
 def _toolchain() -> str:
-    """The skeletons by content, and what compiles them by version; "" where that can't be learnt."""
+    """The skeletons by content, and what compiles them by version; "" where that can't be learnt. Skeletons in folders
+    below tell of themselves (see `contents`): not every candidate has them."""
+    files = contents(_HERE)
     try:
-        files = hashlib.sha256(b"\0".join(p.read_bytes() for p in sorted(_HERE.rglob("*.py"))))
         versions = [f"{name} {metadata.version(name)}" for name in _PACKAGES]
-    except (OSError, metadata.PackageNotFoundError):
+    except metadata.PackageNotFoundError:
         return ""
     for name in _PARTS:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions.append(f"{name} {metadata.version(name)}")
-    return "\n".join([files.hexdigest(), sys.version, *versions])
+    return "\n".join([files, sys.version, *versions]) if files else ""
+
+
+@functools.cache
+def contents(folder: Path) -> str:
+    """A digest of the skeletons in a folder; "" where they can't be read."""
+    try:
+        texts = [p.read_bytes() for p in sorted(folder.glob("*.py")) if p.name not in _NO_SKELETONS]
+    except OSError:
+        return ""
+    return hashlib.sha256(b"\0".join(texts)).hexdigest() if texts else ""
 
 
 def places(source: Path) -> tuple[Path, ...]:
     """Where objects may lie: beside the kernel's file, or in this user's cache."""
     return (source.parent / "build", cache_home() / "tilewright" / "cuda")
+
+
+def kept(source: Path | None, facts: tuple[object, ...]) -> bytes | None:
+    """The object kept under these facts, where there is one and it is whole."""
+    path = found(places(source), f"{name}.o") if source is not None and (name := key(source, facts)) else None
+    try:
+        content = path.read_bytes() if path is not None else b""
+    except OSError:
+        return None
+    return content[:-32] if _is_whole(content) else None
 
 
 def load(source: Path, name: str) -> Launch | None:

@@ -6,6 +6,7 @@ tests hold them against kernels whose needs are known.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 _REGISTERS, _FRAME = 0x2F, 0x11  # attributes of .nv.info: (symbol, value) each
 _WITH_VALUE = 4  # the format of an attribute whose size follows; the others are 4 bytes in all
 _FUNCTION = 2  # a symbol's type
+_ELF = b"\x7fELF\x02"  # how a 64-bit ELF file begins
+_MACHINE_AT, _CUDA = 18, (190).to_bytes(2, "little")  # EM_CUDA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,15 @@ class _Section:
     name: str
     content: memoryview
     size: int  # of what takes no place in the file, too
+
+
+def cubin_of(content: bytes) -> bytes:
+    """The cubin within an object that the DSL exported. Raises ValueError where there is not just one."""
+    places = (found.start() for found in re.finditer(re.escape(_ELF), content))
+    cubins = [at for at in places if content[at + _MACHINE_AT : at + _MACHINE_AT + 2] == _CUDA]
+    if len(cubins) != 1:
+        raise ValueError(f"an object with {len(cubins)} cubins")
+    return content[cubins[0] :]
 
 
 def taken(cubin: bytes) -> tuple[Taken, ...]:
@@ -55,7 +67,7 @@ def taken(cubin: bytes) -> tuple[Taken, ...]:
 
 
 def _sections(cubin: bytes) -> Iterator[_Section]:
-    if cubin[:5] != b"\x7fELF\x02":
+    if cubin[:5] != _ELF:
         raise ValueError("not a cubin: no 64-bit ELF file")
     (table,) = struct.unpack_from("<Q", cubin, 40)
     each, count, of_names = struct.unpack_from("<HHH", cubin, 58)

@@ -1,10 +1,11 @@
-"""A script for a child process: compiles a fused file at many knob settings, and says what each takes of a GPU.
+"""A script for a child process: compiles a fused file at many knob settings, keeps on disk what it compiles, and says
+what each takes of a GPU.
 
 No GPU is needed. Operands are taken to be aligned, and to lie as their Spec says. On stdin one JSON object: `arch`,
 `processors`, and `jobs`, a list of [path of the fused file, {knob: value}]; on stdout one JSON object for each job, a
-line each: `plan` (a digest: equal plans of a file are one kernel), `registers`, `local_bytes`, `shared_bytes`,
-`threads` (a CTA), `ctas`, `in_flight_bytes` (what a thread loads before it waits), `moved_bytes` (over all sweeps); or
-`failure` alone. The folder of the files must be on Python's path.
+line each: `objects`, the paths of what is kept, and `demand`: `plan` (a digest: equal plans of a file are one kernel),
+`registers`, `local_bytes`, `shared_bytes`, `threads` (a CTA), `ctas`, `in_flight_bytes` (what a thread loads before it
+waits), `moved_bytes` (over all sweeps); or `failure` alone. The folder of the files must be on Python's path.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-from .cubin import taken
+from .cubin import cubin_of, taken
 from .launch import ALIGNED, Fused
 from .plan import WARP, Device, Plan, resident_operands
 from .ranking import queue_keys
@@ -29,13 +30,19 @@ from .views import ITEM_BYTES, contiguous
 
 
 def demand(fused: Fused, device: Device) -> dict[str, int | str]:
-    """What the launches of `fused` at its present knobs take; of several, the most that any takes."""
+    """What the launches of `fused` at its present knobs take; of several, the most that any takes. Read from the object
+    in which they are kept, or compiled for this alone."""
     walks = [o.strides or contiguous(o.shape) for o in fused.spec.operands]
-    with tempfile.TemporaryDirectory() as folder:
-        keep = f"--keep-cubin --dump-dir={folder}"
-        launch, kernel = fused.compile(walks, [ALIGNED] * len(walks), device, options=keep)
-    kernels = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
-    plan = kernel.plan
+    alignments = [ALIGNED] * len(walks)
+    kept = fused.kept(walks, alignments, device)
+    if kept is not None:
+        kernels = taken(cubin_of(kept))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            options = f"--keep-cubin --dump-dir={folder}"
+            launch, _ = fused.compile(walks, alignments, device, options=options)
+        kernels = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
+    plan = fused.plan(walks, alignments, device)
     return {
         "plan": hashlib.sha256(repr(plan).encode()).hexdigest()[:16],
         "registers": max(k.registers for k in kernels),
@@ -118,9 +125,10 @@ def fused_of(path: Path) -> Fused | TellsItself:
 
 
 def _told(fused: Fused | TellsItself, device: Device) -> dict[str, Any]:
+    fused.prepare(device)
     tell = getattr(fused, "demand", None)  # the file brings a copy of its class along: no isinstance
     found: dict[str, Any] = tell(device.processors) if tell else demand(fused, device)  # type: ignore[arg-type]
-    return found
+    return {"objects": sorted(map(str, fused.objects)), "demand": found}
 
 
 def answer_jobs(tell: Callable[[Fused | TellsItself, Device], dict[str, Any]]) -> None:

@@ -118,12 +118,19 @@ class Fused:
         self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device
     ) -> tuple[Callable[..., None], Kernel]:
         """As `compile`, from disk where it is kept there."""
+        facts = self._facts(strides, alignments, device)
+        made = cache.obtain(self.source, facts, lambda: self.compile(strides, alignments, device)[0], self.objects)
+        return made, Kernel(self.spec, self.plan(strides, alignments, device))
+
+    def kept(self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device) -> bytes | None:
+        """The object in which the same is kept, where it is."""
+        return cache.kept(self.source, self._facts(strides, alignments, device))
+
+    def _facts(self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device) -> tuple[object, ...]:
         shapes = [o.shape for o in self.spec.operands]
         walks = [[s for s, n in zip(walk, shape, strict=True) if n > 1]
                  for walk, shape in zip(strides, shapes, strict=True)]  # fmt: skip
-        facts = (walks, list(alignments), sorted(self.knobs.items()), device)
-        made = cache.obtain(self.source, facts, lambda: self.compile(strides, alignments, device)[0], self.objects)
-        return made, Kernel(self.spec, self.plan(strides, alignments, device))
+        return walks, list(alignments), sorted(self.knobs.items()), device
 
     def prepare(self, device: Device) -> None:
         """Compile, or find on disk, what operands need that are aligned and lie as the Spec says; no GPU needed."""
@@ -197,9 +204,17 @@ class Summed:
         """As a Fused's; what adds up has no knobs of its own."""
         self.rows.configure(**knobs)
 
+    def plan(self, *layout: Any) -> Plan:
+        """The first's."""
+        return self.rows.plan(*layout)
+
     def compile(self, *layout: Any, **options: Any) -> Any:
         """The first's compiled launch."""
         return self.rows.compile(*layout, **options)
+
+    def kept(self, *layout: Any) -> bytes | None:
+        """The first's object, where it is kept."""
+        return self.rows.kept(*layout)
 
     def prepare(self, device: Device) -> None:
         """Both, as a Fused's."""

@@ -225,3 +225,19 @@ def test_what_is_proposed_for_known_tasks(title: str, function: Any, args: Any, 
         first = dict(pattern.space.points[0])
         assert {name: first[name] for name in wanted} == wanted
         assert any(dict(p)["streamed"] == "none" for p in pattern.space.points)
+
+
+@pytest.mark.slow
+def test_what_is_kept_takes_what_the_same_takes_that_is_compiled_for_this_alone(tmp_path: Path) -> None:
+    for dtype, knobs in (
+        ("f32", {"tile": "64x128", "split_k": 2}),
+        ("f32", {"tile": "128x64", "streamed": "left", "split_k": 1}),
+        ("bf16", {"tile": "64x64", "split_k": 1, "streamed": "none"}),
+    ):
+        fused = load_fused(kp.product(256, 256, 512, dtype), tmp_path)._FUSED
+        fused.configure(**knobs)
+        alone = fused.demand(132)
+        fused.prepare(None)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(type(fused.gemm), "compiled", lambda *a, **k: pytest.fail("it compiles again"))
+            assert fused.demand(132) == alone

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...ops import DTYPES
-from ..cubin import taken
+from ..cubin import cubin_of, taken
 from ..plan import Device
 from ..spec import Function, TensorSpec
 from ..views import ITEM_BYTES
@@ -131,23 +131,29 @@ class FusedProduct:
         self(*(_whole(o) for o in (self.spec.left, self.spec.right, *self.spec.operands)))
 
     def demand(self, processors: int) -> dict[str, int | str]:
-        """What the product's kernel takes, compiled without a GPU, operands lying as the Spec says (see
-        `cuda.demand`)."""
+        """What the product's kernel takes, operands lying as the Spec says (see `cuda.demand`): read from the object in
+        which it is kept (see `prepare`), or compiled for this alone; no GPU is needed."""
         point, turned, (batch, m, n, k) = self.gemm.point, self.gemm.turned, self.spec.sizes
         grid = make_grid(point, n if turned else m, m if turned else n, k, batch=batch, processors=processors)
         left, right = (_lying(spec) for spec in (self.spec.left, self.spec.right))
         majors = (major_of(left), major_of(right.transpose(0, 1)))
         last = grid.splits == 1
         seen = [broadcast(_whole(o), (batch, m, n)) for o in self.spec.operands]
-        walks = [walk_of(o.transpose(0, 1) if turned else o) for o in seen]
-        with tempfile.TemporaryDirectory() as folder:
-            launch = self.gemm.compiled(
-                "f16" if point.planes > 1 else self.spec.left.dtype, majors[::-1] if turned else majors,
-                self.gemm.finish(last=last, vector=self.gemm.vector(n, last=last)),
-                tuple(zip(self.epilogue.dtypes, walks, strict=True)) if last else (),
-                f"--keep-cubin --dump-dir={folder}",
-            )  # fmt: skip
-        (kernel,) = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
+        walks = tuple(walk_of(o.transpose(0, 1) if turned else o) for o in seen)
+        element, majors = "f16" if point.planes > 1 else self.spec.left.dtype, majors[::-1] if turned else majors
+        vector = self.gemm.vector(n, last=last)
+        kept = self.gemm.kept_product(element, majors, last=last, vector=vector, walks=walks)
+        if kept is not None:
+            cubin = cubin_of(kept)
+        else:
+            operands = tuple(zip(self.epilogue.dtypes, walks, strict=True)) if last else ()
+            finish = self.gemm.finish(last=last, vector=vector)
+            with tempfile.TemporaryDirectory() as folder:
+                launch = self.gemm.compiled(
+                    element, majors, finish, operands, f"--keep-cubin --dump-dir={folder}"
+                )  # fmt: skip
+            cubin = launch.artifacts.CUBIN  # type: ignore[attr-defined]
+        (kernel,) = taken(cubin)
         spilled = kernel.local_bytes if kernel.local_bytes > SMALL_SPILL else 0
         return {
             "plan": hashlib.sha256(

@@ -32,6 +32,8 @@ from .product import RESIDUAL_SHIFT, Product
 from .split import Split
 from .streamed import SLAB, Streamed
 
+_HERE = Path(__file__).resolve().parent
+
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNED = 16
 PROCESSORS = 132  # of a Hopper, where no device says
@@ -303,13 +305,25 @@ class Gemm:
         self, element: str, majors: tuple[str, str], *, last: bool, vector: int, walks: tuple[Walk, ...] = ()
     ) -> Launch:
         """The compiled product; `last`: no sum of splits follows. `walks`: of the epilogue's operands."""
+        facts, found, operands = self._product_facts(element, majors, last=last, vector=vector, walks=walks)
+        return self._made(facts, lambda: self.compiled(element, majors, found, operands))
+
+    def kept_product(
+        self, element: str, majors: tuple[str, str], *, last: bool, vector: int, walks: tuple[Walk, ...] = ()
+    ) -> bytes | None:
+        """The object in which the same is kept, where it is."""
+        facts, _, _ = self._product_facts(element, majors, last=last, vector=vector, walks=walks)
+        return cache.kept(*self._where_kept(facts))
+
+    def _product_facts(
+        self, element: str, majors: tuple[str, str], *, last: bool, vector: int, walks: tuple[Walk, ...]
+    ) -> tuple[tuple[Any, ...], Finish, tuple[Read, ...]]:
         whole = replace(self.point, split_k=1)
         found = self.finish(last=last, vector=vector)
         operands = self._reads(walks) if last else ()
         facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, vector,
                  found.diagonals, found.turned)  # fmt: skip
-
-        return self._made(facts, lambda: self.compiled(element, majors, found, operands))
+        return facts, found, operands
 
     def compiled(
         self, element: str, majors: tuple[str, str], finish: Finish, operands: Sequence[Read], options: str = ""
@@ -328,8 +342,14 @@ class Gemm:
         """What was compiled under these facts and this epilogue: here, by another process, or now."""
         known = (*facts, self.epilogue)
         if known not in self._compiled:
-            self._compiled[known] = cache.obtain(self.source, facts, make, self.objects)
+            source, kept = self._where_kept(facts)
+            self._compiled[known] = cache.obtain(source, kept, make, self.objects)
         return self._compiled[known]
+
+    def _where_kept(self, facts: tuple[Any, ...]) -> tuple[Path | None, tuple[Any, ...]]:
+        """Under what the cache knows a kernel: these skeletons count, too; nowhere if they can't be read."""
+        skeletons = cache.contents(_HERE)
+        return self.source if skeletons else None, (*facts, skeletons)
 
     def splitter(self, major: str, *, wide: bool, chunk: int) -> Launch:
         """The compiled split of an operand."""
