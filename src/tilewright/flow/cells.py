@@ -42,8 +42,9 @@ class Cells:
         self._reference: Cell | None = None
         self._spare: Cell | None = None
         self._baseline: Cell | None = None
-        self._baseline_requests: tuple[object, ...] = ()  # to be posted when it is started
+        self._baseline_requests: tuple[object, ...] = ()  # still to be posted to it
         self._baseline_pending = 0
+        self.baseline_in_turn = False  # whether it is to be warmed up under the lease
         self.notes: list[str] = []
 
     def open(self) -> Cell:
@@ -136,34 +137,42 @@ class Cells:
 
     # ---- the compiled baseline
 
-    def warm_baseline(self, *, construct_seed: int, inputs_seed: int, gradients: wire.Gradients) -> None:
+    def warm_baseline(
+        self, *, construct_seed: int, inputs_seed: int, gradients: wire.Gradients, large: bool = False
+    ) -> None:
         """Let torch.compile work in the background, or, where it would take the processors from what is checked
-        meanwhile, once it is waited for."""
+        meanwhile, once it is waited for. One of a `large` case takes memory of a GPU that whoever has the lease counts
+        on: it only loads in the background."""
         self._baseline_requests = (
             self.load_problem(compiled=True),
             wire.ConstructCase(case=0, seed=construct_seed, gradients=gradients),
             wire.Warm(seed=inputs_seed),
         )
-        if self._problem.target == "cuda" or self._threads >= _PLENTY:
-            self._start_baseline()
+        self.baseline_in_turn = large and self._problem.target == "cuda"
+        if self.baseline_in_turn:
+            self._post_to_baseline(1)
+        elif self._problem.target == "cuda" or self._threads >= _PLENTY:
+            self._post_to_baseline()
 
-    def _start_baseline(self) -> None:
-        if not self._baseline_requests:
-            return
-        self._baseline = self._start("compile", isolate=False)
-        for request in self._baseline_requests:
+    def _post_to_baseline(self, count: int = 3) -> None:
+        """The next of its requests; it is started with the first."""
+        posted, self._baseline_requests = self._baseline_requests[:count], self._baseline_requests[count:]
+        if posted and self._baseline is None:
+            self._baseline = self._start("compile", isolate=False)
+        for request in posted:
+            assert self._baseline is not None
             self._baseline.post(request)
-        self._baseline_pending, self._baseline_requests = len(self._baseline_requests), ()
+        self._baseline_pending += len(posted)
 
     def settle_baseline(self) -> None:
-        """Wait until a baseline that was started is warm, so that its compiler does not disturb a clock."""
-        if self._baseline is not None:
+        """Wait until a baseline that works in the background is warm, so that its compiler does not disturb a clock."""
+        if self._baseline is not None and not self._baseline_requests:
             self.compiled()
 
     def compiled(self) -> Cell | None:
         """The torch.compile baseline once it is warm; None where none is wanted, and, with a note, when it can't be
         had."""
-        self._start_baseline()
+        self._post_to_baseline()
         cell = self._baseline
         if cell is None:
             return None
@@ -181,8 +190,14 @@ class Cells:
 
     def spare_baseline_memory(self) -> None:
         """Have a baseline that is warm give its cached memory back."""
-        if self._baseline is not None and not self._baseline_pending:
+        if self._baseline is not None and not self._baseline_pending and not self._baseline_requests:
             self._baseline.do(wire.Drop())
+
+    def spare_memory(self) -> None:
+        """Have all give a GPU's cached memory back: the next to lease it counts on what it finds free."""
+        if self._problem.target == "cuda" and self.reference.alive:
+            self.reference.do(wire.Drop())
+            self.spare_baseline_memory()
 
     def _note(self, text: str) -> None:
         self.notes.append(text)

@@ -15,7 +15,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,7 @@ from ..stages.timing.sweep import Contender, sweep
 from . import sanitize as sanitizing
 from .cells import LOAD_LIMIT_S, Cells, users_fault
 from .inspect import inspected
-from .memory import check_room_sizes, flush_bytes, timing_room_sizes
+from .memory import check_room_sizes, flush_bytes, is_large, timing_room_sizes
 from .rooms import Case, Rooms, too_large
 from .stations import Stations
 from .time_case import EAGER, OURS, CaseTiming
@@ -96,8 +96,9 @@ class Judge:
         if self._wants_compile:
             first = described[0]
             self._cells.warm_baseline(
-                construct_seed=first.seed, inputs_seed=secret(self._rng), gradients=first.described.gradients
-            )
+                construct_seed=first.seed, inputs_seed=secret(self._rng), gradients=first.described.gradients,
+                large=is_large(first.described),
+            )  # fmt: skip
         self._cells.start_spare()
         return tuple(self._facts(c.described) for c in described)
 
@@ -115,7 +116,9 @@ class Judge:
             self._ref.ask(construct, wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
             training = self._problem.mode == "training"
             request = wire.Describe(seed=secret(self._rng), trace=trace, training=training)
-            return Case(number, self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S), seed)
+            described = self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S)
+            self._cells.spare_memory()
+            return Case(number, described, seed)
 
     def _facts(self, described: wire.Described) -> CaseFacts:
         return CaseFacts(
@@ -277,7 +280,8 @@ class Judge:
         self, case: Case, cell: Cell, checked: Checked, findings: Findings, stations: Stations
     ) -> Timed | Failure:
         started = time.monotonic()
-        compiled = self._cells.compiled()
+        with lease(self._device, self._say) if self._cells.baseline_in_turn else nullcontext():
+            compiled = self._cells.compiled()
         self._cells.settle_spare()
         stations.add("waiting for torch.compile", time.monotonic() - started)
         with lease(self._device, self._say), self._rooms.room(case, sizes=timing_room_sizes) as room:

@@ -10,6 +10,10 @@ from ..facts.problem import Target
 
 _CELL_SHARE = 0.7
 _MIN_CELL_BYTES = 2 << 30
+_LARGE_BYTES = 2 << 30  # of inputs and outputs
+_SPARE_SHARE = (
+    0.1  # of a GPU, left to others that share it: contexts of waiting processes, small baselines that warm up
+)
 _MAX_FLUSH_BYTES = {"cpu": 128 << 20, "cuda": 512 << 20}
 
 
@@ -26,6 +30,21 @@ def available_bytes(target: Target) -> int:
     raise OSError("/proc/meminfo names no MemAvailable")
 
 
+def _to_plan_with(target: Target) -> int:
+    """What may be planned with of the free memory."""
+    if target == "cpu":
+        return available_bytes(target)
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return int(free - _SPARE_SHARE * total)
+
+
+def is_large(described: wire.Described) -> bool:
+    """Whether a case takes so much of a GPU's memory that nobody can run it beside whoever has the lease."""
+    return sum(_sizes(described)) > _LARGE_BYTES
+
+
 def cell_memory_bytes() -> int:
     """What one cell's process tree may hold of the host's memory."""
     return max(_MIN_CELL_BYTES, int(_CELL_SHARE * available_bytes("cpu")))
@@ -40,7 +59,7 @@ def check_room_sizes(described: wire.Described, target: Target) -> RoomSizes:
     """For checking: a second slot, another address for the same contents, and a second place for results, where there
     is room."""
     inputs, outputs = _sizes(described)
-    free = available_bytes(target) - 2 * inputs - _work_bytes(described) - 4 * outputs  # one of each
+    free = _to_plan_with(target) - 2 * inputs - _work_bytes(described) - 4 * outputs  # one of each
     if free >= outputs + inputs:
         return RoomSizes(pool=1, slots=2, results=2)
     return RoomSizes(pool=1, slots=1, results=2 if free >= 2 * outputs else 1)
@@ -49,7 +68,7 @@ def check_room_sizes(described: wire.Described, target: Target) -> RoomSizes:
 def timing_room_sizes(described: wire.Described, target: Target) -> RoomSizes:
     """For timing, one pool set for each slot: as many as fit beside all implementations' results and the truth."""
     inputs, outputs = _sizes(described)
-    room = available_bytes(target) - 5 * outputs - 3 * _work_bytes(described)
+    room = _to_plan_with(target) - 5 * outputs - 3 * _work_bytes(described)
     fitting = [s for s in ((3, 3), (2, 2), (1, 1)) if sum(s) * inputs <= room]
     if fitting:
         return RoomSizes(pool=fitting[0][0], slots=fitting[0][1], results=2)

@@ -58,6 +58,7 @@ class Rooms:
             raise HarnessError(f"case {case.number}: no memory could be shared with its cells: {error}") from error
         with room:
             yield room
+        self._cells.spare_memory()
 
 
 def too_large(problem: Problem, what: str) -> UserError:

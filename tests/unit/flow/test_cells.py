@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from fakes.facts import MACHINE, PROBLEM
-from tilewright.edges.sandbox.cell import Cell, CellFault
+from tilewright.cell.wire import Gradients
+from tilewright.edges.sandbox.cell import Cell, CellFault, Limits
 from tilewright.facts.errors import HarnessError, UserError
 from tilewright.flow.audit import audit
 from tilewright.flow.cells import Cells, users_fault
@@ -35,3 +37,42 @@ def test_an_audit_without_memory_for_it_asks_for_a_smaller_case(
     monkeypatch.setattr(Cells, "open", without_memory)
     with pytest.raises(UserError, match="make the case smaller"):
         audit(PROBLEM, machine=MACHINE, seed=1, workdir=tmp_path, say=print)
+
+
+class _Posted:
+    """A cell that notes what it is asked."""
+
+    alive = True
+
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+
+    def post(self, request: object) -> None:
+        self.kinds.append(type(request).__name__)
+
+    do = post
+
+    def collect(self, kind: type, *, limit_s: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("large", "at_first"), [(False, 3), (True, 1)])
+def test_a_large_compiled_baseline_runs_when_it_is_waited_for(
+    large: bool, at_first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside whoever has the device it only loads: its tensors would take memory that the others count on."""
+    cell = _Posted()
+    monkeypatch.setattr(Cells, "_start", lambda self, name, isolate: cell)
+    on_gpu = dataclasses.replace(PROBLEM, target="cuda")
+    cells = Cells(on_gpu, workdir=tmp_path, threads=0, limits=Limits(), say=print)
+    cells.warm_baseline(construct_seed=1, inputs_seed=2, gradients=Gradients(), large=large)
+    assert cells.baseline_in_turn == large and len(cell.kinds) == at_first
+    cells.spare_baseline_memory()
+    assert len(cell.kinds) == at_first, "it does not answer while it compiles"
+    if large:
+        cells.settle_baseline()
+        assert len(cell.kinds) == at_first, "whoever has the lease waits for it, not a room"
+    assert cells.compiled() is cell
+    assert cell.kinds == ["LoadProblem", "ConstructCase", "Warm"]
+    cells.spare_baseline_memory()
+    assert cell.kinds[3:] == ["Drop"]
