@@ -17,7 +17,7 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.codec import dumps, from_plain, loads, to_plain
 from tilewright.facts.graph import Code, Ref
 from tilewright.facts.move import Event, Stop, Tune
-from tilewright.facts.outcome import Failure
+from tilewright.facts.outcome import Failure, Station
 from tilewright.facts.pattern import Choice
 from tilewright.facts.schedule import Pass, RankSchedule, ScanSchedule, Schedule
 from tilewright.facts.space import point
@@ -92,6 +92,7 @@ def test_the_text_is_what_journals_hold() -> None:
         move=Tune(recipe=(Choice(pattern="fused_0", point=point(vec=4, bulk=True)),), pattern="fused_0", points=()),
         outcome=Failure(stage="tune", reason="hung", summary="no answer in 5 s"),
         wall_s=5.5,
+        held=(Station(name="tuning", seconds=4.5),),
     )
     assert json.loads(dumps(event)) == {
         "$": "Event",
@@ -104,6 +105,7 @@ def test_the_text_is_what_journals_hold() -> None:
         },
         "outcome": {"$": "Failure", "stage": "tune", "reason": "hung", "summary": "no answer in 5 s", "excerpt": ""},
         "wall_s": 5.5,
+        "held": [{"$": "Station", "name": "tuning", "seconds": 4.5, "parts": []}],
     }
 
 

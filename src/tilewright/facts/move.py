@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .candidate import Candidate
 from .dialogue import Prompt, Reply
-from .outcome import Failure, Inspected, Sanitized, Timed, Tuned
+from .outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from .pattern import Recipe
 from .space import Point
 
@@ -74,9 +74,11 @@ Outcome = Timed | Tuned | Sanitized | Inspected | Reply | Failure | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A move and its outcome, as the journal keeps them."""
+    """A move and its outcome, as the journal keeps them. `held`: for what the device was held meanwhile, and how long;
+    nobody else could measure on it then."""
 
     seq: int
     move: Move
     outcome: Outcome
     wall_s: float
+    held: tuple[Station, ...] = ()

@@ -8,6 +8,7 @@ from .candidate import Candidate, SourceFile
 from .dialogue import ModelChoice
 from .graph import Graph
 from .machine import Machine
+from .outcome import Station
 from .pattern import Pattern, Recipe
 from .problem import Problem, TensorSpec, Work
 from .segment import Segment
@@ -90,4 +91,5 @@ class Brief:
     limits: Limits = Limits()
     start: Candidate | None = None  # where a model is to be asked: what the library alone makes of the module, untuned
     near: tuple[SourceFile, ...] = ()  # where moves are a model's: the heart of skeletons that do this kind of work
+    held: tuple[Station, ...] = ()  # for what the device was held to learn this, and how long
     hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few

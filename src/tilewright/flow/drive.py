@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from ..edges.ledger import Ledger
 from ..facts.errors import HarnessError
 from ..facts.move import Event, Move, Outcome, Stop
+from ..facts.outcome import Station
 
 Strategy = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], None]
 Perform = Callable[[Move], Outcome]
@@ -25,11 +26,13 @@ def drive(
     watch: Callable[[Event], None],
     announce: Callable[[tuple[Move, ...]], None] = lambda moves: None,
     clock: Callable[[], float] = time.monotonic,
+    held: Callable[[], tuple[Station, ...]] = lambda: (),
 ) -> Stop:
     """Run a strategy to its `Stop`, replaying what the journal already holds; returns that Stop.
 
     `perform` is called only for moves that the journal does not hold, after `announce` has seen all of those that were
-    made together; `watch` sees every event, replayed or new. Raises JournalMismatch where a recorded move differs from
+    made together; `held` says for what the device was held since it was last asked; `watch` sees every event, replayed
+    or new. Raises JournalMismatch where a recorded move differs from
     the strategy's, HarnessError if it ends without Stop, and what `perform` raises (Pending, for one), with all that
     came before it in the journal.
     """
@@ -43,7 +46,7 @@ def drive(
         else:
             start = clock()
             outcome = None if isinstance(move, Stop) else perform(move)
-            event = ledger.append(move, outcome, wall_s=clock() - start)
+            event = ledger.append(move, outcome, wall_s=clock() - start, held=held())
         position += 1
         watch(event)
         return event

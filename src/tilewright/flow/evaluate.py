@@ -29,7 +29,7 @@ from ..facts import codec
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, SickDevice, UserError
 from ..facts.machine import Machine
-from ..facts.outcome import Built, Checked, Failure, Inspected, PointTime, Sanitized, Timed, Tuned
+from ..facts.outcome import Built, Checked, Failure, Inspected, PointTime, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.run import CaseFacts
 from ..facts.space import Point
@@ -72,6 +72,7 @@ class Judge:
         self._cases: tuple[Case, ...] = ()
         self._hidden: tuple[Case, ...] | None = None
         self._last_number = len(problem.cases) - 1
+        self._held: dict[str, float] = {}
         threads = machine.processors if problem.target == "cpu" else 0
         self._cells = Cells(problem, workdir=workdir, threads=threads, limits=self._limits, say=say)
         self._rooms = Rooms(problem, cells=self._cells, limits=self._limits)
@@ -111,7 +112,7 @@ class Judge:
 
     def _describe(self, number: int, *, trace: bool = True) -> Case:
         seed = secret(self._rng)
-        with lease(self._device, self._say):
+        with self._holding("describing" if trace else "describing hidden cases"):
             construct = wire.ConstructCase(case=number, seed=seed)
             self._ref.ask(construct, wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
             training = self._problem.mode == "training"
@@ -165,7 +166,15 @@ class Judge:
             with self._harness_fault():
                 return self._judge(cell, built, stations, notes)
         finally:
+            self._tell_compiled(cell, compiled)
             cell.close()
+
+    def _tell_compiled(self, cell: Cell, ahead: Sequence[Path]) -> None:
+        """Say what was left to compile while the device was held, where the rest was compiled ahead."""
+        folder = cell.plan.folder / "candidate" / "build"
+        here = {p.name for p in folder.glob("*") if p.suffix in (".o", ".so")} - {p.name for p in ahead}
+        if ahead and here:
+            self._say(f"{len(here)} kernel(s) had to be compiled while the device was held")
 
     def _judge(self, cell: Cell, built: Built, stations: Stations, notes: Sequence[str]) -> Timed | Failure:
         findings = Findings(notes=list(notes))
@@ -265,10 +274,25 @@ class Judge:
             found.append(case)
 
     @contextmanager
+    def _holding(self, name: str) -> Iterator[None]:
+        """The device, held for the block; how long counts under this name (see `held`)."""
+        with lease(self._device, self._say):
+            started = time.monotonic()
+            try:
+                yield
+            finally:
+                self._held[name] = self._held.get(name, 0.0) + time.monotonic() - started
+
+    def held(self) -> tuple[Station, ...]:
+        """For what the device was held since this was last asked, and how long."""
+        found, self._held = self._held, {}
+        return tuple(Station(name=name, seconds=seconds) for name, seconds in found.items())
+
+    @contextmanager
     def _alone(self, stations: Stations, name: str, cell: Cell) -> Iterator[None]:
         """The device for the block, as a station of the judgement; what is waited for it is another."""
         started = time.monotonic()
-        with lease(self._device, self._say):
+        with self._holding(name):
             if (waited_s := time.monotonic() - started) > 0.1:
                 stations.add("waiting for the device", waited_s)
             with stations.station(name, reference=self._ref, candidate=cell):
@@ -284,7 +308,7 @@ class Judge:
             compiled = self._cells.compiled()
         self._cells.settle_spare()
         stations.add("waiting for torch.compile", time.monotonic() - started)
-        with lease(self._device, self._say), self._rooms.room(case, sizes=timing_room_sizes) as room:
+        with self._holding("timing"), self._rooms.room(case, sizes=timing_room_sizes) as room:
             for guest in (cell, compiled):
                 if guest is not None:
                     room.admit(guest)
@@ -319,6 +343,7 @@ class Judge:
                     return failure("tune", fault.cause)
                 dead[trying[-1]] = str(fault.cause)[:500]
             finally:
+                self._tell_compiled(cell, compiled)
                 cell.close()
         return Tuned(points=_merged(points, (), dead))
 
@@ -328,7 +353,7 @@ class Judge:
         if self._problem.target == "cpu":
             self._cells.settle_baseline()  # its compiler would share the processors with what is timed
         self._cells.settle_spare()
-        with lease(self._device, self._say), self._rooms.room(case, sizes=check_room_sizes) as room:
+        with self._holding("tuning"), self._rooms.room(case, sizes=check_room_sizes) as room:
             check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=Findings())
             try:
                 room.admit(cell)
@@ -389,7 +414,7 @@ class Judge:
         """Raises _PointFault where the candidate fails."""
         self._cells.settle_spare()
         case = self._cases[0]
-        with lease(self._device, self._say), self._rooms.room(case, sizes=check_room_sizes) as room:
+        with self._holding("profiling"), self._rooms.room(case, sizes=check_room_sizes) as room:
             try:
                 if cell is not self._ref:
                     room.admit(cell)
@@ -414,7 +439,7 @@ class Judge:
         lack = sanitizing.lack(case.described, self._problem.target)
         if lack:
             return Sanitized(clean=(), notes=(lack,))
-        with self._cells.folder("sanitizer") as folder, lease(self._device, self._say):
+        with self._cells.folder("sanitizer") as folder, self._holding("compute-sanitizer"):
             with self._harness_fault(), self._rooms.room(case, sizes=check_room_sizes) as room:
                 room.take_state()
                 room.draw(0, family="own", seed=secret(self._rng))

@@ -21,7 +21,7 @@ from ..facts.dialogue import ModelChoice, Reply
 from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Ask, Await, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Tune
-from ..facts.outcome import Failure, Inspected, Sanitized, Timed, Tuned
+from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.pattern import Choice, Recipe
 from ..facts.problem import Problem, Target
 from ..facts.run import AGENT, Brief, CaseFacts, Limits, Matched, Request, Timing
@@ -210,6 +210,7 @@ def _driven(brief: Brief, strategy: Strategy, *, ledger: Ledger, bench: Workbenc
         ledger=ledger,
         perform=lambda move: bench.perform(brief, move),
         announce=bench.announce,
+        held=bench.held,
         watch=lambda event: bench.say(progress(event)),
     )
 
@@ -313,7 +314,12 @@ class Workbench:
             limits=request.limits,
             start=self._start(matched, remembered) if request.model else None,
             near=self._near(request),
+            held=self.held(),
         )
+
+    def held(self) -> tuple[Station, ...]:
+        """For what the device was held since this was last asked, and how long."""
+        return self._judge.held() if self._judge is not None else ()
 
     def _near(self, request: Request) -> tuple[SourceFile, ...]:
         """The skeletons that a model or an agent may learn from; () where neither makes the moves."""
@@ -398,10 +404,11 @@ def write_candidate(candidate: Candidate, folder: Path) -> None:
 
 
 def _remember(brief: Brief, events: tuple[Event, ...], stop: Stop, winners: Path) -> Iterator[str]:
-    """Keep tuned points of the accepted recipe for later runs on this machine; yields what went wrong, if anything."""
-    if not isinstance(stop.best, tuple):
-        return
-    chosen = {c.pattern: c.point for c in stop.best}
+    """Keep tuned points of the recipe that is handed over, and of others that the judge found right, if not faster, for
+    later runs on this machine; yields what went wrong, if anything."""
+    right = [e.move.what for e in events if isinstance(e.move, Try) and isinstance(e.outcome, Timed)]
+    recipes = [what for what in (*right, stop.best) if isinstance(what, tuple)]
+    chosen = {c.pattern: c.point for recipe in recipes for c in recipe}
     now = datetime.now(UTC).isoformat(timespec="seconds")
     for event in events:
         if isinstance(event.move, Tune) and event.move.pattern in chosen:

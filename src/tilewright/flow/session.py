@@ -16,7 +16,7 @@ from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, UserError
 from ..facts.machine import Machine
 from ..facts.move import Await, Event, Inspect, Move, Outcome, Stop, Try
-from ..facts.outcome import Timed
+from ..facts.outcome import Station, Timed
 from ..facts.pattern import Recipe
 from ..facts.problem import Problem
 from ..facts.run import AGENT, Brief, Limits, Request, Timing
@@ -49,6 +49,8 @@ class Bench(Protocol):
     def brief(self, request: Request) -> Brief: ...
 
     def perform(self, brief: Brief, move: Move) -> Outcome: ...
+
+    def held(self) -> tuple[Station, ...]: ...
 
     def start_afresh(self) -> None: ...
 
@@ -198,13 +200,13 @@ class Session:
         except HarnessError:
             self._bench.start_afresh()
             raise
-        return self._keep(move, outcome, wall_s=self._clock() - start)
+        return self._keep(move, outcome, wall_s=self._clock() - start, held=self._bench.held())
 
-    def _keep(self, move: Move, outcome: Outcome, *, wall_s: float) -> Event:
+    def _keep(self, move: Move, outcome: Outcome, *, wall_s: float, held: tuple[Station, ...] = ()) -> Event:
         with self._keeping:
             if self._abandoned:
                 raise HarnessError("the server ended while this was judged; nothing of it was kept")
-            event = self._ledger.append(move, outcome, wall_s=wall_s)
+            event = self._ledger.append(move, outcome, wall_s=wall_s, held=held)
         self._spending.count(event)
         self.events = (*self.events, event)
         self._idle_since = self._clock()

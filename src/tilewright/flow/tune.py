@@ -59,5 +59,8 @@ def tune(problem: Problem, *, cache: Path, budget_s: float, seed: int, say: Call
                     found.append(winner)
                     warnings.extend(filter(None, [memory.remember(places.winners, winner)]))
 
-            drive(strategy(brief), ledger=ledger, perform=lambda move: bench.perform(brief, move), watch=watch)
+            drive(
+                strategy(brief), ledger=ledger, perform=lambda move: bench.perform(brief, move), watch=watch,
+                held=bench.held,
+            )  # fmt: skip
             return TunedProblem(brief=brief, events=ledger.events(), winners=tuple(found), warnings=tuple(warnings))

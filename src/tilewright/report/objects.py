@@ -18,7 +18,7 @@ Task = Mapping[str, Any]  # an object as `summary` gives it, possibly read back 
 
 def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dict[str, object]:
     """The object of `optimize --json`. What was not measured is null; a ratio is baseline time / our time."""
-    end = ending(brief, events)
+    end, held = ending(brief, events), device_seconds(brief, events)
     return {
         "run": brief.run,
         "problem": brief.problem.name,
@@ -58,7 +58,16 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "unmatched": [{"case": m.case, "nodes": list(m.unmatched)} for m in brief.matched if m.unmatched],
         "machine": _machine(brief),
         "seconds": sum(e.wall_s for e in events),
+        "device_seconds": {"all": sum(held.values()), "stations": held},
     }
+
+
+def device_seconds(brief: Brief, events: Sequence[Event]) -> dict[str, float]:
+    """For what the run held the device, and how long."""
+    found: dict[str, float] = {}
+    for station in (*brief.held, *(s for e in events for s in e.held)):
+        found[station.name] = found.get(station.name, 0.0) + station.seconds
+    return found
 
 
 def _launches(timed: Timed | None) -> dict[str, object] | None:
@@ -121,13 +130,15 @@ def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
     `passed` counts tasks of which the judge accepted a candidate, `unchanged` those, of them and of the rest, that keep
     the module as it is; these and the `failed` ones, which `failures` lists, count as 1.0 against eager.
     "Best" is the better of eager and torch.compile. A task is
-    won where it is improved: faster than eager beyond noise. `pending` ones, which wait for a model, count nowhere."""
+    won where it is improved: faster than eager beyond noise. `device_seconds`: how long a task's run held the device.
+    `pending` ones, which wait for a model, count nowhere."""
     everything, tasks = tasks, [t for t in tasks if t.get("status") != "pending"]
     eager = [ratio_of(t, "eager") for t in tasks]
     best = [ratio_of(t, "best") for t in tasks]
     passed = [t for t in tasks if (t.get("verdict") or {}).get("accepted")]
     failures = [t for t in tasks if t.get("status") == "failed"]
     shares = [float(t["floor_share"]) for t in passed if t.get("floor_share")]
+    held = [float(t["device_seconds"]["all"]) for t in tasks if t.get("device_seconds")]
     return {
         "tasks": len(everything),
         "pending": len(everything) - len(tasks),
@@ -139,6 +150,7 @@ def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
         "median_eager": statistics.median(eager) if eager else None,
         "share_won": sum(won(t) for t in tasks) / len(tasks) if tasks else None,
         "geomean_floor_share": geomean(shares),
+        "device_seconds": {"median": statistics.median(held), "most": max(held)} if held else None,
         "failures": [
             {"problem": t.get("problem"), "reason": (t.get("verdict") or {}).get("reason"),
              "summary": (t.get("verdict") or {}).get("summary")}

@@ -16,7 +16,7 @@ from . import words
 from .chart import Chart, chart
 from .ending import Ending, ending, floor_share, fused
 from .graphs import GraphView, graph_view
-from .objects import fallbacks
+from .objects import device_seconds, fallbacks
 
 _MOST_ERRORS = 24
 
@@ -125,6 +125,7 @@ class Story:
     protections: tuple[str, ...]
     missing_protections: tuple[str, ...]
     seconds: str
+    held: str
 
 
 _HEADINGS = {"improved": "Improved", "no_improvement": "No improvement", "failed": "Failed"}
@@ -169,7 +170,16 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
         protections=built.protections if built else (),
         missing_protections=built.missing_protections if built else (),
         seconds=f"{sum(e.wall_s for e in events):.1f} s",
+        held=_held(brief, events),
     )
+
+
+def _held(brief: Brief, events: Sequence[Event]) -> str:
+    """For what the device was held, the longest first."""
+    found = device_seconds(brief, events)
+    stations = sorted(found.items(), key=lambda station: -station[1])
+    told = ", ".join(f"{name} {words.digits(s)}" for name, s in stations if s >= 0.05)
+    return f"{sum(found.values()):.1f} s" + (f" ({told})" if told else "")
 
 
 def _tiles(end: Ending) -> tuple[Tile, ...]:

@@ -14,7 +14,7 @@ import pytest
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.errors import UserError
 from tilewright.facts.move import Stop, Try
-from tilewright.facts.outcome import Failure
+from tilewright.facts.outcome import Failure, Station
 from tilewright.facts.pattern import Choice
 from tilewright.facts.space import point
 
@@ -24,10 +24,14 @@ OUTCOME = Failure(stage="check", reason="wrong_values", summary="off by 1e-3", e
 
 def test_what_was_appended_is_read_back_equal(tmp_path: Path) -> None:
     with Ledger(tmp_path / "run.db") as ledger:
-        made = [ledger.append(MOVE, OUTCOME, wall_s=1.5), ledger.append(Stop(best=None, why="end"), None, wall_s=0.0)]
+        held = (Station(name="tuning", seconds=0.5), Station(name="timing", seconds=0.75))
+        made = [
+            ledger.append(MOVE, OUTCOME, wall_s=1.5, held=held),
+            ledger.append(Stop(best=None, why="end"), None, wall_s=0.0),
+        ]
     with Ledger(tmp_path / "run.db", readonly=True) as ledger:
         assert list(ledger.events()) == made
-        assert made[0].move == MOVE and made[0].outcome == OUTCOME
+        assert (made[0].move, made[0].outcome, made[0].held, made[1].held) == (MOVE, OUTCOME, held, ())
 
 
 def test_equal_texts_are_stored_once(tmp_path: Path) -> None:

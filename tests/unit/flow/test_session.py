@@ -15,7 +15,7 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import HarnessError, UserError
 from tilewright.facts.machine import Machine
 from tilewright.facts.move import Await, Inspect, Move, Outcome, Stop, Try
-from tilewright.facts.outcome import Failure, Inspected, NamedTime
+from tilewright.facts.outcome import Failure, Inspected, NamedTime, Station
 from tilewright.facts.run import AGENT, Brief, Limits, Request, Timing
 from tilewright.flow.optimize import Places, Say, resume
 from tilewright.flow.session import Session, Terms
@@ -56,6 +56,9 @@ class Bench:
 
     def start_afresh(self) -> None:
         type(self).afresh += 1
+
+    def held(self) -> tuple[Station, ...]:
+        return (Station(name="timing", seconds=4.0),)
 
     def perform(self, brief: Brief, move: Move) -> Outcome:
         self.clock.now += 5.0

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.runs import IMPROVED, NOTHING, REFUSED, SLOWER, brief, near, timed
-from tilewright.facts.move import Event
+from tilewright.facts.move import Event, Try
 from tilewright.facts.outcome import Phase, Station
 from tilewright.report import bench_summary, summary
 from tilewright.report.objects import ratio_of
+from tilewright.report.story import story
 
 
 def task(run: tuple[Event, ...], name: str = "p") -> dict[str, Any]:
@@ -80,6 +81,22 @@ def test_warm_times_and_stations_are_told() -> None:
     found = task((*IMPROVED[:1], replace(IMPROVED[1], outcome=seen), *IMPROVED[-1:]))
     assert found["times_ns"]["ours_warm"]["mid"] == 150e3 and found["times_ns"]["eager_warm"] is None
     assert found["stations"][1] == {"name": "case 0", "seconds": 2.0, "parts": {"truth": 1.5}}
+
+
+def test_how_long_the_device_was_held_is_told_by_what_for() -> None:
+    def held(**seconds: float) -> tuple[Station, ...]:
+        return tuple(Station(name=name, seconds=s) for name, s in seconds.items())
+
+    events = tuple(replace(e, held=held(timing=2.0, checking=1.0) if isinstance(e.move, Try) else ()) for e in IMPROVED)
+    known = replace(brief(), held=held(describing=0.5))
+    tries = sum(isinstance(e.move, Try) for e in IMPROVED)
+    found = summary(known, events, candidate_dir="")
+    stations = {"describing": 0.5, "timing": 2.0 * tries, "checking": 1.0 * tries}
+    assert found["device_seconds"] == {"all": 0.5 + 3.0 * tries, "stations": stations} and tries
+    assert story(known, events).held.startswith(f"{0.5 + 3.0 * tries:.1f} s (timing ")
+    tasks = [{"device_seconds": {"all": s}, "status": "improved"} for s in (12.0, 50.0, 14.0)]
+    assert bench_summary([*tasks, {"status": "failed"}])["device_seconds"] == {"median": 14.0, "most": 50.0}
+    assert bench_summary([{"status": "failed"}])["device_seconds"] is None
 
 
 def test_the_halves_of_a_step_and_memory_are_told() -> None:

@@ -13,16 +13,17 @@ from typing import IO, Self
 from ...facts import codec
 from ...facts.errors import UserError
 from ...facts.move import Event, Move, Outcome
+from ...facts.outcome import Station
 from ...facts.run import Brief, Request
 
-FORMAT = 3
+FORMAT = 4
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS text (digest TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS record (name TEXT PRIMARY KEY, digest TEXT NOT NULL REFERENCES text) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS event (
     seq INTEGER PRIMARY KEY, move TEXT NOT NULL REFERENCES text, outcome TEXT NOT NULL REFERENCES text,
-    wall_s REAL NOT NULL, at_unix_s REAL NOT NULL);
+    wall_s REAL NOT NULL, held TEXT NOT NULL, at_unix_s REAL NOT NULL);
 CREATE TRIGGER IF NOT EXISTS event_kept BEFORE DELETE ON event
     BEGIN SELECT RAISE(ABORT, 'events are append-only'); END;
 CREATE TRIGGER IF NOT EXISTS event_fixed BEFORE UPDATE ON event
@@ -91,24 +92,26 @@ class Ledger:
 
     def events(self) -> tuple[Event, ...]:
         rows = self._db.execute(
-            "SELECT seq, m.body, o.body, wall_s FROM event"
+            "SELECT seq, m.body, o.body, wall_s, held FROM event"
             " JOIN text m ON m.digest = move JOIN text o ON o.digest = outcome ORDER BY seq"
         )
         return tuple(
-            Event(seq=seq, move=codec.loads(move), outcome=codec.loads(outcome), wall_s=wall)
-            for seq, move, outcome, wall in rows
+            Event(
+                seq=seq, move=codec.loads(move), outcome=codec.loads(outcome), wall_s=wall, held=codec.loads(held)
+            )  # fmt: skip
+            for seq, move, outcome, wall, held in rows
         )
 
-    def append(self, move: Move, outcome: Outcome, *, wall_s: float) -> Event:
+    def append(self, move: Move, outcome: Outcome, *, wall_s: float, held: tuple[Station, ...] = ()) -> Event:
         """Make the event durable before it is returned; what comes back equals what a replay will read."""
         with self._transaction():
             (seq,) = self._db.execute("SELECT coalesce(max(seq) + 1, 0) FROM event").fetchone()
             texts = codec.dumps(move), codec.dumps(outcome)
             self._db.execute(
-                "INSERT INTO event VALUES (?, ?, ?, ?, ?)",
-                (seq, self._keep(texts[0]), self._keep(texts[1]), wall_s, time.time()),
+                "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?)",
+                (seq, self._keep(texts[0]), self._keep(texts[1]), wall_s, codec.dumps(held), time.time()),
             )
-        return Event(seq=seq, move=codec.loads(texts[0]), outcome=codec.loads(texts[1]), wall_s=wall_s)
+        return Event(seq=seq, move=codec.loads(texts[0]), outcome=codec.loads(texts[1]), wall_s=wall_s, held=held)
 
     def _keep(self, body: str) -> str:
         digest = hashlib.sha256(body.encode()).hexdigest()
