@@ -186,6 +186,7 @@ def winners(
         Literal["list", "merge", "export"], typer.Argument(help="What to do with the winners kept here.")
     ],
     file: Annotated[Path | None, typer.Argument(help="merge: a file to take over; export: the file to write.")] = None,
+    add: Annotated[bool, typer.Option("--add", help="export: to what the file holds; newer evidence wins.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show the settings that won on this machine, with their evidence; take over others'; give them away."""
@@ -204,7 +205,7 @@ def winners(
         return
     if file is None:
         raise UserError(f"winners {action}: name the file, as in `tilewright winners {action} winners.db`")
-    result = merged(mine, file) if action == "merge" else exported(mine, file)
+    result = merged(mine, file) if action == "merge" else exported(mine, file, add=add)
     if as_json:
         _print_json(result)
     else:

@@ -84,10 +84,10 @@ def merged(mine: Path, other: Path) -> dict[str, int]:
     return asdict(exchange.merge(mine, other))
 
 
-def exported(mine: Path, to: Path) -> dict[str, int]:
+def exported(mine: Path, to: Path, *, add: bool) -> dict[str, int]:
     found = exchange.winners(mine)
-    exchange.export(found, to)
-    return {"exported": len(found)}
+    exchange.export(found, to, add=add)
+    return {"exported": len(found)} | ({"there now": len(exchange.winners(to))} if add else {})
 
 
 def _table(*more: str) -> Table:

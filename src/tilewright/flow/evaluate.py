@@ -304,7 +304,7 @@ class Judge:
         self, case: Case, cell: Cell, checked: Checked, findings: Findings, stations: Stations
     ) -> Timed | Failure:
         started = time.monotonic()
-        with lease(self._device, self._say) if self._cells.baseline_in_turn else nullcontext():
+        with self._holding("torch.compile") if self._cells.baseline_in_turn else nullcontext():
             compiled = self._cells.compiled()
         self._cells.settle_spare()
         stations.add("waiting for torch.compile", time.monotonic() - started)
@@ -375,13 +375,16 @@ class Judge:
                 raise _PointFault(fault) from fault
 
     def _set_point(self, check: Check, trial: Trial, pattern: str, trying: list[Point], point: Point) -> str:
-        """Configure the candidate and verify one call; why the point does not work, or ""."""
+        """Configure the candidate and, where the point is set for the first time, verify one call; why the point does
+        not work, or ""."""
+        known = point in trying
         trying.append(point)
         try:
             request = wire.Configure(pattern=pattern, knobs=json.dumps(dict(point)))
             check.cell.do(request, limit_s=self._limits.call_s)
-            check.call(tag=0, slot=0, place=0, seed=trial.draws)
-            check.compare(trial, 0)
+            if not known:
+                check.call(tag=0, slot=0, place=0, seed=trial.draws)
+                check.compare(trial, 0)
         except Refused as refused:
             return f"{refused.failure.reason}: {refused.failure.summary}"[:500]
         except CellFault as fault:

@@ -74,6 +74,8 @@ def test_winners_are_tuned_kept_with_evidence_given_away_and_taken_over(tmp_path
     assert won["time_ns"]["mid"] == min(times.values()) == times[json.dumps(won["point"])]
     assert json.loads(tilewright("winners", "list", "--json", cwd=tmp_path)) == [won]
     tilewright("winners", "export", "given.db", cwd=tmp_path)
+    again = json.loads(tilewright("winners", "export", "given.db", "--add", "--json", cwd=tmp_path))
+    assert again == {"exported": 1, "there now": 1}
     (tmp_path / "cache" / "winners.db").unlink()
     merged = json.loads(tilewright("winners", "merge", "given.db", "--json", cwd=tmp_path))
     assert merged == {"added": 1, "replaced": 0, "kept": 0}

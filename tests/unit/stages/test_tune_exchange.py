@@ -43,6 +43,20 @@ def test_what_is_exported_is_one_file_and_replaces_an_older_one(tmp_path: Path) 
     assert winners(tmp_path / "to" / "w.db") == (winner(shape_class="c"),)
 
 
+def test_winners_are_added_to_a_file_that_is_shipped_and_the_newer_evidence_wins(tmp_path: Path) -> None:
+    to = tmp_path / "shipped.db"
+    export([winner(shape_class="a", found_at=OLD), winner(shape_class="b", found_at=NEW)], to, add=True)
+    added = [winner(point(threads=1), shape_class=name, found_at=when) for name, when in (("a", NEW), ("b", OLD))]
+    export([*added, winner(shape_class="c", found_at=OLD)], to, add=True)
+    found = {w.shape_class: w for w in winners(to)}
+    assert found == {
+        "a": added[0],
+        "b": winner(shape_class="b", found_at=NEW),
+        "c": winner(shape_class="c", found_at=OLD),
+    }
+    assert [p.name for p in tmp_path.iterdir()] == ["shipped.db"], "one file, which can be read where none can be made"
+
+
 def test_merging_makes_the_file_where_there_is_none(tmp_path: Path) -> None:
     export([winner()], tmp_path / "theirs.db")
     assert merge(tmp_path / "new" / "winners.db", tmp_path / "theirs.db") == Merged(added=1, replaced=0, kept=0)

@@ -96,10 +96,8 @@ class Ledger:
             " JOIN text m ON m.digest = move JOIN text o ON o.digest = outcome ORDER BY seq"
         )
         return tuple(
-            Event(
-                seq=seq, move=codec.loads(move), outcome=codec.loads(outcome), wall_s=wall, held=codec.loads(held)
-            )  # fmt: skip
-            for seq, move, outcome, wall, held in rows
+            Event(seq=seq, move=codec.loads(move), outcome=codec.loads(what), wall_s=wall, held=codec.loads(held))
+            for seq, move, what, wall, held in rows
         )
 
     def append(self, move: Move, outcome: Outcome, *, wall_s: float, held: tuple[Station, ...] = ()) -> Event:

@@ -54,9 +54,13 @@ def merge(path: Path, other: Path) -> Merged:
     return Merged(added=len(fresh), replaced=len(newer), kept=len(theirs) - len(fresh) - len(newer))
 
 
-def export(found: Sequence[Winner], to: Path) -> None:
+def export(found: Sequence[Winner], to: Path, *, add: bool = False) -> None:
     """Write the winners as one file that can be copied, and read where nothing can be written. An existing file is
-    replaced. Raises UserError where it can't be written."""
+    replaced; with `add`, what it holds stays, but for winners of which the newer evidence is at hand. Raises UserError
+    where it can't be written, or, with `add`, read."""
+    if add and to.exists():
+        newest = {_key(w): w for w in sorted((*winners(to), *found), key=lambda w: w.found_at)}
+        found = tuple(newest.values())
     part = to.with_name(f"{to.name}.{os.getpid()}.part")
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
