@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import appeals, arena, audit, driver, profile, values, wire
+from .compilers import end_compilers
 from .counterparts import Counterparts
 from .families import upstream
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
@@ -143,6 +144,7 @@ class Session:
                 self._subject.run(text, tensors)
             if self._device == "cuda":
                 driver.synchronize()
+        end_compilers()  # they would disturb whoever is timed next
         del tensors
         self._subject.drop()
 
