@@ -14,7 +14,7 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -22,24 +22,24 @@ from pathlib import Path
 
 from ..cell import wire
 from ..cell.rerun import RECORDED
-from ..edges.gpu.lease import lease, quarantine
+from ..edges.gpu.lease import quarantine
 from ..edges.sandbox.cell import Cell, CellFault, Limits
 from ..edges.toolchain.tripwires import tripwires
 from ..facts import codec
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, SickDevice, UserError
 from ..facts.machine import Machine
-from ..facts.outcome import Built, Checked, Failure, Inspected, PointTime, Sanitized, Station, Timed, Tuned
+from ..facts.outcome import Built, Checked, Failure, Inspected, PointTime, Sanitized, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.run import CaseFacts
 from ..facts.space import Point
-from ..stages.build.build import build, failure
+from ..stages.build.build import build, compiled_late, failure
 from ..stages.check import draws, hidden
 from ..stages.check.check import Check, Findings, Refused, concluded, refusal, trials_for
 from ..stages.check.plan import Trial, secret
 from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Player, Table
-from ..stages.timing.sweep import Contender, sweep
+from ..stages.timing.sweep import Contender, one_each, sweep
 from . import sanitize as sanitizing
 from .cells import LOAD_LIMIT_S, Cells, users_fault
 from .inspect import inspected
@@ -47,6 +47,7 @@ from .memory import check_room_sizes, flush_bytes, is_large, timing_room_sizes
 from .rooms import Case, Rooms, too_large
 from .stations import Stations
 from .time_case import EAGER, OURS, CaseTiming
+from .turns import Turns
 
 DESCRIBE_LIMIT_S = 300.0
 # Such an error sticks to the process that met it, and the reference, which ran before, did not cause it.
@@ -69,10 +70,11 @@ class Judge:
         self._rng = random.Random(f"{seed}:{secrets.token_hex(16)}")
         self._limits = limits or Limits()
         self._device = "cuda:0" if problem.target == "cuda" else "cpu"
+        self._turns = Turns(self._device, say)
+        self.held = self._turns.held
         self._cases: tuple[Case, ...] = ()
         self._hidden: tuple[Case, ...] | None = None
         self._last_number = len(problem.cases) - 1
-        self._held: dict[str, float] = {}
         threads = machine.processors if problem.target == "cpu" else 0
         self._cells = Cells(problem, workdir=workdir, threads=threads, limits=self._limits, say=say)
         self._rooms = Rooms(problem, cells=self._cells, limits=self._limits)
@@ -112,7 +114,7 @@ class Judge:
 
     def _describe(self, number: int, *, trace: bool = True) -> Case:
         seed = secret(self._rng)
-        with self._holding("describing" if trace else "describing hidden cases"):
+        with self._turns.turn("describing" if trace else "describing hidden cases"):
             construct = wire.ConstructCase(case=number, seed=seed)
             self._ref.ask(construct, wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
             training = self._problem.mode == "training"
@@ -170,11 +172,8 @@ class Judge:
             cell.close()
 
     def _tell_compiled(self, cell: Cell, ahead: Sequence[Path]) -> None:
-        """Say what was left to compile while the device was held, where the rest was compiled ahead."""
-        folder = cell.plan.folder / "candidate" / "build"
-        here = {p.name for p in folder.glob("*") if p.suffix in (".o", ".so")} - {p.name for p in ahead}
-        if ahead and here:
-            self._say(f"{len(here)} kernel(s) had to be compiled while the device was held")
+        if count := compiled_late(cell, ahead):
+            self._say(f"{count} kernel(s) had to be compiled while the device was held")
 
     def _judge(self, cell: Cell, built: Built, stations: Stations, notes: Sequence[str]) -> Timed | Failure:
         findings = Findings(notes=list(notes))
@@ -274,25 +273,10 @@ class Judge:
             found.append(case)
 
     @contextmanager
-    def _holding(self, name: str) -> Iterator[None]:
-        """The device, held for the block; how long counts under this name (see `held`)."""
-        with lease(self._device, self._say):
-            started = time.monotonic()
-            try:
-                yield
-            finally:
-                self._held[name] = self._held.get(name, 0.0) + time.monotonic() - started
-
-    def held(self) -> tuple[Station, ...]:
-        """For what the device was held since this was last asked, and how long."""
-        found, self._held = self._held, {}
-        return tuple(Station(name=name, seconds=seconds) for name, seconds in found.items())
-
-    @contextmanager
     def _alone(self, stations: Stations, name: str, cell: Cell) -> Iterator[None]:
         """The device for the block, as a station of the judgement; what is waited for it is another."""
         started = time.monotonic()
-        with self._holding(name):
+        with self._turns.turn(name):
             if (waited_s := time.monotonic() - started) > 0.1:
                 stations.add("waiting for the device", waited_s)
             with stations.station(name, reference=self._ref, candidate=cell):
@@ -304,11 +288,11 @@ class Judge:
         self, case: Case, cell: Cell, checked: Checked, findings: Findings, stations: Stations
     ) -> Timed | Failure:
         started = time.monotonic()
-        with self._holding("torch.compile") if self._cells.baseline_in_turn else nullcontext():
+        with self._turns.turn("torch.compile") if self._cells.baseline_in_turn else nullcontext():
             compiled = self._cells.compiled()
         self._cells.settle_spare()
         stations.add("waiting for torch.compile", time.monotonic() - started)
-        with self._holding("timing"), self._rooms.room(case, sizes=timing_room_sizes) as room:
+        with self._turns.turn("timing"), self._rooms.room(case, sizes=timing_room_sizes) as room:
             for guest in (cell, compiled):
                 if guest is not None:
                     room.admit(guest)
@@ -337,7 +321,7 @@ class Judge:
                     return built
                 with self._harness_fault():
                     times = self._tune_in(cell, pattern, living, trying)
-                return Tuned(points=_merged(points, times, dead))
+                return Tuned(points=one_each(points, times, dead))
             except _PointFault as fault:
                 if not trying:
                     return failure("tune", fault.cause)
@@ -345,7 +329,7 @@ class Judge:
             finally:
                 self._tell_compiled(cell, compiled)
                 cell.close()
-        return Tuned(points=_merged(points, (), dead))
+        return Tuned(points=one_each(points, (), dead))
 
     def _tune_in(self, cell: Cell, pattern: str, points: Sequence[Point], trying: list[Point]) -> tuple[PointTime, ...]:
         """Times of the points; `trying` grows by each that is set. Raises _PointFault when the cell fails for good."""
@@ -353,7 +337,7 @@ class Judge:
         if self._problem.target == "cpu":
             self._cells.settle_baseline()  # its compiler would share the processors with what is timed
         self._cells.settle_spare()
-        with self._holding("tuning"), self._rooms.room(case, sizes=check_room_sizes) as room:
+        with self._turns.turn("tuning"), self._rooms.room(case, sizes=check_room_sizes) as room:
             check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=Findings())
             try:
                 room.admit(cell)
@@ -417,7 +401,7 @@ class Judge:
         """Raises _PointFault where the candidate fails."""
         self._cells.settle_spare()
         case = self._cases[0]
-        with self._holding("profiling"), self._rooms.room(case, sizes=check_room_sizes) as room:
+        with self._turns.turn("profiling"), self._rooms.room(case, sizes=check_room_sizes) as room:
             try:
                 if cell is not self._ref:
                     room.admit(cell)
@@ -442,7 +426,7 @@ class Judge:
         lack = sanitizing.lack(case.described, self._problem.target)
         if lack:
             return Sanitized(clean=(), notes=(lack,))
-        with self._cells.folder("sanitizer") as folder, self._holding("compute-sanitizer"):
+        with self._cells.folder("sanitizer") as folder, self._turns.turn("compute-sanitizer"):
             with self._harness_fault(), self._rooms.room(case, sizes=check_room_sizes) as room:
                 room.take_state()
                 room.draw(0, family="own", seed=secret(self._rng))
@@ -463,9 +447,3 @@ class _PointFault(Exception):
     def __init__(self, cause: CellFault) -> None:
         super().__init__(str(cause))
         self.cause = cause
-
-
-def _merged(points: Sequence[Point], times: Sequence[PointTime], dead: Mapping[Point, str]) -> tuple[PointTime, ...]:
-    """One PointTime for every point, in the order given."""
-    known = {t.point: t for t in times}
-    return tuple(known.get(p) or PointTime(point=p, time_ns=None, failure=dead.get(p, "not reached")) for p in points)

@@ -170,16 +170,8 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
         protections=built.protections if built else (),
         missing_protections=built.missing_protections if built else (),
         seconds=f"{sum(e.wall_s for e in events):.1f} s",
-        held=_held(brief, events),
+        held=words.seconds_by_name(device_seconds(brief, events)),
     )
-
-
-def _held(brief: Brief, events: Sequence[Event]) -> str:
-    """For what the device was held, the longest first."""
-    found = device_seconds(brief, events)
-    stations = sorted(found.items(), key=lambda station: -station[1])
-    told = ", ".join(f"{name} {words.digits(s)}" for name, s in stations if s >= 0.05)
-    return f"{sum(found.values()):.1f} s" + (f" ({told})" if told else "")
 
 
 def _tiles(end: Ending) -> tuple[Tile, ...]:

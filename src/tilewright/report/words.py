@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..facts.dialogue import Reply
 from ..facts.outcome import Inspected, Interval, Sanitized, Timed
 from ..facts.space import Point
@@ -105,3 +107,9 @@ def settings(point: Point) -> str:
 
 def tensor(dtype: str, shape: tuple[int, ...]) -> str:
     return f"{dtype} [{', '.join(map(str, shape))}]"
+
+
+def seconds_by_name(found: Mapping[str, float]) -> str:
+    """ "4.2 s (timing 3.1, checking 1.1)": all of them, and what each took, the longest first."""
+    told = ", ".join(f"{name} {digits(s)}" for name, s in sorted(found.items(), key=lambda one: -one[1]) if s >= 0.05)
+    return f"{sum(found.values()):.1f} s" + (f" ({told})" if told else "")

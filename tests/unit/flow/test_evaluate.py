@@ -155,6 +155,11 @@ LIBRARY.write_text("spoilt")
     outcome = judge.tune(_candidate(look + NEW), "fused_0", [point(mode=0)], compiled=[library])
     assert isinstance(outcome, Tuned) and outcome.points[0].time_ns is not None, outcome
     assert library.read_text() == "as it was built"
+    late = "Path(__file__).with_name('build').joinpath('late.so').write_text('')\n"
+    said: list[str] = []
+    judge._say = said.append
+    assert isinstance(judge.tune(_candidate(look + late + NEW), "fused_0", [point(mode=0)], compiled=[library]), Tuned)
+    assert said == ["1 kernel(s) had to be compiled while the device was held"]
 
 
 def test_an_unknown_pattern_fails_at_every_point(judge: Judge) -> None:

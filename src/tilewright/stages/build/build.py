@@ -54,3 +54,11 @@ def build(candidate: Candidate, cell: Cell, *, limit_s: float, compiled: Sequenc
         protections=cell.protections,
         missing_protections=cell.missing,
     )
+
+
+def compiled_late(cell: Cell, ahead: Sequence[Path]) -> int:
+    """How many kernels the cell has compiled since `build` gave it those that were built ahead; where it got none, none
+    was to be expected."""
+    folder = cell.plan.folder / "candidate" / "build"
+    made = {p.name for p in folder.glob("*") if p.suffix in (".o", ".so")} - {p.name for p in ahead}
+    return len(made) if ahead else 0

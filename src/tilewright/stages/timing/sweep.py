@@ -93,3 +93,9 @@ def _may_win(time: Interval, best: Interval) -> bool:
     are independent, so they add up as squares."""
     unknown = math.hypot(time.mid - time.low, best.high - best.mid)
     return time.mid - unknown < best.mid * (1 - LEAST_GAIN)
+
+
+def one_each(points: Sequence[Point], times: Sequence[PointTime], dead: Mapping[Point, str]) -> tuple[PointTime, ...]:
+    """One PointTime for every point, in the order given."""
+    known = {t.point: t for t in times}
+    return tuple(known.get(p) or PointTime(point=p, time_ns=None, failure=dead.get(p, "not reached")) for p in points)
