@@ -19,6 +19,7 @@ from .families import upstream
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
 from .modes import require_no_modes
 from .reference import Reference
+from .replay import replayed
 from .subject import Subject, named_state, poisoned
 from .timing import Dealt, Timer, repeated
 
@@ -59,6 +60,7 @@ class Session:
             wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
             wire.Profile: self._profile, wire.Peak: self._peak,
             wire.ListOperations: self._list_operations, wire.Ablate: self._ablate, wire.Perturb: self._perturb,
+            wire.Replay: self._replay,
         })  # fmt: skip
         if device == "cuda":
             driver.synchronize()  # brings the context up now, so that a spare cell is ready when it is needed
@@ -335,6 +337,10 @@ class Session:
         if self._device != "cuda":
             return wire.Profiled(spent=seen)
         return wire.Profiled(spent=seen, launches=len(seen), launch_ns=profile.launch_ns())
+
+    def _replay(self, request: wire.Replay) -> wire.Replayed:
+        self._opened.release_truth()
+        return replayed(request, subject=self._subject, inputs=self._read(request.inputs))
 
     # ---- auditing
 

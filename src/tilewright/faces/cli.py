@@ -3,12 +3,9 @@ pending."""
 
 from __future__ import annotations
 
-import errno
 import json
 import shlex
-import sqlite3
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -17,10 +14,11 @@ import typer
 from rich.console import Console
 
 from ..facts.dialogue import ModelChoice
-from ..facts.errors import HarnessError, ModelOut, Pending, UserError
+from ..facts.errors import UserError
 from ..facts.problem import Mode, Target
 from ..facts.run import Timing
 from . import config
+from .exits import Interruptible, exit_code, line
 from .options import (
     AgentBudgetOption,
     BaseUrlOption,
@@ -51,7 +49,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, wherever this version of typer keeps click
 _stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 _stdout = Console(highlight=False)
 
@@ -85,7 +82,7 @@ def optimize(
     choice = ModelChoice(name=model, base_url=base_url, effort=effort) if model else None
     problem = read_problem(file, target=_target(target), precision=precision, mode=_mode(mode))
     places = Places(out=out or _new_folder(problem.name), cache=config.cache_dir())
-    with _Interruptible(places.out):
+    with Interruptible(places.out):
         finished = run(
             problem, places=places, strategy=strategy or ("cutegen" if model else "catalog"), budget_s=budget_s,
             seed=seed, say=_say(as_json), sanitize=sanitize,
@@ -107,7 +104,7 @@ def resume(
     from .deliver import delivered
 
     places = Places(out=folder, cache=config.cache_dir())
-    with _Interruptible(folder):
+    with Interruptible(folder):
         finished = run(places=places, say=_say(as_json), access=Access(keys=config.key, wait=not no_wait))
     raise typer.Exit(_show(delivered(finished, folder), as_json=as_json))
 
@@ -137,7 +134,7 @@ def evaluate(
     problem = read_problem(file, target=_target(target), precision=precision, mode=_mode(mode))
     given = load_candidate(candidate, problem)
     places = Places(out=out or _new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
-    with _Interruptible(places.out, resumable=False):
+    with Interruptible(places.out, resumable=False):
         finished = judge_given(
             problem, given, places=places, seed=seed, say=_say(as_json), sanitize=sanitize,
             timing=Timing(budget_s=config.seconds(timing), compiled=not no_compile),
@@ -154,6 +151,26 @@ def report(
     from .deliver import redelivered
 
     _show(redelivered(folder), as_json=as_json)
+
+
+@app.command()
+def discover(
+    file: Annotated[Path, typer.Argument(help="Problem file: Model, get_inputs, get_init_inputs, optionally CASES.")],
+    target: TargetOption = "auto",
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="PATH", help="Draw the graph into this file.")] = None,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Say where a module's time goes, which patterns realise which part of it, and what each could win."""
+    from .discoveries import discovery_of
+
+    shown = discovery_of(file, target=_target(target), seed=seed, say=_say(as_json))
+    if svg is not None:
+        svg.write_text(shown.svg, encoding="utf-8")
+    if as_json:
+        _print_json(shown.object)
+    for table in () if as_json else shown.tables:
+        _stdout.print(table)
 
 
 @app.command()
@@ -177,7 +194,7 @@ def tune(
     else:
         _stdout.print(tuned_table(tuned))
     for warning in tuned.warnings:
-        _line(warning, 0)
+        line(warning, 0)
 
 
 @app.command()
@@ -268,12 +285,12 @@ def bench(
         settings=settings, jobs=jobs, devices=_devices(devices),
         asked=Asked(strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait),
     )  # fmt: skip
-    with _Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
+    with Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
         tables, pending = bench_folder(campaign, json_file=json_file, say=_say(False))
     for table in tables:
         _stdout.print(table)
     if pending:
-        raise typer.Exit(_line(f"pending: {pending} of {len(campaign.files)}; the same command goes on", 75))
+        raise typer.Exit(line(f"pending: {pending} of {len(campaign.files)}; the same command goes on", 75))
 
 
 @app.command()
@@ -339,61 +356,7 @@ def mcp(
 
 def main() -> NoReturn:
     """Run the command line and exit; every failure that has a cause in the user's hands is one line."""
-    sys.exit(_exit_code(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))
-
-
-def _exit_code(run: Callable[[], Any]) -> int:
-    try:
-        code = run()
-        return code if isinstance(code, int) else 0
-    except typer.Exit as stop:
-        return stop.exit_code
-    except _UsageError as error:
-        return _line(getattr(error, "format_message", error.__str__)(), 2)
-    except UserError as error:
-        return _line(str(error), 2)
-    except (OSError, sqlite3.OperationalError) as error:
-        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "disk is full" in str(error):
-            return _line(
-                f"the disk is full ({error}); free some space, then `tilewright resume DIR` continues the run", 2
-            )
-        if isinstance(error, PermissionError):
-            return _line(f"{error.filename}: permission denied; choose another --out", 2)
-        return _ours(error)
-    except (KeyboardInterrupt, typer.Abort):
-        return 130
-    except Pending as awaited:
-        return _line(f"pending: {awaited}; `tilewright resume DIR` goes on when it is there", 75)
-    except ModelOut as error:
-        return _line(f"{error}; `tilewright resume DIR` goes on from here", 3)
-    except HarnessError as error:
-        return _line(f"internal: {error}", 3)
-    except Exception as error:
-        return _ours(error)
-
-
-def _line(text: str, code: int) -> int:
-    print("tilewright: " + " ".join(text.split()), file=sys.stderr)
-    return code
-
-
-def _ours(error: BaseException) -> int:
-    traceback.print_exception(error)
-    return _line("internal error (above); the journal of the run is intact", 3)
-
-
-class _Interruptible:
-    """On Ctrl-C, say that nothing is lost and how to go on."""
-
-    def __init__(self, out: Path, *, resumable: bool = True, again: str = "") -> None:
-        self.again = again or (f"continue with `tilewright resume {out}`" if resumable else "start it again")
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is KeyboardInterrupt:
-            _line(f"interrupted; the journal is intact: {self.again}", 130)
+    sys.exit(exit_code(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))
 
 
 def _target(wanted: Literal["auto", "cuda", "cpu"]) -> Target:
@@ -427,8 +390,8 @@ def _show(result: Any, *, as_json: bool) -> int:
         _print_json(result.summary)
     else:
         _stdout.print(result.table)
-        for line in result.lines:
-            _stdout.print(line, soft_wrap=True, markup=False)
+        for told in result.lines:
+            _stdout.print(told, soft_wrap=True, markup=False)
     return 1 if result.summary["status"] == "failed" else 0
 
 

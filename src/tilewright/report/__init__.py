@@ -3,6 +3,7 @@
 from . import words
 from .attempts import attempt_object, attempt_row, ended_object, profile_object, sweep_object
 from .audits import audit_object, audit_table, audits_summary, audits_table, shirks_table
+from .discoveries import calls_table, discovery_object, discovery_svg, parts_table
 from .objects import bench_summary, summary
 from .page import html, markdown
 from .tables import bench_table, table
@@ -19,6 +20,10 @@ __all__ = [
     "audits_summary",
     "audits_table",
     "shirks_table",
+    "discovery_object",
+    "discovery_svg",
+    "calls_table",
+    "parts_table",
     "summary",
     "bench_summary",
     "table",

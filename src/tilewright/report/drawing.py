@@ -57,9 +57,10 @@ class _Waypoint:
 _Place = str | _Waypoint
 
 
-def draw(items: Sequence[Item]) -> Drawing:
-    """Lay the items out from top to bottom, each below all that it reads; `items` must stand in computable order."""
-    shown = items[:LARGEST]
+def draw(items: Sequence[Item], *, most: int = LARGEST) -> Drawing:
+    """Lay the first `most` items out from top to bottom, each below all that it reads; `items` must stand in computable
+    order."""
+    shown = items[:most]
     known = {item.id for item in shown}
     reads = {item.id: tuple(r for r in dict.fromkeys(item.reads) if r in known and r != item.id) for item in shown}
     level = _levels(shown, reads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..facts.graph import SOURCES, VIEWS, Graph, Node
 from ..facts.pattern import Pattern
@@ -36,10 +36,9 @@ def graph_view(graph: Graph, patterns: Sequence[Pattern], *, numbers: Mapping[st
 
     `numbers` gives each pattern's number in the whole report, by id, so that colours agree between cases."""
     reads = _reads(graph)
-    units = {node.name: node.origin or node.name for node in graph.nodes}
-    owners = {name: p for p in reversed(patterns) for name in p.nodes}
+    before = _before(graph, patterns, numbers)
+    units = _units(graph)
     homes = units | _site_homes(graph, patterns, reads=reads)
-    before = [_unit_item(graph, nodes, units, reads, owners, numbers) for nodes in _grouped(graph, units).values()]
     sites = {f"{p.id}@{i}": p for p in patterns for i in range(max(1, len(p.sites)))}
     after = [
         _site_item(sites[home], home, nodes, homes, reads, numbers)
@@ -54,6 +53,26 @@ def graph_view(graph: Graph, patterns: Sequence[Pattern], *, numbers: Mapping[st
         after=_stage(_computable(after, results), {}),
         legend=tuple((numbers[p.id], p.id, p.title) for p in patterns),
     )
+
+
+def drawn_before(
+    graph: Graph, patterns: Sequence[Pattern], *, numbers: Mapping[str, int], notes: Mapping[str, str], most: int
+) -> Drawing:
+    """The operators as they were written, in their patterns' colours, each with its note (by the call's name) below.
+    Of a value that two patterns make, the later one is the maker."""
+    items = [replace(i, below=notes.get(i.id, i.below)) for i in _before(graph, patterns[::-1], numbers)]
+    return draw([i for i in items if i.kind not in ("state", "constant")], most=most)
+
+
+def _units(graph: Graph) -> dict[str, str]:
+    """Node -> the call that it is part of, or itself."""
+    return {node.name: node.origin or node.name for node in graph.nodes}
+
+
+def _before(graph: Graph, patterns: Sequence[Pattern], numbers: Mapping[str, int]) -> list[Item]:
+    units, reads = _units(graph), _reads(graph)
+    owners = {name: p for p in reversed(patterns) for name in p.nodes}
+    return [_unit_item(graph, nodes, units, reads, owners, numbers) for nodes in _grouped(graph, units).values()]
 
 
 def _reads(graph: Graph) -> dict[str, tuple[str, ...]]:

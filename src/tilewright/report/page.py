@@ -16,20 +16,20 @@ from .story import story
 
 def markdown(brief: Brief, events: Sequence[Event]) -> str:
     """The report in Markdown; everything that came from outside is escaped."""
-    return _environment().get_template("report.md.jinja").render(story=story(brief, events))
+    return environment().get_template("report.md.jinja").render(story=story(brief, events))
 
 
 def html(brief: Brief, events: Sequence[Event]) -> str:
     """The report as a self-contained HTML document, readable in light and dark; everything from outside is escaped."""
-    template = _environment().get_template("report.html.jinja")
+    template = environment().get_template("report.html.jinja")
     return template.render(story=story(brief, events), geometry=chart, boxes=drawing)
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("tilewright", "report"),
-        autoescape=lambda name: name is not None and name.endswith(".html.jinja"),
+        autoescape=lambda name: name is not None and name.endswith((".html.jinja", ".svg.jinja")),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -12,7 +12,7 @@ import pytest
 
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import config
-from tilewright.faces.cli import _exit_code
+from tilewright.faces.exits import exit_code
 from tilewright.facts.errors import HarnessError, UserError
 from tilewright.facts.problem import Problem
 from tilewright.facts.run import Request
@@ -137,6 +137,6 @@ def test_every_end_has_its_exit_code_and_line(
     def run() -> None:
         raise error
 
-    assert _exit_code(run) == code
+    assert exit_code(run) == code
     written = capsys.readouterr()
     assert written.out == "" and said in written.err

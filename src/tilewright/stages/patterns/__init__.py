@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from tilewright.facts.graph import VIEWS, Call, Graph, Node
 from tilewright.facts.pattern import Pattern, Site
@@ -18,7 +19,7 @@ from .program import write
 from .region import Flow
 from .sums import recomputed, with_sums
 
-__all__ = ["match", "match_all", "match_segments"]
+__all__ = ["explained", "match", "match_all", "match_segments"]
 
 # Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
 TINY_BYTES = 4096
@@ -41,6 +42,18 @@ def match(
     return _numbered(case, _found(graph, unsupported, tiny_bytes), space, {}, first_id)
 
 
+def explained(
+    graph: Graph,
+    *,
+    unsupported: Callable[[Program], str | None],
+    space: Callable[[Program], Space],
+    tiny_bytes: int = TINY_BYTES,
+) -> tuple[Matched, dict[str, str]]:
+    """The same, and why each call that does work is left to torch, by its name."""
+    found = _found(graph, unsupported, tiny_bytes)
+    return _numbered(0, found, space, {}, 0), dict(found.left)
+
+
 def match_segments(
     graph: Graph,
     segments: Sequence[Segment],
@@ -59,8 +72,10 @@ def match_segments(
     inside = {name for s, _ in used for name in s.calls}
     working = {n.origin for n in graph.nodes if n.op not in VIEWS | {"slice", "index"}} - inside
     left = tuple(f"{c.target}: no skeleton" for c in graph.calls if c.name in working and not c.view)
-    whole = _Found([site for f in found for site in f.sites], (*left, *(line for f in found for line in f.unmatched)))
-    return replace(_numbered(case, whole, space, {}, first_id), segments=tuple(s for s, _ in used))
+    whole = _Found([site for f in found for site in f.sites])
+    unmatched = (*left, *(line for f in found for line in f.unmatched))
+    matched = _numbered(case, whole, space, {}, first_id)
+    return replace(matched, unmatched=unmatched, segments=tuple(s for s, _ in used))
 
 
 def match_all(
@@ -74,16 +89,19 @@ def match_all(
     known: dict[Program, Pattern] = {}
     matched = []
     for case, graph in enumerate(graphs):
-        found = _Found((), ()) if graph is None else _found(graph, unsupported, tiny_bytes)
+        found = _Found(()) if graph is None else _found(graph, unsupported, tiny_bytes)
         matched.append(_numbered(case, found, space, known, 0))
     return tuple(matched)
 
 
 class _Found:
-    """Programs with their places, and what was left."""
+    """Programs with their places; the calls that do work and are left to torch when all of them are fused, and why."""
 
-    def __init__(self, sites: Sequence[tuple[Program, Site, str]], unmatched: tuple[str, ...]) -> None:
-        self.sites, self.unmatched = sites, unmatched
+    def __init__(
+        self, sites: Sequence[tuple[Program, Site, str]], left: Mapping[str, str] = MappingProxyType({}),
+        unmatched: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self.sites, self.left, self.unmatched = sites, left, unmatched
 
 
 def _numbered(
@@ -126,7 +144,9 @@ def _found(graph: Graph, unsupported: Callable[[Program], str | None], tiny_byte
     multiplied = products(flow, regions, unsupported)
     left.update(multiplied.left)
     sites += [(program, site, title(flow, site)) for program, site in multiplied.found]
-    return _Found(sites, _unmatched(flow, [site for _, site, _ in sites], left))
+    reasons = _left(flow, [site for _, site, _ in sites], left)
+    lines = tuple(f"{flow.calls[name].target}: {reason}" for name, reason in reasons.items())
+    return _Found(sites, reasons, lines)
 
 
 def _loses(flow: Flow, program: Program, site: Site, tiny_bytes: int) -> str | None:
@@ -149,8 +169,8 @@ def _launches(flow: Flow, nodes: Sequence[Node]) -> int:
     return sum(1 if whole[call] == count else count for call, count in by_call.items())
 
 
-def _unmatched(flow: Flow, sites: Sequence[Site], why: dict[str, str]) -> tuple[str, ...]:
-    """One line for each operator that does work and is left to torch when all sites are fused."""
+def _left(flow: Flow, sites: Sequence[Site], why: dict[str, str]) -> dict[str, str]:
+    """The calls that do work and are left to torch when all sites are fused, in their order, and why."""
     makers = {bind.node: site for site in sites for bind in site.outputs}
     reasons: dict[str, str] = {}
     todo, seen = list(flow.kept), set[str]()
@@ -166,7 +186,7 @@ def _unmatched(flow: Flow, sites: Sequence[Site], why: dict[str, str]) -> tuple[
         todo += flow.roots(node)
         if node.op in ("call", "flip") or name in why:
             reasons.setdefault(node.origin, why.get(name, "no skeleton"))
-    return tuple(f"{c.target}: {reasons[c.name]}" for c in flow.graph.calls if c.name in reasons and not c.view)
+    return {c.name: reasons[c.name] for c in flow.graph.calls if c.name in reasons and not c.view}
 
 
 def kind(program: Program) -> str:

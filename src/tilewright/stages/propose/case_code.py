@@ -5,10 +5,11 @@ from __future__ import annotations
 import heapq
 import json
 import keyword
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tilewright.facts.discovery import Step
 from tilewright.facts.graph import SOURCES, TRACED, VIEWS, Call, Graph, Node, Ref, Struct, Template
 from tilewright.facts.pattern import Bind, Pattern, Site
 
@@ -45,6 +46,13 @@ def case_code(graph: Graph, patterns: Sequence[Pattern], *, target: str, by_need
     return _Writer(graph, patterns, target, by_need=by_need).finish()
 
 
+def plain_steps(graph: Graph, *, target: str) -> tuple[tuple[str, ...], tuple[Step, ...]]:
+    """The parameters, and the statements of a case in which nothing is fused, each with the call that it is (part) of;
+    what names a value of the module's, or forgets one, is nobody's."""
+    writer = _Writer(graph, (), target, by_need=False)
+    return writer.parameters, writer.steps()
+
+
 class _Writer:
     def __init__(self, graph: Graph, patterns: Sequence[Pattern], target: str, *, by_need: bool) -> None:
         self.graph, self.target, self.by_need = graph, target, by_need
@@ -60,21 +68,19 @@ class _Writer:
         self.body: list[str] = []
 
     def finish(self) -> CaseCode:
-        given = [*zip(self.parameters, self.graph.arguments, strict=True), *self.graph.keywords]
-        conditions = [c for name, value in given for c in self._accept(name, value)]
+        conditions = self._accepted()
         if self.graph.wanted:  # its kernels give no gradient to any other state
             others = [n for n in self.graph.nodes if n.op == "state" and n.name not in self.graph.wanted]
             conditions += [f"not {_attribute(n.path)}.requires_grad" for n in others if n.dtype in _FLOATS]
         kept = {*self.graph.outputs, *(u.value for u in self.graph.updates)}
         order = self._ordered(self._units(kept))
-        last = {name: i for i, unit in enumerate(order) for name in (*unit.gives, *unit.needs)}
+        gone_after = self._gone(order, kept)
         conditions_of = self._conditions(order) if self.by_need else [""] * len(order)
         given_under = {name: c for unit, c in zip(order, conditions_of, strict=True) for name in unit.gives}
         for i, (unit, condition) in enumerate(zip(order, conditions_of, strict=True)):
             start = len(self.body)
             self._emit(unit)
-            gone = sorted({n for n in (*unit.gives, *unit.needs) if last[n] == i and n not in kept and self._local(n)})
-            gone = [n for n in gone if given_under[n] == condition]
+            gone = [n for n in gone_after(i) if given_under[n] == condition]
             if gone and i + 1 < len(order):
                 self.body.append("del " + ", ".join(self.names[n] for n in gone))
             if condition:
@@ -84,6 +90,38 @@ class _Writer:
         self.body.append(f"return {self._results() if self.by_need else template(self.graph.result, self.names)}")
         return CaseCode(parameters=self.parameters, keywords=tuple(k for k, _ in self.graph.keywords),
                         conditions=tuple(conditions), body=tuple(self.body), used=tuple(self.used))  # fmt: skip
+
+    def steps(self) -> tuple[Step, ...]:
+        """See plain_steps."""
+        self._accepted()
+        kept = {*self.graph.outputs, *(u.value for u in self.graph.updates)}
+        order = self._ordered(self._units(kept))
+        gone_after = self._gone(order, kept)
+        steps: list[Step] = []
+        for i, unit in enumerate(order):
+            start = len(self.body)
+            self._emit(unit)
+            assert not isinstance(unit.what, tuple)
+            call = unit.what.name if isinstance(unit.what, Call) else unit.what.origin
+            steps += [Step(call=call, text=line) for line in self.body[start:]]
+            if gone := gone_after(i):
+                steps.append(Step(call="", text="del " + ", ".join(self.names[n] for n in gone)))
+        return tuple(steps)
+
+    def _accepted(self) -> list[str]:
+        """Conditions under which all arguments are as they were traced; binds the tensors in them."""
+        given = [*zip(self.parameters, self.graph.arguments, strict=True), *self.graph.keywords]
+        return [c for name, value in given for c in self._accept(name, value)]
+
+    def _gone(self, order: Sequence[_Unit], kept: Collection[str]) -> Callable[[int], list[str]]:
+        """The variables that nobody needs any more after the unit of that number, once it is written."""
+        last = {name: i for i, unit in enumerate(order) for name in (*unit.gives, *unit.needs)}
+
+        def gone(i: int) -> list[str]:
+            names = {*order[i].gives, *order[i].needs}
+            return sorted(n for n in names if last[n] == i and n not in kept and self._local(n))
+
+        return gone
 
     def _written(self, target: str) -> str:
         node = self.nodes[target]

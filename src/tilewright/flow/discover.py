@@ -1,0 +1,94 @@
+"""Discover: run a module's main case operator by operator, match it, and say what each pattern could win."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from ..cell import wire
+from ..edges.gpu.lease import lease
+from ..edges.sandbox.cell import Cell, Limits
+from ..edges.sandbox.room import Room, RoomSizes
+from ..facts import codec
+from ..facts.discovery import Discovery, Replayed
+from ..facts.errors import UserError
+from ..facts.graph import Graph
+from ..facts.machine import Machine
+from ..facts.pattern import Choice, without_idle
+from ..facts.problem import Problem
+from ..stages.check.plan import secret
+from ..stages.discover import call_floors, parts
+from ..stages.patterns import explained, kind
+from ..stages.propose.case_code import plain_steps
+from ..stages.propose.targets import renderer
+from .cells import LOAD_LIMIT_S, Cells, users_fault
+from .memory import flush_bytes
+
+_LIMIT_S = 300.0
+_BUDGET_S = 4.0  # for rounds of timing
+_MOST_ROUNDS = 15
+
+
+def discover(problem: Problem, *, machine: Machine, seed: int, workdir: Path, say: Callable[[str], None]) -> Discovery:
+    """Of the first case, in inference. Raises UserError for what is wrong with the problem file, for a module that
+    can't be traced, or one too large for the device."""
+    problem = replace(problem, mode="inference")
+    threads = machine.processors if problem.target == "cpu" else 0
+    cells = Cells(problem, workdir=workdir, threads=threads, limits=Limits(), say=say)
+    try:
+        with users_fault(problem):
+            reference = cells.open()
+            reference.wait_ready()
+            with lease("cuda:0" if problem.target == "cuda" else "cpu", say):
+                reference.do(cells.load_problem(), limit_s=LOAD_LIMIT_S)
+                return discovered(problem, machine=machine, reference=reference, seed=seed)
+    finally:
+        cells.close()
+
+
+def discovered(problem: Problem, *, machine: Machine, reference: Cell, seed: int) -> Discovery:
+    """The same in a reference cell that has loaded the problem."""
+    with _room(problem, reference, random.Random(seed)) as room:
+        described = room.described
+        if not described.graph:
+            raise UserError(f"{problem.path}: {problem.name} can't be traced: {described.trace_failure}")
+        graph: Graph = codec.loads(described.graph)
+        replay = _replayed(graph, room, reference, problem=problem, machine=machine)
+    make = renderer(problem.target)
+    matched, left = explained(graph, unsupported=make.unsupported, space=make.space)
+    every = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched.patterns)
+    busy = {choice.pattern for choice in without_idle([matched.patterns], every)}
+    patterns = tuple(p for p in matched.patterns if p.id in busy)
+    return Discovery(
+        problem=problem.name, target=problem.target, device=machine.device, graph=graph, patterns=patterns,
+        replay=replay, floors_ns=call_floors(replay, machine), floor_ns=machine.floor_ns(described.work),
+        parts=parts(graph, patterns, left, replay=replay, machine=machine, rule=lambda p: kind(p.program)),
+    )  # fmt: skip
+
+
+@contextmanager
+def _room(problem: Problem, reference: Cell, rng: random.Random) -> Iterator[Room]:
+    """The first case, constructed and traced, with one set of its own inputs."""
+    seed = secret(rng)
+    reference.ask(wire.ConstructCase(case=0, seed=seed), wire.Constructed, limit_s=_LIMIT_S)
+    described = reference.ask(wire.Describe(seed=seed, trace=True), wire.Described, limit_s=_LIMIT_S)
+    try:
+        sizes = RoomSizes(pool=1, slots=0, results=0)
+        room = Room(described, device=problem.target, reference=reference, limits=Limits(), sizes=sizes)
+    except (MemoryError, RuntimeError, OSError) as error:
+        raise UserError(f"{problem.path}: too large to run on this device: {error}") from error
+    with room:
+        room.draw(0, family="own", seed=seed)
+        yield room
+
+
+def _replayed(graph: Graph, room: Room, reference: Cell, *, problem: Problem, machine: Machine) -> Replayed:
+    parameters, steps = plain_steps(graph, target=problem.target)
+    request = wire.Replay(
+        args=room.described.args, inputs=room.inputs_at(0), parameters=parameters, steps=steps,
+        flush_bytes=flush_bytes(machine), most_rounds=_MOST_ROUNDS, budget_s=_BUDGET_S,
+    )  # fmt: skip
+    return reference.ask(request, wire.Replayed, limit_s=_LIMIT_S)
