@@ -1,11 +1,11 @@
 """What Tilewright adds: microseconds a call of a result costs on the host beyond the kernel (medians over many small
 calls), and seconds from the start of `tilewright optimize` to its first verdict.
 
-    python benchmarks/overhead.py [cuda|cpu] [--json FILE]
+    python benchmarks/overhead.py [cuda|cpu] [--calls] [--json FILE]
 
 `bare` is the compiled kernel alone, its output allocated before; `run` adds the allocation (told beside: no call can do
 without) and the look-up of the plan; `ModelNew` adds the dispatch on signatures. On a GPU
-the queue is emptied between batches: only the host's work counts.
+the queue is emptied between batches: only the host's work counts. With `--calls` nothing is optimised.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ def main() -> None:
     parser.add_argument(
         "target", nargs="?", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu"
     )
+    parser.add_argument("--calls", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     x, y = (torch.randn(64, 64, device=given.target) for _ in range(2))
@@ -116,7 +117,8 @@ def main() -> None:
     found["added beyond the allocation"] = found["added by the result"] - found["allocation of its output"]
     for name, value in found.items():
         print(f"{name:28} {value:8.2f} us a call")
-    verdicts = {n: first_verdict_s(EXAMPLES / f"{n}.py", given.target) for n in ("swiglu", "rms_norm_residual")}
+    problems = () if given.calls else ("swiglu", "rms_norm_residual")
+    verdicts = {n: first_verdict_s(EXAMPLES / f"{n}.py", given.target) for n in problems}
     for name, seconds in verdicts.items():
         print(f"{name:24} {seconds:8.1f} s to the first verdict")
     if given.json:

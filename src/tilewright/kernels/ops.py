@@ -72,9 +72,10 @@ def torch_op(name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...],
     library.impl(unique, real, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{NAMESPACE}::{unique}", fake, lib=library)
     op = getattr(getattr(torch.ops, NAMESPACE), unique).default
+    compiling = torch.compiler.is_compiling
 
     def call(*operands: Tensor) -> tuple[Tensor, ...]:
-        if not torch.compiler.is_compiling() and type(operands[0]) in REAL:
+        if not compiling() and type(operands[0]) in REAL:
             return launch(*operands)
         made = op(*operands)
         return (made,) if single else tuple(made)

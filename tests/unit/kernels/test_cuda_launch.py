@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tilewright.kernels.cuda.launch import Fused
+from tilewright.kernels.cuda.engine import SCRAP_BYTES
+from tilewright.kernels.cuda.launch import Fused, _Ready
 
 from .test_cuda_plan import spec_of
 
@@ -66,3 +67,57 @@ def test_other_errors_are_not_hidden(monkeypatch):
     with pytest.raises(RuntimeError, match="700"):
         fused(Operand())
     assert ways == ["grid"]
+
+
+def fused_into(monkeypatch, outputs, *, work_bytes=8):
+    """A Fused whose launches write down what they were given."""
+    seen, prepared = [], []
+    spec = spec_of((8, 1024), (1,))
+    fused = Fused(spec, lambda *_: None, {})
+    likes = tuple(torch.empty(1, dtype=dtype).expand(shape) for shape, dtype in outputs)
+    scrap = torch.empty(work_bytes, dtype=torch.uint8) if work_bytes <= SCRAP_BYTES else None
+
+    def prepare(operands):
+        prepared.append([o.stride() for o in operands])
+        return _Ready(
+            launch=lambda *tensors: seen.append(tensors), work_bytes=work_bytes, make_work=torch.zeros, scrap=scrap,
+            outputs=likes,
+        )  # fmt: skip
+
+    monkeypatch.setattr(fused, "_prepare", prepare)
+    return fused, seen, prepared
+
+
+@pytest.mark.parametrize(
+    ("outputs", "work_bytes"),
+    [
+        ((((8, 1024), torch.float32),), 8),
+        ((((8, 1024), torch.float32),), 4096),
+        ((((8, 1024), torch.bfloat16), ((8, 1), torch.int64)), 8),
+        ((((8, 1024), torch.bfloat16), ((8, 1), torch.int64)), 4096),
+    ],
+)
+def test_a_call_makes_fresh_outputs_and_the_workspace_that_the_launch_wants(monkeypatch, outputs, work_bytes):
+    fused, seen, _ = fused_into(monkeypatch, outputs, work_bytes=work_bytes)
+    x = torch.zeros(8, 1024)
+    first, second = fused(x), fused.call(x)
+    for made, given in zip((first, second), seen, strict=True):
+        assert [(tuple(t.shape), t.dtype) for t in made] == list(outputs)
+        assert given[0] is x and all(a is b for a, b in zip(given[1:-1], made, strict=True))
+        assert given[-1].dtype == torch.uint8 and given[-1].numel() == work_bytes
+        assert all(t.is_contiguous() for t in made)
+    assert first[0].data_ptr() != second[0].data_ptr()
+
+
+def test_a_layout_is_prepared_once_until_other_settings_are_wanted(monkeypatch):
+    fused, seen, prepared = fused_into(monkeypatch, (((8, 1024), torch.float32),))
+    whole = torch.zeros(9 * 1024 + 1)
+    aligned, again, odd = whole[: 8 * 1024], whole[: 8 * 1024], whole[1 : 8 * 1024 + 1]
+    for x in (aligned, again, odd, aligned):
+        fused.call(x.view(8, 1024))
+    assert len(seen) == 4 and len(prepared) == 2, "an address that is no multiple of 16 is another layout"
+    fused.call(torch.zeros(1024, 8).t())
+    assert prepared[2:] == [[(1, 8)]]
+    fused.configure(unroll=2)
+    fused.call(aligned.view(8, 1024))
+    assert len(prepared) == 4

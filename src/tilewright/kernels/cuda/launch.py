@@ -49,13 +49,15 @@ def _fake(dtype: str, shape: Sequence[int], strides: Sequence[int], alignment: i
     )
 
 
-def _layout_of(arity: int) -> Callable[..., tuple[Any, ...]]:
-    """What decides which compiled launch takes so many operands: the device, strides, and addresses within 16 bytes. It
-    is asked in every call, so it is written out: half the time of a comprehension."""
+def _written_out(arity: int) -> tuple[Callable[..., tuple[Any, ...]], Callable[..., Any]]:
+    """What decides which compiled launch takes so many operands (the device, strides, and addresses within 16 bytes),
+    and, of a look-up by that and of what prepares a launch that is not there yet, the call. Both are run in every call,
+    so they are written out: half the time of comprehensions and starred arguments."""
     names = [f"t{i}" for i in range(arity)]
-    parts = [f"{n}.stride(), {n}.data_ptr() & 15" for n in names]
-    made: Callable[..., tuple[Any, ...]] = eval(f"lambda {', '.join(names)}: (t0.get_device(), {', '.join(parts)})")
-    return made
+    taken = ", ".join(names)
+    key = f"(t0.get_device(), {', '.join(f'{n}.stride(), {n}.data_ptr() & 15' for n in names)})"
+    call = f"lambda found, prepare: lambda {taken}: (found({key}) or prepare({taken}))({taken})"
+    return eval(f"lambda {taken}: {key}"), eval(call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,29 @@ class _Ready:
     scrap: Tensor | None
     # empty_like of a one-element expanded tensor is the cheapest way to a fresh contiguous one
     outputs: tuple[Tensor, ...]
+
+    def call(self) -> Callable[..., tuple[Tensor, ...]]:
+        """Of the operands, the outputs, freshly allocated on their device."""
+        launch, empty, likes, scrap = self.launch, torch.empty_like, self.outputs, self.scrap
+        if scrap is not None and len(likes) == 1:
+            (like,) = likes
+
+            def launched(*operands: Tensor) -> tuple[Tensor, ...]:
+                output = empty(like)
+                launch(*operands, output, scrap)
+                return (output,)
+
+        else:
+
+            def launched(*operands: Tensor) -> tuple[Tensor, ...]:
+                outputs = tuple(map(empty, likes))
+                work = scrap
+                if work is None:
+                    work = self.make_work(self.work_bytes, dtype=torch.uint8, device=operands[0].device)
+                launch(*operands, *outputs, work)
+                return outputs
+
+        return launched
 
 
 def _too_many_at_once(error: Exception) -> bool:
@@ -88,13 +113,17 @@ class Fused:
         self._outputs = tuple((o.shape, DTYPES[o.dtype]) for o in spec.outputs)
         self.objects: set[Path] = set()  # in which its compiled launches are kept
         self._ready: dict[tuple[Any, ...], _Ready] = {}
-        self._key = _layout_of(len(spec.operands))
+        self._calls: dict[tuple[Any, ...], Callable[..., tuple[Tensor, ...]]] = {}
+        self._key, calling = _written_out(len(spec.operands))
+        # The outputs of operands, freshly allocated on their device; so is `self`, a little later.
+        self.call: Callable[..., tuple[Tensor, ...]] = calling(self._calls.get, self._first_call)
 
     def configure(self, **knobs: Any) -> None:
         """Replace settings and forget what was compiled under the old ones."""
         check_knobs(knobs)
         self.knobs.update(knobs)
         self._ready.clear()
+        self._calls.clear()
 
     def plan(self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device) -> Plan:
         return make_plan(self.spec, strides, alignments, self.knobs, device)
@@ -139,18 +168,16 @@ class Fused:
 
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """The outputs, freshly allocated on the operands' device."""
-        key = self._key(*operands)
-        ready = self._ready.get(key)
-        if ready is None:
-            ready = self._prepare(key, operands)
-        outputs = tuple(map(torch.empty_like, ready.outputs))
-        work = ready.scrap
-        if work is None:
-            work = ready.make_work(ready.work_bytes, dtype=torch.uint8, device=operands[0].device)
-        ready.launch(*operands, *outputs, work)
-        return outputs
+        return self.call(*operands)
 
-    def _prepare(self, key: tuple[Any, ...], operands: Sequence[Tensor]) -> _Ready:
+    def _first_call(self, *operands: Tensor) -> Callable[..., tuple[Tensor, ...]]:
+        """The call for operands of a layout that was not seen yet."""
+        key = self._key(*operands)
+        ready = self._ready[key] = self._prepare(operands)
+        made = self._calls[key] = ready.call()
+        return made
+
+    def _prepare(self, operands: Sequence[Tensor]) -> _Ready:
         device = operands[0].device
         for spec, tensor in zip(self.spec.operands, operands, strict=True):
             if tuple(tensor.shape) != spec.shape or tensor.dtype != DTYPES[spec.dtype] or not tensor.is_cuda:
@@ -163,19 +190,19 @@ class Fused:
         alignments = [_alignment(t.data_ptr()) for t in operands]
         target = Device(processors=facts.multi_processor_count, arch=arch)
         launch, kernel = self.launch([t.stride() for t in operands], alignments, target)
-        ready = self._ready[key] = self._make_ready(launch, kernel, device)
+        ready = self._make_ready(launch, kernel, device)
         if kernel.plan.spread != "grid":
             return ready
         try:
-            self(*operands)
+            ready.call()(*operands)
         except Exception as error:  # of the DSL's own class, or RuntimeError where it isn't registered
             if not _too_many_at_once(error):
                 raise
             warnings.warn(
-                f"{self.spec.name}: the device can't hold all CTAs at once, so rows are read again", stacklevel=4
+                f"{self.spec.name}: the device can't hold all CTAs at once, so rows are read again", stacklevel=5
             )
             launch, kernel = self.launch([t.stride() for t in operands], alignments, replace(target, teams=False))
-            ready = self._ready[key] = self._make_ready(launch, kernel, device)
+            ready = self._make_ready(launch, kernel, device)
         return ready
 
     def _make_ready(self, launch: Callable[..., None], kernel: Kernel, device: torch.device) -> _Ready:

@@ -311,7 +311,7 @@ class _Writer:
         return f"{self.names[first.name]}.device" if first is not None else repr(self.target)
 
 
-_TAKEN = frozenset({"self", "torch", "needs"})
+_TAKEN = frozenset({"self", "torch", "needs", "args", "kwargs", "super"})
 _FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 
 

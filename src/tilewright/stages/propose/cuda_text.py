@@ -50,7 +50,7 @@ _FUSED = Fused(SPEC, entry, {knobs}, source=__file__)
 KNOBS = _FUSED.knobs
 configure = _FUSED.configure  # replaces settings; raises ValueError on an unknown knob or value
 # run({reads}) -> ({writes},), contiguous, on torch's current stream
-run = torch_op("{name}", _FUSED, {outputs}, {arity})
+run = torch_op("{name}", _FUSED.call, {outputs}, {arity})
 '''
 
 
