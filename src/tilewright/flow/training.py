@@ -13,6 +13,10 @@ from ..facts.space import Space
 from ..stages.differentiate import segments
 from ..stages.patterns import match_segments
 
+# Products of matrices as segments of their own: gradients agree with torch's in float64, kernels compile, and none of
+# it has run on a GPU yet (tests/gpu/test_training_products.py).
+PRODUCTS = False
+
 
 def match_training(
     graph: Graph, *, unsupported: Callable[[Program], str | None], space: Callable[[Program], Space], first_id: int,
@@ -21,7 +25,7 @@ def match_training(
     """The segments of a training graph and the patterns in them."""
     from ..cell.prune import early
 
-    cut = [_with(s, early) for s in segments(graph, first_id=first_segment)]
+    cut = [_with(s, early) for s in segments(graph, first_id=first_segment, products=PRODUCTS)]
     return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case)
 
 

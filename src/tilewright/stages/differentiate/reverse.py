@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
 
+from tilewright.facts.contraction import Contracted, contracted
 from tilewright.facts.graph import VIEWS, Call, Graph, Node, Ref, Struct
 from tilewright.facts.program import POINTWISE, REDUCTIONS, SCANS
 
@@ -34,6 +35,13 @@ def has_rule(node: Node) -> bool:
     if node.op in SCANS:
         return node.op == "cumsum"
     return node.op in RULES or node.op in _REDUCTIONS or node.op in ("reshape", "permute", "expand", "slice")
+
+
+def leads_through(product: Contracted) -> bool:
+    """Whether gradients can be led through this contraction: each operand's is one of the upstream with the other."""
+    words = (product.letters.left, product.letters.right, product.letters.result)
+    known = [set(a) | set(b) for a, b in ((words[1], words[2]), (words[0], words[2]), (words[0], words[1]))]
+    return all(len(set(w)) == len(w) and set(w) <= others for w, others in zip(words, known, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +127,10 @@ class _Reverse:
         results = tuple(Ref(name=self.results[n.name].name) if n.name in self.results else None for n in inputs)
         backward = Graph(
             nodes=tuple(nodes), outputs=tuple(r.name for r in results if r is not None),
-            calls=tuple(self._call(origin) for origin in dict.fromkeys(n.origin for n in nodes if n.origin)),
+            calls=tuple(
+                self.tape.calls.get(origin) or self._call(origin)
+                for origin in dict.fromkeys(n.origin for n in nodes if n.origin)
+            ),
             arguments=tuple(Ref(name=name) for name in given), result=Struct(kind="tuple", items=results),
         )  # fmt: skip
         return Derived(
@@ -134,7 +145,7 @@ class _Reverse:
             name = todo.pop()
             if name not in found:
                 found.add(name)
-                todo += self.tape.nodes[name].sources
+                todo += self.tape.sources(name)
         return found
 
     def _call(self, origin: str) -> Call:
@@ -237,6 +248,8 @@ class _Reverse:
             self._give(node.sources[0], back, among=node.shape)
         elif node.op in POINTWISE:
             self._through_point(node, g)
+        elif node.op == "call":
+            self._through_product(node, g)
         elif node.op == "slice":
             dim, start, length = node.dims
             if node.sources[0] in self.wanted:
@@ -255,6 +268,22 @@ class _Reverse:
         else:
             g = _reshaped(g, node.shape, shape)
         self._give(node.sources[0], g, among=shape)
+
+    def _through_product(self, node: Node, g: Value) -> None:
+        """With the upstream rounded to the product's type, as torch has it."""
+        found = contracted(self.calls[node.origin], self.nodes)
+        assert found is not None
+        if found.added:
+            self._give(found.added, g if found.beta == 1 else g * found.beta, among=node.shape)
+        whole = (g if found.alpha == 1 else g * found.alpha).expand(node.shape).to(node.dtype)
+        words = found.letters
+        for own, other, mine, theirs in (
+            (found.left, found.right, words.left, words.right), (found.right, found.left, words.right, words.left),
+        ):  # fmt: skip
+            if own.name in self.wanted:
+                equation = f"{words.result},{theirs}->{mine}"
+                share = self.tape.contract(equation, whole, self.value(other.name), shape=own.shape)
+                self._give(own.name, share, among=own.shape)
 
     def _through_point(self, node: Node, g: Value) -> None:
         label = self.calls[node.origin].label if node.origin in self.calls else ""

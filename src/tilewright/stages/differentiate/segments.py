@@ -1,7 +1,8 @@
 """Cutting a training graph into Segments: as much as can be differentiated here, between what is left to torch.
 
 What lies behind the same number of operators left to torch, counted along the longest way, is one Segment: no way leads
-out of it and back into it, since every such way passes one operator more.
+out of it and back into it, since every such way passes one operator more. Among those operators a product of matrices
+is a Segment by itself: its derivative is two products more, and kernels may do all three.
 """
 
 from __future__ import annotations
@@ -9,20 +10,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
+from tilewright.facts.contraction import contracted
 from tilewright.facts.graph import SOURCES, VIEWS, Call, Graph, Node, Ref, Struct
 from tilewright.facts.program import DTYPE_BYTES, POINTWISE, REDUCTIONS, SCANS
 from tilewright.facts.segment import Segment
 
-from .reverse import derived, has_rule
+from .reverse import derived, has_rule, leads_through
 from .tape import FLOATS
 
 _MOVES = VIEWS | {"slice", "index"}  # made by whoever reads them
 
 
-def segments(graph: Graph, *, first_id: int = 0) -> tuple[Segment, ...]:
-    """The segments of a graph whose `wanted` says which gradients are asked for, in the graph's order."""
+def segments(graph: Graph, *, first_id: int = 0, products: bool = False) -> tuple[Segment, ...]:
+    """The segments of a graph whose `wanted` says which gradients are asked for: of what is neither a product nor left
+    to torch in the graph's order, then, if they are asked for, the products in theirs."""
     cut = _Cut(graph)
-    found = [cut.segment(f"segment_{first_id + i}", depth) for i, depth in enumerate(cut.depths())]
+    parts = [*cut.layers(), *(cut.products() if products else ())]
+    found = [cut.segment(f"segment_{first_id + i}", inside) for i, inside in enumerate(parts)]
     return tuple(s for s in found if s is not None)
 
 
@@ -35,8 +39,23 @@ class _Cut:
         self.ours = self._ours()
         self.depth = self._depth()
 
-    def depths(self) -> list[int]:
-        return sorted({self.depth[n.name] for n in self.graph.nodes if self._computes(n)})
+    def layers(self) -> list[set[str]]:
+        """What is computed here, by depth."""
+        mine = [n.name for n in self.graph.nodes if self._computes(n)]
+        depths = sorted({self.depth[name] for name in mine})
+        return [{name for name in mine if self.depth[name] == depth} for depth in depths]
+
+    def products(self) -> list[set[str]]:
+        """Results of products of matrices, each by itself."""
+        return [{n.name} for n in self.graph.nodes if self._is_product(n)]
+
+    def _is_product(self, node: Node) -> bool:
+        call = self.calls.get(node.origin)
+        if node.op != "call" or call is None or call.results != (node.name,) or call.ordered:
+            return False
+        found = contracted(call, self.nodes)
+        alike = found is not None and {node.dtype, found.left.dtype, found.right.dtype} == {node.dtype}
+        return found is not None and alike and node.dtype in FLOATS and leads_through(found)
 
     def _wanted(self) -> frozenset[str]:
         """The values through which gradients go."""
@@ -91,8 +110,7 @@ class _Cut:
 
     # --- one segment ---------------------------------------------------------------------------------------------
 
-    def segment(self, id: str, depth: int) -> Segment | None:
-        inside = {n.name for n in self.graph.nodes if self._computes(n) and self.depth[n.name] == depth}
+    def segment(self, id: str, inside: Collection[str]) -> Segment | None:
         outputs = self._outputs(inside)
         body = self._body(inside, outputs)
         inputs = [name for name in body if name not in inside and self.nodes[name].op not in _MOVES]
@@ -144,7 +162,7 @@ class _Cut:
             body[name] = None
             node = self.nodes[name]
             if name in inside or node.op in _MOVES:
-                todo += node.sources
+                todo += self.calls[node.origin].sources if node.op == "call" else node.sources
         order = {n.name: i for i, n in enumerate(self.graph.nodes)}
         return dict.fromkeys(sorted(body, key=order.__getitem__))
 

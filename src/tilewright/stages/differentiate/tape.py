@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.facts.graph import Node
+from tilewright.facts.graph import Call, Node, Ref, Struct
 from tilewright.facts.program import Position
 
 FLOATS = ("f16", "bf16", "f32", "f64")
@@ -73,7 +73,12 @@ class Value:
         return self.do("where", yes, no)
 
     def to(self, dtype: str) -> Value:
-        return self if dtype == self.dtype else self.tape.add(self._like("to", self.shape, dtype=dtype))
+        if dtype == self.dtype:
+            return self
+        before = self.tape.nodes[self.node.sources[0]] if self.node.op == "to" else None
+        if before is not None and before.dtype == dtype and wide(dtype) == self.dtype:  # made wider, and back
+            return Value(self.tape, before)
+        return self.tape.add(self._like("to", self.shape, dtype=dtype))
 
     def reshape(self, shape: Sequence[int]) -> Value:
         return self if self.shape == tuple(shape) else self.tape.add(self._like("reshape", shape))
@@ -122,10 +127,11 @@ class Value:
 
 class Tape:
     """Appends nodes under names that begin with `prefix`; equal nodes are one. `origin` is the call that nodes are made
-    for."""
+    for; `calls` are those that torch could run itself, by name."""
 
     def __init__(self, prefix: str) -> None:
         self.nodes: dict[str, Node] = {}
+        self.calls: dict[str, Call] = {}
         self.origin = ""
         self._prefix = prefix
         self._same: dict[Node, Value] = {}
@@ -148,6 +154,19 @@ class Tape:
         shape = broadcast(*(v.shape for v in values))
         plain = tuple(a.name if isinstance(a, Value) else a for a in args)
         return self.add(Node(name="", op=op, shape=shape, dtype=dtype, args=plain))
+
+    def contract(self, equation: str, left: Value, right: Value, *, shape: Sequence[int]) -> Value:
+        """An einsum of two values of one dtype, as a call."""
+        name = f"{self._prefix}{len(self.nodes)}"
+        pair = Struct(kind="list", items=(Ref(name=left.name), Ref(name=right.name)))
+        call = Call(name=f"{name}_einsum", target="aten.einsum.default", args=(equation, pair), results=(name,))
+        self.calls[call.name] = call
+        return self.given(Node(name=name, op="call", shape=tuple(shape), dtype=left.dtype, origin=call.name))
+
+    def sources(self, name: str) -> tuple[str, ...]:
+        """What this node reads."""
+        node = self.nodes[name]
+        return self.calls[node.origin].sources if node.op == "call" else node.sources
 
     def index(self, size: int) -> Value:
         """The positions 0..size-1."""

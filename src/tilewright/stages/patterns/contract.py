@@ -1,4 +1,4 @@
-"""Which torch operators are products of two matrices, and of which: linear, matmul, mm, bmm, addmm, baddbmm, einsum.
+"""Which torch operators are products of two matrices, and of which.
 
 Each is a contraction of two tensors whose dimensions carry letters; those that both have and the result lacks are
 summed. Letters fall into groups: the batch (in all three), rows (left and result), columns (right and result), and what
@@ -7,16 +7,14 @@ is summed. A group is one dimension of a matrix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.facts.graph import Call, Node, Ref, Struct, Template
+from tilewright.facts.contraction import Letters, contracted
+from tilewright.facts.graph import Node
 from tilewright.facts.pattern import Bind
 
 from .region import Flow
-
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,102 +48,27 @@ class Contraction:
     addend: Addend | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Letters:
-    left: str
-    right: str
-    result: str
-
-
 def contraction(flow: Flow, node: Node) -> Contraction | None:
     """The product of matrices that this result of a call is, or None."""
     call = flow.calls.get(node.origin)
     if node.op != "call" or call is None or call.results != (node.name,):
         return None
-    found = _operands(flow, call)
-    if found is None:
+    found = contracted(call, flow.nodes)
+    if found is None or not found.left.dtype == found.right.dtype == node.dtype:
         return None
-    left, right, letters = found
-    if not left.dtype == right.dtype == node.dtype:
-        return None
-    made = _matrices(flow, (left, right), letters)
+    made = _matrices(flow, (found.left, found.right), found.letters)
     if made is None:
         return None
     first, second, domain = made
-    scaled = _scales(call)
-    if scaled is None or prod(domain) != prod(node.shape):
+    if prod(domain) != prod(node.shape):
         return None
-    alpha, beta = scaled
-    name = _added(call)
-    addend = _addend(flow, name, domain, beta) if name and beta else None
-    if name and beta and addend is None:
+    addend = _addend(flow, found.added, domain, found.beta) if found.added and found.beta else None
+    if found.added and found.beta and addend is None:
         return None
-    return Contraction(node=node, left=first, right=second, domain=domain, scale=alpha, addend=addend)
+    return Contraction(node=node, left=first, right=second, domain=domain, scale=found.alpha, addend=addend)
 
 
-def _added(call: Call) -> str:
-    """The name of what is added, or ""."""
-    place = {"linear": 2, "addmm": 0, "baddbmm": 0}.get(call.label)
-    given = dict(call.kwargs).get("bias") if call.label == "linear" else None
-    if place is not None and place < len(call.args):
-        given = call.args[place]
-    return given.name if isinstance(given, Ref) else ""
-
-
-def _scales(call: Call) -> tuple[float, float] | None:
-    """alpha and beta; None where a keyword is not understood."""
-    named = dict(call.kwargs)
-    named.pop("bias", None)
-    values = [named.pop(name, 1) for name in ("alpha", "beta")]
-    if any(value is not None for value in named.values()):
-        return None
-    alpha, beta = (float(v) if isinstance(v, int | float) else None for v in values)
-    return None if alpha is None or beta is None else (alpha, beta)
-
-
-def _operands(flow: Flow, call: Call) -> tuple[Node, Node, _Letters] | None:
-    """Both operands and their letters."""
-    if call.target == "aten.einsum.default":
-        return _einsum(flow, call)
-    places = {"aten.linear.default": (0, 1), "aten.matmul.default": (0, 1), "aten.mm.default": (0, 1),
-              "aten.bmm.default": (0, 1), "aten.addmm.default": (1, 2), "aten.baddbmm.default": (1, 2)}  # fmt: skip
-    if call.target not in places:
-        return None
-    given = [call.args[i] if i < len(call.args) else None for i in places[call.target]]
-    nodes = _tensors(flow, given)
-    if nodes is None or any(len(n.shape) < 2 for n in nodes):
-        return None
-    left, right = nodes
-    outer, m = _LETTERS[: len(left.shape) - 2], _LETTERS[len(left.shape) - 2]
-    if call.label == "linear":
-        return left, right, _Letters(left=f"{outer}{m}z", right="yz", result=f"{outer}{m}y")
-    if len(right.shape) == 2:
-        return left, right, _Letters(left=f"{outer}{m}z", right="zy", result=f"{outer}{m}y")
-    if left.shape[:-2] != right.shape[:-2]:  # a batch that is broadcast
-        return None
-    return left, right, _Letters(left=f"{outer}{m}z", right=f"{outer}zy", result=f"{outer}{m}y")
-
-
-def _tensors(flow: Flow, given: Sequence[Template]) -> tuple[Node, Node] | None:
-    names = [g.name for g in given if isinstance(g, Ref)]
-    return (flow.nodes[names[0]], flow.nodes[names[1]]) if len(names) == len(given) == 2 else None
-
-
-def _einsum(flow: Flow, call: Call) -> tuple[Node, Node, _Letters] | None:
-    equation, tensors = call.args[0], call.args[1] if len(call.args) > 1 else None
-    if not isinstance(equation, str) or not isinstance(tensors, Struct) or "->" not in equation:
-        return None
-    nodes = _tensors(flow, tensors.items)
-    given, result = equation.replace(" ", "").split("->")
-    letters = given.split(",")
-    if nodes is None or len(letters) != 2 or not all(part.isalpha() for part in (*letters, result)):
-        return None
-    if any(len(word) != len(node.shape) for word, node in zip(letters, nodes, strict=True)):
-        return None
-    return *nodes, _Letters(left=letters[0], right=letters[1], result=result)
-
-
-def _matrices(flow: Flow, nodes: tuple[Node, Node], letters: _Letters) -> tuple[Factor, Factor, tuple[int, ...]] | None:
+def _matrices(flow: Flow, nodes: tuple[Node, Node], letters: Letters) -> tuple[Factor, Factor, tuple[int, ...]] | None:
     """Both operands as matrices, in the order in which their product is the result, and its domain."""
     left, right, result = letters.left, letters.right, letters.result
     if any(len(set(word)) != len(word) for word in (left, right, result)):

@@ -59,7 +59,7 @@ def agree_all(functions: dict[str, tuple[Callable[..., Any], Sequence[Tensor]]])
     owners = [name for name, (_, own) in functions.items() for _ in own]
     calls = [(f, [i for i, owner in enumerate(owners) if owner == name]) for name, (f, _) in functions.items()]
     module = Of(lambda *args: tuple(f(*(args[i] for i in mine)) for f, mine in calls))
-    (segment,) = segments(traced(module, inputs))
+    (segment,) = segments(traced(module, inputs), products=True)
     graded = [t for t in tensors_of(module(*inputs)) if t.requires_grad]
     by_output = dict(zip(segment.graded, [torch.randn_like(t) for t in graded], strict=True))
     wanted = [i for i, t in enumerate(inputs) if t.requires_grad]
@@ -120,6 +120,36 @@ TWO: list[Callable[..., Any]] = [
 def test_two_arguments_broadcast(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = leaf(*shapes[0]), leaf(*shapes[1], low=0.2, high=2.0)
     agree_all({str(i): (function, (a, b)) for i, function in enumerate(TWO)})
+
+
+PRODUCTS: list[Callable[..., Any]] = [
+    F.linear, lambda x, w, b: F.linear(x[0], w, b), lambda x, w, b: F.linear(x, w), lambda x, w, b: x @ w.t(),
+    lambda x, w, b: torch.addmm(b, x[0], w.t(), alpha=0.5, beta=2.0), lambda x, w, b: torch.mm(x[1], w.t()),
+    lambda x, w, b: torch.bmm(x, x.transpose(1, 2)), lambda x, w, b: torch.einsum("bmk,nk->nbm", x, w),
+    lambda x, w, b: torch.baddbmm(b, x, x[:, :4].transpose(1, 2)), lambda x, w, b: x[:, :, 1:5] @ x[:, :4],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", PRODUCTS)
+def test_a_product_is_a_segment_by_itself(function: Callable[..., Any]) -> None:
+    """Its operands' gradients are products, left to torch as einsums where no kernel makes them."""
+    segment = agree(function, leaf(3, 5, 7), leaf(4, 7), leaf(4))
+    targets = [c.target for c in segment.backward.calls]
+    asked = sum(item is not None for item in segment.backward.result.items)  # type: ignore[union-attr]
+    assert "aten.einsum.default" in targets and asked == len(segment.inputs)
+    assert not segment.saved and len(segment.calls) == 1
+
+
+def test_products_of_16_bits_take_the_upstream_as_it_comes() -> None:
+    x, w = torch.randn(5, 7).bfloat16().requires_grad_(), torch.randn(4, 7).bfloat16().requires_grad_()
+    (segment,) = segments(traced(Of(F.linear), (x, w)), products=True)
+    assert {n.op for n in segment.backward.nodes} == {"input", "call"}, "no cast to fp32 and back"
+
+
+def test_what_no_einsum_gives_back_is_left_to_torch() -> None:
+    x, w = leaf(3, 5), leaf(3, 4)
+    assert not segments(traced(Of(lambda a, b: torch.einsum("ij,ik->k", a, b)), (x, w)), products=True)
+    assert not segments(traced(Of(torch.mm), (leaf(3, 5), leaf(5, 4)))), "unless they are asked for"
 
 
 def test_ties_are_shared_as_torch_does() -> None:
