@@ -28,7 +28,7 @@ from torch import Tensor
 
 from tilewright.facts.program import Operand, Output, Product, Program, Statement
 from tilewright.kernels.cuda import math as m
-from tilewright.kernels.cuda.gemm.fused import make_point
+from tilewright.kernels.cuda.gemm.fused import is_turned, make_point
 from tilewright.kernels.cuda.gemm.launch import PROCESSORS, Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.plan import Point, make_grid
 from tilewright.stages.propose import cuda
@@ -121,7 +121,7 @@ def gemms(task: Task, count: int, store: str) -> dict[str, Gemm]:
         except ValueError:  # no room in shared memory
             continue
         made[label(point, knobs)] = Gemm(
-            point, task[5], epilogue, turned=knobs["streamed"] == "right", compiled=compiled
+            point, task[5], epilogue, turned=is_turned(knobs), compiled=compiled
         )  # fmt: skip
     return made
 

@@ -156,14 +156,16 @@ class Borrowed(nn.Module):
 # ---- one task, in a process of its own
 
 
-def written(module: nn.Module, graph: Graph, points: int, folder: Path, source: str) -> Iterator[tuple[str, nn.Module]]:
-    """Our module at each of the points that its spaces rank first."""
+def written(
+    module: nn.Module, graph: Graph, points: int, folder: Path, source: str, *, kinds: Sequence[str] = (),
+) -> Iterator[tuple[str, nn.Module]]:  # fmt: skip
+    """Our module at each of the points that its spaces rank first; of patterns of all kinds, or of these."""
     facts = CaseFacts(
         inputs=(), outputs=(), work=Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32"),
         graph=graph,
     )  # fmt: skip
     matched = found_patterns((facts,), TARGET)
-    patterns = matched[0].patterns
+    patterns = tuple(p for p in matched[0].patterns if not kinds or p.kind in kinds)
     for n in range(min(points, max(len(p.space.points) for p in patterns))):
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[min(n, len(p.space.points) - 1)]) for p in patterns)
         place = folder / str(n)
@@ -181,6 +183,11 @@ def written(module: nn.Module, graph: Graph, points: int, folder: Path, source: 
             yield f"ours {n}", ours
         finally:
             sys.path.remove(str(place))
+
+
+def fell_back(module: nn.Module) -> str:
+    """Why one of ours ran as torch does it, if it did."""
+    return "; ".join(getattr(type(module).forward, "__globals__", {}).get("FALLBACKS", {}))
 
 
 def source_of(operation: str, width: int, dtype: str) -> str:

@@ -316,6 +316,43 @@ def test_the_pair_holds_23_bits(shift, turned):
             assert torch.equal(planes[:, :, 0] == 0, exact == 0) and not bool(exponents[0].any())
 
 
+def skinny(dtype, tile_n, splits, *, across, tile_m=64):
+    return gemm(dtype, **tile((tile_m, tile_n, 1, 1), "plain", split_k=splits, skinny=True), across=across)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("splits", [1, 3, 8])
+def test_skinny_products_of_every_side_and_layout(dtype, across, splits):
+    """Sides up to the tile's and beyond; K of less steps than CTAs; every layout; the same bits each time."""
+    for tile_m, tile_n in ((64, 16), (64, 32), (128, 64)):
+        run = skinny(dtype, tile_n, splits, across=across, tile_m=tile_m)
+        for n, (small, large, k) in enumerate(
+            ((1, 768, 768), (tile_n, 4096, 4096), (tile_n - 3, 1000, 264), (tile_n + 5, 200, 64), (7, 50257, 72))
+        ):
+            rows, columns = (small, large) if across else (large, small)
+            for turned in ((False, True), (False, False), (True, True), (True, False)):
+                a = matrix(rows, k, dtype=dtype, turned=turned[0], seed=n)
+                b = matrix(k, columns, dtype=dtype, turned=turned[1], seed=n + 100)
+                check(run(a, b), a, b, dtype)
+        a, b = torch.randn(3, 20, 520, device="cuda").to(dtype), torch.randn(3, 520, 136, device="cuda").to(dtype)
+        check(run(a, b), a, b, dtype)
+        assert all(torch.equal(run(a, b), run(a, b)) for _ in range(3))
+
+
+def test_a_skinny_product_with_an_epilogue():
+    epilogue = Epilogue(function=biased_relu, names=("bias", "residual"), dtypes=("bf16", "bf16"))
+    for across, rows, columns in ((True, 5, 1000), (False, 1000, 5), (True, 16, 4096)):
+        point = Point(**tile((64, 16, 1, 1), "plain", skinny=True, split_k=4))
+        run = Gemm(point, "bf16", epilogue, turned=across)
+        a = matrix(rows, 1024, dtype=torch.bfloat16)
+        b = matrix(1024, columns, dtype=torch.bfloat16, turned=True, seed=1)
+        bias, residual = torch.randn(columns, device="cuda").bfloat16(), matrix(rows, columns, dtype=torch.bfloat16)
+        truth = torch.relu(a.double() @ b.double() + bias.double() + residual.double())
+        found = run(a, b, bias, residual)
+        assert float((found.double() - truth).norm() / truth.norm()) <= FLOOR[torch.bfloat16]
+
+
 def biased_relu(product, bias, residual):
     return m.maximum(m.add(m.add(product, bias, "f32"), residual, "f32"), 0.0, "f32")
 

@@ -134,6 +134,26 @@ def test_what_is_streamed_is_multiplied_out_of_registers(tmp_path, major, scheme
     assert kernel.local_bytes <= 256
 
 
+@pytest.mark.parametrize(
+    ("settings", "turned", "together"),
+    [
+        ({"tile_m": 64, "tile_n": 16, "split_k": 4}, True, 3 * 8),
+        ({"tile_m": 64, "tile_n": 32, "split_k": 1}, False, 0),
+        ({"tile_m": 128, "tile_n": 64, "split_k": 3}, True, 2 * 32),
+    ],
+)
+def test_skinny_products_sum_in_the_cluster(tmp_path, settings, turned, together):
+    """Four wgmma a step; sums of the other CTAs come from their shared memory; one store of C, none of partial sums."""
+    point = Point(cluster_m=1, skinny=True, **settings)
+    finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), vector=1, turned=turned)
+    ptx, kernel = compiled(tmp_path, point, element="bf16", finish=finish, operands=READS)
+    assert wgmma(ptx, point.tile_n) == 4 and kernel.local_bytes <= SMALL_SPILL
+    assert kernel.registers * point.threads * point.resident <= 65536
+    assert ptx.count("ld.shared::cluster.f32") == together
+    assert ("barrier.cluster.arrive" in ptx) == (together > 0)
+    assert "st.global.f32" not in ptx and "setmaxnreg" not in ptx
+
+
 def test_triangles_compile_and_meta_tensors_of_what_is_streamed(tmp_path):
     finish = Finish("f32", vector=4, diagonals=(0, None))
     _, kernel = compiled(tmp_path, Point(tile_m=128, tile_n=64, cluster_m=1, scheme="scaled"), finish=finish)

@@ -40,6 +40,11 @@ def test_registers_of_all_warpgroups_fit_the_file():
         {"scheme": "fp8"},
         {"tile_m": 256, "tile_n": 256},
         {"split_k": 5},
+        {"tile_m": 64, "tile_n": 16, "cluster_m": 1},
+        {"tile_m": 64, "tile_n": 16, "skinny": True},  # in a cluster along M
+        {"tile_m": 64, "tile_n": 16, "cluster_m": 1, "skinny": True, "split_k": 12},
+        {"tile_m": 64, "tile_n": 32, "cluster_m": 1, "skinny": True, "scheme": "scaled"},
+        {"tile_m": 128, "tile_n": 128, "cluster_m": 1, "skinny": True},
     ],
 )
 def test_what_can_not_be_is_refused(knobs):
@@ -53,6 +58,21 @@ def test_no_split_is_empty_and_none_overlaps():
         grid = make_grid(point, 256, 256, k, processors=132)
         assert 1 <= grid.splits <= 8 and grid.chunk % DEPTH == 0
         assert (grid.splits - 1) * grid.chunk < k <= grid.splits * grid.chunk
+
+
+def test_skinny_products_are_one_cluster_a_tile_and_many_to_a_multiprocessor():
+    for tile_m, tile_n in ((64, 16), (64, 32), (128, 64)):
+        for splits in (1, 3, 8):
+            point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, skinny=True, split_k=splits)
+            assert point.cluster == splits and point.threads % 128 == 32
+            used = point.resident * point.depth_stages * point.stage_bytes
+            assert 140 * 1024 < used < SHARED_BYTES, "on their way at any time"
+            assert point.resident * point.threads <= 2048
+            sums = point.groups * 128 * (tile_n // 2) * 4
+            assert sums <= point.depth_stages * tile_m * DEPTH * 2, "they go where stages were"
+            grid = make_grid(point, 4100, 20, 1000, batch=2, processors=132)
+            assert grid.splits == 1 and grid.chunk % DEPTH == 0 and grid.chunk * splits >= 1000
+            assert grid.clusters == -(-4100 // tile_m) * -(-20 // tile_n) * 2
 
 
 def test_clusters_are_as_many_as_are_resident_or_needed():

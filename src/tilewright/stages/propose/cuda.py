@@ -33,8 +33,8 @@ _CUDA_SKELETONS = (
     "reducers", "resident", "ring", "scan", "scanners", "shares", "spec", "sums", "team", "tiles", "tiling", "views",
 )  # fmt: skip
 _GEMM_SKELETONS = (
-    "__init__", "band", "entries", "finish", "fused", "launch", "outlet", "pair", "plan", "product", "split",
-    "streamed",
+    "__init__", "band", "entries", "finish", "fused", "launch", "outlet", "pair", "plan", "product", "skinny",
+    "split", "streamed",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",

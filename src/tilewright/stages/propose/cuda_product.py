@@ -22,14 +22,16 @@ _POINTS = 8
 
 _KNOBS = (
     Knob(
-        name="tile", values=("64x64", "64x128", "128x64", "64x256", "128x128", "128x256", "256x128"),
+        name="tile", values=("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x256", "128x128",
+                             "128x256", "256x128"),
         about="rows x columns of the result that a CTA makes",
     ),
     Knob(name="cluster", values=("1x1", "2x1", "1x2", "2x2"), about="CTAs, along rows x columns, that share loads"),
     Knob(name="stages", values=("auto", 2, 3, 4, 5, 6, 7, 8), about="buffers of 64 of K; auto: as many as fit"),
-    Knob(name="split_k", values=(1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128), about="parts of K, summed by a second kernel"),
+    Knob(name="split_k", values=(1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128), about="parts of K, summed afterwards"),
     Knob(name="streamed", values=("none", "left", "right"), about="the fp32 matrix that whoever multiplies it splits"),
     Knob(name="store", values=("direct", "bulk"), about="who writes the result: threads, or TMA from shared memory"),
+    Knob(name="sum", values=("kernel", "cluster"), about="who adds parts of K up: a second kernel, or one cluster"),
 )  # fmt: skip
 _SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128", "2x1"), ("128x128", "1x1"),
            ("128x64", "1x1"), ("64x128", "1x1"), ("64x64", "1x1"))  # fmt: skip
@@ -40,6 +42,15 @@ _STREAMED_K = 16  # a multiple of which K is
 _STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 230 TFLOP/s (H200, 2026-11-22)
 _PROCESSORS = 132  # of an H100 or H200
 _DEPTH = 64
+# A side of so much makes a product skinny: in 16 bits it takes as long as the large matrix takes to come.
+_SKINNY_SIDE = 64
+_SKINNY_LARGE = 1 << 19  # elements of the large matrix; below, it is all launch
+_SKINNY_PARTS = (1, 2, 3, 4, 6, 8)
+_SKINNY_POINTS = 4
+# One H200, 2026-11-22, weights of 63 MB to 2.1 GB: what a CTA draws alone, and what a cluster of p parts costs a wave.
+_CTA_RATE = 45.0  # bytes/ns
+_CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
+_KERNEL: dict[str, str | int] = {"stages": "auto", "store": "direct", "sum": "kernel"}
 
 _TEXT = '''\
 """{name}: a product of {left} and {right}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
@@ -84,9 +95,9 @@ def unsupported(program: Program) -> str | None:
         return "an epilogue in float64 or in float8"
     if len(others) > _MOST_OPERANDS:
         return f"an epilogue of more than {_MOST_OPERANDS} operands"
-    if min(m, n) < _LEAST_SIDE or k < _LEAST_K:
+    if k < _LEAST_K or (min(m, n) < _LEAST_SIDE and left.dtype == "f32"):
         return f"{m} x {n} x {k} is bound by memory, or too short for fp32's accuracy"
-    if batch * m * n * k < _LEAST_WORK:
+    if batch * m * n * k < _LEAST_WORK and not _is_skinny(program):
         return f"{m} x {n} x {k} is all launch"
     if left.dtype != "f32" and any(line_of(o) % 8 for o in (left, right)):
         return "rows that don't start at multiples of 16 bytes, which TMA can't read"
@@ -114,8 +125,41 @@ def line_of(operand: Operand) -> int:
     return operand.shape[wide[-1]] if wide else 1
 
 
+def _is_skinny(program: Program) -> bool:
+    """Whether it is bound by the way of one matrix from memory, in 16 bits."""
+    _, m, n, k = sizes(program)
+    left, _ = factors(program)
+    return left.dtype != "f32" and min(m, n) <= _SKINNY_SIDE and max(m, n) * k >= _SKINNY_LARGE
+
+
 def space(program: Program) -> Space:
     """The knobs, and at most 8 points in the order in which the model has them."""
+    skinny = _skinny_points(program) if _is_skinny(program) else ()
+    others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
+    return Space(knobs=_KNOBS, points=(*skinny, *others)[:_POINTS])
+
+
+def _skinny_points(program: Program) -> tuple[Point, ...]:
+    """The smallest tile that holds the small side; parts of K in the order in which the model has them."""
+    batch, m, n, k = sizes(program)
+    side, large = min(m, n), max(m, n)
+    small, wide, resident = (16, 64, 3) if side <= 16 else (32, 64, 3) if side <= 32 else (64, 128, 2)
+
+    def work_ns(parts: int) -> float:
+        ctas = ceil(large / wide) * batch * parts
+        waves = max(ctas / (_PROCESSORS * resident), 1.0)
+        summing = _CLUSTER_SUM_NS * parts**2 * waves if parts > 1 else 0.0
+        return 2.0 * batch * large * k / min(4200.0, ctas * _CTA_RATE) + summing
+
+    tile = f"{small}x{wide}" if m < n else f"{wide}x{small}"
+    possible = [parts for parts in _SKINNY_PARTS if parts == 1 or ceil(k / _DEPTH) // parts >= 2]
+    return tuple(
+        point(tile=tile, cluster="1x1", split_k=parts, streamed="none", **{**_KERNEL, "sum": "cluster"})
+        for parts in sorted(possible, key=work_ns)[:_SKINNY_POINTS]
+    )
+
+
+def _points(program: Program) -> tuple[Point, ...]:
     batch, m, n, k = sizes(program)
     split = factors(program)[0].dtype == "f32"
     kept = kept_diagonals(program)
@@ -127,7 +171,7 @@ def space(program: Program) -> Space:
                 break
             work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
                            kept=kept)  # fmt: skip
-            setting = point(tile=tile, cluster=cluster, stages="auto", split_k=parts, streamed=streamed, store="direct")
+            setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **_KERNEL)
             ranked.append((work, rank, setting))
     ranked.sort(key=lambda item: item[:2])
     points = [p for _, _, p in ranked]
@@ -136,7 +180,7 @@ def space(program: Program) -> Space:
     direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     for p in direct:
         chosen.insert(chosen.index(p) + 1, point(**{**dict(p), "store": "bulk"}))
-    return Space(knobs=_KNOBS, points=tuple(chosen[:_POINTS]))
+    return tuple(chosen)
 
 
 def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:

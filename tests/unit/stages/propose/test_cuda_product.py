@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.modules import Applies
-from tilewright.cell.trace import trace
+from tilewright.cell.parts import Gradients
+from tilewright.cell.trace import trace, trace_training
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Work
 from tilewright.facts.program import Program
 from tilewright.facts.run import CaseFacts
 from tilewright.facts.space import point
+from tilewright.flow import training
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cpu, cuda, cuda_product
 from tilewright.stages.propose.compose import compose
@@ -33,6 +35,9 @@ from tilewright.stages.propose.diagonals import kept_diagonals, share
         (kp.product(4096, 4096, 32), None),
         (kp.product(4096, 4096, 31), "too short for fp32's accuracy"),
         (kp.product(4096, 16, 4096), "bound by memory"),
+        (kp.product(4096, 16, 4096, "bf16"), None),
+        (kp.product(1, 4096, 4096, "f16"), None),
+        (kp.product(1, 512, 512, "bf16"), "all launch"),
         (kp.product(128, 128, 128), "all launch"),
         (kp.product(1024, 1024, 1001), None),  # fp32 is split, whatever its strides
         (kp.product(1024, 1024, 1001, "bf16"), "16 bytes"),
@@ -61,6 +66,17 @@ def test_large_products_get_large_tiles_and_small_ones_are_split() -> None:
         assert len(space.points) == 8 and all(space.holds(p) for p in space.points)
 
 
+def test_skinny_products_of_16_bits_are_summed_on_the_chip() -> None:
+    for sides, tile in (((1, 4096), "16x64"), ((4096, 16), "64x16"), ((20, 768), "32x64"), ((3000, 60), "128x64")):
+        space = cuda.space(kp.product(*sides, 4096, "bf16"))
+        assert all(space.holds(p) for p in space.points) and len(space.points) > 3
+        assert {(dict(p)["tile"], dict(p)["sum"]) for p in space.points} == {(tile, "cluster")}
+    for columns, k, parts in ((4096, 14336, 2), (8192, 28672, 1), (28672, 4096, 1), (128256, 4096, 1)):
+        assert first(kp.product(1, columns, k, "bf16"))["split_k"] == parts, "64 tiles leave half of the chip idle"
+    both = cuda.space(kp.product(64, 4096, 4096, "f16"))
+    assert {dict(p)["sum"] for p in both.points} == {"cluster", "kernel"}
+
+
 def test_the_model_counts_three_products_for_fp32() -> None:
     def time(*, fp32: bool) -> float:
         return cuda_product.work_ns(1, 8192, 8192, 8192, tile="256x128", cluster="1x2", parts=1, fp32=fp32)
@@ -87,6 +103,32 @@ class Model(nn.Module):
     def forward(self, x):
         return torch.nn.functional.gelu(self.inner(x))
 """
+
+
+def test_a_step_of_training_is_three_products_and_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "PRODUCTS", True)
+    layer, x = Layer(), torch.randn(2, 128, 256, requires_grad=True)
+    asked = Gradients(outputs=(0,), inputs=(0,), parameters=("inner.weight", "inner.bias"))
+    graph = trace_training(layer, (x,), {}, [x], asked)
+    matched = training.match_training(
+        graph, unsupported=cuda.unsupported, space=cuda.space, first_id=0, first_segment=0, case=0
+    )  # fmt: skip
+    assert not matched.unmatched and [s.title for s in matched.segments] == ["gelu", "linear"]
+    products = {p.id: [(o.shape, o.order) for o in p.program.operands] for p in matched.patterns if p.kind == "product"}
+    assert list(products.values()) == [
+        [((256, 256), ()), ((256, 512), (1, 0)), ((1, 512), ())],
+        [((256, 512), ()), ((512, 256), ())],
+        [((512, 256), (1, 0)), ((256, 256), ())],
+    ], "x W^T + b, dY W, dY^T x: each as its operands lie"
+    assert [p.kind for p in matched.patterns if p.id not in products] == ["pointwise", "pointwise", "column_reduce"]
+    facts = CaseFacts(inputs=(), outputs=(), graph=graph,
+                      work=Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32"))  # fmt: skip
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched.patterns)
+    files = {f.path: f.text for f in compose(ORIGINAL, (facts,), (matched,), recipe, target="cuda").files}
+    assert "torch.ops" not in files["segment_1.py"], "nothing of the layer is left to torch"
+    forward_alone = tuple(c for c in recipe if c.pattern not in list(products)[1:])
+    files = {f.path: f.text for f in compose(ORIGINAL, (facts,), (matched,), forward_alone, target="cuda").files}
+    assert files["segment_1.py"].count("torch.ops.aten.einsum.default") == 2
 
 
 def test_a_linear_layer_and_gelu_become_one_kernel_that_compiles_for_hopper(tmp_path: Path) -> None:

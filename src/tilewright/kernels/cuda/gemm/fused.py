@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -28,13 +28,15 @@ from .launch import Epilogue, Gemm, Launch, broadcast, major_of, walk_of
 from .plan import KNOBS as LEGAL
 from .plan import Point, make_grid
 
-TILES = ("64x64", "64x128", "128x64", "64x256", "128x128", "128x256", "256x128")
+TILES = ("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x256", "128x128", "128x256",
+         "256x128")  # fmt: skip
 CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
-    "streamed": ("none", "left", "right"), "store": ("direct", "bulk"),
+    "streamed": ("none", "left", "right"), "store": ("direct", "bulk"), "sum": ("kernel", "cluster"),
 }  # fmt: skip
-DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1, "streamed": "none", "store": "direct"}
+DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1, "streamed": "none", "store": "direct",
+            "sum": "kernel"}  # fmt: skip
 # Bytes a thread that are no matter: loops over K spill at most 64 (see the tests of their compilation); what an
 # epilogue spills it spills once a tile. Whether that costs is measured.
 SMALL_SPILL = 2048
@@ -62,8 +64,8 @@ class ProductSpec:
 
 
 def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
-    """The Point of these knobs; of C's transpose, if the right matrix is streamed. Raises ValueError on an unknown knob
-    or value, and on a tile that does not fit."""
+    """The Point of these knobs, of C's transpose if it `is_turned`. Raises ValueError on an unknown knob or value, and
+    on a tile that does not fit."""
     for name, value in knobs.items():
         if name not in KNOBS:
             raise ValueError(f"unknown knob {name!r}; there are {', '.join(KNOBS)}")
@@ -71,13 +73,19 @@ def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
             raise ValueError(f"knob {name!r} can't be {value!r}; legal are {KNOBS[name]}")
     tile_m, tile_n = map(int, knobs["tile"].split("x"))
     cluster_m, cluster_n = map(int, knobs["cluster"].split("x"))
-    if knobs["streamed"] == "right":
+    if is_turned(knobs):
         tile_m, tile_n, cluster_m, cluster_n = tile_n, tile_m, cluster_n, cluster_m
     return Point(
         tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
         split_k=knobs["split_k"], scheme=scheme,
-        streamed=knobs["streamed"] != "none", bulk=knobs["store"] == "bulk",
+        streamed=knobs["streamed"] != "none", bulk=knobs["store"] == "bulk", skinny=knobs["sum"] == "cluster",
     )  # fmt: skip
+
+
+def is_turned(knobs: Mapping[str, Any]) -> bool:
+    """Whether the kernel makes C's transpose: it streams its left matrix, and is skinny in its columns."""
+    rows, columns = map(int, knobs["tile"].split("x"))
+    return bool(knobs["streamed"] == "right" or (knobs["sum"] == "cluster" and rows < columns))
 
 
 class FusedProduct:
@@ -107,7 +115,7 @@ class FusedProduct:
             point,
             self.spec.output.dtype,
             self.epilogue,
-            turned=wanted["streamed"] == "right",
+            turned=is_turned(wanted),
             arch=self.arch,
             compiled=self._compiled,
             source=self.source,

@@ -29,6 +29,7 @@ from .entries import split as SPLIT
 from .finish import ALL, Combine, Diagonals, Finish
 from .plan import Grid, Point, make_grid
 from .product import RESIDUAL_SHIFT, Product
+from .skinny import Skinny
 from .split import Split
 from .streamed import SLAB, Streamed
 
@@ -90,20 +91,22 @@ def compile_product(
     arch: str = "sm_90a", options: str = "",
 ) -> Launch:  # fmt: skip
     """A launch of (a, b, c, [exponents of A, of B,] operands .., clusters, splits, chunk) for every size. `element`: of
-    A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's."""
+    A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's. Of a turned Finish,
+    columns of C are contiguous, not rows."""
     m, n, k = _size(), _size(), _size()
 
     def operand(rows: Any, major: str) -> Any:
         strides = (_stride(8), 1, _stride(8)) if major == "k" else (1, _stride(8), _stride(8))
         return _fake(element, (rows, k, _size()), strides, ALIGNED)
 
-    c = _fake(finish.dtype, (m, n, _size()), (_stride(finish.vector), 1, _stride(finish.vector)), ALIGNED)
+    walk = (1, _stride(), _stride()) if finish.turned else (_stride(finish.vector), 1, _stride(finish.vector))
+    c = _fake(finish.dtype, (m, n, _size()), walk, ALIGNED)
     scaled = (m, n) if point.planes > 1 else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
     tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *_read(operands, m, n))
     return cute.compile(
-        PRODUCT[len(tensors)], Product(point, finish), *tensors, Int32(1), Int32(1), Int32(64), _stream(),
-        options=_options(arch, options),
+        PRODUCT[len(tensors)], (Skinny if point.skinny else Product)(point, finish), *tensors, Int32(1), Int32(1),
+        Int32(64), _stream(), options=_options(arch, options),
     )  # fmt: skip
 
 
@@ -318,7 +321,7 @@ class Gemm:
     def _product_facts(
         self, element: str, majors: tuple[str, str], *, last: bool, vector: int, walks: tuple[Walk, ...]
     ) -> tuple[tuple[Any, ...], Finish, tuple[Read, ...]]:
-        whole = replace(self.point, split_k=1)
+        whole = self.point if self.point.skinny else replace(self.point, split_k=1)
         found = self.finish(last=last, vector=vector)
         operands = self._reads(walks) if last else ()
         facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, vector,

@@ -26,7 +26,7 @@ RESERVED_BYTES = 2048  # barriers, alignment, and what the system takes of each 
 SPLIT_SCHEMES = ("shared", "scaled")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile_m": (64, 128, 256),
-    "tile_n": (64, 128, 256),
+    "tile_n": (16, 32, 64, 128, 256),
     "cluster_m": (1, 2),
     "cluster_n": (1, 2),
     "stages": ("auto", 2, 3, 4, 5, 6, 7, 8),
@@ -36,14 +36,17 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "band": (1, 4, 8, 16),
     "streamed": (False, True),
     "bulk": (False, True),
+    "skinny": (False, True),
 }
+MOST_TOGETHER = 8  # CTAs of a cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One setting of every knob. `band`: tiles along M that neighbours in time share B's tiles with; `promote`: whether
     a plain product is summed in two levels, as fp32 ones always are; `streamed`: A is split by the warps that multiply
-    it (see `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes."""
+    it (see `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes;
+    `skinny`: few columns, splits of K summed in a cluster (see `skinny`)."""
 
     tile_m: int = 128
     tile_n: int = 256
@@ -56,6 +59,7 @@ class Point:
     band: int = 8
     streamed: bool = False
     bulk: bool = False
+    skinny: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -68,6 +72,12 @@ class Point:
             raise ValueError("64 x 256 with promotion does not fit the registers of one warpgroup")
         if self.streamed and (self.planes == 1 or self.tile_m != 128 or self.tile_n > 128 or self.cluster_n > 1):
             raise ValueError("what is streamed is fp32, in tiles of 128 x 64 or 128 x 128, and clusters along M")
+        if not self.skinny and self.tile_n < 64:
+            raise ValueError(f"tiles of {self.tile_n} columns are skinny ones'")
+        if self.skinny and (self.two_levels or self.bulk or self.cluster_m * self.cluster_n > 1):
+            raise ValueError("what is skinny is plain, and its clusters are its splits of K")
+        if self.skinny and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.tile_n > 64):
+            raise ValueError(f"what is skinny has tiles of 64 or 128 x 16 to 64, and at most {MOST_TOGETHER} splits")
         if self.depth_stages < 2:
             raise ValueError(f"fewer than two stages of {self.stage_bytes} bytes fit")
 
@@ -87,11 +97,11 @@ class Point:
 
     @property
     def threads(self) -> int:
-        return 128 * (1 + self.groups)
+        return 128 * self.groups + 32 if self.skinny else 128 * (1 + self.groups)
 
     @property
     def cluster(self) -> int:
-        return self.cluster_m * self.cluster_n
+        return self.split_k if self.skinny else self.cluster_m * self.cluster_n
 
     @property
     def atom_n(self) -> int:
@@ -108,7 +118,9 @@ class Point:
 
     @property
     def resident(self) -> int:
-        """CTAs to a multiprocessor: small tiles share it, so that one multiplies while the other promotes."""
+        """CTAs to a multiprocessor: small tiles share it, so that one multiplies while the other promotes, or ends."""
+        if self.skinny:
+            return 3 if self.tile_m == 64 and self.tile_n <= 32 else 2
         return 2 if self.groups == 1 and self.tile_n <= 128 else 1
 
     @property
@@ -128,7 +140,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """What a launch needs to know of a problem; `chunk` is K of a split."""
+    """What a launch needs to know of a problem; `chunk` is K of a split, `splits` those that another kernel sums."""
 
     clusters: int
     splits: int
@@ -138,6 +150,9 @@ class Grid:
 def make_grid(point: Point, m: int, n: int, k: int, *, batch: int = 1, processors: int) -> Grid:
     """Persistent clusters, as many as are resident at once, or fewer; splits of whole stages, none of them empty."""
     steps = -(-k // DEPTH)
+    if point.skinny:
+        tiles = -(-m // point.tile_m) * -(-n // point.tile_n) * batch
+        return Grid(clusters=tiles, splits=1, chunk=-(-steps // point.split_k) * DEPTH)
     each = -(-steps // min(point.split_k, steps))
     splits = -(-steps // each)
     tiles = -(-m // (point.tile_m * point.cluster_m)) * -(-n // (point.tile_n * point.cluster_n)) * splits * batch
