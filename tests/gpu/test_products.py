@@ -24,7 +24,8 @@ from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.space import point
 from tilewright.flow.evaluate import Judge
-from tilewright.flow.optimize import Places, found_patterns, optimize
+from tilewright.flow.optimize import optimize
+from tilewright.flow.workbench import Places, found_patterns
 from tilewright.stages.patterns import match
 from tilewright.stages.problems import read_problem
 from tilewright.stages.propose import cuda

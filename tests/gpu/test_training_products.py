@@ -18,7 +18,8 @@ from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts
 from tilewright.flow import training
-from tilewright.flow.optimize import found_patterns, write_candidate
+from tilewright.flow.optimize import write_candidate
+from tilewright.flow.workbench import found_patterns
 from tilewright.stages.propose.compose import compose
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]

@@ -18,8 +18,9 @@ from ..edges.gpu.machine import default_target
 from ..facts.candidate import Candidate
 from ..facts.problem import Mode, Precision, Problem, Target
 from ..facts.run import Timing
-from ..flow.optimize import Finished, Places, judge_given
+from ..flow.optimize import Finished, judge_given
 from ..flow.optimize import optimize as run
+from ..flow.workbench import Places
 from ..report import markdown, summary
 from ..stages.build import load_candidate
 from ..stages.problems import read_problem

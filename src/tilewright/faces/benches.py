@@ -16,27 +16,31 @@ from ..edges.gpu.machine import machine
 from ..facts.problem import Target
 from ..flow.campaign import Campaign, problem_files, run_campaign
 from ..flow.optimize import require_model
+from ..flow.remote import bundle_folder
 from . import config
 from .deliver import bench_object, bench_tables, stamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The strategy of a bench, and the model that it asks; without either the catalog's."""
+    """The strategy of a bench, the model that it asks, and who evaluates; without either the catalog's, here."""
 
     strategy: str | None
     model: str | None
     base_url: str
     effort: str | None
     wait: bool
+    evaluator: str = ""
 
     @property
     def flags(self) -> tuple[str, ...]:
         """As `optimize` takes them."""
         chosen = self.strategy or ("cutegen" if self.model else "catalog")
         require_model(chosen, self.model is not None)
+        if self.evaluator:
+            bundle_folder(self.evaluator)
         named = (("--strategy", self.strategy), ("--model", self.model), ("--base-url", self.base_url),
-                 ("--effort", self.effort))  # fmt: skip
+                 ("--effort", self.effort), ("--evaluator", self.evaluator))  # fmt: skip
         return tuple(word for flag, value in named if value for word in (flag, value))
 
 
@@ -59,11 +63,12 @@ def campaign_of(
 def bench_folder(
     campaign: Campaign, *, json_file: Path | None, say: Callable[[str], None]
 ) -> tuple[tuple[RenderableType, ...], int]:
-    """Run it, or go on with it; the tables to print, and how many tasks still wait for a reply."""
-    machine(campaign.target, cache_dir=config.cache_dir())  # measured now, while nothing else runs
+    """Run it, or go on with it; the tables to print, and how many tasks still wait for a reply or another machine."""
+    # Measured now, while nothing else runs.
+    here = None if campaign.elsewhere else machine(campaign.target, cache_dir=config.cache_dir())
     tasks = run_campaign(campaign, seen=lambda task: say(_line(task)))
     command = shlex.join(["tilewright", *sys.argv[1:]])
-    result = bench_object(tasks, command=command, target=campaign.target, cache=config.cache_dir())
+    result = bench_object(tasks, command=command, machine=here)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(result, indent=1) + "\n")

@@ -24,6 +24,7 @@ from .options import (
     BaseUrlOption,
     BudgetOption,
     EffortOption,
+    EvaluatorOption,
     JsonOption,
     ModelOption,
     ModeOption,
@@ -68,26 +69,28 @@ def optimize(
     model: ModelOption = None,
     base_url: BaseUrlOption = "",
     effort: EffortOption = None,
+    evaluator: EvaluatorOption = "",
     no_wait: NoWaitOption = False,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Make a module faster, judge the result, and write candidate, journal and report."""
-    from ..flow.optimize import Access, Places
+    from ..flow.optimize import Access
     from ..flow.optimize import optimize as run
+    from ..flow.workbench import Places
     from ..stages.problems import read_problem
     from .deliver import delivered
 
     budget_s, limits = config.budget(budget, usual_s=3600.0 if model else 300.0)
     choice = ModelChoice(name=model, base_url=base_url, effort=effort) if model else None
-    problem = read_problem(file, target=_target(target), precision=precision, mode=_mode(mode))
+    problem = read_problem(file, target=_target(target, evaluator), precision=precision, mode=_mode(mode))
     places = Places(out=out or _new_folder(problem.name), cache=config.cache_dir())
     with Interruptible(places.out):
         finished = run(
             problem, places=places, strategy=strategy or ("cutegen" if model else "catalog"), budget_s=budget_s,
             seed=seed, say=_say(as_json), sanitize=sanitize,
             timing=Timing(budget_s=config.seconds(timing), compiled=not no_compile),
-            model=choice, limits=limits, access=Access(keys=config.key, wait=not no_wait),
+            model=choice, limits=limits, access=Access(keys=config.key, wait=not no_wait), evaluator=evaluator,
         )  # fmt: skip
     raise typer.Exit(_show(delivered(finished, places.out), as_json=as_json))
 
@@ -99,8 +102,9 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run that was stopped or killed, from its journal."""
-    from ..flow.optimize import Access, Places
+    from ..flow.optimize import Access
     from ..flow.optimize import resume as run
+    from ..flow.workbench import Places
     from .deliver import delivered
 
     places = Places(out=folder, cache=config.cache_dir())
@@ -126,7 +130,8 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Judge and time a candidate; exit 1 when it is refused."""
-    from ..flow.optimize import Places, judge_given
+    from ..flow.optimize import judge_given
+    from ..flow.workbench import Places
     from ..stages.build import load_candidate
     from ..stages.problems import read_problem
     from .deliver import delivered
@@ -262,6 +267,7 @@ def bench(
     model: ModelOption = None,
     base_url: BaseUrlOption = "",
     effort: EffortOption = None,
+    evaluator: EvaluatorOption = "",
     no_wait: NoWaitOption = False,
     seed: SeedOption = 0,
     jobs: Annotated[
@@ -281,9 +287,11 @@ def bench(
     settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
     settings += ["--no-compile"] if no_compile else []
     campaign = campaign_of(
-        folder, out=out, only=config.numbers(only) if only else None, target=_target(target), budget=budget,
-        settings=settings, jobs=jobs, devices=_devices(devices),
-        asked=Asked(strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait),
+        folder, out=out, only=config.numbers(only) if only else None, target=_target(target, evaluator),
+        budget=budget, settings=settings, jobs=jobs, devices=_devices(devices),
+        asked=Asked(
+            strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator
+        ),
     )  # fmt: skip
     with Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
         tables, pending = bench_folder(campaign, json_file=json_file, say=_say(False))
@@ -354,14 +362,39 @@ def mcp(
     serve(http, root=root, runs=runs or root / "runs", house=house)
 
 
+@app.command()
+def worker(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The bundle: the folder that --evaluator names.")],
+    watch: Annotated[bool, typer.Option("--watch", help="Stay, and take what comes; else leave when all is done.")] = (
+        False
+    ),
+    as_json: JsonOption = False,
+) -> None:
+    """Build, judge, tune and profile for a machine that asks for it through a folder of files."""
+    from ..edges.bundle import Bundle
+    from ..flow.worker import Worker
+
+    bundle = Bundle(folder)
+    with bundle.served(), Worker(bundle, cache=config.cache_dir(), say=_say(as_json)) as serving:
+        visit = serving.stay() if watch else serving.visit()
+    if as_json:
+        _print_json({"answered": visit.answered, "faults": visit.faults, "left": visit.left})
+    else:
+        _stdout.print(f"{visit.answered} answered, {visit.faults} of them by a fault here; {visit.left} left")
+    raise typer.Exit(3 if visit.faults else 0)
+
+
 def main() -> NoReturn:
     """Run the command line and exit; every failure that has a cause in the user's hands is one line."""
     sys.exit(exit_code(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))
 
 
-def _target(wanted: Literal["auto", "cuda", "cpu"]) -> Target:
+def _target(wanted: Literal["auto", "cuda", "cpu"], evaluator: str = "") -> Target:
+    """UserError where another machine evaluates, and only that one knows what it has."""
     from ..edges.gpu.machine import default_target
 
+    if evaluator and wanted == "auto":
+        raise UserError("--evaluator: what the other machine has is not known here; add --target cuda, or cpu")
     return default_target() if wanted == "auto" else wanted
 
 

@@ -11,15 +11,15 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from ..edges.gpu.machine import machine
 from ..edges.ledger import Ledger
 from ..edges.toolchain import Finding, versions
 from ..facts import codec
 from ..facts.errors import UserError
+from ..facts.machine import Machine
 from ..facts.move import Event
-from ..facts.problem import Target
 from ..facts.run import Brief
-from ..flow.optimize import Finished, Places
+from ..flow.optimize import Finished
+from ..flow.workbench import Places
 from ..report import bench_summary, bench_table, html, markdown, summary, table
 from . import config
 
@@ -89,12 +89,15 @@ def commit() -> str:
         return config.commit()
 
 
-def bench_object(tasks: Sequence[dict[str, Any]], *, command: str, target: Target, cache: Path) -> dict[str, Any]:
-    """The content of `bench --json FILE`."""
-    measured = codec.to_plain(machine(target, cache_dir=cache))
+def bench_object(tasks: Sequence[dict[str, Any]], *, command: str, machine: Machine | None) -> dict[str, Any]:
+    """The content of `bench --json FILE`. `machine` of None: another evaluated, as the tasks say."""
+    said = next((task["machine"] for task in tasks if "machine" in task), None)
+    if machine is not None:
+        plain = codec.to_plain(machine)
+        said = {k: v for k, v in plain.items() if k != "$"} | {"versions": dict(versions())}
     return {
         "tasks": list(tasks), "summary": bench_summary(list(tasks)), "command": command, "commit": commit(),
-        "machine": {k: v for k, v in measured.items() if k != "$"} | {"versions": dict(versions())},
+        "machine": said,
     }  # fmt: skip
 
 

@@ -62,8 +62,18 @@ EffortOption = Annotated[
     Literal["minimal", "low", "medium", "high", "xhigh", "max"] | None,
     typer.Option("--effort", help="How long the model may reason."),
 ]
+EvaluatorOption = Annotated[
+    str,
+    typer.Option(
+        "--evaluator", metavar="bundle:DIR", help="Who builds, judges and tunes; default: this machine.",
+        show_default=False,
+    ),
+]  # fmt: skip
 NoWaitOption = Annotated[
-    bool, typer.Option("--no-wait", help="Leave with exit code 75 where a mailbox holds no reply yet; resume goes on.")
+    bool,
+    typer.Option(
+        "--no-wait", help="Leave with exit code 75 where a mailbox or bundle holds no answer yet; resume goes on."
+    ),
 ]
 SearchBudgetOption = Annotated[
     str,

@@ -16,8 +16,8 @@ from ..facts.outcome import Failure, Inspected
 from ..facts.pattern import Recipe
 from ..facts.problem import Precision, Target
 from ..facts.run import Limits
-from ..flow.optimize import Places, composed
 from ..flow.session import Session, Terms
+from ..flow.workbench import Places, composed
 from ..report import attempt_object, attempt_row, ended_object, profile_object, sweep_object, words
 from ..stages.build import candidate_of, load_candidate
 from ..strategies.agent import attempts, best_of, library

@@ -6,7 +6,10 @@ import dataclasses
 import json
 from functools import cache
 from importlib import import_module
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
 
 _MODULES = (
     "program",
@@ -24,6 +27,7 @@ _MODULES = (
     "audit",
     "winner",
     "demand",
+    "order",
 )
 
 
@@ -67,3 +71,40 @@ def dumps(value: Any) -> str:
 
 def loads(text: str) -> Any:
     return from_plain(json.loads(text))
+
+
+def read(text: str, kind: type[T]) -> T:
+    """A fact of this kind from foreign text; ValueError on anything else, through and through."""
+    try:
+        value = loads(text)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}"[:200]) from None
+    if not fits(value, kind):
+        raise ValueError(f"not a {kind.__name__}")
+    return value  # type: ignore[no-any-return]
+
+
+@cache
+def _hints(fact: type) -> dict[str, Any]:
+    return get_type_hints(fact)
+
+
+def fits(value: object, hint: Any) -> bool:
+    """Whether a value is of this type, and all that it holds of the types that its fields name."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin is Literal:
+        return any(type(value) is type(a) and value == a for a in arguments)
+    if origin in (Union, UnionType):
+        return any(fits(value, a) for a in arguments)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        each = arguments[:1] * len(value) if arguments[-1:] == (...,) else arguments
+        return len(each) == len(value) and all(map(fits, value, each))
+    if dataclasses.is_dataclass(hint):
+        return type(value) is hint and all(fits(getattr(value, n), h) for n, h in _hints(hint).items())
+    if hint is float:
+        return type(value) in (int, float)
+    return type(value) is hint

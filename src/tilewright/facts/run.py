@@ -70,6 +70,7 @@ class Request:
     timing: Timing = Timing()
     model: ModelChoice | None = None
     limits: Limits = Limits()
+    evaluator: str = ""  # who builds, judges, tunes and profiles: "bundle:DIR"; "": this machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

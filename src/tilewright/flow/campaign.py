@@ -22,7 +22,7 @@ from ..facts.problem import Target
 # What a task may take beyond its budget (start, baselines, judging) before it counts as hung; to optimise, both twice.
 _SPARE_S = 120.0
 _CRASHED, _HUNG = "crashed", "hung"
-_PENDING = 75  # the exit code of a run that waits for a reply
+_PENDING = 75  # the exit code of a run that waits for a reply or another machine
 _LAST_LINES, _LAST_CHARACTERS = 6, 600  # of what a crashed one printed
 
 Task = dict[str, Any]  # one object as `optimize --json` prints it: foreign bytes, read back from a child process
@@ -42,7 +42,7 @@ class Campaign:
     stamp: str  # what made the results (version and commit); those of another stamp, or settings, are made anew
     verb: Literal["optimize", "audit"] = "optimize"
     budget: str = ""  # as `--budget` takes it, where it is not time alone
-    wait: bool = True  # for replies of a model; else a task is left pending, and goes on at the next call
+    wait: bool = True  # for a model and another machine; else a task is left pending, and goes on at the next call
 
     @property
     def flags(self) -> list[str]:
@@ -52,6 +52,11 @@ class Campaign:
     def asks(self) -> bool:
         """Whether a model is asked, whose replies have their price: no run with any is thrown away."""
         return "--model" in self.settings
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another machine evaluates: nobody knows when its answers come."""
+        return "--evaluator" in self.settings
 
     @property
     def made_by(self) -> dict[str, object]:
@@ -121,7 +126,7 @@ def _kept(campaign: Campaign, file: Path) -> Task | None:
         task: Task = json.loads((campaign.out / f"{file.stem}.json").read_text())
     except (OSError, ValueError):
         return None
-    goes_on = task.get("status") == "pending" or (campaign.asks and _broke(task))
+    goes_on = task.get("status") == "pending" or ((campaign.asks or campaign.elsewhere) and _broke(task))
     return None if goes_on or not task.items() >= campaign.made_by.items() else task
 
 
@@ -132,9 +137,10 @@ def _keep(path: Path, task: Task) -> None:
 
 
 def _run(campaign: Campaign, file: Path, place: Mapping[str, str]) -> Task:
-    limit_s = campaign.budget_s + _SPARE_S
+    limit_s: float | None = campaign.budget_s + _SPARE_S
     if campaign.verb == "optimize":
-        command, limit_s = _optimize(campaign, file), 2 * limit_s
+        command = _optimize(campaign, file)
+        limit_s = None if campaign.elsewhere and campaign.wait else 2 * (campaign.budget_s + _SPARE_S)
     else:
         command = _audit(campaign, file)
     return _child([sys.executable, "-m", "tilewright", *command], file, place, limit_s=limit_s)
@@ -162,7 +168,7 @@ def _optimize(campaign: Campaign, file: Path) -> list[str]:
     return ["optimize", str(file), "--out", str(out), *campaign.flags, *waiting, "--json"]
 
 
-def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limit_s: float) -> Task:
+def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limit_s: float | None) -> Task:
     """Run one task as a process group of its own; whatever becomes of it, a task comes back."""
     process = subprocess.Popen(
         command,

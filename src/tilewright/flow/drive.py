@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 
 from ..edges.ledger import Ledger
 from ..facts.errors import HarnessError
@@ -11,7 +12,18 @@ from ..facts.move import Event, Move, Outcome, Stop
 from ..facts.outcome import Station
 
 Strategy = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], None]
-Perform = Callable[[Move], Outcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """What came of a move that another machine carried out, and how long that took there: of what the way took, nothing
+    is booked."""
+
+    outcome: Outcome
+    wall_s: float
+
+
+Perform = Callable[[Move], Outcome | Elsewhere]
 
 
 class JournalMismatch(HarnessError):
@@ -45,8 +57,10 @@ def drive(
             event = _replayed(recorded[position], move)
         else:
             start = clock()
-            outcome = None if isinstance(move, Stop) else perform(move)
-            event = ledger.append(move, outcome, wall_s=clock() - start, held=held())
+            done = None if isinstance(move, Stop) else perform(move)
+            if not isinstance(done, Elsewhere):
+                done = Elsewhere(outcome=done, wall_s=clock() - start)
+            event = ledger.append(move, done.outcome, wall_s=done.wall_s, held=held())
         position += 1
         watch(event)
         return event

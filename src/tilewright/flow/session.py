@@ -9,12 +9,10 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Protocol, Self
 
 from ..edges.ledger import Ledger
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, UserError
-from ..facts.machine import Machine
 from ..facts.move import Await, Event, Inspect, Move, Outcome, Stop, Try
 from ..facts.outcome import Station, Timed
 from ..facts.pattern import Recipe
@@ -25,7 +23,8 @@ from ..strategies.knobs import knobs_of
 from ..strategies.spending import Spending
 from ..strategies.tuning import Steps
 from . import sanitize as sanitizing
-from .optimize import Finished, Places, Say, Workbench, hand_over, progress
+from .optimize import Finished, hand_over, progress
+from .workbench import BenchOf, Places, Say, Workbench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,26 +36,6 @@ class Terms:
     timing: Timing
     sanitize: bool | None = None  # None: where compute-sanitizer can be had
     seed: int = 0
-
-
-class Bench(Protocol):
-    """What carries out the moves of a run: `Workbench`, or a fake one."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def brief(self, request: Request) -> Brief: ...
-
-    def perform(self, brief: Brief, move: Move) -> Outcome: ...
-
-    def held(self) -> tuple[Station, ...]: ...
-
-    def start_afresh(self) -> None: ...
-
-
-class BenchOf(Protocol):
-    def __call__(self, request: Request, *, places: Places, say: Say, machine: Machine | None) -> Bench: ...
 
 
 class Session:

@@ -19,8 +19,9 @@ from ..stages.tune import memory
 from ..strategies import tune as strategy
 from ..strategies.tuning import winning
 from .drive import drive
-from .optimize import Places, Workbench, progress
+from .optimize import progress
 from .winners import winner_of
+from .workbench import Places, Workbench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

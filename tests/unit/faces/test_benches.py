@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tilewright.faces.benches import Asked, campaign_of
+from tilewright.faces.deliver import bench_object
 from tilewright.facts.errors import UserError
 from tilewright.flow.campaign import Campaign
 
@@ -52,3 +54,14 @@ def test_a_strategy_and_a_model_go_together_before_anything_runs(
         return
     with pytest.raises(UserError, match=said):
         described(tmp_path, "", asked)
+
+
+def test_another_machine_evaluates_every_problem_and_nothing_is_measured_here(tmp_path: Path) -> None:
+    there = replace(MAILBOX, evaluator="bundle:box")
+    campaign = described(tmp_path, "", there)
+    assert campaign.flags[-2:] == ["--evaluator", "bundle:box"] and campaign.elsewhere
+    assert not described(tmp_path, "", MAILBOX).elsewhere
+    found = bench_object([{"status": "pending"}, {"machine": {"device": "there"}}], command="", machine=None)
+    assert found["machine"] == {"device": "there"}
+    with pytest.raises(UserError, match="write bundle:DIR"):
+        described(tmp_path, "", replace(MAILBOX, evaluator="box"))

@@ -138,3 +138,23 @@ def test_a_model_that_could_not_be_reached_is_asked_again_at_the_next_call(
         for _ in range(2):
             run_campaign(asks, seen=lambda task: None)
         assert len(calls) == (2 if asks.asks else 1)
+
+
+def test_a_task_that_another_machine_judges_may_take_its_time_and_is_asked_again_where_it_broke(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float | None] = []
+
+    def child(command: Sequence[str], file: Path, place: object, *, limit_s: float | None) -> dict[str, Any]:
+        limits.append(limit_s)
+        return {"problem": file.stem, "status": "failed", "verdict": {"reason": "crashed"}}
+
+    monkeypatch.setattr(module, "_child", child)
+    here = Campaign(
+        files=(tmp_path / "a.py",), out=tmp_path / "out", target="cpu", budget_s=9.0, settings=(), jobs=1, devices=(),
+        stamp="0.1.0 abc",
+    )  # fmt: skip
+    there = replace(here, settings=("--evaluator", "bundle:box"))
+    for campaign in (here, here, there, there, replace(there, wait=False)):
+        run_campaign(campaign, seen=lambda task: None)
+    assert limits == [258.0, None, None, 258.0]  # what broke here is kept

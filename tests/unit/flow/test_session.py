@@ -17,8 +17,9 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.move import Await, Inspect, Move, Outcome, Stop, Try
 from tilewright.facts.outcome import Failure, Inspected, NamedTime, Station
 from tilewright.facts.run import AGENT, Brief, Limits, Request, Timing
-from tilewright.flow.optimize import Places, Say, resume
+from tilewright.flow.optimize import resume
 from tilewright.flow.session import Session, Terms
+from tilewright.flow.workbench import Places, Say
 from tilewright.strategies.agent import library
 
 TERMS = Terms(budget_s=100.0, limits=Limits(), timing=Timing(), sanitize=False)

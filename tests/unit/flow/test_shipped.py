@@ -21,7 +21,8 @@ from tilewright.facts.run import CaseFacts, Timing
 from tilewright.facts.version import VERSION
 from tilewright.facts.winner import toolchain
 from tilewright.flow import optimize as runs
-from tilewright.flow.optimize import Places, found_patterns, optimize
+from tilewright.flow.optimize import optimize
+from tilewright.flow.workbench import Places, found_patterns
 from tilewright.report import summary
 from tilewright.stages.problems import read_problem
 from tilewright.stages.tune.exchange import export

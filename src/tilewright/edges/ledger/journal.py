@@ -100,6 +100,13 @@ class Ledger:
             for seq, move, what, wall, held in rows
         )
 
+    def count(self) -> int:
+        """How many outcomes it holds: the brief and the events."""
+        (found,) = self._db.execute(
+            "SELECT (SELECT count(*) FROM record WHERE name = 'brief') + (SELECT count(*) FROM event)"
+        ).fetchone()
+        return int(found)
+
     def append(self, move: Move, outcome: Outcome, *, wall_s: float, held: tuple[Station, ...] = ()) -> Event:
         """Make the event durable before it is returned; what comes back equals what a replay will read."""
         with self._transaction():

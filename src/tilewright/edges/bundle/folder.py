@@ -1,0 +1,143 @@
+"""Orders and answers as files, each whole or not there, for whatever copies files from one machine to the other.
+
+    FOLDER/orders/RUN-0003-DIGEST.order      written by the machine that asks
+    FOLDER/answers/RUN-0003-DIGEST.answer    written by the machine that judges
+
+A file's first line holds a digest of the rest, so what is half written or was damaged on the way counts as not there.
+A name holds run, number and a digest of the order: copies do no harm, and answers to anything else are never looked at.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from ...facts import codec
+from ...facts.errors import UserError
+from ...facts.order import Answer, Order
+from ...facts.version import VERSION
+
+T = TypeVar("T", Order, Answer)
+
+_HEAD = re.compile(rb"tilewright (\S{1,40}) ([0-9a-f]{64})\n")
+_NAME = re.compile(r"([0-9a-f]{12})-(\d{4,9})-[0-9a-f]{16}")
+
+
+def name_of(order: Order) -> str:
+    """Run, number, and a digest over all that the order says."""
+    digest = hashlib.sha256(codec.dumps(order).encode()).hexdigest()[:16]
+    return f"{order.request.run}-{order.number:04d}-{digest}"
+
+
+class Bundle:
+    """The folder, which need not be there yet. Reading raises UserError for a file that is whole and yet can't be
+    read: another version wrote it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._orders = folder / "orders"
+        self._answers = folder / "answers"
+
+    # ---- the machine that asks
+
+    def post(self, order: Order) -> bool:
+        """See to it that the order lies there whole; whether it did not before."""
+        place = self._orders / f"{name_of(order)}.order"
+        if _read(place, Order) == order:
+            return False
+        _write(place, codec.dumps(order))
+        return True
+
+    def place_of_answer(self, order: Order) -> Path:
+        return self._answers / f"{name_of(order)}.answer"
+
+    def answer(self, order: Order) -> Answer | None:
+        """None while it is not there, or not whole."""
+        found = _read(self.place_of_answer(order), Answer)
+        return found if found is not None and found.order == name_of(order) else None
+
+    def withdraw(self, run: str, *, before: int) -> None:
+        """Remove the run's orders of smaller numbers, and the answers to them."""
+        for file in (*_files(self._orders, "order"), *_files(self._answers, "answer")):
+            named = _NAME.fullmatch(file.stem)
+            if named and named[1] == run and int(named[2]) < before:
+                file.unlink(missing_ok=True)
+
+    # ---- the machine that judges
+
+    def waiting(self, say: Callable[[str], None]) -> tuple[Order, ...]:
+        """All orders that lie there whole and without a whole answer, by name; what can't be read is told of."""
+        found: dict[str, Order] = {}
+        for file in _files(self._orders, "order"):
+            try:
+                order = _read(file, Order)
+                if order is None:
+                    say(f"{file.name}: not whole; it may still be on its way")
+                elif not _NAME.fullmatch(name_of(order)):
+                    say(f"{file.name}: names no run")
+                elif self.answer(order) is None:
+                    found[name_of(order)] = order
+            except UserError as error:
+                say(str(error))
+        return tuple(found[name] for name in sorted(found))
+
+    def reply(self, order: Order, answer: Answer) -> None:
+        """Put the answer there."""
+        _write(self.place_of_answer(order), codec.dumps(answer))
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        """For as long as the block no other process of this machine serves the bundle; UserError where one does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".worker.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"{self.folder}: another worker serves this bundle; give it one of its own") from None
+            yield
+
+
+def _files(folder: Path, kind: str) -> list[Path]:
+    return sorted(folder.glob(f"*.{kind}"))
+
+
+def _write(path: Path, body: str) -> None:
+    """Replace the file by a whole one, durably."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = body.encode()
+    new = path.with_name(f".{path.name}.{os.getpid()}.new")
+    with new.open("wb") as file:
+        file.write(f"tilewright {VERSION} {hashlib.sha256(text).hexdigest()}\n".encode() + text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    """None where it is not there, or not whole."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    head = _HEAD.match(text)
+    body = text[head.end() :] if head else b""
+    if head is None or hashlib.sha256(body).hexdigest() != head[2].decode():
+        return None
+    try:
+        return codec.read(body.decode(), kind)
+    except ValueError as error:
+        raise UserError(
+            f"{path}: whole, and yet it can't be read ({error}); Tilewright {head[1].decode()} wrote it, this is "
+            f"{VERSION}: use one version on both machines"
+        ) from None

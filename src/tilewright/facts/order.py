@@ -1,0 +1,53 @@
+"""What travels between a machine that talks to models and one that judges: an Order, and the Answer to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .move import Move
+from .outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
+from .run import Brief, Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A move to carry out, and what the run knows of its problem."""
+
+    brief: Brief
+    move: Move
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """Work for another machine. `number` counts a run's orders: its opening is 0, its first event 1; `attempt` counts
+    those before that ended in a Fault."""
+
+    request: Request
+    number: int
+    job: Job | None  # None: open the problem, and say what a strategy may know of it
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Why an order could not be carried out: by the user's fault, to be mended there, or by ours; never scored."""
+
+    whose: Literal["user", "harness"]
+    text: str
+
+
+Found = Brief | Timed | Tuned | Sanitized | Inspected | Failure  # what an order that is carried out comes to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of an order. `machine` is the key of the machine that carried it out (facts.machine), `version` its
+    Tilewright's."""
+
+    order: str  # the order's name, with its digest
+    what: Found | Fault
+    wall_s: float
+    held: tuple[Station, ...]  # for what the device was held, and how long; of a Brief it says itself
+    machine: str
+    version: str

@@ -1,0 +1,142 @@
+"""A bench that has its work done by another machine: each move lies in a bundle as an order until its answer does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from ..edges.bundle import Bundle
+from ..facts.errors import HarnessError, Pending, UserError
+from ..facts.move import Inspect, Move, Sanitize, Try, Tune
+from ..facts.order import Answer, Fault, Job, Order
+from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
+from ..facts.problem import Problem
+from ..facts.run import Brief, Request
+from .drive import Elsewhere
+
+_POLL_S = 1.0
+_KIND = "bundle"
+_ANSWERED_BY = {
+    Try: (Timed, Failure), Tune: (Tuned, Failure), Sanitize: (Sanitized, Failure), Inspect: (Inspected, Failure),
+}  # fmt: skip
+
+
+def bundle_folder(evaluator: str) -> Path:
+    """The folder that `bundle:DIR` names; UserError on anything else."""
+    kind, _, folder = evaluator.partition(":")
+    if kind != _KIND or not folder:
+        raise UserError(f"--evaluator {evaluator!r}: unknown; write bundle:DIR")
+    return Path(folder)
+
+
+class Remote:
+    """See the module's docstring. `made` counts what the run's journal holds, the brief and the events: it numbers the
+    orders, and those of smaller numbers are withdrawn from the bundle.
+
+    Without `wait` raises Pending where an answer has not come yet. What the other machine calls the user's fault is a
+    UserError here, its own a HarnessError; the order then lies there once more, for whenever that is mended."""
+
+    def __init__(
+        self, request: Request, *, made: Callable[[], int], wait: bool, say: Callable[[str], None],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self._request = request
+        self._bundle = Bundle(bundle_folder(request.evaluator))
+        self._made = made
+        self._wait = wait
+        self._say = say
+        self._sleep = sleep
+        self._held: tuple[Station, ...] = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._withdraw()
+
+    def start_afresh(self) -> None:
+        """Nothing: what is open is open elsewhere."""
+
+    def brief(self, request: Request) -> Brief:
+        """As the other machine found it; what the user asked for is not that machine's to say."""
+        answer = self._answer(self._order(0, None), "opening the problem")
+        found = answer.what
+        if not isinstance(found, Brief):
+            raise self._wrong(answer, f"is a {type(found).__name__}, for the opening of a problem")
+        return replace(
+            found, run=request.run, problem=request.problem, strategy=request.strategy, seed=request.seed,
+            budget_s=request.budget_s, limits=request.limits, sanitize=request.sanitize,
+            model=request.model.name if request.model else "",
+        )  # fmt: skip
+
+    def announce(self, brief: Brief, moves: tuple[Move, ...]) -> None:
+        """All orders of moves that were made together lie there before the first is waited for."""
+        for number, move in enumerate(moves, start=self._made()):
+            if type(move) in _ANSWERED_BY:
+                self._bundle.post(self._order(number, _job(brief, move)))
+
+    def perform(self, brief: Brief, move: Move) -> Elsewhere:
+        if type(move) not in _ANSWERED_BY:
+            raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which nobody carries out")
+        self._withdraw()
+        order = self._order(self._made(), _job(brief, move))
+        answer = self._answer(order, type(move).__name__.lower())
+        if answer.machine != brief.machine.key:
+            raise self._wrong(answer, f"comes from another machine than the run began on, {brief.machine.device}")
+        if isinstance(answer.what, Brief | Fault) or not isinstance(answer.what, _ANSWERED_BY[type(move)]):
+            raise self._wrong(answer, f"is a {type(answer.what).__name__}, for a {type(move).__name__}")
+        self._held = answer.held
+        return Elsewhere(outcome=answer.what, wall_s=answer.wall_s)
+
+    def held(self) -> tuple[Station, ...]:
+        """For what the other machine's device was held since this was last asked, and how long."""
+        held, self._held = self._held, ()
+        return held
+
+    def _wrong(self, answer: Answer, why: str) -> HarnessError:
+        return HarnessError(
+            f"{self._bundle.folder}: the answer to {answer.order} {why}; remove it, it counts for nothing"
+        )
+
+    def _order(self, number: int, job: Job | None) -> Order:
+        """What travels names no place of this machine."""
+        request = self._request
+        model = replace(request.model, base_url="") if request.model else None
+        bare = replace(request, problem=_without_path(request.problem), model=model, evaluator="")
+        return Order(request=bare, number=number, job=job)
+
+    def _answer(self, order: Order, what: str) -> Answer:
+        told = False
+        while True:
+            answer = self._bundle.answer(order)
+            if answer is not None:
+                if not isinstance(answer.what, Fault):
+                    return answer
+                order = replace(order, attempt=order.attempt + 1)
+                if self._bundle.post(order):
+                    kind = UserError if answer.what.whose == "user" else HarnessError
+                    raise kind(f"{what}, on the other machine: {answer.what.text} (it is asked once more)")
+                continue
+            self._bundle.post(order)
+            place = self._bundle.place_of_answer(order)
+            if not self._wait:
+                raise Pending(f"{what} waits for {place}{', which is not whole yet' if place.exists() else ''}")
+            if not told:
+                self._say(f"{what}: waiting for {place}")
+                told = True
+            self._sleep(_POLL_S)
+
+    def _withdraw(self) -> None:
+        self._bundle.withdraw(self._request.run, before=self._made())
+
+
+def _job(brief: Brief, move: Move) -> Job:
+    """Without what only whoever makes the moves needs."""
+    return Job(brief=replace(brief, problem=_without_path(brief.problem), start=None, near=()), move=move)
+
+
+def _without_path(problem: Problem) -> Problem:
+    return replace(problem, path="")

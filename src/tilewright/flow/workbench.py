@@ -1,0 +1,241 @@
+"""The workbench of a run: what is done with a problem on the machine that has the device, all but asking a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self
+
+from ..edges.gpu.machine import architecture, threads
+from ..edges.gpu.machine import machine as measured_machine
+from ..edges.sandbox.forkserver import start_ahead
+from ..edges.toolchain import versions
+from ..facts.candidate import Candidate, SourceFile
+from ..facts.errors import UserError
+from ..facts.machine import Machine
+from ..facts.move import Inspect, Move, Outcome, Sanitize, Try, Tune
+from ..facts.outcome import Station
+from ..facts.pattern import Choice, Recipe
+from ..facts.problem import Target
+from ..facts.run import AGENT, Brief, CaseFacts, Matched, Request
+from ..stages.patterns import match
+from ..stages.propose.compose import compose
+from ..stages.propose.near import skeletons_near
+from ..stages.propose.targets import renderer
+from ..stages.tune import memory
+from ..strategies.category import category
+from .ahead import Objects, compiled_ahead
+from .foresee import foreseen
+from .training import match_training
+from .winners import known_winners
+
+if TYPE_CHECKING:
+    from .evaluate import Judge
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where a run keeps its things: `out` its own folder, `cache` what is shared between runs on this machine;
+    `shipped`: the winners that came with the package."""
+
+    out: Path
+    cache: Path
+    shipped: Path = memory.SHIPPED
+
+    @property
+    def journal(self) -> Path:
+        return self.out / "run.db"
+
+    @property
+    def candidate(self) -> Path:
+        return self.out / "candidate"
+
+    @property
+    def libraries(self) -> Path:
+        """Of compiled kernels."""
+        return self.cache / "libraries"
+
+    @property
+    def winners(self) -> Path:
+        return self.cache / memory.FILE
+
+
+class Bench(Protocol):
+    """What carries out all moves of a run but a model's: `Workbench`, or a fake one."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def brief(self, request: Request) -> Brief: ...
+
+    def perform(self, brief: Brief, move: Move) -> Outcome: ...
+
+    def held(self) -> tuple[Station, ...]: ...
+
+    def start_afresh(self) -> None: ...
+
+
+class BenchOf(Protocol):
+    def __call__(self, request: Request, *, places: Places, say: Say, machine: Machine | None) -> Bench: ...
+
+
+class Workbench:
+    """The machine and the judge, each opened when a move first needs it."""
+
+    def __init__(self, request: Request, *, places: Places, say: Say, machine: Machine | None = None) -> None:
+        self.request = request
+        self.problem = request.problem
+        self.places = places
+        self.say = say
+        self._machine = machine
+        self._judge: Judge | None = None
+        self._cases: tuple[CaseFacts, ...] = ()
+        self._objects = Objects()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.start_afresh()
+
+    def start_afresh(self) -> None:
+        """End the judge and its cells; the next move that needs one opens another."""
+        judge, self._judge = self._judge, None
+        if judge is not None:
+            judge.close()
+
+    @property
+    def machine(self) -> Machine:
+        if self._machine is None:
+            self._machine = measured_machine(self.problem.target, cache_dir=self.places.cache)
+        return self._machine
+
+    @property
+    def judge(self) -> Judge:
+        if self._judge is None:
+            machine = self.machine
+            start_ahead(machine.processors if machine.target == "cpu" else 0)  # it imports torch, while we do
+            from ..stages.timing.measure import Effort
+            from .evaluate import Judge
+
+            self.say(f"on {machine.device}: running and tracing {self.problem.name}")
+            work = (self.places.out / "work").resolve()
+            work.mkdir(parents=True, exist_ok=True)
+            self._judge = Judge(
+                self.problem, machine=machine, seed=self.request.seed, workdir=work, say=self.say,
+                effort=Effort(budget_s=self.request.timing.budget_s),
+                compile_baseline=self.request.timing.compiled,
+            )  # fmt: skip
+            self._cases = self._judge.open()
+        return self._judge
+
+    def announce(self, brief: Brief, moves: tuple[Move, ...]) -> None:
+        """Nothing: moves are carried out when they are made."""
+
+    def brief(self, request: Request) -> Brief:
+        self.judge  # noqa: B018  opens it: the cases' facts come from running the reference once
+        matched = found_patterns(self._cases, self.problem.target)
+        titles = [p.title for p in matched[0].patterns]
+        self.say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
+        remembered, hinted = known_winners(
+            matched, self.machine, winners=self.places.winners, shipped=self.places.shipped
+        )
+        known = {choice.pattern for choice in remembered} if request.strategy != "tune" else set()
+        matched = foreseen(
+            matched, self.machine, arch=architecture(self.problem.target), known=known, say=self.say,
+            folder=self.places.libraries, objects=self._objects,
+        )  # fmt: skip
+        return Brief(
+            run=request.run,
+            problem=request.problem,
+            machine=self.machine,
+            strategy=request.strategy,
+            seed=request.seed,
+            budget_s=request.budget_s,
+            cases=self._cases,
+            matched=matched,
+            remembered=remembered,
+            sanitize=request.sanitize,
+            versions=versions(),
+            hinted=hinted,
+            model=request.model.name if request.model else "",
+            limits=request.limits,
+            start=self._start(matched, remembered) if request.model else None,
+            near=self._near(request),
+            held=self.held(),
+        )
+
+    def held(self) -> tuple[Station, ...]:
+        """For what the device was held since this was last asked, and how long."""
+        return self._judge.held() if self._judge is not None else ()
+
+    def _near(self, request: Request) -> tuple[SourceFile, ...]:
+        """The skeletons that a model or an agent may learn from; () where neither makes the moves."""
+        if request.model is None and request.strategy != AGENT:
+            return ()
+        return skeletons_near(category(self._cases[0].graph), self.problem.target)
+
+    def _start(self, matched: tuple[Matched, ...], remembered: Recipe) -> Candidate | None:
+        """Every pattern realised, at the point that won before or the likeliest one; None where nothing matched."""
+        known = {choice.pattern: choice.point for choice in remembered}
+        patterns = [p for m in matched for p in m.patterns]
+        recipe = tuple(Choice(pattern=p.id, point=known.get(p.id, p.space.points[0])) for p in patterns)
+        problem = self.problem
+        return compose(problem.source, self._cases, matched, recipe, target=problem.target) if recipe else None
+
+    def perform(self, brief: Brief, move: Move) -> Outcome:
+        match move:
+            case Try(what=Candidate() as candidate):
+                return self.judge.evaluate(candidate, foreign=True)
+            case Try(what=tuple() as recipe):
+                ours = composed(brief, recipe)
+                return self.judge.evaluate(ours, compiled=self._compiled(ours, recipe))
+            case Inspect(what=tuple() as recipe):
+                return self.judge.inspect(composed(brief, recipe))
+            case Inspect(what=(Candidate() | None) as what):
+                return self.judge.inspect(what)
+            case Sanitize(what=Candidate() as candidate):
+                return self.judge.sanitize(candidate)
+            case Sanitize(what=tuple() as recipe):
+                return self.judge.sanitize(composed(brief, recipe))
+            case Tune():
+                ours = composed(brief, move.recipe)
+                tries = tuple(Choice(pattern=move.pattern, point=point) for point in move.points)
+                compiled = self._compiled(ours, (*move.recipe, *tries))
+                return self.judge.tune(ours, move.pattern, move.points, compiled=compiled)
+        raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which nobody carries out")
+
+    def _compiled(self, candidate: Candidate, choices: Recipe) -> tuple[Path, ...]:
+        """Its kernels, compiled on all processors while no device is leased."""
+        self.judge  # noqa: B018  opened first: on the CPU, what it runs then would share the processors
+        machine, places = self.machine, self.places
+        arch = architecture(self.problem.target)
+        return compiled_ahead(
+            candidate, choices, folder=places.libraries, jobs=threads(), arch=arch, processors=machine.processors,
+            objects=self._objects,
+        )  # fmt: skip
+
+
+def found_patterns(cases: tuple[CaseFacts, ...], target: Target) -> tuple[Matched, ...]:
+    """The patterns of every case, numbered through; a case that could not be traced has none."""
+    make = renderer(target)
+    found: list[Matched] = []
+    for index, case in enumerate(cases):
+        if case.graph is None:
+            found.append(Matched(case=index, patterns=(), unmatched=(case.trace_failure,)))
+            continue
+        first, before = sum(len(m.patterns) for m in found), sum(len(m.segments) for m in found)
+        if case.graph.wanted:
+            found.append(match_training(case.graph, case=index, first_id=first, first_segment=before,
+                                        unsupported=make.unsupported, space=make.space))  # fmt: skip
+            continue
+        found.append(match(case.graph, case=index, first_id=first, unsupported=make.unsupported, space=make.space))
+    return tuple(found)
+
+
+def composed(brief: Brief, recipe: Recipe) -> Candidate:
+    return compose(brief.problem.source, brief.cases, brief.matched, recipe, target=brief.problem.target)

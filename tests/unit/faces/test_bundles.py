@@ -1,0 +1,160 @@
+"""The command line on two machines: a worker with a real judge, and a bench that goes a step further at each call."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from fakes.facts import MACHINE, brief, pattern, timed
+from tilewright.edges.bundle import Bundle
+from tilewright.edges.ledger import Ledger
+from tilewright.faces.cli import app
+from tilewright.faces.exits import exit_code
+from tilewright.facts.machine import Machine
+from tilewright.facts.move import Move, Outcome
+from tilewright.facts.outcome import Station, Timed
+from tilewright.facts.run import Brief, Request
+from tilewright.flow import campaign
+from tilewright.flow.workbench import Places, Say
+from tilewright.flow.worker import Visit, Worker
+
+SMALL = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x.cos() + x.cos()
+
+
+def get_inputs():
+    return [torch.randn(64, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+REPLY = """IDEA: once
+FILE: model.py
+```python
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return 2 * x.cos()
+```
+"""
+ASIDE = ("--target", "cpu", "--strategy", "oneshot", "--timing", "0.5s", "--no-compile", "--no-wait")
+
+
+def tilewright(*args: object) -> tuple[int, str]:
+    """The command line in this process: its exit code, and what it printed on stdout."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        code = exit_code(lambda: app([str(arg) for arg in args], standalone_mode=False))
+    return code, out.getvalue()
+
+
+def test_what_can_not_go_over_a_bundle_is_said_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.py").write_text(SMALL)
+    for flags, said in (
+        (("--evaluator", "bundle:box"), "what the other machine has is not known here; add --target cuda, or cpu"),
+        (("--evaluator", "box", "--target", "cuda"), "--evaluator 'box': unknown; write bundle:DIR"),
+    ):
+        assert tilewright("optimize", "small.py", *flags) == (2, "")
+        assert said in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["small.py"]
+    assert json.loads(tilewright("worker", "box", "--json")[1]) == {"answered": 0, "faults": 0, "left": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.measured
+@pytest.mark.usefixtures("own_cache")
+def test_a_worker_opens_and_judges_a_problem_that_it_has_no_file_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "small.py").write_text(SMALL)
+    (here / "replies.json").write_text(json.dumps([REPLY]))
+    command = ("optimize", "small.py", "--out", "run", "--evaluator", "bundle:box", "--model", "scripted:replies.json")
+    command += ASIDE
+    with Worker(Bundle(there), cache=tmp_path / "cache", say=print) as worker:
+        for expect in (75, 75, 0):
+            assert tilewright(*command)[0] == expect
+            command = ("resume", "run", "--no-wait")
+            shutil.copytree(here / "box" / "orders", there / "orders", dirs_exist_ok=True)
+            assert worker.visit() == Visit(answered=expect // 75, faults=0, left=0)
+            shutil.copytree(there / "answers", here / "box" / "answers", dirs_exist_ok=True)
+    with Ledger(here / "run" / "run.db", readonly=True) as ledger:
+        known, (_, judged, _) = ledger.brief(), ledger.events()
+    assert isinstance(judged.outcome, Timed), judged.outcome
+    assert known is not None and known.problem.path == str(here / "small.py")
+    assert known.cases[0].graph is not None and known.matched[0].patterns
+    assert "small" in (here / "run" / "report.md").read_text()
+
+
+class Judging:
+    """Takes every candidate for twice as fast."""
+
+    def __init__(self, request: Request, *, places: Places, say: Say, machine: Machine | None) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def held(self) -> tuple[Station, ...]:
+        return (Station(name="timing", seconds=2.5),)
+
+    def start_afresh(self) -> None: ...
+
+    def brief(self, request: Request) -> Brief:
+        return replace(brief(pattern("fused_0", points=1)), problem=request.problem)
+
+    def perform(self, brief: Brief, move: Move) -> Outcome:
+        return timed(2.0)
+
+
+def test_a_bench_takes_all_problems_a_step_further_at_each_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def child(command: Sequence[str], file: Path, *_: object, **__: object) -> dict[str, Any]:
+        code, said = tilewright(*command[3:])
+        return (
+            json.loads(said) if code == 0 else {"problem": file.stem, "status": "pending" if code == 75 else "failed"}
+        )
+
+    monkeypatch.setattr(campaign, "_child", child)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set").mkdir()
+    for name in ("1_a.py", "2_b.py"):
+        (tmp_path / "set" / name).write_text(SMALL)
+    flags = ("--model", "mailbox:post", "--evaluator", "bundle:box", "--out", "out", "--json", "found.json")
+    ends = []
+    for _ in range(4):
+        code, _ = tilewright("bench", "set", *ASIDE, *flags)
+        bundle = Bundle(tmp_path / "box")
+        with Worker(bundle, cache=tmp_path, say=print, bench_of=Judging, machine_of=lambda target: MACHINE) as worker:
+            ends.append((code, worker.visit().answered))
+        letters = list((tmp_path / "post").glob("*.prompt.md"))
+        for letter in letters:
+            letter.with_name(letter.name.replace(".prompt", ".reply")).write_text(f"{REPLY}END OF REPLY\n")
+    assert ends == [(75, 2), (75, 0), (75, 2), (0, 0)] and len(letters) == 2
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [task["status"] for task in found["tasks"]] == ["improved"] * 2
+    assert found["machine"]["device"] == "test"  # the other's, not what is under this command
