@@ -378,6 +378,12 @@ def where(condition: Value, yes: Value, no: Value, dtype: str) -> Value:
     return select(cast(condition, "bool"), cast(yes, dtype), cast(no, dtype))
 
 
+def place(x: Value, size: int, dtype: str) -> Value:
+    """The whole number x as a position below `size` in 32 bits; -1 where it is none."""
+    held = cast(x, "i64")
+    return select(both(held >= 0, held < size), held.to(Int32), Int32(-1))
+
+
 def index(position: Value, dtype: str) -> Value:
     """The position along a dimension, which the skeleton passes in."""
     return cast(position, dtype)

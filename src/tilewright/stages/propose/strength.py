@@ -4,6 +4,7 @@
   parts: to the same accuracy as a division (`quotient` of `kernels/cuda/math.py`; `approx_quotient` in one part).
 - An element's share of a softmax, exp(x - maximum) / sum, is found among what is computed: where a row stays in
   registers, its exponentials need not be taken again (`shares.py` of the skeletons).
+- A position is compared with what a row holds in 32 bits, not in 64.
 - `exp` and `sigmoid` are the hardware's own, wherever all that becomes of them is rounded to 16 bits.
 
 Their relative error is at most 2^-16 at the ends of fp32's range and 2^-20 around 1; a result in fp16 is rounded by
@@ -29,13 +30,13 @@ Item = Statement | Load | Reduction | Scan | Product
 
 def reduced_in_strength(program: Program) -> Program:
     """The same, with operations that only the renderer for CUDA knows: approx_exp, approx_sigmoid, divisor,
-    ordinary_divisor, quotient, approx_quotient."""
+    ordinary_divisor, quotient, approx_quotient, place."""
     exact = _exact(program)
     body = tuple(_approximated(item, exact) for item in program.body)
     program = replace(program, body=body)
     if not program.reduced or program.scan or program.ranked:
         return program
-    return _divided_once(program, exact)
+    return _divided_once(_compared_in_32_bits(program), exact)
 
 
 def _exact(program: Program) -> set[str]:
@@ -58,6 +59,35 @@ def _approximated(item: Item, exact: set[str]) -> Item:
     if isinstance(item, Statement) and item.op in _APPROXIMATED and item.dtype in _FLOATS and item.result not in exact:
         return replace(item, op=f"approx_{item.op}")
     return item
+
+
+def _compared_in_32_bits(program: Program) -> Program:
+    """Positions along dimensions of fewer than 2**31, compared with numbers of 64 bits that a row shares."""
+    rows = schedule(program).row_names
+    dtypes = {o.name: o.dtype for o in program.operands}
+    dims: dict[str, int] = {}
+    added: set[str] = set()
+    body: list[Item] = []
+    for item in program.body:
+        if isinstance(item, Statement):
+            dtypes[item.result] = item.dtype
+            if item.op == "index" and item.dtype == "i64" and program.domain[int(item.args[0])] < 2**31:
+                dims[item.result] = int(item.args[0])
+        names = [a for a in item.args if isinstance(a, str)] if isinstance(item, Statement) and item.op == "eq" else []
+        position = next((a for a in names if a in dims and a not in rows), None)
+        other = next((a for a in names if a in rows and dtypes.get(a) == "i64"), None)
+        if not isinstance(item, Statement) or position is None or other is None:
+            body.append(item)
+            continue
+        dim = dims[position]
+        here, there = f"{position}_i32", f"{other}_along_{dim}"
+        if here not in added:
+            body.append(Statement(result=here, op="index", args=(dim,), dtype="i32"))
+        if there not in added:
+            body.append(Statement(result=there, op="place", args=(other, program.domain[dim]), dtype="i32"))
+        added |= {here, there}
+        body.append(replace(item, args=(here, there)))
+    return replace(program, body=tuple(body))
 
 
 def _divided_once(program: Program, exact: set[str]) -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fakes import kernel_programs as kp
-from tilewright.facts.program import Program
+from tilewright.facts.program import Program, Statement
 from tilewright.facts.schedule import schedule
 from tilewright.stages.propose.narrow import rounded_once
 from tilewright.stages.propose.strength import reduced_in_strength, shares
@@ -79,3 +79,11 @@ def test_the_share_of_an_element_in_its_softmax_is_found_and_what_is_not_one_is_
     top, total = b.reduce("softmax_stats", x)
     b.write(b.op("div", b.op("exp", b.op("sub", y, top)), total))
     assert shares(schedule(reduced_in_strength(b.done()))) is None, "of another than what was summed"
+
+
+def test_labels_are_compared_with_positions_in_32_bits():
+    program = reduced_in_strength(kp.cross_entropy_rows(64, 1000))
+    found = {item.result: item for item in program.body if isinstance(item, Statement)}
+    (compared,) = (item for item in found.values() if item.op == "eq")
+    assert [(found[a].op, found[a].dtype) for a in compared.args] == [("index", "i32"), ("place", "i32")]
+    assert schedule(program).head == (found[compared.args[1]],), "once a row"
