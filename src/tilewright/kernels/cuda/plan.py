@@ -32,6 +32,8 @@ REGISTER_WORDS = 64  # 4-byte registers per thread in which a row may stay
 SUMMED_WORDS = 72  # registers per thread for a row and the sums of its columns
 MOST_WINDOW = 32  # steps of a window that one thread takes together
 LIST_PAYS = 64  # elements that a warp looks at for each that it may keep; an estimate, not measured
+REGISTERS, MOST_THREADS = 65536, 2048  # of a multiprocessor
+OTHER_WORDS = 32  # registers of a thread beside the row's
 MAX_CLUSTER = 8  # portable
 WARP = 32
 WAVE_THREADS = 1024  # threads that a multiprocessor surely holds at once (64 registers each)
@@ -61,6 +63,7 @@ class Plan:
     parts: int = 0  # of sums over the rows: a group goes through the rows of a part, one after the other
     slots: int = 0  # blocks that a CTA of a team holds in shared memory
     tile: Tile | None = None  # of a pointwise space: a chunk is a tile (see `tiling`), not blocks
+    least_ctas: int = 0  # that a multiprocessor is to hold; 0: the compiler chooses, and delays loads to hold more
 
     @property
     def threads(self) -> int:
@@ -240,10 +243,14 @@ class _Wish:
         teams: int = 0,
         slots: int = 0,
     ) -> Plan:
+        threads, least = group * per_cta, 0
+        if residence == "registers" and self.resident and self.space.front == "row":
+            words = unroll * self.words + OTHER_WORDS
+            least = max(min(REGISTERS // (threads * words), MOST_THREADS // threads), 1)
         return Plan(
             space=self.space, group_threads=group, groups_per_cta=per_cta, unroll=unroll, chunks=chunks,
             spread="none" if chunks == 1 else spread, residence=residence, wide=self.space.span >= 2**31, teams=teams,
-            slots=slots,
+            slots=slots, least_ctas=least,
         )  # fmt: skip
 
     def streamed(self, group: int, per_cta: int, unroll: int, *, few_waves: int) -> Plan:
@@ -316,17 +323,19 @@ def _row_in_parts(wish: _Wish, spec: Spec) -> Plan:
     plan = wish.plan(
         group, max(1, 128 // group), -(-space.steps // group), chunks=1, spread="none", residence="registers"
     )
-    return replace(plan, parts=spec.parts)
+    return replace(plan, parts=spec.parts, least_ctas=0)
 
 
 def _row_in_shared(wish: _Wish) -> Plan | None:
     """The row, or its share of a cluster, in shared memory: two CTAs to a multiprocessor if possible, else one."""
-    group, per_cta, unroll = _row_shape(wish)
-    blocks = -(-wish.space.steps // (group * unroll))
+    group, per_cta, most = _row_shape(wish)
     if not wish.step_bytes or not wish.many_rows or per_cta > 1:
         return None
     for room, chunks in itertools.product((SHARED_BYTES // 2, SHARED_BYTES), (1, 2, 4, MAX_CLUSTER)):
-        if -(-blocks // chunks) * group * unroll * wish.step_bytes <= room and wish.allows("shared", chunks):
+        steps = -(-wish.space.steps // (group * chunks))  # of a thread, in as few blocks as may be, all of one size
+        blocks = -(-steps // most)
+        unroll = -(-steps // blocks)
+        if blocks * unroll * group * wish.step_bytes <= room and wish.allows("shared", chunks):
             return wish.plan(group, 1, unroll, chunks=chunks, spread="cluster", residence="shared")
     return None
 
