@@ -57,18 +57,6 @@ class Board:
     def get(self, cell: Any) -> State:
         return tuple(array[cell] for array in self._arrays)
 
-    def get_remote(self, cell: int, rank: Any) -> State:
-        """The state in the same cell of another CTA of the cluster."""
-        found = []
-        for array in self._arrays:
-            address = Int32((array.iterator + cell).toint())
-            kind = array.element_type
-            suffix = "f32" if kind.is_float else f"b{kind.width}"
-            text = "{ .reg .b32 there; mapa.shared::cluster.u32 there, {$r0}, {$r1}; "
-            text += f"ld.shared::cluster.{suffix} {{$w0}}, [there]; }}"
-            found.append(cute.arch.inline_ptx(text, write_only_types=[kind], read_only_args=[address, Int32(rank)]))
-        return tuple(found)
-
 
 def _exchange(state: State, width: int, merge: Callable[[State, State], State]) -> State:
     """merge over each segment of `width` lanes, in a butterfly."""
@@ -79,7 +67,7 @@ def _exchange(state: State, width: int, merge: Callable[[State, State], State]) 
     return state
 
 
-def _butterfly(held: Held, width: int) -> None:
+def butterfly(held: Held, width: int) -> None:
     """Every lane of each segment of `width` lanes gets the segment's state, the same to the last bit."""
     reducer = held.reducer
     state = held[0]
@@ -118,7 +106,7 @@ def combine_rows(helds: list[Held], boards: list[Board | None], *, group: Any, m
 
     Groups wider than a warp need boards of `groups x warps` cells, and all of the CTA's threads must come here."""
     for held in helds:
-        _butterfly(held, min(group_threads, WARP))
+        butterfly(held, min(group_threads, WARP))
     warps = group_threads // WARP
     if warps <= 1:
         return
@@ -128,7 +116,7 @@ def combine_rows(helds: list[Held], boards: list[Board | None], *, group: Any, m
     cute.arch.sync_threads()
     for held, board in zip(helds, _given(boards), strict=True):
         held[0] = board.get(group * warps + cute.arch.lane_idx() % warps)
-        _butterfly(held, warps)
+        butterfly(held, warps)
 
 
 def _given(boards: list[Board | None]) -> list[Board]:
@@ -153,18 +141,6 @@ def combine_columns(
         for lane in range(held.lanes):
             parts = [board.get((other * held.lanes + lane) * groups + group) for other in range(group_threads)]
             held[lane] = held.reducer.merge_all(parts)
-
-
-def combine_cluster(helds: list[Held], boards: list[Board | None], *, cell: int, chunks: int, member: Any) -> None:
-    """The CTAs of a cluster hold parts of one row; all threads of all of them get the whole. Nobody may leave before
-    all have read: `cluster_arrive` after the last of these, `cluster_wait` at the end."""
-    for held, board in zip(helds, _given(boards), strict=True):
-        when(member == 0, partial(board.put, cell, held[0]))
-    cute.arch.cluster_arrive()
-    cute.arch.cluster_wait()
-    for held, board in zip(helds, _given(boards), strict=True):
-        held[0] = board.get_remote(cell, cute.arch.lane_idx() % chunks)
-        _butterfly(held, chunks)
 
 
 class Workspace:

@@ -12,7 +12,8 @@ from cutlass.memory import SmemAllocator
 
 from . import math as m
 from .addresses import Addresses, Source
-from .combine import Board, Held, Mailboxes, Workspace, combine_cluster, combine_columns, combine_rows
+from .cluster import Exchange
+from .combine import Board, Held, Mailboxes, Workspace, combine_columns, combine_rows
 from .control import loop, when
 from .plan import Plan, resident_operands
 from .reducers import Reducer
@@ -104,14 +105,14 @@ class Cta:
             cells = plan.threads * space.row_lanes if plan.group_threads > 1 else 0
         else:
             cells = plan.threads // 32 if plan.group_threads > 32 else 0
-        if plan.spread == "cluster":
-            cells += 1
         if plan.spread == "grid":  # a CTA's threads combine, and then a team's CTAs
             cells *= 2
         self.boards = [
             [Board(allocator, r, cells) if cells else None for r in reducers] for reducers in self.kernel.reducers
         ]
         self.cells = cells
+        clustered = plan.spread == "cluster"
+        self.exchange = Exchange(allocator, self.kernel.reducers, plan.chunks) if clustered else None
         self.resident = self._residence(allocator, self.member + self.group * plan.group_threads)
 
     def _residence(self, allocator: Any, thread: Any) -> Any:
@@ -358,19 +359,15 @@ class Cta:
 
     def _run_all(self) -> None:
         """All sweeps in one launch: a CTA, or a cluster, has whole rows."""
-        clustered = self.plan.spread == "cluster"
+        if self.exchange is not None:
+            self.exchange.open(self.member)
         self.resident.prefetch(self.chunk, self.member)
         for sweep in range(len(self.spec.sweeps)):
             helds = self._reduce(sweep)
-            if clustered:
-                boards = self.boards[sweep]
-                combine_cluster(helds, boards, cell=self.cells - 1, chunks=self.chunks, member=self.member)
+            if self.exchange is not None:
+                self.exchange.combine(sweep, helds, rank=self.chunk, thread=self.member)
             self._finish(sweep, helds)
-        if clustered:  # before anything is written: to arrive is to wait until one's own stores are seen
-            cute.arch.cluster_arrive()
         self._end()
-        if clustered:  # nobody leaves while another still reads its board
-            cute.arch.cluster_wait()
 
     def _end(self) -> None:
         if self.spec.final is not None:

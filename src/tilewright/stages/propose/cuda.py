@@ -29,7 +29,7 @@ _KNOBS = (
     ),
 )
 _CUDA_SKELETONS = (
-    "addresses", "cache", "combine", "control", "cta", "engine", "launch", "math", "plan", "rank", "ranking",
+    "addresses", "cache", "cluster", "combine", "control", "cta", "engine", "launch", "math", "plan", "rank", "ranking",
     "reducers", "resident", "ring", "scan", "scanners", "shares", "spec", "sums", "team", "tiles", "tiling", "views",
 )  # fmt: skip
 _GEMM_SKELETONS = (
