@@ -15,18 +15,24 @@ from fakes.traced import only_program
 pytestmark = pytest.mark.slow  # half a second for each kernel
 
 
-def instructions(program, folder, **knobs):
-    """How often each stands in the PTX of the program's kernel, and how many elements one thread has there."""
+def compiled(program, folder, **knobs):
+    """The PTX of the program's kernel, and its plan."""
     module = load_fused(program, folder)
     module.configure(**knobs)
     device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
     walks = [o.strides for o in program.operands]
     options = f"--keep-ptx --dump-dir={folder}"
     launch, kernel = module._FUSED.compile(walks, [16] * len(walks), device, options=options)
-    lines = (line.strip() for line in launch.artifacts.PTX.splitlines())
+    return launch.artifacts.PTX, kernel.plan
+
+
+def instructions(program, folder):
+    """How often each stands in the PTX of the program's kernel, and how many elements one thread has there."""
+    ptx, plan = compiled(program, folder)
+    lines = (line.strip() for line in ptx.splitlines())
     found = Counter(line.split()[0].rstrip(";") for line in lines if line.endswith(";") and not line.startswith("."))
-    assert kernel.plan.blocks == 1 and kernel.plan.residence == "registers", "nothing is in a loop"
-    return found, kernel.plan.unroll * kernel.plan.space.vector
+    assert plan.blocks == 1 and plan.residence == "registers", "nothing is in a loop"
+    return found, plan.unroll * plan.space.vector
 
 
 def backward(x, upstream):
@@ -55,3 +61,15 @@ def test_its_backward_takes_few_instructions(tmp_path):
     found, elements = instructions(only_program(backward, x, torch.randn_like(x)), tmp_path)
     assert found["div.rn.f32"] + found["rcp.rn.f32"] <= 2
     assert sum(found.values()) <= 30 * elements
+
+
+def test_the_compiler_is_told_how_many_ctas_fit_or_it_would_delay_loads_to_fit_more(tmp_path):
+    ptx, plan = compiled(kp.softmax((8192, 16384)), tmp_path, threads=512)
+    assert f".minnctapersm {plan.least_ctas}" in ptx and plan.least_ctas == 2
+
+
+def test_ctas_of_a_cluster_wait_for_messages_and_not_for_memory(tmp_path):
+    ptx, plan = compiled(kp.softmax((2048, 65536)), tmp_path)
+    assert plan.spread == "cluster" and ptx.count("st.async") == 2, "a maximum and a sum"
+    arrivals = [line for line in ptx.splitlines() if "barrier.cluster.arrive" in line]
+    assert len(arrivals) == 1 and ".relaxed" in arrivals[0] and "membar" not in ptx and "fence.acq_rel" not in ptx

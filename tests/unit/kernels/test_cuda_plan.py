@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -194,3 +195,20 @@ def test_few_ranked_rows_are_split_where_a_warp_has_enough_to_look_at():
 
     assert chunks((4096, 256), 8) == chunks((4096, 4096), 8) == chunks((128, 32768), 64) == 1
     assert 1 < chunks((1 << 20,), 64) < chunks((1 << 20,), 8) <= chunks((1 << 20,), 64, spread="split")
+
+
+def test_a_row_in_shared_memory_is_cut_evenly_so_that_several_ctas_fit():
+    two = spec_of((2048, 65536), (1,), operands={"x": (2048, 65536), "y": (2048, 65536)})
+    sweep = Sweep(elements=lambda x, y: (x,), reductions=two.sweeps[0].reductions)
+    spec = replace(two, sweeps=(sweep,), final=lambda x, y, s: (x,))
+    knobs = DEFAULTS | {"threads": 512, "unroll": 8, "residence": "shared"}
+    plan = make_plan(spec, [(65536, 1)] * 2, [16] * 2, knobs, H200)
+    assert (plan.spread, plan.chunks, plan.blocks_per_chunk, plan.unroll) == ("cluster", 8, 1, 4)
+    assert 2 * 4 * plan.space.vector * plan.block_steps == 64 * 1024, "of which a multiprocessor holds three"
+
+
+def test_rows_in_registers_say_how_many_ctas_are_to_fit_beside_one_another():
+    for width, threads, least in ((4096, 128, 8), (16384, 512, 2), (262144, 512, 1)):
+        plan = make_plan(spec_of((4096, width), (1,)), [(width, 1)], [16], DEFAULTS | {"threads": 512}, H200)
+        assert (plan.residence, plan.threads, plan.least_ctas) == ("registers", threads, least)
+    assert make_plan(spec_of((4096, 4096)), [(4096, 1)], [16], DEFAULTS, H200).least_ctas == 0
