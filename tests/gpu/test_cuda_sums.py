@@ -25,17 +25,13 @@ PROGRAMS: dict[str, tuple[Callable[[], Program], float]] = {
     "few rows": (lambda: kp.norm_backward((5, 1024), rms=True), 1e-5),
     "two rows": (lambda: kp.norm_backward((2, 1000)), 1e-5),
     "wide rows": (lambda: kp.norm_backward((301, 7168)), 1e-5),
+    "wider rows": (lambda: kp.norm_backward((1030, 10240), rms=True), 1e-5),
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("candidate")
-
-
-@pytest.fixture(autouse=True)
-def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "SUMS_BESIDE_ROWS", True)
 
 
 def agrees(program: Program, operands: list[Tensor], results: tuple[Tensor, ...], bound: float) -> None:

@@ -115,7 +115,7 @@ def test_less_than_two_rows_in_a_ring(name, folder, monkeypatch):
     program = make()
     operands = kp.make_operands(program, "cuda", seed=1)
     load_fused(program, folder)
-    monkeypatch.setattr(import_module("tilewright_kernels.cuda.plan"), "HELD_SHARE", 0.86)
+    monkeypatch.setattr(import_module("tilewright_kernels.cuda.planning"), "HELD_SHARE", 0.86)
     plan, run = on(SMALL, program, folder, operands, **knobs)
     assert plan.ahead == 1 and plan.space.groups > 4 * plan.teams
     got = run()

@@ -83,6 +83,15 @@ PATHS = {
     "a recurrence over columns split": (lambda: kp.recurrence((100000, 64), 0), {}),
     "windows": (lambda: kp.pool("max", (8, 64, 112, 112), (3, 3), stride=2, padding=1, dtype="f16"), {}),
     "windows and their neighbours": (lambda: kp.pool("sum", (2, 16, 33, 35), (3, 3), padding=1, fused=True), {}),
+    "windows from shared memory": (lambda: kp.pool("max", (5, 33, 2051), (8,), padding=4, dilation=3), {}),
+    "windows in bf16 from shared memory": (
+        lambda: kp.pool("sum", (70, 9, 2000), (5,), stride=2, padding=1, dtype="bf16"),
+        {},
+    ),
+    "windows and neighbours from shared memory": (
+        lambda: kp.pool("max", (64, 8, 1037), (3,), padding=1, fused=True, dtype="f16"),
+        {},
+    ),
     "windows of few rows": (lambda: kp.pool("max", (3, 5, 1017), (20,), stride=3, padding=2, dilation=2), {}),
     "windows and where their maxima lie": (
         lambda: only_program(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), torch.randn(4, 8, 57, 61)),
@@ -123,16 +132,16 @@ def compile_for_hopper(program, folder, knobs, strides=None, alignment=16):
 
 
 @pytest.mark.parametrize("shape", [(32768, 4096), (3, 137, 217), (70001, 64)])
-def test_sums_beside_rows_stay_in_registers(shape, folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(cuda, "SUMS_BESIDE_ROWS", True)
+def test_sums_beside_rows_stay_in_registers(shape, folder, tmp_path):
     program = kp.norm_backward(shape, dtype="f32" if len(shape) == 3 else "bf16")
     assert cuda.unsupported(program) is None
     walks, more = [o.strides for o in program.operands], f"--keep-cubin --dump-dir={tmp_path}"
-    for settings in cuda.space(program).points[:2]:
+    for settings in (cuda.space(program).points[k] for k in (0, 3)):
         fused = load_fused(program, folder, settings)._FUSED
         device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
         launch, kernel = fused.compile(walks, [16] * len(walks), device, options=more)
-        assert kernel.plan.parts >= 411 and kernel.plan.residence == "registers"
+        residence = "registers" if dict(settings)["residence"] == "registers" else "shared"
+        assert kernel.plan.parts >= 411 and kernel.plan.residence == residence
         assert [k.local_bytes for k in taken(launch.artifacts.CUBIN)] == [0]
         fused.sums.compile(_partial(fused), [16] * 3, device)
 

@@ -56,6 +56,17 @@ def test_a_softmax_of_16_bits_converts_in_pairs_and_takes_one_exponential_an_ele
     assert sum(found.values()) <= 15 * elements
 
 
+def test_a_window_of_eight_is_eight_reads_of_shared_memory_and_no_check(tmp_path):
+    ptx, plan = compiled(kp.pool("max", (64, 192, 65536), (8,), padding=4, dilation=3), tmp_path)
+    turns = plan.windows // plan.threads
+    found = Counter(line.split()[0] for line in ptx.splitlines() if line.strip())
+    shared = sum(n for name, n in found.items() if name.startswith("ld.shared"))
+    assert turns == 8 and shared == 8 * turns and found["max.NaN.f32"] <= 8 * turns
+    assert found["st.global.b32"] + found["st.global.f32"] == turns and ptx.count("cp.async.ca.shared.global") == 3
+    body = ptx[ptx.index("bar.sync") :]
+    assert body.count("selp") == 0 and "ld.global" not in body
+
+
 def test_its_backward_takes_few_instructions(tmp_path):
     x = torch.randn(256, 4096, dtype=torch.bfloat16)
     found, elements = instructions(only_program(backward, x, torch.randn_like(x)), tmp_path)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.kernels.cuda.plan import DEFAULTS, KNOBS, Device, Plan, make_plan
+from tilewright.kernels.cuda.plan import DEFAULTS, KNOBS, Device, Plan
+from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.spec import RankSpec, ReductionSpec, Spec, Sweep, TensorSpec
 from tilewright.kernels.cuda.views import collapse, contiguous, widest
 
@@ -208,7 +209,85 @@ def test_a_row_in_shared_memory_is_cut_evenly_so_that_several_ctas_fit():
 
 
 def test_rows_in_registers_say_how_many_ctas_are_to_fit_beside_one_another():
-    for width, threads, least in ((4096, 128, 8), (16384, 512, 2), (262144, 512, 1)):
+    for width, threads, least in ((4096, 128, 0), (16384, 512, 2), (262144, 512, 1)):
         plan = make_plan(spec_of((4096, width), (1,)), [(width, 1)], [16], DEFAULTS | {"threads": 512}, H200)
         assert (plan.residence, plan.threads, plan.least_ctas) == ("registers", threads, least)
     assert make_plan(spec_of((4096, 4096)), [(4096, 1)], [16], DEFAULTS, H200).least_ctas == 0
+
+
+def summed(rows, width, parts, dtype="f32"):
+    """A norm's gradients: of its input, and beside it a sum over the rows."""
+    names = {"x": (rows, width), "g": (rows, width), "w": (1, width)}
+    sweep = Sweep(elements=lambda x, g, w: (x,), reductions=spec_of((1, 1), (1,)).sweeps[0].reductions)
+    return Spec(
+        name="t", domain=(rows, width), reduced=(1,),
+        operands=tuple(TensorSpec(name=n, dtype=dtype, shape=s) for n, s in names.items()),
+        outputs=(TensorSpec(name="y", dtype=dtype, shape=(rows, width)),
+                 TensorSpec(name="t", dtype="f32", shape=(parts, width))),
+        sweeps=(sweep,), final=lambda x, g, w, s: (x, g), element_outputs=("y",), sums=("t",),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "parts", "dtype", "shape"),  # threads, vectors a row, in the ring, CTAs beside one another
+    [(32768, 4096, 528, "f32", (256, 4, 12, 2)), (131072, 1024, 2112, "f32", (64, 4, 12, 4)),
+     (8192, 16384, 132, "f32", (1024, 4, 7, 1)), (8192, 16384, 132, "bf16", (512, 4, 12, 1))],
+)  # fmt: skip
+def test_of_rows_whose_columns_are_summed_the_next_are_on_their_way(rows, width, parts, dtype, shape):
+    spec = summed(rows, width, parts, dtype)
+    walks = [(width, 1), (width, 1), (width, 1)]
+    plan = make_plan(spec, walks, [16] * 3, DEFAULTS, H200)
+    assert (plan.group_threads, plan.unroll, plan.slots, plan.least_ctas) == shape
+    item = 4 if dtype == "f32" else 2
+    assert plan.unroll <= plan.slots and plan.ring_steps * plan.threads * plan.space.vector * 2 * item <= 227 * 1024
+    waves = -(-parts // (132 * plan.groups_per_cta * plan.least_ctas))
+    assert waves * 132 * plan.groups_per_cta * plan.least_ctas < parts + 132 * plan.groups_per_cta, "of one size"
+    kept = make_plan(spec, walks, [16] * 3, DEFAULTS | {"residence": "registers"}, H200) if width < 8192 else plan
+    assert (kept.slots == 0) == (kept.residence == "registers") == (width < 8192)
+
+
+def test_rows_that_cp_async_can_not_bring_stay_in_registers():
+    plan = make_plan(summed(4096, 1001, 528, "f16"), [(1001, 1)] * 3, [2] * 3, DEFAULTS, H200)
+    assert (plan.residence, plan.slots, plan.parts) == ("registers", 0, 528)
+
+
+def windows(lanes, at, *, steps=8, domain=(64, 16), fill=0.0, shape=None):
+    """Sums over windows of `steps`, read where `at` says."""
+    domain = (*domain, steps, lanes)
+    x = TensorSpec(name="x", dtype="f32", shape=shape or (*domain[:-2], lanes + 60), indexed=True, at=at, fill=fill)
+    sweep = Sweep(elements=lambda x, index_3, index_2: (x,), reductions=spec_of((1, 1), (1,)).sweeps[0].reductions)
+    return Spec(
+        name="t", domain=domain, reduced=(len(domain) - 2,), operands=(x,), sweeps=(sweep,),
+        outputs=(TensorSpec(name="s", dtype="f32", shape=(*domain[:-2], 1, lanes)),),
+    )  # fmt: skip
+
+
+def planned(spec, knobs=DEFAULTS):
+    return make_plan(spec, [contiguous(spec.operands[0].shape)], [16], knobs, H200)
+
+
+def test_windows_that_overlap_along_the_lanes_come_from_shared_memory():
+    first = ((0, ((0, 1),)), (0, ((1, 1),)))
+    plan = planned(windows(4097, (*first, (-4, ((3, 1), (2, 3))))))
+    assert (plan.windows, plan.threads, plan.space.vector) == (2048, 256, 1)
+    assert plan.ctas_per_chunk == 64 * 16 * 3, "a line is 4097 long"
+    others = {
+        "a step too far apart": (*first, (-4, ((3, 8), (2, 1)))),
+        "not along the lanes": (*first, (-4, ((2, 3),))),
+        "of several lines": (first[0], (0, ((1, 1), (2, 1))), (0, ((3, 1),))),
+        "of lines that may lie outside": (first[0], (-1, ((1, 1),)), (0, ((3, 1), (2, 1)))),
+        "not told": (),
+    }
+    assert {name: planned(windows(4097, at)).windows for name, at in others.items()} == dict.fromkeys(others, 0)
+    few = (0, ((0, 1),)), (0, ((1, 1),)), (0, ((3, 1), (2, 1)))
+    assert planned(windows(4097, few, domain=(4, 4))).windows == 0, "too few for all multiprocessors"
+    assert planned(windows(4097, few), DEFAULTS | {"residence": "reread"}).windows == 0
+
+
+def test_rows_too_long_for_eight_ctas_get_a_cluster_of_sixteen():
+    spec = spec_of((512, 262144), (1,), operands={"y": (512, 262144), "g": (512, 262144)})
+    sweep = Sweep(elements=lambda y, g: (y,), reductions=spec.sweeps[0].reductions)
+    spec = replace(spec, sweeps=(sweep,), final=lambda y, g, s: (y,))
+    plan = make_plan(spec, [(262144, 1)] * 2, [16] * 2, DEFAULTS, H200)
+    assert (plan.spread, plan.chunks, plan.residence) == ("cluster", 16, "shared")
+    assert plan.block_steps * plan.blocks_per_chunk * 2 * 16 == 128 * 1024

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tilewright.kernels.cuda import plan as plans
+from tilewright.kernels.cuda import planning as plans
 from tilewright.kernels.cuda import team as module
-from tilewright.kernels.cuda.plan import DEFAULTS, Device, make_plan
+from tilewright.kernels.cuda.plan import DEFAULTS, Device
+from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.team import TeamCta
 
 from .test_cuda_plan import spec_of

@@ -10,7 +10,8 @@ import pytest
 
 from fakes import simt
 from tilewright.kernels.cuda import addresses, cta, tiles
-from tilewright.kernels.cuda.plan import DEFAULTS, Device, make_plan
+from tilewright.kernels.cuda.plan import DEFAULTS, Device
+from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.spec import Spec, TensorSpec
 from tilewright.kernels.cuda.views import contiguous
 

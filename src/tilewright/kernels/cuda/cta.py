@@ -15,7 +15,8 @@ from .addresses import Addresses, Source
 from .cluster import Exchange
 from .combine import Board, Held, Mailboxes, Workspace, combine_columns, combine_rows
 from .control import loop, when
-from .plan import Plan, resident_operands
+from .operands import resident_operands
+from .plan import Plan
 from .reducers import Reducer
 from .resident import Resident
 from .shares import Shares
@@ -130,13 +131,16 @@ class Cta:
         space = self.space
         for operand in self.spec.aligned_operands:
             if self.spec.at_row_level(operand.shape):
-                fragment = self.at.load(operand.name, self.at.base[operand.name])
+                fragment = self._row_operand(operand.name)
                 for lane, row in enumerate(self.rows):
                     row[operand.name] = m.cast(fragment[min(lane, cute.size(fragment) - 1)], operand.dtype)
         for name, view in space.views.items():
             if name.startswith("index_") and not any(view.step_strides):
                 for lane, row in enumerate(self.rows):
                     row[name] = self.at.base[name] + lane * (view.lane_stride if space.front == "column" else 0)
+
+    def _row_operand(self, name: str) -> Any:
+        return self.at.load(name, self.at.base[name])
 
     def _compute_rows(self, function: Function | None) -> None:
         if function is not None:

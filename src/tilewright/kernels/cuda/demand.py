@@ -23,7 +23,8 @@ from typing import Any, Protocol
 
 from .cubin import cubin_of, taken
 from .launch import ALIGNED, Fused
-from .plan import WARP, Device, Plan, resident_operands
+from .operands import passing_operands, resident_operands
+from .plan import WARP, Device, Plan
 from .ranking import queue_keys
 from .spec import Spec, reads
 from .views import ITEM_BYTES, contiguous
@@ -56,8 +57,12 @@ def demand(fused: Fused, device: Device) -> dict[str, int | str]:
 
 
 def _in_flight_bytes(spec: Spec, plan: Plan) -> int:
-    """Of a thread: of teams, what of the ring the row in hand leaves; else a step of a sweep."""
-    block = plan.unroll * plan.space.vector * max(map(_item_bytes, _reading(spec)))
+    """Of a thread: of teams, what of the ring the row in hand leaves; of rows that pass, the ring; else a step of a
+    sweep."""
+    step = plan.space.vector * max(map(_item_bytes, _reading(spec)))
+    if plan.parts and plan.slots:
+        return step * plan.slots
+    block = plan.unroll * step
     return block * max(plan.slots - plan.held, 1)
 
 
@@ -70,8 +75,9 @@ def _dynamic_bytes(spec: Spec, plan: Plan) -> int:
     if plan.residence != "shared":
         return 0
     items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
-    steps = (plan.slots or plan.blocks_per_chunk) * plan.unroll * plan.threads * plan.space.vector
-    return steps * sum(items[n] for n in resident_operands(spec, plan.space))
+    steps = (plan.ring_steps or plan.blocks_per_chunk * plan.unroll) * plan.threads * plan.space.vector
+    names = passing_operands(spec, plan.space) if plan.parts else resident_operands(spec, plan.space)
+    return steps * sum(items[n] for n in names)
 
 
 def _reading(spec: Spec) -> list[list[Any]]:

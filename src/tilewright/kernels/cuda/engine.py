@@ -14,7 +14,8 @@ again. How chunks of one row combine is the plan's `spread`:
     split    through a workspace, one launch per sweep       grid     through a workspace, in teams of resident CTAs
 
 Teams (see `team`) take long rows in turn, and read the next ones while they combine. Where operands of a pointwise Spec
-lie across the lanes, a chunk is a tile (see `tiles`).
+lie across the lanes, a chunk is a tile (see `tiles`). Overlapping windows along the lanes are read from shared memory
+(see `windows`).
 
 Sums over the rows beside them (see `sums`) take a group through many rows, and a second Spec to add them up.
 
@@ -42,6 +43,7 @@ from .spec import Spec
 from .sums import SumsCta
 from .team import TeamCta
 from .tiles import TileCta
+from .windows import WindowCta
 
 SCRAP_BYTES = 16  # of a workspace that nothing uses
 
@@ -126,6 +128,8 @@ class Kernel:
     def _cta(self, stage: int) -> type[Cta]:
         if self.plan.tile is not None:
             return TileCta
+        if self.plan.windows:
+            return WindowCta
         if self.plan.teams:
             return TeamCta
         if self.spec.rank is not None:

@@ -16,7 +16,8 @@ from ..ops import DTYPES
 from . import cache
 from .engine import SCRAP_BYTES, Kernel
 from .math import ELEMENT_TYPES
-from .plan import DEFAULTS, KNOBS, Device, Plan, make_plan
+from .plan import DEFAULTS, KNOBS, Device, Plan
+from .planning import make_plan
 from .spec import Spec
 from .views import ITEM_BYTES, contiguous
 

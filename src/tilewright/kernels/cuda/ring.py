@@ -12,17 +12,17 @@ from .plan import Plan
 
 
 class Ring:
-    """`plan.slots` blocks of each operand that stays on chip, a thread's vectors at [slot x unroll][thread].
+    """`plan.ring_steps` vectors a thread of each operand that stays on chip, at [vector][thread].
 
     A thread copies and reads only its own vectors, so nothing has to be synchronised: it waits for its own copies, in
-    commit groups of one block each."""
+    commit groups of one block, or one vector, each."""
 
     segments = 0  # sweeps do not wait as those of `resident.Resident` do
 
     def __init__(self, plan: Plan, *, names: tuple[str, ...], dtypes: dict[str, str], allocator: Any, thread: Any):
         self._plan, self._thread = plan, thread
         self._shared: dict[str, Any] = {}
-        layout = cute.make_layout((plan.slots * plan.unroll * plan.threads * plan.space.vector,))
+        layout = cute.make_layout((plan.ring_steps * plan.threads * plan.space.vector,))
         for name in names:
             self._shared[name] = allocator.allocate_tensor(m.ELEMENT_TYPES[dtypes[name]], layout, byte_alignment=16)
 

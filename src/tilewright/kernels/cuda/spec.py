@@ -20,13 +20,16 @@ Function = Callable[..., Any]
 class TensorSpec:
     """An operand or an output: its aligned shape has the domain's rank, each size the domain's or 1. An `indexed`
     operand has a shape of its own, and functions get it as a Source (see `addresses`). `strides` are likely, no more;
-    empty: contiguous."""
+    empty: contiguous. `at`, where it is told: an indexed operand is read by one load alone, for each of its dimensions
+    at start + the sum of step x position along a dimension of the domain; what lies outside is taken as `fill`."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     indexed: bool = False
     strides: tuple[int, ...] = ()
+    at: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
+    fill: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

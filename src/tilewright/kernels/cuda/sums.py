@@ -5,11 +5,18 @@ each column's sum in registers; traced inside a kernel (see `engine`).
     row     x x x x ... x
     part    + + + + ... +    written once, [part][column], in fp32
 
+    ring    | row t, vector 0 | 1 | 2 | row t + 1, vector 0 | 1 ->    of each thread, in shared memory
+
+The last sweep is done with a vector, and has its place filled anew with what comes `plan.slots` vectors later: so
+loads and stores go on side by side, also where the ring holds little more than a row. Where cp.async can't bring the
+rows, they stay in registers, and none is on its way while another is done.
+
 Parts, and the order of rows in each, are fixed: results repeat to the last bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,14 +24,19 @@ import cutlass
 from cutlass import Float32, Int32, Uint32, cute
 
 from . import math as m
-from .control import loop
+from .addresses import Addresses
+from .control import loop, when
 from .cta import Block, Cta
+from .operands import passing_operands
+from .ring import Ring
 from .spec import reads
 from .views import POSITION
 
+PIECES = 4  # of a row, at most: each is merged as soon as it has come
+
 
 class SumsCta(Cta):
-    """`groups_per_cta` parts at once, each a share of the rows in order, row by row. Rows stay in registers."""
+    """`groups_per_cta` parts at once, each a share of the rows in order, row by row."""
 
     def _place(self) -> None:
         super()._place()
@@ -41,12 +53,21 @@ class SumsCta(Cta):
         self.turns, self.uneven = each + (more > 0), more > 0
         self.group_index, self.alive = self.first_row, self.present
 
+    def _residence(self, allocator: Any, thread: Any) -> Any:
+        if not self.plan.slots:
+            return super()._residence(allocator, thread)
+        names = passing_operands(self.spec, self.space)
+        return Ring(self.plan, names=names, dtypes=self.dtypes, allocator=allocator, thread=thread)
+
     def run(self) -> None:
         vector = self.space.vector
         self.totals = {n: cute.make_rmem_tensor((self.plan.unroll * vector,), Float32) for n in self.spec.sums}
         for total in self.totals.values():
             total.fill(0.0)
+        self._request(Int32(0), range(self.plan.slots))
         self.lasting = self._load_lasting()
+        names = [o.name for o in self.spec.aligned_operands if self.spec.at_row_level(o.shape)]
+        self.coming = {n: self.at.load(n, self.at.base[n]) for n in names}  # of the next row
         loop(Int32(0), Int32(self.turns), self._row)
         self.group_index, self.alive = self.first_row, self.present
         self.at = self._addresses()
@@ -65,24 +86,85 @@ class SumsCta(Cta):
         return any(self.space.views[name].group_strides)
 
     def _fetch(self, block: Block, name: str) -> list[Any]:
-        return self.lasting[name] if name in self.lasting else super()._fetch(block, name)
+        if name in self.lasting:
+            return self.lasting[name][self.first_step : self.first_step + len(block.steps)]
+        return super()._fetch(block, name)
+
+    # ---- rows ------------------------------------------------------------------------------------------------------
+
+    def _row_of(self, turn: Any) -> Any:
+        return cutlass.min(self.first_row + turn, Int32(self.space.groups - 1))
 
     def _row(self, turn: Any) -> None:
+        self.turn, self.first_step = turn, 0
         self.alive = self.present
         if self.uneven:
             here = turn < self.count
             self.alive = here if self.present is None else m.both(self.present, here)
-        self.group_index = cutlass.min(self.first_row + turn, Int32(self.space.groups - 1))
+        self.group_index = self._row_of(turn)
         self.at = self._addresses()
-        self.resident.restart(self.at)
+        if not self.plan.slots:
+            self.resident.restart(self.at)
         self.rows = self._new_rows()
         self._load_rows()
+        self._ask_for_row(turn + 1)
         self._compute_rows(self.spec.head)
         for sweep in range(len(self.spec.sweeps)):
             self._finish(sweep, self._reduce(sweep))
         self._end()
         if self.cells:
             cute.arch.sync_threads()  # boards are free again
+
+    def _row_operand(self, name: str) -> Any:
+        return self.coming[name]
+
+    def _ask_for_row(self, turn: Any) -> None:
+        """What the next row has by itself is on its way while this one is done."""
+        at = Addresses(self.space, self.tensors, self._row_of(turn), wide=self.plan.wide)
+        for name, fragment in self.coming.items():
+            found = at.load(name, at.base[name])
+            for lane in range(cute.size(fragment)):
+                fragment[lane] = found[lane]
+
+    # ---- vectors ---------------------------------------------------------------------------------------------------
+
+    def _request(self, turn: Any, numbers: range) -> None:
+        """Copy the vectors of these numbers, counted from this turn's first, where there are such rows; a commit group
+        each."""
+        plan = self.plan
+        places: dict[int, tuple[Any, Any]] = {}
+        for number in numbers:
+            row, u = divmod(number, plan.unroll)
+            if row not in places:
+                at = Addresses(self.space, self.tensors, self._row_of(turn + row), wide=plan.wide)
+                places[row] = at, turn + row < self.count
+            at, follows = places[row]
+            slot = (turn * plan.unroll + number) % plan.slots
+            when(follows, partial(self.resident.request, at, [self._nearest(u)], [slot]))
+            cute.arch.cp_async_commit_group()
+
+    def _nearest(self, u: int) -> Any:
+        """Step u of this thread, or the row's last."""
+        step = self.member + u * self.plan.group_threads
+        inside = self.plan.block_steps <= self.space.steps
+        return step if inside else cutlass.min(step, Int32(self.space.steps - 1))
+
+    def _walk(self, sweep: int, body: Callable[[Block], None]) -> None:
+        plan = self.plan
+        if not plan.slots:
+            super()._walk(sweep, body)
+            return
+        block = self._make_block(Int32(0), Int32(0), masked=plan.block_steps > self.space.steps)
+        block.slots = [(self.turn * plan.unroll + u) % plan.slots for u in range(plan.unroll)]
+        last = sweep == len(self.spec.sweeps)
+        size = 1 if last else -(-plan.unroll // PIECES) if sweep == 0 else plan.unroll
+        for u in range(0, plan.unroll, size):
+            self.first_step, end = u, min(u + size, plan.unroll)
+            if sweep == 0:
+                cute.arch.cp_async_wait_group(plan.slots - end)
+            body(Block(block.steps[u:end], block.valid[u:end], block.slots[u:end], by_element=False))
+            if last:
+                self._request(self.turn, range(u + plan.slots, u + plan.slots + 1))
 
     def _write_elements(self) -> None:
         spec, final = self.spec, self.spec.final
@@ -97,7 +179,7 @@ class SumsCta(Cta):
                     values = [m.stored(lane[number], dtypes[name]) for lane in results]
                     self._write_step(f"out_{name}", block, u, step, values)
                 for number, name in enumerate(spec.sums, len(spec.element_outputs)):
-                    self._add(name, u, [lane[number] for lane in results])
+                    self._add(name, self.first_step + u, [lane[number] for lane in results])
 
         self._walk(len(spec.sweeps), body)
 

@@ -14,7 +14,7 @@ from .addresses import Addresses
 from .combine import Held, Mailboxes, combine_rows
 from .control import loop, when
 from .cta import Block, Cta
-from .plan import resident_operands, shared_operands
+from .operands import resident_operands, shared_operands
 from .ring import Ring
 
 PASSING = 4  # vectors of what is not held that a thread has under way

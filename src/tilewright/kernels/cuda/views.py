@@ -9,7 +9,7 @@ neighbouring rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from .spec import Spec
@@ -176,6 +176,17 @@ def make_space(
         front=front, vector=vector, group_sizes=group_sizes, step_sizes=step_sizes, inner=inner, tail=tail,
         views=views, span=span,
     )  # fmt: skip
+
+
+def one_lane(space: Space) -> Space:
+    """The same space of columns, one of which is a group."""
+    assert space.front == "column"
+    views = {}
+    for name, view in space.views.items():
+        views[name] = replace(view, group_strides=(*view.group_strides[:-1], view.lane_stride))
+    return replace(
+        space, vector=1, group_sizes=(*space.group_sizes[:-1], space.group_sizes[-1] * space.vector), views=views
+    )
 
 
 def _pick(strides: dict[str, tuple[int, ...]], dims: Sequence[int]) -> dict[str, tuple[int, ...]]:

@@ -8,7 +8,7 @@ from math import prod
 
 from ...facts.candidate import SourceFile
 from ...facts.partial import adding_up, in_parts, usual_parts
-from ...facts.program import RANKED, Program, Reduction, Statement
+from ...facts.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, Statement
 from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
 from . import cuda_product
@@ -29,8 +29,9 @@ _KNOBS = (
     ),
 )
 _CUDA_SKELETONS = (
-    "addresses", "cache", "cluster", "combine", "control", "cta", "engine", "launch", "math", "plan", "rank", "ranking",
-    "reducers", "resident", "ring", "scan", "scanners", "shares", "spec", "sums", "team", "tiles", "tiling", "views",
+    "addresses", "cache", "cluster", "combine", "control", "cta", "engine", "launch", "math", "operands", "plan",
+    "planning", "rank", "ranking", "reducers", "resident", "ring", "scan", "scanners", "shares", "spec", "sums",
+    "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
 _GEMM_SKELETONS = (
     "__init__", "band", "entries", "finish", "fused", "launch", "outlet", "pair", "plan", "product", "skinny",
@@ -82,24 +83,31 @@ def unsupported(program: Program) -> str | None:
     return None
 
 
-# Sums over rows in the pass that the rows take anyway. Off: these kernels compile (without local memory), but were not
-# yet run on a GPU. tests/gpu/test_cuda_sums.py switches them on; when it passes, and a step of a norm is faster so, let
-# this be True.
-SUMS_BESIDE_ROWS = False
-_PARTS = 4 * 132  # at least, so that an H200's multiprocessors have as much to do
-_SUMMED_WORDS = 72 * 1024  # of a row's operands and sums, in the registers of a CTA
+_PROCESSORS = 132  # of an H200, which shall have as much to do each
+_SUMMED_WORDS = 36 * 1024  # of a row's operands and sums, in the registers of a CTA
+_RING_BYTES = 128 * 1024  # of what passes of a row, in the shared memory of a CTA
+_SUMMED_BYTES = 128 * 1024  # of operands for whose columns there are sums: 16 bits cost more instructions a byte
 
 
 def _no_sums(program: Program) -> str | None:
     """Why sums over the rows are left to a kernel of their own."""
-    if not SUMS_BESIDE_ROWS:
-        return "sums over rows beside the rows"
     if any(o.indexed for o in program.operands) or program.ranked:
         return "sums over rows beside loads or ranks"
     whole = sum(1 for o in program.operands if o.shape == program.domain) + len(program.sums)
-    if program.inner_size * whole > _SUMMED_WORDS // 2 or program.inner_size < 32:
+    in_registers = program.inner_size * whole <= _SUMMED_WORDS
+    passing = [DTYPE_BYTES[o.dtype] for o in program.operands if o.shape == program.domain]
+    few = program.inner_size * len(program.sums) * 4 <= _SUMMED_BYTES * min(passing, default=4) // 4
+    vectors = all(program.inner_size * item % 16 == 0 for item in passing)
+    in_a_ring = few and vectors and program.inner_size * sum(passing) <= _RING_BYTES
+    if not (in_registers or in_a_ring) or program.inner_size < 32:
         return f"sums over rows of {program.inner_size}"
     return None
+
+
+def _parts(program: Program) -> int:
+    """In how many parts a program's rows are summed: fewer where rows are wide, so that the parts stay small."""
+    wide = 16 * 1024
+    return usual_parts(program.rows, least=_PROCESSORS * max(1, min(16, wide // program.inner_size)))
 
 
 def _setting(
@@ -126,7 +134,8 @@ def space(program: Program) -> Space:
         points = [_setting(256, 4), _setting(512, 4), _setting(256, 2), _setting(128, 4), _setting(256, 8)]
         return Space(knobs=_KNOBS, points=tuple(points))
     if program.sums:
-        points = [_setting(256, 4), _setting(256, 2), _setting(256, 1), _setting(256, 8)]  # as many threads as needed
+        points = [_setting(256, 4), _setting(256, 2), _setting(256, 8), _setting(256, 4, "registers"),
+                  _setting(256, 1)]  # fmt: skip
         return Space(knobs=_KNOBS, points=tuple(points))
     cut = schedule(program)
     sweeps = len(cut.passes) + bool(cut.element_outputs)
@@ -149,18 +158,31 @@ def space(program: Program) -> Space:
     if _better_in_shared(program):
         points.insert(0, points.pop(1))
     if len(cut.passes) == 1 and _rows_for_teams(program):
-        at = 0 if program.inner_size > 2**18 else 1  # up to a megabyte a cluster's registers may do
-        points[at:at] = [_setting(1024, 2, "auto", "grid"), _setting(512, 2, "auto", "grid")]
+        teams = [_setting(1024, 2, "auto", "grid"), _setting(512, 2, "auto", "grid")]
+        at = 0 if _row_bytes(program) >= 2**20 else 1  # what is less does well in a cluster
+        points[at:at] = teams if program.inner_size > 2**18 else teams[::-1]
         points.remove(_setting(256, 4))
     return Space(knobs=_KNOBS, points=tuple(points))
 
 
+def _along(program: Program) -> list[Operand]:
+    """The operands that have elements along a row."""
+    return [o for o in program.operands if not o.indexed and any(o.shape[d] > 1 for d in program.reduced)]
+
+
+def _row_bytes(program: Program) -> int:
+    return program.inner_size * sum(DTYPE_BYTES[o.dtype] for o in _along(program))
+
+
 def _better_in_shared(program: Program) -> bool:
     """Whether rows are so wide that shared memory beats registers untuned: by up to a third from 65536 elements on, and
-    at 16384 where two operands are read (docs/measured.md). Beyond 2**18 nothing was measured."""
+    at 16384 where two operands are read; in fp32 beside weights, registers of clusters do better from there on
+    (docs/measured.md). Beyond 2**18 nothing was measured."""
     if len(program.domain) - 1 not in program.reduced or program.inner_size > 2**18:
         return False
-    read = [o for o in program.operands if not o.indexed and any(o.shape[d] > 1 for d in program.reduced)]
+    read = _along(program)
+    if program.inner_size >= 2**16 and {o.dtype for o in read} == {"f32"} and len({o.shape for o in read}) > 1:
+        return False
     return program.inner_size > 2**14 or (program.inner_size == 2**14 and len(read) > 1)
 
 
@@ -178,7 +200,7 @@ def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
     if reason is not None:
         raise ValueError(f"{name}: {reason}")
     if program.sums:
-        parts = usual_parts(program.rows, least=_PARTS)
+        parts = _parts(program)
         rows, sums = in_parts(program, parts), adding_up(program, parts)
         return (
             SourceFile(path=f"{name}.py", text=summed_text(program, name)),

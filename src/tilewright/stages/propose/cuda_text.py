@@ -204,9 +204,25 @@ def _strings(names: Sequence[str]) -> str:
     return _tuple([f'"{n}"' for n in names])
 
 
-def tensors(values: Sequence[Operand | Output]) -> str:
+def _read_at(program: Program, operand: Operand) -> str:
+    """Where an operand is read, if one load alone reads it, at positions that nothing computes."""
+    found = [load for load in program.loads if load.source == operand.name]
+    if len(found) != 1 or any(p.value for p in found[0].at):
+        return ""
+    (load,) = found
+    inside = all(p.surely_inside(size, program.domain) for p, size in zip(load.at, operand.shape, strict=True))
+    if load.fill is None and not inside:
+        return ""
+    at = tuple((p.start, tuple((d, step) for d, step in p.steps)) for p in load.at)
+    return f", at={at!r}" + ("" if load.fill is None else f", fill={_literal(float(load.fill))}")
+
+
+def tensors(values: Sequence[Operand | Output], program: Program | None = None) -> str:
+    """Their TensorSpecs; the program, where it tells more of operands."""
     operands = [t for t in values if isinstance(t, Operand)]
     more = {t.name: ", indexed=True" if t.indexed else f", strides={t.strides!r}" if t.order else "" for t in operands}
+    if program is not None:
+        more |= {t.name: more[t.name] + _read_at(program, t) for t in operands if t.indexed}
     return "".join(
         f'\n        TensorSpec(name="{t.name}", dtype="{t.dtype}", shape={t.shape!r}{more.get(t.name, "")}),'
         for t in values
@@ -274,7 +290,10 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         plan = schedule(program)
         functions, entries = _sweeps(plan, lines, dtypes)
     spec = [f'    name="{name}",', f"    domain={program.domain!r},", f"    reduced={program.reduced!r},"]
-    spec += [f"    operands=({tensors(program.operands)}\n    ),", f"    outputs=({tensors(program.outputs)}\n    ),"]
+    spec += [
+        f"    operands=({tensors(program.operands, program)}\n    ),",
+        f"    outputs=({tensors(program.outputs)}\n    ),",
+    ]
     if plan.head:
         functions.insert(0, lines.function("head", "Per row, before any sweep.", plan.head, (), _dict(plan.head)))
         spec.append("    head=head,")

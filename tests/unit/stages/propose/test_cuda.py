@@ -10,7 +10,7 @@ import torch
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
-from tilewright.facts.program import Operand, Output, Program, Statement
+from tilewright.facts.program import Operand, Output, Position, Program, Statement
 from tilewright.facts.schedule import schedule
 from tilewright.stages.propose import cuda
 from tilewright.stages.propose.cuda_text import safe_names
@@ -55,6 +55,8 @@ def test_element_functions_read_like_the_program():
     (kp.softmax((8, 16384)), "auto"),
     (kp.softmax((8, 65536), dtype="bf16"), "shared"),
     (kp.norm((8, 16384), (1,), affine=(1, 16384)), "shared"),
+    (kp.norm((8, 65536), (1,), affine=(1, 65536)), "auto"),
+    (kp.norm((8, 65536), (1,), affine=(1, 65536), dtype="bf16"), "shared"),
     (kp.softmax((65536, 64), 0), "auto"),
     (kp.norm((16, 64, 256, 256), (1, 2, 3)), "auto"),
 ])  # fmt: skip
@@ -111,6 +113,24 @@ def test_awkward_names_become_safe(operand, result, tmp_path):
     assert [o.name for o in module.SPEC.operands] == [o.name for o in safe.operands]
 
 
+def test_a_load_that_nothing_computes_is_told(tmp_path):
+    def told(program):
+        (operand,) = (o for o in load_fused(program, tmp_path).SPEC.operands if o.indexed)
+        return operand.at, operand.fill
+
+    pool = kp.pool("max", (4, 5, 99), (8,), stride=2, padding=3, dilation=4)
+    assert told(pool) == (((0, ((0, 1),)), (0, ((1, 1),)), (-3, ((3, 2), (2, 4)))), float("-inf"))
+    b = kp.Builder((7, 9), (1,))
+    x = b.source("x", (7, 9))
+    b.write_row(*b.reduce("sum", b.load(x, [kp.along((0, 1)), Position(value=b.read("i", dtype="i64"))], 0.0)))
+    assert told(b.done()) == ((), 0.0), "where, an operand says"
+    b = kp.Builder((7, 8), (1,))
+    x = b.source("x", (7, 9))
+    left, right = (b.load(x, [kp.along((0, 1)), kp.along((1, 1), start=k)]) for k in range(2))
+    b.write_row(*b.reduce("sum", b.op("add", left, right)))
+    assert told(b.done()) == ((), 0.0), "two loads"
+
+
 def test_infinities_are_written_as_python(tmp_path):
     module = load_fused(kp.masked_temperature_softmax(64, 1001), tmp_path, name="infinite")
     assert module.KNOBS["threads"] in (128, 256, 512, 1024)
@@ -149,7 +169,8 @@ def test_skeleton_files_are_whole(tmp_path):
 @pytest.mark.parametrize(("program", "place"), [
     (lambda: kp.softmax((4096, 393216)), 0),
     (lambda: kp.norm((64, 64, 512, 512), (0, 2, 3), affine=(1, 64, 1, 1)), 0),
-    (lambda: kp.softmax((4096, 262144)), 1),  # a cluster's registers may do
+    (lambda: kp.softmax((4096, 262144)), 0),
+    (lambda: kp.softmax((4096, 262144), dtype="bf16"), 1),  # a cluster may do
     (lambda: kp.softmax((4096, 16384)), None),
     (lambda: kp.softmax((1, 1 << 24)), None),  # no next row
     (lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)), None),  # weights as large as a row

@@ -1,0 +1,327 @@
+"""Finds the plan of a Spec for operands of given strides and alignments, at given knobs: the first way that fits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from .operands import copied, overlap, passing_operands, resident_operands, shared_operands, used_views
+from .plan import (
+    COLUMN_SHARED_BYTES,
+    HELD_SHARE,
+    LARGEST_CLUSTER,
+    LIST_PAYS,
+    MAX_CLUSTER,
+    MOST_SLOTS,
+    MOST_THREADS,
+    MOST_WINDOW,
+    PASSING_WORDS,
+    PROCESSOR_SHARED_BYTES,
+    REGISTER_WORDS,
+    REGISTERS,
+    SHARED_BYTES,
+    SUMMED_WORDS,
+    WARP,
+    WAVE_THREADS,
+    Device,
+    Knobs,
+    Plan,
+    Wish,
+    power_of_two,
+    team_ctas,
+    waves,
+)
+from .spec import Spec
+from .tiling import make_tile
+from .views import ITEM_BYTES, Space, make_space, one_lane
+
+
+def make_plan(
+    spec: Spec,
+    operand_strides: Sequence[Sequence[int]],
+    alignments: Sequence[int],
+    knobs: Knobs,
+    device: Device,
+) -> Plan:
+    """A plan that covers every element once; knobs that do not fit these operands give way to what does."""
+    used = used_views(spec)
+    space = make_space(spec, operand_strides, alignments, used, may_tail=True)
+    if space.groups >= 2**31 or space.steps >= 2**31:
+        raise ValueError(f"{spec.name}: more than 2**31 vectors along one side of {spec.domain}")
+    if not spec.reduced:
+        return _tiled_plan(spec, space, alignments, knobs) or _pointwise_plan(space, knobs)
+    resident = () if spec.scan else resident_operands(spec, space)
+    if (resident or spec.scan or spec.sums) and space.tail:
+        space = make_space(spec, operand_strides, alignments, used, may_tail=False)
+    items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
+    wish = Wish(
+        space=space,
+        resident=len(resident),
+        step_bytes=space.vector * sum(items[n] for n in resident),
+        threads=int(knobs["threads"]),
+        unroll=int(knobs["unroll"]),
+        residence=str(knobs["residence"]),
+        spread=str(knobs["spread"]),
+        processors=device.processors,
+        teams=device.teams,
+        windows=any(o.indexed for o in spec.operands),
+        copied=bool(resident) and spec.final is not None and all(copied(spec, space, n) for n in resident),
+        boards=sum(len(s.reductions) for s in spec.sweeps),
+    )
+    if spec.scan:
+        return _scan_plan(wish)
+    if spec.sums:
+        return _row_in_parts(wish, spec)
+    if spec.rank:
+        return _rank_in_registers(wish) or _rank_streamed(wish, spec.rank.count)
+    staged = _windows_in_shared(spec, operand_strides, wish)
+    if staged is not None:
+        return staged
+    ways = _ROW_WAYS if space.front == "row" else _COLUMN_WAYS
+    return next(plan for plan in (way(wish) for way in ways) if plan is not None)
+
+
+def _pointwise_plan(space: Space, knobs: Knobs) -> Plan:
+    threads = int(knobs["threads"])
+    unroll = min(int(knobs["unroll"]), max(1, power_of_two(space.steps // threads)))
+    blocks = -(-space.steps // (threads * unroll))
+    return Plan(
+        space=space, group_threads=threads, groups_per_cta=1, unroll=unroll, chunks=blocks, spread="split",
+        residence="reread", wide=space.span >= 2**31,
+    )  # fmt: skip
+
+
+def _tiled_plan(spec: Spec, space: Space, alignments: Sequence[int], knobs: Knobs) -> Plan | None:
+    """One tile a CTA, where operands lie across the lanes."""
+    threads, unroll, side = int(knobs["threads"]), int(knobs["unroll"]), knobs["tile"]
+    tile = make_tile(spec, space, alignments, threads=threads, unroll=unroll, side=side)
+    if tile is None:
+        return None
+    return Plan(
+        space=space, group_threads=threads, groups_per_cta=1, unroll=unroll, chunks=tile.count, spread="split",
+        residence="reread", wide=space.span >= 2**31, tile=tile,
+    )  # fmt: skip
+
+
+def _row_in_registers(wish: Wish) -> Plan | None:
+    """One block a chunk: the whole row, or its share of a cluster, in registers."""
+    space, words = wish.space, wish.words
+    for chunks in (1, 2, 4, MAX_CLUSTER):
+        part = -(-space.steps // chunks)
+        enough = power_of_two(-(-part // max(REGISTER_WORDS // 2 // words, 1)))
+        group = min(max(enough, min(power_of_two(part), 32)), wish.threads)
+        per_thread = -(-part // group)
+        room = REGISTER_WORDS * (256 if chunks < MAX_CLUSTER else 512)
+        fits = per_thread * words <= REGISTER_WORDS and per_thread * words * group <= room
+        useful = wish.resident or per_thread <= 8
+        crowded = wish.many_rows or part * space.vector <= 32768
+        if wish.allows("registers", chunks) and fits and useful and crowded:
+            per_cta = max(1, 128 // group) if chunks == 1 else 1
+            return wish.plan(group, per_cta, per_thread, chunks=chunks, spread="cluster", residence="registers")
+    return None
+
+
+def _row_shape(wish: Wish) -> tuple[int, int, int]:
+    """Threads a row, rows a CTA, and unrolling, for rows of several blocks."""
+    steps = wish.space.steps
+    group = min(wish.threads, max(32, power_of_two(steps // wish.unroll)))
+    return group, max(1, 128 // group), min(wish.unroll, max(1, -(-steps // group)))
+
+
+def _row_in_parts(wish: Wish, spec: Spec) -> Plan:
+    """The sums of whole rows' columns in the registers of a group. The rows pass through shared memory, the next ones
+    on their way while one is done; or, where cp.async can't bring them, through registers."""
+    space = wish.space
+    if space.front != "row" or spec.parts > space.groups:
+        raise ValueError(f"{spec.name}: sums of {spec.parts} parts of {space.groups} rows")
+    return _parts_through_a_ring(wish, spec) or _parts_in_registers(wish, spec)
+
+
+def _parts_shape(wish: Wish, words: int) -> tuple[int, int, int]:
+    """Threads a row, rows a CTA, and unrolling, where a thread keeps so many words of a step."""
+    steps = wish.space.steps
+    enough = max(-(-steps // wish.unroll), -(-steps * words // SUMMED_WORDS), 1)
+    group = min(max(power_of_two(enough), min(power_of_two(steps), WARP)), 1024)
+    return group, max(1, 128 // group), -(-steps // group)
+
+
+def _parts_through_a_ring(wish: Wish, spec: Spec) -> Plan | None:
+    space = wish.space
+    names = passing_operands(spec, space)
+    items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
+    if wish.residence == "registers" or not names or not all(copied(spec, space, n) for n in names):
+        return None
+    lasting = [n for n in shared_operands(spec, space) if space.views[n].lane_stride]
+    words = len(spec.sums) * space.vector + sum(-(-space.vector * items[n] // 4) for n in lasting)
+    group, per_cta, unroll = _parts_shape(wish, words)
+    threads = group * per_cta
+    registers = -(-(unroll * words + PASSING_WORDS) // 8) * 8
+    most = max(1, min(REGISTERS // (threads * registers), MOST_THREADS // threads, 8))
+    per_processor = -(-spec.parts // (per_cta * wish.processors))
+    for wanted in range(most, 0, -1):
+        ctas = -(-per_processor // -(-per_processor // wanted))  # waves of the same size
+        room = PROCESSOR_SHARED_BYTES // ctas - 1024 * (1 + wish.boards)
+        slots = min(room // (threads * space.vector * sum(items[n] for n in names)), 3 * unroll, MOST_SLOTS)
+        if slots >= min(2 * unroll, unroll + 2) or (ctas == 1 and slots >= unroll):
+            plan = wish.plan(group, per_cta, unroll, chunks=1, spread="none", residence="shared", slots=slots)
+            return replace(plan, parts=spec.parts, least_ctas=ctas)
+    return None
+
+
+def _parts_in_registers(wish: Wish, spec: Spec) -> Plan:
+    words = (wish.resident + len(spec.sums)) * wish.space.vector
+    group, per_cta, unroll = _parts_shape(wish, words)
+    if unroll * words > 2 * SUMMED_WORDS:
+        raise ValueError(f"{spec.name}: rows of {wish.space.inner} don't fit registers beside {len(spec.sums)} sums")
+    plan = wish.plan(group, per_cta, unroll, chunks=1, spread="none", residence="registers")
+    return replace(plan, parts=spec.parts, least_ctas=0)
+
+
+def _row_in_shared(wish: Wish) -> Plan | None:
+    """The row, or its share of a cluster, in shared memory: two CTAs to a multiprocessor if possible, else one; at the
+    last by a cluster as large as Hopper has."""
+    group, per_cta, most = _row_shape(wish)
+    if not wish.step_bytes or not wish.many_rows or per_cta > 1:
+        return None
+    rooms = itertools.product((SHARED_BYTES // 2, SHARED_BYTES), (1, 2, 4, MAX_CLUSTER))
+    for room, chunks in (*rooms, (SHARED_BYTES, LARGEST_CLUSTER)):
+        steps = -(-wish.space.steps // (group * chunks))  # of a thread, in as few blocks as may be, all of one size
+        blocks = -(-steps // most)
+        unroll = -(-steps // blocks)
+        if blocks * unroll * group * wish.step_bytes <= room and wish.allows("shared", chunks):
+            return wish.plan(group, 1, unroll, chunks=chunks, spread="cluster", residence="shared")
+    return None
+
+
+def _row_of_teams(wish: Wish) -> Plan | None:
+    """Rows in turn, each by a team of CTAs that stay on the chip; a row that is too long for the whole chip stays there
+    in part."""
+    group, per_cta, unroll = _row_shape(wish)
+    if not wish.copied or per_cta > 1 or wish.residence not in ("auto", "shared") or wish.spread != "grid":
+        return None
+    if not wish.teams:
+        return None
+    blocks = -(-wish.space.steps // (group * unroll))
+    per_processor = team_ctas(group)
+    ctas = wish.processors * per_processor
+    room = PROCESSOR_SHARED_BYTES // per_processor - 1024 * (1 + wish.boards)
+    slots = min(room // (group * unroll * wish.step_bytes), MOST_SLOTS)
+    if slots == 0:
+        return None
+    teams = min(ctas // -(-blocks // max(int(slots * HELD_SHARE), 1)), wish.space.groups) or 1
+    chunks = -(-blocks // -(-blocks // (ctas // teams)))
+    teams = min(ctas // chunks, wish.space.groups)
+    return wish.plan(group, 1, unroll, chunks=chunks, spread="grid", residence="shared", teams=teams, slots=slots)
+
+
+def _row_streamed(wish: Wish) -> Plan:
+    return wish.streamed(*_row_shape(wish), few_waves=4)
+
+
+def _scan_plan(wish: Wish) -> Plan:
+    """Rows pass through in blocks. To spread one over several CTAs takes a second reading of it: only where rows are
+    too few to give each multiprocessor one."""
+    shape = _row_shape(wish) if wish.space.front == "row" else _column_shape(wish)
+    group, per_cta, unroll = shape
+    blocks = -(-wish.space.steps // (group * unroll))
+    ctas = -(-wish.space.groups // per_cta)
+    chunks = 1
+    if wish.spread == "split" or (wish.spread == "auto" and ctas < wish.processors):
+        wave = wish.processors * max(WAVE_THREADS // (group * per_cta), 1)
+        chunks = max(1, min(blocks // 2, waves(ctas, wave)))
+    return wish.plan(group, per_cta, unroll, chunks=chunks, spread="split", residence="reread")
+
+
+def _rank_in_registers(wish: Wish) -> Plan | None:
+    """One block a row: by one warp where that suffices, by more where another sweep would read the row again."""
+    steps, group = wish.space.steps, WARP
+    while -(-steps // group) * wish.words > REGISTER_WORDS // 2 and wish.resident and group < wish.threads:
+        group *= 2
+    unroll = -(-steps // group)
+    if unroll * wish.words > REGISTER_WORDS // 2 or not wish.allows("registers", 1):
+        return None
+    return wish.plan(group, max(1, 128 // group), unroll, chunks=1, spread="none", residence="registers")
+
+
+def _rank_streamed(wish: Wish, count: int) -> Plan:
+    """As few warps a row as fill the chip: each begins with an empty list, and lists must be merged. None has less to
+    look at than pays for its list, unless splitting is asked for."""
+    space = wish.space
+    crowd = power_of_two(-(-wish.processors * WAVE_THREADS // space.groups))
+    wanted = wish.unroll * max(1, 4 // space.vector)  # to look at few elements costs as much as to look at many
+    worth = max(space.steps * space.vector // (LIST_PAYS * max(count, 8)), 1)  # warps of a row
+    group = max(WARP, min(wish.threads, crowd, power_of_two(space.steps // wanted), power_of_two(worth) * WARP))
+    unroll = min(wanted, -(-space.steps // group))
+    plan = wish.streamed(group, max(1, 128 // group), unroll, few_waves=4)
+    chunks = max(1, worth * WARP // group)
+    if wish.spread == "split" or plan.chunks <= chunks:
+        return plan
+    return wish.plan(group, plan.groups_per_cta, unroll, chunks=chunks, spread="split", residence="reread")
+
+
+def _windows_in_shared(spec: Spec, operand_strides: Sequence[Sequence[int]], wish: Wish) -> Plan | None:
+    """Many short windows along the lanes, each element of which several of them read."""
+    operand, threads = overlap(spec), min(wish.threads, 256)
+    if operand is None or wish.space.front != "column" or spec.inner_size > MOST_WINDOW or wish.spread == "split":
+        return None
+    strides = operand_strides[[o.name for o in spec.operands].index(operand.name)]
+    space = one_lane(wish.space)
+    if strides[-1] != 1 or space.group_sizes[-1] < 2 * threads or space.groups >= 2**31:
+        return None
+    if space.groups < wish.processors * 2048 or wish.residence not in ("auto", "shared"):
+        return None
+    return Plan(
+        space=space, group_threads=1, groups_per_cta=threads, unroll=space.steps, chunks=1, spread="none",
+        residence="reread", wide=space.span >= 2**31, windows=threads * 2 * min(wish.unroll, 8),
+    )  # fmt: skip
+
+
+def _column_shape(wish: Wish, *, wide: bool = False) -> tuple[int, int, int]:
+    """Threads along the reduced mode, groups a CTA, and unrolling: enough threads to fill the chip, few enough to have
+    several steps each. `wide`: where groups abound, neighbours of 512 bytes side by side."""
+    space, limit = wish.space, min(wish.threads, 512)
+    crowd = power_of_two(-(-wish.processors * 1024 // space.groups))
+    lanes = max(128 // space.vector, 32) if wide and crowd == 1 else 32
+    per_cta = min(lanes, power_of_two(space.groups))
+    if wish.windows and space.steps <= MOST_WINDOW and crowd == 1:
+        return 1, min(wish.threads, 256), space.steps  # all of a window in one thread, its steps written out
+    group = min(crowd, power_of_two(-(-space.steps // wish.unroll)), limit // per_cta)
+    group = max(group, min(4 * lanes // per_cta, power_of_two(space.steps)), 1)
+    return group, per_cta, min(wish.unroll, max(1, -(-space.steps // group)))
+
+
+def _column_in_registers(wish: Wish) -> Plan | None:
+    space, limit = wish.space, min(wish.threads, 512)
+    per_cta = min(32, power_of_two(space.groups))
+    enough = power_of_two(-(-space.steps * wish.words // (REGISTER_WORDS // 2)))
+    if not wish.resident or not wish.allows("registers", 1) or enough * per_cta > limit:
+        return None
+    crowd = power_of_two(-(-wish.processors * 1024 // space.groups))
+    group = min(max(enough, min(crowd, power_of_two(space.steps))), limit // per_cta)
+    if space.groups * group < wish.processors * 256 and wish.spread != "none":
+        return None
+    return wish.plan(group, per_cta, -(-space.steps // group), chunks=1, spread="none", residence="registers")
+
+
+def _column_in_shared(wish: Wish) -> Plan | None:
+    group, per_cta, unroll = _column_shape(wish)
+    blocks = -(-wish.space.steps // (group * unroll))
+    row_bytes = blocks * group * per_cta * unroll * wish.step_bytes
+    crowded = -(-wish.space.groups // per_cta) >= wish.processors or wish.spread == "none"
+    if not wish.step_bytes or not crowded or not wish.allows("shared", 1) or row_bytes > COLUMN_SHARED_BYTES:
+        return None
+    return wish.plan(group, per_cta, unroll, chunks=1, spread="none", residence="shared")
+
+
+def _column_streamed(wish: Wish) -> Plan:
+    return wish.streamed(*_column_shape(wish, wide=True), few_waves=1)
+
+
+_ROW_WAYS: tuple[Callable[[Wish], Plan | None], ...] = (
+    _row_of_teams,
+    _row_in_registers,
+    _row_in_shared,
+    _row_streamed,
+)
+_COLUMN_WAYS: tuple[Callable[[Wish], Plan | None], ...] = (_column_in_registers, _column_in_shared, _column_streamed)
