@@ -151,6 +151,19 @@ def test_fp32_families(family):
             check(gemm(**tile((128, 128, 1, 1), "shared", split_k=splits))(a, b), a, b)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(256, 192, 1, 2), (256, 160, 1, 2), (128, 192, 2, 1), (128, 160, 2, 1)], ids=str)
+def test_tiles_of_160_and_192_columns(dtype, shape):
+    for splits, bulk in ((1, False), (3, False), *(((1, True),) if shape[1] == 192 else ())):
+        run = gemm(dtype, **tile(shape, "plain", split_k=splits, bulk=bulk))
+        for n, (rows, columns, k) in enumerate(((777, 1304, 200), (4100, 2056, 328), (65, 40, 64), (300, 161, 1000))):
+            for turned in ((False, True), (False, False), (True, True), (True, False)):
+                a = matrix(rows, k, dtype=dtype, turned=turned[0], seed=n)
+                b = matrix(k, columns, dtype=dtype, turned=turned[1], seed=n + 100)
+                if columns % 8 == 0 or turned[1]:
+                    check(run(a, b), a, b, dtype)
+
+
 @pytest.mark.parametrize("scheme", ["plain", "scaled"])
 @pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (128, 64, 1, 1), (64, 64, 1, 1)], ids=str)
 def test_results_that_leave_in_bulk(scheme, shape):

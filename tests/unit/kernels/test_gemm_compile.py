@@ -84,6 +84,14 @@ def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, part
     assert promoted >= 64 * parts * (2 if settings.get("scheme") == "scaled" else 1)
 
 
+@pytest.mark.parametrize(("tile_m", "tile_n", "bulk"), [(256, 192, False), (256, 160, False), (128, 192, True)])
+def test_tiles_of_160_and_192_columns_keep_their_sums(tmp_path, tile_m, tile_n, bulk):
+    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, cluster_n=2, bulk=bulk)
+    ptx, kernel = compiled(tmp_path, point, ("k", "r"), element="bf16", finish=Finish("bf16", vector=8))
+    assert wgmma(ptx, tile_n) == 4 * tile_m // 128 and kernel.local_bytes == 0
+    check_registers(point, kernel)
+
+
 def test_one_warpgroup_with_a_wide_tile(tmp_path):
     point = Point(tile_m=64, tile_n=256, cluster_m=1)
     ptx, kernel = compiled(tmp_path, point, element="bf16")

@@ -41,6 +41,9 @@ def test_registers_of_all_warpgroups_fit_the_file():
         {"tile_m": 256, "tile_n": 256},
         {"split_k": 5},
         {"tile_m": 64, "tile_n": 16, "cluster_m": 1},
+        {"tile_n": 192, "scheme": "scaled"},
+        {"tile_n": 160, "bulk": True},
+        {"tile_m": 256, "tile_n": 256},
         {"tile_m": 64, "tile_n": 16, "skinny": True},  # in a cluster along M
         {"tile_m": 64, "tile_n": 16, "cluster_m": 1, "skinny": True, "split_k": 12},
         {"tile_m": 64, "tile_n": 32, "cluster_m": 1, "skinny": True, "scheme": "scaled"},

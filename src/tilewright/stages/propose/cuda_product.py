@@ -23,7 +23,7 @@ _POINTS = 8
 _KNOBS = (
     Knob(
         name="tile", values=("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x256", "128x128",
-                             "128x256", "256x128"),
+                             "128x160", "128x192", "128x256", "256x128", "256x160", "256x192"),
         about="rows x columns of the result that a CTA makes",
     ),
     Knob(name="cluster", values=("1x1", "2x1", "1x2", "2x2"), about="CTAs, along rows x columns, that share loads"),
@@ -35,6 +35,9 @@ _KNOBS = (
 )  # fmt: skip
 _SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128", "2x1"), ("128x128", "1x1"),
            ("128x64", "1x1"), ("64x128", "1x1"), ("64x64", "1x1"))  # fmt: skip
+# In 16 bits, for sizes that the others cut into too many waves. They compile, and have not yet run on a GPU.
+WIDE_TILES = False
+_WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("128x160", "2x1"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
 _BULK_TILES = ("256x128", "128x256", "128x128")
@@ -165,7 +168,8 @@ def _points(program: Program) -> tuple[Point, ...]:
     kept = kept_diagonals(program)
     ranked: list[tuple[float, int, Point]] = []
     streams = _streams(program) if split else ()
-    for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in _SHAPES), *streams)):
+    shapes = (*_SHAPES, *(_WIDE_SHAPES if WIDE_TILES and not split else ()))
+    for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
             if parts > 1 and ceil(k / _DEPTH) // parts < 4:
                 break

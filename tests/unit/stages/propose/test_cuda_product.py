@@ -77,6 +77,14 @@ def test_skinny_products_of_16_bits_are_summed_on_the_chip() -> None:
     assert {dict(p)["sum"] for p in both.points} == {"cluster", "kernel"}
 
 
+def test_wide_tiles_come_first_where_others_leave_processors_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_product, "WIDE_TILES", True)
+    for sides, tile in (((512, 6144), "128x192"), ((1024, 4608), "256x160"), ((4096, 4096), "256x128")):
+        space = cuda.space(kp.product(*sides, 4096, "bf16"))
+        assert dict(space.points[0])["tile"] == tile and all(space.holds(p) for p in space.points)
+    assert "128x192" not in {dict(p)["tile"] for p in cuda.space(kp.product(512, 6144, 4096)).points}, "fp32 is split"
+
+
 def test_the_model_counts_three_products_for_fp32() -> None:
     def time(*, fp32: bool) -> float:
         return cuda_product.work_ns(1, 8192, 8192, 8192, tile="256x128", cluster="1x2", parts=1, fp32=fp32)

@@ -28,8 +28,8 @@ from .launch import Epilogue, Gemm, Launch, broadcast, major_of, walk_of
 from .plan import KNOBS as LEGAL
 from .plan import Point, make_grid
 
-TILES = ("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x256", "128x128", "128x256",
-         "256x128")  # fmt: skip
+TILES = ("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x256", "128x128", "128x160",
+         "128x192", "128x256", "256x128", "256x160", "256x192")  # fmt: skip
 CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],

@@ -26,7 +26,7 @@ RESERVED_BYTES = 2048  # barriers, alignment, and what the system takes of each 
 SPLIT_SCHEMES = ("shared", "scaled")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile_m": (64, 128, 256),
-    "tile_n": (16, 32, 64, 128, 256),
+    "tile_n": (16, 32, 64, 128, 160, 192, 256),
     "cluster_m": (1, 2),
     "cluster_n": (1, 2),
     "stages": ("auto", 2, 3, 4, 5, 6, 7, 8),
@@ -66,7 +66,9 @@ class Point:
             value = getattr(self, field.name)
             if value not in KNOBS[field.name]:
                 raise ValueError(f"knob {field.name!r} can't be {value!r}; legal are {KNOBS[field.name]}")
-        if self.tile_m * self.tile_n > 128 * 256:
+        if self.tile_n in (160, 192) and (self.two_levels or self.skinny or (self.bulk and self.tile_n % 64)):
+            raise ValueError(f"tiles of {self.tile_n} columns are plain ones', and 160 don't leave in bulk")
+        if self.tile_m * self.tile_n > (256 * 192 if self.tile_n == 192 else 256 * 160):
             raise ValueError(f"a tile of {self.tile_m} x {self.tile_n} does not fit the registers of two warpgroups")
         if self.tile_m == 64 and self.tile_n == 256 and self.two_levels:
             raise ValueError("64 x 256 with promotion does not fit the registers of one warpgroup")
