@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tilewright.kernels.cuda.gemm import band as banded
+from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.plan import DEPTH, SHARED_BYTES, Point, make_grid
 from tilewright.kernels.cuda.gemm.product import Product
 
@@ -76,6 +78,50 @@ def test_skinny_products_are_one_cluster_a_tile_and_many_to_a_multiprocessor():
             grid = make_grid(point, 4100, 20, 1000, batch=2, processors=132)
             assert grid.splits == 1 and grid.chunk % DEPTH == 0 and grid.chunk * splits >= 1000
             assert grid.clusters == -(-4100 // tile_m) * -(-20 // tile_n) * 2
+
+
+class Recorded(Gemm):
+    """A Gemm that notes what it would launch."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.launched = []
+        self.planned = 0
+
+    def product(self, *args, **kwargs):
+        self.planned += 1
+        return lambda *given: self.launched.append(
+            [(t.shape, t.stride(), t.data_ptr()) if isinstance(t, torch.Tensor) else t for t in given]
+        )
+
+
+def add(product, bias, residual):
+    return product + bias + residual
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_layout_is_planned_once_and_the_second_call_launches_the_same(turned):
+    """In one launch over the tensors as they lie; what is copied, or takes several kernels, is planned each time."""
+    point = Point(tile_m=64, tile_n=16, cluster_m=1, skinny=True, split_k=2)
+    epilogue = Epilogue(function=add, names=("bias", "residual"), dtypes=("bf16", "bf16"), batched=True)
+    gemm = Recorded(point, "bf16", epilogue, turned=turned)
+    a, w = torch.empty(3, 24, 136).bfloat16(), torch.empty(3, 40, 136).bfloat16()
+    bias, residual = torch.empty(40).bfloat16(), torch.empty(3, 24, 40).bfloat16()
+    sets = [(a, w.mT, bias, residual), (a[0], w[0].t(), bias, residual[0]), (a[:, :8], w.mT, bias, residual[:, :1]),
+            (w[1], a[1].t(), bias[:24], residual[2].t())]  # fmt: skip
+    for known, given in enumerate(sets):
+        results = [gemm(*given) for _ in range(3)]
+        assert gemm.planned == known + 1 and len({(r.shape, r.stride()) for r in results}) == 1
+        first, *others = [[t for i, t in enumerate(call) if i != 2] for call in gemm.launched[-3:]]
+        assert first == others[0] == others[1], "all but C lie where they lay"
+        assert [call[2][:2] for call in gemm.launched[-3:]] == [gemm.launched[-1][2][:2]] * 3
+        assert results[2].data_ptr() == gemm.launched[-1][2][2]
+    off = torch.empty(3 * 24 * 136 + 1).bfloat16()[1:].view(3, 24, 136)
+    for _ in range(2):
+        gemm(off, w.mT, bias, residual)
+    assert gemm.planned == len(sets) + 2, "what TMA can't read is copied"
+    with pytest.raises(ValueError, match="takes"):
+        gemm(a, w.mT, bias.float(), residual)
 
 
 def test_clusters_are_as_many_as_are_resident_or_needed():
