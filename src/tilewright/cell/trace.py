@@ -20,23 +20,12 @@ from tilewright.facts.program import DTYPE_BYTES
 
 from .associative import NAMESPACE, recognised
 from .last_state import ends, lowered
-from .lower import Builder, Expr, Lowering, NotLowered, dtype_name, memory_order
-from .lower_gather import GATHER_LOWERINGS
-from .lower_join import JOIN_LOWERINGS
-from .lower_losses import LOSS_LOWERINGS
-from .lower_norms import NORM_LOWERINGS
-from .lower_pointwise import POINTWISE_LOWERINGS
-from .lower_pool import POOL_LOWERINGS
-from .lower_reduce import REDUCE_LOWERINGS
-from .lower_scan import SCAN_LOWERINGS
-from .lower_views import FILL_LOWERINGS, VIEW_LOWERINGS
+from .lower import Builder, Expr, NotLowered, dtype_name, memory_order
+from .lower_views import FILL_LOWERINGS
+from .lowerings import LOWERINGS
 from .parts import NO_GRADIENTS, Gradients
 from .prune import early, pruned
 
-LOWERINGS: Mapping[str, Lowering] = {
-    **POINTWISE_LOWERINGS, **VIEW_LOWERINGS, **REDUCE_LOWERINGS, **NORM_LOWERINGS, **LOSS_LOWERINGS,
-    **SCAN_LOWERINGS, **POOL_LOWERINGS, **JOIN_LOWERINGS, **GATHER_LOWERINGS,
-}  # fmt: skip
 _LARGEST_CONSTANT = 256  # elements that are written into the graph itself
 
 

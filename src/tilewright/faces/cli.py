@@ -15,7 +15,7 @@ from rich.console import Console
 
 from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
-from ..facts.problem import Mode, Target
+from ..facts.problem import Target
 from ..facts.run import Timing
 from . import config
 from .exits import Interruptible, exit_code, line
@@ -39,6 +39,8 @@ from .options import (
     TargetOption,
     TimingOption,
     WinnerSanitizeOption,
+    devices_of,
+    mode_of,
 )
 
 app = typer.Typer(
@@ -83,7 +85,7 @@ def optimize(
 
     budget_s, limits = config.budget(budget, usual_s=3600.0 if model else 300.0)
     choice = ModelChoice(name=model, base_url=base_url, effort=effort) if model else None
-    problem = read_problem(file, target=_target(target, evaluator), precision=precision, mode=_mode(mode))
+    problem = read_problem(file, target=_target(target, evaluator), precision=precision, mode=mode_of(mode))
     places = Places(out=out or _new_folder(problem.name), cache=config.cache_dir())
     with Interruptible(places.out):
         finished = run(
@@ -136,7 +138,7 @@ def evaluate(
     from ..stages.problems import read_problem
     from .deliver import delivered
 
-    problem = read_problem(file, target=_target(target), precision=precision, mode=_mode(mode))
+    problem = read_problem(file, target=_target(target), precision=precision, mode=mode_of(mode))
     given = load_candidate(candidate, problem)
     places = Places(out=out or _new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
     with Interruptible(places.out, resumable=False):
@@ -235,6 +237,27 @@ def winners(
 
 
 @app.command()
+def patterns(
+    action: Annotated[
+        Literal["list", "show", "search", "page"],
+        typer.Argument(help="page: docs/patterns.md, as the table of rules has it."),
+    ],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME|WORDS", help="show: what is listed; search: what to look for.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what can be realised and what won here; search rules, skeletons, notes on techniques, and winners."""
+    from .patterns import known
+
+    shown = known(action, " ".join(words or ()), cache=config.cache_dir())
+    if as_json:
+        _print_json(shown.object)
+    for drawn in () if as_json else shown.drawn:
+        print(drawn) if isinstance(drawn, str) else _stdout.print(drawn)
+
+
+@app.command()
 def doctor(as_json: JsonOption = False) -> None:
     """Say what was found on this machine, what was measured, and what to do about each lack."""
     from ..edges.gpu.machine import machines
@@ -288,7 +311,7 @@ def bench(
     settings += ["--no-compile"] if no_compile else []
     campaign = campaign_of(
         folder, out=out, only=config.numbers(only) if only else None, target=_target(target, evaluator),
-        budget=budget, settings=settings, jobs=jobs, devices=_devices(devices),
+        budget=budget, settings=settings, jobs=jobs, devices=devices_of(devices),
         asked=Asked(
             strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator
         ),
@@ -325,7 +348,7 @@ def audit(
         shown = audit_file(Path(where), target=chosen, budget_s=budget_s, seed=seed, say=_say(as_json))
     else:
         shown = audit_folder(
-            where, out=out, only=config.numbers(only) if only else None, jobs=jobs, devices=_devices(devices),
+            where, out=out, only=config.numbers(only) if only else None, jobs=jobs, devices=devices_of(devices),
             command=shlex.join(["tilewright", *sys.argv[1:]]), say=_say(False), target=chosen,
             budget_s=budget_s, seed=seed,
         )  # fmt: skip
@@ -396,14 +419,6 @@ def _target(wanted: Literal["auto", "cuda", "cpu"], evaluator: str = "") -> Targ
     if evaluator and wanted == "auto":
         raise UserError("--evaluator: what the other machine has is not known here; add --target cuda, or cpu")
     return default_target() if wanted == "auto" else wanted
-
-
-def _mode(wanted: Literal["auto", "inference", "training"]) -> Mode | None:
-    return None if wanted == "auto" else wanted
-
-
-def _devices(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
 
 
 def _new_folder(name: str) -> Path:

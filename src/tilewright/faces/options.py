@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..facts.problem import Precision
+from ..facts.problem import Mode, Precision
 
 TargetOption = Annotated[
     Literal["auto", "cuda", "cpu"],
@@ -81,3 +81,11 @@ SearchBudgetOption = Annotated[
         "--budget", help="For the search: time, money, tokens, calls, e.g. 1h,5usd,2Mtokens,40calls,device:20m."
     ),
 ]
+
+
+def mode_of(wanted: Literal["auto", "inference", "training"]) -> Mode | None:
+    return None if wanted == "auto" else wanted
+
+
+def devices_of(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()

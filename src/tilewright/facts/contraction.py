@@ -11,6 +11,8 @@ from .graph import Call, Node, Ref, Struct, Template
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _PLACES = {"aten.linear.default": (0, 1), "aten.matmul.default": (0, 1), "aten.mm.default": (0, 1),
            "aten.bmm.default": (0, 1), "aten.addmm.default": (1, 2), "aten.baddbmm.default": (1, 2)}  # fmt: skip
+_EINSUM = "aten.einsum.default"
+OPERATORS = tuple(target.split(".")[1] for target in (*_PLACES, _EINSUM))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class Contracted:
 
 def contracted(call: Call, nodes: Mapping[str, Node]) -> Contracted | None:
     """What this call contracts; None where it is no contraction, or one with options that are not understood."""
-    found = _einsum(call, nodes) if call.target == "aten.einsum.default" else _named(call, nodes)
+    found = _einsum(call, nodes) if call.target == _EINSUM else _named(call, nodes)
     scales = _scales(call)
     if found is None or scales is None:
         return None

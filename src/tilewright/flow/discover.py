@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..cell import wire
@@ -17,13 +18,15 @@ from ..facts.discovery import Discovery, Replayed
 from ..facts.errors import UserError
 from ..facts.graph import Graph
 from ..facts.machine import Machine
-from ..facts.pattern import Choice, without_idle
-from ..facts.problem import Problem
+from ..facts.pattern import Choice, Pattern, without_idle
+from ..facts.problem import Problem, Target
+from ..facts.rule import rule_of
 from ..stages.check.plan import secret
 from ..stages.discover import call_floors, parts
-from ..stages.patterns import explained, kind
+from ..stages.patterns import explained
 from ..stages.propose.case_code import plain_steps
 from ..stages.propose.targets import renderer
+from ..stages.retrieve import rules
 from .cells import LOAD_LIMIT_S, Cells, users_fault
 from .memory import flush_bytes
 
@@ -65,8 +68,17 @@ def discovered(problem: Problem, *, machine: Machine, reference: Cell, seed: int
     return Discovery(
         problem=problem.name, target=problem.target, device=machine.device, graph=graph, patterns=patterns,
         replay=replay, floors_ns=call_floors(replay, machine), floor_ns=machine.floor_ns(described.work),
-        parts=parts(graph, patterns, left, replay=replay, machine=machine, rule=lambda p: kind(p.program)),
+        parts=parts(
+            graph, patterns, left, replay=replay, machine=machine, rule=partial(_realised, target=problem.target)
+        ),
     )  # fmt: skip
+
+
+def _realised(pattern: Pattern, *, target: Target) -> str:
+    """The rule that a pattern is of, and its skeleton."""
+    rule = rule_of(rules(), pattern)
+    by = rule.on(target) if rule is not None else None
+    return f"{rule.name}: {by.skeleton}" if rule is not None and by is not None else pattern.kind
 
 
 @contextmanager

@@ -74,7 +74,7 @@ def test_the_parts_are_all_of_the_module(found: Discovery) -> None:
     fused, linear = parts["scale -> mask -> softmax"], parts["linear"]
     assert set(fused.calls) == {"mul", "masked_fill", "softmax"} and (fused.pattern, fused.why) == ("fused_0", "")
     assert fused.floor_ns == pytest.approx(2 * 4 * 4 * 32 * 96 + 4 * 96), "read once, and written once, with the mask"
-    assert (linear.pattern, linear.why, linear.rule) == ("", "no skeleton", "")
+    assert (linear.pattern, linear.why, linear.rule) == ("", "no skeleton", "") and fused.rule == "rows: cpu/rows.h"
     assert parts["views"].calls == ("transpose",)
     assert sum(p.ns for p in found.parts) == pytest.approx(found.replay.calls_ns)
     assert found.covered == fused.share < 1

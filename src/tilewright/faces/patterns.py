@@ -1,0 +1,85 @@
+"""`tilewright patterns`: the rules, the winners found on this machine, and notes and skeletons, listed and searched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.table import Table
+
+from ..facts.contraction import OPERATORS
+from ..facts.document import Document
+from ..facts.errors import UserError
+from ..facts.winner import Winner
+from ..report import words
+from ..report.rules import (
+    document_text,
+    hit_object,
+    hits_table,
+    rule_markdown,
+    rules_page,
+    rules_table,
+)
+from ..stages.retrieve import Index, packaged, rules
+from ..stages.tune import exchange, memory
+from .winners import winner_object, winners_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    object: Any
+    drawn: tuple[Table | str, ...]
+
+
+def known(action: Literal["list", "show", "search", "page"], text: str, *, cache: Path) -> Shown:
+    """What the command shows; UserError where the text is missing, is one too much, or names nothing."""
+    if bool(text) != (action in ("show", "search")):
+        needs = "takes no name" if text else "needs a name or words, as in `tilewright patterns search softmax`"
+        raise UserError(f"patterns {action}: {needs}")
+    path = cache / memory.FILE
+    winners = exchange.winners(path) if path.exists() else ()
+    if action == "list":
+        found = [winner_object(w) for w in winners]
+        drawn = (rules_table(rules()), *([winners_table(found)] if found else []))
+        return Shown(object={"rules": [asdict(r) for r in rules()], "winners": found}, drawn=drawn)
+    if action == "page":
+        page = rules_page(rules(), operators())
+        return Shown(object=page, drawn=(page.rstrip(),))
+    documents = [*packaged(), *map(_of_winner, winners)]
+    return _whole(text, documents) if action == "show" else _searched(text, documents)
+
+
+def _whole(name: str, documents: Sequence[Document]) -> Shown:
+    """A rule, a note, a skeleton's words or a winner."""
+    for rule in rules():
+        if rule.name == name:
+            return Shown(object=asdict(rule), drawn=(rule_markdown(rule, operators()).rstrip(),))
+    for document in documents:
+        if document.name == name:
+            return Shown(object=asdict(document), drawn=(document_text(document),))
+    raise UserError(f"{name}: no rule, note, skeleton or winner of this name; try `tilewright patterns search {name}`")
+
+
+def _searched(text: str, documents: Sequence[Document]) -> Shown:
+    hits = Index(documents).search(text)
+    return Shown(object=[hit_object(h) for h in hits], drawn=(hits_table(hits) if hits else "nothing found",))
+
+
+def operators() -> Mapping[str, Sequence[str]]:
+    """The operators of each family that rules name."""
+    from ..cell.lowerings import LOWERING_FAMILIES
+
+    families = {family: sorted(table) for family, table in LOWERING_FAMILIES.items()}
+    return {**families, "products": sorted(OPERATORS)}
+
+
+def _of_winner(winner: Winner) -> Document:
+    chain = winner.toolchain
+    text = (
+        f"{words.settings(winner.point)} won among {len(winner.tried)} points on {winner.device} "
+        f"({chain.driver} {chain.torch} {chain.dsl}) at {winner.found_at}: {words.duration(winner.time_ns.mid)} a call "
+        f"of the whole module, {words.percent(winner.floor_share)} of the floor"
+    )
+    return Document(kind="winner", name=winner.shape_class, title=winner.title, text=text)

@@ -1,0 +1,108 @@
+"""The rules and what else is known of patterns, shown: tables, one entry whole, and the page docs/patterns.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from ..facts.document import Document, Hit
+from ..facts.rule import Limit, Rule
+
+_FEATURES = {
+    "ranked": "that keep the first of a row in order", "gathers": "that read where values say",
+    "loads": "that read at positions of their own", "turned": "of which an operand lies across the lanes",
+}  # fmt: skip
+
+
+def rules_table(rules: Sequence[Rule]) -> Table:
+    """One line a rule, in the order in which they are tried."""
+    drawn = Table(box=box.SIMPLE_HEAD)
+    for heading in ("rule", "kinds", "cuda", "cpu"):
+        drawn.add_column(heading)
+    for rule in rules:
+        skeletons = [r.skeleton if (r := rule.on(target)) else "" for target in ("cuda", "cpu")]
+        drawn.add_row(escape(rule.name), ", ".join(rule.kinds), *skeletons)
+    return drawn
+
+
+def hits_table(hits: Sequence[Hit]) -> Table:
+    drawn = Table(box=box.SIMPLE_HEAD)
+    for heading in ("", "name", "what"):
+        drawn.add_column(heading)
+    for hit in hits:
+        found = hit.document
+        drawn.add_row(found.kind, escape(found.name), f"{escape(found.title)}\n[dim]{escape(_flat(hit.excerpt))}[/]")
+    return drawn
+
+
+def hit_object(hit: Hit) -> dict[str, Any]:
+    return {**asdict(hit.document), "score": hit.score, "excerpt": _flat(hit.excerpt)}
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def document_text(document: Document) -> str:
+    """A document as a reader wants it: title, tags, text."""
+    tags = [
+        f"{name}: {', '.join(values)}"
+        for name, values in (
+            ("architectures", document.architectures), ("operations", document.operations), ("dtypes", document.dtypes),
+        )
+        if values
+    ]  # fmt: skip
+    return "\n".join([f"{document.kind} {document.name}: {document.title}", *tags, "", document.text])
+
+
+def rule_markdown(rule: Rule, families: Mapping[str, Sequence[str]]) -> str:
+    """One rule whole. `families`: the operators of each family of lowerings."""
+    kinds = " or ".join(f"`{kind}`" for kind in rule.kinds)
+    which = f" {_FEATURES[rule.feature]}" if rule.feature else ""
+    lines = [f"## {rule.name}", "", f"Patterns of kind {kinds}{which}. {rule.about}", "", "```python"]
+    lines += [f"# {'; '.join(rule.example.inputs)}", rule.example.code.strip(), "```", ""]
+    lines += ["| target | skeleton | architectures | dtypes |", "|---|---|---|---|"]
+    lines += [
+        f"| {r.target} | `kernels/{r.skeleton}` | {', '.join(r.architectures)} | {', '.join(r.dtypes)} |"
+        for r in rule.realised
+    ]
+    lines += ["", *_limits(rule.limits)]
+    for family in rule.lowerings:
+        lines += [f"Operators ({family}): {', '.join(f'`{name}`' for name in families[family])}.", ""]
+    lines += [f"Evidence: {'; '.join(map(_evidence, rule.evidence))}.", ""]
+    return "\n".join(lines)
+
+
+def _limits(limits: Sequence[Limit]) -> list[str]:
+    if not limits:
+        return []
+    return ["Left to torch all the same:", "", *(f"- {m.text} ({', '.join(m.targets)})" for m in limits), ""]
+
+
+def _evidence(text: str) -> str:
+    page, _, heading = text.partition("#")
+    anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+    return f"[{heading}]({page.removeprefix('docs/')}#{anchor})" if heading else f"`{page}`"
+
+
+_HEAD = """\
+# Patterns
+
+What the matcher finds, and by what it is realised. This page is written by `tilewright patterns page` from the table of
+rules, `src/tilewright/stages/retrieve/rules.toml`, which `tests/unit/stages/retrieve/test_rules.py` holds to what it
+says: each example is found as one pattern of its rule, in the dtypes named and in no other of f64, f32, f16 and bf16;
+what is rendered of it is the skeleton's; each limit is refused for the reason said. A pattern is of the first rule that
+has its kind and feature. Operators that several rules name go where what they reduce leads. Inputs: `x 64 256` is a
+tensor of the dtype in question, `i64<64 300` whole numbers below 64, `bool 64` truth values.
+"""
+
+
+def rules_page(rules: Sequence[Rule], families: Mapping[str, Sequence[str]]) -> str:
+    """docs/patterns.md."""
+    return "\n".join([_HEAD, *(rule_markdown(rule, families) for rule in rules)]).rstrip() + "\n"
