@@ -48,14 +48,15 @@ ROOMS = ("refused", "honest")
 NOTHING = "none"
 OURS = "judge_failed"
 CLOCKED = ("clock_disagrees", "works_aside")  # what a busy machine may make of an honest one
-EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
+_EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
+EFFORT = {"cpu": dataclasses.replace(_EFFORT, most_calls=10, rest_s=5.0), "cuda": _EFFORT}
 LIMITS = {
     "cpu": Limits(build_s=60.0, call_s=8.0, memory_bytes=2 << 30),
     "cuda": Limits(build_s=120.0, call_s=20.0, memory_bytes=12 << 30),  # a CUDA process starts out large
 }
 _HANDFUL = 10  # exhibits that a process takes at a time
 _TAKEN = "taken"  # a file, as long as the handfuls that were
-_LAST_LEVEL_BYTES = {"cpu": 4 << 20, "cuda": 60 << 20}
+_LAST_LEVEL_BYTES = {"cpu": 1 << 20, "cuda": 60 << 20}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,7 @@ def open_judge(name: str, target: Target, workdir: Path, *, call_s: float = 0.0)
     path = HERE / "problems" / f"{name}.py"
     judge = Judge(
         read_problem(path, target=target), machine=machine(path, target), seed=1, workdir=workdir,
-        say=lambda text: None, effort=EFFORT, limits=limits, compile_baseline=False,
+        say=lambda text: None, effort=EFFORT[target], limits=limits, compile_baseline=False, trace=False,
     )  # fmt: skip
     try:
         judge.open()
@@ -206,7 +207,7 @@ def tour_in_parts(
         command = [sys.executable, __file__, "--target", target, "--out", str(out), "--parts", "0"]
         process = subprocess.Popen(
             [*command, *(["--unguarded"] if unguarded else []), *(e.name for e in chosen)],
-            env=_environment(part, target, folder),
+            env=_environment(part, target, folder, parts),
         )
         running.append((process, out))
     failed = [out.name for process, out in running if process.wait()]
@@ -233,14 +234,16 @@ def _take(folder: Path) -> int:
         return taken.tell() - 1
 
 
-def _environment(part: int, target: str, folder: Path) -> dict[str, str]:
+def _environment(part: int, target: str, folder: Path, parts: int) -> dict[str, str]:
     """The processes share the GPUs among them, and take turns on each. On the CPU nearly all of a judgement is under
     the lease: there each process has a folder for temporary files of its own, in which leases lie. Here it is verdicts
-    that count, not times."""
+    that count, not times. And each has a share of the processors: OpenMP's threads spin while they wait for others."""
     mine = folder / (f"tmp-{part}" if target == "cpu" else "tmp")
     mine.mkdir(exist_ok=True)
     found = dict(os.environ) | {"TMPDIR": str(mine)}
-    if target == "cuda":
+    if target == "cpu":
+        found.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // parts)))
+    else:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         devices = visible.split(",") if visible else [str(i) for i in range(_devices())]
         found["CUDA_VISIBLE_DEVICES"] = devices[part % len(devices)]

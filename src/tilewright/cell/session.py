@@ -6,6 +6,7 @@ import ctypes
 import json
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from . import appeals, arena, audit, driver, profile, values, wire
+from .baseline import compiling
 from .compilers import end_compilers
 from .counterparts import Counterparts
 from .families import upstream
@@ -142,7 +144,8 @@ class Session:
     def _warm(self, request: wire.Warm) -> None:
         text, tensors = self._opened.all_inputs(request.seed)
         with blaming("raised", "forward raised"):
-            for _ in range(3):
+            compiling(partial(self._subject.run, text, tensors))
+            for _ in range(2):
                 self._subject.run(text, tensors)
             if self._device == "cuda":
                 driver.synchronize()

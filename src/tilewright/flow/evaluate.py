@@ -55,17 +55,20 @@ _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUD
 
 
 class Judge:
-    """See the module's docstring. One per problem; not thread-safe."""
+    """See the module's docstring. One per problem; not thread-safe. With `trace`, what `open` says holds the cases'
+    graphs: who judges candidates from elsewhere has no need of them."""
 
     def __init__(
         self, problem: Problem, *, machine: Machine, seed: int, workdir: Path, say: Callable[[str], None],
         effort: timing.Effort | None = None, limits: Limits | None = None, compile_baseline: bool = True,
+        trace: bool = True,
     ) -> None:  # fmt: skip
         self._problem = problem
         self._machine = machine
         self._say = say
         self._effort = effort or timing.Effort()
         self._wants_compile = compile_baseline
+        self._wants_graphs = trace
         # Seeds of inputs must not be guessable from the outside: a candidate can read the command line.
         self._rng = random.Random(f"{seed}:{secrets.token_hex(16)}")
         self._limits = limits or Limits()
@@ -94,7 +97,7 @@ class Judge:
         self._cells.open()
         with users_fault(self._problem):
             self._ref.do(self._cells.load_problem(), limit_s=LOAD_LIMIT_S)
-            described = [self._describe(n) for n in range(len(self._problem.cases))]
+            described = [self._describe(n, trace=self._wants_graphs) for n in range(len(self._problem.cases))]
         self._cases = tuple(described)
         if self._wants_compile:
             first = described[0]
@@ -112,7 +115,7 @@ class Judge:
             if not torch.cuda.is_available():
                 raise UserError("the target is cuda, but torch finds no CUDA device here; use --target cpu")
 
-    def _describe(self, number: int, *, trace: bool = True) -> Case:
+    def _describe(self, number: int, *, trace: bool) -> Case:
         seed = secret(self._rng)
         with self._turns.turn("describing" if trace else "describing hidden cases"):
             construct = wire.ConstructCase(case=number, seed=seed)

@@ -53,7 +53,7 @@ class CaseTiming:
         cell, work = self.check.cell, self.room.described.work
         table = self.table()
         with self.stations.station("until processes rest", reference=self.reference, candidate=cell):
-            timing.rest(dict.fromkeys(p.cell for p in table.players))
+            timing.rest(dict.fromkeys(p.cell for p in table.players), longest_s=self.effort.rest_s)
         before = device_state(self.target)
         with self.stations.station("timing", reference=self.reference, candidate=cell):
             timing.measure(table, table.players[0], effort=self.effort, look=self.look(table))
@@ -101,7 +101,7 @@ class CaseTiming:
             self.check.findings.note("inputs of this structure can't be stirred: timed calls saw few sets of contents")
         return Table(
             room=self.room, players=players, rng=self.rng, flush_bytes=flush_bytes(self.machine), stirring=stirring,
-            watched=self.check.cell,
+            watched=self.check.cell, most_calls=self.effort.most_calls,
         )  # fmt: skip
 
     def _fill(self) -> None:

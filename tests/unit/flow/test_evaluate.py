@@ -68,7 +68,7 @@ class ModelNew(nn.Module):
         time.sleep(0.1 * STEPS)
         return torch.softmax(x * self.weight, -1), x.argmax(-1)
 """
-EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1)
+EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10)
 
 
 def _machine(copy_bytes_per_s: float = 1e12) -> Machine:

@@ -82,8 +82,8 @@ def test_a_kernel_is_judged_with_its_backward_on_every_setting(tmp_path: Path) -
         cache_bytes=4096, copy_bytes_per_s=1e13, matmul_flops_per_s=(("f32", 1e16),),
     )  # fmt: skip
     with Judge(
-        problem, machine=machine, seed=1, workdir=tmp_path, say=print, compile_baseline=False,
-        effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1),
+        problem, machine=machine, seed=1, workdir=tmp_path, say=print, compile_baseline=False, trace=False,
+        effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
         limits=Limits(build_s=500.0, call_s=30.0, memory_bytes=4 << 30),
     ) as judge:  # fmt: skip
         facts = judge.open()

@@ -62,8 +62,8 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     folder = tmp_path_factory.mktemp("random")
     problem = Problem(name="p", path=str(folder / "p.py"), source=SOURCE, target="cpu")
     judge = Judge(
-        problem, machine=MACHINE, seed=1, workdir=folder, say=print, compile_baseline=False,
-        effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1),
+        problem, machine=MACHINE, seed=1, workdir=folder, say=print, compile_baseline=False, trace=False,
+        effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
         limits=Limits(build_s=60.0, call_s=20.0, memory_bytes=3 << 30),
     )  # fmt: skip
     with judge as opened, patch.object(measure, "check_clock"):

@@ -103,7 +103,7 @@ class ModelNew(nn.Module):
 """
 )
 MISS_NS = 20e6
-EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=4, max_rounds=6, verified=1, warm_rounds=4)
+EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=4, max_rounds=6, verified=1, warm_rounds=4, most_calls=10)
 
 
 def _candidate(text: str) -> Candidate:
@@ -124,7 +124,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     limits = Limits(build_s=60.0, call_s=20.0, memory_bytes=3 << 30)
     with Judge(
         problem, machine=machine, seed=1, workdir=tmp_path / "work", say=print, effort=EFFORT, limits=limits,
-        compile_baseline=False,
+        compile_baseline=False, trace=False,
     ) as opened:  # fmt: skip
         opened.open()
         yield opened

@@ -37,7 +37,7 @@ def get_inputs(rows):
 def get_init_inputs(rows):
     return [48]
 """
-EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1)
+EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10)
 
 
 @pytest.fixture(scope="module")

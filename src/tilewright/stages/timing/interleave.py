@@ -21,7 +21,7 @@ from ...edges.sandbox.stirring import Stirring
 
 CALL_LIMIT_S = 180.0
 _BURST_S = 0.03
-_MAX_CALLS = 40
+MOST_CALLS = 40
 # After a parallel region the OpenMP threads of a process spin for some milliseconds before they sleep, and would take
 # the processors from the next process's burst: on 2 idle cores (AMD EPYC, 2026-11-20), three processes in turn, the
 # slowest tenth of the calls took 5.4 ms without this pause and 1.7 ms with it, the median 1.2-1.4 ms either way.
@@ -83,6 +83,7 @@ class Table:
     unseen: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     after: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     watched: Cell | None = None  # whose processor time is counted while others play
+    most_calls: int = MOST_CALLS  # in a burst
     aside_s: float = 0.0  # that time
     others_s: float = 0.0  # and how long the others played
     delay_ns: float = _LEAST_DELAY_NS
@@ -216,7 +217,7 @@ class Table:
         for player in self.players:
             seen = [self.call(player) for _ in range(5)][2:]
             per_call_s = sorted(max(wall_s, tick.ns / 1e9) for _, tick, wall_s in seen)[1]
-            self.calls[player.name] = max(1, min(_MAX_CALLS, round(_BURST_S / per_call_s)))
+            self.calls[player.name] = max(1, min(self.most_calls, round(_BURST_S / per_call_s)))
             self.bursts.setdefault(player.name, [])
 
     def round(self, looks: Mapping[str, Look] | None = None) -> None:

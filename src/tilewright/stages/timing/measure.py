@@ -21,7 +21,7 @@ from ...facts.machine import Machine
 from ...facts.outcome import LEAST_GAIN, Checked, Failure, Interval, Samples, Timed
 from ...facts.problem import Work
 from . import statistics
-from .interleave import Look, Player, Renew, Table, warm
+from .interleave import MOST_CALLS, Look, Player, Renew, Table, warm
 
 AA = "eager_again"
 _CLOCK_SLACK = 0.1  # of a call, may pass outside the timed region
@@ -31,7 +31,7 @@ _KEPT_SHARE = 0.25  # of a call, may be saved where contents are new in part alo
 _FRESH_ROUNDS = 3  # which are enough where nothing speaks against the candidate
 _MORE_FRESH_ROUNDS = (12, 24, 36)  # which may decide
 _ASIDE_SHARE, _ASIDE_S = 0.25, 0.1  # of one processor; and at least so much in all
-_REST_WINDOW_S, _LONGEST_REST_S = 0.1, 15.0
+_REST_WINDOW_S = 0.1
 # By how much two processes may differ for good that run the same code: where code, weights and page tables lie costs
 # more or less when all caches are cold. One H200, 2026-11-20, layer norm and GELU of 512 x 1024 against itself: 13.0
 # and 13.8 us cold, 11.5 and 11.5 us warm, each within 0.1 us over all rounds.
@@ -45,7 +45,7 @@ P = ParamSpec("P")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
     """When to stop: `tight` relative half-width of every ratio's interval, or `budget_s`; between the given
-    rounds."""
+    rounds. A burst has `most_calls` at most, and `rest_s` is how long busy processes are waited for."""
 
     tight: float = 0.01
     budget_s: float = 6.0
@@ -53,6 +53,8 @@ class Effort:
     max_rounds: int = 60
     verified: int = 2  # rounds with a verified timed call, at least
     warm_rounds: int = 8
+    most_calls: int = MOST_CALLS
+    rest_s: float = 15.0
 
 
 class Implausible(Exception):
@@ -63,12 +65,12 @@ class Implausible(Exception):
         self.failure = Failure(stage="timing", reason=reason, summary=summary)
 
 
-def rest(cells: Iterable[Cell]) -> None:
+def rest(cells: Iterable[Cell], *, longest_s: float) -> None:
     """Wait until the cells' processes hardly use a processor: a compiler that the first calls started (inductor's pool
     of workers imports torch for seconds) would disturb whoever is timed. Who never rests is accused of it later."""
     started = time.monotonic()
     waiting = list(cells)
-    while waiting and time.monotonic() - started < _LONGEST_REST_S:
+    while waiting and time.monotonic() - started < longest_s:
         before_s = [cell.cpu_s() for cell in waiting]
         time.sleep(_REST_WINDOW_S)
         used_s = [cell.cpu_s() - before for cell, before in zip(waiting, before_s, strict=True)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import cast
 
-import pytest
-
 from tilewright.edges.sandbox.cell import Cell
 from tilewright.stages.timing import measure
 
@@ -21,9 +19,9 @@ class Busy:
         return min(time.monotonic() - self.started, self.seconds)
 
 
-def _rested_after(*cells: Busy) -> float:
+def _rested_after(*cells: Busy, longest_s: float = 15.0) -> float:
     started = time.monotonic()
-    measure.rest(cast("list[Cell]", cells))
+    measure.rest(cast("list[Cell]", cells), longest_s=longest_s)
     return time.monotonic() - started
 
 
@@ -32,6 +30,5 @@ def test_whoever_is_busy_is_waited_for() -> None:
     assert 0.5 < _rested_after(Busy(0.0), Busy(0.5)) < 1.5
 
 
-def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_LONGEST_REST_S", 0.4)
-    assert 0.3 < _rested_after(Busy(1e9)) < 1.5
+def test_nobody_is_waited_for_without_end() -> None:
+    assert 0.3 < _rested_after(Busy(1e9), longest_s=0.4) < 1.5
