@@ -47,6 +47,9 @@ class InterpretingRenderer:
     def space(self, program: Program) -> Space:
         return Space(knobs=(Knob(name="speed", values=(1, 2), about="nothing"),), points=((("speed", 1),),))
 
+    def any_rows(self, program: Program) -> bool:
+        return False
+
     def render(self, program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
         here = str(Path(__file__).parents[1])
         text = _FUSED.format(here=here, knobs=dict(point), program=dumps(program), name=name)

@@ -353,13 +353,17 @@ class Reference:
         return result, call_s
 
     def _trace(self, text: str, inputs: Sequence[Tensor]) -> tuple[str, str]:
+        from .rows import traced
         from .trace import trace, trace_training
 
         forward = values.bound(self._subject.built, values.decode(text, inputs))
         given = (self._subject.built, forward.args, forward.keywords)
         gradients = self._subject.gradients
         try:
-            graph = trace_training(*given, inputs, gradients) if gradients.outputs else trace(*given)
+            if gradients.outputs:
+                return codec.dumps(trace_training(*given, inputs, gradients)), ""
+            on_cpu = all(t.device.type == "cpu" for t in inputs)  # there alone do kernels take any number of rows
+            graph = traced(*given) if on_cpu else trace(*given)
             return codec.dumps(graph), ""
         except Exception as error:  # whatever torch's tracers raise, the module then stays torch's
             lines = str(error).strip().splitlines()

@@ -144,6 +144,8 @@ class Graph:
     result: Template = None
     updates: tuple[Update, ...] = ()
     training: bool | None = None  # the train flag under which this holds; None: under both
+    # Nodes whose first dimension may have any size from 2 on, all the same; (): that can't be said of this module.
+    free: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()  # in training: the inputs and states whose gradients are asked for
 
 

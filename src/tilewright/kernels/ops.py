@@ -43,12 +43,15 @@ def keep(library: torch.library.Library) -> torch.library.Library:
     return library
 
 
-def torch_op(name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...], str]], arity: int) -> Launch:
+def torch_op(
+    name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...], str]], arity: int, *, rows: int | None = None
+) -> Launch:
     """A callable over `arity` tensors of one device that calls `launch` directly in eager mode, and under
     `torch.compile` the op `tilewright::<name>_<n>` that this registers.
 
     `outputs` gives shape and dtype (as in `DTYPES`) of each result; results are contiguous, on the operands' device and
-    alias nothing. Raises ValueError when there is no operand or no output.
+    alias nothing. `rows`: the operand that says how many rows there are, where results may have any number.
+    Raises ValueError when there is no operand or no output.
     """
     if arity < 1 or not outputs:
         raise ValueError(f"{name}: an op needs an operand and an output, not {arity} and {len(outputs)}")
@@ -66,7 +69,12 @@ def torch_op(name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...],
         return made[0] if single else made
 
     def fake(*operands: Tensor) -> Tensor | tuple[Tensor, ...]:
-        made = tuple(torch.empty(shape, dtype=dtype, device=operands[0].device) for shape, dtype in specs)
+        first = () if rows is None else (operands[rows].shape[0],)
+        shapes = ((*first, *shape[len(first) :]) for shape, _ in specs)
+        made = tuple(
+            torch.empty(shape, dtype=dtype, device=operands[0].device)
+            for shape, (_, dtype) in zip(shapes, specs, strict=True)
+        )
         return made[0] if single else made
 
     library.impl(unique, real, "CompositeExplicitAutograd")

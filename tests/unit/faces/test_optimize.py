@@ -48,7 +48,8 @@ def test_optimize_survives_a_kill_judges_reports_and_leaves_a_candidate_that_sta
 
 
 def _runs_without_tilewright(tmp_path: Path) -> None:
-    """The candidate folder, alone: same values as the reference, survives torch.compile, falls back on other shapes."""
+    """The candidate folder, alone: same values as the reference, survives torch.compile, takes other numbers of rows,
+    and falls back on other shapes."""
     alone = tmp_path / "alone"
     shutil.copytree(tmp_path / "run" / "candidate", alone)
     code = """
@@ -63,7 +64,7 @@ import model, original
 new, old = ModelNew(1031), original.Model(1031) if hasattr(original, "Model") else None
 new.load_state_dict(old.state_dict())
 with torch.no_grad():
-    for rows in (512, 5):
+    for rows in (512, 5, 1):
         x, y = torch.randn(rows, 1031), torch.randn(rows, 1031)
         torch.testing.assert_close(new(x, y), old(x, y), rtol=1e-5, atol=1e-6)
     x, y = torch.randn(512, 1031), torch.randn(512, 1031)

@@ -119,9 +119,9 @@ void run_program(const Arguments<P>& arguments, int threads, bool stream) {
   const Walk<P> walk(arguments, stream);
   const int64_t units = walk.units();
   const Range all{0, walk.length()};
-  if (P::POINTS <= TW_GRAIN) threads = 1;
+  if (arguments.points() <= TW_GRAIN) threads = 1;
   if constexpr (P::PARTS > 0) return work_parts<P>(walk, arguments, all, threads);
-  const bool enough = units >= 4 * threads || all.end < 2 * walk.GRAIN || P::POINTS / units < TW_GRAIN;
+  const bool enough = units >= 4 * threads || all.end < 2 * walk.GRAIN || arguments.points() / units < TW_GRAIN;
   if (threads < 2 || enough) {
     over_threads(units, threads, [&](Range mine) __attribute__((noinline)) {
       for (int64_t u = mine.begin; u < mine.end; ++u) walk.visit(u, [&](auto& unit) TW_LAMBDA { work_whole<P>(unit, all); });
@@ -134,7 +134,7 @@ void run_program(const Arguments<P>& arguments, int threads, bool stream) {
 template <class P>
 void run_tiles(const Arguments<P>& arguments, int threads, bool stream) {
   const Tiles<P> tiles(arguments, stream);
-  if (P::POINTS <= TW_GRAIN) threads = 1;
+  if (arguments.points() <= TW_GRAIN) threads = 1;
   over_threads(tiles.units(), threads, [&](Range mine) __attribute__((noinline)) {
     for (int64_t u = mine.begin; u < mine.end; ++u) tiles.work(u);
   });
@@ -208,9 +208,18 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
   if (count != P::ARGUMENTS + 2) return refuse("TypeError", count, "wrong number of arguments");
   Arguments<P> arguments;
   bool contiguous = true, right = true;
+  if constexpr (P::OPEN) {  // the first tensor that has rows says how many
+    int t = 0;
+    while (P::shape[t][0] == 1) ++t;
+    const DLTensor* tensor = as_tensor(values[P::given[t]]);
+    if (tensor != nullptr && tensor->ndim == P::RANK) arguments.rows = tensor->shape[0];
+  }
   for (int t = 0; t < P::TENSORS; ++t) {
     if (t == P::OPERANDS - P::Loads::COUNT) t = P::OPERANDS;  // the loads' slots follow
-    const DLTensor* tensor = expected(values, P::given[t], P::code[t], P::bytes[t], P::shape[t], P::RANK);
+    int64_t shape[P::RANK];
+    for (int d = 0; d < P::RANK; ++d) shape[d] = P::shape[t][d];
+    if (P::OPEN && shape[0] > 1) shape[0] = arguments.rows;
+    const DLTensor* tensor = expected(values, P::given[t], P::code[t], P::bytes[t], shape, P::RANK);
     if (tensor == nullptr) return -1;
     arguments.base.at[t] = start_of(tensor);
     int64_t dense = P::bytes[t];

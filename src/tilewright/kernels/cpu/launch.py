@@ -13,6 +13,7 @@ from ..ops import DTYPES
 from .build import load, macros
 
 KnobValue = int | str | bool
+_MOST_SIZES = 64  # of rows, for which what outputs look like is kept
 
 
 class Kernel:
@@ -28,10 +29,15 @@ class Kernel:
         outputs: Sequence[tuple[tuple[int, ...], str]],
         knobs: dict[str, KnobValue],
         legal: Mapping[str, tuple[KnobValue, ...]],
+        rows: int | None = None,
     ) -> None:
+        """`rows`: the operand that says how many rows there are, where that is left open (see `cpu_source.open_rows`);
+        None: as many as `outputs` says."""
         self._source = source
         # empty_like of a one-element expanded tensor is the cheapest way to a fresh contiguous one
         self._outputs = tuple(torch.empty(1, dtype=DTYPES[dtype]).expand(shape) for shape, dtype in outputs)
+        self._rows = rows
+        self._outputs_of = {outputs[0][0][0]: self._outputs} if rows is not None else {}
         self._knobs = knobs
         self._legal = legal
         self._run: Callable[..., Any] | None = None
@@ -50,12 +56,21 @@ class Kernel:
 
     def launch(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """Outputs, freshly allocated and contiguous. Operands have the program's aligned shapes and any strides."""
-        made = tuple(map(torch.empty_like, self._outputs))
+        likes = self._outputs if self._rows is None else self._likes(operands[self._rows].shape[0])
+        made = tuple(map(torch.empty_like, likes))
         run = self._run or self._load()
         if run(*operands, *made, torch.get_num_threads(), self._stream):
             # Not contiguous where the lanes lie: torch's copy rearranges, then it is.
             run(*(o.contiguous() for o in operands), *made, torch.get_num_threads(), self._stream)
         return made
+
+    def _likes(self, rows: int) -> tuple[Tensor, ...]:
+        found = self._outputs_of.get(rows)
+        if found is None:
+            found = tuple(like[:1].expand(rows, *like.shape[1:]) for like in self._outputs)
+            if len(self._outputs_of) < _MOST_SIZES:
+                self._outputs_of[rows] = found
+        return found
 
     def _load(self) -> Callable[..., Any]:
         self._run = load(self._source, macros(self._knobs))

@@ -87,7 +87,7 @@ class Tiles {
       bool same = !(P::INDEXED >> inner.dimension & 1);
       for (int t = 0; t < P::TENSORS; ++t) same = same && arguments.stride[d][t] == inner.stride[t] * inner.size;
       if (!same) break;
-      inner.size *= P::domain[d];
+      inner.size *= arguments.size(d);
       joined |= 1u << d;
     }
     return joined;
@@ -102,7 +102,7 @@ class Tiles {
   }
 
   Loop<P> loop(int dimension) const {
-    Loop<P> made{P::domain[dimension], {}, dimension};
+    Loop<P> made{arguments.size(dimension), {}, dimension};
     for (int t = 0; t < P::TENSORS; ++t) made.stride[t] = arguments.stride[dimension][t];
     return made;
   }

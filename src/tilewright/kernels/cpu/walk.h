@@ -10,6 +10,8 @@
 // dimensions d of step[k][d] times the position there. CHECKED is the set of those that may lie outside. A load that gathers
 // reads dimension GATHERED where a value says, which differs from lane to lane if it VARIES.
 //
+// Where P is OPEN, dimension 0 has any size that tensors agree on, and domain and shape hold the usual one.
+//
 // Outputs that are `summed` hold sums over the rows in PARTS parts (0: there are none), the parts along their first dimension
 // that is not reduced.
 #pragma once
@@ -41,6 +43,10 @@ template <class P>
 struct Arguments {
   Places<P> base;
   int64_t stride[P::RANK][P::TENSORS];
+  int64_t rows = P::domain[0];
+
+  int64_t size(int dimension) const { return P::OPEN && dimension == 0 ? rows : P::domain[dimension]; }
+  int64_t points() const { return P::POINTS / P::domain[0] * size(0); }
 };
 
 template <class P>
@@ -58,7 +64,7 @@ struct Nest {
   int64_t points = 1;
 
   void push(const Arguments<P>& arguments, int dimension) {
-    const int64_t size = P::domain[dimension];
+    const int64_t size = arguments.size(dimension);
     points *= size;
     if (size == 1) return;
     Loop<P> next{size, {}, dimension};

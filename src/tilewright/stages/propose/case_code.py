@@ -12,6 +12,7 @@ from itertools import pairwise
 from tilewright.facts.discovery import Step
 from tilewright.facts.graph import SOURCES, TRACED, VIEWS, Call, Graph, Node, Ref, Struct, Template
 from tilewright.facts.pattern import Bind, Pattern, Site
+from tilewright.facts.program import Program
 
 from .torch_code import TORCH_DTYPES, expression, literal, template
 
@@ -40,22 +41,31 @@ class _Unit:
 SEGMENT = "segment."
 
 
-def case_code(graph: Graph, patterns: Sequence[Pattern], *, target: str, by_need: bool = False) -> CaseCode:
+def case_code(
+    graph: Graph, patterns: Sequence[Pattern], *, target: str, by_need: bool = False,
+    any_rows: Callable[[Program], bool] = lambda program: False,
+) -> CaseCode:  # fmt: skip
     """The code of one case in which these patterns are fused and nothing else is. `by_need`: what only some results
-    take is run where `needs` has one of them (see kernels/autograd.py)."""
-    return _Writer(graph, patterns, target, by_need=by_need).finish()
+    take is run where `needs` has one of them (see kernels/autograd.py). `any_rows`: of which programs the kernels take
+    any number of rows; where all that is run does, so does the case."""
+    return _Writer(graph, patterns, target, by_need=by_need, any_rows=any_rows).finish()
 
 
 def plain_steps(graph: Graph, *, target: str) -> tuple[tuple[str, ...], tuple[Step, ...]]:
     """The parameters, and the statements of a case in which nothing is fused, each with the call that it is (part) of;
     what names a value of the module's, or forgets one, is nobody's."""
-    writer = _Writer(graph, (), target, by_need=False)
+    writer = _Writer(graph, (), target, by_need=False, any_rows=lambda program: False)
     return writer.parameters, writer.steps()
 
 
 class _Writer:
-    def __init__(self, graph: Graph, patterns: Sequence[Pattern], target: str, *, by_need: bool) -> None:
-        self.graph, self.target, self.by_need = graph, target, by_need
+    def __init__(
+        self, graph: Graph, patterns: Sequence[Pattern], target: str, *, by_need: bool,
+        any_rows: Callable[[Program], bool],
+    ) -> None:  # fmt: skip
+        self.graph, self.target, self.by_need, self.any_rows = graph, target, by_need, any_rows
+        self.free: frozenset[str] = frozenset()
+        self.rows_known = False
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.position = {n.name: i for i, n in enumerate(graph.nodes)}
@@ -68,12 +78,13 @@ class _Writer:
         self.body: list[str] = []
 
     def finish(self) -> CaseCode:
+        kept = {*self.graph.outputs, *(u.value for u in self.graph.updates)}
+        order = self._ordered(self._units(kept))
+        self.free = frozenset(self.graph.free) if self._takes_any_rows(order) else frozenset()
         conditions = self._accepted()
         if self.graph.wanted:  # its kernels give no gradient to any other state
             others = [n for n in self.graph.nodes if n.op == "state" and n.name not in self.graph.wanted]
             conditions += [f"not {_attribute(n.path)}.requires_grad" for n in others if n.dtype in _FLOATS]
-        kept = {*self.graph.outputs, *(u.value for u in self.graph.updates)}
-        order = self._ordered(self._units(kept))
         gone_after = self._gone(order, kept)
         conditions_of = self._conditions(order) if self.by_need else [""] * len(order)
         given_under = {name: c for unit, c in zip(order, conditions_of, strict=True) for name in unit.gives}
@@ -127,6 +138,24 @@ class _Writer:
         node = self.nodes[target]
         return _attribute(node.path) if node.op == "state" else self.names[target]
 
+    def _takes_any_rows(self, order: Sequence[_Unit]) -> bool:
+        """Whether all that is run are kernels that take any number of rows, of just the values that have as many."""
+        free = set(self.graph.free)
+        for unit in order:
+            if isinstance(unit.what, Node) and unit.what.op in ("state", "constant") and unit.what.name not in free:
+                continue
+            if not isinstance(unit.what, tuple) or not self.any_rows(unit.what[0].program):
+                return False
+            pattern, site = unit.what
+            program = pattern.program
+            shapes = [o.shape for o in program.operands] + [o.shape for o in program.outputs]
+            for bind, shape in zip((*site.operands, *site.outputs), shapes, strict=True):
+                node = self.nodes[bind.node]
+                plain = shape == node.shape and bind.order == tuple(sorted(bind.order))
+                if (node.name in free) != (shape[0] == program.domain[0]) or (node.name in free and not plain):
+                    return False
+        return bool(free)
+
     def _is_here(self, site: Site) -> bool:
         """Whether a site stands in this graph, and not in another that has some of its values for inputs."""
         return all(n in self.nodes and self.nodes[n].op != "input" for n in site.nodes)
@@ -168,7 +197,7 @@ class _Writer:
             device = f"{place}.is_cuda" if self.target == "cuda" else f"{place}.is_cpu"
             constant = self.graph.wanted and node.dtype in _FLOATS and value.name not in self.graph.wanted
             dtype = TORCH_DTYPES.get(node.dtype, f"torch.{node.dtype}")
-            return [f"isinstance({place}, torch.Tensor)", f"{place}.shape == {literal(node.shape)}",
+            return [f"isinstance({place}, torch.Tensor)", *self._shape(place, node),
                     f"{place}.dtype == {dtype}", device,
                     *([f"not {place}.requires_grad"] if constant else [])]  # fmt: skip
         if isinstance(value, Struct):
@@ -177,6 +206,15 @@ class _Writer:
             inner = [condition for name, item in items for condition in self._accept(name, item)]
             return [f"isinstance({place}, {value.kind})", f"len({place}) == {len(value.items)}", *inner]
         return [f"{place} is None" if value is None else f"{place} == {literal(value)}"]
+
+    def _shape(self, place: str, node: Node) -> list[str]:
+        """Conditions on a tensor's shape: as it was traced, or with as many rows as the first that may have any."""
+        if node.name not in self.free:
+            return [f"{place}.shape == {literal(node.shape)}"]
+        inner = "".join(f", {size}" for size in node.shape[1:])
+        known, self.rows_known = self.rows_known, True
+        first = [] if known else [f"{place}.ndim == {len(node.shape)}", f"(rows := {place}.shape[0]) > 1"]
+        return [*first, f"{place}.shape == (rows{inner})"]
 
     # --- what to run ---------------------------------------------------------------------------------------------
 
@@ -311,7 +349,7 @@ class _Writer:
         return f"{self.names[first.name]}.device" if first is not None else repr(self.target)
 
 
-_TAKEN = frozenset({"self", "torch", "needs", "args", "kwargs", "super"})
+_TAKEN = frozenset({"self", "torch", "needs", "args", "kwargs", "super", "rows"})
 _FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 
 

@@ -57,7 +57,7 @@ def compose(
     points = {choice.pattern: choice.point for choice in recipe}
     chosen = [known[name] for name in points]
     made = list(map(partial(_made, target=target, chosen=set(points)), matched))
-    written, used = _cases(cases, matched, made, set(points), target)
+    written, used = _cases(cases, matched, made, set(points), target, make)
     segments = [code for codes in made for code in codes if code.segment.id in used]
     used.update(name for code in segments for name in code.used)
     chosen = [p for p in chosen if p.id in used]
@@ -81,7 +81,7 @@ def _made(found: Matched, *, target: Target, chosen: set[str]) -> list[SegmentCo
 
 def _cases(
     cases: Sequence[CaseFacts], matched: Sequence[Matched], made: Sequence[Sequence[SegmentCode]], chosen: set[str],
-    target: Target,
+    target: Target, make: Renderer,
 ) -> tuple[list[_Case], set[str]]:  # fmt: skip
     """The cases in order, equal ones once, and the ids of the patterns and segments that they call."""
     written: list[_Case] = []
@@ -91,7 +91,7 @@ def _cases(
             continue
         graph = around(facts.graph, [code.segment for code in codes])
         patterns = () if facts.graph.wanted else [p for p in found.patterns if p.id in chosen]
-        code = case_code(graph, patterns, target=target)
+        code = case_code(graph, patterns, target=target, any_rows=make.any_rows)
         conditions = (*_TRAINING[facts.graph.training], *code.conditions)
         if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in written):
             continue

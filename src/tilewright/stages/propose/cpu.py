@@ -10,7 +10,7 @@ from ...facts.candidate import SourceFile
 from ...facts.partial import adding_up, in_parts, usual_parts
 from ...facts.program import DTYPE_BYTES, RANKED, Program, Reduction
 from ...facts.space import Knob, Point, Space, point
-from .cpu_source import headline, source, vector_dimension
+from .cpu_source import headline, open_rows, source, vector_dimension
 from .cpu_text import CannotRender
 from .narrow import computes_in_float8
 
@@ -133,7 +133,7 @@ KNOBS = {dict(point)!r}
 _OUTPUTS = {_outputs(program)}
 _LEGAL = {_legal(program)!r}
 
-_kernel = Kernel(Path(__file__).with_suffix(".cpp"), outputs=_OUTPUTS, knobs=KNOBS, legal=_LEGAL)
+_kernel = Kernel(Path(__file__).with_suffix(".cpp"), outputs=_OUTPUTS, knobs=KNOBS, legal=_LEGAL{_rows(program)})
 configure = _kernel.configure
 {_run(program, name, "_kernel")}'''
 
@@ -171,5 +171,15 @@ def _legal(program: Program) -> dict[str, tuple[int | str | bool, ...]]:
 def _run(program: Program, name: str, kernel: str) -> str:
     signature = ", ".join(o.name for o in program.operands)
     return f"""# run({signature}) -> ({", ".join(o.name for o in program.outputs)},)
-run = torch_op({name!r}, {kernel}.launch, _OUTPUTS, {len(program.operands)})
+run = torch_op({name!r}, {kernel}.launch, _OUTPUTS, {len(program.operands)}{_rows(program)})
 """
+
+
+def _rows(program: Program) -> str:
+    rows = None if program.sums else open_rows(program)
+    return "" if rows is None else f", rows={rows}"
+
+
+def any_rows(program: Program) -> bool:
+    """Whether the kernel takes any number of rows, and not only as many as the program says."""
+    return not program.sums and open_rows(program) is not None

@@ -59,6 +59,23 @@ def vector_dimension(program: Program) -> int:
     return last if alike and not told else before
 
 
+def open_rows(program: Program) -> int | None:
+    """The operand that says how many rows there are, where the program's kernel takes any number of them: rows lie
+    along dimension 0, neither reduced, numbered nor what the lanes run along. None: it takes as many as the domain
+    says."""
+    plain = not (program.scan or program.sums or program.loads or program.ranked)
+    numbered = any(isinstance(s, Statement) and s.op == "index" and s.args[0] == 0 for s in program.body)
+    kept = len(program.domain) > 1 and program.domain[0] > 1 and 0 not in program.reduced
+    if not (plain and kept) or numbered or not _along_rows(program) or vector_dimension(program) == 0:
+        return None
+    return next((i for i, o in enumerate(program.operands) if o.shape[0] > 1), None)
+
+
+def _along_rows(program: Program) -> bool:
+    """Whether its walk is that of `Rows`."""
+    return not program.reduced or vector_dimension(program) in program.reduced
+
+
 def headline(program: Program) -> str:
     over = f", reduced over dimensions {program.reduced}" if program.reduced else ""
     ops = list(dict.fromkeys(item.op for item in program.body))
@@ -159,6 +176,7 @@ class _Text:
             f"  static constexpr int bytes[] = {_braces(DTYPE_BYTES[v.dtype] for v, _, _ in slots)};",
             f"  static constexpr int64_t PARTS = {max((o.parts for o in p.outputs), default=0)};",
             f"  static constexpr bool summed[] = {_braces('true' if _is_sum(v) else 'false' for v, _, _ in slots)};",
+            f"  static constexpr bool OPEN = {'true' if open_rows(p) is not None else 'false'};",
             f"  static constexpr bool GATHERS = {'true' if any(load.args for load in p.loads) else 'false'};",
             f"  static constexpr bool WRITES_ELEMENTS = {'true' if self.plan.element_outputs else 'false'};",
         ]

@@ -194,6 +194,11 @@ def _rows_for_teams(program: Program) -> bool:
     return prod(program.domain[d] for d in kept) >= 8 and program.inner_size >= 2**16 and not shared
 
 
+def any_rows(program: Program) -> bool:
+    """Whether the kernel takes any number of rows: none does yet, their plans are made for the sizes at hand."""
+    return False
+
+
 def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
     """`<name>.py`: element functions and the contract of a fused file. Raises ValueError where `unsupported` speaks."""
     reason = unsupported(program)

@@ -21,6 +21,9 @@ class Renderer(Protocol):
     def space(self, program: Program) -> Space:
         """The knobs, and the points worth trying, likeliest winner first."""
 
+    def any_rows(self, program: Program) -> bool:
+        """Whether its kernel takes any number of rows, and not only as many as the program says."""
+
     def render(self, program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
         """`NAME.py` and what it needs of its own."""
 

@@ -1,0 +1,133 @@
+"""On the CPU one compiled kernel takes any number of rows, and a module made of such kernels does, too; else it is
+torch's, and counted."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fakes import kernel_programs as kp
+from tilewright.cell.rows import traced
+from tilewright.facts.pattern import Choice
+from tilewright.facts.problem import Work
+from tilewright.facts.program import Program
+from tilewright.facts.run import CaseFacts
+from tilewright.flow.optimize import write_candidate
+from tilewright.flow.workbench import found_patterns
+from tilewright.stages.propose import cpu, cuda
+from tilewright.stages.propose.compose import compose
+
+SOURCE = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gain = nn.Parameter(torch.rand(257))
+
+    def forward(self, x, y):
+        z = x * torch.sigmoid(1.5 * x) + y
+        return z * torch.rsqrt(z.square().mean(-1, keepdim=True) + 1e-6) * self.gain, torch.softmax(z, -1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "any_rows"),
+    [
+        (kp.softmax((16, 257)), True),
+        (kp.chain((16, 64)), True),
+        (kp.chain((16, 8, 64), bias=(1, 8, 64)), True),
+        (kp.chain((16, 64), bias=(1, 64)), True),
+        (kp.reduction("sum", (4, 16, 64), (1, 2)), True),
+        (kp.softmax((16, 257), 0), False),
+        (kp.reduction("sum", (4, 16, 64), (1,)), False),  # lanes across rows: another walk
+        (kp.chain((1, 64)), False),
+        (kp.chain((64,)), False),
+        (kp.cumulative("cumsum", (16, 64), 1), False),
+        (kp.rotary(2, 16, 8), True),
+        (kp.joined(16, 3, 7), False),
+    ],
+)
+def test_rows_are_left_open_where_nothing_but_their_number_depends_on_them(program: Program, any_rows: bool) -> None:
+    assert cpu.any_rows(program) == any_rows and not cuda.any_rows(program)
+    (text,) = [f.text for f in cpu.render(program, "fused_0", cpu.space(program).points[0]) if f.path == "fused_0.py"]
+    assert ("rows=0" in text) == any_rows
+
+
+def composed(folder: Path, *, free: bool) -> ModuleType:
+    names: dict[str, Any] = {}
+    exec(SOURCE, names)
+    graph = traced(names["Model"](), operands(16), {})
+    assert graph.free
+    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
+    case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
+    matched = found_patterns((case,), "cpu")
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
+    assert len(recipe) == 1
+    write_candidate(compose(SOURCE, (case,), matched, recipe if free else (), target="cpu"), folder)
+    sys.path.insert(0, str(folder))
+    spec = importlib.util.spec_from_file_location(f"model_{free}", folder / "model.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def operands(rows: int, *, turned: bool = False) -> tuple[Tensor, Tensor]:
+    shape = (257, rows) if turned else (rows, 257)
+    x, y = torch.randn(shape), torch.randn(shape)
+    return (x.t(), y.t()) if turned else (x, y)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """Nothing of a candidate is left for other tests."""
+    path, known = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - known:
+        if name.startswith(("fused_", "tilewright_kernels", "model_", "original_")):
+            del sys.modules[name]
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_module_takes_any_number_of_rows_with_one_library_and_counts_what_it_leaves_to_torch(
+    tmp_path: Path, alone: None
+) -> None:
+    model = composed(tmp_path / "c", free=True)
+    ours, reference = model.ModelNew(), model.Model()
+    reference.load_state_dict(ours.state_dict())
+    exact = model.Model().double()
+    exact.load_state_dict(ours.state_dict())
+
+    def check(module: Any, x: Tensor, y: Tensor) -> None:
+        for mine, truth in zip(module(x, y), exact(x.double(), y.double()), strict=True):
+            assert mine.dtype == torch.float32 and mine.shape == truth.shape and mine.is_contiguous()
+            torch.testing.assert_close(mine.double(), truth, rtol=1e-5, atol=1e-6)
+
+    for rows in (16, 2, 3, 1000, 16):
+        check(ours, *operands(rows))
+        check(ours, *operands(rows, turned=True))
+    assert len(list((tmp_path / "c" / "build").glob("*.so"))) == 1 and model.FALLBACKS == {}
+    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    for rows in (16, 7, 9):
+        check(compiled, *operands(rows))
+    assert model.FALLBACKS == {}
+    check(ours, *operands(1))
+    with pytest.raises(RuntimeError, match="must match"):
+        ours(operands(4)[0], operands(5)[1])
+    assert model.FALLBACKS == {"no case has this signature": 2}
+    fused = sys.modules["fused_0"]
+    with pytest.raises(ValueError, match="wrong shape"):
+        fused.run(operands(4)[0], operands(5)[1], ours.gain.reshape(1, 257))
