@@ -26,7 +26,8 @@ from ..control import when
 from ..spec import Function, reads
 from .outlet import ROWS, Outlet
 
-BLOCK = 4  # pairs that are computed before they are written
+BLOCK = 4  # pairs that are computed before they are written: so many reads of operands are on their way at a time
+SENT = 2  # the same, where they leave through an outlet
 LEAST_SHIFT = 252  # beyond, everything is zero, or infinite, and both halves stay exponents of normal numbers
 Diagonals = tuple[int | None, int | None]
 ALL: Diagonals = (None, None)
@@ -151,11 +152,13 @@ class Finish:
             turn = number * lines + line
             outlet.wait(turn, last=parts * lines % 2 == 1)
             for r, row in enumerate(rows):
-                for q in range(line * each, (line + 1) * each, 2):
-                    made = [self._pair(total, operands, (row, columns[i], corner[2]), sizes, r, i) for i in (q, q + 1)]
-                    words, shift = _exchanged([_words(outlet.bytes_each * 8, pair) for pair in made])
-                    column = (columns[q] + shift) % outlet.columns
-                    outlet.put(turn, row % ROWS, column, words)
+                for start in range(line * each, (line + 1) * each, min(SENT, each)):
+                    block = range(start, start + min(SENT, each))
+                    made = [self._pair(total, operands, (row, columns[i], corner[2]), sizes, r, i) for i in block]
+                    for q, pair, following in zip(block[::2], made[::2], made[1::2], strict=True):
+                        words, shift = _exchanged([_words(outlet.bytes_each * 8, p) for p in (pair, following)])
+                        column = (columns[q] + shift) % outlet.columns
+                        outlet.put(turn, row % ROWS, column, words)
             first = corner[1] + part_n * pairs * 8 + line * outlet.columns
             outlet.send(turn, (tile_row, first // outlet.columns, corner[2]))
 
