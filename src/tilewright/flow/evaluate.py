@@ -55,8 +55,7 @@ _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUD
 
 
 class Judge:
-    """See the module's docstring. One per problem; not thread-safe. With `trace`, what `open` says holds the cases'
-    graphs: who judges candidates from elsewhere has no need of them."""
+    """See the module's docstring. One per problem; not thread-safe. Without `trace`, `open` gives no graphs."""
 
     def __init__(
         self, problem: Problem, *, machine: Machine, seed: int, workdir: Path, say: Callable[[str], None],
@@ -67,8 +66,7 @@ class Judge:
         self._machine = machine
         self._say = say
         self._effort = effort or timing.Effort()
-        self._wants_compile = compile_baseline
-        self._wants_graphs = trace
+        self._wants_compile, self._wants_graphs = compile_baseline, trace
         # Seeds of inputs must not be guessable from the outside: a candidate can read the command line.
         self._rng = random.Random(f"{seed}:{secrets.token_hex(16)}")
         self._limits = limits or Limits()
