@@ -211,10 +211,10 @@ class Table:
                 look.after(slot)
         return tick.ns
 
-    def warm_up(self) -> None:
-        """Five calls each, of which nothing is kept: what is compiled or allocated on first use is over, and how many
-        calls make a burst is known."""
-        for player in self.players:
+    def warm_up(self, players: Sequence[Player] = ()) -> None:
+        """Five calls each (of all, if none are named), of which nothing is kept: what is compiled or allocated on first
+        use is over, and how many calls make a burst is known."""
+        for player in players or self.players:
             seen = [self.call(player) for _ in range(5)][2:]
             per_call_s = sorted(max(wall_s, tick.ns / 1e9) for _, tick, wall_s in seen)[1]
             self.calls[player.name] = max(1, min(self.most_calls, round(_BURST_S / per_call_s)))

@@ -55,10 +55,11 @@ def sweep(table: Table, contender: Contender, points: Sequence[Point]) -> tuple[
 
 
 def _measured(table: Table, contender: Contender) -> str:
-    """One pass of the point that is set: bursts in `table`; or why there are none, where that is the candidate's."""
+    """One pass of the point that is set: bursts in `table`; or why there are none, where that is the candidate's. The
+    anchor, which is the same at all points, is warmed up before the first alone."""
     table.bursts = {}
     try:
-        table.warm_up()
+        table.warm_up([p for p in table.players if p is not contender.anchor or p.name not in table.calls])
         for _ in range(_BURSTS):
             table.round()
     except CellFault as fault:

@@ -27,6 +27,8 @@ class Script:
         self.bursts: dict[str, list[tuple[float, ...]]] = {}
         self.sets: list[int] = []
         self.slow = 1.0
+        self.calls: dict[str, int] = {}
+        self.warmed: list[list[str]] = []
         self.broken: set[int] = set()
         ours, eager = (SimpleNamespace(plan=SimpleNamespace(name=n), alive=True) for n in ("candidate", "reference"))
         self.contender: Any = Contender(
@@ -37,7 +39,9 @@ class Script:
         self.sets.append(given[0][1])
         return "wrong_values: far off" if self.times_ns[self.sets[-1]] < 0 else ""
 
-    def warm_up(self) -> None:
+    def warm_up(self, players: list[Any]) -> None:
+        self.warmed.append([p.name for p in players])
+        self.calls |= dict.fromkeys(self.warmed[-1], 1)
         if self.sets[-1] in self.broken:
             raise CellFault("raised", "it raises when it is timed", source="candidate", by_code=True)
         self.bursts = {"ours": [], "eager": []}
@@ -60,6 +64,12 @@ def test_a_clear_winner_is_known_after_one_pass() -> None:
     found = script.play()
     assert sorted(script.sets) == list(range(8)), "each point was set once"
     assert found[0].time_ns.mid == pytest.approx(100.0, rel=0.02)
+
+
+def test_the_anchor_is_warmed_up_once_and_each_point_whenever_it_is_set() -> None:
+    script = Script([100.0, 101.0, *[200.0] * 6], noise=0.02)
+    script.play()
+    assert script.warmed == [["ours", "eager"], *[["ours"]] * (len(script.sets) - 1)] and len(script.sets) > 8
 
 
 def test_near_points_are_measured_again_until_one_cannot_win() -> None:
