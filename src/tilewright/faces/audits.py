@@ -14,7 +14,6 @@ from ..edges.gpu.machine import machine
 from ..edges.toolchain import versions
 from ..facts import codec
 from ..facts.problem import Target
-from ..flow.audit import audit
 from ..flow.campaign import Campaign, problem_files, run_campaign
 from ..report import audit_object, audit_table, audits_summary, audits_table, shirks_table
 from ..stages.problems import is_task, read_problem
@@ -38,6 +37,8 @@ def is_one_problem(where: Path) -> bool:
 
 def audit_file(file: Path, *, target: Target, budget_s: float, seed: int, say: Callable[[str], None]) -> Shown:
     problem = read_problem(file, target=target)
+    from ..flow.audit import audit  # imports torch, which a user's mistake needn't wait for
+
     measured = machine(target, cache_dir=config.cache_dir())
     with tempfile.TemporaryDirectory(prefix="tilewright-audit-") as folder:
         found = audit(problem, machine=measured, seed=seed, workdir=Path(folder), say=say, budget_s=budget_s)

@@ -12,7 +12,6 @@ from rich.console import RenderableType
 
 from ..edges.gpu.machine import machine
 from ..facts.problem import Target
-from ..flow.discover import discover
 from ..report import calls_table, discovery_object, discovery_svg, parts_table
 from ..stages.problems import read_problem
 from . import config
@@ -29,6 +28,8 @@ class Shown:
 
 def discovery_of(file: Path, *, target: Target, seed: int, say: Callable[[str], None]) -> Shown:
     problem = read_problem(file, target=target, mode="inference")
+    from ..flow.discover import discover  # as in audits
+
     measured = machine(target, cache_dir=config.cache_dir())
     with tempfile.TemporaryDirectory(prefix="tilewright-discover-") as folder:
         found = discover(problem, machine=measured, seed=seed, workdir=Path(folder), say=say)

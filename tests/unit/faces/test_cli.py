@@ -46,6 +46,13 @@ def test_no_such_file(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_mistake_does_not_wait_for_torch() -> None:
+    commands = "audits", "benches", "discoveries", "winners", "cli"
+    imports = "; ".join(f"import tilewright.faces.{name}" for name in commands)
+    code = f"{imports}; import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_not_python_and_no_model(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("def f(:\n")
     (tmp_path / "empty.py").write_text("x = 1\n")
