@@ -103,6 +103,8 @@ PROGRAMS = {
     "l1_odd": lambda: kp.l1_norm((150, 65535)),
     "l2_odd": lambda: kp.l1_norm((150, 65535), l2=True),
     "sum_column_odd": lambda: kp.reduction("sum", (8, 512, 511), (1,)),
+    "sum_many_odd_columns": lambda: kp.reduction("sum", (2, 40, 70001), (1,)),
+    "argmax_many_odd_columns": lambda: kp.reduction("argmax", (2, 40, 70001), (1,)),
     "sum_column_split": lambda: kp.reduction("sum", (200000, 30), (0,)),
     "sum_middle_and_last": lambda: kp.reduction("sum", (40, 7, 30, 11), (1, 3)),
     "sum_i32": lambda: kp.reduction("sum", (77, 1003), (0,), dtype="i32"),

@@ -52,6 +52,15 @@ def test_a_row_in_shared_memory_is_counted_and_one_read_again_moves_more(tmp_pat
     assert held["plan"] != again["plan"]
 
 
+def test_what_windows_read_of_a_line_is_counted_and_so_is_a_ring_of_rows(tmp_path: Path) -> None:
+    found = of(kp.pool("max", (64, 192, 65536), (8,), padding=4, dilation=3), tmp_path, threads=256, unroll=4)
+    assert found["shared_bytes"] == (2048 + 7 * 3 + 3) // 4 * 16 + 1024 and found["ctas"] == 64 * 192 * 32
+    found = of(kp.norm_backward((32768, 4096), rms=True), tmp_path, threads=256, unroll=4)
+    ring = 12 * 256 * 2 * 16
+    assert ring <= found["shared_bytes"] <= ring + 1024 + 256 and found["in_flight_bytes"] == 12 * 2 * 16
+    assert found["ctas"] == 528 and found["local_bytes"] == 0
+
+
 def test_of_a_row_that_teams_do_not_hold_what_is_left_is_read_again(tmp_path: Path) -> None:
     tensor = 64 * 2**24 * 4
     found = of(kp.softmax((64, 2**24)), tmp_path, threads=512, unroll=2, spread="grid")

@@ -284,6 +284,19 @@ def test_windows_that_overlap_along_the_lanes_come_from_shared_memory():
     assert planned(windows(4097, few), DEFAULTS | {"residence": "reread"}).windows == 0
 
 
+def test_many_columns_of_odd_rows_lie_side_by_side():
+    """128 of them, 512 bytes; each element is read once all the same."""
+    one = Device(processors=1, arch="sm_90a")
+    spec = replace(spec_of((3, 37, 1031), (1,)), final=None, element_outputs=())
+    spec = replace(spec, outputs=(TensorSpec(name="y", dtype="f32", shape=(3, 1, 1031)),))
+    plan = make_plan(spec, [contiguous((3, 37, 1031))], [16], DEFAULTS, one)
+    assert (plan.group_threads, plan.groups_per_cta, plan.unroll, plan.chunks) == (4, 128, 4, 1)
+    assert visited(plan, "x") == Counter(range(3 * 37 * 1031))
+    even = make_plan(spec_of((3, 37, 1032), (1,)), [contiguous((3, 37, 1032))], [16], DEFAULTS, one)
+    few = make_plan(spec, [contiguous((3, 37, 1031))], [16], DEFAULTS, H200)
+    assert even.groups_per_cta == few.groups_per_cta == 32
+
+
 def test_rows_too_long_for_eight_ctas_get_a_cluster_of_sixteen():
     spec = spec_of((512, 262144), (1,), operands={"y": (512, 262144), "g": (512, 262144)})
     sweep = Sweep(elements=lambda y, g: (y,), reductions=spec.sweeps[0].reductions)

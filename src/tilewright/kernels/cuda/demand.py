@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from .cubin import cubin_of, taken
 from .launch import ALIGNED, Fused
-from .operands import passing_operands, resident_operands
+from .operands import overlap, passing_operands, resident_operands, stretch
 from .plan import WARP, Device, Plan
 from .ranking import queue_keys
 from .spec import Spec, reads
@@ -59,19 +59,24 @@ def demand(fused: Fused, device: Device) -> dict[str, int | str]:
 def _in_flight_bytes(spec: Spec, plan: Plan) -> int:
     """Of a thread: of teams, what of the ring the row in hand leaves; of rows that pass, the ring; else a step of a
     sweep."""
-    step = plan.space.vector * max(map(_item_bytes, _reading(spec)))
     if plan.parts and plan.slots:
-        return step * plan.slots
-    block = plan.unroll * step
+        passing = passing_operands(spec, plan.space)
+        return plan.slots * plan.space.vector * _item_bytes([o for o in spec.operands if o.name in passing])
+    block = plan.unroll * plan.space.vector * max(map(_item_bytes, _reading(spec)))
     return block * max(plan.slots - plan.held, 1)
 
 
 def _dynamic_bytes(spec: Spec, plan: Plan) -> int:
-    """Dynamic shared memory of a CTA: a tile, queues, or its part of a row. What sweeps are combined in is left out."""
+    """Dynamic shared memory of a CTA: a tile, queues, a stretch, or its part of a row. What sweeps are combined in is
+    left out."""
     if plan.tile is not None:
         return plan.tile.shared_bytes(plan.space.vector)
     if spec.rank is not None:
         return plan.threads // WARP * queue_keys(spec.rank.count) * ITEM_BYTES["i64"]
+    operand = overlap(spec) if plan.windows else None
+    if operand is not None:
+        vector = ALIGNED // ITEM_BYTES[operand.dtype]
+        return stretch(spec, operand, plan.windows, vector)[-1] * ALIGNED
     if plan.residence != "shared":
         return 0
     items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}

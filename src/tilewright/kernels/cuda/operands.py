@@ -59,6 +59,17 @@ def overlap(spec: Spec) -> TensorSpec | None:
     return operand if spec.inner_size > along[lane] else None
 
 
+def stretch(spec: Spec, operand: TensorSpec, windows: int, vector: int) -> tuple[int, int, int]:
+    """What so many neighbouring windows of `overlap` read of a line: how far they lie apart, where the first begins,
+    cut to whole vectors, and how many vectors that makes."""
+    begin, walk = operand.at[-1]
+    steps = dict(walk)
+    apart = steps.pop(max(d for d in range(len(spec.domain)) if d not in spec.reduced))
+    span = apart * (windows - 1) + sum(step * (spec.domain[d] - 1) for d, step in steps.items()) + 1
+    before = begin % vector
+    return apart, begin - before, -(-(span + before) // vector)
+
+
 def copied(spec: Spec, space: Space, name: str) -> bool:
     """Whether cp.async, which moves 4, 8 or 16 bytes, brings this operand into shared memory."""
     (dtype,) = {o.dtype for o in spec.operands if o.name == name}

@@ -20,7 +20,7 @@ from . import math as m
 from .addresses import Addresses, Source
 from .control import when
 from .cta import Cta
-from .operands import overlap
+from .operands import overlap, stretch
 from .views import ITEM_BYTES
 
 
@@ -53,19 +53,11 @@ class WindowCta(Cta):
 
     def _measure(self) -> None:
         """The stretch, in vectors of the tensor's last dimension: which elements it holds."""
-        lane = max(d for d in range(len(self.spec.domain)) if d not in self.spec.reduced)
-        begin, walk = self.operand.at[-1]
-        steps = dict(walk)
-        step = steps.pop(lane)
-        span = step * (self.plan.windows - 1) + sum(s * (self.spec.domain[d] - 1) for d, s in steps.items()) + 1
-        item = ITEM_BYTES[self.operand.dtype]
-        pointer = self.source.tensor.iterator
-        self.vector = 16 // item if pointer.alignment >= 16 else 1
-        if any(s % self.vector for s in self.source.strides[:-1]) or step * self.plan.windows % self.vector:
+        self.vector = 16 // ITEM_BYTES[self.operand.dtype]  # which divides the windows of a CTA
+        if self.source.tensor.iterator.alignment < 16 or any(s % self.vector for s in self.source.strides[:-1]):
             self.vector = 1
-        before = begin % self.vector
-        self.vectors = -(-(span + before) // self.vector)
-        self.first = self.start * step + (begin - before)
+        apart, begin, self.vectors = stretch(self.spec, self.operand, self.plan.windows, self.vector)
+        self.first = self.start * apart + begin
 
     def _allocate(self) -> None:
         super()._allocate()
