@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -23,13 +23,16 @@ from .options import (
     AgentBudgetOption,
     BaseUrlOption,
     BudgetOption,
+    DevicesOption,
     EffortOption,
     EvaluatorOption,
+    JobsOption,
     JsonOption,
     ModelOption,
     ModeOption,
     NoCompileOption,
     NoWaitOption,
+    OnlyOption,
     OutOption,
     PrecisionOption,
     SanitizeOption,
@@ -162,22 +165,28 @@ def report(
 
 @app.command()
 def discover(
-    file: Annotated[Path, typer.Argument(help="Problem file: Model, get_inputs, get_init_inputs, optionally CASES.")],
+    where: Annotated[
+        str, typer.Argument(metavar="FILE|FOLDER|kernelbench:PATH/levelN", help="A problem file, or many.")
+    ],
+    only: OnlyOption = None,
     target: TargetOption = "auto",
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="PATH", help="Draw the graph into this file.")] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="PATH", help="Draw a file's graph into it.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Where a folder's results are kept.")] = None,
+    budget: Annotated[str, typer.Option("--budget", help="Time for one task's rounds of timing, e.g. 4s.")] = "4s",
     seed: SeedOption = 0,
+    jobs: JobsOption = 1,
+    devices: DevicesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say where a module's time goes, which patterns realise which part of it, and what each could win."""
-    from .discoveries import discovery_of
+    from .discoveries import Wish, discovered
 
-    shown = discovery_of(file, target=_target(target), seed=seed, say=_say(as_json))
-    if svg is not None:
-        svg.write_text(shown.svg, encoding="utf-8")
-    if as_json:
-        _print_json(shown.object)
-    for table in () if as_json else shown.tables:
-        _stdout.print(table)
+    shown = discovered(
+        where, Wish(target=_target(target), budget_s=config.seconds(budget), seed=seed), svg=svg, out=out,
+        only=config.numbers(only) if only else None, jobs=jobs, devices=devices_of(devices),
+        command=shlex.join(["tilewright", *sys.argv[1:]]), say=_say(as_json),
+    )  # fmt: skip
+    _put(shown.object, shown.tables, as_json=as_json)
 
 
 @app.command()
@@ -242,19 +251,14 @@ def patterns(
         Literal["list", "show", "search", "page"],
         typer.Argument(help="page: docs/patterns.md, as the table of rules has it."),
     ],
-    words: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME|WORDS", help="show: what is listed; search: what to look for.")
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="NAME|WORDS", help="To show; to search for.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List what can be realised and what won here; search rules, skeletons, notes on techniques, and winners."""
     from .patterns import known
 
     shown = known(action, " ".join(words or ()), cache=config.cache_dir())
-    if as_json:
-        _print_json(shown.object)
-    for drawn in () if as_json else shown.drawn:
-        print(drawn) if isinstance(drawn, str) else _stdout.print(drawn)
+    _put(shown.object, shown.drawn, as_json=as_json)
 
 
 @app.command()
@@ -277,7 +281,7 @@ def bench(
     folder: Annotated[
         str, typer.Argument(metavar="FOLDER|kernelbench:PATH/levelN", help="Where the problem files are.")
     ],
-    only: Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31.")] = None,
+    only: OnlyOption = None,
     target: TargetOption = "auto",
     mode: ModeOption = "auto",
     precision: PrecisionOption = "reference",
@@ -293,12 +297,8 @@ def bench(
     evaluator: EvaluatorOption = "",
     no_wait: NoWaitOption = False,
     seed: SeedOption = 0,
-    jobs: Annotated[
-        int, typer.Option("--jobs", min=1, help="Problems at once on each device; they take turns to measure.")
-    ] = 1,
-    devices: Annotated[
-        str | None, typer.Option("--devices", help="GPUs to spread the problems over, e.g. 0,1,2,3; default: one.")
-    ] = None,
+    jobs: JobsOption = 1,
+    devices: DevicesOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write tasks, summary, command, commit and machine here.")
     ] = None,
@@ -329,15 +329,13 @@ def audit(
     where: Annotated[
         str, typer.Argument(metavar="FILE|FOLDER|kernelbench:PATH/levelN", help="A problem file, or many.")
     ],
-    only: Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31 (of a folder).")] = None,
+    only: OnlyOption = None,
     target: TargetOption = "auto",
     out: Annotated[Path | None, typer.Option("--out", help="Where a folder's results are kept.")] = None,
     budget: Annotated[str, typer.Option("--budget", help="Time for one task's trials, e.g. 90s.")] = "60s",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and inputs.")] = 0,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Problems at once on each device (of a folder).")] = 1,
-    devices: Annotated[
-        str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")
-    ] = None,
+    jobs: JobsOption = 1,
+    devices: DevicesOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a score on a task means anything; exit 1 when it does not."""
@@ -352,10 +350,7 @@ def audit(
             command=shlex.join(["tilewright", *sys.argv[1:]]), say=_say(False), target=chosen,
             budget_s=budget_s, seed=seed,
         )  # fmt: skip
-    if as_json:
-        _print_json(shown.object)
-    for table in () if as_json else shown.tables:
-        _stdout.print(table)
+    _put(shown.object, shown.tables, as_json=as_json)
     raise typer.Exit(1 if shown.void else 0)
 
 
@@ -441,6 +436,14 @@ def _show(result: Any, *, as_json: bool) -> int:
         for told in result.lines:
             _stdout.print(told, soft_wrap=True, markup=False)
     return 1 if result.summary["status"] == "failed" else 0
+
+
+def _put(value: Any, drawn: Sequence[Any], *, as_json: bool) -> None:
+    """The object, or what is drawn of it."""
+    if as_json:
+        _print_json(value)
+    for item in () if as_json else drawn:
+        print(item) if isinstance(item, str) else _stdout.print(item)
 
 
 def _print_json(value: Any) -> None:

@@ -82,6 +82,15 @@ SearchBudgetOption = Annotated[
     ),
 ]
 
+OnlyOption = Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31 (of a folder).")]
+JobsOption = Annotated[
+    int,
+    typer.Option("--jobs", min=1, help="Problems at once on each device (of a folder); they measure in turn."),
+]
+DevicesOption = Annotated[
+    str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")
+]
+
 
 def mode_of(wanted: Literal["auto", "inference", "training"]) -> Mode | None:
     return None if wanted == "auto" else wanted

@@ -30,7 +30,7 @@ Task = dict[str, Any]  # one object as `optimize --json` prints it: foreign byte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """Problems to optimise (or to audit) under one setting; `out` keeps a folder and a result file for each."""
+    """Problems to optimise (audit, look into) under one setting; `out` keeps a folder and a result file for each."""
 
     files: tuple[Path, ...]
     out: Path
@@ -40,7 +40,7 @@ class Campaign:
     jobs: int  # tasks at once on each device; they take turns to measure
     devices: tuple[str, ...]  # values of CUDA_VISIBLE_DEVICES to spread over; empty: this process's own
     stamp: str  # what made the results (version and commit); those of another stamp, or settings, are made anew
-    verb: Literal["optimize", "audit"] = "optimize"
+    verb: Literal["optimize", "audit", "discover"] = "optimize"
     budget: str = ""  # as `--budget` takes it, where it is not time alone
     wait: bool = True  # for a model and another machine; else a task is left pending, and goes on at the next call
 
@@ -84,8 +84,8 @@ def _number(path: Path) -> int:
 
 
 def run_campaign(campaign: Campaign, *, seen: Callable[[Task], None]) -> tuple[Task, ...]:
-    """Optimise, or audit, every problem; tasks with a result of the same stamp and flags are not run again, and those
-    that ended without a verdict beside others once more by themselves. In the order of `files`."""
+    """Optimise, audit or look into every problem; tasks with a result of the same stamp and flags are not run again,
+    and those that ended without a verdict beside others once more by themselves. In the order of `files`."""
     campaign.out.mkdir(parents=True, exist_ok=True)
     tasks = _in_turns(campaign, seen, kept=True)
     broken = tuple(f for f, t in tasks.items() if _broke(t)) if campaign.jobs > 1 else ()
@@ -142,12 +142,8 @@ def _run(campaign: Campaign, file: Path, place: Mapping[str, str]) -> Task:
         command = _optimize(campaign, file)
         limit_s = None if campaign.elsewhere and campaign.wait else 2 * (campaign.budget_s + _SPARE_S)
     else:
-        command = _audit(campaign, file)
+        command = [campaign.verb, str(file), *campaign.flags, "--json"]
     return _child([sys.executable, "-m", "tilewright", *command], file, place, limit_s=limit_s)
-
-
-def _audit(campaign: Campaign, file: Path) -> list[str]:
-    return ["audit", str(file), *campaign.flags, "--json"]
 
 
 def _optimize(campaign: Campaign, file: Path) -> list[str]:

@@ -30,14 +30,17 @@ from ..stages.retrieve import rules
 from .cells import LOAD_LIMIT_S, Cells, users_fault
 from .memory import flush_bytes
 
+BUDGET_S = 4.0
 _LIMIT_S = 300.0
-_BUDGET_S = 4.0  # for rounds of timing
 _MOST_ROUNDS = 15
 
 
-def discover(problem: Problem, *, machine: Machine, seed: int, workdir: Path, say: Callable[[str], None]) -> Discovery:
-    """Of the first case, in inference. Raises UserError for what is wrong with the problem file, for a module that
-    can't be traced, or one too large for the device."""
+def discover(
+    problem: Problem, *, machine: Machine, seed: int, workdir: Path, say: Callable[[str], None],
+    budget_s: float = BUDGET_S,
+) -> Discovery:  # fmt: skip
+    """Of the first case, in inference; no round of timing is begun after `budget_s`. Raises UserError for what is wrong
+    with the problem file, for a module that can't be traced, or one too large for the device."""
     problem = replace(problem, mode="inference")
     threads = machine.processors if problem.target == "cpu" else 0
     cells = Cells(problem, workdir=workdir, threads=threads, limits=Limits(), say=say)
@@ -47,19 +50,21 @@ def discover(problem: Problem, *, machine: Machine, seed: int, workdir: Path, sa
             reference.wait_ready()
             with lease("cuda:0" if problem.target == "cuda" else "cpu", say):
                 reference.do(cells.load_problem(), limit_s=LOAD_LIMIT_S)
-                return discovered(problem, machine=machine, reference=reference, seed=seed)
+                return discovered(problem, machine=machine, reference=reference, seed=seed, budget_s=budget_s)
     finally:
         cells.close()
 
 
-def discovered(problem: Problem, *, machine: Machine, reference: Cell, seed: int) -> Discovery:
+def discovered(
+    problem: Problem, *, machine: Machine, reference: Cell, seed: int, budget_s: float = BUDGET_S
+) -> Discovery:
     """The same in a reference cell that has loaded the problem."""
     with _room(problem, reference, random.Random(seed)) as room:
         described = room.described
         if not described.graph:
             raise UserError(f"{problem.path}: {problem.name} can't be traced: {described.trace_failure}")
         graph: Graph = codec.loads(described.graph)
-        replay = _replayed(graph, room, reference, problem=problem, machine=machine)
+        replay = _replayed(graph, room, reference, machine=machine, budget_s=budget_s)
     make = renderer(problem.target)
     matched, left = explained(graph, unsupported=make.unsupported, space=make.space)
     every = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched.patterns)
@@ -97,10 +102,10 @@ def _room(problem: Problem, reference: Cell, rng: random.Random) -> Iterator[Roo
         yield room
 
 
-def _replayed(graph: Graph, room: Room, reference: Cell, *, problem: Problem, machine: Machine) -> Replayed:
-    parameters, steps = plain_steps(graph, target=problem.target)
+def _replayed(graph: Graph, room: Room, reference: Cell, *, machine: Machine, budget_s: float) -> Replayed:
+    parameters, steps = plain_steps(graph, target=room.device)
     request = wire.Replay(
         args=room.described.args, inputs=room.inputs_at(0), parameters=parameters, steps=steps,
-        flush_bytes=flush_bytes(machine), most_rounds=_MOST_ROUNDS, budget_s=_BUDGET_S,
+        flush_bytes=flush_bytes(machine), most_rounds=_MOST_ROUNDS, budget_s=budget_s,
     )  # fmt: skip
     return reference.ask(request, wire.Replayed, limit_s=_LIMIT_S)

@@ -3,7 +3,15 @@
 from . import words
 from .attempts import attempt_object, attempt_row, ended_object, profile_object, sweep_object
 from .audits import audit_object, audit_table, audits_summary, audits_table, shirks_table
-from .discoveries import calls_table, discovery_object, discovery_svg, parts_table
+from .discoveries import (
+    calls_table,
+    discoveries_summary,
+    discoveries_table,
+    discovery_object,
+    discovery_svg,
+    left_table,
+    parts_table,
+)
 from .objects import bench_summary, summary
 from .page import html, markdown
 from .tables import bench_table, table
@@ -21,6 +29,9 @@ __all__ = [
     "audits_table",
     "shirks_table",
     "discovery_object",
+    "discoveries_summary",
+    "discoveries_table",
+    "left_table",
     "discovery_svg",
     "calls_table",
     "parts_table",

@@ -1,9 +1,10 @@
-"""A Discovery, shown: the object of `discover --json`, tables for the terminal, and the graph as an SVG drawing."""
+"""Discoveries, shown: the objects of `discover --json`, tables for the terminal, and the graph as an SVG drawing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from statistics import fmean, median
 from typing import Any
 
 from rich import box
@@ -14,10 +15,12 @@ from ..facts.discovery import Discovery, Part
 from ..facts.graph import Call, Node
 from . import drawing, words
 from .graphs import drawn_before
+from .objects import Task
 from .page import environment
 
 _MOST_LINES = 60  # of the table of operators
 _MOST_BOXES = 400
+_MOST_LEFT = 12
 _LETTER = 6.9  # width, at the drawing's size of 12.5
 
 
@@ -130,3 +133,70 @@ def discovery_svg(found: Discovery) -> str:
     template = environment().get_template("graph.svg.jinja")
     width = max(drawn.width, 42 + _LETTER * max(len(text) for text in (title, *(t for _, t in legend))))
     return template.render(d=drawn, boxes=drawing, legend=legend, title=title, width=round(width, 1))
+
+
+# ---- many modules
+
+
+def discoveries_summary(tasks: Sequence[Task]) -> dict[str, Any]:
+    """Over many modules: means of the shares that fall in patterns and of what these could win; what is left to torch,
+    as a share of all modules' time where each counts alike, the most first."""
+    seen = [t for t in tasks if "parts" in t]
+    return {
+        "tasks": len(tasks), "failed": len(tasks) - len(seen),
+        "mean_covered": fmean(t["covered"] for t in seen) if seen else None,
+        "median_covered": median(t["covered"] for t in seen) if seen else None,
+        "mean_gain": fmean(t["gain"] for t in seen) if seen else None,
+        "left": [
+            {"what": what, "why": why, "share": share / len(seen), "tasks": count}
+            for (what, why), (share, count) in sorted(_left(seen).items(), key=lambda item: -item[1][0])
+        ],
+        "failures": [{"problem": t.get("problem"), **(t.get("verdict") or {})} for t in tasks if "parts" not in t],
+    }  # fmt: skip
+
+
+def _left(seen: Sequence[Task]) -> dict[tuple[str, str], tuple[float, int]]:
+    """By what it is and why: the sum of its shares, and in how many modules it is."""
+    sums: dict[tuple[str, str], tuple[float, int]] = {}
+    for task in seen:
+        for part in task["parts"]:
+            if not part["pattern"]:
+                share, count = sums.get((part["title"], part["why"]), (0.0, 0))
+                sums[part["title"], part["why"]] = share + part["share"], count + 1
+    return sums
+
+
+def left_table(tasks: Sequence[Task]) -> Table:
+    """What takes most of the modules' time and is left to torch."""
+    drawn = Table(box=box.SIMPLE_HEAD)
+    for heading in ("left to torch", "why", "of the time", "modules"):
+        drawn.add_column(heading, justify="left" if heading in ("left to torch", "why") else "right")
+    for item in discoveries_summary(tasks)["left"][:_MOST_LEFT]:
+        drawn.add_row(escape(item["what"]), escape(item["why"]), words.percent(item["share"]), str(item["tasks"]))
+    return drawn
+
+
+def discoveries_table(tasks: Sequence[Task]) -> Table:
+    """One line a module; then the means."""
+    drawn = Table(box=box.SIMPLE_HEAD, caption_justify="left")
+    for heading in ("task", "time", "floor", "in patterns", "can win", "most of it in"):
+        drawn.add_column(heading, justify="left" if heading in ("task", "most of it in") else "right")
+    for task in tasks:
+        if "parts" in task:
+            drawn.add_row(
+                escape(task["problem"]), words.duration(task["module_ns"]), words.duration(task["floor_ns"]),
+                words.percent(task["covered"]), words.percent(task["gain"]), escape(_largest(task)),
+            )  # fmt: skip
+        else:
+            why = str((task.get("verdict") or {}).get("summary"))
+            drawn.add_row(escape(str(task.get("problem"))), "", "", "[red]failed[/]", "", escape(why))
+    total = discoveries_summary(tasks)
+    names = (("in patterns, mean", "mean_covered"), ("median", "median_covered"), ("can win, mean", "mean_gain"))
+    means = ", ".join(f"{name} {words.percent(total[key])}" for name, key in names if total[key] is not None)
+    drawn.caption = f"[not italic not dim]{total['tasks']} tasks, {total['failed']} failed; {means}[/]"
+    return drawn
+
+
+def _largest(task: Task) -> str:
+    part = max(task["parts"], key=lambda p: p["share"], default=None)
+    return f"{part['title']} ({words.percent(part['share'])}; {part['rule'] or part['why']})" if part else ""
