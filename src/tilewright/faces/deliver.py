@@ -105,5 +105,7 @@ def bench_tables(tasks: Sequence[dict[str, Any]]) -> tuple[RenderableType, ...]:
     found = bench_summary(list(tasks))
     totals = Table(box=None, show_header=False)
     for name, value in found.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{part} {number:.1f}" for part, number in value.items())
         totals.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
     return bench_table(list(tasks)), totals
