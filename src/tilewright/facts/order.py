@@ -45,7 +45,6 @@ class Answer:
     """What came of an order. `machine` is the key of the machine that carried it out (facts.machine), `version` its
     Tilewright's."""
 
-    order: str  # the order's name, with its digest
     what: Found | Fault
     wall_s: float
     held: tuple[Station, ...]  # for what the device was held, and how long; of a Brief it says itself

@@ -62,10 +62,11 @@ class Remote:
 
     def brief(self, request: Request) -> Brief:
         """As the other machine found it; what the user asked for is not that machine's to say."""
-        answer = self._answer(self._order(0, None), "opening the problem")
+        order = self._order(0, None)
+        answer = self._answer(order, "opening the problem")
         found = answer.what
         if not isinstance(found, Brief):
-            raise self._wrong(answer, f"is a {type(found).__name__}, for the opening of a problem")
+            raise self._wrong(order, f"is a {type(found).__name__}, for the opening of a problem")
         return replace(
             found, run=request.run, problem=request.problem, strategy=request.strategy, seed=request.seed,
             budget_s=request.budget_s, limits=request.limits, sanitize=request.sanitize,
@@ -85,9 +86,9 @@ class Remote:
         order = self._order(self._made(), _job(brief, move))
         answer = self._answer(order, type(move).__name__.lower())
         if answer.machine != brief.machine.key:
-            raise self._wrong(answer, f"comes from another machine than the run began on, {brief.machine.device}")
+            raise self._wrong(order, f"comes from another machine than the run began on, {brief.machine.device}")
         if isinstance(answer.what, Brief | Fault) or not isinstance(answer.what, _ANSWERED_BY[type(move)]):
-            raise self._wrong(answer, f"is a {type(answer.what).__name__}, for a {type(move).__name__}")
+            raise self._wrong(order, f"is a {type(answer.what).__name__}, for a {type(move).__name__}")
         self._held = answer.held
         return Elsewhere(outcome=answer.what, wall_s=answer.wall_s)
 
@@ -96,10 +97,9 @@ class Remote:
         held, self._held = self._held, ()
         return held
 
-    def _wrong(self, answer: Answer, why: str) -> HarnessError:
-        return HarnessError(
-            f"{self._bundle.folder}: the answer to {answer.order} {why}; remove it, it counts for nothing"
-        )
+    def _wrong(self, order: Order, why: str) -> HarnessError:
+        place = self._bundle.place_of_answer(order)
+        return HarnessError(f"{place}: it {why}; remove it, it counts for nothing")
 
     def _order(self, number: int, job: Job | None) -> Order:
         """What travels names no place of this machine."""

@@ -77,7 +77,7 @@ class Worker:
             fault = answer.what if isinstance(answer.what, Fault) else None
             faults += fault is not None and fault.whose == "harness"
             told = f"fault: {fault.text}" if fault else type(answer.what).__name__.lower()
-            self._say(f"{answer.order}: {told} ({answer.wall_s:.1f} s)")
+            self._say(f"{name_of(order)}: {told} ({answer.wall_s:.1f} s)")
         return Visit(answered=answered, faults=faults, left=left)
 
     def stay(self, sleep: Callable[[float], None] = time.sleep) -> NoReturn:
@@ -113,7 +113,7 @@ class Worker:
             traceback.print_exception(error)
             what = self._fault("harness", f"{type(error).__name__}: {error}")
         return Answer(
-            order=name_of(order), what=what, wall_s=time.monotonic() - started, machine=key, version=VERSION,
+            what=what, wall_s=time.monotonic() - started, machine=key, version=VERSION,
             held=self._bench.held() if self._bench is not None else (),
         )  # fmt: skip
 

@@ -25,13 +25,19 @@ TRY = Try(what=Candidate(files=(SourceFile(path="model.py", text="λ = 1\n"),)),
 ORDER = Order(request=REQUEST, number=2, job=Job(brief=brief(pattern("fused_0")), move=TRY))
 
 
-def answer(order: Order = ORDER, ratio: float = 2.0) -> Answer:
-    return Answer(order=name_of(order), what=timed(ratio), wall_s=1.5, held=(), machine=MACHINE.key, version=VERSION)
+def answer(ratio: float = 2.0) -> Answer:
+    return Answer(what=timed(ratio), wall_s=1.5, held=(), machine=MACHINE.key, version=VERSION)
 
 
 def waiting(bundle: Bundle) -> tuple[tuple[Order, ...], list[str]]:
     said: list[str] = []
     return bundle.waiting(said.append), said
+
+
+def sealed(place: Path, body: str, version: str = VERSION) -> str:
+    """As somebody would write it who knows how."""
+    digest = hashlib.sha256(place.name.encode() + b"\n" + body.encode()).hexdigest()
+    return f"tilewright {version} {digest}\n{body}"
 
 
 @pytest.fixture
@@ -67,7 +73,10 @@ def test_a_file_counts_for_nothing_until_it_is_whole(bundle: Bundle) -> None:
     place.unlink()
     text = order.read_bytes()
     order.write_bytes(text[: len(text) // 2])
-    assert waiting(bundle) == ((), [f"{order.name}: not whole; it may still be on its way"])
+    assert waiting(bundle) == (
+        (),
+        [f"{order.name}: not whole; it may still be on its way, or is a copy under another name"],
+    )
     assert bundle.post(ORDER)  # it is put there anew
     assert order.read_bytes() == text
 
@@ -77,19 +86,19 @@ def test_copies_and_answers_to_other_orders_do_no_harm(bundle: Bundle) -> None:
     (order,) = (bundle.folder / "orders").iterdir()
     shutil.copy(order, order.with_name("copy of it.order"))
     (order.parent / f".{order.name}.77.new").write_text("left behind by a kill")
-    assert waiting(bundle) == ((ORDER,), [])
     again = replace(ORDER, attempt=1)
-    bundle.reply(again, answer(again, 9.0))
+    bundle.reply(again, answer(9.0))
     shutil.copy(bundle.place_of_answer(again), bundle.place_of_answer(ORDER))  # under a name that is not its own
     assert bundle.answer(ORDER) is None
-    assert waiting(bundle)[0] == (ORDER,)
+    orders, said = waiting(bundle)
+    assert orders == (ORDER,) and len(said) == 1 and "a copy under another name" in said[0]
 
 
 def test_withdrawn_is_what_was_taken_of_this_run(bundle: Bundle) -> None:
     other = replace(OPENING, request=replace(REQUEST, run="ba9876543210"))
     for order in (OPENING, ORDER, other):
         bundle.post(order)
-        bundle.reply(order, answer(order))
+        bundle.reply(order, answer())
     bundle.withdraw(REQUEST.run, before=2)
     left = sorted(f.stem for f in bundle.folder.rglob("*") if f.is_file())
     assert left == sorted([name_of(ORDER), name_of(other)] * 2)
@@ -103,21 +112,19 @@ def test_what_is_whole_and_can_not_be_read_is_told_of(bundle: Bundle) -> None:
     for body in ("[]", '{"$":"Popen","args":"ls"}', codec.dumps(ORDER), plain.replace('"wall_s":1.5', '"wall_s":"1.5"'),
                  plain.replace('"floor_ns":50.0', '"floor_ns":null'), "[" * 100_000):  # fmt: skip
         assert body != plain
-        digest = hashlib.sha256(body.encode()).hexdigest()
-        place.write_text(f"tilewright 9.9 {digest}\n{body}")
+        place.write_text(sealed(place, body, version="9.9"))
         with pytest.raises(UserError, match=r"Tilewright 9\.9 wrote it, this is .*: use one version on both machines"):
             bundle.answer(ORDER)
 
 
-def test_an_order_that_names_no_run_is_left(bundle: Bundle) -> None:
+@pytest.mark.parametrize("run", ["../../../x", "ba9876543210"])
+def test_an_order_that_is_not_named_after_itself_is_left(bundle: Bundle, run: str) -> None:
     """What it names would else be the place of its answer."""
-    strange = replace(OPENING, request=replace(REQUEST, run="../../../x"))
-    body = codec.dumps(strange)
-    (bundle.folder / "orders").mkdir(parents=True)
-    (bundle.folder / "orders" / "a.order").write_text(
-        f"tilewright {VERSION} {hashlib.sha256(body.encode()).hexdigest()}\n{body}"
-    )
-    assert waiting(bundle) == ((), ["a.order: names no run"])
+    strange = replace(OPENING, request=replace(REQUEST, run=run))
+    place = bundle.folder / "orders" / f"{name_of(OPENING)}.order"
+    place.parent.mkdir(parents=True)
+    place.write_text(sealed(place, codec.dumps(strange)))
+    assert waiting(bundle) == ((), [f"{place.name}: is not named after what it holds"])
 
 
 def test_a_bundle_has_one_worker(bundle: Bundle) -> None:

@@ -66,6 +66,7 @@ class Judging:
         return replace(
             brief(pattern("fused_0", points=1)), run=request.run, problem=request.problem, strategy=request.strategy,
             budget_s=1e9, limits=Limits(calls=10**9), model=request.model.name if request.model else "",
+            near=(SourceFile(path="near.py", text="a skeleton"),),
         )  # fmt: skip
 
     def perform(self, brief: Brief, move: Move) -> Outcome:
@@ -201,10 +202,10 @@ def test_what_the_user_asked_for_is_not_the_other_machines_to_say_and_no_place_t
         found = ledger.brief()
     assert found is not None
     assert (found.problem, found.budget_s, found.limits.calls) == (PROBLEM, 100.0, None)
-    assert found.machine == MACHINE  # that is
+    assert found.machine == MACHINE and found.near  # that is
     texts = [file.read_text().replace(f"scripted:{pair.replies}", "") for file in (pair.judging / "orders").iterdir()]
     assert len(texts) == 5
-    assert not any(place in text for text in texts for place in (str(tmp_path), "http://here", "toy.py"))
+    assert not any(place in text for text in texts for place in (str(tmp_path), "http://here", "toy.py", "a skeleton"))
 
 
 def test_the_other_machines_time_is_booked_and_not_the_ways(tmp_path: Path) -> None:

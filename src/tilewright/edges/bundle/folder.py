@@ -3,8 +3,8 @@
     FOLDER/orders/RUN-0003-DIGEST.order      written by the machine that asks
     FOLDER/answers/RUN-0003-DIGEST.answer    written by the machine that judges
 
-A file's first line holds a digest of the rest, so what is half written or was damaged on the way counts as not there.
-A name holds run, number and a digest of the order: copies do no harm, and answers to anything else are never looked at.
+A file's first line holds a digest of its name and the rest, so what is half written, damaged or renamed counts as not
+there. A name holds run, number and a digest of the order: answers to anything else are never looked at.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Bundle:
     def post(self, order: Order) -> bool:
         """See to it that the order lies there whole; whether it did not before."""
         place = self._orders / f"{name_of(order)}.order"
-        if _read(place, Order) == order:
+        if _whole(place) is not None:
             return False
         _write(place, codec.dumps(order))
         return True
@@ -59,8 +59,7 @@ class Bundle:
 
     def answer(self, order: Order) -> Answer | None:
         """None while it is not there, or not whole."""
-        found = _read(self.place_of_answer(order), Answer)
-        return found if found is not None and found.order == name_of(order) else None
+        return _read(self.place_of_answer(order), Answer)
 
     def withdraw(self, run: str, *, before: int) -> None:
         """Remove the run's orders of smaller numbers, and the answers to them."""
@@ -73,19 +72,22 @@ class Bundle:
 
     def waiting(self, say: Callable[[str], None]) -> tuple[Order, ...]:
         """All orders that lie there whole and without a whole answer, by name; what can't be read is told of."""
-        found: dict[str, Order] = {}
+        found: list[Order] = []
         for file in _files(self._orders, "order"):
+            if _whole(self._answers / f"{file.stem}.answer") is not None:  # not read: there may be thousands
+                continue
             try:
                 order = _read(file, Order)
-                if order is None:
-                    say(f"{file.name}: not whole; it may still be on its way")
-                elif not _NAME.fullmatch(name_of(order)):
-                    say(f"{file.name}: names no run")
-                elif self.answer(order) is None:
-                    found[name_of(order)] = order
             except UserError as error:
                 say(str(error))
-        return tuple(found[name] for name in sorted(found))
+                continue
+            if order is None:
+                say(f"{file.name}: not whole; it may still be on its way, or is a copy under another name")
+            elif name_of(order) != file.stem or not _NAME.fullmatch(file.stem):
+                say(f"{file.name}: is not named after what it holds")
+            else:
+                found.append(order)
+        return tuple(found)
 
     def reply(self, order: Order, answer: Answer) -> None:
         """Put the answer there."""
@@ -111,9 +113,10 @@ def _write(path: Path, body: str) -> None:
     """Replace the file by a whole one, durably."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = body.encode()
+    digest = _digest(path, text)
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     with new.open("wb") as file:
-        file.write(f"tilewright {VERSION} {hashlib.sha256(text).hexdigest()}\n".encode() + text)
+        file.write(f"tilewright {VERSION} {digest}\n".encode() + text)
         file.flush()
         os.fsync(file.fileno())
     new.rename(path)
@@ -124,20 +127,32 @@ def _write(path: Path, body: str) -> None:
         os.close(folder)
 
 
-def _read(path: Path, kind: type[T]) -> T | None:
-    """None where it is not there, or not whole."""
+def _digest(path: Path, text: bytes) -> str:
+    return hashlib.sha256(path.name.encode() + b"\n" + text).hexdigest()
+
+
+def _whole(path: Path) -> tuple[str, bytes] | None:
+    """The version that wrote the file, and what it holds; None where it is not there, or not whole."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return None
     head = _HEAD.match(text)
-    body = text[head.end() :] if head else b""
-    if head is None or hashlib.sha256(body).hexdigest() != head[2].decode():
+    if head is None or _digest(path, text[head.end() :]) != head[2].decode():
         return None
+    return head[1].decode(), text[head.end() :]
+
+
+def _read(path: Path, kind: type[T]) -> T | None:
+    """None where it is not there, or not whole."""
+    found = _whole(path)
+    if found is None:
+        return None
+    version, body = found
     try:
         return codec.read(body.decode(), kind)
     except ValueError as error:
         raise UserError(
-            f"{path}: whole, and yet it can't be read ({error}); Tilewright {head[1].decode()} wrote it, this is "
-            f"{VERSION}: use one version on both machines"
+            f"{path}: whole, and yet it can't be read ({error}); Tilewright {version} wrote it, this is {VERSION}: use "
+            "one version on both machines, and remove the file"
         ) from None
