@@ -41,6 +41,10 @@ def _none(*args: object, **named: object) -> tuple[str, ...]:
     return ()
 
 
+def _never(*args: object, **named: object) -> bool:
+    return False
+
+
 def _nowhere(*args: object, **named: object) -> int:
     return -1
 
@@ -62,6 +66,10 @@ def _accept_any(field: str, unsaid: object) -> Any:
         _accept(self, replace(called, outputs=tuple(replace(o, **{field: unsaid}) for o in called.outputs)))
 
     return accept
+
+
+def _accept_any_input(self: check.Check, called: wire.Called) -> None:
+    _accept(self, replace(called, moved_input=-1))
 
 
 def _accept_any_dtype(self: check.Check, called: wire.Called) -> None:
@@ -138,7 +146,10 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "stir": ((Stirring, "swaps", _stirs_nothing),),
     "timed calls": ((CaseTiming, "_verify_timed", _nothing),),
     "inputs compared": ((Room, "changed_input", _nowhere),),
-    "moved state": ((check.Check, "compare_state", _nothing),),
+    "moved state": ((check.Check, "compare_state", _nothing), (draws, "_compare_states", _nothing)),
+    "kept state": ((check.Check, "require_kept_state", _nothing),),
+    "moved inputs": ((check.Check, "accept", _accept_any_input),),
+    "sparse redraws": ((check, "sparsely", _never),),
     "aliasing": ((check.Check, "accept", _accept_any("aliases_input", -1)),),
     "shared outputs": ((check.Check, "accept", _accept_any("aliases_output", -1)),),
     "strides": ((check.Check, "accept", _accept_any("overlaps", False)),),

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import landlock
+from . import landlock, seccomp
 from .disk import View, grants
 
 _PR_SET_PDEATHSIG = 1
@@ -67,6 +67,7 @@ def confine(asked: Confinement) -> tuple[tuple[str, ...], tuple[str, ...]]:
     taken.take("owns its descendants", adopt_orphans)
     taken.take("resource limits", lambda: _limit(asked.memory_bytes))
     taken.take("no new privileges", lambda: _prctl(_PR_SET_NO_NEW_PRIVS, 1))
+    taken.take("others keep their pace", seccomp.keep_to_itself)  # in every cell: a filter costs system calls time
     if not asked.isolate:
         taken.take("closed memory", close_memory)
         return tuple(taken.active), tuple(taken.missing)

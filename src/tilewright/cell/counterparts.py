@@ -47,8 +47,8 @@ class Counterparts:
         """As before the last rearrangement."""
         self._rearranger.put_back()
 
-    def redraw(self, seed: int, keys: tuple[str, ...]) -> None:
-        """Perturb in place every floating tensor whose mark has one of these keys."""
+    def redraw(self, seed: int, keys: tuple[str, ...], *, sparsely: bool = False) -> None:
+        """Perturb in place every floating tensor whose mark has one of these keys, or one element in eight of each."""
         seen: set[int] = set()
         with torch.no_grad():
             for name, tensor in named_state(self._module).items():
@@ -57,7 +57,7 @@ class Counterparts:
                     continue
                 seen.add(id(tensor))
                 source = torch.Generator(device=tensor.device).manual_seed(seed ^ zlib.crc32(mark.key.encode()))
-                perturb_state("", tensor, is_parameter=mark.is_parameter, source=source)
+                perturb_state("", tensor, is_parameter=mark.is_parameter, source=source, sparsely=sparsely)
 
 
 def _mark(tensor: Tensor, *, is_parameter: bool) -> Mark:

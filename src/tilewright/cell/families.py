@@ -11,6 +11,7 @@ from .structure import Structure
 
 OWN = "own"
 SPECIALS = "specials"
+_SPARSE_SHARE, _FEW_ELEMENTS = 0.125, 16
 # Bits 15 .. 8 of an fp32 number: bf16 cuts at bit 16, TF32 and fp16 at bit 13; both find a little less than half there.
 _JUST_UNDER_HALF = 0b0110_1111 << 8
 
@@ -137,17 +138,24 @@ def upstream(places: Sequence[Tensor], kind: str, seed: int) -> tuple[Tensor, ..
     return tuple(found)
 
 
-def perturb_state(name: str, tensor: Tensor, *, is_parameter: bool, source: torch.Generator) -> None:
+def perturb_state(
+    name: str, tensor: Tensor, *, is_parameter: bool, source: torch.Generator, sparsely: bool = False
+) -> None:
     """Move a floating parameter or buffer in place, so that weights of one and biases of zero come to matter.
     Parameters get a factor and an offset at their own scale; buffers a positive factor alone, which keeps masks
-    masks and variances positive; means that are all zero get an offset too. Batches counted so far become more."""
+    masks and variances positive; means that are all zero get an offset too. Batches counted so far become more.
+    `sparsely`: one element in eight moves, which a look at a few of them does not show."""
     if name.endswith("num_batches_tracked"):
         tensor.add_(int(torch.randint(1, 9, (1,), generator=source, device=source.device)))
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return
     noise = torch.randn(tensor.shape, generator=source, device=tensor.device, dtype=_drawn(tensor))
+    old = tensor.clone() if sparsely and tensor.numel() > _FEW_ELEMENTS else None
     factor = torch.exp(0.2 * torch.randn(tensor.shape, generator=source, device=tensor.device, dtype=_drawn(tensor)))
     tensor.mul_(factor.to(tensor.dtype))
     if is_parameter or name.endswith("running_mean"):
         scale = float(tensor.abs().mean(dtype=torch.float64)) or 0.5
         tensor.add_((0.2 * scale * noise).to(tensor.dtype))
+    if old is not None:
+        stays = torch.rand(tensor.shape, generator=source, device=tensor.device) >= _SPARSE_SHARE
+        tensor.copy_(torch.where(stays, old, tensor))

@@ -1,4 +1,5 @@
-"""The messages by which state is moved: floating tensors around what was constructed, masks and indices rearranged."""
+"""The messages by which state is moved: floating tensors around what was constructed, masks and indices rearranged;
+and by which it is held against what it was."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from .parts import TensorRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redraw:
-    """In a reference cell: perturb all floating parameters and buffers in place around the values constructed."""
+    """In a reference cell: perturb all floating parameters and buffers in place around the values constructed.
+    `sparsely`: one element in eight of each."""
 
     seed: int
+    sparsely: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,10 +24,12 @@ class MarkState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrawAlike:
-    """Perturb in place the tensors whose marks have these keys: by the same numbers in every cell."""
+    """Perturb in place the tensors whose marks have these keys: by the same numbers in every cell. `sparsely` as in
+    Redraw."""
 
     seed: int
     keys: tuple[str, ...]
+    sparsely: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,3 +71,18 @@ class Rearranged:
     moves: tuple[Moved, ...] = ()
     moved: tuple[str, ...] = ()
     stuck: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareState:
+    """Hold state against what was loaded into it, bit by bit."""
+
+    names: tuple[str, ...]
+    refs: tuple[TensorRef, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedState:
+    """The names of what is not as it was loaded."""
+
+    changed: tuple[str, ...]

@@ -155,7 +155,7 @@ class Reference:
             seed_all(seed)
             return self._problem.get_inputs(**self._case)
 
-    def redraw(self, seed: int) -> None:
+    def redraw(self, seed: int, *, sparsely: bool = False) -> None:
         self.put_back()
         source = torch.Generator(device=self._device).manual_seed(seed)
         module = self._subject.built
@@ -165,7 +165,8 @@ class Reference:
             for name, tensor in named_state(module).items():
                 if id(tensor) not in seen:
                     seen.add(id(tensor))
-                    perturb_state(name, tensor, is_parameter=name in parameters, source=source)
+                    wanted = name in parameters
+                    perturb_state(name, tensor, is_parameter=wanted, source=source, sparsely=sparsely)
 
     def rearrange(
         self, seed: int, args: str, inputs: Sequence[Tensor], labels: Mapping[str, str] | None = None

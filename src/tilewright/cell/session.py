@@ -22,7 +22,7 @@ from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_lin
 from .modes import require_no_modes
 from .reference import Reference
 from .replay import replayed
-from .subject import Subject, named_state, poisoned
+from .subject import Subject, first_moved, handed, named_state, poisoned
 from .timing import Dealt, Timer, repeated
 
 _TRUTH_PARTS = 16  # pieces of the first dimension, where the whole in float64 does not fit
@@ -50,10 +50,11 @@ class Session:
             wire.Construct: self._construct, wire.ConstructCase: self._construct_case,
             wire.Describe: lambda r: self._opened.describe(r.seed, trace=r.trace, training=r.training),
             wire.Warm: self._warm, wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
-            wire.Redraw: lambda r: self._opened.redraw(r.seed), wire.Truth: self._truth,
+            wire.Redraw: lambda r: self._opened.redraw(r.seed, sparsely=r.sparsely), wire.Truth: self._truth,
             wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,
             wire.Amplify: self._amplify, wire.Attain: self._attain,
             wire.StoreState: self._store_state, wire.LoadState: self._load_state,
+            wire.CompareState: self._compare_state,
             wire.MarkState: self._mark_state, wire.RedrawAlike: self._redraw_alike,
             wire.Rearrange: self._rearrange, wire.CarryOut: self._carry_out, wire.PutBack: self._put_back,
             wire.Call: self._call, wire.Store: self._store, wire.Drop: self._drop,
@@ -215,6 +216,11 @@ class Session:
         if self._reference is not None:
             self._reference.release_truth()
 
+    def _compare_state(self, request: wire.CompareState) -> wire.ComparedState:
+        with blaming("raised", "state_dict() raised"):
+            found = self._subject.changed_state(request.names, self._read(request.refs))
+        return wire.ComparedState(changed=found)
+
     def _mark_state(self, request: wire.MarkState) -> wire.Marked:
         with blaming("raised", "state_dict() raised"):
             self._counterparts = Counterparts(self._subject.built)
@@ -227,7 +233,7 @@ class Session:
             self._counterparts.put_back()
             if self._reference is not None:
                 self._reference.put_back()
-            self._counterparts.redraw(request.seed, request.keys)
+            self._counterparts.redraw(request.seed, request.keys, sparsely=request.sparsely)
         if self._reference is not None:
             self._reference.release_truth()
 
@@ -253,11 +259,10 @@ class Session:
     def _call(self, request: wire.Call) -> wire.Called:
         inputs = self._read(request.inputs)
         with poisoned(self._device, request.poison_bytes):
-            tree, outputs = self._subject.call(
+            return self._subject.call(
                 request.tag, request.args, inputs, seed=request.seed, between=self._read(request.between),
                 unlike=request.unlike,
             )  # fmt: skip
-        return wire.Called(outputs_tree=tree, outputs=outputs)
 
     def _store(self, request: wire.Store) -> None:
         with blaming("wrong_type", "reading an output raised"):
@@ -277,7 +282,8 @@ class Session:
             ctypes.CDLL(None).malloc_trim(0)
 
     def _deal(self, request: wire.Deal) -> None:
-        self._dealt = Dealt(request, [self._read(refs) for refs in request.slots])
+        slots = [self._read(refs) for refs in request.slots]
+        self._dealt = Dealt(request, slots, [handed(tensors) for tensors in slots])
 
     def _clear(self, request: wire.Clear) -> None:
         if self._dealt is not None:
@@ -290,7 +296,7 @@ class Session:
         if dealt is None:
             raise RuntimeError("no slots were dealt")
         inputs = dealt.slots[request.slot]
-        ready = self._subject.bound(dealt.args, inputs, request.phase)
+        ready = self._subject.bound(dealt.args, dealt.handed[request.slot], request.phase)
         swaps = request.swaps
         if request.phase == "backward":  # the forward before it reads the inputs
             dealt.stir(swaps)
@@ -300,15 +306,16 @@ class Session:
         self._timer.prepare(dealt, swaps, inputs if request.warm else (), delay_ns=request.delay_ns)
         with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
             tick, dealt.seen = self._timer.time(call, dealt.spare)
-        dealt.inputs = inputs
+        dealt.called = request.slot
         return tick
 
     def _hold_timed(self, request: wire.HoldTimed) -> wire.Called:
         if self._dealt is None or self._dealt.seen is None:
             raise RuntimeError("no timed call was made")
-        tree, outputs = self._subject.hold_seen(0, self._dealt.seen, self._dealt.inputs)
+        inputs, given = self._dealt.slots[self._dealt.called], self._dealt.handed[self._dealt.called]
+        tree, outputs = self._subject.hold_seen(0, self._dealt.seen, inputs)
         self._dealt.seen, self._dealt.spare = None, ()
-        return wire.Called(outputs_tree=tree, outputs=outputs)
+        return wire.Called(outputs_tree=tree, outputs=outputs, moved_input=first_moved(given, inputs))
 
     def _configure(self, request: wire.Configure) -> None:
         configure = getattr(self._entry_module, "configure", None)
@@ -355,10 +362,10 @@ class Session:
 
     def _ablate(self, request: wire.Ablate) -> wire.Called:
         with audit.Operations(target=request.operation, way=request.way, seed=request.seed) as ablation:
-            tree, outputs = self._subject.call(request.tag, request.args, self._read(request.inputs), seed=request.seed)
+            called = self._subject.call(request.tag, request.args, self._read(request.inputs), seed=request.seed)
         if not ablation.reached:
             raise CodeRaised("raised", f"operation {request.operation} was not met a second time")
-        return wire.Called(outputs_tree=tree, outputs=outputs)
+        return called
 
     def _perturb(self, request: wire.Perturb) -> wire.Perturbed:
         module = self._subject.built

@@ -51,6 +51,7 @@ class Step:
     ) -> None:  # fmt: skip
         own = len(inputs) - len(gradients.outputs)
         leaves = [t.detach().requires_grad_(i in gradients.inputs) for i, t in enumerate(inputs[:own])]
+        self.leaves = tuple(leaves)  # what forward is called on
         self.forward: Call = values.bound(forward, values.decode(args_text, leaves))
         self._upstream = tuple(inputs[own:])
         self._outputs = self._ends = gradients.outputs

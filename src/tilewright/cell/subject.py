@@ -16,10 +16,11 @@ from torch import Tensor
 
 from . import values
 from .arena import contiguous, dtype_name, overlaps, spec_of
+from .bits import words
 from .load import CodeRaised, blaming
 from .step import Call, Step
 from .timing import Parts, Seen
-from .wire import NO_GRADIENTS, Gradients, NamedSpec, OutputFacts
+from .wire import NO_GRADIENTS, Called, Gradients, NamedSpec, OutputFacts
 
 _M_PERTURB = -6
 _FILL_ONES = 0x100  # glibc fills with the complement of the low byte
@@ -55,10 +56,27 @@ def build_on(device: str, construct: Callable[[], Any], seed: int) -> Any:
         return construct()
 
 
+def handed(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Other tensors on the same memory, for the code under test: what it does to a tensor beside its values does not
+    reach ours. Their version counters start anew, as those of a user's new tensors at an old address do."""
+    return tuple(t.data for t in tensors)
+
+
+def first_moved(given: Sequence[Tensor], inputs: Sequence[Tensor]) -> int:
+    """The first of the tensors given that does not lie where it should any more, in shape or memory; -1: none."""
+    pairs = enumerate(zip(given, inputs, strict=True))
+    return next((i for i, (mine, ours) in pairs if _place_of(mine) != _place_of(ours)), -1)
+
+
+def _place_of(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
 class Subject:
     """See the module's docstring. Every method that runs code under test raises CodeRaised for its faults."""
 
     __slots__ = (
+        "_given",
         "_held",
         "_samples",
         "device",
@@ -72,6 +90,7 @@ class Subject:
         self.module: torch.nn.Module | None = None
         self.forward: Callable[..., Any] | None = None
         self.gradients = NO_GRADIENTS  # in training: every call is then a step
+        self._given: tuple[Tensor, ...] = ()  # what the last call was made on
         self._held: dict[int, tuple[Tensor, ...]] = {}
         self._samples: dict[int, tuple[Parts | None, ...]] = {}
 
@@ -112,6 +131,14 @@ class Subject:
             for name, tensor in zip(names, tensors, strict=True):
                 state[name].copy_(tensor)
 
+    def changed_state(self, names: Sequence[str], tensors: Sequence[Tensor]) -> tuple[str, ...]:
+        """The names of what is not, bit by bit, what was written to it."""
+        found = []
+        for name, mine, theirs in zip(names, self.read_state(names), tensors, strict=True):
+            if mine.shape != theirs.shape or not torch.equal(words(mine.to(theirs.dtype)), words(theirs)):
+                found.append(name)
+        return tuple(found)
+
     # ---- calling
 
     def bound(self, args_text: str, inputs: Sequence[Tensor], phase: str = "whole") -> Callable[[], Call]:
@@ -120,7 +147,10 @@ class Subject:
         if self.forward is None:
             raise RuntimeError("no module was constructed")
         if self.gradients.outputs:
-            return partial(Step(self.built, self.forward, args_text, inputs, self.gradients).readied, phase)
+            step = Step(self.built, self.forward, args_text, inputs, self.gradients)
+            self._given = (*step.leaves, *inputs[len(step.leaves) :])
+            return partial(step.readied, phase)
+        self._given = tuple(inputs)
         call = values.bound(self.forward, values.decode(args_text, inputs))
         return lambda: call
 
@@ -141,6 +171,7 @@ class Subject:
             for given in (inputs, between)
         )
         assert step is not None
+        self._given = (*step.leaves, *inputs[len(step.leaves) :])
         step.disturb(other.forward if other is not None else None)
         step.clear()
         with self.grad_mode():
@@ -149,14 +180,18 @@ class Subject:
     def call(
         self, tag: int, args_text: str, inputs: Sequence[Tensor], *, seed: int, between: Sequence[Tensor] = (),
         unlike: bool = False,
-    ) -> tuple[str, tuple[OutputFacts, ...]]:  # fmt: skip
+    ) -> Called:  # fmt: skip
         """Call once and hold the result under `tag`."""
         seed_all(seed)
+        given = handed(inputs)
         with blaming("raised", "forward raised"):
-            result = self._run_unlike(args_text, inputs, between) if unlike else self.run(args_text, inputs)
+            result = self._run_unlike(args_text, given, handed(between)) if unlike else self.run(args_text, given)
             if self.device == "cuda":
                 torch.cuda.synchronize()
-        return self.hold(tag, result, inputs)
+        moved = first_moved(self._given, inputs)
+        self._given = ()
+        tree, outputs = self.hold(tag, result, inputs)
+        return Called(outputs_tree=tree, outputs=outputs, moved_input=moved)
 
     def hold(self, tag: int, result: Any, inputs: Sequence[Tensor]) -> tuple[str, tuple[OutputFacts, ...]]:
         with blaming("wrong_type", "looking at what forward returned raised"):

@@ -27,6 +27,9 @@ _OF_TENSORS = (
 )  # fmt: skip
 _OF_TORCH = ("as_tensor", "empty", "enable_grad", "frombuffer", "no_grad", "zeros")
 _OF_CUDA = ("empty_cache", "synchronize")
+_OPERATORS = ("aten::_to_copy", "aten::clone", "aten::copy_", "aten::detach", "aten::fill_.Scalar", "aten::sum")
+_KEYS = ("CPU:", "CUDA:", "ADInplaceOrView:", "AutogradCPU:", "AutogradCUDA:")
+_table = torch._C._dispatch_dump_table
 _OF_GC = ("collect", "disable", "enable")
 _OF_PYTHON = (
     "all", "any", "dict", "enumerate", "float", "frozenset", "getattr", "id", "int", "isinstance", "issubclass", "iter",
@@ -41,15 +44,24 @@ class Tripwire:
         self._session = session
         own = [("the cell's session", session, n) for n in ("_answers", "_subject", "_timer")]
         self._known = tuple((label, owner, n, getattr(owner, n)) for label, owner, n in (*own, *_watched()))
+        self._kernels = tuple((name, _kernels(name)) for name in _OPERATORS)
 
     def check(self) -> None:
-        """Raise CodeRaised("tampering") where something is not as it was. Takes a fifth of a millisecond."""
+        """Raise CodeRaised("tampering") where something is not as it was. Takes half a millisecond."""
         missing = object()
         for label, owner, name, value in self._known:
             if getattr(owner, name, missing) is not value:
                 raise CodeRaised("tampering", f"it replaced {label}")
+        for name, kernels in self._kernels:
+            if _kernels(name) != kernels:
+                raise CodeRaised("tampering", f"it registered another {name} with torch's dispatcher")
         if not self._session.holds_its_own:
             raise CodeRaised("tampering", "it replaced what holds slots and results")
+
+
+def _kernels(operator: str) -> tuple[str, ...]:
+    """What torch's dispatcher has for an operator on plain tensors, and where that was registered."""
+    return tuple(line for line in _table(operator).splitlines() if line.startswith(_KEYS))
 
 
 def _watched() -> Iterator[tuple[str, object, str]]:

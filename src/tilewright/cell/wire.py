@@ -29,6 +29,8 @@ from .parts import OutputFacts as OutputFacts
 from .parts import Spent as Spent
 from .parts import TensorRef as TensorRef
 from .redraws import CarryOut as CarryOut
+from .redraws import ComparedState as ComparedState
+from .redraws import CompareState as CompareState
 from .redraws import MarkState as MarkState
 from .redraws import Moved as Moved
 from .redraws import PutBack as PutBack
@@ -380,6 +382,7 @@ class Described:
 class Called:
     outputs_tree: str
     outputs: tuple[OutputFacts, ...]
+    moved_input: int = -1  # position of an input tensor that has another shape or other memory than before; -1: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,16 +252,17 @@ class Judge:
             found: list[Case] = []
             kwargs = self._problem.cases[0]
             if self._problem.target != "cpu" or described.work.bytes_moved < hidden.HOPELESS_BYTES:
-                for variant in hidden.variants(kwargs, described):
-                    self._add_variant(variant, found)
-                    if len(found) == hidden.SHAPES:
-                        break
+                variants = hidden.variants(kwargs, described)
+                variant = next(variants, None)
+                while variant is not None and len(found) < hidden.SHAPES:
+                    taken = self._add_variant(variant, found)
+                    variant = hidden.after(variants, taken)
                 self._add_variant(hidden.strided(kwargs, described), found)
             self._hidden = tuple(found)
         return self._hidden
 
-    def _add_variant(self, variant: wire.Variant, found: list[Case]) -> None:
-        """The variant as one more case; nothing where the reference does not take it, or it is none."""
+    def _add_variant(self, variant: wire.Variant, found: list[Case]) -> bool:
+        """The variant as one more case, where it is none yet; False where the reference does not take it."""
         self._ref.do(wire.AddCase(base=0, variant=variant))
         self._last_number += 1
         try:
@@ -269,9 +270,10 @@ class Judge:
         except CellFault as fault:
             if not self._ref.alive or not fault.by_code:
                 raise
-            return
+            return False
         if case.described.inputs not in [c.described.inputs for c in (*self._cases, *found)]:
             found.append(case)
+        return True
 
     @contextmanager
     def _alone(self, stations: Stations, name: str, cell: Cell) -> Iterator[None]:

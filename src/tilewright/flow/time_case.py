@@ -154,6 +154,7 @@ class CaseTiming:
         check, room = self.check, self.room
         check.accept(check.cell.ask(wire.HoldTimed(), wire.Called, limit_s=self.limits.call_s))
         timing.check_contents(room, slot)
+        check.require_kept_state()
         check.fetch(tag=0, place=0)
         for player in table.players:
             player.cell.do(wire.Drop())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilewright.cell.families import FAMILIES, redistribute
+from tilewright.cell.families import FAMILIES, perturb_state, redistribute
 
 LIKE = torch.zeros(64, 500)
 
@@ -50,3 +50,14 @@ def test_all_families_draw_in_every_type_and_shape() -> None:
     for family in FAMILIES:
         for like in (torch.zeros(()), torch.zeros(0, 3), torch.zeros(5, dtype=torch.float64)):
             assert redistribute(like, family, 1).shape == like.shape
+
+
+def test_state_moves_whole_or_sparsely() -> None:
+    def moved(*, sparsely: bool, shape: tuple[int, ...]) -> float:
+        tensor, source = torch.ones(shape), torch.Generator().manual_seed(3)
+        perturb_state("weight", tensor, is_parameter=True, source=source, sparsely=sparsely)
+        return float((tensor != 1).float().mean())
+
+    assert moved(sparsely=False, shape=(64, 500)) == 1.0
+    assert 0.1 < moved(sparsely=True, shape=(64, 500)) < 0.15
+    assert moved(sparsely=True, shape=(16,)) == 1.0, "of so few none may stay"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from tilewright.cell import timing
 from tilewright.cell.load import CodeRaised
 from tilewright.cell.timing import Sample, Scatter, Timer, as_it_is
 
@@ -111,3 +115,35 @@ def test_no_collection_comes_between_the_clock_and_the_copies() -> None:
         gc.set_threshold(*usual)
     (kept,) = seen.copies
     assert isinstance(kept, torch.Tensor) and kept.tolist() == [1.0] * 3 and result.tolist() == [0.0] * 3
+
+
+def test_signals_that_nobody_handles_may_be_left_so() -> None:
+    timer, before = Timer("cpu"), signal.getsignal(signal.SIGPIPE)
+    try:
+        for action in (signal.SIG_DFL, signal.SIG_IGN):
+            timer.time(partial(signal.signal, signal.SIGPIPE, action), ())
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+
+
+def test_calls_left_pending_with_the_interpreter_are_made_while_the_clock_runs() -> None:
+    result, left = torch.zeros(1), [300]
+    api = ctypes.pythonapi
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    def later(_: int) -> int:
+        left[0] -= 1
+        if left[0]:
+            api.Py_AddPendingCall(later, None)
+        else:
+            result.fill_(1.0)
+        return 0
+
+    def call() -> torch.Tensor:
+        api.Py_AddPendingCall(later, None)
+        return result
+
+    clock, ends = timing._clock, []
+    with patch.object(timing, "_clock", lambda: ends.append(float(result)) or clock()):
+        Timer("cpu").time(call, ())
+    assert ends == [0.0, 1.0]

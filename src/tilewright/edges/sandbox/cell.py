@@ -35,17 +35,22 @@ _MAX_PROCESSES = 512  # a compiler's workers and their children are some dozens
 _FEW_PROCESSES = 64  # of more than that, to tell what they share would take longer than they take to fork
 
 
+def _printable(text: str) -> str:
+    """The text without what moves a cursor or has no form in UTF-8: it comes from code that nobody trusts."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
 class CellFault(Exception):
     """A request was not carried out. `by_code`: the code under test raised, or the process that runs it died, hung or
     sent nonsense; else the cell's own code failed. `source` is the cell's name; `excerpt` what was raised or printed
     last."""
 
     def __init__(self, reason: str, summary: str, *, source: str, excerpt: str = "", by_code: bool = True) -> None:
-        super().__init__(f"{reason}: {summary}")
+        super().__init__(f"{reason}: {_printable(summary)}")
         self.source = source
         self.reason = reason
-        self.summary = summary
-        self.excerpt = excerpt[-_TAIL_BYTES:]
+        self.summary = _printable(summary)
+        self.excerpt = _printable(excerpt[-_TAIL_BYTES:])
         self.by_code = by_code
 
 

@@ -42,6 +42,7 @@ _PROTECTIONS = {  # name in cell.confine -> what its lack means, and the way out
     "private shared memory": f"files in /dev/shm may outlive a candidate, or can't be made: {_NAMESPACES}",
     "limit on processes": f"a fork bomb is ended by the watch alone: {_NAMESPACES}",
     "no new privileges": "candidates may gain privileges through set-uid programs: use Linux 3.5 or newer",
+    "others keep their pace": "candidates can slow your other processes down: use Linux 4.17 or newer, with seccomp",
     "read-only disk": f"candidates can write wherever you can: {_LANDLOCK}",
     "hidden disk": f"candidates can read the reference, journals and your files: {_LANDLOCK}",
     "no TCP": "where there is no network namespace either, candidates can reach the network: use Linux 6.7 or newer",

@@ -123,7 +123,9 @@ def _never_given(got: Sequence[Tensor], wanted: Sequence[Tensor], eps: float) ->
     given = stacked != 0
     low = torch.where(given, stacked, torch.inf).sort(0).values
     high = torch.where(given, stacked, -torch.inf).sort(0, descending=True).values
-    margin = 64 * eps * stacked.abs().amax(0)
+    # Small elements of a large tensor are rounded as its large ones are: they may be differences of such.
+    scale = stacked.square().mean().sqrt()
+    margin = 64 * eps * stacked.abs().amax(0) + 16 * eps * scale
     often = given.sum(0) >= _OFTEN
     agree = often & (high[0] - low[0] <= margin)
     alone = often & ~agree & ((high[1] - low[0] <= margin) | (high[0] - low[1] <= margin))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ...cell import wire
 from ...facts.outcome import OutputError
-from . import chance, echoes, metric
+from . import chance, echoes, metric, state
 from .check import Check, Refused
 from .plan import Trial, secret
 
@@ -21,6 +22,7 @@ _REMEMBERED = 8  # timed calls, with which a later one is compared
 _HEARD = 2  # timed calls, which a later one must not repeat in another order
 _CONSTANT_SLACK = 8.0  # of the floors: for an output that is not random, beside one that is
 Calls = list[tuple[Tensor, ...]]
+States = tuple[tuple[Tensor, Tensor], ...]
 
 
 def run(check: Check, trials: Sequence[Trial], *, rng: random.Random) -> None:
@@ -32,12 +34,14 @@ def run(check: Check, trials: Sequence[Trial], *, rng: random.Random) -> None:
             check.redraw(trial.redraw)
         check.room.take_state()
         check.room.place(0, 0)
-        got, wanted = _sample(check, rng)
+        got, wanted, states = _sample(check, rng)
         for output in range(len(check.room.own())):
             mine, theirs = [g[output] for g in got], [w[output] for w in wanted]
             with one_thread():
                 _compare(check, trial, output, mine, theirs)
                 _listen(check, trial, output, mine, theirs, rng=rng)
+        _compare_states(check, states)
+        check.require_kept_state()
 
 
 class Timed:
@@ -95,22 +99,39 @@ def _reference_call(
     return tuple(t[b].clone() for t, b in zip(check.room.own(), blocks, strict=True))
 
 
-def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls]:
-    """The same part of every output, for calls of either, each under a seed of its own."""
+def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls, list[States]]:
+    """The same part of every output, for calls of either, each under a seed of its own; and the buffers that the
+    reference moves, after each call."""
     room = check.room
     blocks = [chance.block_of(t.shape, rng) for t in room.own()]
     got: Calls = []
     wanted: Calls = []
+    states: list[States] = []
     for _ in range(chance.CALLS):
         wanted.append(_reference_call(check, 0, blocks, rng))
         check.load_state()
         check.call(tag=0, slot=0, place=0, seed=secret(rng))
         got.append(tuple(t[b].clone() for t, b in zip(room.results(0), blocks, strict=True)))
+        states.append(state.moved(room, check.cell) if check.shares_state else ())
         check.cell.do(wire.Drop())
     changed = room.changed_input(0, 0)
     if changed >= 0:
         raise Refused("input_modified", f"case {check.case}: it changes tensor input {changed} in place")
-    return got, wanted
+    return got, wanted, states
+
+
+def _compare_states(check: Check, states: Sequence[States]) -> None:
+    """Raise Refused where a buffer that the reference moves alike in all its calls is another after the candidate's, or
+    one that it moves at random has stayed."""
+    for i, name in enumerate(check.room.described.mutated_state if states[0] else ()):
+        got, wanted = ([s[i][side].double().nan_to_num() for s in states] for side in (0, 1))
+        slack = _CONSTANT_SLACK * metric.floors(states[0][i][1].dtype, check.precision)[0]
+        if chance.is_constant(wanted, slack):
+            far = max(metric.distance(g, wanted[0], wanted[0]).norm for g in got)
+        else:
+            far = math.inf if chance.is_constant(got, slack) else 0.0
+        if far > slack:
+            raise Refused("wrong_state", f"case {check.case}: after the call {name} is off by {far:.3g} in the norm")
 
 
 def _compare(check: Check, trial: Trial, output: int, got: list[Tensor], wanted: list[Tensor]) -> None:

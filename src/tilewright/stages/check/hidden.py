@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
 
 from ...cell import wire
 from ...edges.sandbox.cell import CellFault
@@ -21,8 +21,13 @@ HOPELESS_BYTES = 4 << 30  # a case so large is drawn too slowly, to be cut down 
 _LEAST_ODD = 8  # smaller extents are widths of kernels and channels, which modules insist on
 
 
-def variants(kwargs: str, described: wire.Described) -> Iterator[wire.Variant]:
-    """Variants of a case, the most telling first; the reference may refuse any of them."""
+Variants = Generator[wire.Variant, bool, None]
+Extents = tuple[tuple[int, int], ...]
+
+
+def variants(kwargs: str, described: wire.Described) -> Variants:
+    """Variants of a case, the most telling first. The reference may refuse any of them: whether it took one is to be
+    sent back."""
     batch, fits = _rows(described)
     larger = 4 * described.work.bytes_moved < MOST_BYTES
     numbers = json.loads(kwargs)
@@ -30,6 +35,14 @@ def variants(kwargs: str, described: wire.Described) -> Iterator[wire.Variant]:
         yield from _by_keywords(numbers, larger=larger)
     elif batch:
         yield from _by_dimensions(described, batch, fits, larger=larger)
+
+
+def after(variants: Variants, taken: bool) -> wire.Variant | None:
+    """The next variant; None where there are no more."""
+    try:
+        return variants.send(taken)
+    except StopIteration:
+        return None
 
 
 def strided(kwargs: str, described: wire.Described) -> wire.Variant:
@@ -45,7 +58,7 @@ def _rows(described: wire.Described) -> tuple[int, int]:
     return batch, max(1, min(batch, int(batch * MOST_BYTES / max(described.work.bytes_moved, 1))))
 
 
-def _by_keywords(numbers: dict[str, object], *, larger: bool) -> Iterator[wire.Variant]:
+def _by_keywords(numbers: dict[str, object], *, larger: bool) -> Variants:
     sizes = {k: v for k, v in numbers.items() if type(v) is int and v > 1}
     changed = [{k: prime_below(v) for k, v in sizes.items() if v >= _LEAST_ODD}]
     changed += [{k: prime_below(v)} for k, v in sorted(sizes.items(), key=lambda kv: -kv[1])]
@@ -58,23 +71,43 @@ def _by_keywords(numbers: dict[str, object], *, larger: bool) -> Iterator[wire.V
             yield wire.Variant(kwargs=text, batch=0, extents=(), strided=False)
 
 
-def _by_dimensions(described: wire.Described, batch: int, fits: int, *, larger: bool) -> Iterator[wire.Variant]:
-    def variant(rows: int, extents: tuple[tuple[int, int], ...] = ()) -> wire.Variant:
+def _by_dimensions(described: wire.Described, batch: int, fits: int, *, larger: bool) -> Variants:
+    def variant(rows: int, extents: Extents = ()) -> wire.Variant:
         return wire.Variant(kwargs="{}", batch=rows, extents=extents, strided=False)
 
     labels = any(s.dtype.startswith(("i", "u")) for s in described.inputs)  # their values depend on other extents
     others = {e for s in described.inputs for e in s.shape if e >= _LEAST_ODD}
-    odd = tuple((e, prime_below(e)) for e in sorted(others))
+    odd: Extents = tuple((e, prime_below(e)) for e in sorted(others))
+    rows = prime_below(fits) if fits < batch else 0
+    free: Extents = ()  # extents that the module does not insist on
     if odd and not labels:
-        yield variant(prime_below(fits) if fits < batch else 0, odd)
+        if (yield variant(rows, odd)):
+            free = odd
+        elif len(odd) > 1:  # some are its weights'
+            for extent in odd:
+                free += (extent,) if (yield variant(rows, (extent,))) else ()
         if fits < batch and batch in {
             e for s in described.inputs for e in s.shape[1:]
         }:  # square: rows are columns, too
             side = prime_below(max(2, int(batch * (fits / batch) ** 0.5)))
             yield variant(0, tuple((e, side if e == batch else less) for e, less in odd))
-    yield variant(2 * batch + 1 if larger else prime_below(fits))
+    grown = _grown(described, free) if larger else ()
+    alone = 0 if batch in dict(grown) else 2 * batch + 1  # rows that are columns of another input grow there, too
+    if not (grown and (yield variant(alone, grown))):
+        yield variant(2 * batch + 1 if larger else prime_below(fits))
     yield variant(1)
     yield variant(prime_below(fits))
+
+
+def _grown(described: wire.Described, free: Sequence[tuple[int, int]]) -> Extents:
+    """Extents that may grow to one more than twice their size, as many as still fit."""
+    found: Extents = ()
+    size = 4 * described.work.bytes_moved
+    for extent, _ in free:
+        larger = size * 2 ** max(s.shape.count(extent) for s in described.inputs)
+        if larger < MOST_BYTES:
+            size, found = larger, (*found, (extent, 2 * extent + 1))
+    return found
 
 
 def prime_below(number: int) -> int:

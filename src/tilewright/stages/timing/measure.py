@@ -27,6 +27,7 @@ AA = "eager_again"
 _CLOCK_SLACK = 0.1  # of a call, may pass outside the timed region
 _CLOCK_SLACK_S = {"cpu": 100e-6, "cuda": 20e-6}  # a call: two processes answer not equally fast
 _CLOCK_ROUNDS, _CLOCK_TRIALS = 12, 3
+_DOUBTFUL_LOOKS = 4  # numbers of rounds after which a suspicion that noise may have raised is looked at again
 _KEPT_SHARE = 0.25  # of a call, may be saved where contents are new in part alone
 _FRESH_ROUNDS = 3  # which are enough where nothing speaks against the candidate
 _MORE_FRESH_ROUNDS = (12, 24, 36)  # which may decide
@@ -216,10 +217,13 @@ def check_quiet(table: Table) -> None:
 
 
 def _require_honest(table: Table, ours: Player, eager: Player, *, cold: bool) -> Interval:
-    """At least as many rounds as an interval takes."""
+    """At least as many rounds as an interval takes, and more where it holds both what may be and what may not."""
     name, other = (ours.name, eager.name) if cold else (warm(ours.name), warm(eager.name))
-    while len(table.unseen.get(name, ())) < statistics.LOOKS[0]:
-        _play(table, cold=cold)
+    for rounds in statistics.LOOKS[:_DOUBTFUL_LOOKS]:
+        while len(table.unseen.get(name, ())) < rounds:
+            _play(table, cold=cold)
+        if not _doubtful(table, name, other):
+            break
     if _hidden(table, name, other):
         return _require_confirmed(table, ours, eager, cold=cold)
     return _excess_s(table.unseen, name, other)
@@ -247,6 +251,12 @@ def _require_confirmed(table: Table, ours: Player, eager: Player, *, cold: bool)
         f"by its own clock a call takes {_said_s(again, name) * 1e6:.1f} us; {hidden}: work is done outside the timed "
         "region",
     )
+
+
+def _doubtful(table: Table, name: str, other: str) -> bool:
+    """Whether more is seen of one's calls than may be, and so little of it that it may be noise."""
+    excess_s = _excess_s(table.unseen, name, other)
+    return excess_s.low <= _slack_s(table, name) < excess_s.mid
 
 
 def _hidden(table: Table, name: str, other: str) -> str:

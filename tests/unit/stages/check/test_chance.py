@@ -165,3 +165,13 @@ def test_few_draws_may_be_the_same_by_chance() -> None:
         masks = (_bernoulli(0.5, 9000 + seed + d, (4, 1))(0).repeat(16, 300) for d in (0, 500))
         drawn = [_timed(mask, seed + d, (64, 1), p=0.5) for d, mask in zip((0, 60), masks, strict=True)]
         assert chance.compare_draws(*drawn).t < chance.LIMIT_OF_ONE
+
+
+def test_small_elements_may_be_rounded_as_the_large_ones_they_are_differences_of() -> None:
+    small = X.clone()
+    small[3, 7] = 1e-4
+    noise = 2e-7 * torch.randn(X.shape, generator=torch.Generator().manual_seed(5))
+    wanted = [small * _bernoulli(0.2, 1000)(k).float() for k in range(chance.CALLS)]
+    for off, right in ((noise, True), (100 * noise, False)):
+        got = [(small + off) * _bernoulli(0.2, 50)(k).float() for k in range(chance.CALLS)]
+        assert (chance.compare(got, wanted, eps=EPS).t <= chance.LIMIT) is right

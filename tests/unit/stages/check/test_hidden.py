@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,9 +55,47 @@ def test_strides_change_and_values_do_not() -> None:
 def test_a_large_square_shrinks_on_both_sides() -> None:
     square = SimpleNamespace(shape=(4096, 4096), dtype="f32")
     described: Any = SimpleNamespace(inputs=(square, square), work=SimpleNamespace(bytes_moved=3 * 4 * 4096**2))
-    shapes = [
-        tuple(t.shape for t in resized([torch.empty(4096, 4096, device="meta")] * 2, v))
-        for v in hidden.variants("{}", described)
-        if not v.batch
-    ]
+    empty = [torch.empty(4096, 4096, device="meta")] * 2
+    shapes = [tuple(t.shape for t in resized(empty, v)) for v in _tried(described, lambda v: True) if not v.batch]
     assert shapes == [((2357, 2357), (2357, 2357))]
+
+
+def _described(*shapes: tuple[int, ...]) -> Any:
+    inputs = tuple(SimpleNamespace(shape=s, dtype="f32") for s in shapes)
+    size = sum(4 * math.prod(s) for s in shapes)
+    return SimpleNamespace(inputs=inputs, work=SimpleNamespace(bytes_moved=2 * size))
+
+
+def _tried(described: Any, takes: Callable[[wire.Variant], bool]) -> list[wire.Variant]:
+    """All variants, where the reference takes those that it does."""
+    variants, found = hidden.variants("{}", described), []
+    variant = next(variants, None)
+    while variant is not None:
+        found.append(variant)
+        variant = hidden.after(variants, takes(variant))
+    return found
+
+
+def test_extents_that_the_weights_insist_on_stay_and_the_others_shrink_and_grow() -> None:
+    """As attention over 64 places of width 32: a batch of 2."""
+    taken: list[tuple[int, ...]] = []
+
+    def takes(variant: wire.Variant) -> bool:
+        (x,) = resized([torch.empty(2, 64, 32, device="meta")], variant)
+        if x.shape[-1] == 32:
+            taken.append(tuple(x.shape))
+        return x.shape[-1] == 32
+
+    _tried(_described((2, 64, 32)), takes)
+    assert taken[:3] == [(2, 61, 32), (5, 129, 32), (1, 64, 32)]
+
+
+def test_rows_that_are_columns_of_another_input_grow_together() -> None:
+    def takes(variant: wire.Variant) -> bool:
+        a, b = resized([torch.empty(16, 24, device="meta"), torch.empty(24, 16, device="meta")], variant)
+        shapes.append((tuple(a.shape), tuple(b.shape)))
+        return a.shape[1] == b.shape[0]
+
+    shapes: list[tuple[tuple[int, ...], ...]] = []
+    _tried(_described((16, 24), (24, 16)), takes)
+    assert shapes[:2] == [((13, 23), (23, 13)), ((33, 49), (49, 33))]

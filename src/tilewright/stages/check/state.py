@@ -1,0 +1,54 @@
+"""Parameters and buffers after a call: what the reference moves must have moved alike, all else have stayed."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ...cell import wire
+from ...edges.sandbox.cell import Cell
+from ...edges.sandbox.room import Room
+from ...facts.problem import Precision
+from . import metric
+
+_SLACK = 8.0  # of moved buffers, in units of the output floors
+
+
+def misplaced(room: Room, cell: Cell, precision: Precision, *, specials: bool) -> str:
+    """Which buffer is not, within some floors of the truth or twice as far from it as the reference's, where the
+    reference has moved it, and by how much; "" where all are. `specials`: of inputs with NaN and infinities, of which
+    an output need not make what the reference's does, a buffer need not either."""
+    names = room.described.mutated_state
+    if not names:
+        return ""
+    cell.do(wire.StoreState(names=names, refs=room.shared_moved))
+    for name, (got, wanted, truth) in zip(names, room.moved(), strict=True):
+        found, own = metric.distance(got, truth, wanted), metric.distance(wanted, truth, wanted)
+        norm, worst = (_SLACK * f for f in metric.floors(got.dtype, precision))
+        norm, worst = max(norm, metric.FACTOR * own.norm), max(worst, metric.FACTOR * own.worst)
+        strange = found.misplaced and (not specials or metric.masks_infinity(got, truth, wanted))
+        if strange:
+            return (
+                f"after the call {found.misplaced} elements of {name} are not finite where the truth is, or the reverse"
+            )
+        if found.norm > norm or found.worst > worst:
+            return f"after the call {name} is off by {found.norm:.3g} in the norm"
+    return ""
+
+
+def moved(room: Room, cell: Cell) -> tuple[tuple[Tensor, Tensor], ...]:
+    """The buffers that the reference moves, as they are now: the candidate's and the reference's."""
+    names = room.described.mutated_state
+    if names:
+        cell.do(wire.StoreState(names=names, refs=room.shared_moved))
+    return tuple((got.clone(), wanted.clone()) for got, wanted, _ in room.moved())
+
+
+def changed(room: Room, cell: Cell) -> str:
+    """Which tensor of the state is not what was loaded, though the reference leaves it alone; "" where none is."""
+    pairs = zip(room.state_names, room.shared_state, strict=True)
+    kept = [(name, ref) for name, ref in pairs if name not in room.described.mutated_state]
+    if not kept:
+        return ""
+    request = wire.CompareState(names=tuple(n for n, _ in kept), refs=tuple(r for _, r in kept))
+    found = cell.ask(request, wire.ComparedState, limit_s=60.0).changed
+    return f"the call changes {found[0][:80]}, which the reference leaves alone" if found else ""
