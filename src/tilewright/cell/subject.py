@@ -76,7 +76,6 @@ class Subject:
     """See the module's docstring. Every method that runs code under test raises CodeRaised for its faults."""
 
     __slots__ = (
-        "_given",
         "_held",
         "_samples",
         "device",
@@ -90,7 +89,6 @@ class Subject:
         self.module: torch.nn.Module | None = None
         self.forward: Callable[..., Any] | None = None
         self.gradients = NO_GRADIENTS  # in training: every call is then a step
-        self._given: tuple[Tensor, ...] = ()  # what the last call was made on
         self._held: dict[int, tuple[Tensor, ...]] = {}
         self._samples: dict[int, tuple[Parts | None, ...]] = {}
 
@@ -147,10 +145,7 @@ class Subject:
         if self.forward is None:
             raise RuntimeError("no module was constructed")
         if self.gradients.outputs:
-            step = Step(self.built, self.forward, args_text, inputs, self.gradients)
-            self._given = (*step.leaves, *inputs[len(step.leaves) :])
-            return partial(step.readied, phase)
-        self._given = tuple(inputs)
+            return partial(Step(self.built, self.forward, args_text, inputs, self.gradients).readied, phase)
         call = values.bound(self.forward, values.decode(args_text, inputs))
         return lambda: call
 
@@ -162,20 +157,22 @@ class Subject:
         with self.grad_mode():
             return self.bound(args_text, inputs)()()
 
-    def _run_unlike(self, args_text: str, inputs: Sequence[Tensor], between: Sequence[Tensor]) -> Any:
-        """A step as `wire.Call` says of `unlike`."""
-        if self.forward is None:
-            raise RuntimeError("no module was constructed")
+    def _run_on(
+        self, args_text: str, given: Sequence[Tensor], between: Sequence[Tensor], *, unlike: bool
+    ) -> tuple[Any, Sequence[Tensor]]:
+        """One call, a step as `wire.Call` says where it is `unlike`; and the tensors that forward was called on."""
+        if not self.gradients.outputs or self.forward is None:
+            return self.run(args_text, given), given
         step, other = (
-            Step(self.built, self.forward, args_text, given, self.gradients) if given else None
-            for given in (inputs, between)
+            Step(self.built, self.forward, args_text, tensors, self.gradients) if tensors else None
+            for tensors in (given, between)
         )
         assert step is not None
-        self._given = (*step.leaves, *inputs[len(step.leaves) :])
-        step.disturb(other.forward if other is not None else None)
+        if unlike:
+            step.disturb(other.forward if other is not None else None)
         step.clear()
         with self.grad_mode():
-            return step()
+            return step(), step.leaves
 
     def call(
         self, tag: int, args_text: str, inputs: Sequence[Tensor], *, seed: int, between: Sequence[Tensor] = (),
@@ -185,11 +182,10 @@ class Subject:
         seed_all(seed)
         given = handed(inputs)
         with blaming("raised", "forward raised"):
-            result = self._run_unlike(args_text, given, handed(between)) if unlike else self.run(args_text, given)
+            result, seen = self._run_on(args_text, given, handed(between), unlike=unlike)
             if self.device == "cuda":
                 torch.cuda.synchronize()
-        moved = first_moved(self._given, inputs)
-        self._given = ()
+        moved = first_moved(seen, inputs[: len(seen)])
         tree, outputs = self.hold(tag, result, inputs)
         return Called(outputs_tree=tree, outputs=outputs, moved_input=moved)
 

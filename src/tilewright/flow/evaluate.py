@@ -252,11 +252,7 @@ class Judge:
             found: list[Case] = []
             kwargs = self._problem.cases[0]
             if self._problem.target != "cpu" or described.work.bytes_moved < hidden.HOPELESS_BYTES:
-                variants = hidden.variants(kwargs, described)
-                variant = next(variants, None)
-                while variant is not None and len(found) < hidden.SHAPES:
-                    taken = self._add_variant(variant, found)
-                    variant = hidden.after(variants, taken)
+                hidden.offer(kwargs, described, found, take=lambda variant: self._add_variant(variant, found))
                 self._add_variant(hidden.strided(kwargs, described), found)
             self._hidden = tuple(found)
         return self._hidden

@@ -161,6 +161,11 @@ class Room:
                 self._shared.tensor(shared).copy_(self._private.tensor(private))
             self.settle()
 
+    def holds_shared_state(self) -> bool:
+        """Whether the state that guests load is still what `take_state` put there."""
+        pairs = zip(self._state, self.shared_state, strict=True)
+        return all(same_bits(self._private.tensor(mine), self._shared.tensor(theirs)) for mine, theirs in pairs)
+
     def give_state(self) -> None:
         """Put the reference's state back to what `take_state` found."""
         if self._state:

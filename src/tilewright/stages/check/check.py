@@ -334,9 +334,9 @@ class Check:
 
     def require_kept_state(self) -> None:
         """Raise Refused where calls have changed parameters or buffers that the reference's leave alone."""
-        found = state.changed(self.room, self.cell) if self.shares_state else ""
+        reason, found = state.changed(self.room, self.cell) if self.shares_state else ("", "")
         if found:
-            raise Refused("wrong_state", f"case {self.case}: {found}")
+            raise Refused(reason, f"case {self.case}: {found}")
 
     # ---- the whole case
 

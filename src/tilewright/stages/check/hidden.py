@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from ...cell import wire
 from ...edges.sandbox.cell import CellFault
@@ -37,12 +37,17 @@ def variants(kwargs: str, described: wire.Described) -> Variants:
         yield from _by_dimensions(described, batch, fits, larger=larger)
 
 
-def after(variants: Variants, taken: bool) -> wire.Variant | None:
-    """The next variant; None where there are no more."""
+def offer(
+    kwargs: str, described: wire.Described, found: Sequence[object], *, take: Callable[[wire.Variant], bool]
+) -> None:
+    """Have `take`, which says whether the reference takes a variant, add some to `found`: SHAPES at most."""
+    offered = variants(kwargs, described)
     try:
-        return variants.send(taken)
+        variant = next(offered)
+        while len(found) < SHAPES:
+            variant = offered.send(take(variant))
     except StopIteration:
-        return None
+        return
 
 
 def strided(kwargs: str, described: wire.Described) -> wire.Variant:

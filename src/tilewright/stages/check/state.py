@@ -43,12 +43,14 @@ def moved(room: Room, cell: Cell) -> tuple[tuple[Tensor, Tensor], ...]:
     return tuple((got.clone(), wanted.clone()) for got, wanted, _ in room.moved())
 
 
-def changed(room: Room, cell: Cell) -> str:
-    """Which tensor of the state is not what was loaded, though the reference leaves it alone; "" where none is."""
+def changed(room: Room, cell: Cell) -> tuple[str, str]:
+    """Reason and summary where the state is not what was loaded, though the reference leaves it alone; else "", ""."""
     pairs = zip(room.state_names, room.shared_state, strict=True)
     kept = [(name, ref) for name, ref in pairs if name not in room.described.mutated_state]
     if not kept:
-        return ""
+        return "", ""
     request = wire.CompareState(names=tuple(n for n, _ in kept), refs=tuple(r for _, r in kept))
     found = cell.ask(request, wire.ComparedState, limit_s=60.0).changed
-    return f"the call changes {found[0][:80]}, which the reference leaves alone" if found else ""
+    if found and not room.holds_shared_state():
+        return "input_modified", "it writes to the memory from which it is given its state"
+    return ("wrong_state", f"the call changes {found[0][:80]}, which the reference leaves alone") if found else ("", "")

@@ -68,11 +68,13 @@ def _described(*shapes: tuple[int, ...]) -> Any:
 
 def _tried(described: Any, takes: Callable[[wire.Variant], bool]) -> list[wire.Variant]:
     """All variants, where the reference takes those that it does."""
-    variants, found = hidden.variants("{}", described), []
-    variant = next(variants, None)
-    while variant is not None:
+    found: list[wire.Variant] = []
+
+    def take(variant: wire.Variant) -> bool:
         found.append(variant)
-        variant = hidden.after(variants, takes(variant))
+        return takes(variant)
+
+    hidden.offer("{}", described, (), take=take)
     return found
 
 
