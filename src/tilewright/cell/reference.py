@@ -110,6 +110,9 @@ class Reference:
         for i, structure in enumerate(self._structures.get(base, ())):
             if not structure.suits(found[i]):
                 raise CodeRaised("bad_arguments", f"input {i} is symmetric, which nothing of {found[i].shape} can be")
+            grows = any(new > old and old in tensors[i].shape for old, new in variant.extents)
+            if grows and not (structure.goes_on and tensors[i].is_floating_point()):
+                raise CodeRaised("bad_arguments", f"input {i} holds a mask or a triangle, of which no more is known")
             if variant.extents:
                 found[i] = structure.reshaped(found[i])
         return found

@@ -33,6 +33,11 @@ class Structure:
     def without(self, form: str) -> Structure:
         return replace(self, forms=tuple(f for f in self.forms if f != form))
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a tensor that repeats its own draws promises what they do: a triangle that is repeated is none."""
+        return not self.keeps_own and self.fixed is None
+
     def suits(self, part: Tensor) -> bool:
         """Whether a tensor of this shape can have the forms."""
         return SYMMETRIC not in self.forms or part.shape[-1] == part.shape[-2]

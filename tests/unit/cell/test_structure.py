@@ -7,9 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from tilewright.cell import families
+from tilewright.cell.load import CodeRaised
 from tilewright.cell.reference import Reference
 from tilewright.cell.structure import Structure, structure_of
 from tilewright.cell.subject import Subject
+from tilewright.cell.wire import Variant
 
 DRAWS = {
     "triangular": lambda: torch.rand(16, 16).tril(),
@@ -106,3 +108,24 @@ def test_only_squares_are_symmetric() -> None:
     structure = structure_of(drawn[0], drawn[1])
     assert structure.suits(drawn[0][:7, :7]) and not structure.suits(drawn[0][:7])
     assert structure_of(*(t[:7] for t in drawn)).suits(drawn[0][:7])
+
+
+@pytest.mark.parametrize(
+    ("drawn", "grows"),
+    [("torch.rand(16, 16)", True), ("torch.rand(16, 16).tril()", False), ("(torch.rand(16, 16) > 0.5).tril()", False)],
+)
+def test_what_is_promised_of_certain_places_is_not_repeated(drawn: str, grows: bool) -> None:
+    source = SOURCE.replace("OPERATION", "x * 2").replace("torch.rand(16, 16) + 0.1", drawn)
+    reference = Reference("/nowhere/p.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference.construct(0, seed=1)
+    reference.describe(1, trace=False)
+    for extent in (13, 33):
+        reference.add_case(0, Variant(kwargs="{}", batch=0, extents=((16, extent),), strided=False))
+    shapes = []
+    for case in (1, 2):
+        reference.construct(case, seed=1)
+        try:
+            shapes.append(tuple(reference.inputs(5, "own")[1][0].shape))
+        except CodeRaised:
+            continue
+    assert shapes == [(13, 13), (33, 33)][: 1 + grows]
