@@ -32,3 +32,32 @@ def test_processor_time_of_grandchildren_counts(listed: bool, monkeypatch: pytes
         finally:
             processes.kill_tree(shell.pid)
     assert processes.descendants(shell.pid) == [shell.pid]
+
+
+SHARING = """
+import mmap, os, sys
+held = mmap.mmap(-1, 96 << 20)
+held.write(bytes(96 << 20))
+fd = os.memfd_create("x")
+os.write(fd, bytes(16 << 20))
+mapped = mmap.mmap(fd, 16 << 20)
+mapped[:] = bytes(16 << 20)
+os.fork()
+os.write(1, b"x%d" % os.fstat(fd).st_ino)
+os.read(0, 1)
+"""
+
+
+def test_memory_that_is_no_processs_own_counts_once() -> None:
+    with subprocess.Popen([sys.executable, "-c", SHARING], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None and shell.stdin is not None
+        said = b""
+        while said.count(b"x") < 2:
+            said += shell.stdout.read(1)
+        inode = int(said.split(b"x")[1])
+        pids = processes.descendants(shell.pid)
+        found, known = (processes.shared_bytes(pids, known=k) for k in ({}, {inode: 16 << 20}))
+        shell.stdin.write(b"xx")
+        shell.stdin.close()
+    assert len(pids) == 2
+    assert 112 <= found >> 20 <= 113 and 96 <= known >> 20 <= 97

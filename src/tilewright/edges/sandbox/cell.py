@@ -25,7 +25,7 @@ from ...cell.channel import Channel
 from ...facts.errors import HarnessError
 from .environment import cell_environment, common_environment
 from .forkserver import server_for
-from .processes import descendants, held_bytes, private_bytes, tree_cpu_s
+from .processes import descendants, held_bytes, private_bytes, shared_bytes, tree_cpu_s
 
 T = TypeVar("T")
 _HELLO_S = 120.0
@@ -90,6 +90,7 @@ class Cell:
         self._ready = False
         self._tail = b""
         self._killed_for: tuple[str, str] | None = None
+        self._arenas: dict[int, int] = {}  # inodes and sizes of memory that is the judge's
         self.spent_s: dict[str, float] = {}  # waited for answers, by kind of request
         plan.folder.mkdir(parents=True, exist_ok=True)
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -160,6 +161,8 @@ class Cell:
         return self._receive(kind, limit_s)
 
     def map_arena(self, message: wire.MapArena, descriptor: int) -> None:
+        if descriptor >= 0:
+            self._arenas[os.fstat(descriptor).st_ino] = message.size_bytes
         self.ask(message, wire.Done, limit_s=60.0, descriptor=descriptor if descriptor >= 0 else None)
 
     @property
@@ -216,6 +219,8 @@ class Cell:
         used, allowed = private_bytes(processes), self.plan.memory_bytes
         if used > allowed and len(processes) <= _FEW_PROCESSES:
             used = held_bytes(processes)
+        if len(processes) <= _FEW_PROCESSES:
+            used += shared_bytes(processes, known=self._arenas)
         if used > allowed:
             return "out_of_memory", f"its processes used {used / 2**30:.1f} GiB of {allowed / 2**30:.1f} allowed"
         return None

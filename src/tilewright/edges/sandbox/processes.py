@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ANONYMOUS = ("Pss_Anon:", "SwapPss:")
+_BLOCK_BYTES = 512  # st_blocks counts in these everywhere
 _ROUNDS = 50
 
 
@@ -59,6 +60,33 @@ def held_bytes(pids: Iterable[int]) -> int:
         except (OSError, ValueError):
             total += private_bytes([member])
     return total
+
+
+def shared_bytes(pids: Iterable[int], *, known: Mapping[int, int]) -> int:
+    """Memory that the processes hold and that is no process's own (shared mappings, files of memory), at least so much:
+    what all hold open, or what one of them has touched. `known`: inodes and sizes of files that are not theirs."""
+    opened: dict[int, int] = {}
+    touched = 0
+    for member in pids:
+        opened.update(_open_memory(member))
+        touched = max(touched, _touched_bytes(member))
+    files = sum(size for inode, size in opened.items() if inode not in known)
+    return max(files, touched - sum(known.values()))
+
+
+def _open_memory(pid: int) -> Iterator[tuple[int, int]]:
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(entry.path).startswith("/memfd:"):
+                    found = os.stat(entry.path)
+                    yield found.st_ino, found.st_blocks * _BLOCK_BYTES
+
+
+def _touched_bytes(pid: int) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/status").read_text().partition("RssShmem:")[2].split()[0]) * 1024
+    return 0
 
 
 def tree_cpu_s(pid: int) -> float:
