@@ -21,6 +21,7 @@ from .page import environment
 _MOST_LINES = 60  # of the table of operators
 _MOST_BOXES = 400
 _MOST_LEFT = 12
+_WORTH_TELLING = 0.02
 _LETTER = 6.9  # width, at the drawing's size of 12.5
 
 
@@ -89,6 +90,9 @@ def _caption(found: Discovery) -> str:
         f"{words.duration(replay.calls_ns)} (eager, the fastest of {replay.rounds}); the module's floor is "
         f"{words.duration(found.floor_ns)}",
     ]
+    between = 1 - replay.calls_ns / replay.whole_ns if replay.whole_ns else 0.0
+    if between >= _WORTH_TELLING:
+        lines.append(f"{words.percent(between)} of the time lies between operators: Python, dispatch, launches, memory")
     return "\n".join(lines)
 
 
