@@ -28,6 +28,8 @@ _MODULES = (
     "winner",
     "demand",
     "order",
+    "document",
+    "rule",
 )
 
 
