@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -154,6 +155,11 @@ class Pair:
     def events(self) -> tuple[Event, ...]:
         with Ledger(self.places.journal, readonly=True) as ledger:
             return ledger.events()
+
+
+@pytest.fixture(autouse=True)
+def what_a_kill_leaves_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def silent(text: str) -> None: ...
