@@ -1,7 +1,7 @@
 # problem: norm
 # line: lazy-when-timed
 # refused: wrong_values
-# guards: timed calls
+# guards: timed calls, new contents
 """Skips two of three calls once it has been called often."""
 
 import torch

@@ -3,47 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from torch._inductor import config, cpu_vec_isa
 
 from tilewright.cell.baseline import compiling, forget
 
 
 @pytest.fixture(autouse=True)
-def tried(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The programs with which instruction sets are tried, none of which can be compiled."""
+def sets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Inductor's instruction sets; `sets.tried` are the programs that tried them, none of which can be compiled."""
+    from torch._inductor import config, cpu_vec_isa  # takes seconds, which collecting the tests should not
+
     found: list[str] = []
     headers = config.cpp_cache_precompile_headers
+    monkeypatch.setattr(cpu_vec_isa, "tried", found, raising=False)
     monkeypatch.setattr(cpu_vec_isa.VecISA, "check_build", lambda isa, code: bool(found.append(code)))
-    _forget_all()
-    yield found
+    _forget_all(cpu_vec_isa)
+    yield cpu_vec_isa
     config.cpp.vec_isa_ok = None
     config.cpp_cache_precompile_headers = headers
-    _forget_all()
+    _forget_all(cpu_vec_isa)
 
 
-def _forget_all() -> None:
+def _forget_all(sets: Any) -> None:
     forget()
-    cpu_vec_isa.VecISA._VecISA__bool__impl.cache_clear()
+    sets.VecISA._VecISA__bool__impl.cache_clear()
 
 
-def test_where_the_first_call_works_none_is_tried_by_a_large_program(tried: list[str]) -> None:
-    found: list[object] = []
-    compiling(lambda: found.extend(cpu_vec_isa.valid_vec_isa_list()))
-    assert cpu_vec_isa.VecISA._avx_code not in tried
+def test_where_the_first_call_works_none_is_tried_by_a_large_program(sets: Any) -> None:
+    compiling(sets.valid_vec_isa_list)
+    assert sets.VecISA._avx_code not in sets.tried
 
 
-def test_where_it_does_not_they_are(tried: list[str]) -> None:
+def test_where_it_does_not_they_are(sets: Any) -> None:
     calls: list[bool] = []
 
     def call() -> None:
-        calls.append(bool(cpu_vec_isa.valid_vec_isa_list()))
+        calls.append(bool(sets.valid_vec_isa_list()))
         if len(calls) == 1:
             raise RuntimeError("the compiler does not know it")
 
     compiling(call)
-    assert calls[1] is False and config.cpp.vec_isa_ok is None
+    assert calls == [calls[0], False]
 
 
 def test_what_the_module_raises_is_raised() -> None:
