@@ -18,6 +18,7 @@ class InProcessCell(Cell):
     def __init__(self) -> None:
         self._session = Session("cpu")
         self.asked: list[Any] = []
+        self._arenas = {}
 
     @property
     def alive(self) -> bool:
