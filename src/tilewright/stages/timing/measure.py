@@ -26,7 +26,7 @@ from .interleave import MOST_CALLS, Look, Player, Renew, Table, warm
 AA = "eager_again"
 _CLOCK_SLACK = 0.1  # of a call, may pass outside the timed region
 _CLOCK_SLACK_S = {"cpu": 100e-6, "cuda": 20e-6}  # a call: two processes answer not equally fast
-_CLOCK_ROUNDS, _CLOCK_TRIALS = 12, 3
+_CLOCK_ROUNDS, _CLOCK_TRIALS = (12, 24, 36), 3  # the more where noise leaves a doubt
 _DOUBTFUL_LOOKS = 4  # numbers of rounds after which a suspicion that noise may have raised is looked at again
 _KEPT_SHARE = 0.25  # of a call, may be saved where contents are new in part alone
 _FRESH_ROUNDS = 3  # which are enough where nothing speaks against the candidate
@@ -240,8 +240,11 @@ def _require_confirmed(table: Table, ours: Player, eager: Player, *, cold: bool)
         again = replace(
             table, players=players, calls=calls, bursts={}, unseen={}, after={}, aside_s=0.0, others_s=0.0
         )  # fmt: skip
-        for _ in range(_CLOCK_ROUNDS):
-            _play(again, cold=cold)
+        for rounds in _CLOCK_ROUNDS:
+            while len(again.unseen.get(name, ())) < rounds:
+                _play(again, cold=cold)
+            if not _doubtful(again, name, other):
+                break
         check_quiet(again)
         hidden = _hidden(again, name, other)
         if not hidden:
