@@ -20,7 +20,7 @@ from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts, Timing
 from tilewright.facts.version import VERSION
 from tilewright.facts.winner import toolchain
-from tilewright.flow import optimize as runs
+from tilewright.flow import workbench
 from tilewright.flow.optimize import optimize
 from tilewright.flow.workbench import Places, found_patterns
 from tilewright.report import summary
@@ -52,7 +52,7 @@ def test_a_first_run_with_what_is_shipped_tunes_nothing_and_judges_all_the_same(
 ) -> None:
     (tmp_path / "toy.py").write_text(SOURCE)
     on = replace(FAKE, processors=threads(), copy_bytes_per_s=1e12)
-    monkeypatch.setattr(runs, "measured_machine", lambda *_, **__: on)
+    monkeypatch.setattr(workbench, "measured_machine", lambda *_, **__: on)
     names: dict[str, Any] = {}
     exec(SOURCE, names)
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
