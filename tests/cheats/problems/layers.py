@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 CASES = [{"rows": 8192, "width": 2048}]
-CPU_CASES = [{"rows": 1024, "width": 256}]
+CPU_CASES = [{"rows": 2048, "width": 256}]
 
 
 class Model(nn.Module):
