@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import select
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from statistics import median
 
 import torch
 from torch import Tensor
+from turns import sampled
 
 from tilewright.facts.program import Operand, Output, Product, Program, Statement
 from tilewright.kernels.cuda import math as m
@@ -134,27 +134,6 @@ def label(point: Point, knobs: dict[str, object]) -> str:
     )
 
 
-def time_turns(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median ms of each call, in random turns, the first round left out."""
-    flush = torch.empty(64 * 2**20, dtype=torch.float32, device="cuda")
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    order = list(calls)
-    draw = random.Random(0)
-    for turn in range(rounds + 1):
-        draw.shuffle(order)
-        for name in order:
-            flush.zero_()
-            torch.cuda._sleep(AHEAD_CYCLES)
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            calls[name]()
-            end.record()
-            end.synchronize()
-            if turn:
-                samples[name].append(begin.elapsed_time(end))
-    return {name: median(times) for name, times in samples.items()}
-
-
 def error(result: Tensor, a: Tensor, b: Tensor, follows: str) -> float:
     left, right = (a[-1], b[-1]) if a.ndim == 3 else (a, b)
     corner = (result[-1] if result.ndim == 3 else result)[-CORNER:, -CORNER:].double()
@@ -188,7 +167,9 @@ def measure(task: Task, gemms: dict[str, Gemm], rounds: int) -> dict[str, object
         x, y = (a if a.ndim == 3 else a[None]).permute(1, 2, 0), (b if b.ndim == 3 else b[None]).permute(2, 1, 0)
         calls["split A"] = lambda: halved.split_operand(x, grid)
         calls["split B"] = lambda: halved.split_operand(y, grid)
-    return {"times_ms": time_turns(calls, rounds), "errors": errors, "failures": failures}
+    samples = sampled(calls, rounds, delay_cycles=AHEAD_CYCLES)
+    times = {name: median(each) for name, each in samples.items()}
+    return {"times_ms": times, "errors": errors, "failures": failures}
 
 
 def work(name: str, *, rounds: int, points: int, store: str) -> None:

@@ -3,8 +3,8 @@
     PYTHONPATH=src:tests python benchmarks/kernels.py [--only NAME,NAME] [--all-points] [--json FILE]
 
 Eager runs the Program's operations as one torch function a line would (softmax, layer_norm, ... where there is one).
-Times are medians of single calls between events, in turn, with 256 MB written between calls to flush the L2. The floor
-is Program.traffic_bytes over the copy bandwidth that the script measures first.
+Times are medians of single calls between events, in random turns, with 256 MB written between calls to flush the L2.
+The floor is Program.traffic_bytes over the copy bandwidth that the script measures first.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from turns import sampled
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
@@ -183,28 +184,11 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-def time_turns(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median ms of each call, called in turn."""
-    flush = torch.empty(64 * 2**20, dtype=torch.float32, device="cuda")
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(rounds + 1):
-        for name, call in calls.items():
-            flush.zero_()
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            call()
-            end.record()
-            end.synchronize()
-            if turn:
-                samples[name].append(begin.elapsed_time(end))
-    return {name: median(times) for name, times in samples.items()}
-
-
 def copy_rate() -> float:
     """Bytes/s of a device-to-device copy, read and written."""
     x = torch.empty(2**30, dtype=torch.float32, device="cuda")
     y = torch.empty_like(x)
-    return 2 * x.numel() * 4 / (time_turns({"copy": lambda: y.copy_(x)}, 9)["copy"] * 1e-3)
+    return 2 * x.numel() * 4 / (median(sampled({"copy": lambda: y.copy_(x)}, 9)["copy"]) * 1e-3)
 
 
 def launch_overhead_us(run: Callable[..., object], operands: list[Tensor], calls: int = 2000) -> float:
@@ -236,7 +220,7 @@ def measure(name: str, case: Case, *, all_points: bool, rate: float, folder: Pat
         except Exception as error:  # a table with a hole is worth more than none
             failures[label] = repr(error)[-300:]
     big = program.traffic_bytes > 2**32
-    times = time_turns(calls, 5 if big else 15)
+    times = {name: median(each) for name, each in sampled(calls, 5 if big else 15).items()}
     floor = program.traffic_bytes / rate * 1e3
     return {"name": name, "floor_ms": floor, "times_ms": times, "failures": failures}
 

@@ -15,7 +15,6 @@ import importlib
 import importlib.util
 import json
 import math
-import random
 import shlex
 import subprocess
 import sys
@@ -30,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from gemm import line_within
 from torch import Tensor, nn
+from turns import sampled
 
 from tilewright.cell import values
 from tilewright.cell.step import Step, learn, tensors_of
@@ -288,27 +288,6 @@ def error(found: Any, truth: Sequence[Tensor]) -> float:
     return max(float((a.detach().double() - b).norm() / b.norm().clamp_min(1e-300)) for a, b in pairs)
 
 
-def sampled(players: Players, rounds: int) -> dict[str, list[float]]:
-    """ms of each call in each round, in random turns, the first round left out."""
-    flush = torch.empty(64 * 2**20, dtype=torch.float32, device="cuda")
-    samples: dict[str, list[float]] = {name: [] for name in players}
-    order, draw = list(players), random.Random(0)
-    for turn in range(rounds + 1):
-        draw.shuffle(order)
-        for name in order:
-            flush.zero_()
-            torch.cuda._sleep(DELAY_CYCLES)  # type: ignore[no-untyped-call]
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            result = players[name]()
-            end.record()
-            end.synchronize()
-            del result
-            if turn:
-                samples[name].append(begin.elapsed_time(end))
-    return samples
-
-
 def measured(task: Task, phase: str, players: Players) -> dict[str, Any]:
     truth = task.truth(phase)
     errors = {}
@@ -317,7 +296,7 @@ def measured(task: Task, phase: str, players: Players) -> dict[str, Any]:
             errors[name] = error(call(), truth)
     del truth
     torch.cuda.empty_cache()
-    samples = sampled(players, ROUNDS)
+    samples = sampled(players, ROUNDS, delay_cycles=DELAY_CYCLES)
     early = {n: median(s[: ROUNDS // 2]) for n, s in samples.items()}
     late = {n: s[ROUNDS // 2 :] for n, s in samples.items()}
     best = min((n for n in players if n.startswith("ours")), key=early.__getitem__, default="")

@@ -26,8 +26,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from libraries import error, fell_back, sampled, written
+from libraries import DELAY_CYCLES, error, fell_back, written
 from torch import Tensor, nn
+from turns import sampled
 
 from tilewright.cell import values
 from tilewright.cell.step import Step, learn, tensors_of
@@ -115,7 +116,7 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
         errors = {who: error(call(), truth) for who, call in calls.items()}
         del truth, exact, wide
         torch.cuda.empty_cache()
-        samples = sampled(calls, ROUNDS)
+        samples = sampled(calls, ROUNDS, delay_cycles=DELAY_CYCLES)
     early = {who: median(times[: ROUNDS // 2]) for who, times in samples.items()}
     late = {who: median(times[ROUNDS // 2 :]) for who, times in samples.items()}
     best = min((who for who in early if who.startswith("ours")), key=early.__getitem__, default="")

@@ -17,7 +17,6 @@ import json
 import math
 import os
 import queue
-import random
 import shlex
 import subprocess
 import sys
@@ -35,6 +34,7 @@ import torch.nn.functional as F
 from gemm import line_within, program
 from libraries import fell_back, written
 from torch import Tensor, nn
+from turns import sampled
 
 from tilewright.cell.trace import trace
 from tilewright.faces.deliver import commit
@@ -304,26 +304,6 @@ def captured(call: Call, calls: int, copies: int) -> Callable[[], object]:
     return graph.replay
 
 
-def sampled(samples_of: Mapping[str, Callable[[], object]], calls: int) -> dict[str, list[float]]:
-    """us a call, in each round."""
-    flush = torch.empty(64 * 2**20, dtype=torch.float32, device="cuda")
-    samples: dict[str, list[float]] = {name: [] for name in samples_of}
-    order, draw = list(samples_of), random.Random(0)
-    for turn in range(ROUNDS + 1):
-        draw.shuffle(order)
-        for name in order:
-            flush.zero_()
-            torch.cuda._sleep(AHEAD_CYCLES)  # type: ignore[no-untyped-call]
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            samples_of[name]()
-            end.record()
-            end.synchronize()
-            if turn:
-                samples[name].append(begin.elapsed_time(end) * 1e3 / calls)
-    return samples
-
-
 def measured(task: Task, whole: Plain | Fused) -> dict[str, Any]:
     copies = max(1, min(MOST_CALLS, math.ceil(COLD_BYTES / whole.weight_bytes)))
     whole.ready(copies)
@@ -342,7 +322,8 @@ def measured(task: Task, whole: Plain | Fused) -> dict[str, Any]:
         except Exception as error:  # a table with a hole is worth more than none
             failures[name] = " ".join(repr(error).split())[-300:]
     del reference
-    samples = sampled(graphs, calls)
+    turns = sampled(graphs, ROUNDS, delay_cycles=AHEAD_CYCLES)
+    samples = {name: [ms * 1e3 / calls for ms in times] for name, times in turns.items()}
     early = {name: median(times[: ROUNDS // 2]) for name, times in samples.items()}
     late = {name: median(times[ROUNDS // 2 :]) for name, times in samples.items()}
     chosen = {who: min((n for n in early if n.split(" ")[0] == who), key=early.__getitem__, default="")

@@ -9,22 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from fakes.control import loop, when
 from tilewright.kernels.cuda import sums as module
 from tilewright.kernels.cuda.plan import DEFAULTS, Device
 from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.sums import SumsCta
 
 from .test_cuda_plan import summed
-
-
-def loop(lo, hi, body):
-    for i in range(lo, hi):
-        body(i)
-
-
-def when(condition, body):
-    if condition:
-        body()
 
 
 class Recorded(SumsCta):

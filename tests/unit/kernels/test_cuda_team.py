@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fakes.control import loop, when
 from tilewright.kernels.cuda import planning as plans
 from tilewright.kernels.cuda import team as module
 from tilewright.kernels.cuda.plan import DEFAULTS, Device
@@ -16,16 +17,6 @@ from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.team import TeamCta
 
 from .test_cuda_plan import spec_of
-
-
-def loop(lo, hi, body):
-    for i in range(lo, hi):
-        body(i)
-
-
-def when(condition, body):
-    if condition:
-        body()
 
 
 class Recorded(TeamCta):
