@@ -50,17 +50,23 @@ def _chain(pairs: list[tuple[Tensor, Tensor]], total: Tensor, begin: int, end: i
     return total
 
 
-def product(a: Tensor, b: Tensor, *, scheme: str = "shared", promote: int = DEPTH, splits: int = 1) -> Tensor:
-    """a @ b of fp32 as the kernel has it; `promote`: K between additions in fp32 registers, 0 never."""
+def product(
+    a: Tensor, b: Tensor, *, scheme: str = "shared", promote: int = DEPTH, splits: int = 1, interval: int = 0
+) -> Tensor:
+    """a @ b of fp32 as the kernel has it; `promote`: K between additions in fp32 registers, 0 never; `interval`: the
+    same of hi*hi alone, 0 as the others."""
     chunk = -(-a.shape[1] // (splits * DEPTH)) * DEPTH
-    parts = [_chunk(a[:, at : at + chunk], b[at : at + chunk], scheme, promote) for at in range(0, a.shape[1], chunk)]
+    parts = [
+        _chunk(a[:, at : at + chunk], b[at : at + chunk], scheme, promote, interval)
+        for at in range(0, a.shape[1], chunk)
+    ]
     total = torch.zeros_like(parts[0])
     for part in parts:
         total = total + part
     return total
 
 
-def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int) -> Tensor:
+def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int, interval: int) -> Tensor:
     shift, k = SHIFT[scheme], a.shape[1]
     hi_a, lo_a, of_a = split(a, shift)
     hi_b, lo_b, of_b = (t.t() if t.ndim == 2 else t for t in split(b.t().contiguous(), shift))
@@ -71,7 +77,9 @@ def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int) -> Tensor:
         end = min(at + (promote or k), k)
         if shift:
             total = (total.double() + _chain(cross, zero, at, end) * 2.0**-shift).float()
-            total = (total.double() + _chain(main, zero, at, end)).float()
+            for start in range(at, end, interval or end):
+                wave = _chain(main, zero, start, min(start + (interval or end), end))
+                total = (total.double() + wave).float()
         else:
             total = (total.double() + _chain(cross + main, zero, at, end)).float()
     exponent = (-(of_a[:, None] + of_b[None, :])).clamp(-252, 252)

@@ -10,7 +10,7 @@ import torch
 from tilewright.kernels.cuda.gemm import band as banded
 from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.plan import DEPTH, SHARED_BYTES, Point, make_grid
-from tilewright.kernels.cuda.gemm.product import Product
+from tilewright.kernels.cuda.gemm.product import Product, chains_of
 
 
 def test_stages_fill_shared_memory_and_no_more():
@@ -55,6 +55,20 @@ def test_registers_of_all_warpgroups_fit_the_file():
 def test_what_can_not_be_is_refused(knobs):
     with pytest.raises(ValueError):
         Point(**knobs)
+
+
+def test_short_sums_and_few_results_are_promoted_more_often():
+    point = Point(scheme="scaled", tile_n=128)
+    for k, results, interval in ((32, 1 << 30, 16), (64, 1 << 30, 64), (64, 1 << 20, 32), (10**6, 4096, 32)):
+        assert point.settled(k=k, results=results).interval == interval
+    assert Point(interval=64, scheme="scaled", tile_n=128).settled(k=32, results=1).interval == 64
+    assert Point().settled(k=32, results=1).interval == DEPTH, "what is not split has nothing to promote"
+    for scheme in ("shared", "scaled"):
+        for interval in (64, 32, 16):
+            chains = chains_of(Point(scheme=scheme, tile_n=128, interval=interval))
+            taken = [(pair, block) for c in chains for pair in c.products for block in c.blocks]
+            assert sorted(taken) == [(pair, b) for pair in ((0, 0), (0, 1), (1, 0)) for b in range(4)]
+            assert len(chains) == 64 // interval + (scheme == "scaled")
 
 
 def test_no_split_is_empty_and_none_overlaps():

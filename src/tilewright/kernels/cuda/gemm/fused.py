@@ -143,6 +143,7 @@ class FusedProduct:
         which it is kept (see `prepare`), or compiled for this alone; no GPU is needed."""
         point, turned, (batch, m, n, k) = self.gemm.point, self.gemm.turned, self.spec.sizes
         grid = make_grid(point, n if turned else m, m if turned else n, k, batch=batch, processors=processors)
+        point = point.settled(k=k, results=batch * m * n)
         left, right = (_lying(spec) for spec in (self.spec.left, self.spec.right))
         majors = (major_of(left), major_of(right.transpose(0, 1)))
         last = grid.splits == 1
@@ -150,7 +151,7 @@ class FusedProduct:
         walks = tuple(walk_of(o.transpose(0, 1) if turned else o) for o in seen)
         element, majors = "f16" if point.planes > 1 else self.spec.left.dtype, majors[::-1] if turned else majors
         vector = self.gemm.vector(n, last=last)
-        kept = self.gemm.kept_product(element, majors, last=last, vector=vector, walks=walks)
+        kept = self.gemm.kept_product(point, element, majors, last=last, vector=vector, walks=walks)
         if kept is not None:
             cubin = cubin_of(kept)
         else:
@@ -158,7 +159,7 @@ class FusedProduct:
             finish = self.gemm.finish(last=last, vector=vector)
             with tempfile.TemporaryDirectory() as folder:
                 launch = self.gemm.compiled(
-                    element, majors, finish, operands, f"--keep-cubin --dump-dir={folder}"
+                    point, element, majors, finish, operands, f"--keep-cubin --dump-dir={folder}"
                 )  # fmt: skip
             cubin = launch.artifacts.CUBIN  # type: ignore[attr-defined]
         (kernel,) = taken(cubin)

@@ -279,6 +279,7 @@ class Gemm:
         if self.turned:
             x, y = y, x
         grid = make_grid(self.point, x.shape[0], y.shape[0], k, batch=batch, processors=_processors(a))
+        point = self.point.settled(k=k, results=batch * rows * columns)
         x, y, exponents = self._operands(x, y, grid)
         c = torch.empty((batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device)
         seen = [broadcast(o, (batch, rows, columns)) for o in operands]
@@ -286,7 +287,7 @@ class Gemm:
         target = c if last else torch.empty((batch * grid.splits, rows, columns), device=a.device)
         read = [self._as_turned(o) for o in seen]
         launch = self.product(
-            NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=self.vector(columns, last=last),
+            point, NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=self.vector(columns, last=last),
             walks=tuple(map(walk_of, read)),
         )  # fmt: skip
         tensors = (x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()))
@@ -346,23 +347,26 @@ class Gemm:
             raise ValueError(f"the epilogue takes {dtypes}, not {[o.dtype for o in operands]}")
 
     def product(
-        self, element: str, majors: tuple[str, str], *, last: bool, vector: int, walks: tuple[Walk, ...] = ()
-    ) -> Launch:
-        """The compiled product; `last`: no sum of splits follows. `walks`: of the epilogue's operands."""
-        facts, found, operands = self._product_facts(element, majors, last=last, vector=vector, walks=walks)
-        return self._made(facts, lambda: self.compiled(element, majors, found, operands))
+        self, point: Point, element: str, majors: tuple[str, str], *, last: bool, vector: int,
+        walks: tuple[Walk, ...] = (),
+    ) -> Launch:  # fmt: skip
+        """The compiled product of a settled point; `last`: no sum of splits follows. `walks`: of the epilogue's
+        operands."""
+        facts, found, operands = self._product_facts(point, element, majors, last=last, vector=vector, walks=walks)
+        return self._made(facts, lambda: self.compiled(point, element, majors, found, operands))
 
     def kept_product(
-        self, element: str, majors: tuple[str, str], *, last: bool, vector: int, walks: tuple[Walk, ...] = ()
-    ) -> bytes | None:
+        self, point: Point, element: str, majors: tuple[str, str], *, last: bool, vector: int,
+        walks: tuple[Walk, ...] = (),
+    ) -> bytes | None:  # fmt: skip
         """The object in which the same is kept, where it is."""
-        facts, _, _ = self._product_facts(element, majors, last=last, vector=vector, walks=walks)
+        facts, _, _ = self._product_facts(point, element, majors, last=last, vector=vector, walks=walks)
         return cache.kept(*self._where_kept(facts))
 
     def _product_facts(
-        self, element: str, majors: tuple[str, str], *, last: bool, vector: int, walks: tuple[Walk, ...]
-    ) -> tuple[tuple[Any, ...], Finish, tuple[Read, ...]]:
-        whole = self.point if self.point.skinny else replace(self.point, split_k=1)
+        self, point: Point, element: str, majors: tuple[str, str], *, last: bool, vector: int, walks: tuple[Walk, ...]
+    ) -> tuple[tuple[Any, ...], Finish, tuple[Read, ...]]:  # fmt: skip
+        whole = point if point.skinny else replace(point, split_k=1)
         found = self.finish(last=last, vector=vector)
         operands = self._reads(walks) if last else ()
         facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, vector,
@@ -370,17 +374,17 @@ class Gemm:
         return facts, found, operands
 
     def compiled(
-        self, element: str, majors: tuple[str, str], finish: Finish, operands: Sequence[Read], options: str = ""
-    ) -> Launch:
+        self, point: Point, element: str, majors: tuple[str, str], finish: Finish, operands: Sequence[Read],
+        options: str = "",
+    ) -> Launch:  # fmt: skip
         """The product, compiled now; `element` and `majors` of what it reads."""
-        if self.point.streamed:
+        if point.streamed:
             return compile_streamed(
-                self.point, major=majors[1], finish=finish, operands=operands, arch=self.arch, options=options
+                point, major=majors[1], finish=finish, operands=operands, arch=self.arch, options=options
             )
         return compile_product(
-            self.point, element=element, majors=majors, finish=finish, operands=operands, arch=self.arch,
-            options=options,
-        )  # fmt: skip
+            point, element=element, majors=majors, finish=finish, operands=operands, arch=self.arch, options=options
+        )
 
     def _made(self, facts: tuple[Any, ...], make: Callable[[], Launch]) -> Launch:
         """What was compiled under these facts and this epilogue: here, by another process, or now."""

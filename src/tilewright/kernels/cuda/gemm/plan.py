@@ -12,11 +12,12 @@
     scaled     the same, lo times 2^11: hi*lo + lo*hi in a chain of its own, scaled back on the way into the registers
 
 Both fp32 schemes *promote*: every DEPTH of K the tensor cores' sum, which truncates, is added to one in registers.
+What truncation takes of hi*hi is always of its sign; where fp32's own sums are short, `interval` halves that.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 DEPTH = 64  # of K a stage: 128 bytes of fp16, the widest swizzle
@@ -33,19 +34,24 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "split_k": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128),
     "scheme": ("plain", *SPLIT_SCHEMES),
     "promote": (False, True),
+    "interval": ("auto", 64, 32, 16),
     "band": (1, 4, 8, 16),
     "streamed": (False, True),
     "bulk": (False, True),
     "skinny": (False, True),
 }
 MOST_TOGETHER = 8  # CTAs of a cluster
+# Where cuBLAS's fp32 has few roundings in a row: K is short, or it sums few results in many parts. There an interval of
+# 64 was over twice as far off in the norm in 17 of 1056 cases (H200, 2026-11-22; docs/precision.md).
+SHORT_K, FEW_RESULTS = 64, 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """One setting of every knob. `band`: tiles along M that neighbours in time share B's tiles with; `promote`: whether
-    a plain product is summed in two levels, as fp32 ones always are; `streamed`: A is split by the warps that multiply
-    it (see `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes;
+    a plain product is summed in two levels, as fp32 ones always are; `interval`: K of hi*hi that is promoted at once,
+    by the size of the problem if "auto" (see `settled`); `streamed`: A is split by the warps that multiply it (see
+    `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes;
     `skinny`: few columns, splits of K summed in a cluster (see `skinny`)."""
 
     tile_m: int = 128
@@ -56,6 +62,7 @@ class Point:
     split_k: int = 1
     scheme: str = "plain"
     promote: bool = False
+    interval: int | str = "auto"
     band: int = 8
     streamed: bool = False
     bulk: bool = False
@@ -82,6 +89,13 @@ class Point:
             raise ValueError(f"what is skinny has tiles of 64 or 128 x 16 to 64, and at most {MOST_TOGETHER} splits")
         if self.depth_stages < 2:
             raise ValueError(f"fewer than two stages of {self.stage_bytes} bytes fit")
+
+    def settled(self, *, k: int, results: int) -> Point:
+        """The same with an interval for so many results of so long sums."""
+        if self.interval != "auto":
+            return self
+        short = 16 if k < SHORT_K else 32 if results <= FEW_RESULTS else DEPTH
+        return replace(self, interval=short if self.planes > 1 else DEPTH)
 
     @property
     def planes(self) -> int:

@@ -10,6 +10,7 @@
                             plain products without promotion: one chain over all of K into `sum`
 
     A chain of an fp32 product: [hi*lo, lo*hi, hi*hi]. Small terms first: what truncation takes, it takes of them.
+    An interval of 32 or 16 of K makes two or four chains of what hi*hi is in.
 
 The sum of a part is in registers as wgmma lays it out: ((2, 2, atom_n / 8), 1, 1), pairs of neighbouring columns.
 Every CTA of a cluster goes through the same number of tiles, also of those that lie outside of C: TMA fills with
@@ -19,6 +20,7 @@ last, and take no steps.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -38,6 +40,27 @@ from .outlet import BUFFERS, LINE_BYTES, ROWS, Outlet
 from .plan import DEPTH, Point
 
 RESIDUAL_SHIFT = 11  # of the scheme `scaled`
+ATOM = 16  # of K: what a wgmma takes
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """wgmma of one sum: (plane of A, plane of B) of each product, the power of two that the sum is scaled back by, and
+    the blocks of a stage, ATOM of K each."""
+
+    products: tuple[tuple[int, int], ...]
+    shift: int
+    blocks: range
+
+
+def chains_of(point: Point) -> tuple[Chain, ...]:
+    """The chains of one stage, in order."""
+    hi, lo = 0, 1
+    cross, main = ((hi, lo), (lo, hi)), ((hi, hi),)
+    first = [Chain(cross, RESIDUAL_SHIFT, range(DEPTH // ATOM))] if point.scheme == "scaled" else []
+    last = (*cross, *main) if point.scheme == "shared" else main
+    each = (DEPTH if point.interval == "auto" else int(point.interval)) // ATOM
+    return (*first, *(Chain(last, 0, range(at, at + each)) for at in range(0, DEPTH // ATOM, each)))
 
 
 def kept(text: str, constraints: str, *values: Any) -> Float32:
@@ -68,13 +91,7 @@ class Product:
         self.finish = finish
         self.scales = 2 if point.planes > 1 else 0  # tensors of exponents
         self.band = None if finish.diagonals == (None, None) else Band(point, finish.diagonals)
-        # Chains of one step: (plane of A, plane of B) of each wgmma, and the power of two the chain is scaled back by.
-        hi, lo = 0, 1
-        self.chains: tuple[tuple[tuple[tuple[int, int], ...], int], ...] = {
-            "plain": ((((hi, hi),), 0),),
-            "shared": ((((hi, lo), (lo, hi), (hi, hi)), 0),),
-            "scaled": ((((hi, lo), (lo, hi)), RESIDUAL_SHIFT), (((hi, hi),), 0)),
-        }[point.scheme]
+        self.chains = chains_of(point)
 
     def __call__(
         self, tensors: tuple[Any, ...], clusters: Any, splits: Any, chunk: Any, stream: Any
@@ -209,7 +226,6 @@ class Product:
         r_a = mma.make_fragment_A(by_group.partition_A(s_a))  # (atom, parts of M, blocks of K, slots)
         r_b = mma.make_fragment_B(by_group.partition_B(s_b))
         parts_m, parts_n = cute.size(r_a, mode=[1]), cute.size(r_b, mode=[1])
-        blocks = cute.size(r_a, mode=[2])
         fragment = cute.make_layout(((2, 2, p.atom_n // 8), 1, 1))
 
         m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
@@ -270,11 +286,10 @@ class Product:
                     stages.consumer_wait(reading)
                     for part in cutlass.range_constexpr(parts_m * parts_n):
                         if cutlass.const_expr(p.two_levels):
-                            self._step(mma, wave, sums[part], r_a, r_b, part, reading.index, blocks)
+                            self._step(mma, wave, sums[part], r_a, r_b, part, reading.index)
                         else:
                             warpgroup.fence()
-                            products = self.chains[0][0]
-                            self._chain(mma, sums[part], r_a, r_b, products, part, reading.index, blocks, fresh=False)
+                            self._chain(mma, sums[part], r_a, r_b, self.chains[0], part, reading.index, fresh=False)
                     if cutlass.const_expr(p.two_levels):
                         stages.consumer_release(reading)
                     else:
@@ -301,37 +316,27 @@ class Product:
             self._close()
 
     def _step(
-        self, mma: Any, wave: Any, total: Any, r_a: Any, r_b: Any, part: int, stage: Any, blocks: int
+        self, mma: Any, wave: Any, total: Any, r_a: Any, r_b: Any, part: int, stage: Any
     ) -> None:  # fmt: skip
         """The chains of one part over one stage, each promoted."""
-        for products, shift in self.chains:
+        for chain in self.chains:
             warpgroup.fence()
-            self._chain(mma, wave, r_a, r_b, products, part, stage, blocks, fresh=True)
+            self._chain(mma, wave, r_a, r_b, chain, part, stage, fresh=True)
             warpgroup.commit_group()
             warpgroup.wait_group(0)
-            _promote(total, wave, shift)
+            _promote(total, wave, chain.shift)
 
     def _chain(
-        self,
-        mma: Any,
-        total: Any,
-        r_a: Any,
-        r_b: Any,
-        products: Any,
-        part: int,
-        stage: Any,
-        blocks: int,
-        *,
-        fresh: bool,
-    ) -> None:
+        self, mma: Any, total: Any, r_a: Any, r_b: Any, chain: Chain, part: int, stage: Any, *, fresh: bool
+    ) -> None:  # fmt: skip
         """The wgmma of one part over one stage; a `fresh` chain forgets what `total` held."""
         p = self.point
         parts_m = cute.size(r_a, mode=[1])
         atom = cute.make_mma_atom(mma.op)
         atom.set(warpgroup.Field.ACCUMULATE, not fresh)
-        for plane_a, plane_b in products:
+        for plane_a, plane_b in chain.products:
             slot_a, slot_b = stage * p.planes + plane_a, stage * p.planes + plane_b
-            for block in range(blocks):
+            for block in chain.blocks:
                 cute.mma_atom_call(
                     atom, total[(None, 0, 0)], r_a[(None, part % parts_m, block, slot_a)],
                     r_b[(None, part // parts_m, block, slot_b)], total[(None, 0, 0)],

@@ -146,7 +146,6 @@ class Skinny(Product):
             by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group))
             r_a = mma.make_fragment_A(by_group.partition_A(s_a))  # (atom, 1, blocks of K, slots)
             r_b = mma.make_fragment_B(by_group.partition_B(s_b))
-            blocks = cute.size(r_a, mode=[2])
             places = mma.get_slice(thread).partition_C(cute.make_identity_tensor((p.tile_m, p.tile_n)))
             reading = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
             freeing = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
@@ -155,7 +154,7 @@ class Skinny(Product):
             for step in cutlass.range(begin, end, unroll=1):
                 stages.consumer_wait(reading)
                 warpgroup.fence()
-                self._chain(mma, total, r_a, r_b, self.chains[0][0], 0, reading.index, blocks, fresh=False)
+                self._chain(mma, total, r_a, r_b, self.chains[0], 0, reading.index, fresh=False)
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
                 if step > begin:

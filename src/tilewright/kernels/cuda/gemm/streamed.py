@@ -33,9 +33,9 @@ from ..math import select
 from .finish import Finish, power_of_two
 from .pair import QUAD, Scale, Seen, exponent_of, highest, split_quad
 from .plan import DEPTH, Point
-from .product import RESIDUAL_SHIFT, Product, kept
+from .product import ATOM, RESIDUAL_SHIFT, Chain, Product, kept
 
-SLAB = 16  # of K: what a wgmma takes
+SLAB = ATOM  # of K
 SLABS = DEPTH // SLAB
 EMPTY = 163  # no row has a larger exponent: that of the smallest subnormal number
 SLACK = 32  # binades by which a block may exceed what the sums' exponent was made for
@@ -182,9 +182,9 @@ class Streamed(Product):
                 for _ in cutlass.range(begin, end, unroll=1):
                     stages.consumer_wait(reading)
                     factors = self._take(s_a, own_rows, reading.index, halves_of_a, bases, total)
-                    for products, shift in self.chains:
-                        self._multiply(mma, wave, halves_of_a, r_b, products, reading.index)
-                        self._add(total, wave, factors, shift)
+                    for chain in self.chains:
+                        self._multiply(mma, wave, halves_of_a, r_b, chain, reading.index)
+                        self._add(total, wave, factors, chain.shift)
                     stages.consumer_release(reading)
                     reading.advance()
                 at_m = (row * p.cluster_m + at[0]) * p.tile_m
@@ -229,14 +229,14 @@ class Streamed(Product):
             for e in range(2):
                 total[((e, r, q), 0, 0)] = total[((e, r, q), 0, 0)] * factor
 
-    def _multiply(self, mma: Any, wave: Any, halves_of_a: list[Any], r_b: Any, products: Any, stage: Any) -> None:
-        """One chain over a stage: wave = the sum of `products`, pairs of planes of A and B."""
+    def _multiply(self, mma: Any, wave: Any, halves_of_a: list[Any], r_b: Any, chain: Chain, stage: Any) -> None:
+        """One chain over a stage, in `wave`."""
         atom = cute.make_mma_atom(mma.op)
         atom.set(warpgroup.Field.ACCUMULATE, False)
         cute.arch.sync_warp()  # lanes part where their rows do
         warpgroup.fence()
-        for plane_a, plane_b in products:
-            for slab in range(SLABS):
+        for plane_a, plane_b in chain.products:
+            for slab in chain.blocks:
                 cute.mma_atom_call(
                     atom, wave[(None, 0, 0)], halves_of_a[plane_a][(None, 0, slab)],
                     r_b[(None, 0, slab, stage * self.point.planes + plane_b)], wave[(None, 0, 0)],
