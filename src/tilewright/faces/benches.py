@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from ..edges.gpu.machine import machine
 from ..facts.problem import Target
 from ..flow.campaign import Campaign, problem_files, run_campaign
-from ..flow.optimize import require_model
+from ..flow.optimize import require_model, require_parts
 from ..flow.remote import bundle_folder
 from . import config
 from .deliver import bench_object, bench_tables, stamp
@@ -31,16 +31,19 @@ class Asked:
     effort: str | None
     wait: bool
     evaluator: str = ""
+    without: tuple[str, ...] = ()
 
     @property
     def flags(self) -> tuple[str, ...]:
         """As `optimize` takes them."""
         chosen = self.strategy or ("cutegen" if self.model else "catalog")
         require_model(chosen, self.model is not None)
+        require_parts(chosen, self.without)
         if self.evaluator:
             bundle_folder(self.evaluator)
         named = (("--strategy", self.strategy), ("--model", self.model), ("--base-url", self.base_url),
-                 ("--effort", self.effort), ("--evaluator", self.evaluator))  # fmt: skip
+                 ("--effort", self.effort), ("--evaluator", self.evaluator),
+                 ("--without", ",".join(self.without)))  # fmt: skip
         return tuple(word for flag, value in named if value for word in (flag, value))
 
 

@@ -3,15 +3,12 @@ pending."""
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
-from rich.console import Console
 
 from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
@@ -42,9 +39,12 @@ from .options import (
     TargetOption,
     TimingOption,
     WinnerSanitizeOption,
+    WithoutOption,
     devices_of,
     mode_of,
+    parts_of,
 )
+from .printing import print_json, put, say, show, stdout
 
 app = typer.Typer(
     name="tilewright",
@@ -54,9 +54,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-_stderr = Console(stderr=True, highlight=False, soft_wrap=True)
-_stdout = Console(highlight=False)
 
 
 @app.command()
@@ -71,6 +68,7 @@ def optimize(
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
     strategy: StrategyOption = None,
+    without: WithoutOption = "",
     model: ModelOption = None,
     base_url: BaseUrlOption = "",
     effort: EffortOption = None,
@@ -93,11 +91,12 @@ def optimize(
     with Interruptible(places.out):
         finished = run(
             problem, places=places, strategy=strategy or ("cutegen" if model else "catalog"), budget_s=budget_s,
-            seed=seed, say=_say(as_json), sanitize=sanitize,
+            seed=seed, say=say(as_json), sanitize=sanitize,
             timing=Timing(budget_s=config.seconds(timing), compiled=not no_compile),
             model=choice, limits=limits, access=Access(keys=config.key, wait=not no_wait), evaluator=evaluator,
+            without=parts_of(without),
         )  # fmt: skip
-    raise typer.Exit(_show(delivered(finished, places.out), as_json=as_json))
+    raise typer.Exit(show(delivered(finished, places.out), as_json=as_json))
 
 
 @app.command()
@@ -114,8 +113,8 @@ def resume(
 
     places = Places(out=folder, cache=config.cache_dir())
     with Interruptible(folder):
-        finished = run(places=places, say=_say(as_json), access=Access(keys=config.key, wait=not no_wait))
-    raise typer.Exit(_show(delivered(finished, folder), as_json=as_json))
+        finished = run(places=places, say=say(as_json), access=Access(keys=config.key, wait=not no_wait))
+    raise typer.Exit(show(delivered(finished, folder), as_json=as_json))
 
 
 @app.command()
@@ -146,10 +145,10 @@ def evaluate(
     places = Places(out=out or _new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
     with Interruptible(places.out, resumable=False):
         finished = judge_given(
-            problem, given, places=places, seed=seed, say=_say(as_json), sanitize=sanitize,
+            problem, given, places=places, seed=seed, say=say(as_json), sanitize=sanitize,
             timing=Timing(budget_s=config.seconds(timing), compiled=not no_compile),
         )  # fmt: skip
-    code = _show(delivered(finished, places.out, given_at=candidate), as_json=as_json)
+    code = show(delivered(finished, places.out, given_at=candidate), as_json=as_json)
     raise typer.Exit(code if finished.stop.best is not None else 1)
 
 
@@ -160,7 +159,7 @@ def report(
     """Write report.md and report.html anew from the journal, and print the table."""
     from .deliver import redelivered
 
-    _show(redelivered(folder), as_json=as_json)
+    show(redelivered(folder), as_json=as_json)
 
 
 @app.command()
@@ -184,9 +183,9 @@ def discover(
     shown = discovered(
         where, Wish(target=_target(target), budget_s=config.seconds(budget), seed=seed), svg=svg, out=out,
         only=config.numbers(only) if only else None, jobs=jobs, devices=devices_of(devices),
-        command=shlex.join(["tilewright", *sys.argv[1:]]), say=_say(as_json),
+        command=shlex.join(["tilewright", *sys.argv[1:]]), say=say(as_json),
     )  # fmt: skip
-    _put(shown.object, shown.tables, as_json=as_json)
+    put(shown.object, shown.tables, as_json=as_json)
 
 
 @app.command()
@@ -203,12 +202,11 @@ def tune(
     from .winners import tuned_object, tuned_table
 
     problem = read_problem(file, target=_target(target))
-    say = _say(as_json)
-    tuned = run(problem, cache=config.cache_dir(), budget_s=config.seconds(budget), seed=seed, say=say)
+    tuned = run(problem, cache=config.cache_dir(), budget_s=config.seconds(budget), seed=seed, say=say(as_json))
     if as_json:
-        _print_json(tuned_object(tuned))
+        print_json(tuned_object(tuned))
     else:
-        _stdout.print(tuned_table(tuned))
+        stdout.print(tuned_table(tuned))
     for warning in tuned.warnings:
         line(warning, 0)
 
@@ -232,17 +230,17 @@ def winners(
             raise UserError(f"{file}: `winners list` takes no file")
         found = listed(mine)
         if as_json:
-            _print_json(found)
+            print_json(found)
         else:
-            _stdout.print(winners_table(found))
+            stdout.print(winners_table(found))
         return
     if file is None:
         raise UserError(f"winners {action}: name the file, as in `tilewright winners {action} winners.db`")
     result = merged(mine, file) if action == "merge" else exported(mine, file, add=add)
     if as_json:
-        _print_json(result)
+        print_json(result)
     else:
-        _stdout.print(", ".join(f"{count} {what}" for what, count in result.items()), markup=False)
+        stdout.print(", ".join(f"{count} {what}" for what, count in result.items()), markup=False)
 
 
 @app.command()
@@ -258,7 +256,7 @@ def patterns(
     from .patterns import known
 
     shown = known(action, " ".join(words or ()), cache=config.cache_dir())
-    _put(shown.object, shown.drawn, as_json=as_json)
+    put(shown.object, shown.drawn, as_json=as_json)
 
 
 @app.command()
@@ -271,9 +269,9 @@ def doctor(as_json: JsonOption = False) -> None:
     cache = config.cache_dir()
     found = findings(cache, measured=machines(cache_dir=cache))
     if as_json:
-        _print_json(doctor_json(found))
+        print_json(doctor_json(found))
     else:
-        _stdout.print(doctor_table(found))
+        stdout.print(doctor_table(found))
 
 
 @app.command()
@@ -291,6 +289,7 @@ def bench(
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
     strategy: StrategyOption = None,
+    without: WithoutOption = "",
     model: ModelOption = None,
     base_url: BaseUrlOption = "",
     effort: EffortOption = None,
@@ -313,13 +312,14 @@ def bench(
         folder, out=out, only=config.numbers(only) if only else None, target=_target(target, evaluator),
         budget=budget, settings=settings, jobs=jobs, devices=devices_of(devices),
         asked=Asked(
-            strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator
+            strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator,
+            without=parts_of(without),
         ),
     )  # fmt: skip
     with Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
-        tables, pending = bench_folder(campaign, json_file=json_file, say=_say(False))
+        tables, pending = bench_folder(campaign, json_file=json_file, say=say(False))
     for table in tables:
-        _stdout.print(table)
+        stdout.print(table)
     if pending:
         raise typer.Exit(line(f"pending: {pending} of {len(campaign.files)}; the same command goes on", 75))
 
@@ -343,14 +343,14 @@ def audit(
 
     chosen, budget_s = _target(target), config.seconds(budget)
     if is_one_problem(Path(where)):
-        shown = audit_file(Path(where), target=chosen, budget_s=budget_s, seed=seed, say=_say(as_json))
+        shown = audit_file(Path(where), target=chosen, budget_s=budget_s, seed=seed, say=say(as_json))
     else:
         shown = audit_folder(
             where, out=out, only=config.numbers(only) if only else None, jobs=jobs, devices=devices_of(devices),
-            command=shlex.join(["tilewright", *sys.argv[1:]]), say=_say(False), target=chosen,
+            command=shlex.join(["tilewright", *sys.argv[1:]]), say=say(False), target=chosen,
             budget_s=budget_s, seed=seed,
         )  # fmt: skip
-    _put(shown.object, shown.tables, as_json=as_json)
+    put(shown.object, shown.tables, as_json=as_json)
     raise typer.Exit(1 if shown.void else 0)
 
 
@@ -376,7 +376,7 @@ def mcp(
 
     timed = Timing(budget_s=config.seconds(timing), compiled=not no_compile)
     terms = config.agents_terms(budget, timing=timed, sanitize=sanitize, seed=seed)
-    house = House(cache=config.cache_dir(), target=target, terms=terms, say=_say(False))
+    house = House(cache=config.cache_dir(), target=target, terms=terms, say=say(False))
     serve(http, root=root, runs=runs or root / "runs", house=house)
 
 
@@ -393,12 +393,12 @@ def worker(
     from ..flow.worker import Worker
 
     bundle = Bundle(folder)
-    with bundle.served(), Worker(bundle, cache=config.cache_dir(), say=_say(as_json)) as serving:
+    with bundle.served(), Worker(bundle, cache=config.cache_dir(), say=say(as_json)) as serving:
         visit = serving.stay() if watch else serving.visit()
     if as_json:
-        _print_json({"answered": visit.answered, "faults": visit.faults, "left": visit.left})
+        print_json({"answered": visit.answered, "faults": visit.faults, "left": visit.left})
     else:
-        _stdout.print(f"{visit.answered} answered, {visit.faults} of them by a fault here; {visit.left} left")
+        stdout.print(f"{visit.answered} answered, {visit.faults} of them by a fault here; {visit.left} left")
     raise typer.Exit(3 if visit.faults else 0)
 
 
@@ -421,30 +421,3 @@ def _new_folder(name: str) -> Path:
     while (folder := Path("runs") / f"{name}-{number}").exists():
         number += 1
     return folder
-
-
-def _say(as_json: bool) -> Callable[[str], None]:
-    """Progress on stderr; nothing where the output is for a program."""
-    return (lambda text: None) if as_json else (lambda text: _stderr.print(f"  {text}", style="dim", markup=False))
-
-
-def _show(result: Any, *, as_json: bool) -> int:
-    if as_json:
-        _print_json(result.summary)
-    else:
-        _stdout.print(result.table)
-        for told in result.lines:
-            _stdout.print(told, soft_wrap=True, markup=False)
-    return 1 if result.summary["status"] == "failed" else 0
-
-
-def _put(value: Any, drawn: Sequence[Any], *, as_json: bool) -> None:
-    """The object, or what is drawn of it."""
-    if as_json:
-        _print_json(value)
-    for item in () if as_json else drawn:
-        print(item) if isinstance(item, str) else _stdout.print(item)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))

@@ -48,9 +48,16 @@ AgentBudgetOption = Annotated[
 ]
 
 StrategyOption = Annotated[
-    Literal["catalog", "oneshot", "best_of_n", "cutegen", "cutegen_paper"] | None,
+    Literal["catalog", "oneshot", "best_of_n", "cutegen", "cutegen_paper", "evolve"] | None,
     typer.Option("--strategy", help="How to search; default: catalog, with --model cutegen."),
 ]
+WithoutOption = Annotated[
+    str,
+    typer.Option(
+        "--without", metavar="PART[,PART]", help="Parts of the strategy to switch off, e.g. islands,summary.",
+        show_default=False,
+    ),
+]  # fmt: skip
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", metavar="PROVIDER:NAME|mailbox:DIR|...", help="The model that a strategy asks."),
@@ -97,4 +104,8 @@ def mode_of(wanted: Literal["auto", "inference", "training"]) -> Mode | None:
 
 
 def devices_of(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
+    return parts_of(text) if text else ()
+
+
+def parts_of(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -24,6 +24,20 @@ class ModelChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a reply is drawn, where a strategy wants it otherwise than the user: None leaves it as it is. `effort` counts
+    where the user named one, so that the model reasons, and `temperature` elsewhere; `member` numbers the models of an
+    ensemble, modulo how many there are."""
+
+    temperature: float | None = None
+    effort: Effort | None = None
+    member: int | None = None
+
+
+AS_IT_IS = Sampling()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One turn of the dialogue."""
 

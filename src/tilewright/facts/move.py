@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .candidate import Candidate
-from .dialogue import Prompt, Reply
+from .dialogue import AS_IT_IS, Prompt, Reply, Sampling
 from .outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from .pattern import Recipe
 from .space import Point
@@ -43,6 +43,7 @@ class Ask:
     model: str
     turn: int
     why: str
+    sampling: Sampling = AS_IT_IS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

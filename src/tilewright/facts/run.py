@@ -71,6 +71,7 @@ class Request:
     model: ModelChoice | None = None
     limits: Limits = Limits()
     evaluator: str = ""  # who builds, judges, tunes and profiles: "bundle:DIR"; "": this machine
+    without: tuple[str, ...] = ()  # parts of the strategy that are switched off, to see what each is worth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +95,4 @@ class Brief:
     near: tuple[SourceFile, ...] = ()  # where moves are a model's: the heart of skeletons that do this kind of work
     held: tuple[Station, ...] = ()  # for what the device was held to learn this, and how long
     hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few
+    without: tuple[str, ...] = ()  # as in the Request

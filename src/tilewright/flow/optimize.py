@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.run import AGENT, Brief, Limits, Request, Timing
 from ..stages.tune import memory
-from ..strategies import ASKING, STRATEGIES, given
+from ..strategies import ASKING, PARTS, STRATEGIES, given
 from . import sanitize as sanitizing
 from .drive import Elsewhere, Strategy, drive
 from .remote import Remote, bundle_folder
@@ -55,19 +55,20 @@ class Finished:
 def optimize(
     problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say,
     sanitize: bool | None = None, timing: Timing = _USUAL, model: ModelChoice | None = None,
-    limits: Limits = _UNLIMITED, access: Access = _NOBODY, evaluator: str = "",
+    limits: Limits = _UNLIMITED, access: Access = _NOBODY, evaluator: str = "", without: Sequence[str] = (),
 ) -> Finished:  # fmt: skip
     """A new run in `places.out`; UserError if that folder already holds a run, or for a fault of the problem's.
-    `sanitize` of None: where compute-sanitizer can be had. `evaluator`: as in Request. Raises Pending where a model's
-    reply or the evaluator's answer has not come yet: `resume` then goes on."""
+    `sanitize` of None: where compute-sanitizer can be had. `evaluator`, `without`: as in Request. Raises Pending where
+    a model's reply or the evaluator's answer has not come yet: `resume` then goes on."""
     require_model(strategy, model is not None)
+    require_parts(strategy, without)
     if evaluator:
         bundle_folder(evaluator)  # what is wrong with its name is said before any work
         sanitize = problem.target == "cuda" if sanitize is None else sanitize  # what that machine lacks it will say
     request = Request(
         run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, timing=timing,
         sanitize=not sanitizing.absent(problem.target) if sanitize is None else sanitize, model=model, limits=limits,
-        evaluator=evaluator,
+        evaluator=evaluator, without=tuple(without),
     )  # fmt: skip
     if model is not None:
         open_model(model, run=request.run, keys=access.keys)  # what is wrong with its name is said before any work
@@ -82,6 +83,16 @@ def require_model(strategy: str, named: bool) -> None:
             f"strategy {strategy!r} asks no model; leave --model out, or choose --strategy {' or '.join(ASKING)}"
             if named else f"strategy {strategy!r} asks a model: name one with --model"
         )  # fmt: skip
+
+
+def require_parts(strategy: str, without: Sequence[str]) -> None:
+    """Raise UserError where a strategy has no such part to be switched off."""
+    known = PARTS.get(strategy, ())
+    if unknown := [part for part in without if part not in known]:
+        raise UserError(
+            f"--without {unknown[0]}: strategy {strategy!r} has "
+            + (f"no such part; it has {', '.join(known)}" if known else "no parts that can be switched off")
+        )
 
 
 def judge_given(

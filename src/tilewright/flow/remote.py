@@ -69,7 +69,7 @@ class Remote:
             raise self._wrong(order, f"is a {type(found).__name__}, for the opening of a problem")
         return replace(
             found, run=request.run, problem=request.problem, strategy=request.strategy, seed=request.seed,
-            budget_s=request.budget_s, limits=request.limits, sanitize=request.sanitize,
+            budget_s=request.budget_s, limits=request.limits, sanitize=request.sanitize, without=request.without,
             model=request.model.name if request.model else "",
         )  # fmt: skip
 

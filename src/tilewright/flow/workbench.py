@@ -166,6 +166,7 @@ class Workbench:
             limits=request.limits,
             start=self._start(matched, remembered) if request.model else None,
             near=self._near(request),
+            without=request.without,
             held=self.held(),
         )
 

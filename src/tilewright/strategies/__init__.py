@@ -7,6 +7,8 @@ from ..facts.move import Event, Move
 from ..facts.run import Brief
 from .catalog import catalog
 from .cutegen import cutegen, cutegen_paper
+from .evolve import PARTS as EVOLVE_PARTS
+from .evolve import evolve
 from .given import given
 from .oneshot import best_of_n, oneshot
 from .tuning import tune
@@ -20,8 +22,10 @@ STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType(
         "best_of_n": best_of_n,
         "cutegen": cutegen,
         "cutegen_paper": cutegen_paper,
+        "evolve": evolve,
     }
 )
+PARTS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType({"evolve": EVOLVE_PARTS})  # what can be switched off
 ASKING = tuple(name for name in STRATEGIES if name != "catalog")  # those that put prompts to a model
 
-__all__ = ["ASKING", "Moves", "STRATEGIES", "given", "tune"]
+__all__ = ["ASKING", "Moves", "PARTS", "STRATEGIES", "given", "tune"]

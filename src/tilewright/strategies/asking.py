@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..facts.candidate import Candidate
-from ..facts.dialogue import Message, Prompt, Reply
+from ..facts.dialogue import AS_IT_IS, Message, Prompt, Reply, Sampling
 from ..facts.move import Ask, Event, Move, Stop, Try
 from ..facts.outcome import Failure, Timed
 from ..facts.problem import TensorSpec
@@ -18,6 +18,7 @@ from .edits import Edited, edited
 from .ending import handed_over
 from .prompts import render
 from .spending import Spending
+from .telling import microseconds
 from .tuning import Steps
 
 _CUT_OFF = "it was cut off at its greatest length"
@@ -51,6 +52,12 @@ class Passed:
     def floor_share(self) -> float:
         return self.timed.floor_ns / self.ns
 
+    @property
+    def gain(self) -> float:
+        """How many times as fast as eager it is, in its own judgement."""
+        ratio = self.timed.ratio("eager")
+        return ratio.mid if ratio else 0.0
+
 
 class Author:
     """Puts prompts about one problem, and keeps count of what was spent."""
@@ -60,7 +67,6 @@ class Author:
         self.spending = Spending(brief)
         self._turn = 0
         self._task = task_of(brief)
-        self._system = render("system", target=brief.problem.target)
 
     def move(self, move: Move) -> Steps[Event]:
         event = yield move
@@ -68,18 +74,35 @@ class Author:
         self.spending.count(event)
         return event
 
-    def tried(self, candidate: Candidate, why: str) -> Steps[Passed | Failure]:
-        event = yield from self.move(Try(what=candidate, why=why))
-        outcome = event.outcome
-        if isinstance(outcome, Timed):
-            return Passed(candidate=candidate, timed=outcome)
-        assert isinstance(outcome, Failure)
-        return outcome
+    def moves(self, moves: Sequence[Move]) -> Steps[tuple[Event, ...]]:
+        """Moves that don't depend on one another, made together: what waits for them waits once."""
+        events = yield tuple(moves)
+        assert isinstance(events, tuple)
+        for event in events:
+            self.spending.count(event)
+        return events
 
-    def ask_of(self, messages: tuple[Message, ...], why: str) -> Ask:
+    def tried(self, candidate: Candidate, why: str) -> Steps[Passed | Failure]:
+        return _judged((yield from self.move(Try(what=candidate, why=why))))
+
+    def all_tried(self, candidates: Sequence[tuple[Candidate, str]]) -> Steps[tuple[Passed | Failure, ...]]:
+        """Judged together, each with the reason why it is tried; of what the budget does not hold, the first alone: a
+        reply that was paid for is judged. So fewer may come back than were given."""
+        room = self.spending.tries_left()
+        due = candidates[: 1 if self.spending.out_of_time() else max(room, 1) if room is not None else None]
+        tries = [Try(what=candidate, why=why) for candidate, why in due]
+        return tuple(map(_judged, (yield from self.moves(tries)))) if tries else ()
+
+    def ask_of(
+        self, messages: tuple[Message, ...], why: str, *, sampling: Sampling = AS_IT_IS, system: str = "system"
+    ) -> Ask:
         turn, self._turn = self._turn, self._turn + 1
-        prompt = Prompt(system=self._system, messages=messages)
-        return Ask(prompt=prompt, model=self.brief.model, turn=turn, why=why)
+        prompt = Prompt(system=render(system, target=self.brief.problem.target), messages=messages)
+        return Ask(prompt=prompt, model=self.brief.model, turn=turn, why=why, sampling=sampling)
+
+    def replies(self, asks: Sequence[Ask]) -> Steps[tuple[Reply, ...]]:
+        """To prompts that lie in a mailbox all at once."""
+        return tuple(map(reply_of, (yield from self.moves(asks)))) if asks else ()
 
     def first(self, name: str, **values: Any) -> tuple[Message, ...]:
         return (Message(role="user", text=render(name, **self._task, **values)),)
@@ -105,6 +128,14 @@ class Author:
             yield Stop(best=None, why=f"{why}; the judge accepted nothing")
             return
         yield from handed_over(best.candidate, best.timed, brief=self.brief, why=why)
+
+
+def _judged(event: Event) -> Passed | Failure:
+    assert isinstance(event.move, Try) and isinstance(event.move.what, Candidate)
+    if isinstance(event.outcome, Timed):
+        return Passed(candidate=event.move.what, timed=event.outcome)
+    assert isinstance(event.outcome, Failure)
+    return event.outcome
 
 
 def reply_of(event: Event) -> Reply:
@@ -170,7 +201,3 @@ def task_of(brief: Brief) -> dict[str, Any]:
 
 def _specs(specs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"{s.dtype}{list(s.shape)}" for s in specs) or "none"
-
-
-def microseconds(ns: float) -> str:
-    return f"{ns / 1e3:.4g} us"

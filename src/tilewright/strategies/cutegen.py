@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..facts.candidate import SourceFile
-from ..facts.outcome import Failure, Timed
 from ..facts.run import Brief
-from .asking import Author, Passed, Written, faster, microseconds, shown
+from .asking import Author, Passed, Written, faster, shown
 from .knobs import knobs_of, turned
+from .telling import evidence, measured, microseconds, refusal
 from .tuning import Steps
 
 MOST_TURNS_OF_KNOBS = 8  # a judgement each
@@ -111,7 +111,7 @@ class _Round:
         else:
             written = yield from self.author.written(
                 base.candidate, f"step {step}: {self.stage}", "step", stage=self.stage, ledger=self.ledger,
-                measured=_measured(base.timed), evidence=self._evidence(step, base), near=self._near(),
+                measured=measured(base.timed), evidence=self._evidence(step, base), near=self._near(),
                 **shown(base.candidate),
             )  # fmt: skip
         passed = yield from self._passed(step, written)
@@ -135,7 +135,7 @@ class _Round:
                 return f"{told}; {fix} attempts to mend it failed"
             found = yield from self.author.written(
                 candidate, f"step {step}: mend {fix + 1}", "mend", idea=written.idea, mended=mended,
-                files=shown(candidate)["files"], **_refusal(outcome),
+                files=shown(candidate)["files"], **refusal(outcome),
             )  # fmt: skip
             mended.append(f"{found.idea}: the version before it was {told}")
             if found.candidate is None:
@@ -192,37 +192,4 @@ class _Round:
     def _evidence(self, step: int, base: Passed) -> list[str]:
         wanted = self.plan.evidence_from
         due = step >= wanted if wanted is not None else self.stage == "profile"
-        return _evidence(base.timed) if due else []
-
-
-def _measured(timed: Timed) -> list[str]:
-    """The times that every step is told."""
-    found = [f"{name} {microseconds(time.mid)}" for name in ("ours", "eager", "compile") if (time := timed.time(name))]
-    ours = timed.time("ours")
-    share = [f"the floor is {timed.floor_ns / ours.mid:.0%} of ours"] if ours else []
-    return [*found, f"floor {microseconds(timed.floor_ns)}", *share]
-
-
-def _evidence(timed: Timed) -> list[str]:
-    """What the judge's measurements tell of where the time goes."""
-    lines = []
-    ours, warm = timed.time("ours"), timed.time("ours_warm")
-    if ours is not None:
-        lines.append(
-            f"the least traffic, {timed.bytes_moved / 1e6:.4g} MB, moves at {timed.bytes_moved / ours.mid:.4g} GB/s"
-        )
-        if timed.flops:
-            lines.append(f"matrix products run at {timed.flops / ours.mid / 1e3:.4g} Tflop/s")
-    if ours is not None and warm is not None:
-        lines.append(f"with warm caches it takes {microseconds(warm.mid)}, {warm.mid / ours.mid:.0%} of the cold time")
-    if timed.checked.time_shares:
-        shares = sorted(timed.checked.time_shares, key=lambda s: -s[1])
-        lines.append("shares of a call's time: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
-    lines += [f"calls off its fast path: {count} ({reason})" for reason, count in timed.checked.fallbacks]
-    return lines
-
-
-def _refusal(failure: Failure) -> dict[str, str]:
-    return {
-        "stage": failure.stage, "reason": failure.reason, "summary": failure.summary, "excerpt": failure.excerpt,
-    }  # fmt: skip
+        return evidence(base.timed) if due else []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ..facts.move import Event
 from ..facts.outcome import Failure
 from ..facts.run import Brief
-from .asking import Author, Passed, read, reply_of
+from .asking import Author, Passed, read
 from .tuning import Steps
 
 REPLIES = 4  # of best_of_n
@@ -17,7 +16,7 @@ def oneshot(brief: Brief) -> Steps[None]:
 
 
 def best_of_n(brief: Brief) -> Steps[None]:
-    """Moves: REPLIES `Ask`s of the same prompt, together; a `Try` for each candidate in them; `Stop`."""
+    """Moves: REPLIES `Ask`s of the same prompt, together; a `Try` for each candidate in them, together; `Stop`."""
     yield from _best_of(brief, REPLIES)
 
 
@@ -26,27 +25,13 @@ def _best_of(brief: Brief, count: int) -> Steps[None]:
     messages = author.first("write", ledger=[], near=brief.near)
     if brief.limits.calls is not None:
         count = min(count, brief.limits.calls)
-    events = yield tuple(author.ask_of(messages, f"reply {n + 1} of {count}") for n in range(count))
-    assert isinstance(events, tuple)
-    best: Passed | None = None
-    problems = []
-    for number, event in enumerate(events, start=1):
-        assert isinstance(event, Event)
-        author.spending.count(event)
-        found = read(reply_of(event), None)
-        if found.candidate is None or (number > 1 and _out_of_time(author)):
-            problems.append(found.problem or "not judged: the time is used up")
-            continue
-        passed = yield from author.tried(found.candidate, f"reply {number}: {found.idea}")
-        if isinstance(passed, Failure):
-            problems.append(f"{passed.reason}: {passed.summary}")
-        elif best is None or passed.ns < best.ns:
-            best = passed
+    asks = [author.ask_of(messages, f"reply {n + 1} of {count}") for n in range(count)]
+    found = [read(reply, None) for reply in (yield from author.replies(asks))]
+    written = {f"reply {n}: {w.idea}": w.candidate for n, w in enumerate(found, start=1) if w.candidate is not None}
+    outcomes = yield from author.all_tried([(candidate, why) for why, candidate in written.items()])
+    problems = [w.problem for w in found if w.candidate is None]
+    problems += [f"{o.reason}: {o.summary}" for o in outcomes if isinstance(o, Failure)]
+    problems += ["not judged: the budget is used up"] * (len(written) - len(outcomes))
+    passed = [o for o in outcomes if isinstance(o, Passed)]
     told = f"{count} repl{'y' if count == 1 else 'ies'}" + (f", of no use: {'; '.join(problems)}" if problems else "")
-    yield from author.ended(best, told)
-
-
-def _out_of_time(author: Author) -> bool:
-    """What was asked for is judged, whatever the replies cost; but not beyond the time."""
-    limit = author.brief.limits.device_s
-    return author.spending.seconds >= author.brief.budget_s or (limit is not None and author.spending.device_s >= limit)
+    yield from author.ended(min(passed, key=lambda p: p.ns, default=None), told)

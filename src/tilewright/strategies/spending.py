@@ -33,6 +33,20 @@ class Spending:
         known = self.price_usd is not None and reply.price_usd is not None
         self.price_usd = (self.price_usd or 0.0) + (reply.price_usd or 0.0) if known else None
 
+    def calls_left(self) -> int | None:
+        """None: as many as one likes."""
+        calls = self._brief.limits.calls
+        return None if calls is None else max(calls - self.calls, 0)
+
+    def tries_left(self) -> int | None:
+        tries = self._brief.limits.tries
+        return None if tries is None else max(tries - self.tries, 0)
+
+    def out_of_time(self) -> bool:
+        """Of its own, or of the device's."""
+        limit = self._brief.limits.device_s
+        return self.seconds >= self._brief.budget_s or (limit is not None and self.device_s >= limit)
+
     def over(self) -> str:
         """Why no further move may be begun; "" while one may. A limit that can't be watched ends the search, too."""
         limits = self._brief.limits

@@ -16,7 +16,7 @@ from tilewright.edges.llm.ensemble import Ensemble
 from tilewright.edges.llm.mailbox import Mailbox
 from tilewright.edges.llm.patience import Passing, Patience, patiently
 from tilewright.edges.llm.scripted import Scripted, scripted_reply
-from tilewright.facts.dialogue import ModelChoice, Reply, Usage
+from tilewright.facts.dialogue import ModelChoice, Reply, Sampling, Usage
 from tilewright.facts.errors import ModelOut, Pending, UserError
 from tilewright.facts.move import Ask
 
@@ -167,6 +167,8 @@ def test_an_ensemble_takes_turns_and_stands_in_for_the_absent() -> None:
     a, b = (Scripted([scripted_reply(f"{name}{n}") for n in range(4)]) for name in "ab")
     assert [Ensemble([a, b]).ask(ask(turn)).text for turn in range(4)] == ["a0", "b1", "a2", "b3"]
     assert [Ensemble([a, Gone()]).ask(ask(turn)).text for turn in range(2)] == ["a0", "a1"]
+    drawn = replace(ask(0), sampling=Sampling(member=5))  # a strategy draws one, modulo their number
+    assert (Ensemble([a, b]).ask(drawn).text, Ensemble([a, Gone()]).ask(drawn).text) == ("b0", "a0")
     with pytest.raises(ModelOut, match="gone fishing; gone fishing"):
         Ensemble([Gone(), Gone()]).ask(ask())
 

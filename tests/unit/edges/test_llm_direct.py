@@ -13,7 +13,7 @@ from tilewright.edges.llm.direct import Direct
 from tilewright.edges.llm.patience import Patience
 from tilewright.edges.llm.providers import PROVIDERS
 from tilewright.edges.toolchain.installed import distribution
-from tilewright.facts.dialogue import Effort, Message, ModelChoice, Usage
+from tilewright.facts.dialogue import Effort, Message, ModelChoice, Sampling, Usage
 from tilewright.facts.errors import ModelOut, UserError
 
 # Not imported here: every worker reads every test file, and these take seconds.
@@ -138,6 +138,17 @@ def test_reasoning_effort_reaches_the_wire(server: Server, wire: str) -> None:
         "google": "'thinking_budget': 2048",
     }
     assert wanted[wire] in sent
+
+
+def test_what_a_strategy_draws_reaches_the_wire(server: Server) -> None:
+    drawn = replace(ask(), sampling=Sampling(temperature=0.3, effort="high"))
+    direct(server, "openai").ask(drawn)
+    reasons = direct(server, "openai", effort="low")
+    reasons._model = "gpt-5"
+    reasons.ask(drawn)
+    plain, reasoned = (body for _, _, body in server.seen)
+    assert (plain.get("temperature"), plain.get("reasoning_effort")) == (0.3, None)
+    assert (reasoned.get("temperature"), reasoned.get("reasoning_effort")) == (None, "high")
 
 
 def test_a_dialogue_keeps_its_turns(server: Server) -> None:

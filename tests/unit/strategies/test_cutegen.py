@@ -2,87 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fakes.facts import brief, timed
+from fakes.asked import START, asking, at, judge, prompts, ran, shape, text_of, whole
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.llm.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.facts.dialogue import Reply, Usage
+from tilewright.facts.dialogue import Reply
 from tilewright.facts.errors import Pending
-from tilewright.facts.move import Ask, Event, Move, Outcome, Sanitize, Stop, Try
-from tilewright.facts.outcome import Failure, Interval, Sanitized, Timed
-from tilewright.facts.run import Brief, Limits
+from tilewright.facts.move import Ask, Move, Outcome, Try
+from tilewright.facts.run import Limits
 from tilewright.flow.drive import drive
 from tilewright.strategies import STRATEGIES
-
-START = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 1000'\n"),))
-
-
-def asking(*, limits: Limits = Limits(), start: Candidate | None = None, **changes: object) -> Brief:  # noqa: B008
-    return replace(brief(), model="scripted:x", limits=limits, start=start, **changes)
-
-
-def at(ns: float, *, floor_ns: float = 50.0) -> Timed:
-    """Accepted, at this time; eager takes 1000 ns."""
-    found = timed(1000.0 / ns, candidate_id=str(ns))
-    spread = Interval(low=ns * 0.99, mid=ns, high=ns * 1.01)
-    return replace(found, times_ns=(("ours", spread),), floor_ns=floor_ns)
-
-
-def judge(move: Move) -> Outcome:
-    """Of `'ns 500'` in the text that time, of `'bad REASON'` a refusal."""
-    if isinstance(move, Sanitize):
-        return Sanitized(clean=("memcheck",))
-    assert isinstance(move, Try) and isinstance(move.what, Candidate)
-    text = "".join(f.text for f in move.what.files)
-    if bad := re.search(r"bad (\w+)", text):
-        return Failure(stage="check", reason=bad[1], summary="row 3 of output 0 is wrong", excerpt="line 7: oh")
-    tile = re.search(r"TILE = (\d+)", text)
-    ns = re.search(r"ns (\d+)", text)
-    assert ns
-    return at(float(ns[1]) * (0.5 if tile and tile[1] == "128" else 1.0))
-
-
-def whole(said: str, idea: str = "an idea") -> str:
-    return f"IDEA: {idea}\nPREDICTION: 2x, fewer bytes\nFILE: model.py\n```python\nclass ModelNew: '{said}'\n```\n"
-
-
-def ran(
-    path: Path, strategy: str, replies: Sequence[str | Reply], *, on: Brief, judge: Callable[[Move], Outcome] = judge
-) -> tuple[Stop, tuple[Event, ...]]:
-    usage = Usage(input_tokens=900, output_tokens=100)
-    script = Scripted([
-        r if isinstance(r, Reply) else scripted_reply(r, usage=usage, price_usd=0.5) for r in replies
-    ])  # fmt: skip
-
-    def perform(move: Move) -> Outcome:
-        return script.ask(move) if isinstance(move, Ask) else judge(move)
-
-    with Ledger(path) as ledger:
-        stop = drive(STRATEGIES[strategy](on), ledger=ledger, perform=perform, watch=lambda e: None)
-        return stop, ledger.events()
-
-
-def shape(events: Sequence[Event]) -> str:
-    """`a` an Ask, `t` a Try that passed, `x` one that was refused."""
-    kinds = {Ask: "a", Try: "t", Sanitize: "s", Stop: "."}
-    return "".join("x" if isinstance(e.outcome, Failure) else kinds[type(e.move)] for e in events)
-
-
-def prompts(events: Sequence[Event]) -> list[str]:
-    return [e.move.prompt.messages[-1].text for e in events if isinstance(e.move, Ask)]
-
-
-def text_of(stop: Stop) -> str:
-    assert isinstance(stop.best, Candidate)
-    return stop.best.files[0].text
-
 
 # ---------------------------------------------------------------- the controls
 

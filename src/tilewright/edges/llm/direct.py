@@ -41,18 +41,16 @@ class Direct:
 
     def ask(self, ask: Ask) -> Reply:
         dice = random.Random(f"{self._seed} {ask.turn}")
-        return patiently(
-            lambda tried: self._once(ask.prompt, tried), patience=self._patience, dice=dice, sleep=self._sleep
-        )
+        return patiently(lambda tried: self._once(ask, tried), patience=self._patience, dice=dice, sleep=self._sleep)
 
-    def _once(self, prompt: Prompt, tried: int) -> Reply:
+    def _once(self, ask: Ask, tried: int) -> Reply:
         from pydantic_ai import exceptions as wrong
 
         model, close = client_of(
             self._provider, model=self._model, base_url=self._base_url, key=self._key, idle_s=self._patience.idle_s
         )
         try:
-            return self._reply(asyncio.run(self._streamed(model, close, prompt)), tried)
+            return self._reply(asyncio.run(self._streamed(model, close, ask)), tried)
         except (wrong.ModelAuthenticationError, wrong.ModelQuotaExceededError, wrong.ModelNotFoundError) as error:
             raise UserError(f"{self._choice.name}: {self._told(error)}") from None
         except (wrong.ModelRateLimitError, wrong.ModelUnavailableError, wrong.ModelServerError) as error:
@@ -67,7 +65,7 @@ class Direct:
             # A connection that was cut, a deadline that passed, a reply that is no JSON.
             raise Passing(self._told(error)) from None
 
-    async def _streamed(self, model: Any, close: Close, prompt: Prompt) -> Any:
+    async def _streamed(self, model: Any, close: Close, ask: Ask) -> Any:
         from pydantic_ai.direct import model_request_stream
 
         settings: Any = {
@@ -75,10 +73,13 @@ class Direct:
             "request_timeout": self._patience.call_s,
             "timeout": self._patience.idle_s,
         }
-        if self._choice.effort is not None:
-            settings["thinking"] = self._choice.effort
+        if self._choice.effort is not None:  # a model that reasons takes no temperature
+            settings["thinking"] = ask.sampling.effort or self._choice.effort
+        elif ask.sampling.temperature is not None:
+            settings["temperature"] = ask.sampling.temperature
         try:
-            async with model_request_stream(model, _messages(prompt), model_settings=settings) as stream:
+            messages = _messages(ask.prompt)
+            async with model_request_stream(model, messages, model_settings=settings) as stream:
                 async for _ in stream:
                     pass
                 return stream.get()

@@ -11,21 +11,26 @@ from .model import Model
 
 
 class Ensemble:
-    """Turn n belongs to member n modulo their number, on a resumed run too. Replies name who answered."""
+    """Turn n belongs to member n modulo their number, on a resumed run too, unless the Ask names one. Replies name who
+    answered."""
 
     def __init__(self, members: Sequence[Model]) -> None:
         self._members = tuple(members)
 
     def announce(self, asks: Sequence[Ask]) -> None:
         for index, member in enumerate(self._members):
-            member.announce([ask for ask in asks if ask.turn % len(self._members) == index])
+            member.announce([ask for ask in asks if self._first(ask) == index])
 
     def ask(self, ask: Ask) -> Reply:
         """Raises ModelOut only where no member can be reached."""
         faults = []
         for step in range(len(self._members)):
             try:
-                return self._members[(ask.turn + step) % len(self._members)].ask(ask)
+                return self._members[(self._first(ask) + step) % len(self._members)].ask(ask)
             except ModelOut as fault:
                 faults.append(str(fault))
         raise ModelOut("; ".join(faults))
+
+    def _first(self, ask: Ask) -> int:
+        """Whose turn it is, before anybody else is asked."""
+        return (ask.turn if ask.sampling.member is None else ask.sampling.member) % len(self._members)

@@ -1,0 +1,40 @@
+"""Results on stdout, as tables or as one JSON object; progress on stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+
+_stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+stdout = Console(highlight=False)
+
+
+def say(as_json: bool) -> Callable[[str], None]:
+    """Progress on stderr; nothing where the output is for a program."""
+    return (lambda text: None) if as_json else (lambda text: _stderr.print(f"  {text}", style="dim", markup=False))
+
+
+def show(result: Any, *, as_json: bool) -> int:
+    """Print what a run came to; the exit code for it."""
+    if as_json:
+        print_json(result.summary)
+    else:
+        stdout.print(result.table)
+        for told in result.lines:
+            stdout.print(told, soft_wrap=True, markup=False)
+    return 1 if result.summary["status"] == "failed" else 0
+
+
+def put(value: Any, drawn: Sequence[Any], *, as_json: bool) -> None:
+    """The object, or what is drawn of it."""
+    if as_json:
+        print_json(value)
+    for item in () if as_json else drawn:
+        print(item) if isinstance(item, str) else stdout.print(item)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))

@@ -1,0 +1,43 @@
+"""What a prompt tells of a candidate that was judged: its times, where the time goes, or why it was refused."""
+
+from __future__ import annotations
+
+from ..facts.outcome import Failure, Timed
+
+
+def microseconds(ns: float) -> str:
+    return f"{ns / 1e3:.4g} us"
+
+
+def measured(timed: Timed) -> list[str]:
+    """The times that every step is told."""
+    found = [f"{name} {microseconds(time.mid)}" for name in ("ours", "eager", "compile") if (time := timed.time(name))]
+    ours = timed.time("ours")
+    share = [f"the floor is {timed.floor_ns / ours.mid:.0%} of ours"] if ours else []
+    return [*found, f"floor {microseconds(timed.floor_ns)}", *share]
+
+
+def evidence(timed: Timed) -> list[str]:
+    """What the judge's measurements tell of where the time goes."""
+    lines = []
+    ours, warm = timed.time("ours"), timed.time("ours_warm")
+    if ours is not None:
+        lines.append(
+            f"the least traffic, {timed.bytes_moved / 1e6:.4g} MB, moves at {timed.bytes_moved / ours.mid:.4g} GB/s"
+        )
+        if timed.flops:
+            lines.append(f"matrix products run at {timed.flops / ours.mid / 1e3:.4g} Tflop/s")
+    if ours is not None and warm is not None:
+        lines.append(f"with warm caches it takes {microseconds(warm.mid)}, {warm.mid / ours.mid:.0%} of the cold time")
+    if timed.checked.time_shares:
+        shares = sorted(timed.checked.time_shares, key=lambda s: -s[1])
+        lines.append("shares of a call's time: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
+    lines += [f"calls off its fast path: {count} ({reason})" for reason, count in timed.checked.fallbacks]
+    return lines
+
+
+def refusal(failure: Failure) -> dict[str, str]:
+    """What `mend.jinja` is filled with."""
+    return {
+        "stage": failure.stage, "reason": failure.reason, "summary": failure.summary, "excerpt": failure.excerpt,
+    }  # fmt: skip
