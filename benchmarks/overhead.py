@@ -75,8 +75,8 @@ def bare(target: Target, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Any]:
     if target == "cpu":
         run, threads = fused._kernel._run, torch.get_num_threads()
         return lambda: run(x, y, out, threads, False)
-    ready = next(iter(fused._FUSED._ready.values()))
-    return lambda: ready.launch(x, y, out, ready.scrap)
+    launch, scrap, *_ = next(iter(fused._FUSED._ready.values()))
+    return lambda: launch(x, y, out, scrap)
 
 
 def first_verdict_s(problem: Path, target: Target) -> float:

@@ -149,9 +149,9 @@ def test_a_call_of_a_composed_module_costs_little_beyond_its_bare_kernel(load: C
     ours, operands = module.ModelNew(), drawn(SMALL, 0)
     assert_right((ours(*operands),), module.Model(), operands)
     fused = sys.modules["fused_0"]._FUSED
-    (ready,) = fused._ready.values()
-    out = torch.empty_like(operands[0])
-    bare_us = _host_us(lambda: ready.launch(*operands, out, ready.scrap))
+    ((launch, scrap, *_),) = fused._ready.values()
+    x, y, out = *operands, torch.empty_like(operands[0])
+    bare_us = _host_us(lambda: launch(x, y, out, scrap))
     added_us = _host_us(lambda: ours(*operands)) - bare_us
     assert 0 < added_us < 15, (added_us, bare_us)
 

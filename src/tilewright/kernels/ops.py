@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,12 +81,23 @@ def torch_op(
     library.impl(unique, real, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{NAMESPACE}::{unique}", fake, lib=library)
     op = getattr(getattr(torch.ops, NAMESPACE), unique).default
-    compiling = torch.compiler.is_compiling
 
-    def call(*operands: Tensor) -> tuple[Tensor, ...]:
-        if not compiling() and type(operands[0]) in REAL:
-            return launch(*operands)
+    def through_op(*operands: Tensor) -> tuple[Tensor, ...]:
         made = op(*operands)
         return (made,) if single else tuple(made)
 
+    namespace: dict[str, Any] = {}
+    exec(_CALL.format(taken=", ".join(f"a{i}" for i in range(arity))), namespace)
+    return namespace["make"](launch, through_op, torch.compiler.is_compiling, REAL)  # type: ignore[no-any-return]
+
+
+# Run in every call, so it is written out for the operands: starred arguments take longer than what it decides.
+_CALL = """
+def make(launch, through_op, compiling, real):
+    def call({taken}):
+        if not compiling() and type(a0) in real:
+            return launch({taken})
+        return through_op({taken})
+
     return call
+"""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tilewright.kernels.cuda.engine import SCRAP_BYTES
-from tilewright.kernels.cuda.launch import Fused, _Ready
+from tilewright.kernels.cuda.launch import Fused
+from tilewright.kernels.cuda.spec import TensorSpec
 
 from .test_cuda_plan import spec_of
 
@@ -30,6 +32,9 @@ class Operand:
     def get_device(self):
         return 0
 
+    def is_contiguous(self):
+        return True
+
 
 def fused_that(monkeypatch, fails):
     """A Fused whose launches by teams raise what `fails` makes, and the ways in which it launched."""
@@ -37,7 +42,7 @@ def fused_that(monkeypatch, fails):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
     fused, ways = Fused(spec_of((8, 1024), (1,)), lambda *_: None, {}), []
 
-    def launch(strides, alignments, device):
+    def launch(strides, alignments, device, rows):
         spread = "grid" if device.teams else "split"
 
         def run(*tensors):
@@ -45,7 +50,9 @@ def fused_that(monkeypatch, fails):
             if device.teams:
                 raise fails()
 
-        return run, SimpleNamespace(plan=SimpleNamespace(spread=spread), work_bytes=64, zeroed=device.teams)
+        return run, SimpleNamespace(
+            spec=fused.spec, plan=SimpleNamespace(spread=spread), work_bytes=64, zeroed=device.teams
+        )  # fmt: skip
 
     monkeypatch.setattr(fused, "launch", launch)
     return fused, ways
@@ -73,15 +80,16 @@ def fused_into(monkeypatch, outputs, *, work_bytes=8):
     """A Fused whose launches write down what they were given."""
     seen, prepared = [], []
     spec = spec_of((8, 1024), (1,))
-    fused = Fused(spec, lambda *_: None, {})
+    outs = tuple(TensorSpec(name=f"y{i}", dtype="f32", shape=shape) for i, (shape, _) in enumerate(outputs))
+    fused = Fused(replace(spec, outputs=outs), lambda *_: None, {})
     likes = tuple(torch.empty(1, dtype=dtype).expand(shape) for shape, dtype in outputs)
     scrap = torch.empty(work_bytes, dtype=torch.uint8) if work_bytes <= SCRAP_BYTES else None
 
     def prepare(operands):
         prepared.append([o.stride() for o in operands])
-        return _Ready(
-            launch=lambda *tensors: seen.append(tensors), work_bytes=work_bytes, make_work=torch.zeros, scrap=scrap,
-            outputs=likes,
+        return (
+            lambda *tensors: seen.append(tensors), scrap, lambda operand: torch.zeros(work_bytes, dtype=torch.uint8),
+            *likes,
         )  # fmt: skip
 
     monkeypatch.setattr(fused, "_prepare", prepare)

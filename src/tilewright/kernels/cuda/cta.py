@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import cutlass
-from cutlass import Boolean, Int32, cute
+from cutlass import Boolean, Int32, Uint32, cute
 from cutlass.memory import SmemAllocator
 
 from . import math as m
@@ -58,6 +58,7 @@ class Cta:
         self.dtypes = {o.name: o.dtype for o in self.spec.aligned_operands}
         self.tensors = dict(zip(names, tensors, strict=True))
         self.sources = {o.name: Source(self.tensors[o.name], o.dtype) for o in self.spec.operands if o.indexed}
+        self._count()
         self._place()
         self.at = self._addresses()
         self._allocate()
@@ -72,6 +73,17 @@ class Cta:
         """What is known of each row: at first, what may be read anywhere."""
         return [dict(self.sources) for _ in range(self.space.row_lanes)]
 
+    def _count(self) -> None:
+        """How many groups there are, and steps of each: known while tracing, but where rows are free."""
+        self.groups, self.steps = self.space.groups, self.space.steps
+        if self.plan.rows == "fixed":
+            return
+        rows = Int32(self.tensors[self.spec.operands[self.spec.rows_of].name].shape[0])
+        if self.spec.reduced:
+            self.groups = rows * self.groups
+        else:
+            self.steps = rows * self.steps
+
     def _place(self) -> None:
         """Which group and chunk this thread works for."""
         plan = self.plan
@@ -79,7 +91,8 @@ class Cta:
         block, _, _ = cute.arch.block_idx()
         if self.stage != ALL and self.stage % 2 == 1:  # begin with what the last launch left in L2
             block = Int32(plan.ctas_per_chunk * self.chunks - 1) - block
-        if plan.ctas_per_chunk == 1 and not plan.teams:
+        alone = plan.ctas_per_chunk == 1 if plan.rows == "fixed" else not self.spec.reduced
+        if alone and not plan.teams:
             self.chunk, cta = block, Int32(0)
         elif self.chunks == 1:
             self.chunk, cta = Int32(0), block
@@ -93,9 +106,10 @@ class Cta:
             self.member = Int32(0)  # known while tracing
         index = cta * plan.groups_per_cta + self.group
         self.alive = None
-        if self.space.groups % plan.groups_per_cta:
-            self.alive = index < self.space.groups
-            index = cutlass.min(index, Int32(self.space.groups - 1))
+        ragged = self.space.groups % plan.groups_per_cta if plan.rows == "fixed" else plan.rows == "ragged"
+        if ragged:
+            self.alive = index < self.groups
+            index = cutlass.min(index, Int32(self.groups - 1))
         self.group_index = index
 
     def _allocate(self) -> None:
@@ -170,8 +184,8 @@ class Cta:
             elif tail:
                 valid.append(self.at.inside(step))
             else:
-                valid.append([step < space.steps] * space.vector)
-                step = cutlass.min(step, Int32(space.steps - 1))
+                valid.append([step < self.steps] * space.vector)
+                step = cutlass.min(step, Int32(self.steps - 1))
             steps.append(step)
         return Block(steps, valid, slots, tail)
 
@@ -218,6 +232,9 @@ class Cta:
     def _walk(self, sweep: int, body: Callable[[Block], None]) -> None:
         """body(block) for the blocks of this CTA's chunk, whole ones first."""
         plan = self.plan
+        if plan.rows != "fixed" and not self.spec.reduced:
+            self._walk_free(body)
+            return
         full, per_chunk = plan.full_blocks, plan.blocks_per_chunk
         rest = plan.blocks > full
         if plan.residence == "registers":
@@ -242,6 +259,15 @@ class Cta:
             body(self._make_block(Int32(full), lo, masked=True))
         elif rest:
             when(self.chunk == full // per_chunk, lambda: body(self._make_block(Int32(full), lo, masked=True)))
+
+    def _walk_free(self, body: Callable[[Block], None]) -> None:
+        """body(block) for the one block of a CTA, of as many as all rows make."""
+        if self.plan.rows == "full":
+            body(self._make_block(self.chunk, self.chunk, masked=False))
+            return
+        full = Int32(Uint32(self.steps) // Uint32(self.plan.block_steps))
+        when(self.chunk < full, lambda: body(self._make_block(self.chunk, self.chunk, masked=False)))
+        when(self.chunk == full, lambda: body(self._make_block(full, full, masked=True)))
 
     def _reduce(self, sweep: int) -> list[Held]:
         """Sweep over this CTA's chunk; afterwards all its threads hold the states of their groups' chunks."""

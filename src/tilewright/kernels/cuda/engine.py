@@ -19,6 +19,8 @@ lie across the lanes, a chunk is a tile (see `tiles`). Overlapping windows along
 
 Sums over the rows beside them (see `sums`) take a group through many rows, and a second Spec to add them up.
 
+Where rows are free (see `free`), one kernel takes any number of them: it reads it from its tensors' shapes.
+
 A scan (see `scan`) goes over its rows once; where it is split, the first launch merges each chunk. The first of a row
 in order (see `rank`) take one more sweep after all others.
 
@@ -30,7 +32,7 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass
-from cutlass import cute
+from cutlass import Int32, Int64, cute
 
 from .combine import Mailboxes, Workspace
 from .cta import ALL, Cta
@@ -119,11 +121,20 @@ class Kernel:
                 extra = {"min_blocks_per_mp": plan.ctas_per_processor, "preferred_smem_carveout": 100}
                 extra["cooperative"] = plan.spread == "grid"  # all on the chip at once, or an error
             self._kernel(list(tensors), work, stage, chunks).launch(
-                grid=[(plan.teams or plan.ctas_per_chunk) * chunks, 1, 1],
+                grid=[self._ctas(tensors) * chunks, 1, 1],
                 block=[plan.threads, 1, 1],
                 stream=stream,
                 **extra,
             )
+
+    def _ctas(self, tensors: tuple[Any, ...]) -> Any:
+        """Of a chunk."""
+        plan = self.plan
+        if plan.rows == "fixed":
+            return plan.teams or plan.ctas_per_chunk
+        rows, reduced = tensors[self.spec.rows_of].shape[0], bool(self.spec.reduced)
+        of_row, of_cta = (plan.space.groups, plan.groups_per_cta) if reduced else (plan.space.steps, plan.block_steps)
+        return Int32((Int64(rows) * of_row + (of_cta - 1)) // of_cta)
 
     def _cta(self, stage: int) -> type[Cta]:
         if self.plan.tile is not None:

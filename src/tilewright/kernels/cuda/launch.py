@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,20 @@ from torch import Tensor
 
 from ..ops import DTYPES
 from . import cache
+from .calls import Call, Ready, written_out
 from .engine import SCRAP_BYTES, Kernel
+from .free import at_rows, freed
 from .math import ELEMENT_TYPES
 from .plan import DEFAULTS, KNOBS, Device, Plan
 from .planning import make_plan
-from .spec import Spec
+from .spec import Spec, TensorSpec
 from .views import ITEM_BYTES, contiguous
 
 Entry = Callable[..., None]
 
 TOO_LARGE = 720  # cudaErrorCooperativeLaunchTooLarge
 ALIGNED = 16  # bytes: what torch allocates is
+MOST_KNOWN = 1024  # layouts and numbers of rows, of which what a call needs is remembered
 
 
 def check_knobs(settings: dict[str, Any]) -> None:
@@ -41,59 +44,13 @@ def _alignment(address: int) -> int:
     return min(address & -address, 16) or 16
 
 
-def _fake(dtype: str, shape: Sequence[int], strides: Sequence[int], alignment: int) -> Any:
-    # The stride of a mode of size 1 is anybody's guess: it stays symbolic.
-    walk = tuple(cute.sym_int64() if n == 1 else s for n, s in zip(shape, strides, strict=True))
-    kind = ELEMENT_TYPES[dtype]
+def _fake(tensor: TensorSpec, strides: Sequence[int], alignment: int, *, free: bool) -> Any:
+    # The stride of a mode of size 1 is anybody's guess: it stays symbolic. So does the number of rows where it is free.
+    walk = tuple(cute.sym_int64() if n == 1 else s for n, s in zip(tensor.shape, strides, strict=True))
+    shape = (cute.sym_int(), *tensor.shape[1:]) if free and tensor.shape[0] > 1 else tensor.shape
     return cute.runtime.make_fake_tensor(
-        kind, tuple(shape), stride=walk, assumed_align=max(alignment, ITEM_BYTES[dtype])
+        ELEMENT_TYPES[tensor.dtype], shape, stride=walk, assumed_align=max(alignment, ITEM_BYTES[tensor.dtype])
     )
-
-
-def _written_out(arity: int) -> tuple[Callable[..., tuple[Any, ...]], Callable[..., Any]]:
-    """What decides which compiled launch takes so many operands (the device, strides, and addresses within 16 bytes),
-    and, of a look-up by that and of what prepares a launch that is not there yet, the call. Both are run in every call,
-    so they are written out: half the time of comprehensions and starred arguments."""
-    names = [f"t{i}" for i in range(arity)]
-    taken = ", ".join(names)
-    key = f"(t0.get_device(), {', '.join(f'{n}.stride(), {n}.data_ptr() & 15' for n in names)})"
-    call = f"lambda found, prepare: lambda {taken}: (found({key}) or prepare({taken}))({taken})"
-    return eval(f"lambda {taken}: {key}"), eval(call)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ready:
-    """A compiled launch. `scrap` stands in for a workspace that nothing uses."""
-
-    launch: Callable[..., None]
-    work_bytes: int
-    make_work: Callable[..., Tensor]  # torch.empty or torch.zeros
-    scrap: Tensor | None
-    # empty_like of a one-element expanded tensor is the cheapest way to a fresh contiguous one
-    outputs: tuple[Tensor, ...]
-
-    def call(self) -> Callable[..., tuple[Tensor, ...]]:
-        """Of the operands, the outputs, freshly allocated on their device."""
-        launch, empty, likes, scrap = self.launch, torch.empty_like, self.outputs, self.scrap
-        if scrap is not None and len(likes) == 1:
-            (like,) = likes
-
-            def launched(*operands: Tensor) -> tuple[Tensor, ...]:
-                output = empty(like)
-                launch(*operands, output, scrap)
-                return (output,)
-
-        else:
-
-            def launched(*operands: Tensor) -> tuple[Tensor, ...]:
-                outputs = tuple(map(empty, likes))
-                work = scrap
-                if work is None:
-                    work = self.make_work(self.work_bytes, dtype=torch.uint8, device=operands[0].device)
-                launch(*operands, *outputs, work)
-                return outputs
-
-        return launched
 
 
 def _too_many_at_once(error: Exception) -> bool:
@@ -111,106 +68,181 @@ class Fused:
         self.knobs = DEFAULTS | knobs
         check_knobs(self.knobs)
         self._entry = entry
-        self._outputs = tuple((o.shape, DTYPES[o.dtype]) for o in spec.outputs)
         self.objects: set[Path] = set()  # in which its compiled launches are kept
-        self._ready: dict[tuple[Any, ...], _Ready] = {}
-        self._calls: dict[tuple[Any, ...], Callable[..., tuple[Tensor, ...]]] = {}
-        self._key, calling = _written_out(len(spec.operands))
-        # The outputs of operands, freshly allocated on their device; so is `self`, a little later.
-        self.call: Callable[..., tuple[Tensor, ...]] = calling(self._calls.get, self._first_call)
+        self._launches: dict[tuple[object, ...], Callable[..., None]] = {}  # of free rows
+        self._takes: dict[int, bool] = {}
+        self._ready: dict[Any, Ready] = {}
+        self._key, call = written_out(
+            len(spec.operands), len(spec.outputs), rows_of=spec.rows_of if spec.free else None, found=self._ready.get,
+            first=self._first_call,
+        )  # fmt: skip
+        self.call: Call = call  # the outputs of operands, freshly allocated on their device; so is `self`, later
 
     def configure(self, **knobs: Any) -> None:
         """Replace settings and forget what was compiled under the old ones."""
         check_knobs(knobs)
         self.knobs.update(knobs)
-        self._ready.clear()
-        self._calls.clear()
+        for known in (self._ready, self._launches, self._takes):
+            known.clear()
 
-    def plan(self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device) -> Plan:
-        return make_plan(self.spec, strides, alignments, self.knobs, device)
+    def plan(
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device, *, rows: int | None = None
+    ) -> Plan:
+        """For as many rows (None: as the Spec says)."""
+        return make_plan(self._at(rows), strides, alignments, self.knobs, device)
+
+    def _at(self, rows: int | None) -> Spec:
+        return self.spec if rows is None or rows == self.spec.domain[0] else at_rows(self.spec, rows)
 
     def compile(
-        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device, *, options: str = ""
-    ) -> tuple[Callable[..., None], Kernel]:
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device, *, rows: int | None = None,
+        options: str = "",
+    ) -> tuple[Callable[..., None], Kernel]:  # fmt: skip
         """The compiled launch for operands of this layout, and the kernel that it launches; no GPU needed. `options`:
         more for the DSL's compiler."""
-        kernel = Kernel(self.spec, self.plan(strides, alignments, device))
-        operands = zip(self.spec.operands, strides, alignments, strict=True)
-        fakes = [_fake(o.dtype, o.shape, s, a) for o, s, a in operands]
-        fakes += [_fake(o.dtype, o.shape, contiguous(o.shape), 16) for o in self.spec.outputs]
-        work = _fake("u8", (kernel.work_bytes,), (1,), 16)
-        stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
-        options = f"--enable-tvm-ffi --gpu-arch {device.arch} {options}".rstrip()
-        compiled = cute.compile(self._entry, kernel, *fakes, work, stream, options=options)
+        kernel = self._kernel(strides, alignments, device, rows)
+        compiled = self._compile(kernel, strides, alignments, f"--gpu-arch {device.arch} {options}")
         return compiled, kernel
 
+    def _kernel(
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device, rows: int | None
+    ) -> Kernel:
+        """Of free rows where that costs nothing: a chain whose end is known, and in no whole CTA, needs less for it."""
+        spec, plan = self._at(rows), self.plan(strides, alignments, device, rows=rows)
+        free = freed(spec, plan)
+        dear = spec is self.spec and free is not None and free.rows == "ragged" and not spec.reduced
+        return Kernel(spec, plan if free is None or dear else free)
+
+    def _compile(
+        self, kernel: Kernel, strides: Sequence[Sequence[int]], alignments: Sequence[int], options: str
+    ) -> Callable[..., None]:
+        spec, free = kernel.spec, kernel.plan.rows != "fixed"
+        operands = zip(spec.operands, strides, alignments, strict=True)
+        fakes = [_fake(o, s, a, free=free) for o, s, a in operands]
+        fakes += [_fake(o, contiguous(o.shape), ALIGNED, free=free) for o in spec.outputs]
+        scrap = TensorSpec(name="work", dtype="u8", shape=(kernel.work_bytes,))
+        work = _fake(scrap, (1,), ALIGNED, free=False)
+        stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
+        options = f"--enable-tvm-ffi {options}".rstrip()
+        return cute.compile(self._entry, kernel, *fakes, work, stream, options=options)  # type: ignore[no-any-return]
+
     def launch(
-        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device, rows: int | None = None
     ) -> tuple[Callable[..., None], Kernel]:
         """As `compile`, from disk where it is kept there."""
-        facts = self._facts(strides, alignments, device)
-        made = cache.obtain(self.source, facts, lambda: self.compile(strides, alignments, device)[0], self.objects)
-        return made, Kernel(self.spec, self.plan(strides, alignments, device))
+        kernel = self._kernel(strides, alignments, device, rows)
+        facts = self._facts(kernel, strides, alignments, device)
+        found = self._launches.get(facts)
+        if found is None:
+            found = cache.obtain(
+                self.source, facts,
+                lambda: self._compile(kernel, strides, alignments, f"--gpu-arch {device.arch}"), self.objects,
+            )  # fmt: skip
+            if kernel.plan.rows != "fixed":
+                self._launches[facts] = found
+        return found, kernel
 
     def kept(self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device) -> bytes | None:
         """The object in which the same is kept, where it is."""
-        return cache.kept(self.source, self._facts(strides, alignments, device))
+        kernel = self._kernel(strides, alignments, device, None)
+        return cache.kept(self.source, self._facts(kernel, strides, alignments, device))
 
-    def _facts(self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device) -> tuple[object, ...]:
-        shapes = [o.shape for o in self.spec.operands]
-        walks = [[s for s, n in zip(walk, shape, strict=True) if n > 1]
-                 for walk, shape in zip(strides, shapes, strict=True)]  # fmt: skip
-        return walks, list(alignments), sorted(self.knobs.items()), device
+    def _facts(
+        self, kernel: Kernel, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device
+    ) -> tuple[object, ...]:
+        """What decides, beside the Spec, what is compiled: of free rows not their number, but their plan."""
+        shapes = [o.shape for o in kernel.spec.operands]
+        walks = tuple(tuple(s for s, n in zip(walk, shape, strict=True) if n > 1)
+                      for walk, shape in zip(strides, shapes, strict=True))  # fmt: skip
+        rows = kernel.spec.domain[0] if kernel.plan.rows == "fixed" else repr(kernel.plan)
+        return walks, tuple(alignments), tuple(sorted(self.knobs.items())), device, rows
 
     def prepare(self, device: Device) -> None:
         """Compile, or find on disk, what operands need that are aligned and lie as the Spec says; no GPU needed."""
-        walks = [o.strides or contiguous(o.shape) for o in self.spec.operands]
+        walks = self._walks(self.spec)
         self.launch(walks, [ALIGNED] * len(walks), device)
+
+    def _walks(self, spec: Spec) -> list[tuple[int, ...]]:
+        return [o.strides or contiguous(o.shape) for o in spec.operands]
+
+    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+    def takes(self, rows: int) -> bool:
+        """Whether so many rows are worth a call: there are as many as the Spec says, or a kernel that takes any number
+        of them takes these, too, where they are aligned and lie as the Spec says."""
+        found = self._takes.get(rows)
+        if found is None:
+            _forget(self._takes)
+            found = self._takes[rows] = rows == self.spec.domain[0] or self._is_free(
+                rows, _device(torch.device("cuda"))
+            )
+        return found
+
+    def _is_free(self, rows: int, device: Device) -> bool:
+        spec = self._at(rows)
+        if not spec.free or rows < 2 or any(o.strides for o in spec.operands):
+            return False
+        walks = self._walks(spec)
+        try:
+            return freed(spec, self.plan(walks, [ALIGNED] * len(walks), device, rows=rows)) is not None
+        except ValueError:  # too many rows for one launch
+            return False
 
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """The outputs, freshly allocated on the operands' device."""
         return self.call(*operands)
 
-    def _first_call(self, *operands: Tensor) -> Callable[..., tuple[Tensor, ...]]:
-        """The call for operands of a layout that was not seen yet."""
-        key = self._key(*operands)
-        ready = self._ready[key] = self._prepare(operands)
-        made = self._calls[key] = ready.call()
+    def _first_call(self, *operands: Tensor) -> Ready:
+        """What a call needs that has operands of a layout, or a number of rows, that was not seen yet."""
+        _forget(self._ready)
+        made = self._ready[self._key(*operands)] = self._prepare(operands)
         return made
 
-    def _prepare(self, operands: Sequence[Tensor]) -> _Ready:
+    def _prepare(self, operands: Sequence[Tensor]) -> Ready:
         device = operands[0].device
-        for spec, tensor in zip(self.spec.operands, operands, strict=True):
+        rows = operands[self.spec.rows_of].shape[0] if self.spec.free else None
+        for spec, tensor in zip(self._at(rows).operands, operands, strict=True):
             if tuple(tensor.shape) != spec.shape or tensor.dtype != DTYPES[spec.dtype] or not tensor.is_cuda:
                 raise ValueError(
                     f"{self.spec.name}: {spec.name} must be {spec.dtype} {spec.shape} on a CUDA device, "
                     f"not {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
                 )
-        facts = torch.cuda.get_device_properties(device)
-        arch = f"sm_{facts.major}{facts.minor}" + ("a" if facts.major >= 9 else "")
         alignments = [_alignment(t.data_ptr()) for t in operands]
-        target = Device(processors=facts.multi_processor_count, arch=arch)
-        launch, kernel = self.launch([t.stride() for t in operands], alignments, target)
+        target = _device(device)
+        strides = [t.stride() for t in operands]
+        launch, kernel = self.launch(strides, alignments, target, rows)
         ready = self._make_ready(launch, kernel, device)
         if kernel.plan.spread != "grid":
             return ready
         try:
-            ready.call()(*operands)
+            launch(*operands, *map(torch.empty_like, ready[3:]), ready[2](operands[0]))
         except Exception as error:  # of the DSL's own class, or RuntimeError where it isn't registered
             if not _too_many_at_once(error):
                 raise
             warnings.warn(
                 f"{self.spec.name}: the device can't hold all CTAs at once, so rows are read again", stacklevel=5
             )
-            launch, kernel = self.launch([t.stride() for t in operands], alignments, replace(target, teams=False))
+            launch, kernel = self.launch(strides, alignments, replace(target, teams=False), rows)
             ready = self._make_ready(launch, kernel, device)
         return ready
 
-    def _make_ready(self, launch: Callable[..., None], kernel: Kernel, device: torch.device) -> _Ready:
+    def _make_ready(self, launch: Callable[..., None], kernel: Kernel, device: torch.device) -> Ready:
         size, make = kernel.work_bytes, torch.zeros if kernel.zeroed else torch.empty
         scrap = None if size > SCRAP_BYTES else torch.empty(size, dtype=torch.uint8, device=device)
-        outputs = tuple(torch.empty(1, dtype=dtype, device=device).expand(shape) for shape, dtype in self._outputs)
-        return _Ready(launch=launch, work_bytes=size, make_work=make, scrap=scrap, outputs=outputs)
+        # empty_like of a one-element expanded tensor is the cheapest way to a fresh contiguous one
+        likes = (torch.empty(1, dtype=DTYPES[o.dtype], device=device).expand(o.shape) for o in kernel.spec.outputs)
+        return (launch, scrap, lambda operand: make(size, dtype=torch.uint8, device=operand.device), *likes)
+
+
+def _forget(known: dict[Any, Any]) -> None:
+    """Where rows come in ever new numbers, what is known of them must not pile up."""
+    if len(known) >= MOST_KNOWN:
+        known.clear()
+
+
+def _device(device: torch.device) -> Device:
+    facts = torch.cuda.get_device_properties(device)
+    arch = f"sm_{facts.major}{facts.minor}" + ("a" if facts.major >= 9 else "")
+    return Device(processors=facts.multi_processor_count, arch=arch)
 
 
 class Summed:

@@ -66,6 +66,7 @@ class Plan:
     slots: int = 0  # in shared memory: blocks of a team's CTA, or vectors a thread of rows whose columns are summed
     windows: int = 0  # neighbouring windows that a CTA takes, from one stretch in shared memory (see `windows`)
     tile: Tile | None = None  # of a pointwise space: a chunk is a tile (see `tiling`), not blocks
+    rows: str = "fixed"  # or free: "full" CTAs each, or the last one "ragged"; sizes are then those of one row (`free`)
     least_ctas: int = 0  # that a multiprocessor is to hold; 0: the compiler chooses, and delays loads to hold more
 
     @property

@@ -93,7 +93,8 @@ class RankSpec:
 class Spec:
     """One fused computation. Without reduced dimensions it is pointwise: no sweeps, no rows, only `final`. With `scan`
     there are no sweeps, but `final`. `sums` are outputs that hold sums over the rows, in parts along the first kept
-    dimension (see `sums`): `final` returns what is summed after the element-level outputs."""
+    dimension (see `sums`): `final` returns what is summed after the element-level outputs. `free`: dimension 0 may have
+    any size from 2 on (see `free`); `domain` says the likeliest."""
 
     name: str
     domain: tuple[int, ...]
@@ -108,6 +109,12 @@ class Spec:
     shares: SharesSpec | None = None
     scan: ScanSpec | None = None
     rank: RankSpec | None = None
+    free: bool = False
+
+    @property
+    def rows_of(self) -> int:
+        """The operand whose first size is that of dimension 0, where that is free."""
+        return next(i for i, o in enumerate(self.operands) if not o.indexed and o.shape[0] > 1)
 
     @property
     def stepped(self) -> tuple[int, ...]:

@@ -47,7 +47,7 @@ def case_code(
 ) -> CaseCode:  # fmt: skip
     """The code of one case in which these patterns are fused and nothing else is. `by_need`: what only some results
     take is run where `needs` has one of them (see kernels/autograd.py). `any_rows`: of which programs the kernels take
-    any number of rows; where all that is run does, so does the case."""
+    any number of rows, or say in their files which (`takes`); where all that is run does, so does the case."""
     return _Writer(graph, patterns, target, by_need=by_need, any_rows=any_rows).finish()
 
 
@@ -65,7 +65,8 @@ class _Writer:
     ) -> None:  # fmt: skip
         self.graph, self.target, self.by_need, self.any_rows = graph, target, by_need, any_rows
         self.free: frozenset[str] = frozenset()
-        self.rows_known = False
+        self.takers: list[str] = []  # patterns whose kernels are to be asked whether they take so many rows
+        self.first_shape: tuple[int, ...] = ()  # of the first value whose rows are free
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.position = {n.name: i for i, n in enumerate(graph.nodes)}
@@ -81,6 +82,7 @@ class _Writer:
         kept = {*self.graph.outputs, *(u.value for u in self.graph.updates)}
         order = self._ordered(self._units(kept))
         self.free = frozenset(self.graph.free) if self._takes_any_rows(order) else frozenset()
+        self.takers = list(dict.fromkeys(unit.what[0].id for unit in order if isinstance(unit.what, tuple)))
         conditions = self._accepted()
         if self.graph.wanted:  # its kernels give no gradient to any other state
             others = [n for n in self.graph.nodes if n.op == "state" and n.name not in self.graph.wanted]
@@ -197,7 +199,7 @@ class _Writer:
             device = f"{place}.is_cuda" if self.target == "cuda" else f"{place}.is_cpu"
             constant = self.graph.wanted and node.dtype in _FLOATS and value.name not in self.graph.wanted
             dtype = TORCH_DTYPES.get(node.dtype, f"torch.{node.dtype}")
-            return [f"isinstance({place}, torch.Tensor)", *self._shape(place, node),
+            return [f"isinstance({place}, Tensor)", *self._shape(place, node),
                     f"{place}.dtype == {dtype}", device,
                     *([f"not {place}.requires_grad"] if constant else [])]  # fmt: skip
         if isinstance(value, Struct):
@@ -211,10 +213,14 @@ class _Writer:
         """Conditions on a tensor's shape: as it was traced, or with as many rows as the first that may have any."""
         if node.name not in self.free:
             return [f"{place}.shape == {literal(node.shape)}"]
-        inner = "".join(f", {size}" for size in node.shape[1:])
-        known, self.rows_known = self.rows_known, True
-        first = [] if known else [f"{place}.ndim == {len(node.shape)}", f"(rows := {place}.shape[0]) > 1"]
-        return [*first, f"{place}.shape == (rows{inner})"]
+        inner, first = node.shape[1:], self.first_shape
+        if first:
+            same = ", ".join(("shape[0]", *map(repr, inner))) if inner else "shape[0],"
+            return [f"{place}.shape == {'shape' if inner == first[1:] else f'({same})'}"]
+        self.first_shape = node.shape
+        enough = " and ".join(f"{name}.takes(shape[0])" for name in self.takers)
+        other = f"len(shape) == {len(node.shape)} and shape[1:] == {literal(inner)} and {enough}"
+        return [f"((shape := {place}.shape) == {literal(node.shape)} or {other})"]
 
     # --- what to run ---------------------------------------------------------------------------------------------
 
@@ -349,7 +355,7 @@ class _Writer:
         return f"{self.names[first.name]}.device" if first is not None else repr(self.target)
 
 
-_TAKEN = frozenset({"self", "torch", "needs", "args", "kwargs", "super", "rows"})
+_TAKEN = frozenset({"self", "torch", "needs", "args", "kwargs", "super", "shape", "Tensor"})
 _FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 
 

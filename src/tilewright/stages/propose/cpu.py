@@ -170,9 +170,18 @@ def _legal(program: Program) -> dict[str, tuple[int | str | bool, ...]]:
 
 def _run(program: Program, name: str, kernel: str) -> str:
     signature = ", ".join(o.name for o in program.operands)
-    return f"""# run({signature}) -> ({", ".join(o.name for o in program.outputs)},)
+    text = f"""# run({signature}) -> ({", ".join(o.name for o in program.outputs)},)
 run = torch_op({name!r}, {kernel}.launch, _OUTPUTS, {len(program.operands)}{_rows(program)})
 """
+    return text + (_TAKES if any_rows(program) else "")
+
+
+_TAKES = '''
+
+def takes(rows):
+    """Whether the kernel takes so many."""
+    return rows > 1
+'''
 
 
 def _rows(program: Program) -> str:

@@ -29,9 +29,9 @@ _KNOBS = (
     ),
 )
 _CUDA_SKELETONS = (
-    "addresses", "cache", "cluster", "combine", "control", "cta", "engine", "launch", "math", "operands", "plan",
-    "planning", "rank", "ranking", "reducers", "resident", "ring", "scan", "scanners", "shares", "spec", "sums",
-    "team", "tiles", "tiling", "views", "windows",
+    "addresses", "cache", "calls", "cluster", "combine", "control", "cta", "engine", "free", "launch", "math",
+    "operands", "plan", "planning", "rank", "ranking", "reducers", "resident", "ring", "scan", "scanners", "shares",
+    "spec", "sums", "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
 _GEMM_SKELETONS = (
     "__init__", "band", "entries", "finish", "fused", "launch", "outlet", "pair", "plan", "product", "skinny",
@@ -194,9 +194,22 @@ def _rows_for_teams(program: Program) -> bool:
     return prod(program.domain[d] for d in kept) >= 8 and program.inner_size >= 2**16 and not shared
 
 
+FREE_ROWS = False  # off until it has run on a GPU
+
+
+def free_rows(program: Program) -> int | None:
+    """The operand that says how many rows there are, where a kernel may take any number of them: rows lie along
+    dimension 0, and are not what is reduced. Which numbers a compiled kernel takes, `takes` of the fused file says."""
+    plain = not (program.product or program.sums or program.loads)
+    kept = len(program.domain) > 1 and program.domain[0] > 1 and 0 not in program.reduced
+    if not (FREE_ROWS and plain and kept) or any(o.turned for o in program.operands):
+        return None
+    return next((i for i, o in enumerate(program.operands) if o.shape[0] > 1), None)
+
+
 def any_rows(program: Program) -> bool:
-    """Whether the kernel takes any number of rows: none does yet, their plans are made for the sizes at hand."""
-    return False
+    """Whether a kernel takes any number of rows for which it says so."""
+    return free_rows(program) is not None
 
 
 def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
@@ -212,8 +225,9 @@ def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
             SourceFile(path=f"{name}_rows.py", text=fused_text(rows, f"{name}_rows", point)),
             SourceFile(path=f"{name}_sums.py", text=fused_text(sums, f"{name}_sums", space(sums).points[0])),
         )
-    text = cuda_product.fused_text if program.product else fused_text
-    return (SourceFile(path=f"{name}.py", text=text(program, name, point)),)
+    if program.product:
+        return (SourceFile(path=f"{name}.py", text=cuda_product.fused_text(program, name, point)),)
+    return (SourceFile(path=f"{name}.py", text=fused_text(program, name, point, rows_of=free_rows(program))),)
 
 
 def skeleton_files(programs: Sequence[Program]) -> tuple[SourceFile, ...]:

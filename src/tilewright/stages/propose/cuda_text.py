@@ -50,9 +50,12 @@ _FUSED = Fused(SPEC, entry, {knobs}, source=__file__)
 KNOBS = _FUSED.knobs
 configure = _FUSED.configure  # replaces settings; raises ValueError on an unknown knob or value
 # run({reads}) -> ({writes},), contiguous, on torch's current stream
-run = torch_op("{name}", _FUSED.call, {outputs}, {arity})
+run = torch_op("{name}", _FUSED.call, {outputs}, {arity}{rows})
 '''
 
+_FREE = """\
+takes = _FUSED.takes  # takes(rows): whether a kernel takes so many
+"""
 
 _SUMMED = '''\
 """{name}: {name}_rows.py, which also sums over rows in parts, and {name}_sums.py, which adds the parts up."""
@@ -275,8 +278,8 @@ def _ranked(program: Program, lines: Lines, dtypes: dict[str, str]) -> tuple[Sch
     ]  # fmt: skip
 
 
-def fused_text(program: Program, name: str, settings: Point) -> str:
-    """The whole file."""
+def fused_text(program: Program, name: str, settings: Point, *, rows_of: int | None = None) -> str:
+    """The whole file. `rows_of`: the operand that says how many rows there are, where that is free."""
     program = safe_names(reduced_in_strength(rounded_once(program)))
     lines, dtypes, scan, rank = Lines(program), _dtypes(program), list[str](), list[str]()
     if program.scan:
@@ -297,6 +300,8 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
     if plan.head:
         functions.insert(0, lines.function("head", "Per row, before any sweep.", plan.head, (), _dict(plan.head)))
         spec.append("    head=head,")
+    if rows_of is not None:
+        spec.append("    free=True,")
     if entries:
         spec += ["    sweeps=(", *entries, "    ),"]
     if plan.element_outputs:
@@ -331,7 +336,9 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         arity=len(program.operands),
         reads=", ".join(inputs),
         writes=", ".join(o.name for o in program.outputs),
+        rows="" if rows_of is None else f", rows={rows_of}",
     )
+    footer += "" if rows_of is None else _FREE
     return header + "\n\n" + "\n\n".join(functions) + "\n\nSPEC = Spec(\n" + "\n".join(spec) + "\n)\n" + footer
 
 
