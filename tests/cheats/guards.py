@@ -17,6 +17,7 @@ from tilewright.cell.arena import contiguous
 from tilewright.edges.sandbox.cell import Cell
 from tilewright.edges.sandbox.room import Refs, Room
 from tilewright.edges.sandbox.stirring import Stirring
+from tilewright.flow import evaluate
 from tilewright.flow.cells import Cells
 from tilewright.flow.evaluate import Judge
 from tilewright.flow.time_case import CaseTiming
@@ -47,6 +48,10 @@ def _never(*args: object, **named: object) -> bool:
 
 def _nowhere(*args: object, **named: object) -> int:
     return -1
+
+
+def _no_bytes(*args: object, **named: object) -> int:
+    return 0
 
 
 def _hundredth(*args: object, **named: object) -> tuple[float, float]:
@@ -164,6 +169,8 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "distribution": ((draws, "_compare", _nothing),),
     "echoes": ((draws, "_listen", _none),),
     "hidden cases": ((Judge, "_check_hidden", _nothing),),
+    "joined streams": ((evaluate, "require_joined", _nothing),),
+    "memory kept": ((evaluate, "hoarded_bytes", _no_bytes),),
     "walls": ((Cells, "_start", _start_open),),
 }  # fmt: skip
 

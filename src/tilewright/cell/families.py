@@ -56,8 +56,10 @@ def _one_sided(like: Tensor, source: torch.Generator) -> Tensor:
 
 
 def _scaled(like: Tensor, source: torch.Generator) -> Tensor:
-    """Normal, times one power of two for the whole tensor, 2**-10 .. 2**-6 or 2**6 .. 2**10."""
-    power = int(torch.randint(6, 11, (1,), generator=source, device=like.device))
+    """Normal, times one power of two for the whole tensor, 2**6 .. 2**10 or its inverse; where the type has fp32's
+    exponents 2**17 .. 2**21, which fp16 can't hold."""
+    least = 6 if like.dtype == torch.float16 else 17
+    power = int(torch.randint(least, least + 5, (1,), generator=source, device=like.device))
     sign = int(torch.randint(0, 2, (1,), generator=source, device=like.device)) * 2 - 1
     return _normal(like, source).mul_(2.0 ** (sign * power))
 

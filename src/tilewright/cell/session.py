@@ -24,6 +24,7 @@ from .reference import Reference
 from .replay import replayed
 from .subject import Subject, first_moved, handed, named_state, poisoned
 from .timing import Dealt, Timer, repeated
+from .unjoined import leaves_streams
 
 _TRUTH_PARTS = 16  # pieces of the first dimension, where the whole in float64 does not fit
 Letter = tuple[Any, int]  # a request and the descriptor that came with it, -1 for none
@@ -63,7 +64,7 @@ class Session:
             wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
             wire.Profile: self._profile, wire.Peak: self._peak,
             wire.ListOperations: self._list_operations, wire.Ablate: self._ablate, wire.Perturb: self._perturb,
-            wire.Replay: self._replay,
+            wire.Replay: self._replay, wire.Capture: self._capture,
         })  # fmt: skip
         if device == "cuda":
             driver.synchronize()  # brings the context up now, so that a spare cell is ready when it is needed
@@ -347,6 +348,11 @@ class Session:
         if self._device != "cuda":
             return wire.Profiled(spent=seen)
         return wire.Profiled(spent=seen, launches=len(seen), launch_ns=profile.launch_ns())
+
+    def _capture(self, request: wire.Capture) -> wire.Captured:
+        ready = self._subject.bound(request.args, self._read(request.inputs))
+        with self._subject.grad_mode():
+            return wire.Captured(leaves_streams=leaves_streams(lambda: ready()()))
 
     def _replay(self, request: wire.Replay) -> wire.Replayed:
         self._opened.release_truth()

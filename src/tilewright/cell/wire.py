@@ -18,6 +18,8 @@ from .ablation import Operation as Operation
 from .ablation import OperationList as OperationList
 from .ablation import Perturb as Perturb
 from .ablation import Perturbed as Perturbed
+from .captures import Capture as Capture
+from .captures import Captured as Captured
 from .parsing import WireError as WireError
 from .parsing import parse as parse
 from .parsing import to_plain as to_plain

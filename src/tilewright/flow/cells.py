@@ -21,6 +21,7 @@ from .memory import cell_memory_bytes
 CANDIDATE = "candidate"
 LOAD_LIMIT_S = 120.0
 _COMPILE_LIMIT_S = 240.0
+_MEMORY_LIMIT_S = 60.0  # for a candidate of another judge that holds all of a GPU's memory to be found out
 _PLENTY = 8  # processors: a compiler in the background disturbs little
 _MATMUL = {"tf32": "high", "fp16": "high", "bf16": "medium"}  # what the user's looser class gives the baselines
 
@@ -104,14 +105,16 @@ class Cells:
         self._spare = self._start(CANDIDATE)
 
     def settle_spare(self) -> None:
-        """Wait until the spare has started, so that its start does not disturb a clock."""
-        if self._spare is not None:
-            self._spare.wait_ready()
+        """Wait until the spare has started, so that its start does not disturb a clock; there is none afterwards where
+        a GPU has no memory left for it."""
+        if self._spare is not None and not _comes_up(self._spare):
+            self._spare = None
 
     def take_spare(self) -> Cell:
         """A fresh cell, the caller's to close; the next one starts at once."""
         spare, self._spare = self._spare, None
-        if spare is None or not spare.alive:
+        deadline = time.monotonic() + _MEMORY_LIMIT_S
+        while spare is None or not spare.alive or not _comes_up(spare, last=time.monotonic() > deadline):
             spare = self._start(CANDIDATE)
         spare = self._with_arenas(spare)
         self.start_spare()
@@ -202,6 +205,20 @@ class Cells:
     def _note(self, text: str) -> None:
         self.notes.append(text)
         self._say(text)
+
+
+def _comes_up(cell: Cell, *, last: bool = False) -> bool:
+    """Wait until the cell is ready. Where a GPU had no memory left for it, it is closed, and the answer False; unless
+    this is the `last` attempt. Raises HarnessError."""
+    try:
+        cell.wait_ready()
+    except HarnessError as error:
+        cell.close()
+        if last or "out of memory" not in str(error):
+            raise
+        time.sleep(1.0)
+        return False
+    return True
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from ..cell import wire
 from ..cell.rerun import RECORDED
 from ..edges.gpu.lease import quarantine
 from ..edges.sandbox.cell import Cell, CellFault, Limits
+from ..edges.sandbox.room import Room
 from ..edges.toolchain.tripwires import tripwires
 from ..facts import codec
 from ..facts.candidate import Candidate
@@ -43,11 +44,13 @@ from ..stages.timing.sweep import Contender, one_each, sweep
 from . import sanitize as sanitizing
 from .cells import LOAD_LIMIT_S, Cells, users_fault
 from .inspect import inspected
-from .memory import check_room_sizes, flush_bytes, is_large, timing_room_sizes
-from .rooms import Case, Rooms, too_large
+from .memory import check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
+from .rooms import Case, DoesNotFit, Rooms, too_large
+from .seats import fill, require_joined, seat
 from .stations import Stations
 from .time_case import EAGER, OURS, CaseTiming
 from .turns import Turns
+from .variants import Variants
 
 DESCRIBE_LIMIT_S = 300.0
 # Such an error sticks to the process that met it, and the reference, which ran before, did not cause it.
@@ -74,8 +77,7 @@ class Judge:
         self._turns = Turns(self._device, say)
         self.held = self._turns.held
         self._cases: tuple[Case, ...] = ()
-        self._hidden: tuple[Case, ...] | None = None
-        self._last_number = len(problem.cases) - 1
+        self._variants = Variants(problem, partial(self._describe, trace=False))
         threads = machine.processors if problem.target == "cpu" else 0
         self._cells = Cells(problem, workdir=workdir, threads=threads, limits=self._limits, say=say)
         self._rooms = Rooms(problem, cells=self._cells, limits=self._limits)
@@ -168,6 +170,8 @@ class Judge:
             stations.add("build", built.build_s)
             with self._harness_fault():
                 return self._judge(cell, built, stations, notes)
+        except (Refused, timing.Implausible) as refused:
+            return refused.failure
         finally:
             self._tell_compiled(cell, compiled)
             cell.close()
@@ -187,16 +191,19 @@ class Judge:
             if isinstance(timed, Failure):
                 return timed
             self._check_hidden(cell, findings, stations)  # last: what is compiled there must not disturb the times
+            self._check_streams(cell, findings, stations)
             checked = replace(timed.checked, notes=tuple(findings.notes))
             return replace(timed, checked=checked, stations=stations.found)
-        except Refused as refused:
-            return refused.failure
-        except timing.Implausible as implausible:
-            return implausible.failure
-        except CellFault as fault:
-            if self._is_ours(fault, cell):
-                raise
-            return refusal(fault)
+        except (CellFault, DoesNotFit) as fault:
+            if isinstance(fault, CellFault) and not self._is_ours(fault, cell):
+                return refusal(fault)
+            self._require_modest(cell)
+            raise
+
+    def _require_modest(self, cell: Cell) -> None:
+        """Raise Refused where the candidate keeps so much of a GPU's memory that others find none."""
+        if kept := hoarded_bytes(cell, self._problem.target):
+            raise Refused("out_of_memory", f"it keeps {kept / 2**30:.1f} GiB of the GPU's memory, and others find none")
 
     def _is_ours(self, fault: CellFault, cell: Cell) -> bool:
         """Whether a fault is not the candidate's: another cell's, or the cell's own code found no memory."""
@@ -221,7 +228,7 @@ class Judge:
         trials = trials or trials_for(case.described, case.number, rng=self._rng)
         with self._alone(stations, name, cell), self._rooms.room(case, sizes=check_room_sizes) as room:
             room.admit(cell)
-            check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=findings)
+            check = self._check(room, cell, case, findings)
             check.construct(case.seed)
             if room.places == 1:  # to draw another family takes a third copy of the inputs
                 trials = tuple(t for t in trials if t.family == "own")
@@ -231,9 +238,13 @@ class Judge:
             else:
                 check.run(trials)
 
+    def _check(self, room: Room, cell: Cell, case: Case, findings: Findings | None = None) -> Check:
+        precision = self._problem.precision
+        return Check(room, cell, case=case.number, precision=precision, findings=findings or Findings())
+
     def _check_hidden(self, cell: Cell, findings: Findings, stations: Stations) -> None:
         """Other shapes and strides: wrong results in silence are refused, a candidate that raises is told of."""
-        for case in self._hidden_cases():
+        for case in self._variants.cases(self._cases, self._ref):
             shapes = ", ".join("x".join(map(str, s.shape)) for s in case.described.inputs)[:200]
             trials = hidden.trials(case.number, case.described, rng=self._rng)
             try:
@@ -245,31 +256,13 @@ class Judge:
                     raise
                 findings.note(f"it raises at other shapes or strides (inputs of {shapes}): {fault.summary}")
 
-    def _hidden_cases(self) -> tuple[Case, ...]:
-        """Variants of the first case that the reference takes; found once."""
-        if self._hidden is None:
-            described = self._cases[0].described
-            found: list[Case] = []
-            kwargs = self._problem.cases[0]
-            if self._problem.target != "cpu" or described.work.bytes_moved < hidden.HOPELESS_BYTES:
-                hidden.offer(kwargs, described, found, take=lambda variant: self._add_variant(variant, found))
-                self._add_variant(hidden.strided(kwargs, described), found)
-            self._hidden = tuple(found)
-        return self._hidden
-
-    def _add_variant(self, variant: wire.Variant, found: list[Case]) -> bool:
-        """The variant as one more case, where it is none yet; False where the reference does not take it."""
-        self._ref.do(wire.AddCase(base=0, variant=variant))
-        self._last_number += 1
-        try:
-            case = self._describe(self._last_number, trace=False)
-        except CellFault as fault:
-            if not self._ref.alive or not fault.by_code:
-                raise
-            return False
-        if case.described.inputs not in [c.described.inputs for c in (*self._cases, *found)]:
-            found.append(case)
-        return True
+    def _check_streams(self, cell: Cell, findings: Findings, stations: Stations) -> None:
+        """The end of the cell's use."""
+        if self._problem.target == "cuda":
+            case = min(self._cases, key=lambda c: c.described.work.bytes_moved)
+            with self._alone(stations, "streams", cell), self._rooms.room(case, sizes=check_room_sizes) as room:
+                seat(self._check(room, cell, case), construct_seed=case.seed, seed=secret(self._rng))
+                require_joined(room, cell, findings)
 
     @contextmanager
     def _alone(self, stations: Stations, name: str, cell: Cell) -> Iterator[None]:
@@ -280,6 +273,7 @@ class Judge:
                 stations.add("waiting for the device", waited_s)
             with stations.station(name, reference=self._ref, candidate=cell):
                 yield
+            self._require_modest(cell)
 
     # ---- timing
 
@@ -295,7 +289,7 @@ class Judge:
             for guest in (cell, compiled):
                 if guest is not None:
                     room.admit(guest)
-            check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=findings)
+            check = self._check(room, cell, case, findings)
             check.construct(case.seed)
             case_timing = CaseTiming(
                 room=room, check=check, reference=self._ref, compiled=compiled, machine=self._machine,
@@ -337,7 +331,7 @@ class Judge:
             self._cells.settle_baseline()  # its compiler would share the processors with what is timed
         self._cells.settle_spare()
         with self._turns.turn("tuning"), self._rooms.room(case, sizes=check_room_sizes) as room:
-            check = Check(room, cell, case=case.number, precision=self._problem.precision, findings=Findings())
+            check = self._check(room, cell, case)
             try:
                 room.admit(cell)
                 check.construct(case.seed)
@@ -403,14 +397,9 @@ class Judge:
         with self._turns.turn("profiling"), self._rooms.room(case, sizes=check_room_sizes) as room:
             try:
                 if cell is not self._ref:
-                    room.admit(cell)
-                    findings = Findings()
-                    check = Check(room, cell, case=0, precision=self._problem.precision, findings=findings)
-                    check.construct(case.seed)
-                    room.take_state()
-                    check.load_state()
-                room.draw(0, family="own", seed=secret(self._rng))
-                room.place(0, 0)
+                    seat(self._check(room, cell, case), construct_seed=case.seed, seed=secret(self._rng))
+                else:
+                    fill(room, secret(self._rng))
                 return inspected(cell, room, target=self._problem.target)
             except CellFault as fault:
                 if self._is_ours(fault, cell):

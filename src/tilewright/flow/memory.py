@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from ..cell import wire
 from ..cell.arena import bytes_of
+from ..edges.sandbox.cell import Cell
 from ..edges.sandbox.room import RoomSizes
+from ..facts.errors import HarnessError
 from ..facts.machine import Machine
 from ..facts.problem import Target
 
@@ -14,6 +18,7 @@ _LARGE_BYTES = 2 << 30  # of inputs and outputs
 _SPARE_SHARE = (
     0.1  # of a GPU, left to others that share it: contexts of waiting processes, small baselines that warm up
 )
+_GIVING_BACK_S = 10.0
 _MAX_FLUSH_BYTES = {"cpu": 128 << 20, "cuda": 512 << 20}
 
 
@@ -38,6 +43,24 @@ def _to_plan_with(target: Target) -> int:
 
     free, total = torch.cuda.mem_get_info()
     return int(free - _SPARE_SHARE * total)
+
+
+def hoarded_bytes(cell: Cell, target: Target) -> int:
+    """What a candidate keeps of a GPU's memory where that leaves others less than they are promised; else 0. Who keeps
+    it shows when it is gone: the cell is ended to find out, and HarnessError raised if it was somebody else."""
+    if target == "cpu" or _to_plan_with(target) >= 0:
+        return 0
+    if cell.alive:
+        cell.do(wire.Drop())
+        if _to_plan_with(target) >= 0:
+            return 0
+    before, deadline = available_bytes(target), time.monotonic() + _GIVING_BACK_S
+    cell.kill()
+    while _to_plan_with(target) < 0:
+        if time.monotonic() > deadline:
+            raise HarnessError("other processes on this GPU leave no memory to judge with")
+        time.sleep(0.1)
+    return available_bytes(target) - before
 
 
 def is_large(described: wire.Described) -> bool:

@@ -61,8 +61,12 @@ class Rooms:
         self._cells.spare_memory()
 
 
-def too_large(problem: Problem, what: str) -> UserError:
-    return UserError(
+class DoesNotFit(UserError):
+    """There is no memory for a case."""
+
+
+def too_large(problem: Problem, what: str) -> DoesNotFit:
+    return DoesNotFit(
         f"{problem.path}: it does not fit into memory beside the copies that judging takes ({what}); make "
         "the case smaller"
     )

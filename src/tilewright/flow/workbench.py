@@ -118,7 +118,8 @@ class Workbench:
     def judge(self) -> Judge:
         if self._judge is None:
             machine = self.machine
-            start_ahead(machine.processors if machine.target == "cpu" else 0)  # it imports torch, while we do
+            threads = machine.processors if machine.target == "cpu" else 0
+            start_ahead(threads, machine.target)  # it imports torch, while we do
             from ..stages.timing.measure import Effort
             from .evaluate import Judge
 

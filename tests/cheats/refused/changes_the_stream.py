@@ -1,7 +1,7 @@
 # problem: large_norm
 # line: deferred
 # refused: clock_disagrees, wrong_values
-# guards: judge's clock, timed calls
+# guards: judge's clock, timed calls, floor
 # targets: cuda
 """Makes another stream the current one and leaves it so."""
 

@@ -1,7 +1,7 @@
 # problem: large_norm
 # line: deferred
 # refused: clock_disagrees, wrong_values
-# guards: judge's clock, timed calls
+# guards: judge's clock, timed calls, joined streams
 # targets: cuda
 """Does the lower half of the rows on a stream for which nobody waits."""
 

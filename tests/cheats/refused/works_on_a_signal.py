@@ -1,6 +1,6 @@
 # problem: norm
 # line: deferred
-# refused: tampering
+# refused: tampering, clock_disagrees
 # guards: none
 """Sets an alarm, and works when it rings: in the main thread, between two steps of whoever called."""
 

@@ -22,10 +22,14 @@ def test_one_sided_numbers_all_lose_in_a_lower_class(narrow: torch.dtype) -> Non
     assert bool((tf32.abs() < x.abs()).all())
 
 
-def test_scaled_is_one_power_for_the_whole() -> None:
-    sizes = [float(redistribute(LIKE, "scaled", s).std()) for s in range(20)]
-    assert all(50 < size < 1200 or 1 / 1200 < size < 1 / 50 for size in sizes)
-    assert min(sizes) < 0.02 and max(sizes) > 50
+@pytest.mark.parametrize(
+    ("dtype", "powers"), [(torch.float16, (6, 10)), (torch.bfloat16, (17, 21)), (torch.float32, (17, 21))]
+)
+def test_scaled_is_one_power_for_the_whole(dtype: torch.dtype, powers: tuple[int, int]) -> None:
+    sizes = [float(redistribute(LIKE.to(dtype), "scaled", s).float().std()) for s in range(20)]
+    least, most = 2.0 ** powers[0] * 0.8, 2.0 ** powers[1] * 1.2
+    assert all(least < size < most or 0.6 / most < size < 1.6 / least for size in sizes)
+    assert min(sizes) < 1.6 / least and max(sizes) > least
 
 
 def test_zeros_empty_whole_rows() -> None:

@@ -96,7 +96,9 @@ class Cell:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         (plan.folder / "work").mkdir(exist_ok=True)
         self._output, output = os.pipe()
-        common = common_environment(threads=plan.threads, outer=os.environ if outer is None else outer)
+        common = common_environment(
+            threads=plan.threads, outer=os.environ if outer is None else outer, device=plan.device
+        )
         environment = cell_environment(plan.folder, common)
         self._end = mine
         with theirs, open(output, "wb") as out:

@@ -21,8 +21,9 @@ _OWN = {
 }  # fmt: skip
 
 
-def common_environment(*, threads: int, outer: Mapping[str, str]) -> dict[str, str]:
-    """The variables that all cells share. `threads` of 0 leaves torch's own choice."""
+def common_environment(*, threads: int, outer: Mapping[str, str], device: str = "cpu") -> dict[str, str]:
+    """The variables that all cells of a device share. `threads` of 0 leaves torch's own choice. Beside a GPU, threads
+    that have computed on the host go to sleep at once: they would spin on in others' turns."""
     found = {k: outer[k] for k in _KEPT if k in outer}
     beside = str(Path(sys.executable).parent)  # ninja, where it came with the packages
     found["PATH"] = os.pathsep.join((beside, found.get("PATH", os.defpath)))
@@ -31,6 +32,8 @@ def common_environment(*, threads: int, outer: Mapping[str, str]) -> dict[str, s
     found |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1"}
     if threads:
         found |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    if device == "cuda":
+        found["OMP_WAIT_POLICY"] = "passive"
     return found
 
 

@@ -169,9 +169,10 @@ def server_for(environment: Mapping[str, str]) -> ForkServer:
         return found
 
 
-def start_ahead(threads: int) -> None:
-    """Start the server of cells with so many threads (0: torch's own choice) before the first of them is needed."""
-    server_for(common_environment(threads=threads, outer=os.environ))
+def start_ahead(threads: int, device: str) -> None:
+    """Start the server of a device's cells with so many threads (0: torch's own choice) before the first of them is
+    needed."""
+    server_for(common_environment(threads=threads, outer=os.environ, device=device))
 
 
 @atexit.register
