@@ -164,6 +164,77 @@ def test_tiles_of_160_and_192_columns(dtype, shape):
                     check(run(a, b), a, b, dtype)
 
 
+@pytest.mark.parametrize("interval", [16, 32, 64])
+def test_every_interval_of_promotion(interval):
+    """As far off as the model of tensor cores says (tests/fakes/gemm_model.py): 1.9e-7 every 64 of K, 1.0e-7 below."""
+    a, b = torch.rand(200, 384, device="cuda"), torch.rand(384, 200, device="cuda")
+    truth = a.double() @ b.double()
+    for knobs in (tile((128, 64, 1, 1), "scaled"), tile((128, 128, 2, 1), "scaled"),
+                  tile((128, 64, 1, 1), "scaled", streamed=True)):  # fmt: skip
+        found = gemm(**knobs, interval=interval)(a, b)
+        error = float((found.double() - truth).norm() / truth.norm())
+        low, high = (1.5e-7, 2.3e-7) if interval == 64 else (0.5e-7, 1.3e-7)
+        assert low < error < high
+        for n, (rows, columns, k) in enumerate(((300, 77, 1008), (63, 65, 32), (1000, 300, 4096))):
+            x, y = matrix(rows, k, seed=n), matrix(k, columns, seed=n + 9)
+            check(gemm(**knobs, interval=interval)(x, y), x, y)
+
+
+def test_short_sums_and_few_results_are_at_most_twice_as_far_off_as_torchs():
+    """The shapes at which they were not (H200, 2026-11-22), and families: docs/precision.md."""
+    for rows, columns, k in ((344, 383, 384), (208, 944, 693), (240, 144, 3630), (88, 200, 3392), (511, 453, 448)):
+        a, b = torch.rand(rows, k, device="cuda"), torch.rand(columns, k, device="cuda").t()
+        truth = a.double() @ b.double()
+        ours, torchs = ((x.double() - truth).norm() for x in (gemm(**tile((128, 64, 1, 1), "scaled"))(a, b), a @ b))
+        assert ours <= 2 * torchs
+
+
+TURNS = [(128, 128, 2, 1), (128, 128, 1, 1), (128, 128, 2, 2), (64, 256, 2, 1), (128, 160, 2, 1), (128, 192, 2, 1),
+         (64, 128, 1, 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", TURNS, ids=str)
+def test_warpgroups_that_take_turns(dtype, shape):
+    """One tile for two warpgroups, odd and even numbers of tiles, more than a wave of them; each call the same."""
+    for splits, bulk in ((1, False), (3, False), *(((1, True),) if shape[1] != 160 else ())):
+        run = gemm(dtype, **tile(shape, "plain", split_k=splits, bulk=bulk, pingpong=True))
+        sizes = ((65, 40, 64), (777, 1304, 200), (4100, 2056, 328), (300, 161, 1000), (2048, 4096, 72))
+        for n, (rows, columns, k) in enumerate(sizes):
+            for turned in ((False, True), (False, False), (True, True), (True, False)):
+                a = matrix(rows, k, dtype=dtype, turned=turned[0], seed=n)
+                b = matrix(k, columns, dtype=dtype, turned=turned[1], seed=n + 100)
+                if columns % 8 == 0 or turned[1]:
+                    found = run(a, b)
+                    check(found, a, b, dtype)
+                    assert all(torch.equal(found, run(a, b)) for _ in range(3))
+    a, b = torch.randn(3, 500, 264, device="cuda").to(dtype), torch.randn(3, 264, 648, device="cuda").to(dtype)
+    check(run(a, b), a, b, dtype)
+
+
+@pytest.mark.parametrize("pingpong", [False, True])
+def test_operands_that_are_read_in_pairs(pingpong):
+    """Aligned ones, and those that are not: at odd addresses, with odd rows, turned, with columns of any stride."""
+    epilogue = Epilogue(function=biased_relu, names=("bias", "residual"), dtypes=("bf16", "bf16"))
+    for shape, bulk in (((128, 128, 2, 1), False), ((64, 256, 1, 1), True), ((128, 192, 1, 1), False)):
+        run = Gemm(Point(**tile(shape, "plain", bulk=bulk, pingpong=pingpong)), "bf16", epilogue)
+        for rows, columns in ((1030, 648), (77, 136), (300, 161)):
+            a = matrix(rows, 328, dtype=torch.bfloat16)
+            b = matrix(328, columns, dtype=torch.bfloat16, turned=True, seed=1)
+            whole = torch.randn(2 * rows + 1, 2 * columns + 8, device="cuda").bfloat16()
+            biases = torch.randn(2 * columns + 1, device="cuda").bfloat16()
+            residuals = (whole[:rows, :columns], whole[:rows, 1 : columns + 1], whole[:rows, 8 : columns + 8],
+                         whole[1:, :columns][::2], whole[:rows, : 2 * columns : 2],
+                         whole[:rows, :columns].t().contiguous().t(), whole[:rows, :1],
+                         whole[:1, :columns])  # fmt: skip
+            for residual in residuals:
+                for bias in (biases[:columns], biases[1 : columns + 1], biases[: 2 * columns : 2]):
+                    truth = torch.relu(a.double() @ b.double() + bias.double() + residual.double())
+                    found = run(a, b, bias, residual)
+                    assert found.shape == truth.shape
+                    assert float((found.double() - truth).norm() / truth.norm()) <= FLOOR[torch.bfloat16]
+
+
 @pytest.mark.parametrize("scheme", ["plain", "scaled"])
 @pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (128, 64, 1, 1), (64, 64, 1, 1)], ids=str)
 def test_results_that_leave_in_bulk(scheme, shape):

@@ -43,7 +43,7 @@ def compiled(folder, point, majors=("k", "k"), *, element="f16", vector=4, finis
     return launch.artifacts.PTX, kernel
 
 
-READS = (("f32", (0, 1, 0)), ("bf16", (None, 1, None)))
+READS = (("f32", ((0, 1, 0), False)), ("bf16", ((None, 1, None), False)))
 
 
 def wgmma(ptx, n):
@@ -53,7 +53,7 @@ def wgmma(ptx, n):
 def check_registers(point, kernel):
     """A CTA starts with as many as its warpgroups come to ask for; with fewer they would wait for ever."""
     loading, multiplying = point.registers
-    assert kernel.registers * point.threads >= 128 * (loading + point.groups * multiplying)
+    assert kernel.registers * point.threads >= 128 * (loading + point.groups * point.turns * multiplying)
 
 
 @pytest.mark.parametrize("majors", [("k", "r"), ("r", "k")])
@@ -90,6 +90,18 @@ def test_tiles_of_160_and_192_columns_keep_their_sums(tmp_path, tile_m, tile_n, 
     ptx, kernel = compiled(tmp_path, point, ("k", "r"), element="bf16", finish=Finish("bf16", vector=8))
     assert wgmma(ptx, tile_n) == 4 * tile_m // 128 and kernel.local_bytes == 0
     check_registers(point, kernel)
+
+
+def test_warpgroups_in_turns_pass_them_on_and_read_operands_in_pairs(tmp_path):
+    """128 x 128 of one warpgroup: 64 pairs of a residual a thread, and the bias' once for both of its rows."""
+    finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), vector=8)
+    reads = (("bf16", ((0, 1, 0), True)), ("bf16", ((None, 1, 0), True)))
+    point = Point(tile_m=128, tile_n=128, pingpong=True)
+    ptx, kernel = compiled(tmp_path, point, element="bf16", finish=finish, operands=reads)
+    assert wgmma(ptx, 128) == 8 and kernel.local_bytes == 0
+    check_registers(point, kernel)
+    assert len(re.findall(r"ld\.global\.v2\.b16", ptx)) == len(re.findall(r"ld\.global", ptx)) == 64 + 32
+    assert len(re.findall(r"\tbar\.arrive", ptx)) == 2, "the first turn, and each that is passed on"
 
 
 def test_one_warpgroup_with_a_wide_tile(tmp_path):
@@ -131,7 +143,7 @@ def test_results_in_bulk_leave_by_tma(tmp_path, settings, element, dtype, vector
 def test_what_is_streamed_is_multiplied_out_of_registers(tmp_path, major, scheme, turned):
     point = Point(tile_m=128, tile_n=128, cluster_m=2, scheme=scheme, streamed=True)
     finish = Finish("f32", function=biased_gelu, names=("bias", "residual"), vector=1, turned=turned)
-    reads = (("f32", (1, 0, 0)), ("f32", (1, None, 0)))
+    reads = (("f32", ((1, 0, 0), False)), ("f32", ((1, None, 0), False)))
     launch = compile_streamed(
         point, major=major, finish=finish, operands=reads, options=f"--keep-ptx --keep-cubin --dump-dir={tmp_path}"
     )
@@ -180,7 +192,7 @@ def test_operands_whose_neighbours_are_known_take_few_registers(tmp_path):
     (CuTe DSL 4.8.1, 2026-11-22)."""
     finish = Finish("f32", function=biased_gelu, names=("bias", "residual"), vector=4)
     point = Point(tile_m=256, tile_n=128, cluster_m=1, cluster_n=2, scheme="scaled")
-    reads = (("f32", (0, 1, 0)), ("f32", (None, 1, 0)))
+    reads = (("f32", ((0, 1, 0), True)), ("f32", ((None, 1, 0), True)))
     _, kernel = compiled(tmp_path, point, finish=finish, operands=reads)
     assert kernel.local_bytes <= 256
 
@@ -191,9 +203,12 @@ def test_the_strides_of_an_operand_are_known_where_they_are_0_or_1():
     def walk(x):
         return walk_of(broadcast(x, shape))
 
-    assert walk(torch.empty(192)) == (0, 1, 0) and walk(torch.empty(128, 1)) == (1, 0, 0)
-    assert walk(torch.empty(4, 1, 192)) == (0, 1, None) and walk(torch.empty(shape)) == (None, 1, None)
-    assert walk(torch.empty(4, 192, 128).transpose(1, 2)) == (1, None, None)
+    assert walk(torch.empty(192)) == ((0, 1, 0), True) and walk(torch.empty(128, 1)) == ((1, 0, 0), False)
+    assert walk(torch.empty(4, 1, 192)) == ((0, 1, None), True) and walk(torch.empty(shape)) == ((None, 1, None), True)
+    assert walk(torch.empty(4, 192, 128).transpose(1, 2)) == ((1, None, None), False)
+    memory = torch.empty(129, 200)
+    assert walk(memory[:128, 4:196])[1] and not walk(memory[:128, 1:193])[1] and walk(memory[0, :192])[1]
+    assert not walk(torch.empty(128, 193)[:, :192])[1] and not walk(memory[0, 1:193])[1]
     seen = broadcast(torch.arange(24.0).reshape(1, 4, 6)[:, 1:2], (1, 5, 6))
     assert seen.shape == (5, 6, 1) and seen.stride() == (0, 1, 0) and seen[3, 2, 0] == 8
 

@@ -50,6 +50,8 @@ def test_registers_of_all_warpgroups_fit_the_file():
         {"tile_m": 64, "tile_n": 16, "cluster_m": 1, "skinny": True, "split_k": 12},
         {"tile_m": 64, "tile_n": 32, "cluster_m": 1, "skinny": True, "scheme": "scaled"},
         {"tile_m": 128, "tile_n": 128, "cluster_m": 1, "skinny": True},
+        {"tile_m": 256, "tile_n": 128, "pingpong": True},
+        {"tile_m": 128, "tile_n": 128, "pingpong": True, "scheme": "scaled"},
     ],
 )
 def test_what_can_not_be_is_refused(knobs):
@@ -69,6 +71,15 @@ def test_short_sums_and_few_results_are_promoted_more_often():
             taken = [(pair, block) for c in chains for pair in c.products for block in c.blocks]
             assert sorted(taken) == [(pair, b) for pair in ((0, 0), (0, 1), (1, 0)) for b in range(4)]
             assert len(chains) == 64 // interval + (scheme == "scaled")
+
+
+def test_two_warpgroups_that_take_turns_hold_a_tile_each():
+    for tile_m, tile_n in ((64, 128), (64, 256), (128, 128), (128, 160), (128, 192)):
+        point = Point(tile_m=tile_m, tile_n=tile_n, pingpong=True)
+        loading, multiplying = point.registers
+        assert (point.groups, point.turns, point.threads, point.resident) == (1, 2, 384, 1)
+        assert 128 * (loading + 2 * multiplying) <= 65536 and tile_m * tile_n // 128 + 32 <= multiplying
+        assert point.depth_stages * point.stage_bytes < SHARED_BYTES
 
 
 def test_no_split_is_empty_and_none_overlaps():

@@ -31,6 +31,7 @@ _KNOBS = (
     Knob(name="split_k", values=(1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128), about="parts of K, summed afterwards"),
     Knob(name="streamed", values=("none", "left", "right"), about="the fp32 matrix that whoever multiplies it splits"),
     Knob(name="store", values=("direct", "bulk"), about="who writes the result: threads, or TMA from shared memory"),
+    Knob(name="schedule", values=("cooperative", "pingpong"), about="warpgroups share a tile, or take tiles in turns"),
     Knob(name="sum", values=("kernel", "cluster"), about="who adds parts of K up: a second kernel, or one cluster"),
 )  # fmt: skip
 _SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128", "2x1"), ("128x128", "1x1"),
@@ -38,6 +39,9 @@ _SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128
 # In 16 bits, for sizes that the others cut into too many waves. They compile, and have not yet run on a GPU.
 WIDE_TILES = False
 _WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("128x160", "2x1"))
+# In turns, what follows a product in 16 bits is done while the next one is multiplied. Not yet run on a GPU either.
+PINGPONG = False
+_PINGPONG_SHAPES = (("128x192", "2x1"), ("128x128", "2x1"), ("64x256", "2x1"), ("128x160", "2x1"), ("128x128", "1x1"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
 _BULK_TILES = ("256x128", "128x256", "128x128")
@@ -45,6 +49,7 @@ _STREAMED_K = 16  # a multiple of which K is
 _STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 230 TFLOP/s (H200, 2026-11-22)
 _PROCESSORS = 132  # of an H100 or H200
 _DEPTH = 64
+_SHORT_K = 2048  # the end of a tile weighs much
 # A side of so much makes a product skinny: in 16 bits it takes as long as the large matrix takes to come.
 _SKINNY_SIDE = 64
 _SKINNY_LARGE = 1 << 19  # elements of the large matrix; below, it is all launch
@@ -53,7 +58,8 @@ _SKINNY_POINTS = 4
 # One H200, 2026-11-22, weights of 63 MB to 2.1 GB: what a CTA draws alone, and what a cluster of p parts costs a wave.
 _CTA_RATE = 45.0  # bytes/ns
 _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
-_KERNEL: dict[str, str | int] = {"stages": "auto", "store": "direct", "sum": "kernel"}
+_END_K, _PINGPONG_END_K = 256, 48  # of K that a tile's end costs as much as
+_KERNEL: dict[str, str | int] = {"stages": "auto", "store": "direct", "sum": "kernel", "schedule": "cooperative"}
 
 _TEXT = '''\
 """{name}: a product of {left} and {right}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
@@ -184,7 +190,23 @@ def _points(program: Program) -> tuple[Point, ...]:
     direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     for p in direct:
         chosen.insert(chosen.index(p) + 1, point(**{**dict(p), "store": "bulk"}))
-    return tuple(chosen)
+    return _with_turns(program, chosen) if PINGPONG and not split else tuple(chosen)
+
+
+def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
+    """Between them points at which warpgroups take turns: before them, where the end of a tile weighs most."""
+    batch, m, n, k = sizes(program)
+
+    def work(shape: tuple[str, str]) -> float:
+        tile, cluster = shape
+        return work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=1, fp32=False, end_k=_PINGPONG_END_K,
+                       kept=kept_diagonals(program))  # fmt: skip
+
+    settings = {**_KERNEL, "split_k": 1, "streamed": "none", "schedule": "pingpong"}
+    turns = [point(tile=tile, cluster=cluster, **settings) for tile, cluster in sorted(_PINGPONG_SHAPES, key=work)]
+    pairs = list(zip(turns, others, strict=False))
+    found = [p for pair in pairs for p in (pair if k <= _SHORT_K or len(program.operands) > 2 else pair[::-1])]
+    return (*found, *others[len(pairs) :])
 
 
 def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
@@ -202,7 +224,7 @@ def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
 
 def work_ns(
     batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, parts: int, fp32: bool, streamed: str = "none",
-    kept: Kept = (None, None),
+    kept: Kept = (None, None), end_k: int = _END_K,
 ) -> float:  # fmt: skip
     """The model: the splits; whole waves of tiles at the rate at which wgmma of that size runs, or the traffic if that
     takes longer; the traffic of partial sums. `kept`: the diagonals that are needed. An order of magnitude of the time;
@@ -220,7 +242,7 @@ def work_ns(
     rate *= 1.0 if cluster_m * cluster_n > 1 else 0.95
     if streamed != "none":
         rate *= _STREAMED_RATE
-    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 else 1) * each / rate + 256)
+    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 else 1) * each / rate + end_k)
     partial_bytes = 8.0 * batch * m * n * parts if parts > 1 else 0.0
     launch_ns = 3000.0 if parts > 1 else 0.0
     item = 4.0 if fp32 else 2.0

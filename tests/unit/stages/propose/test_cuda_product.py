@@ -85,6 +85,16 @@ def test_wide_tiles_come_first_where_others_leave_processors_idle(monkeypatch: p
     assert "128x192" not in {dict(p)["tile"] for p in cuda.space(kp.product(512, 6144, 4096)).points}, "fp32 is split"
 
 
+def test_warpgroups_take_turns_first_where_a_tile_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_product, "PINGPONG", True)
+    for k, first_of_all in ((768, "pingpong"), (8192, "cooperative")):
+        space = cuda.space(kp.product(8192, 3072, k, "bf16"))
+        schedules = [dict(p)["schedule"] for p in space.points]
+        assert schedules[0] == first_of_all and schedules.count("pingpong") == 4
+        assert len(set(space.points)) == 8 and all(space.holds(p) for p in space.points)
+    assert {dict(p)["schedule"] for p in cuda.space(kp.product(512, 6144, 4096)).points} == {"cooperative"}, "fp32"
+
+
 def test_the_model_counts_three_products_for_fp32() -> None:
     def time(*, fp32: bool) -> float:
         return cuda_product.work_ns(1, 8192, 8192, 8192, tile="256x128", cluster="1x2", parts=1, fp32=fp32)

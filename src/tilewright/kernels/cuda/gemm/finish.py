@@ -27,7 +27,8 @@ from ..spec import Function, reads
 from .outlet import ROWS, Outlet
 
 BLOCK = 4  # pairs that are computed before they are written: so many reads of operands are on their way at a time
-SENT = 2  # the same, where they leave through an outlet
+MOST_SENT = 2  # the same, where they leave through an outlet, and registers are short
+WIDE = 16  # bytes at multiples of which rows of an operand start whose pairs of neighbours are read at once
 LEAST_SHIFT = 252  # beyond, everything is zero, or infinite, and both halves stay exponents of normal numbers
 Diagonals = tuple[int | None, int | None]
 ALL: Diagonals = (None, None)
@@ -93,24 +94,29 @@ class Finish:
 
     def value(self, product: Any, operands: Sequence[Any], at: tuple[Any, Any, Any]) -> Any:
         """The expression at (row, column, batch), as the element type of C; operands are read there."""
+        return self._value(product, {name: tensor[at] for name, tensor in self._wanted(operands)}, at)
+
+    def _wanted(self, operands: Sequence[Any]) -> list[tuple[str, Any]]:
+        """The operands that the expression reads."""
+        wanted = reads(self.function) if self.function is not None else ()
+        return [pair for pair in zip(self.names, operands, strict=True) if pair[0] in wanted] if wanted else []
+
+    def _value(self, product: Any, loaded: dict[str, Any], at: tuple[Any, Any, Any]) -> Any:
         if self.function is None:
             return m.stored(product, self.dtype)
         known: dict[str, Any] = {"product": product, **dict(zip(self.positions, at, strict=False))}
-        wanted = reads(self.function)
-        for name, tensor in zip(self.names, operands, strict=True):
-            if name in wanted:
-                loaded = tensor[at]
-                known[name] = loaded.to(Float32) if tensor.element_type.is_float else loaded
-        return m.stored(self.function(**{name: known[name] for name in wanted}), self.dtype)
+        known |= {name: x.to(Float32) if type(x).is_float else x for name, x in loaded.items()}
+        return m.stored(self.function(**{name: known[name] for name in reads(self.function)}), self.dtype)
 
     def store(
         self, total: Any, places: Any, c: Any, operands: Sequence[Any], exponents: Sequence[Any], *,
         corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], outlet: Outlet | None = None,
-        part: tuple[int, int, int] = (0, 0, 1),
+        part: tuple[int, int, int] = (0, 0, 1), block: int = BLOCK,
     ) -> None:  # fmt: skip
-        """Write one part of a tile whose corner is (row, column, layer) of C. Through an outlet: `part` is its number,
-        that along N, and how many there are."""
+        """Write one part of a tile whose corner is (row, column, layer) of C, so many pairs at a time. Through an
+        outlet: `part` is its number, that along N, and how many there are."""
         layer = corner[2]
+        block = block if self.names else BLOCK
         pairs = cute.size(total) // 4
         last_row, last_column = sizes[0] - 1, sizes[1] - 1
         rows = [corner[0] + places[((0, r, 0),)][0] for r in range(2)]
@@ -118,32 +124,60 @@ class Finish:
         if exponents:
             self._scale(total, exponents, rows, columns, layer=layer, last=(last_row, last_column))
         if outlet is not None:
-            self._send(total, places, outlet, operands, rows, columns, corner=corner, sizes=sizes, part=part)
+            sent = MOST_SENT if block == BLOCK else block
+            self._send(
+                total, places, outlet, operands, rows, columns, corner=corner, sizes=sizes, part=part, sent=sent
+            )  # fmt: skip
             return
-        for r, row in enumerate(rows):
-            for first in range(0, pairs, BLOCK):
-                block = range(first, min(first + BLOCK, pairs))
-                made = [self._pair(total, operands, (row, columns[q], layer), sizes, r, q) for q in block]
-                if self.vector >= 4:
-                    for i in range(0, len(made), 2):
-                        self._write_four(c, made[i : i + 2], (row, columns[block[i]], layer), sizes)
-                    continue
-                for q, pair in zip(block, made, strict=True):
-                    self._write(c, pair, (row, columns[q], layer), sizes)
+        for numbers in self._blocks(range(pairs), block):
+            firsts = [(rows[r], columns[q], layer) for r, q in numbers]
+            made = self._pairs(total, operands, firsts, sizes, numbers)
+            if self.vector >= 4:
+                for i in range(0, len(made), 2):
+                    self._write_four(c, made[i : i + 2], firsts[i], sizes)
+                continue
+            for first, pair in zip(firsts, made, strict=True):
+                self._write(c, pair, first, sizes)
 
-    def _pair(
-        self, total: Any, operands: Sequence[Any], at: tuple[Any, Any, Any], sizes: tuple[Any, Any], r: int, q: int
-    ) -> list[Any]:  # fmt: skip
-        """Two neighbours, the first of them at (row, column, layer)."""
-        row = cutlass.min(at[0], sizes[0] - 1)
-        places = [(row, self._clamped(at[1], e, sizes[1] - 1), at[2]) for e in range(2)]
-        return [self.value(total[((e, r, q), 0, 0)], operands, places[e]) for e in range(2)]
+    @staticmethod
+    def _blocks(pairs: range, block: int) -> list[list[tuple[int, int]]]:
+        """(row, pair) of what is computed at once: of large blocks both rows, which read the same of a row vector."""
+        if block <= BLOCK:
+            return [[(r, q) for q in pairs[at : at + block]] for r in range(2) for at in range(0, len(pairs), block)]
+        wide = block // 2
+        return [[(r, q) for r in range(2) for q in pairs[at : at + wide]] for at in range(0, len(pairs), wide)]
+
+    def _pairs(
+        self, total: Any, operands: Sequence[Any], firsts: list[tuple[Any, Any, Any]], sizes: tuple[Any, Any],
+        numbers: list[tuple[int, int]],
+    ) -> list[list[Any]]:  # fmt: skip
+        """Two neighbours each, the first of them at (row, column, layer). All that is read is asked for first."""
+        places = [
+            [(cutlass.min(at[0], sizes[0] - 1), self._clamped(at[1], e, sizes[1] - 1), at[2]) for e in range(2)]
+            for at in firsts
+        ]
+        wanted = self._wanted(operands)
+        loaded = [{name: self._neighbours(tensor, pair) for name, tensor in wanted} for pair in places]
+        return [
+            [self._value(total[((e, r, q), 0, 0)], {name: x[e] for name, x in seen.items()}, pair[e]) for e in range(2)]
+            for (r, q), pair, seen in zip(numbers, places, loaded, strict=True)
+        ]
+
+    def _neighbours(self, tensor: Any, places: list[tuple[Any, Any, Any]]) -> list[Any]:
+        """What an operand holds at both places of a pair: in one access, where it is known to be `wide`."""
+        if self.vector == 1 or self.turned or tensor.iterator.alignment < WIDE:
+            return [tensor[place] for place in places]
+        held = cute.make_rmem_tensor((2,), tensor.element_type)
+        start = tensor.iterator + cute.crd2idx(places[0], tensor.layout)
+        there = cute.make_tensor(start.align(tensor.element_type.width // 4), cute.make_layout((2,)))
+        cute.autovec_copy(there, held)
+        return [held[0], held[1]]
 
     def _send(
         self, total: Any, places: Any, outlet: Outlet, operands: Sequence[Any], rows: list[Any], columns: list[Any], *,
-        corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], part: tuple[int, int, int],
+        corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], part: tuple[int, int, int], sent: int,
     ) -> None:  # fmt: skip
-        """A part of a tile, line by line of columns."""
+        """A part of a tile, line by line of columns, so many pairs at a time."""
         pairs, each = cute.size(total) // 4, outlet.columns // 8
         lines = pairs // each
         number, part_n, parts = part
@@ -151,14 +185,12 @@ class Finish:
         for line in range(lines):
             turn = number * lines + line
             outlet.wait(turn, last=parts * lines % 2 == 1)
-            for r, row in enumerate(rows):
-                for start in range(line * each, (line + 1) * each, min(SENT, each)):
-                    block = range(start, start + min(SENT, each))
-                    made = [self._pair(total, operands, (row, columns[i], corner[2]), sizes, r, i) for i in block]
-                    for q, pair, following in zip(block[::2], made[::2], made[1::2], strict=True):
-                        words, shift = _exchanged([_words(outlet.bytes_each * 8, p) for p in (pair, following)])
-                        column = (columns[q] + shift) % outlet.columns
-                        outlet.put(turn, row % ROWS, column, words)
+            for numbers in self._blocks(range(line * each, (line + 1) * each), sent):
+                firsts = [(rows[r], columns[q], corner[2]) for r, q in numbers]
+                made = self._pairs(total, operands, firsts, sizes, numbers)
+                for (row, column, _), pair, following in zip(firsts[::2], made[::2], made[1::2], strict=True):
+                    words, shift = _exchanged([_words(outlet.bytes_each * 8, p) for p in (pair, following)])
+                    outlet.put(turn, row % ROWS, (column + shift) % outlet.columns, words)
             first = corner[1] + part_n * pairs * 8 + line * outlet.columns
             outlet.send(turn, (tile_row, first // outlet.columns, corner[2]))
 

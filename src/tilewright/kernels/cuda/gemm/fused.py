@@ -34,9 +34,10 @@ CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
     "streamed": ("none", "left", "right"), "store": ("direct", "bulk"), "sum": ("kernel", "cluster"),
+    "schedule": ("cooperative", "pingpong"),
 }  # fmt: skip
 DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1, "streamed": "none", "store": "direct",
-            "sum": "kernel"}  # fmt: skip
+            "sum": "kernel", "schedule": "cooperative"}  # fmt: skip
 # Bytes a thread that are no matter: loops over K spill at most 64 (see the tests of their compilation); what an
 # epilogue spills it spills once a tile. Whether that costs is measured.
 SMALL_SPILL = 2048
@@ -79,6 +80,7 @@ def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
         tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
         split_k=knobs["split_k"], scheme=scheme,
         streamed=knobs["streamed"] != "none", bulk=knobs["store"] == "bulk", skinny=knobs["sum"] == "cluster",
+        pingpong=knobs["schedule"] == "pingpong",
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from ..math import ELEMENT_TYPES
 from ..spec import Function
 from .entries import COMBINE, PRODUCT
 from .entries import split as SPLIT
-from .finish import ALL, Combine, Diagonals, Finish
+from .finish import ALL, WIDE, Combine, Diagonals, Finish
 from .plan import Grid, Point, make_grid
 from .product import RESIDUAL_SHIFT, Product
 from .skinny import Skinny
@@ -39,7 +39,9 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 ALIGNED = 16
 PROCESSORS = 132  # of a Hopper, where no device says
 Launch = Callable[..., None]
-Walk = tuple[int | None, ...]  # strides of an epilogue's operand, along (rows, columns, batch): 0, 1, or None: any
+# Strides of an epilogue's operand along (rows, columns, batch): 0, 1, or None, any; and whether columns are neighbours
+# and all else starts at multiples of 16 bytes.
+Walk = tuple[tuple[int | None, ...], bool]
 Read = tuple[str, Walk]  # its dtype, too
 
 
@@ -80,9 +82,9 @@ def _stream() -> Any:
 def _read(operands: Sequence[Read], m: Any, n: Any) -> list[Any]:
     """What an epilogue reads at (row, column, batch)."""
     return [
-        _fake(dtype, (m, n, _size()), [_stride() if step is None else step for step in walk],
-              ELEMENT_TYPES[dtype].width // 8)
-        for dtype, walk in operands
+        _fake(dtype, (m, n, _size()), [_stride(8 if wide else 1) if step is None else step for step in strides],
+              WIDE if wide else ELEMENT_TYPES[dtype].width // 8)
+        for dtype, (strides, wide) in operands
     ]  # fmt: skip
 
 
@@ -204,8 +206,13 @@ def broadcast(x: Tensor, shape: tuple[int, int, int]) -> Tensor:
 
 
 def walk_of(x: Tensor) -> Walk:
-    """The strides that a kernel is compiled for: addresses that are known to be neighbours take no registers."""
-    return tuple(s if s in (0, 1) else None for s in x.stride())
+    """What a kernel is compiled for: addresses that are known to be neighbours take no registers, and aligned ones are
+    read two at a time."""
+    strides = x.stride()
+    wide = (
+        strides[1] == 1 and not any(s % 8 for s in (strides[0], strides[2])) and (x.is_meta or not x.data_ptr() % WIDE)
+    )
+    return tuple(s if s in (0, 1) else None for s in strides), wide
 
 
 def _processors(x: Tensor) -> int:
@@ -262,7 +269,7 @@ class Gemm:
         these shapes and strides need (aligned ones), and launches nothing. Raises ValueError where shapes or types
         don't fit the Point's scheme."""
         key: Hashable = None
-        if self.point.planes == 1 and not (a.is_meta or (a.data_ptr() | b.data_ptr()) % ALIGNED):
+        if self.point.planes == 1 and not (a.is_meta or any(t.data_ptr() % ALIGNED for t in (a, b, *operands))):
             key = (a.device, *[(t.dtype, t.shape, t.stride()) for t in (a, b, *operands)])
             if key in self._known:
                 return self._known[key]((a, b, *operands))
@@ -378,13 +385,10 @@ class Gemm:
         options: str = "",
     ) -> Launch:  # fmt: skip
         """The product, compiled now; `element` and `majors` of what it reads."""
+        rest: dict[str, Any] = {"finish": finish, "operands": operands, "arch": self.arch, "options": options}
         if point.streamed:
-            return compile_streamed(
-                point, major=majors[1], finish=finish, operands=operands, arch=self.arch, options=options
-            )
-        return compile_product(
-            point, element=element, majors=majors, finish=finish, operands=operands, arch=self.arch, options=options
-        )
+            return compile_streamed(point, major=majors[1], **rest)
+        return compile_product(point, element=element, majors=majors, **rest)
 
     def _made(self, facts: tuple[Any, ...], make: Callable[[], Launch]) -> Launch:
         """What was compiled under these facts and this epilogue: here, by another process, or now."""

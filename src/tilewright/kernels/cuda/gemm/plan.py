@@ -3,7 +3,7 @@
     C[M, N] = A[M, K] @ B[K, N]        a CTA makes tile_m x tile_n of C, in steps of DEPTH along K
 
     warpgroup 0          one warp loads A and B by TMA into `stages` buffers, multicast over the cluster
-    warpgroups 1, 2      wgmma; each owns tile_m / groups rows of the tile
+    warpgroups 1, 2      wgmma; each owns tile_m / groups rows of the tile; in turns (`pingpong`), every other tile
 
 `scheme` says what a product is made of:
 
@@ -39,6 +39,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "streamed": (False, True),
     "bulk": (False, True),
     "skinny": (False, True),
+    "pingpong": (False, True),
 }
 MOST_TOGETHER = 8  # CTAs of a cluster
 # Where cuBLAS's fp32 has few roundings in a row: K is short, or it sums few results in many parts. There an interval of
@@ -52,7 +53,8 @@ class Point:
     a plain product is summed in two levels, as fp32 ones always are; `interval`: K of hi*hi that is promoted at once,
     by the size of the problem if "auto" (see `settled`); `streamed`: A is split by the warps that multiply it (see
     `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes;
-    `skinny`: few columns, splits of K summed in a cluster (see `skinny`)."""
+    `skinny`: few columns, splits of K summed in a cluster (see `skinny`); `pingpong`: while one warpgroup ends its
+    tile, the other multiplies the next."""
 
     tile_m: int = 128
     tile_n: int = 256
@@ -67,6 +69,7 @@ class Point:
     streamed: bool = False
     bulk: bool = False
     skinny: bool = False
+    pingpong: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -87,6 +90,8 @@ class Point:
             raise ValueError("what is skinny is plain, and its clusters are its splits of K")
         if self.skinny and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.tile_n > 64):
             raise ValueError(f"what is skinny has tiles of 64 or 128 x 16 to 64, and at most {MOST_TOGETHER} splits")
+        if self.pingpong and (self.two_levels or self.skinny or self.tile_m * self.tile_n > 128 * 192):
+            raise ValueError("what goes in turns is plain, and a tile fits the registers of one warpgroup")
         if self.depth_stages < 2:
             raise ValueError(f"fewer than two stages of {self.stage_bytes} bytes fit")
 
@@ -108,12 +113,17 @@ class Point:
 
     @property
     def groups(self) -> int:
-        """Warpgroups that multiply."""
-        return max(self.tile_m // 64, 1) if self.tile_m < 256 else 2
+        """Warpgroups that multiply a tile."""
+        return 1 if self.pingpong else max(self.tile_m // 64, 1) if self.tile_m < 256 else 2
+
+    @property
+    def turns(self) -> int:
+        """Tiles that a CTA has under way."""
+        return 2 if self.pingpong else 1
 
     @property
     def threads(self) -> int:
-        return 128 * self.groups + 32 if self.skinny else 128 * (1 + self.groups)
+        return 128 * self.groups + 32 if self.skinny else 128 * (1 + self.groups * self.turns)
 
     @property
     def cluster(self) -> int:
@@ -130,20 +140,27 @@ class Point:
 
     @property
     def outlet_bytes(self) -> int:
-        return self.groups * OUTLET_BYTES if self.bulk else 0
+        return self.groups * self.turns * OUTLET_BYTES if self.bulk else 0
 
     @property
     def resident(self) -> int:
         """CTAs to a multiprocessor: small tiles share it, so that one multiplies while the other promotes, or ends."""
         if self.skinny:
             return 3 if self.tile_m == 64 and self.tile_n <= 32 else 2
-        return 2 if self.groups == 1 and self.tile_n <= 128 else 1
+        return 2 if self.groups == 1 and self.tile_n <= 128 and not self.pingpong else 1
 
     @property
     def depth_stages(self) -> int:
         room = SHARED_BYTES // self.resident - RESERVED_BYTES - self.outlet_bytes
         most = min(room // self.stage_bytes, 8)
         return most if self.stages == "auto" else min(int(self.stages), most)
+
+    @property
+    def block(self) -> int:
+        """Pairs of results that a thread computes before it writes them: so many reads of an epilogue's operands are on
+        their way at a time, as registers allow beside the sums."""
+        sums = self.tile_m * self.tile_n // (128 * self.groups)
+        return 16 if sums <= 128 and not self.two_levels and not self.skinny else 4
 
     @property
     def registers(self) -> tuple[int, int]:

@@ -12,6 +12,13 @@
     A chain of an fp32 product: [hi*lo, lo*hi, hi*hi]. Small terms first: what truncation takes, it takes of them.
     An interval of 32 or 16 of K makes two or four chains of what hi*hi is in.
 
+In turns (`pingpong`) a warpgroup takes every other tile whole, and skips the stages of those between. It multiplies
+when the other is through with its steps (two named barriers pass the turn on): what that one does with its sums then
+takes no time from the tensor cores.
+
+    warpgroup 1    multiply 0 | end 0      | multiply 2 | end 2
+    warpgroup 2               | multiply 1 | end 1      | multiply 3
+
 The sum of a part is in registers as wgmma lays it out: ((2, 2, atom_n / 8), 1, 1), pairs of neighbouring columns.
 Every CTA of a cluster goes through the same number of tiles, also of those that lie outside of C: TMA fills with
 zeros what is outside of A and B, and nothing outside is written. Tiles that the result does not depend on (`triu`) come
@@ -41,6 +48,7 @@ from .plan import DEPTH, Point
 
 RESIDUAL_SHIFT = 11  # of the scheme `scaled`
 ATOM = 16  # of K: what a wgmma takes
+TURN = 3  # named barrier of the first warpgroup's turn; the next one is of the second's. An Outlet has 1 and 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,7 @@ class Product:
         if self.bulk:
             line = (ROWS, LINE_BYTES * 8 // width)
             smem_c = hopper_helpers.make_smem_layout_epi(
-                c.element_type, LayoutEnum.ROW_MAJOR, line, BUFFERS * p.groups
+                c.element_type, LayoutEnum.ROW_MAJOR, line, BUFFERS * p.groups * p.turns
             )  # fmt: skip
             out = cpasync.CopyBulkTensorTileS2GOp()
             tma_c, to_c = cpasync.make_tiled_tma_atom(out, c, cute.slice_(smem_c, (None, None, 0)), line)
@@ -172,6 +180,12 @@ class Product:
         if self.outlet is not None:
             self.outlet.close()
 
+    def _steps(self, work: Any, rows: Any, columns: Any, splits: Any, each: Any, steps: Any) -> tuple[Any, ...]:
+        """(row, column, layer) of a cluster tile, and the first and the last of its steps of K."""
+        row, column, layer = self._place(work, rows, columns)
+        begin = (layer - layer // splits * splits) * each
+        return row, column, layer, begin, self._end(begin, cutlass.min(begin + each, steps), row, column, columns)
+
     def _end(self, begin: Any, end: Any, row: Any, column: Any, columns: Any) -> Any:
         """The last step of a cluster tile; of one that the result does not depend on, none."""
         return end if self.band is None else select(self.band.needs(row, column, columns), end, begin)
@@ -222,7 +236,8 @@ class Product:
 
         group = cute.arch.make_warp_uniform(thread // 128)
         self.outlet = self._outlet(tma_c, to_c, smem_c, shared, group, c.element_type)
-        by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group - 1))
+        member = 0 if p.pingpong else group - 1
+        by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(member))
         r_a = mma.make_fragment_A(by_group.partition_A(s_a))  # (atom, parts of M, blocks of K, slots)
         r_b = mma.make_fragment_B(by_group.partition_B(s_b))
         parts_m, parts_n = cute.size(r_a, mode=[1]), cute.size(r_b, mode=[1])
@@ -269,19 +284,29 @@ class Product:
                 stages.producer_tail(filling)
         else:
             cute.arch.setmaxregister_increase(p.registers[1])
-            by_thread = mma.get_slice(thread - 128)
+            by_thread = mma.get_slice(thread % 128 if p.pingpong else thread - 128)
             places = by_thread.partition_C(cute.make_identity_tensor((p.tile_m, p.tile_n)))
             reading = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
             freeing = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
             sums = [cute.make_rmem_tensor(fragment, Float32) for _ in range(parts_m * parts_n)]
             wave = cute.make_rmem_tensor(fragment, Float32)
             work = first_work
+            if cutlass.const_expr(p.pingpong):
+                work += (group - 1) * stride
+                if group == 2:
+                    cute.arch.barrier_arrive(barrier_id=TURN, number_of_threads=256)
             while work < all_work:
-                row, column, layer = self._place(work, rows, columns)
-                begin = (layer - layer // splits * splits) * each
-                end = self._end(begin, cutlass.min(begin + each, steps), row, column, columns)
+                if cutlass.const_expr(p.pingpong):
+                    before = cutlass.max(work - stride, first_work)
+                    _, _, _, begin, end = self._steps(before, rows, columns, splits, each, steps)
+                    skipped = select(work > before, end - begin, Int32(0))
+                    reading.advance(skipped)
+                    freeing.advance(skipped)
+                row, column, layer, begin, end = self._steps(work, rows, columns, splits, each, steps)
                 for part in cutlass.range_constexpr(parts_m * parts_n):
                     sums[part].fill(0.0)
+                if cutlass.const_expr(p.pingpong):
+                    cute.arch.barrier(barrier_id=TURN - 1 + group, number_of_threads=256)
                 for step in cutlass.range(begin, end, unroll=1):
                     stages.consumer_wait(reading)
                     for part in cutlass.range_constexpr(parts_m * parts_n):
@@ -299,6 +324,8 @@ class Product:
                             stages.consumer_release(freeing)
                             freeing.advance()
                     reading.advance()
+                if cutlass.const_expr(p.pingpong):
+                    cute.arch.barrier_arrive(barrier_id=TURN + 2 - group, number_of_threads=256)
                 if cutlass.const_expr(not p.two_levels):
                     warpgroup.wait_group(0)
                     if end > begin:
@@ -310,9 +337,9 @@ class Product:
                     self.finish.store(
                         sums[part], places[(None, part % parts_m, part // parts_m)], c, more[self.scales :],
                         more[: self.scales], corner=(at_m, at_n, layer), sizes=(m, n), outlet=self.outlet,
-                        part=(part, part // parts_m, parts_m * parts_n),
+                        part=(part, part // parts_m, parts_m * parts_n), block=p.block,
                     )  # fmt: skip
-                work += stride
+                work += stride * p.turns
             self._close()
 
     def _step(
