@@ -13,6 +13,7 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.dialogue import Reply, Usage
 from tilewright.facts.move import Ask, Event, Inspect, Move, Outcome, Sanitize, Stop, Try
 from tilewright.facts.outcome import Failure, Inspected, Interval, NamedTime, Sanitized, Timed
+from tilewright.facts.profile import Diagnosis
 from tilewright.facts.run import Brief, Limits
 from tilewright.flow.drive import drive
 from tilewright.strategies import STRATEGIES
@@ -39,7 +40,11 @@ def judge(move: Move) -> Outcome:
         return Sanitized(clean=("memcheck",))
     if isinstance(move, Inspect):
         own = NamedTime(name="slow_loop", origin="own", times=2, ns=80.0)
-        return Inspected(longest=(own,), kinds=1, ns=100.0)
+        said = re.search(r"ns \d+", move.what.files[0].text) if isinstance(move.what, Candidate) else None
+        limit = f"slow_loop of {said[0] if said else 'nobody'} is limited by bank conflicts"
+        return Inspected(
+            longest=(own,), kinds=1, ns=100.0, diagnosis=Diagnosis(limit=limit, changes=("swizzle",))
+        )  # fmt: skip
     assert isinstance(move, Try) and isinstance(move.what, Candidate)
     text = "".join(f.text for f in move.what.files)
     if bad := re.search(r"bad (\w+)", text):

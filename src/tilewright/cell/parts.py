@@ -48,10 +48,15 @@ class OutputFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """Device time of one kernel, or on the CPU an operator's own time, under the name that the profiler gives it."""
+    """Device time of one kernel, or on the CPU an operator's own time, under the name that the profiler gives it. Of a
+    kernel's launch, where that was asked for: registers a thread, bytes of shared memory and threads a CTA, CTAs."""
 
     name: str
     ns: float
+    registers: int = 0
+    shared_bytes: int = 0
+    threads: int = 0
+    ctas: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,12 @@ torch's profiler lists them, in the process of the code under test: a candidate 
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 import time
 from collections.abc import Callable
+from math import prod
 from statistics import median
 from typing import Any
 
@@ -19,6 +23,7 @@ from .wire import Spent
 _REST = "outside torch's operators"  # on the CPU: the call's time in which no operator of torch was at work
 _LONGEST_NAME = 1000
 _MOST_NAMES = 500
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of the trace's events
 _BATCHES, _LAUNCHES = 11, 100
 
 
@@ -36,9 +41,9 @@ def launch_ns() -> float:
     return median(batches)
 
 
-def spent(device: str, call: Callable[[], Any]) -> tuple[Spent, ...]:
+def spent(device: str, call: Callable[[], Any], *, launches: bool = False) -> tuple[Spent, ...]:
     """The entries of one call, the longest first; names may repeat. On the CPU a first profile warms the profiler up;
-    a GPU keeps the time of its kernels itself."""
+    a GPU keeps the time of its kernels itself. `launches`: with what each took of a multiprocessor."""
     activity = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
     for _ in range(1 if device == "cuda" else 2):
         with profile(activities=[activity], acc_events=True) as seen:
@@ -48,13 +53,37 @@ def spent(device: str, call: Callable[[], Any]) -> tuple[Spent, ...]:
             else:
                 with record_function(_REST):
                     call()
+    found = _traced(seen) if launches and device == "cuda" else _listed(seen, device)
+    return tuple(sorted(found, key=lambda s: -s.ns)[:_MOST_NAMES])
+
+
+def _listed(seen: profile, device: str) -> list[Spent]:
     on_gpu = device == "cuda"
     wanted = "CUDA" if on_gpu else "CPU"
-    found = [
+    return [
         Spent(
             name=e.name[:_LONGEST_NAME], ns=1e3 * float(e.self_device_time_total if on_gpu else e.self_cpu_time_total)
         )
         for e in seen.events() or ()
         if e.device_type.name == wanted
     ]
-    return tuple(sorted(found, key=lambda s: -s.ns)[:_MOST_NAMES])
+
+
+def _traced(seen: profile) -> list[Spent]:
+    """From the trace, which holds more of a launch than the profiler's own list."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        seen.export_chrome_trace(path)
+        with open(path, encoding="utf-8") as file:
+            trace = json.load(file)
+    return [launch_of(event) for event in trace["traceEvents"] if event.get("cat") in _ON_GPU]
+
+
+def launch_of(event: dict[str, Any]) -> Spent:
+    """A kernel, a copy or a fill, as the trace tells of it."""
+    told = event.get("args", {})
+    return Spent(
+        name=str(event["name"])[:_LONGEST_NAME], ns=1e3 * float(event["dur"]),
+        registers=int(told.get("registers per thread", 0)), shared_bytes=int(told.get("shared memory", 0)),
+        threads=prod(map(int, told.get("block", (0,)))), ctas=prod(map(int, told.get("grid", (0,)))),
+    )  # fmt: skip

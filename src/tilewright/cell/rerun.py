@@ -1,7 +1,10 @@
-"""Run a candidate on recorded arguments and nothing else: `python -m tilewright.cell.rerun`, under compute-sanitizer.
+"""Run a candidate on recorded arguments and nothing else: `python -m tilewright.cell.rerun`, under a tool that watches
+its kernels (compute-sanitizer, ncu), or to see what machine code it compiles.
 
 A line on stdin (JSON) says where: `folder` holds the candidate's files and the recorded tensors, `nonce` is printed
-when all calls have come to their end. What the candidate raises ends the process with exit code 1.
+when all calls have come to their end. With `profiled` one more call is made, the one that a profiler looks at; `home`
+is the home folder, where the tool has another. `disassembler` is run over the machine code that was left in the folder.
+What the candidate raises ends the process with exit code 1.
 """
 
 from __future__ import annotations
@@ -9,19 +12,26 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import TimeoutExpired, run
 from typing import Any
 
 from .confine import Confinement, confine
 from .shelf import Shelf
 
 RECORDED = "recorded.pt"
+LISTINGS = "listings"  # what the disassembler says of each file of machine code
 CALLS = 2  # the second meets what the first has left behind
+_DISASSEMBLER_LIMIT_S = 20.0
+_MOST_LISTED = 32
 
 
 def main() -> None:
     setup: dict[str, Any] = json.loads(sys.stdin.readline())
     folder = Path(setup["folder"])
+    os.environ["HOME"] = setup.get("home", os.environ.get("HOME", ""))
     Shelf()
     # No namespaces: the tool beside us talks to this process. It is our parent, and we die with it.
     confine(
@@ -52,8 +62,37 @@ def main() -> None:
         subject.run(setup["args"], inputs)
         if device == "cuda":
             torch.cuda.synchronize()
+    if setup.get("profiled"):
+        with _profiled(device):
+            subject.run(setup["args"], inputs)
+    if setup.get("disassembler"):
+        _disassemble(setup["disassembler"], folder)
     sys.stdout.write(f"{setup['nonce']}\n")
     sys.stdout.flush()
+
+
+@contextmanager
+def _profiled(device: str) -> Iterator[None]:
+    """What a profiler looks at, where it was told to begin switched off."""
+    import torch
+
+    if device != "cuda":
+        yield
+        return
+    torch.cuda.cudart().cudaProfilerStart()
+    try:
+        yield
+        torch.cuda.synchronize()
+    finally:
+        torch.cuda.cudart().cudaProfilerStop()
+
+
+def _disassemble(program: str, folder: Path) -> None:
+    """In here, since what a candidate has left is nothing that a tool outside should open."""
+    (folder / LISTINGS).mkdir(exist_ok=True)
+    for number, cubin in enumerate(sorted(folder.rglob("*.cubin"))[:_MOST_LISTED]):
+        with (folder / LISTINGS / f"{number}.sass").open("wb") as listing, suppress(OSError, TimeoutExpired):
+            run([program, "-c", str(cubin)], stdout=listing, check=False, timeout=_DISASSEMBLER_LIMIT_S)
 
 
 if __name__ == "__main__":

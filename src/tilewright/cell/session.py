@@ -344,7 +344,7 @@ class Session:
     def _profile(self, request: wire.Profile) -> wire.Profiled:
         ready = self._subject.bound(request.args, self._read(request.inputs))
         with blaming("raised", "forward raised under the profiler"), self._subject.grad_mode():
-            seen = profile.spent(self._device, lambda: ready()())
+            seen = profile.spent(self._device, lambda: ready()(), launches=request.launches)
         if self._device != "cuda":
             return wire.Profiled(spent=seen)
         return wire.Profiled(spent=seen, launches=len(seen), launch_ns=profile.launch_ns())

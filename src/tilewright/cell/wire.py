@@ -313,10 +313,11 @@ class CountFallbacks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Call the module under torch's profiler."""
+    """Call the module under torch's profiler. `launches`: with what each launch on a GPU took of a multiprocessor."""
 
     args: str
     inputs: tuple[TensorRef, ...]
+    launches: bool = False
 
 
 # ---- replies (cell -> judge) ---------------------------------------------------------------------------------------

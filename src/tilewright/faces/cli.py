@@ -32,6 +32,7 @@ from .options import (
     OnlyOption,
     OutOption,
     PrecisionOption,
+    QuestionOption,
     SanitizeOption,
     SearchBudgetOption,
     SeedOption,
@@ -150,6 +151,28 @@ def evaluate(
         )  # fmt: skip
     code = show(delivered(finished, places.out, given_at=candidate), as_json=as_json)
     raise typer.Exit(code if finished.stop.best is not None else 1)
+
+
+@app.command()
+def profile(
+    file: Annotated[Path, typer.Argument(help="Problem file, or a robust-kbench task folder.")],
+    candidate: Annotated[
+        Path | None, typer.Argument(help="A file or a folder with ModelNew; default: the module as it is.")
+    ] = None,
+    target: TargetOption = "auto",
+    mode: ModeOption = "auto",
+    question: QuestionOption = "auto",
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what limits a call, with the evidence, and which changes are most likely to pay; judges nothing."""
+    from .profiles import profiled
+
+    shown = profiled(
+        file, candidate, target=_target(target), mode=mode_of(mode), question=question, seed=seed, say=say(as_json)
+    )
+    put(shown.object, shown.drawn, as_json=as_json)
+    raise typer.Exit(1 if shown.refused else 0)
 
 
 @app.command()

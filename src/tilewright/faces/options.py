@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from ..facts.problem import Mode, Precision
+from ..facts.profile import Question
 
 TargetOption = Annotated[
     Literal["auto", "cuda", "cpu"],
@@ -33,6 +34,10 @@ SanitizeOption = Annotated[bool, typer.Option("--sanitize", help=_SANITIZE)]
 WinnerSanitizeOption = Annotated[
     bool | None,
     typer.Option("--sanitize/--no-sanitize", help=f"{_SANITIZE} Default: where it is installed.", show_default=False),
+]
+QuestionOption = Annotated[
+    Question,
+    typer.Option("--question", help="What ncu is to look at more closely; auto: what limits the longest kernel."),
 ]
 TimingOption = Annotated[
     str,

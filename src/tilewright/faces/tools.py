@@ -15,6 +15,7 @@ from ..facts.move import Event, Try
 from ..facts.outcome import Failure, Inspected
 from ..facts.pattern import Recipe
 from ..facts.problem import Precision, Target
+from ..facts.profile import Question
 from ..facts.run import Limits
 from ..flow.session import Session, Terms
 from ..flow.workbench import Places, composed
@@ -160,9 +161,13 @@ class Tools:
 
         return await self._answer(seat, seat.ask(f"attempt {number} is being judged", judged), ctx, wait_s)
 
-    async def profile(self, ctx: Any, run: str = "", attempt: int = 0, wait_s: float = WAIT_S) -> Told:
-        """Where the time of a call goes, by torch's profiler, which slows it: kernels on a GPU, torch's operators on a
-        CPU. `attempt` 0 is the module as it is, in eager mode."""
+    async def profile(
+        self, ctx: Any, run: str = "", attempt: int = 0, question: Question = "auto", wait_s: float = WAIT_S
+    ) -> Told:
+        """Where the time of a call goes (kernels on a GPU, torch's operators on a CPU), what limits it, the evidence,
+        and the three changes that are most likely to pay. `attempt` 0 is the module as it is, in eager mode. On a GPU
+        with ncu, `question` says which counters of the longest kernel are wanted beside those that tell its limit:
+        "memory", "compute", "latency"; "auto": what its limit asks for. Profiling slows a call; no verdict uses it."""
         seat = self._desk.seat(run)
         session = seat.at_hand()
         move = session.attempt(attempt).move if attempt else None
@@ -170,7 +175,7 @@ class Tools:
         of = f"attempt {attempt}" if attempt else "the module"
 
         def profiled(session: Session) -> Told:
-            found = session.inspect(what).outcome
+            found = session.inspect(what, question).outcome
             if isinstance(found, Failure):
                 raise UserError(f"{of} could not be profiled: {found.reason}: {found.summary}")
             assert isinstance(found, Inspected)

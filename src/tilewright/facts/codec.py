@@ -15,6 +15,7 @@ _MODULES = (
     "program",
     "space",
     "candidate",
+    "profile",
     "outcome",
     "problem",
     "machine",

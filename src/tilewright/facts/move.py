@@ -8,6 +8,7 @@ from .candidate import Candidate
 from .dialogue import AS_IT_IS, Prompt, Reply, Sampling
 from .outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from .pattern import Recipe
+from .profile import Question
 from .space import Point
 
 
@@ -59,6 +60,7 @@ class Inspect:
     """Profile a candidate that has been judged; None: the module as it is, in eager mode."""
 
     what: Candidate | Recipe | None
+    question: Question = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Literal
 
 from .machine import DeviceState
+from .profile import Diagnosis
 
 # Two processes that run the same code may differ by this much for good (pages, addresses): less is no gain.
 LEAST_GAIN = 0.01
@@ -193,12 +194,13 @@ class NamedTime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
     """One call of the first case under torch's profiler, which slows it: the names that took longest first; `ns` and
-    `kinds` also count those that were left out."""
+    `kinds` also count those that were left out. Not run at all: the kernels of its code, in the diagnosis alone."""
 
     longest: tuple[NamedTime, ...]
     kinds: int
     ns: float
     launches: Launches | None = None
+    diagnosis: Diagnosis | None = None  # None: of a journal from before there was one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 
 from ..cell import wire
-from ..cell.rerun import RECORDED
 from ..edges.gpu.lease import quarantine
 from ..edges.sandbox.cell import Cell, CellFault, Limits
 from ..edges.sandbox.room import Room
@@ -32,6 +31,7 @@ from ..facts.errors import HarnessError, SickDevice, UserError
 from ..facts.machine import Machine
 from ..facts.outcome import Built, Checked, Failure, Inspected, PointTime, Sanitized, Timed, Tuned
 from ..facts.problem import Problem
+from ..facts.profile import Question
 from ..facts.run import CaseFacts
 from ..facts.space import Point
 from ..stages.build.build import build, compiled_late, failure
@@ -41,14 +41,14 @@ from ..stages.check.plan import Trial, secret
 from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Player, Table
 from ..stages.timing.sweep import Contender, one_each, sweep
-from . import sanitize as sanitizing
 from .cells import LOAD_LIMIT_S, Cells, users_fault
-from .inspect import inspected
+from .inspect import seen
 from .memory import check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
 from .rooms import Case, DoesNotFit, Rooms, too_large
 from .seats import fill, require_joined, seat
 from .stations import Stations
 from .time_case import EAGER, OURS, CaseTiming
+from .tools import Tools
 from .turns import Turns
 from .variants import Variants
 
@@ -81,6 +81,9 @@ class Judge:
         threads = machine.processors if problem.target == "cpu" else 0
         self._cells = Cells(problem, workdir=workdir, threads=threads, limits=self._limits, say=say)
         self._rooms = Rooms(problem, cells=self._cells, limits=self._limits)
+        self._tools = Tools(
+            machine, problem.target, cells=self._cells, rooms=self._rooms, turns=self._turns, rng=self._rng, say=say
+        )
 
     def __enter__(self) -> Judge:
         return self
@@ -372,25 +375,25 @@ class Judge:
 
     # ---- inspecting
 
-    def inspect(self, candidate: Candidate | None) -> Inspected | Failure:
-        """Profile a call of the first case: of a candidate that was judged, in a fresh cell, or of the module as it
-        is."""
+    def inspect(self, candidate: Candidate | None, question: Question = "auto") -> Inspected | Failure:
+        """Profile a call of the first case: of a candidate that was judged, in a fresh cell and under ncu, or of the
+        module as it is."""
         if candidate is None:
             with self._harness_fault():
-                return self._inspect_in(self._ref)
+                return self._tools.told(self._cases[0], self._inspect_in(self._ref))
         cell = self._cells.take_spare()
         try:
             built = build(candidate, cell, limit_s=self._limits.build_s)
             if isinstance(built, Failure):
                 return built
             with self._harness_fault():
-                return self._inspect_in(cell)
+                return self._tools.told(self._cases[0], self._inspect_in(cell), candidate, question)
         except _PointFault as fault:
             return failure("timing", fault.cause)
         finally:
             cell.close()
 
-    def _inspect_in(self, cell: Cell) -> Inspected:
+    def _inspect_in(self, cell: Cell) -> wire.Profiled:
         """Raises _PointFault where the candidate fails."""
         self._cells.settle_spare()
         case = self._cases[0]
@@ -400,7 +403,7 @@ class Judge:
                     seat(self._check(room, cell, case), construct_seed=case.seed, seed=secret(self._rng))
                 else:
                     fill(room, secret(self._rng))
-                return inspected(cell, room, target=self._problem.target)
+                return seen(cell, room)
             except CellFault as fault:
                 if self._is_ours(fault, cell):
                     raise
@@ -410,17 +413,8 @@ class Judge:
 
     def sanitize(self, candidate: Candidate) -> Sanitized | Failure:
         """Run an accepted candidate under compute-sanitizer, on the smallest case. What can't be had is noted."""
-        case = min(self._cases, key=lambda c: c.described.work.bytes_moved)
-        lack = sanitizing.lack(case.described, self._problem.target)
-        if lack:
-            return Sanitized(clean=(), notes=(lack,))
-        with self._cells.folder("sanitizer") as folder, self._turns.turn("compute-sanitizer"):
-            with self._harness_fault(), self._rooms.room(case, sizes=check_room_sizes) as room:
-                room.take_state()
-                room.draw(0, family="own", seed=secret(self._rng))
-                room.record(0, folder / RECORDED)
-            job = sanitizing.Job(candidate=candidate, described=case.described, folder=folder, seed=case.seed)
-            return sanitizing.sanitize(job, say=self._say)
+        with self._harness_fault():
+            return self._tools.sanitized(candidate, min(self._cases, key=lambda c: c.described.work.bytes_moved))
 
     # ---- end
 

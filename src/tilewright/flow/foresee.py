@@ -18,7 +18,7 @@ from ..facts.pattern import Choice, Pattern
 from ..facts.run import Matched
 from ..facts.space import Point
 from ..stages.propose.targets import renderer
-from ..stages.tune.predict import cpu_ns, cuda_ns, likeliest, resident_ctas
+from ..stages.tune.predict import cpu_ns, cuda_ns, likeliest
 from .ahead import Objects, answers_of, paths_in
 
 Say = Callable[[str], None]
@@ -78,7 +78,7 @@ def _useless(demand: Demand | str, plans: set[str]) -> str:
         return "the same kernel as another"
     if demand.local_bytes:
         return "spilling registers"
-    return "" if resident_ctas(demand) else "too large for a multiprocessor"
+    return "" if demand.resident_ctas else "too large for a multiprocessor"
 
 
 def demanded(

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..cell import wire
 from ..edges.sandbox.cell import Cell
 from ..edges.sandbox.room import Room
 from ..facts.outcome import Inspected, Launches, NamedTime
 from ..facts.problem import Target
+from ..facts.profile import KernelProfile, Measure
+from ..stages.profiling.changes import of_operators
+from ..stages.profiling.limits import Call
 from ..stages.profiling.origins import origin
 
 _MOST = 30  # names told of
+_MOST_OPERATORS = 8  # of which evidence is given
 
 
-def inspected(cell: Cell, room: Room, *, target: Target) -> Inspected:
+def seen(cell: Cell, room: Room) -> wire.Profiled:
     """One call on what lies in slot 0, of the module that `cell` holds, after one that warms up. Raises CellFault."""
-    request = wire.Profile(args=room.described.args, inputs=room.slot(0))
+    request = wire.Profile(args=room.described.args, inputs=room.slot(0), launches=True)
     for _ in range(2):
-        seen = cell.ask(request, wire.Profiled, limit_s=room.limits.call_s)
-    launches = Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None
-    return summed(seen.spent, target=target, launches=launches)
+        found = cell.ask(request, wire.Profiled, limit_s=room.limits.call_s)
+    return found
 
 
 def summed(spent: Sequence[wire.Spent], *, target: Target, launches: Launches | None = None) -> Inspected:
@@ -32,3 +36,19 @@ def summed(spent: Sequence[wire.Spent], *, target: Target, launches: Launches | 
     named.sort(key=lambda n: -n.ns)
     total = sum(n.ns for n in named)
     return Inspected(longest=tuple(named[:_MOST]), kinds=len(named), ns=total, launches=launches)
+
+
+def operators(found: Inspected, call: Call) -> tuple[KernelProfile, ...]:
+    """Torch's operators in the form in which kernels are told of."""
+    return tuple(
+        KernelProfile(
+            name=n.name, origin=n.origin, source="operators", times=n.times, ns=n.ns, limit="unknown",
+            evidence=(Measure(name="share of the call", value=100 * n.ns / call.ns, unit="%"),),
+        )
+        for n in found.longest[:_MOST_OPERATORS]
+    )  # fmt: skip
+
+
+def of_the_cpu(found: Inspected, call: Call) -> Inspected:
+    """With what limits a call on the CPU."""
+    return replace(found, diagnosis=of_operators(operators(found, call), call))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..cell import wire
-from ..edges.sandbox.sanitizer import TOOLS, Ran, run_under
+from ..edges.sandbox.sanitizer import TOOLS, sanitized_run
+from ..edges.sandbox.under import Ran
 from ..edges.toolchain.installed import cuda_tool
 from ..facts.candidate import Candidate
 from ..facts.outcome import Failure, Sanitized
@@ -30,6 +31,16 @@ class Job:
     folder: Path
     seed: int
     device: Target = "cuda"
+
+    @property
+    def setup(self) -> dict[str, object]:
+        """What cell.rerun must know of it."""
+        described = self.described
+        return {
+            "device": self.device, "entry": self.candidate.entry, "seed": self.seed, "init": described.init,
+            "args": described.args, "gradients": wire.to_plain(described.gradients),
+            "state": [s.name for s in described.state],
+        }  # fmt: skip
 
 
 def absent(target: Target) -> str:
@@ -59,7 +70,7 @@ def sanitize(job: Job, *, say: Callable[[str], None], program: Sequence[str] = (
     notes: list[str] = []
     for tool in TOOLS:
         started = time.monotonic()
-        ran = run_under(command, tool, job.folder, setup=_setup(job), limit_s=LIMIT_S)
+        ran = sanitized_run(command, tool, job.folder, setup=job.setup, limit_s=LIMIT_S)
         found = sanitizer.reports(ran.text)
         failure = sanitizer.failure(tool, found)
         if failure is not None:
@@ -75,12 +86,3 @@ def sanitize(job: Job, *, say: Callable[[str], None], program: Sequence[str] = (
 
 def _why(ran: Ran) -> str:
     return f"it took more than {LIMIT_S:.0f} s" if ran.timed_out else sanitizer.why_not(ran.text)
-
-
-def _setup(job: Job) -> dict[str, object]:
-    described = job.described
-    return {
-        "device": job.device, "entry": job.candidate.entry, "seed": job.seed, "init": described.init,
-        "args": described.args, "gradients": wire.to_plain(described.gradients),
-        "state": [s.name for s in described.state],
-    }  # fmt: skip

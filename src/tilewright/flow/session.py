@@ -17,6 +17,7 @@ from ..facts.move import Await, Event, Inspect, Move, Outcome, Stop, Try
 from ..facts.outcome import Station, Timed
 from ..facts.pattern import Recipe
 from ..facts.problem import Problem
+from ..facts.profile import Question
 from ..facts.run import AGENT, Brief, Limits, Request, Timing
 from ..strategies import agent as agents
 from ..strategies.knobs import knobs_of
@@ -110,10 +111,10 @@ class Session:
         self._begin()
         return self._make(Try(what=what, why=why))
 
-    def inspect(self, what: Candidate | Recipe | None) -> Event:
+    def inspect(self, what: Candidate | Recipe | None, question: Question = "auto") -> Event:
         """Have a call profiled: of what was judged, or of the module as it is (None)."""
         self._begin()
-        return self._make(Inspect(what=what))
+        return self._make(Inspect(what=what, question=question))
 
     def tune(self, number: int) -> tuple[Event, ...]:
         """Have the knobs of an accepted attempt turned; what was measured."""

@@ -196,10 +196,10 @@ class Workbench:
             case Try(what=tuple() as recipe):
                 ours = composed(brief, recipe)
                 return self.judge.evaluate(ours, compiled=self._compiled(ours, recipe))
-            case Inspect(what=tuple() as recipe):
-                return self.judge.inspect(composed(brief, recipe))
-            case Inspect(what=(Candidate() | None) as what):
-                return self.judge.inspect(what)
+            case Inspect(what=tuple() as recipe, question=question):
+                return self.judge.inspect(composed(brief, recipe), question)
+            case Inspect(what=(Candidate() | None) as what, question=question):
+                return self.judge.inspect(what, question)
             case Sanitize(what=Candidate() as candidate):
                 return self.judge.sanitize(candidate)
             case Sanitize(what=tuple() as recipe):

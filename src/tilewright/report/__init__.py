@@ -14,6 +14,7 @@ from .discoveries import (
 )
 from .objects import bench_summary, summary
 from .page import html, markdown
+from .profiles import profile_lines, profile_table
 from .tables import bench_table, table
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "attempt_row",
     "ended_object",
     "profile_object",
+    "profile_lines",
+    "profile_table",
     "sweep_object",
     "words",
     "audit_object",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from ..facts.move import Event, Stop, Try, Tune
 from ..facts.outcome import Failure, Inspected, Timed, Tuned
+from ..facts.profile import Diagnosis
 from ..facts.run import Brief
 from .objects import summary
 
@@ -15,6 +17,7 @@ _TOLD = (
     "phases", "peak_bytes", "fallbacks", "notes",
 )  # fmt: skip
 _LONGEST_NAME = 200
+_MOST_KERNELS = 8
 
 
 def attempt_object(brief: Brief, event: Event, *, number: int) -> dict[str, Any]:
@@ -67,7 +70,21 @@ def profile_object(found: Inspected) -> dict[str, Any]:
         for n in found.longest
     ]  # fmt: skip
     launches = {"count": found.launches.count, "cost_ns": found.launches.cost_ns} if found.launches else None
-    return {"ns": found.ns, "kinds": found.kinds, "longest": longest, "launches": launches}
+    told = {"ns": found.ns, "kinds": found.kinds, "longest": longest, "launches": launches}
+    return told | (_diagnosis_object(found.diagnosis) if found.diagnosis else {})
+
+
+def _diagnosis_object(found: Diagnosis) -> dict[str, Any]:
+    """What limits the call, kernel by kernel, and what is likeliest to pay; numbers carry their units in words."""
+    kernels = [
+        {
+            "name": k.name[:_LONGEST_NAME], "origin": k.origin, "source": k.source, "times": k.times, "ns": k.ns,
+            "limit": k.limit, "evidence": {m.name: m.text for m in k.evidence},
+            "stalls": {m.name: m.text for m in k.stalls}, "hot": [asdict(spot) for spot in k.hot],
+        }
+        for k in found.kernels[:_MOST_KERNELS]
+    ]  # fmt: skip
+    return {"limit": found.limit, "kernels": kernels, "changes": list(found.changes), "notes": list(found.notes)}
 
 
 def _filled(value: object) -> object:

@@ -81,7 +81,8 @@ def sanitized(found: Sanitized) -> tuple[str, ...]:
 def inspected(found: Inspected) -> str:
     """Where the time of a profiled call went, the longest names first."""
     told = (f"{n.name[:60]} {percent(n.ns / found.ns)}" for n in found.longest[:3] if found.ns > 0)
-    return f"{duration(found.ns)} in {found.kinds} {'name' if found.kinds == 1 else 'names'}: " + ", ".join(told)
+    line = f"{duration(found.ns)} in {found.kinds} {'name' if found.kinds == 1 else 'names'}: " + ", ".join(told)
+    return f"{line}; {found.diagnosis.limit}" if found.diagnosis else line
 
 
 def launch_bound(timed: Timed) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..facts.candidate import SourceFile
+from ..facts.move import Inspect
 from ..facts.run import Brief
 from .asking import Author, Passed, Written, faster, shown
 from .knobs import knobs_of, turned
-from .telling import evidence, measured, microseconds, refusal
+from .telling import evidence, measured, microseconds, profile, refusal
 from .tuning import Steps
 
 MOST_TURNS_OF_KNOBS = 8  # a judgement each
@@ -37,8 +38,9 @@ PAPER = Plan(steps=10, fixes=5, rounds=3, keep_best=False, evidence_from=7, enou
 
 def cutegen(brief: Brief) -> Steps[None]:
     """Moves: `Try` of what the library alone makes of the module; then for each step `Ask` (again once, where nothing
-    came of it) and `Try`, with at most five `Ask`s and `Try`s to mend what was refused; `Try` for each value of a knob;
-    `Stop` with the best, at 95% of the floor, on a budget, or where nothing helps any more."""
+    came of it) and `Try`, with at most five `Ask`s and `Try`s to mend what was refused; once structure has stopped
+    paying, `Try` for each value of a knob, and `Inspect` of what a step starts from; `Stop` with the best, at 95% of
+    the floor, on a budget, or where nothing helps any more."""
     yield from _loop(brief, OURS)
 
 
@@ -71,6 +73,7 @@ class _Round:
         self.current: Passed | None = None
         self.ledger: list[str] = []
         self.seen: set[str] = set()
+        self.profiles: dict[str, list[str]] = {}  # what was seen of a candidate, by its id
         self.stage = "structure"
         self.unpaid = 0  # steps in a row that brought nothing
         self.within_noise = 0
@@ -109,9 +112,10 @@ class _Round:
                 None, f"step {step}: write", "write", ledger=self.ledger, near=self._near()
             )
         else:
+            seen = yield from self._evidence(step, base)
             written = yield from self.author.written(
                 base.candidate, f"step {step}: {self.stage}", "step", stage=self.stage, ledger=self.ledger,
-                measured=measured(base.timed), evidence=self._evidence(step, base), near=self._near(),
+                measured=measured(base.timed), evidence=seen, near=self._near(),
                 **shown(base.candidate),
             )  # fmt: skip
         passed = yield from self._passed(step, written)
@@ -189,7 +193,14 @@ class _Round:
         """The skeletons that a prompt carries: while structure is at stake, and none in the loop as published."""
         return self.author.brief.near if self.plan.keep_best and self.stage == "structure" else ()
 
-    def _evidence(self, step: int, base: Passed) -> list[str]:
+    def _evidence(self, step: int, base: Passed) -> Steps[list[str]]:
+        """What measurements say of what the step starts from, once they are due: the judge's, and a profile, which is
+        taken once of each candidate."""
         wanted = self.plan.evidence_from
         due = step >= wanted if wanted is not None else self.stage == "profile"
-        return evidence(base.timed) if due else []
+        if not due:
+            return []
+        if base.candidate.id not in self.profiles:
+            event = yield from self.author.move(Inspect(what=base.candidate))
+            self.profiles[base.candidate.id] = profile(event.outcome)
+        return [*evidence(base.timed), *self.profiles[base.candidate.id]]

@@ -14,8 +14,8 @@ from ..facts.outcome import Failure, Inspected
 from ..facts.run import Brief
 from .archive import Archive, Member, member
 from .asking import Author, Passed, Written, faster, read, shown
-from .lessons import Lessons, profile_lines, read_review
-from .telling import evidence, measured, microseconds, refusal
+from .lessons import Lessons, read_review
+from .telling import evidence, measured, microseconds, profile_lines, refusal
 from .tuning import Steps
 
 PARTS = (

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-from ..facts.outcome import Inspected
 
 MOST_LINES = 24  # of single ideas in a prompt; older ones are in the review, or forgotten
 _MOST_LESSONS, _RECOMMENDATIONS = 10, 3
@@ -62,14 +59,3 @@ def _listed(text: str, name: str) -> tuple[str, ...]:
     found = re.search(rf"^[\s*#]*{name}\b[^\n]*\n(.*?)(?=^[\s*#]*[A-Z]{{5,}}\b|\Z)", text, flags=re.M | re.S)
     items = re.findall(r"^[ \t]*(?:[-*]|\d+[.)])[ \t]+(.+?)[ \t]*$", found[1] if found else "", flags=re.M)
     return tuple(item[:300] for item in items)
-
-
-def profile_lines(inspected: Inspected, *, most: int = 8) -> Sequence[str]:
-    """Where a call's time went, the longest first."""
-    whole = inspected.ns or 1.0
-    lines = [
-        f"{n.name[:80]} ({n.origin}): {n.ns / whole:.0%} of the time in {n.times} call{'s' * (n.times != 1)}"
-        for n in inspected.longest[:most]
-    ]
-    started = inspected.launches
-    return lines + ([f"{started.count} launches, {started.ns / 1e3:.4g} us on the host"] if started else [])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..facts.outcome import Failure, Timed
+from ..facts.move import Outcome
+from ..facts.outcome import Failure, Inspected, Timed
 
 
 def microseconds(ns: float) -> str:
@@ -34,6 +35,26 @@ def evidence(timed: Timed) -> list[str]:
         lines.append("shares of a call's time: " + ", ".join(f"{name} {share:.0%}" for name, share in shares))
     lines += [f"calls off its fast path: {count} ({reason})" for reason, count in timed.checked.fallbacks]
     return lines
+
+
+def profile(outcome: Outcome) -> list[str]:
+    """What was seen of a candidate under a profiler, or why nothing was."""
+    if isinstance(outcome, Failure):
+        return [f"it could not be profiled: {outcome.reason}: {outcome.summary}"]
+    assert isinstance(outcome, Inspected)
+    return profile_lines(outcome)
+
+
+def profile_lines(inspected: Inspected, *, most: int = 8) -> list[str]:
+    """Where a call's time went, the longest first; what limits it, and what is likely to pay."""
+    whole = inspected.ns or 1.0
+    lines = [
+        f"{n.name[:80]} ({n.origin}): {n.ns / whole:.0%} of the time in {n.times} call{'s' * (n.times != 1)}"
+        for n in inspected.longest[:most]
+    ]
+    started = inspected.launches
+    lines += [f"{started.count} launches, {started.ns / 1e3:.4g} us on the host"] if started else []
+    return [*lines, *(inspected.diagnosis.lines() if inspected.diagnosis else ())]
 
 
 def refusal(failure: Failure) -> dict[str, str]:

@@ -12,7 +12,7 @@ from fakes.runs import MACHINE as H200
 from tilewright.facts.demand import Demand
 from tilewright.facts.program import Operand, Output, Program, Statement
 from tilewright.facts.space import Knob, Space, point
-from tilewright.stages.tune.predict import cpu_ns, cuda_ns, likeliest, resident_ctas
+from tilewright.stages.tune.predict import cpu_ns, cuda_ns, likeliest
 
 # 2 GB through 256 threads of 32 registers, 64 bytes in flight each: eight CTAs a multiprocessor, many waves.
 PLENTY = Demand(
@@ -35,7 +35,7 @@ PLENTY = Demand(
     ],
 )
 def test_ctas_that_a_multiprocessor_holds(changes: dict[str, int], ctas: int) -> None:
-    assert resident_ctas(replace(PLENTY, **changes)) == ctas
+    assert replace(PLENTY, **changes).resident_ctas == ctas
 
 
 def test_with_all_bandwidth_drawn_bytes_decide() -> None:

@@ -12,7 +12,8 @@ from tilewright.edges.llm.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.dialogue import Reply
 from tilewright.facts.errors import Pending
-from tilewright.facts.move import Ask, Move, Outcome, Try
+from tilewright.facts.move import Ask, Inspect, Move, Outcome, Try
+from tilewright.facts.outcome import Failure
 from tilewright.facts.run import Limits
 from tilewright.flow.drive import drive
 from tilewright.strategies import STRATEGIES
@@ -111,13 +112,27 @@ def test_knobs_are_turned_without_the_model_once_structure_has_stopped_paying(tm
     with_knob = "FILE: model.py\n```\nTILE = 64  # knob: 64, 128\nclass ModelNew: 'ns 800'\n```"
     replies = [with_knob, whole("ns 801"), whole("ns 799"), whole("ns 399")]
     stop, events = ran(tmp_path / "run.db", "cutegen", replies, on=asking(start=START, limits=Limits(calls=4)))
-    assert shape(events) == "tatatat" + "t" + "at."
+    assert shape(events) == "tatatat" + "t" + "iat."
     assert events[7].move.why == "knob TILE = 128"
     asked = prompts(events)
     assert "Make one change of structure" in asked[2] and "moves at" not in asked[2]
     assert "Changes of structure have stopped paying" in asked[3] and "moves at" in asked[3]
+    assert "limited by bank conflicts" in asked[3] and "bank conflicts" not in asked[2]
+    assert "slow_loop (own): 80% of the time" in asked[3] and "likely to pay: swizzle" in asked[3]
     assert "TILE = 128" in asked[3] and "knob TILE = 128: 0.4 us, accepted" in asked[3]
     assert "TILE = 128" in text_of(stop)
+
+
+def test_a_profile_is_taken_once_of_each_candidate_and_one_that_fails_is_told(tmp_path: Path) -> None:
+    def unseen(move: Move) -> Outcome:
+        return Failure(stage="timing", reason="hung", summary="no end") if isinstance(move, Inspect) else judge(move)
+
+    replies = [whole("ns 801"), whole("ns 802"), whole("ns 803"), whole("ns 804"), whole("ns 400"), whole("ns 300")]
+    slow = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 800'"),))
+    on = asking(start=slow, limits=Limits(calls=6))
+    _, events = ran(tmp_path / "run.db", "cutegen", replies, on=on, judge=unseen)
+    assert shape(events) == "tatat" + "xatatat" + "xat."
+    assert "could not be profiled: hung: no end" in prompts(events)[2]
 
 
 def test_the_search_stops_at_the_floor_on_stagnation_and_without_patience_for_repeats(tmp_path: Path) -> None:
@@ -156,10 +171,12 @@ def test_the_loop_as_published_goes_on_from_the_last_that_passed(tmp_path: Path)
     times = [800, 900, 700, 950, 960, 970, 980, 985, 990, 995]
     replies = [whole(f"ns {ns + r}") for r in range(3) for ns in times]
     stop, events = ran(tmp_path / "run.db", "cutegen_paper", replies, on=asking(start=START))
-    assert shape(events) == "at" * 30 + "."  # three rounds of ten, and nothing of the library's
+    # Three rounds of ten, and nothing of the library's; a profile from the seventh step on, of what it starts from.
+    assert shape(events) == ("at" * 6 + "iat" * 4) * 3 + "."
     asked = prompts(events)
     assert "'ns 900'" in asked[2] and "'ns 800'" not in asked[2]
     assert ["moves at" in p for p in asked[:10]] == [False] * 6 + [True] * 4
+    assert ["slow_loop of ns 970 is limited" in p for p in asked[:8]] == [False] * 6 + [True, False]
     assert text_of(stop) == "class ModelNew: 'ns 700'\n"
 
 

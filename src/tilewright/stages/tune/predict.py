@@ -23,30 +23,15 @@ MOST_POINTS = 8  # measured of one Space
 # model was not yet held against measured sweeps on a GPU.
 _STEP = 1.25
 
-# A multiprocessor of compute capability 9.0 (CUDA C++ Programming Guide, technical specifications).
-_REGISTERS, _THREADS, _CTAS, _SHARED_BYTES = 65536, 2048, 32, 228 << 10
-_RESERVED_SHARED_BYTES = 1 << 10  # of each CTA, by the system
-_REGISTER_UNIT = 8  # a thread's registers are given out in multiples of this
 _LATENCY_S = 7e-7  # of a load from memory under load: an order of magnitude, not a measurement of this machine
 # To start OpenMP's other threads and wait for them: a chain over 12288 and 16384 fp32 elements took 13.5 and 15.3 us on
 # one thread, 10.7 and 11.4 on two (AMD EPYC, 2 threads, 2026-11-21, the least of 40 calls each in turn).
 _START_NS = 4e3
 
 
-def resident_ctas(demand: Demand) -> int:
-    """CTAs of this kernel that a multiprocessor holds at once; 0: it can't run."""
-    registers = -(-demand.registers // _REGISTER_UNIT) * _REGISTER_UNIT
-    return min(
-        _CTAS,
-        _THREADS // demand.threads,
-        _REGISTERS // max(registers * demand.threads, 1),
-        _SHARED_BYTES // (demand.shared_bytes + _RESERVED_SHARED_BYTES),
-    )
-
-
 def cuda_ns(demand: Demand, machine: Machine) -> float:
     """ns of a pattern's kernels, without what a launch costs; infinite where they can't run."""
-    resident = resident_ctas(demand)
+    resident = demand.resident_ctas
     if resident == 0:
         return math.inf
     waves = demand.ctas / (resident * machine.processors)

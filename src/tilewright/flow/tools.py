@@ -1,0 +1,79 @@
+"""Tools that look at a candidate's kernels in a process of its own, beside its judgement."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from ..cell import wire
+from ..cell.rerun import RECORDED
+from ..facts.candidate import Candidate
+from ..facts.machine import Machine
+from ..facts.outcome import Failure, Inspected, Launches, Sanitized
+from ..facts.problem import Target
+from ..facts.profile import Question
+from ..stages.check.plan import secret
+from ..stages.profiling.limits import Call
+from . import sanitize as sanitizing
+from .cells import Cells
+from .inspect import of_the_cpu, summed
+from .memory import check_room_sizes
+from .profile import Look, diagnosed, lack
+from .rooms import Case, Rooms
+from .turns import Turns
+
+
+class Tools:
+    """Those of one judge. The candidate is called on arguments that are recorded for it, anew each time."""
+
+    def __init__(
+        self, machine: Machine, target: Target, *, cells: Cells, rooms: Rooms, turns: Turns, rng: random.Random,
+        say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._machine, self._target = machine, target
+        self._cells = cells
+        self._rooms = rooms
+        self._turns = turns
+        self._rng = rng
+        self._say = say
+
+    def told(
+        self, case: Case, found: wire.Profiled, candidate: Candidate | None = None, question: Question = "auto"
+    ) -> Inspected:
+        """What limits a call that torch's profiler saw; a candidate is run again for it, under ncu where it is."""
+        launches = Launches(count=found.launches, cost_ns=found.launch_ns) if found.launches else None
+        told = summed(found.spent, target=self._target, launches=launches)
+        call = Call(self._machine, case.described.work, told.ns)
+        if self._target == "cpu":
+            return of_the_cpu(told, call)
+        why = lack(case.described)
+        if candidate is None or why:
+            known = diagnosed(None, found.spent, call, launches)
+            return replace(told, diagnosis=replace(known, notes=(why,) if why else ()))
+        with (
+            self._cells.folder("profile") as folder, self._cells.folder("reports") as reports,
+            self._turns.turn("profiling"),
+        ):  # fmt: skip
+            self._record(case, folder)
+            job = sanitizing.Job(candidate=candidate, described=case.described, folder=folder, seed=case.seed)
+            look = Look(job=job, reports=reports, question=question, say=self._say)
+            return replace(told, diagnosis=diagnosed(look, found.spent, call, launches))
+
+    def sanitized(self, candidate: Candidate, case: Case) -> Sanitized | Failure:
+        """What compute-sanitizer says of the candidate on this case; what can't be had is noted."""
+        lack = sanitizing.lack(case.described, self._target)
+        if lack:
+            return Sanitized(clean=(), notes=(lack,))
+        with self._cells.folder("sanitizer") as folder, self._turns.turn("compute-sanitizer"):
+            self._record(case, folder)
+            job = sanitizing.Job(candidate=candidate, described=case.described, folder=folder, seed=case.seed)
+            return sanitizing.sanitize(job, say=self._say)
+
+    def _record(self, case: Case, folder: Path) -> None:
+        """Have what a candidate is to be called with written to a folder, for cell.rerun."""
+        with self._rooms.room(case, sizes=check_room_sizes) as room:
+            room.take_state()
+            room.draw(0, family="own", seed=secret(self._rng))
+            room.record(0, folder / RECORDED)
