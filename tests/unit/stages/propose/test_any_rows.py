@@ -1,5 +1,5 @@
-"""On the CPU one compiled kernel takes any number of rows, and a module made of such kernels does, too; else it is
-torch's, and counted."""
+"""One compiled kernel takes any number of rows, and a module made of such kernels does, too; else it is torch's, and
+counted. On a GPU kernels say which numbers they take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from fakes import kernel_programs as kp
 from tilewright.cell.rows import traced
 from tilewright.facts.pattern import Choice
-from tilewright.facts.problem import Work
+from tilewright.facts.problem import Target, Work
 from tilewright.facts.program import Program
 from tilewright.facts.run import CaseFacts
 from tilewright.flow.optimize import write_candidate
@@ -42,39 +42,48 @@ class Model(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("program", "any_rows"),
+    ("program", "on_cpu", "on_cuda"),
     [
-        (kp.softmax((16, 257)), True),
-        (kp.chain((16, 64)), True),
-        (kp.chain((16, 8, 64), bias=(1, 8, 64)), True),
-        (kp.chain((16, 64), bias=(1, 64)), True),
-        (kp.reduction("sum", (4, 16, 64), (1, 2)), True),
-        (kp.softmax((16, 257), 0), False),
-        (kp.reduction("sum", (4, 16, 64), (1,)), False),  # lanes across rows: another walk
-        (kp.chain((1, 64)), False),
-        (kp.chain((64,)), False),
-        (kp.cumulative("cumsum", (16, 64), 1), False),
-        (kp.rotary(2, 16, 8), True),
-        (kp.joined(16, 3, 7), False),
+        (kp.softmax((16, 257)), True, True),
+        (kp.chain((16, 64)), True, True),
+        (kp.chain((16, 8, 64), bias=(1, 8, 64)), True, True),
+        (kp.chain((16, 64), bias=(1, 64)), True, True),
+        (kp.reduction("sum", (4, 16, 64), (1, 2)), True, True),
+        (kp.softmax((16, 257), 0), False, False),
+        (kp.reduction("sum", (4, 16, 64), (1,)), False, True),  # lanes across rows: on a CPU another walk
+        (kp.chain((1, 64)), False, False),
+        (kp.chain((64,)), False, False),
+        (kp.cumulative("cumsum", (16, 64), 1), False, True),
+        (kp.rotary(2, 16, 8), True, True),
+        (kp.joined(16, 3, 7), False, False),
+        (kp.laid_out((16, 64), (1, 0)), True, False),
     ],
 )
-def test_rows_are_left_open_where_nothing_but_their_number_depends_on_them(program: Program, any_rows: bool) -> None:
-    assert cpu.any_rows(program) == any_rows and not cuda.any_rows(program)
-    (text,) = [f.text for f in cpu.render(program, "fused_0", cpu.space(program).points[0]) if f.path == "fused_0.py"]
-    assert ("rows=0" in text) == any_rows
+def test_rows_are_left_open_where_nothing_but_their_number_depends_on_them(
+    program: Program, on_cpu: bool, on_cuda: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "FREE_ROWS", True)
+    for target, any_rows in ((cpu, on_cpu), (cuda, on_cuda)):
+        assert target.any_rows(program) == any_rows
+        made = target.render(program, "fused_0", target.space(program).points[0])
+        (text,) = [f.text for f in made if f.path == "fused_0.py"]
+        assert ("rows=0" in text) == ("takes" in text) == any_rows
 
 
-def composed(folder: Path, *, free: bool) -> ModuleType:
+def composed(folder: Path, *, free: bool, target: Target = "cpu") -> ModuleType:
     names: dict[str, Any] = {}
     exec(SOURCE, names)
     graph = traced(names["Model"](), operands(16), {})
     assert graph.free
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    matched = found_patterns((case,), "cpu")
+    matched = found_patterns((case,), target)
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
     assert len(recipe) == 1
-    write_candidate(compose(SOURCE, (case,), matched, recipe if free else (), target="cpu"), folder)
+    write_candidate(compose(SOURCE, (case,), matched, recipe if free else (), target=target), folder)
+    if target == "cuda":  # on this machine its values lie elsewhere
+        model = folder / "model.py"
+        model.write_text(model.read_text().replace(".is_cuda", ".is_cpu"))
     sys.path.insert(0, str(folder))
     spec = importlib.util.spec_from_file_location(f"model_{free}", folder / "model.py")
     assert spec is not None and spec.loader is not None
@@ -98,6 +107,26 @@ def alone() -> Iterator[None]:
     for name in set(sys.modules) - known:
         if name.startswith(("fused_", "tilewright_kernels", "model_", "original_")):
             del sys.modules[name]
+
+
+@torch.no_grad()
+def test_on_a_gpu_kernels_are_asked_whether_they_take_so_many_rows(
+    tmp_path: Path, alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "FREE_ROWS", True)
+    model = composed(tmp_path / "c", free=True, target="cuda")
+    ours, fused = model.ModelNew(), sys.modules["fused_0"]
+    asked: list[int] = []
+    called: list[int] = []
+    monkeypatch.setattr(fused, "takes", lambda rows: asked.append(rows) or rows != 5)
+    monkeypatch.setattr(fused, "run", lambda x, y, gain: called.append(x.shape[0]) or (x, y))
+    for rows in (16, 7, 5):
+        ours(*operands(rows))
+    assert asked == [7, 5] and called == [16, 7] and model.FALLBACKS == {"no case has this signature": 1}
+    with pytest.raises(RuntimeError, match="must match"):
+        ours(operands(4)[0], operands(7)[1])
+    ours(operands(7)[0][None], operands(7)[1])  # of another rank
+    assert called == [16, 7] and model.FALLBACKS == {"no case has this signature": 3}
 
 
 @pytest.mark.slow
