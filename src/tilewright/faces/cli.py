@@ -391,6 +391,7 @@ def mcp(
     budget: AgentBudgetOption = "1h",
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
+    evaluator: EvaluatorOption = "",
     seed: SeedOption = 0,
 ) -> None:
     """Let a coding agent open problems, submit candidates and be judged, over the Model Context Protocol."""
@@ -398,8 +399,9 @@ def mcp(
     from .tools import House
 
     timed = Timing(budget_s=config.seconds(timing), compiled=not no_compile)
-    terms = config.agents_terms(budget, timing=timed, sanitize=sanitize, seed=seed)
-    house = House(cache=config.cache_dir(), target=target, terms=terms, say=say(False))
+    terms = config.agents_terms(budget, timing=timed, sanitize=sanitize, seed=seed, evaluator=evaluator)
+    chosen = _target(target, evaluator) if evaluator else target
+    house = House(cache=config.cache_dir(), target=chosen, terms=terms, say=say(False))
     serve(http, root=root, runs=runs or root / "runs", house=house)
 
 

@@ -109,11 +109,16 @@ def budget_text(budget_s: float, limits: Limits) -> str:
     return ",".join([*parts, *([f"device:{limits.device_s:g}s"] if limits.device_s is not None else [])])
 
 
-def agents_terms(budget: str, *, timing: Timing, sanitize: bool | None, seed: int) -> Terms:
-    """The terms of runs whose moves coding agents make; UserError as `within`."""
+def agents_terms(budget: str, *, timing: Timing, sanitize: bool | None, seed: int, evaluator: str = "") -> Terms:
+    """The terms of runs whose moves coding agents make; UserError as `within`, and for an evaluator that is none."""
+    from ..flow.remote import bundle_folder
     from ..flow.session import Terms
 
-    most = Terms(budget_s=3600.0, limits=Limits(), timing=timing, sanitize=sanitize, seed=seed)
+    if evaluator:
+        bundle_folder(evaluator)
+    most = Terms(
+        budget_s=3600.0, limits=Limits(), timing=timing, sanitize=sanitize, seed=seed, evaluator=evaluator
+    )  # fmt: skip
     budget_s, limits = _agents_budget(budget, usual_s=most.budget_s)
     return replace(most, budget_s=budget_s, limits=limits)
 

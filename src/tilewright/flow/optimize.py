@@ -64,10 +64,9 @@ def optimize(
     require_parts(strategy, without)
     if evaluator:
         bundle_folder(evaluator)  # what is wrong with its name is said before any work
-        sanitize = problem.target == "cuda" if sanitize is None else sanitize  # what that machine lacks it will say
     request = Request(
         run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, timing=timing,
-        sanitize=not sanitizing.absent(problem.target) if sanitize is None else sanitize, model=model, limits=limits,
+        sanitize=sanitized_by_default(problem, evaluator) if sanitize is None else sanitize, model=model, limits=limits,
         evaluator=evaluator, without=tuple(without),
     )  # fmt: skip
     if model is not None:
@@ -168,6 +167,12 @@ def _bench(
     if request.evaluator:
         return Remote(request, made=ledger.count, wait=wait, say=say)
     return Workbench(request, places=places, say=say, machine=machine)
+
+
+def sanitized_by_default(problem: Problem, evaluator: str) -> bool:
+    """Whether a winner goes under compute-sanitizer where nobody said: where it is. What another machine lacks it will
+    say."""
+    return problem.target == "cuda" if evaluator else not sanitizing.absent(problem.target)
 
 
 def hand_over(

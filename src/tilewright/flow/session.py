@@ -23,9 +23,10 @@ from ..strategies import agent as agents
 from ..strategies.knobs import knobs_of
 from ..strategies.spending import Spending
 from ..strategies.tuning import Steps
-from . import sanitize as sanitizing
-from .optimize import Finished, hand_over, progress
-from .workbench import BenchOf, Places, Say, Workbench
+from .drive import Elsewhere
+from .optimize import Finished, hand_over, progress, sanitized_by_default
+from .remote import Remote
+from .workbench import Bench, BenchOf, Places, Say, Workbench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Terms:
     timing: Timing
     sanitize: bool | None = None  # None: where compute-sanitizer can be had
     seed: int = 0
+    evaluator: str = ""  # as in Request
 
 
 class Session:
@@ -63,7 +65,11 @@ class Session:
             _require_same(request, problem, places)
             brief = self._ledger.brief()
             machine = brief.machine if brief else None
-            self._bench = opened.enter_context(bench_of(request, places=places, say=say, machine=machine))
+            self._bench: Bench | Remote = (
+                Remote(request, made=self._ledger.count, wait=True, say=say) if request.evaluator
+                else bench_of(request, places=places, say=say, machine=machine)
+            )  # fmt: skip
+            opened.enter_context(self._bench)
             if brief is None:
                 brief = self._bench.brief(request)
                 self._ledger.write(brief)
@@ -176,11 +182,13 @@ class Session:
     def _make(self, move: Move) -> Event:
         start = self._clock()
         try:
-            outcome = None if isinstance(move, Stop) else self._bench.perform(self.brief, move)
+            done = None if isinstance(move, Stop) else self._bench.perform(self.brief, move)
         except HarnessError:
             self._bench.start_afresh()
             raise
-        return self._keep(move, outcome, wall_s=self._clock() - start, held=self._bench.held())
+        if not isinstance(done, Elsewhere):
+            done = Elsewhere(outcome=done, wall_s=self._clock() - start)
+        return self._keep(move, done.outcome, wall_s=done.wall_s, held=self._bench.held())
 
     def _keep(self, move: Move, outcome: Outcome, *, wall_s: float, held: tuple[Station, ...] = ()) -> Event:
         with self._keeping:
@@ -197,8 +205,8 @@ class Session:
 def _request(problem: Problem, terms: Terms) -> Request:
     return Request(
         run=uuid.uuid4().hex[:12], problem=problem, strategy=AGENT, seed=terms.seed, budget_s=terms.budget_s,
-        sanitize=not sanitizing.absent(problem.target) if terms.sanitize is None else terms.sanitize,
-        timing=terms.timing, limits=terms.limits,
+        sanitize=sanitized_by_default(problem, terms.evaluator) if terms.sanitize is None else terms.sanitize,
+        timing=terms.timing, limits=terms.limits, evaluator=terms.evaluator,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@ its way: the run ends as if nothing had been."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -28,9 +29,10 @@ from tilewright.facts.move import Ask, Event, Move, Outcome, Stop, Try
 from tilewright.facts.order import Order
 from tilewright.facts.outcome import Failure, Interval, Station, Timed
 from tilewright.facts.problem import Target
-from tilewright.facts.run import Brief, Limits, Request
+from tilewright.facts.run import Brief, Limits, Request, Timing
 from tilewright.flow.optimize import Access, optimize, resume, write_candidate
 from tilewright.flow.remote import Remote
+from tilewright.flow.session import Session, Terms
 from tilewright.flow.workbench import Places, Say
 from tilewright.flow.worker import Visit, Worker
 
@@ -395,6 +397,61 @@ def test_waiting_goes_on_until_the_answer_is_there(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Remote.__init__, "__kwdefaults__", {"sleep": sleep})
     stop = pair.ask(replace(QUICK, wait=True))
     assert stop is not None and len(slept) == 2  # for the brief, and for the judgements, which are asked for together
+
+
+class Cut(BaseException):
+    """The end of a process, in the place of SIGKILL."""
+
+
+def test_an_agents_run_goes_over_two_folders_and_outlives_a_kill_in_each_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills: list[str] = []
+
+    class Dying(Judging):
+        """The judging half is killed in its first judgement."""
+
+        def perform(self, brief: Brief, move: Move) -> Outcome:
+            if not kills:
+                kills.append("judging")
+                raise Cut
+            return super().perform(brief, move)
+
+    pair = Pair(tmp_path / "pair", bench_of=Dying)
+
+    def sleep(seconds: float) -> None:
+        """While the agent's server waits: a visit there. It is killed itself once, as soon as an answer lies here."""
+        with contextlib.suppress(Cut):
+            pair.there_and_back()
+        if kills == ["judging"] and len(list((pair.asking / "answers").iterdir())) == 2:
+            kills.append("asking")
+            raise Cut
+
+    monkeypatch.setattr(Remote.__init__, "__kwdefaults__", {"sleep": sleep})
+    terms = Terms(budget_s=1e6, limits=Limits(), timing=Timing(), evaluator=f"bundle:{pair.asking}")
+
+    def opened() -> Session:
+        return Session(PROBLEM, terms, places=pair.places, agent="coder", say=silent)
+
+    def written(name: str) -> Candidate:
+        return Candidate(files=(SourceFile(path="model.py", text=f"class ModelNew: '{name}'"),))
+
+    session = opened()
+    assert (session.brief.machine, session.brief.near) == (MACHINE, (SourceFile(path="near.py", text="a skeleton"),))
+    with pytest.raises(Cut):
+        session.submit(written("a"), "first")
+    session.close()
+    assert kills == ["judging", "asking"]
+    session = opened()
+    assert isinstance(session.submit(written("a"), "first, again").outcome, Timed)
+    assert session.submit(written("bad"), "too clever").outcome == WRONG
+    best = session.submit(written("b"), "better")
+    assert isinstance(best.outcome, Timed) and best.held == (Station(name="timing", seconds=2.5),)
+    finished = session.finish("enough")
+    assert finished.stop.best == written("b") and finished.candidate_dir is not None
+    assert "'b'" in (finished.candidate_dir / "model.py").read_text()
+    session.close()
+    assert not [file for file in pair.asking.rglob("*") if file.is_file()]  # all is withdrawn
 
 
 def test_a_candidate_from_there_is_written_nowhere_but_in_its_folder(tmp_path: Path) -> None:
