@@ -1,6 +1,7 @@
 """How far fp32 products are from float64: cuBLAS's, those in TF32, and ours, over 200 shapes and six families.
 
     python benchmarks/accuracy.py --devices 0,1,2,3 --json benchmarks/results/h200/accuracy.json
+    python benchmarks/accuracy.py --again benchmarks/results/h200/accuracy.json --over 1.9    # these shapes alone
     python benchmarks/accuracy.py --draw benchmarks/results/h200/accuracy.json     # docs/accuracy.md and .svg, no GPU
 
 K goes from 1 to a million, in all four transposes; the inputs are the judge's families (`cell/families.py`). Two
@@ -109,11 +110,23 @@ def measure(task: Task, family: str, gemms: dict[str, Gemm]) -> dict[str, Any]:
     return result
 
 
-def work(part: int, parts: int, families: list[str], source: Path) -> None:
+def chosen(again: Path | None, over: float) -> list[Task]:
+    """All shapes, or those that strategies take and at which, in this file, ours was so many times as far off."""
+    if again is None:
+        return list(shapes())
+    records = [r for r in json.loads(again.read_text())["shapes"] if not r["left_to_torch"]]
+    found = dict.fromkeys(
+        (0, r["m"], r["n"], r["k"], r["layout"], "f32", "") for r in records
+        if any(e["planes"][x] > over * e["torch"][x] for e in r["families"].values() for x in ("norm", "worst"))
+    )  # fmt: skip
+    return list(found)
+
+
+def work(part: int, parts: int, families: list[str], source: Path, tasks: list[Task]) -> None:
     """A process: compiles what its shapes need, then measures them. A line of JSON a shape."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a compiler prints is no answer
-    mine = list(shapes())[part::parts]
+    mine = tasks[part::parts]
     made = [(task, *ours(task, source)) for task in mine]
     for task, gemms, _ in made:
         a, b = operands(task, "meta")
@@ -129,11 +142,13 @@ def work(part: int, parts: int, families: list[str], source: Path) -> None:
         torch.cuda.empty_cache()
 
 
-def run_all(devices: list[str], workers: int, families: list[str], folder: Path) -> list[dict[str, Any]]:
+def run_all(
+    devices: list[str], workers: int, families: list[str], folder: Path, more: list[str]
+) -> list[dict[str, Any]]:
     """Processes share what they compile, in this folder."""
     source = folder / "product.py"
     source.write_text("")
-    command = [sys.executable, __file__, "--families", ",".join(families), "--source", str(source), "--part"]
+    command = [sys.executable, __file__, *more, "--families", ",".join(families), "--source", str(source), "--part"]
     count = len(devices) * workers
     processes = [
         subprocess.Popen(
@@ -301,6 +316,8 @@ def main() -> int:
     parser.add_argument("--devices", default="0")
     parser.add_argument("--workers", type=int, default=6, help="processes a device")
     parser.add_argument("--families", default=",".join(CHOSEN))
+    parser.add_argument("--again", type=Path, help="a file of an earlier run, of whose shapes some are measured again")
+    parser.add_argument("--over", type=float, default=1.9, help="those at which ours was so many times as far off")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--draw", type=Path, help="write docs/accuracy.md and docs/accuracy.svg from this file")
     parser.add_argument("--part", default="", help=argparse.SUPPRESS)
@@ -311,11 +328,13 @@ def main() -> int:
         draw(options.draw, Path("docs"))
         return 0
     if options.part:
-        work(*map(int, options.part.split("/")), families, options.source)
+        part, parts = map(int, options.part.split("/"))
+        work(part, parts, families, options.source, chosen(options.again, options.over))
         return 0
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        records = run_all(options.devices.split(","), options.workers, families, Path(folder))
+        more = ["--again", str(options.again), "--over", str(options.over)] if options.again else []
+        records = run_all(options.devices.split(","), options.workers, families, Path(folder), more)
     if options.json:
         about = {
             "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
@@ -323,10 +342,11 @@ def main() -> int:
         }  # fmt: skip
         options.json.write_text(json.dumps(about | {"shapes": records}) + "\n")
     failed = [r for r in records if "failure" in r]
-    print(f"{len(records)} shapes of {SHAPES}, {len(failed)} failed, {time.monotonic() - begin:.0f} s")
+    wanted = len(chosen(options.again, options.over))
+    print(f"{len(records)} shapes of {wanted}, {len(failed)} failed, {time.monotonic() - begin:.0f} s")
     for line in [*summary(records), table(records), *(r["failure"] for r in failed[:3])]:
         print(line)
-    return 0 if len(records) == SHAPES and not failed else 1
+    return 0 if len(records) == wanted and not failed else 1
 
 
 if __name__ == "__main__":

@@ -39,11 +39,13 @@ from tilewright.facts.graph import Graph
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
+from tilewright.flow.ahead import compiled_ahead
 from tilewright.flow.optimize import write_candidate
 from tilewright.flow.workbench import found_patterns
 from tilewright.stages.propose.compose import compose
 
 TARGET: Target = "cuda"
+ARCH = "sm_90a"
 ELEMENTS = 1 << 27
 WIDTHS = (1024, 4096, 16384, 65536, 262144)
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -159,18 +161,31 @@ class Borrowed(nn.Module):
 
 def written(
     module: nn.Module, graph: Graph, points: int, folder: Path, source: str, *, kinds: Sequence[str] = (),
+    jobs: int = 0,
 ) -> Iterator[tuple[str, nn.Module]]:  # fmt: skip
-    """Our module at each of the points that its spaces rank first; of patterns of all kinds, or of these."""
+    """Our module at each of the points that its spaces rank first; of patterns of all kinds, or of these. `jobs`:
+    processes that compile all of it beforehand, if any do."""
     facts = CaseFacts(
         inputs=(), outputs=(), work=Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32"),
         graph=graph,
     )  # fmt: skip
     matched = found_patterns((facts,), TARGET)
     patterns = tuple(p for p in matched[0].patterns if not kinds or p.kind in kinds)
-    for n in range(min(points, max(len(p.space.points) for p in patterns))):
-        recipe = tuple(Choice(pattern=p.id, point=p.space.points[min(n, len(p.space.points) - 1)]) for p in patterns)
+    recipes = [
+        tuple(Choice(pattern=p.id, point=p.space.points[min(n, len(p.space.points) - 1)]) for p in patterns)
+        for n in range(min(points, max(len(p.space.points) for p in patterns)))
+    ]
+    candidates = [compose(source, (facts,), matched, recipe, target=TARGET) for recipe in recipes]
+    objects = folder / "objects"
+    if jobs:
+        processors = torch.cuda.get_device_properties(0).multi_processor_count
+        compiled_ahead(candidates[0], [choice for recipe in recipes for choice in recipe], folder=objects, jobs=jobs,
+                       arch=ARCH, processors=processors)  # fmt: skip
+    for n, candidate in enumerate(candidates):
         place = folder / str(n)
-        write_candidate(compose(source, (facts,), matched, recipe, target=TARGET), place)
+        write_candidate(candidate, place)
+        if jobs:
+            (place / "build").symlink_to(objects, target_is_directory=True)
         for name in [n for n in sys.modules if n.startswith(("fused_", "segment_", "tilewright_kernels"))]:
             del sys.modules[name]
         sys.path.insert(0, str(place))

@@ -2,10 +2,11 @@
 
     python benchmarks/linear_training.py --devices 0,1,2,3 --json benchmarks/results/h200/linear-training.json
 
-A process a task compiles; then they measure one at a time on a device: calls in random turns, the L2 cache flushed
-before each, launches hidden. Ours is every kernel of a step at the points of one number; which number is chosen in the
-first half of the rounds, times are medians of the second. `error` is relative in the norm, the largest of the result
-and all gradients, against float64. No claim: the judge measures what is claimed.
+A process a task compiles, in several more; then they measure one at a time on a device, and tell at once what they
+found: calls in random turns, the L2 cache flushed before each, launches hidden. Ours is every kernel of a step at the
+points of one number; which number is chosen in the first half of the rounds, times are medians of the second. `error`
+is relative in the norm, the largest of the result and all gradients, against float64; `worse` how many times as large
+as eager's it is, the most over the result and the gradients. No claim: the judge measures what is claimed.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import fcntl
 import json
 import math
 import os
+import queue
 import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,7 +40,7 @@ from tilewright.cell.trace import trace_training
 from tilewright.faces.deliver import commit
 from tilewright.flow import training
 
-POINTS, ROUNDS = 3, 12
+ROUNDS = 12
 
 
 class Linear(nn.Module):
@@ -58,12 +62,11 @@ class Mlp(nn.Module):
 
 
 KINDS: dict[str, type[nn.Module]] = {"linear": Linear, "mlp": Mlp}
-# rows, K, columns of the (first) weight
-TASKS = {
-    "linear:8192:4096:4096": (8192, 4096, 4096), "linear:65536:768:768": (65536, 768, 768),
-    "linear:2048:8192:8192": (2048, 8192, 8192), "mlp:16384:768:3072": (16384, 768, 3072),
-    "mlp:4096:4096:14336": (4096, 4096, 14336), "mlp:2048:1024:4096": (2048, 1024, 4096),
-}  # fmt: skip
+# kind: rows (tokens of a batch), K, columns of the (first) weight: of Llama 3 8B, GPT-2 and GPT-2 XL, BERT large
+TASKS = (
+    "linear:8192:4096:4096", "linear:4096:4096:14336", "mlp:16384:768:3072", "linear:16384:768:2304",
+    "linear:8192:1600:4800", "mlp:8192:1600:6400", "mlp:4096:4096:14336", "linear:8192:1024:1024",
+)  # fmt: skip
 
 
 def source_of(kind: str, k: int, columns: int) -> str:
@@ -77,19 +80,24 @@ def source_of(kind: str, k: int, columns: int) -> str:
     )
 
 
-def measured(name: str, folder: Path) -> dict[str, Any]:
+def off(found: Sequence[Tensor], truth: Sequence[Tensor]) -> list[float]:
+    """Of the result and each gradient."""
+    return [error([x], [t]) for x, t in zip(found, truth, strict=True)]
+
+
+def measured(name: str, folder: Path, *, points: int, jobs: int, others: Sequence[str], lock: Path) -> dict[str, Any]:
     training.PRODUCTS = True
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(0)
-    kind, (rows, k, columns) = name.split(":")[0], TASKS[name]
+    kind, (rows, k, columns) = name.split(":")[0], map(int, name.split(":")[1:])
     with torch.device("cuda"):
         eager, x = KINDS[kind](k, columns), torch.randn(rows, k, requires_grad=True)
     text = values.encode([x], [])
     gradients, like = learn(eager, text, [x], ())
     graph = trace_training(eager, (x,), {}, [x], gradients)
     inputs = [x, *(torch.randn_like(t) for t in like)]
-    modules = {"eager": eager, "compile": torch.compile(eager)}
-    modules |= dict(written(eager, graph, POINTS, folder, source_of(kind, k, columns)))
+    modules = {"eager": eager} | {who: torch.compile(eager) for who in others}
+    modules |= dict(written(eager, graph, points, folder, source_of(kind, k, columns), jobs=jobs))
     failures, calls = {}, {}
     for who, module in modules.items():
         step = Step(eager if who == "compile" else module, module, text, inputs, gradients)
@@ -106,14 +114,13 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
             calls[who] = call
         except Exception as caught:  # a table with a hole is worth more than none
             failures[who] = " ".join(repr(caught).split())[-300:]
-    device = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-    with open(folder.parent / f"device-{device}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
         exact = KINDS[kind](k, columns).cuda().double()
         exact.load_state_dict(eager.state_dict())
         wide = [t.detach().double().requires_grad_(t.requires_grad) for t in inputs]
         truth = [t.detach() for t in tensors_of(Step(exact, exact, text, wide, gradients)())]
-        errors = {who: error(call(), truth) for who, call in calls.items()}
+        errors = {who: off(call(), truth) for who, call in calls.items()}
         del truth, exact, wide
         torch.cuda.empty_cache()
         samples = sampled(calls, ROUNDS, delay_cycles=DELAY_CYCLES)
@@ -124,58 +131,84 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
     return {"name": name, "times_ms": times, "best": best, "points_ms": early, "errors": errors, "failures": failures}
 
 
-def work(name: str, folder: Path) -> None:
+def work(name: str, options: argparse.Namespace) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a compiler prints is no answer
+    device = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
     try:
-        found = measured(name, folder / name.replace(":", "_"))
+        found = measured(
+            name, options.folder / name.replace(":", "_"), points=options.points, jobs=options.jobs,
+            others=[who for who in ("compile",) if who not in options.without.split(",")],
+            lock=options.lock or options.folder / f"device-{device}.lock",
+        )  # fmt: skip
     except Exception as caught:
         found = {"name": name, "failures": {"": " ".join(repr(caught).split())[-400:]}}
     print(json.dumps(found), file=answers, flush=True)
+
+
+def started(names: Sequence[str], devices: Sequence[str], arguments: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What each process says, as soon as it says it."""
+    said: queue.Queue[str] = queue.Queue()
+
+    def run(name: str, device: str) -> None:
+        command = [sys.executable, __file__, *arguments, "--task", name]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": device}
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
+        said.put(done.stdout or json.dumps({"name": name, "failures": {"": f"no answer, {done.returncode}"}}))
+
+    for i, name in enumerate(names):
+        threading.Thread(target=run, args=(name, devices[i % len(devices)]), daemon=True).start()
+    for _ in names:
+        yield json.loads(said.get())
+
+
+def shown(record: dict[str, Any]) -> float | None:
+    """Eager's time over ours, printed with the rest."""
+    for who, why in record["failures"].items():
+        print(f"    {record['name']} {who}: {why}", flush=True)
+    times = record.get("times_ms", {})
+    if "ours" not in times:
+        return None
+    ratio: float = times["eager"] / times["ours"]
+    mine, eagers = (record["errors"][who] for who in (record["best"], "eager"))
+    worse = max(a / b if b else 1.0 for a, b in zip(mine, eagers, strict=True))
+    told = "  ".join(f"{who} {ms:.3f}" for who, ms in times.items())
+    print(f"{record['name']:24s} {told}  eager/ours {ratio:.2f}  error {max(mine):.1e} / {max(eagers):.1e}, "
+          f"worse {worse:.2f}", flush=True)  # fmt: skip
+    return ratio
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="parts of tasks' names, between commas")
     parser.add_argument("--devices", default="0")
+    parser.add_argument("--points", type=int, default=3, help="of each kernel, the first so many")
+    parser.add_argument("--jobs", type=int, default=4, help="processes of a task that compile")
+    parser.add_argument("--without", default="", help="compile: torch.compile is left out")
+    parser.add_argument("--lock", type=Path, help="a file that whoever measures on the device holds")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--task", default="", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.task:
-        work(options.task, options.folder)
+        work(options.task, options)
         return 0
-    devices = options.devices.split(",")
     names = [n for n in TASKS if any(part in n for part in options.only.split(","))]
+    about = {
+        "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
+        "device": torch.cuda.get_device_name(), "torch": torch.__version__,
+    }  # fmt: skip
+    records, ratios = [], []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        processes = [
-            subprocess.Popen(
-                [sys.executable, __file__, "--task", name, "--folder", folder], stdout=subprocess.PIPE, text=True,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": devices[i % len(devices)]},
-            )
-            for i, name in enumerate(names)
-        ]  # fmt: skip
-        said = [process.communicate()[0] for process in processes]
-    records = [json.loads(line) for text in said for line in text.splitlines()]
-    ratios = []
-    for record in records:
-        times = record.get("times_ms", {})
-        if "ours" in times:
-            ratios.append(times["eager"] / times["ours"])
-            told = "  ".join(f"{who} {ms:.3f}" for who, ms in times.items())
-            off = [record["errors"][who] for who in (record["best"], "eager")]
-            print(f"{record['name']:24s} {told}  eager/ours {ratios[-1]:.2f}  error {off[0]:.1e} / {off[1]:.1e}")
-        for who, why in record["failures"].items():
-            print(f"    {record['name']} {who}: {why}")
+        for record in started(names, options.devices.split(","), [*sys.argv[1:], "--folder", folder]):
+            records.append(record)
+            if (ratio := shown(record)) is not None:
+                ratios.append(ratio)
+            if options.json:
+                options.json.write_text(json.dumps(about | {"tasks": records}, indent=1) + "\n")
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         print(f"eager / ours: geometric mean {mean:.2f} of {len(ratios)}, least {min(ratios):.2f}")
-    if options.json:
-        about = {
-            "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
-            "device": torch.cuda.get_device_name(), "torch": torch.__version__,
-        }  # fmt: skip
-        options.json.write_text(json.dumps(about | {"tasks": records}, indent=1) + "\n")
     return 0 if len(ratios) == len(names) else 1
 
 

@@ -13,6 +13,7 @@ No claim: the judge measures what is claimed.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import math
 import os
@@ -44,8 +45,9 @@ from tilewright.stages.propose import cuda
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 LIMITS = {"bf16": 8e-3, "f16": 1e-3}  # relative in the norm, from torch's own result
-POINTS, ROUNDS = 6, 10
-READY_S, TASK_S, EACH = 130.0, 20.0, 4
+ROUNDS = 10
+JOBS = 3  # processes of a fused task that compile
+TASK_S, EACH = 20.0, 4
 COLD_BYTES = 160 << 20  # of weights that pass between two uses of one
 SAMPLE_US, MOST_CALLS = 150.0, 16
 AHEAD_CYCLES = 300_000  # of the GPU's clock, in which the host launches a graph
@@ -144,20 +146,21 @@ Call = Callable[[int], Tensor]  # on the weights of this number
 # ---- one task's players
 
 
-def points(task: Task) -> tuple[list[dict[str, Any]], str]:
+def proposed(task: Task, count: int) -> tuple[list[dict[str, Any]], str]:
     """The first knobs that are proposed, or why none are."""
     whole = program((0, task.rows, task.columns, task.k, "nt", task.dtype, ""))
     if why := cuda.unsupported(whole):
         return [], why
-    return [dict(p) for p in cuda.space(whole).points[:POINTS]], ""
+    return [dict(p) for p in cuda.space(whole).points[:count]], ""
 
 
 class Plain:
     """Products alone. Compiled before a GPU is touched."""
 
-    def __init__(self, task: Task, source: Path) -> None:
-        self.task, self.failures = task, {}
-        knobs, self.left_to_torch = points(task)
+    def __init__(self, task: Task, source: Path, points: int, *, beside: bool) -> None:
+        """`beside`: the library quack is measured, too."""
+        self.task, self.failures, self.beside = task, {}, beside
+        knobs, self.left_to_torch = proposed(task, points)
         x = torch.empty(task.rows, task.k, dtype=DTYPES[task.dtype], device="meta")
         w = torch.empty(task.columns, task.k, dtype=DTYPES[task.dtype], device="meta")
         self.gemms: dict[str, Gemm] = {}
@@ -182,8 +185,7 @@ class Plain:
         found: dict[str, Call] = {"torch": lambda i: F.linear(x, weights[i])}
         for name, gemm in self.gemms.items():
             found[name] = lambda i, gemm=gemm: gemm(x, weights[i].t())
-        found |= quack(x, weights, decode=self.task.rows <= 64)
-        return found
+        return found | (quack(x, weights, decode=self.task.rows <= 64) if self.beside else {})
 
     @property
     def weight_bytes(self) -> int:
@@ -222,7 +224,7 @@ class Fused:
 
     left_to_torch = ""
 
-    def __init__(self, task: Task, folder: Path) -> None:
+    def __init__(self, task: Task, folder: Path, points: int) -> None:
         self.task, self.failures, self.folder = task, {}, folder
         self.weight_bytes = 2 * task.columns * task.k * (2 if task.fused == "swiglu" else 1)
         torch.manual_seed(0)
@@ -236,7 +238,7 @@ class Fused:
             graph = trace(self.eager, tuple(rows), {})
             self.compiled = torch.compile(self.eager)
             self.compiled(*rows)
-            self.ours = dict(written(self.eager, graph, POINTS, folder, source_of(task), kinds=("product",)))
+            self.ours = dict(written(self.eager, graph, points, folder, source_of(task), kinds=("product",), jobs=JOBS))
             for name, module in list(self.ours.items()):
                 try:
                     module(*rows)
@@ -335,7 +337,7 @@ def measured(task: Task, whole: Plain | Fused) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def work(names: Sequence[str], folder: Path) -> None:
+def work(names: Sequence[str], folder: Path, points: int, *, beside: bool) -> None:
     """A process: compiles, says "ready", measures when told to. A line of JSON a task."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a compiler prints is no answer
@@ -345,7 +347,8 @@ def work(names: Sequence[str], folder: Path) -> None:
         task = known[name]
         place = folder / name.replace(":", "_")
         try:
-            made.append((task, Fused(task, place) if task.fused else Plain(task, folder / "product.py")))
+            made.append((task, Fused(task, place, points) if task.fused
+                         else Plain(task, folder / "product.py", points, beside=beside)))  # fmt: skip
         except Exception as error:
             made.append((task, " ".join(repr(error).split())[-300:]))
     print("ready", file=answers, flush=True)
@@ -366,8 +369,8 @@ def work(names: Sequence[str], folder: Path) -> None:
 # ---- all tasks
 
 
-def started(names: Sequence[str], device: str, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, "--folder", str(folder), "--tasks", ",".join(names)]
+def started(names: Sequence[str], device: str, folder: Path, asked: Sequence[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, *asked, "--folder", str(folder), "--tasks", ",".join(names)]
     with open(folder / f"{names[0].replace(':', '_')}.log", "w") as log:
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
@@ -375,11 +378,21 @@ def started(names: Sequence[str], device: str, folder: Path) -> subprocess.Popen
         )  # fmt: skip
 
 
-def on_device(device: str, groups: Sequence[Sequence[str]], folder: Path, said: queue.Queue[Any]) -> None:
+def on_device(
+    device: str, groups: Sequence[Sequence[str]], folder: Path, said: queue.Queue[Any], asked: Sequence[str],
+    lock: Path, ready_s: float,
+) -> None:  # fmt: skip
     """Processes of one device: all are ready, or late, before the first measures."""
     begin = time.monotonic()
-    processes = [(group, started(group, device, folder)) for group in groups]
-    ready = [line_within(p, max(1.0, READY_S - time.monotonic() + begin)) == "ready\n" for _, p in processes]
+    processes = [(group, started(group, device, folder, asked)) for group in groups]
+    ready = [line_within(p, max(1.0, ready_s - time.monotonic() + begin)) == "ready\n" for _, p in processes]
+    with open(lock, "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        _measure(processes, ready, said)
+    said.put(None)
+
+
+def _measure(processes: Sequence[tuple[Sequence[str], Any]], ready: Sequence[bool], said: queue.Queue[Any]) -> None:
     for (group, process), good in zip(processes, ready, strict=True):
         if good and process.stdin is not None:
             process.stdin.write("go\n")
@@ -390,7 +403,6 @@ def on_device(device: str, groups: Sequence[Sequence[str]], folder: Path, said: 
             said.put(json.loads(line) if line else {"name": name, "failures": {"": "no answer"}})
         process.kill()
         process.wait()
-    said.put(None)
 
 
 def groups_of(names: Sequence[str]) -> list[list[str]]:
@@ -399,12 +411,16 @@ def groups_of(names: Sequence[str]) -> list[list[str]]:
     return [[n] for n in names if n.startswith("fused")] + [plain[i : i + EACH] for i in range(0, len(plain), EACH)]
 
 
-def run_all(names: Sequence[str], devices: Sequence[str], folder: Path) -> Iterator[dict[str, Any]]:
+def run_all(
+    names: Sequence[str], devices: Sequence[str], folder: Path, asked: Sequence[str], lock: Path | None, ready_s: float
+) -> Iterator[dict[str, Any]]:
     (folder / "product.py").write_text("")
     groups = groups_of(names)
     said: queue.Queue[Any] = queue.Queue()
     for i, device in enumerate(devices):
-        threading.Thread(target=on_device, args=(device, groups[i :: len(devices)], folder, said), daemon=True).start()
+        where = lock or folder / f"device-{device}.lock"
+        arguments = (device, groups[i :: len(devices)], folder, said, asked, where, ready_s)
+        threading.Thread(target=on_device, args=arguments, daemon=True).start()
     left = len(devices)
     while left:
         record = said.get()
@@ -459,12 +475,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="parts of tasks' names, between commas; any of them must be in it")
     parser.add_argument("--devices", default="0")
+    parser.add_argument("--points", type=int, default=6, help="of each product, the first so many")
+    parser.add_argument("--without", default="", help="quack: the library is left out")
+    parser.add_argument("--lock", type=Path, help="a file that whoever measures on the device holds")
+    parser.add_argument("--ready", type=float, default=130.0, help="seconds after which who still compiles is left out")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--tasks", default="", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.tasks:
-        work(options.tasks.split(","), options.folder)
+        work(options.tasks.split(","), options.folder, options.points, beside="quack" not in options.without)
         return 0
     about = {
         "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
@@ -475,7 +495,8 @@ def main() -> int:
     parts = options.only.split(",")
     names = [t.name for t in (*fused_tasks(), *tasks()) if t.name not in done and any(p in t.name for p in parts)]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        for record in run_all(names, options.devices.split(","), Path(folder)):
+        asked = ["--points", str(options.points), "--without", options.without]
+        for record in run_all(names, options.devices.split(","), Path(folder), asked, options.lock, options.ready):
             records.append(record)
             show(record)
             if options.json:

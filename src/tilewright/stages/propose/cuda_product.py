@@ -41,7 +41,9 @@ WIDE_TILES = False
 _WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("128x160", "2x1"))
 # In turns, what follows a product in 16 bits is done while the next one is multiplied. Not yet run on a GPU either.
 PINGPONG = False
-_PINGPONG_SHAPES = (("128x192", "2x1"), ("128x128", "2x1"), ("64x256", "2x1"), ("128x160", "2x1"), ("128x128", "1x1"))
+# Tile, cluster, store; those first that leave an epilogue most registers.
+_PINGPONG_SHAPES = (("128x128", "2x1", "bulk"), ("128x192", "2x1", "direct"), ("64x256", "2x1", "bulk"),
+                    ("128x128", "2x1", "direct"), ("128x160", "2x1", "direct"))  # fmt: skip
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
 _BULK_TILES = ("256x128", "128x256", "128x128")
@@ -197,15 +199,16 @@ def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
     """Between them points at which warpgroups take turns: before them, where the end of a tile weighs most."""
     batch, m, n, k = sizes(program)
 
-    def work(shape: tuple[str, str]) -> float:
-        tile, cluster = shape
-        return work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=1, fp32=False, end_k=_PINGPONG_END_K,
+    def work(shape: tuple[str, str, str]) -> float:
+        return work_ns(batch, m, n, k, tile=shape[0], cluster=shape[1], parts=1, fp32=False, end_k=_PINGPONG_END_K,
                        kept=kept_diagonals(program))  # fmt: skip
 
+    fused = len(program.operands) > 2
     settings = {**_KERNEL, "split_k": 1, "streamed": "none", "schedule": "pingpong"}
-    turns = [point(tile=tile, cluster=cluster, **settings) for tile, cluster in sorted(_PINGPONG_SHAPES, key=work)]
+    shapes = _PINGPONG_SHAPES if fused else sorted(_PINGPONG_SHAPES, key=work)
+    turns = [point(**{**settings, "tile": t, "cluster": c, "store": s}) for t, c, s in shapes]
     pairs = list(zip(turns, others, strict=False))
-    found = [p for pair in pairs for p in (pair if k <= _SHORT_K or len(program.operands) > 2 else pair[::-1])]
+    found = [p for pair in pairs for p in (pair if fused or k <= _SHORT_K else pair[::-1])]
     return (*found, *others[len(pairs) :])
 
 
