@@ -23,7 +23,7 @@ from ..facts.discovery import CallTime
 from ..facts.problem import Work
 from . import driver, values, work
 from .load import blaming
-from .replays import Replay, Replayed, Step
+from .replays import Observe, Replay, Replayed, Step
 from .subject import Subject, named_state
 from .timing import Flush
 
@@ -69,7 +69,9 @@ class _Round:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class Line:
+    """A statement, compiled, and the names that it gives values."""
+
     call: str
     code: CodeType
     writes: tuple[str, ...]
@@ -79,17 +81,13 @@ class _Runner:
     """The statements of one graph, and the clock of one device."""
 
     def __init__(self, request: Replay, subject: Subject, inputs: Sequence[Tensor]) -> None:
-        self._lines = [_line(step) for step in request.steps]
+        self._lines = [line_of(step) for step in request.steps]
         self._module = subject.bound(request.args, inputs)()
         self._own = (*inputs, *named_state(subject.built).values())
-        given = values.bound(subject.built, values.decode(request.args, inputs))
-        self._given = {
-            "torch": torch, "self": subject.built, **dict(zip(request.parameters, given.args, strict=True)),
-            **given.keywords,
-        }  # fmt: skip
+        self._given = names_given(request, subject, inputs)
         self._flush = Flush(request.flush_bytes, subject.device) if request.flush_bytes else _nothing
         self._clock = _Gpu() if subject.device == "cuda" else _Cpu()
-        self._nothing = _line(Step(call="", text="pass"))
+        self._nothing = line_of(Step(call="", text="pass"))
 
     def works(self) -> dict[str, Work]:
         """What each call has to do at least; the first run of all."""
@@ -105,7 +103,7 @@ class _Runner:
             found.setdefault(line.call, []).append(seen.work)
         return {call: _sum(works) for call, works in found.items()}
 
-    def _run(self, line: _Line, names: dict[str, Any]) -> list[Any]:
+    def _run(self, line: Line, names: dict[str, Any]) -> list[Any]:
         exec(line.code, names)
         return [names[name] for name in line.writes]
 
@@ -122,11 +120,11 @@ class _Runner:
         clock_ns = times.pop("nothing")  # what the clock itself takes
         return _Round(module_ns, {call: max(0.0, ns - clock_ns) for call, ns in times.items() if call})
 
-    def _made(self, line: _Line, names: dict[str, Any]) -> Callable[[], None]:
+    def _made(self, line: Line, names: dict[str, Any]) -> Callable[[], None]:
         return lambda: exec(line.code, names)
 
 
-def _batches(lines: Sequence[_Line]) -> Iterator[Sequence[_Line]]:
+def _batches(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
     for start in range(0, len(lines), _BATCH):
         yield lines[start : start + _BATCH]
 
@@ -165,15 +163,22 @@ class _Gpu:
         return [self._events.elapsed_ns(2 * i, 2 * i + 1) for i in range(len(calls))]
 
 
+def names_given(request: Replay | Observe, subject: Subject, inputs: Sequence[Tensor]) -> dict[str, Any]:
+    """What the statements may name before the first of them."""
+    given = values.bound(subject.built, values.decode(request.args, inputs))
+    arguments = dict(zip(request.parameters, given.args, strict=True))
+    return {"torch": torch, "self": subject.built, **arguments, **given.keywords}
+
+
 def _nothing() -> None:
     return
 
 
-def _line(step: Step) -> _Line:
+def line_of(step: Step) -> Line:
     tree = ast.parse(step.text)
     assigned = [target for item in tree.body if isinstance(item, ast.Assign) for target in item.targets]
     names = [n.id for target in assigned for n in ast.walk(target) if isinstance(n, ast.Name)]
-    return _Line(step.call, compile(tree, "<graph>", "exec"), tuple(names))
+    return Line(step.call, compile(tree, "<graph>", "exec"), tuple(names))
 
 
 def _tensors(found: Sequence[Any]) -> list[Tensor]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..facts.discovery import Replayed, Step
+from ..facts.discovery import Named, Replayed, Spread, Step
 from .parts import TensorRef
 
-__all__ = ["Replay", "Replayed", "Step"]
+__all__ = ["Named", "Observe", "Observed", "Replay", "Replayed", "Spread", "Step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +22,21 @@ class Replay:
     flush_bytes: int
     most_rounds: int
     budget_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observe:
+    """In a reference cell: run these statements once, and say what the values named look like."""
+
+    args: str
+    inputs: tuple[TensorRef, ...]
+    parameters: tuple[str, ...]
+    steps: tuple[Step, ...]
+    values: tuple[Named, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """Of the values that are tensors of a known dtype, in the order of the statements."""
+
+    spreads: tuple[Spread, ...]

@@ -20,6 +20,7 @@ from .counterparts import Counterparts
 from .families import upstream
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
 from .modes import require_no_modes
+from .observe import observed
 from .reference import Reference
 from .replay import replayed
 from .subject import Subject, first_moved, handed, named_state, poisoned
@@ -64,7 +65,7 @@ class Session:
             wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
             wire.Profile: self._profile, wire.Peak: self._peak,
             wire.ListOperations: self._list_operations, wire.Ablate: self._ablate, wire.Perturb: self._perturb,
-            wire.Replay: self._replay, wire.Capture: self._capture,
+            wire.Replay: self._replay, wire.Capture: self._capture, wire.Observe: self._observe,
         })  # fmt: skip
         if device == "cuda":
             driver.synchronize()  # brings the context up now, so that a spare cell is ready when it is needed
@@ -357,6 +358,10 @@ class Session:
     def _replay(self, request: wire.Replay) -> wire.Replayed:
         self._opened.release_truth()
         return replayed(request, subject=self._subject, inputs=self._read(request.inputs))
+
+    def _observe(self, request: wire.Observe) -> wire.Observed:
+        self._opened.release_truth()
+        return observed(request, subject=self._subject, inputs=self._read(request.inputs))
 
     # ---- auditing
 

@@ -40,6 +40,8 @@ from .redraws import Rearrange as Rearrange
 from .redraws import Rearranged as Rearranged
 from .redraws import Redraw as Redraw
 from .redraws import RedrawAlike as RedrawAlike
+from .replays import Observe as Observe
+from .replays import Observed as Observed
 from .replays import Replay as Replay
 from .replays import Replayed as Replayed
 

@@ -53,7 +53,7 @@ AgentBudgetOption = Annotated[
 ]
 
 StrategyOption = Annotated[
-    Literal["catalog", "oneshot", "best_of_n", "cutegen", "cutegen_paper", "evolve"] | None,
+    Literal["catalog", "fact", "oneshot", "best_of_n", "cutegen", "cutegen_paper", "evolve"] | None,
     typer.Option("--strategy", help="How to search; default: catalog, with --model cutegen."),
 ]
 WithoutOption = Annotated[

@@ -20,6 +20,7 @@ _MODULES = (
     "problem",
     "machine",
     "pattern",
+    "discovery",
     "dialogue",
     "move",
     "graph",

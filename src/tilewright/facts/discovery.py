@@ -18,6 +18,33 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A node of the graph, and the expression that has its value where the graph's statements are run."""
+
+    node: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """What a value of the graph looked like when the module ran on its own inputs: enough to draw others like it.
+
+    `low`, `high`, `mean`, `deviation` are those of the finite elements that are not nought; `zeros` and `infinite` are
+    shares of all: those that are nought, and minus infinity."""
+
+    node: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    low: float
+    high: float
+    mean: float
+    deviation: float
+    zeros: float = 0.0
+    infinite: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallTime:
     """What one call took on the values that it really gets, ns, and what it has to do at least."""
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from .candidate import Candidate
 from .dialogue import AS_IT_IS, Prompt, Reply, Sampling
 from .outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
-from .pattern import Recipe
+from .pattern import Piece, Recipe
 from .profile import Question
+from .run import Brief
 from .space import Point
 
 
@@ -64,6 +65,21 @@ class Inspect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Enter:
+    """Make a piece of the module a problem of its own; its outcome is the Brief of that problem."""
+
+    piece: Piece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Within:
+    """A move in the problem of a piece that was entered."""
+
+    piece: Piece
+    move: Try | Tune | Sanitize | Inspect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """End the search. `best` is the recipe or candidate to hand over; None: keep the module as it is."""
 
@@ -71,8 +87,8 @@ class Stop:
     why: str
 
 
-Move = Try | Tune | Sanitize | Ask | Await | Inspect | Stop
-Outcome = Timed | Tuned | Sanitized | Inspected | Reply | Failure | None
+Move = Try | Tune | Sanitize | Ask | Await | Inspect | Enter | Within | Stop
+Outcome = Timed | Tuned | Sanitized | Inspected | Reply | Brief | Failure | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

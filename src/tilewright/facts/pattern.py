@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .candidate import Candidate
 from .program import Load, Program
 from .space import Point, Space
 
@@ -23,6 +24,26 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A part of a graph by itself, by the names of its nodes: what is computed there, what of the rest that takes, and
+    what the rest takes of it."""
+
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of the main case that is solved as a Problem of its own: a pattern's (`name` is its id), or one that a
+    model proposed."""
+
+    name: str
+    title: str
+    region: Region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """One place where a pattern stands in the graph; `operands` and `outputs` in the Program's order.
 
@@ -32,6 +53,12 @@ class Site:
     operands: tuple[Bind, ...]
     outputs: tuple[Bind, ...]
     spared: tuple[str, ...] = ()
+
+    @property
+    def region(self) -> Region:
+        inputs = dict.fromkeys(b.node for b in self.operands)
+        outputs = dict.fromkeys(b.node for b in self.outputs)
+        return Region(nodes=self.nodes, inputs=tuple(inputs), outputs=tuple(outputs))
 
 
 # Kinds of patterns that do what others would do by themselves; those stay, for a candidate without them.
@@ -63,11 +90,23 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A realisation that is no skeleton's: a candidate for the problem of a Piece, which stands at these regions of the
+    main case; all take and give tensors of the same shapes."""
+
+    title: str
+    candidate: Candidate
+    regions: tuple[Region, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A pattern and the knob settings with which to realise it."""
+    """A pattern and the knob settings with which to realise it; with `written` no skeleton does, and `pattern` may be
+    a Piece's name."""
 
     pattern: str  # Pattern.id
     point: Point
+    written: Written | None = None
 
 
 Recipe = tuple[Choice, ...]  # the patterns to realise; every other node stays torch
@@ -81,7 +120,7 @@ def without_idle(cases: Sequence[Sequence[Pattern]], recipe: Recipe) -> Recipe:
     for patterns in cases:
         made = _results([p for p in patterns if p.kind in TAKES_OTHERS and p.id in chosen])
         busy.update(p.id for p in patterns if not _results([p]) <= made)
-    return tuple(choice for choice in recipe if choice.pattern in busy)
+    return tuple(choice for choice in recipe if choice.written is not None or choice.pattern in busy)
 
 
 def _results(patterns: Sequence[Pattern]) -> set[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from .candidate import Candidate, SourceFile
 from .dialogue import ModelChoice
+from .discovery import Part, Spread
 from .graph import Graph
 from .machine import Machine
 from .outcome import Station
@@ -56,6 +57,16 @@ class Limits:
     device_s: float | None = None  # of building, judging and tuning, on the device that is optimised for
     tries: int | None = None  # candidates judged
 
+    def share(self, fraction: float) -> Limits:
+        """Of each limit this part, at least a call or a try."""
+        return Limits(
+            usd=None if self.usd is None else fraction * self.usd,
+            tokens=None if self.tokens is None else max(1, round(fraction * self.tokens)),
+            calls=None if self.calls is None else max(1, round(fraction * self.calls)),
+            device_s=None if self.device_s is None else fraction * self.device_s,
+            tries=None if self.tries is None else max(1, round(fraction * self.tries)),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
@@ -94,5 +105,7 @@ class Brief:
     start: Candidate | None = None  # where a model is to be asked: what the library alone makes of the module, untuned
     near: tuple[SourceFile, ...] = ()  # where moves are a model's: the heart of skeletons that do this kind of work
     held: tuple[Station, ...] = ()  # for what the device was held to learn this, and how long
+    parts: tuple[Part, ...] = ()  # strategy fact: what the main case spends its time in, what can win most first
+    spreads: tuple[Spread, ...] = ()  # and what its values looked like
     hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few
     without: tuple[str, ...] = ()  # as in the Request

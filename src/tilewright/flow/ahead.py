@@ -47,7 +47,7 @@ def compiled_ahead(
     those that this run has compiled before, and grows. What does not compile is left out: it fails in the cell, too,
     and is recorded there. A candidate of somebody else's has none."""
     wanted = tuple(dict.fromkeys(choices))
-    sources = {Path(f.path).stem: f.text for f in candidate.files if f.path.endswith(".cpp")}
+    sources = {Path(f.path).stem: f.text for f in candidate.files if f.path.endswith(".cpp") and "/" not in f.path}
     if in_cpp := [choice for choice in wanted if choice.pattern in sources]:
         return _in_cpp(sources, in_cpp, folder, jobs)
     files = {f.path for f in candidate.files}

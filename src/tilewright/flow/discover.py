@@ -5,16 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from ..cell import wire
 from ..edges.gpu.lease import lease
-from ..edges.sandbox.cell import Cell, Limits
+from ..edges.sandbox.cell import Cell, CellFault, Limits
 from ..edges.sandbox.room import Room, RoomSizes
 from ..facts import codec
-from ..facts.discovery import Discovery, Replayed
+from ..facts.discovery import Discovery, Replayed, Spread
 from ..facts.errors import UserError
 from ..facts.graph import Graph
 from ..facts.machine import Machine
@@ -65,6 +65,44 @@ def discovered(
             raise UserError(f"{problem.path}: {problem.name} can't be traced: {described.trace_failure}")
         graph: Graph = codec.loads(described.graph)
         replay = _replayed(graph, room, reference, machine=machine, budget_s=budget_s)
+    return _told(problem, graph, replay, machine=machine, floor_ns=machine.floor_ns(described.work))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookedInto:
+    """A discovery, and what the values of the graph look like."""
+
+    discovery: Discovery
+    spreads: tuple[Spread, ...]
+
+
+def looked_into(
+    problem: Problem, *, room: Room, reference: Cell, machine: Machine, seed: int, say: Callable[[str], None],
+    budget_s: float = BUDGET_S,
+) -> LookedInto | None:  # fmt: skip
+    """The same of a case whose room is open; None where it is not traced, or its operators don't run by themselves."""
+    if not room.described.graph:
+        return None
+    graph: Graph = codec.loads(room.described.graph)
+    room.draw(0, family="own", seed=seed)
+    try:
+        replay = _replayed(graph, room, reference, machine=machine, budget_s=budget_s)
+        plain = plain_steps(graph, target=room.device)
+        request = wire.Observe(
+            args=room.described.args, inputs=room.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
+            values=plain.values,
+        )  # fmt: skip
+        spreads = reference.ask(request, wire.Observed, limit_s=_LIMIT_S).spreads
+    except CellFault as fault:
+        if not (fault.by_code and reference.alive):
+            raise
+        say(f"nothing is known of its parts: {fault.summary}")
+        return None
+    floor_ns = machine.floor_ns(room.described.work)
+    return LookedInto(discovery=_told(problem, graph, replay, machine=machine, floor_ns=floor_ns), spreads=spreads)
+
+
+def _told(problem: Problem, graph: Graph, replay: Replayed, *, machine: Machine, floor_ns: float) -> Discovery:
     make = renderer(problem.target)
     matched, left = explained(graph, unsupported=make.unsupported, space=make.space)
     every = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched.patterns)
@@ -72,7 +110,7 @@ def discovered(
     patterns = tuple(p for p in matched.patterns if p.id in busy)
     return Discovery(
         problem=problem.name, target=problem.target, device=machine.device, graph=graph, patterns=patterns,
-        replay=replay, floors_ns=call_floors(replay, machine), floor_ns=machine.floor_ns(described.work),
+        replay=replay, floors_ns=call_floors(replay, machine), floor_ns=floor_ns,
         parts=parts(
             graph, patterns, left, replay=replay, machine=machine, rule=partial(_realised, target=problem.target)
         ),
@@ -103,9 +141,9 @@ def _room(problem: Problem, reference: Cell, rng: random.Random) -> Iterator[Roo
 
 
 def _replayed(graph: Graph, room: Room, reference: Cell, *, machine: Machine, budget_s: float) -> Replayed:
-    parameters, steps = plain_steps(graph, target=room.device)
+    plain = plain_steps(graph, target=room.device)
     request = wire.Replay(
-        args=room.described.args, inputs=room.inputs_at(0), parameters=parameters, steps=steps,
+        args=room.described.args, inputs=room.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
         flush_bytes=flush_bytes(machine), most_rounds=_MOST_ROUNDS, budget_s=budget_s,
     )  # fmt: skip
     return reference.ask(request, wire.Replayed, limit_s=_LIMIT_S)

@@ -42,6 +42,7 @@ from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Player, Table
 from ..stages.timing.sweep import Contender, one_each, sweep
 from .cells import LOAD_LIMIT_S, Cells, users_fault
+from .discover import LookedInto, looked_into
 from .inspect import seen
 from .memory import check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
 from .rooms import Case, DoesNotFit, Rooms, too_large
@@ -415,6 +416,17 @@ class Judge:
         """Run an accepted candidate under compute-sanitizer, on the smallest case. What can't be had is noted."""
         with self._harness_fault():
             return self._tools.sanitized(candidate, min(self._cases, key=lambda c: c.described.work.bytes_moved))
+
+    # ---- looking into the module
+
+    def look_into(self) -> LookedInto | None:
+        """Of the first case; see `looked_into`."""
+        case, seed = self._cases[0], secret(self._rng)
+        opened = self._rooms.room(case, sizes=check_room_sizes)
+        with self._harness_fault(), self._turns.turn("discovering"), opened as room:
+            return looked_into(
+                self._problem, room=room, reference=self._ref, machine=self._machine, seed=seed, say=self._say
+            )
 
     # ---- end
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from ..facts.candidate import Candidate
 from ..facts.dialogue import ModelChoice, Reply
 from ..facts.errors import HarnessError, UserError
 from ..facts.machine import Machine
-from ..facts.move import Ask, Await, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Tune
+from ..facts.move import Ask, Await, Enter, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Tune, Within
 from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.run import AGENT, Brief, Limits, Request, Timing
 from ..stages.tune import memory
-from ..strategies import ASKING, PARTS, STRATEGIES, given
+from ..strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
 from . import sanitize as sanitizing
 from .drive import Elsewhere, Strategy, drive
 from .remote import Remote, bundle_folder
@@ -77,9 +77,10 @@ def optimize(
 
 def require_model(strategy: str, named: bool) -> None:
     """Raise UserError where a strategy asks a model and none is named, or the other way round."""
-    if (strategy in ASKING) != named:
+    if strategy not in MAY_ASK and (strategy in ASKING) != named:
+        asking = " or ".join((*MAY_ASK, *ASKING))
         raise UserError(
-            f"strategy {strategy!r} asks no model; leave --model out, or choose --strategy {' or '.join(ASKING)}"
+            f"strategy {strategy!r} asks no model; leave --model out, or choose --strategy {asking}"
             if named else f"strategy {strategy!r} asks a model: name one with --model"
         )  # fmt: skip
 
@@ -182,6 +183,9 @@ def hand_over(
     ended before that was done then, and may have been bettered since."""
     for warning in _remember(brief, events, stop, places.winners) if remember else ():
         say(warning)
+    for inside, made in pieces_of(events) if remember else ():
+        for warning in _remember(inside, made, replace(stop, best=None), places.winners):
+            say(warning)
     candidate = stop.best if isinstance(stop.best, Candidate) else composed(brief, stop.best or ())
     write_candidate(candidate, places.candidate)
     return Finished(brief=brief, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)
@@ -243,6 +247,14 @@ def write_candidate(candidate: Candidate, folder: Path) -> None:
     new.rename(folder)
 
 
+def pieces_of(events: Sequence[Event]) -> Iterator[tuple[Brief, tuple[Event, ...]]]:
+    """The problem of each piece that was entered, and what was done within it, as in a run of its own."""
+    for entered in events:
+        if isinstance(entered.move, Enter) and isinstance(entered.outcome, Brief):
+            made = (e for e in events if isinstance(e.move, Within) and e.move.piece == entered.move.piece)
+            yield entered.outcome, tuple(replace(e, move=e.move.move) for e in made if isinstance(e.move, Within))
+
+
 def _remember(brief: Brief, events: tuple[Event, ...], stop: Stop, winners: Path) -> Iterator[str]:
     """Keep tuned points of the recipe that is handed over, and of others that the judge found right, if not faster, for
     later runs on this machine; yields what went wrong, if anything."""
@@ -282,6 +294,10 @@ def progress(event: Event) -> str:
         case Sanitize(), Sanitized() as sanitized:
             clean = f"no errors by {' and '.join(sanitized.clean)}" if sanitized.clean else "not run"
             return f"compute-sanitizer: {'; '.join([clean, *sanitized.notes])} ({event.wall_s:.1f} s)"
+        case Enter(piece=piece), Brief():
+            return f"{piece.name} ({piece.title}): a problem of its own ({event.wall_s:.1f} s)"
+        case Within(piece=piece, move=made), outcome:
+            return f"{piece.name}: {progress(replace(event, move=made, outcome=outcome))}"
         case move, Failure() as failure:
             return f"{type(move).__name__.lower()}: refused at {failure.stage}: {failure.reason}: {failure.summary}"
     return f"{type(event.move).__name__} ({event.wall_s:.1f} s)"

@@ -10,7 +10,7 @@ from typing import Self
 
 from ..edges.bundle import Bundle
 from ..facts.errors import HarnessError, Pending, UserError
-from ..facts.move import Inspect, Move, Sanitize, Try, Tune
+from ..facts.move import Enter, Inspect, Move, Sanitize, Try, Tune, Within
 from ..facts.order import Answer, Fault, Job, Order
 from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
@@ -21,6 +21,7 @@ _POLL_S = 1.0
 _KIND = "bundle"
 _ANSWERED_BY = {
     Try: (Timed, Failure), Tune: (Tuned, Failure), Sanitize: (Sanitized, Failure), Inspect: (Inspected, Failure),
+    Enter: (Brief, Failure), Within: (Timed, Tuned, Sanitized, Inspected, Failure),
 }  # fmt: skip
 
 
@@ -87,10 +88,12 @@ class Remote:
         answer = self._answer(order, type(move).__name__.lower())
         if answer.machine != brief.machine.key:
             raise self._wrong(order, f"comes from another machine than the run began on, {brief.machine.device}")
-        if isinstance(answer.what, Brief | Fault) or not isinstance(answer.what, _ANSWERED_BY[type(move)]):
-            raise self._wrong(order, f"is a {type(answer.what).__name__}, for a {type(move).__name__}")
+        found = answer.what
+        if isinstance(found, Fault) or not isinstance(found, _ANSWERED_BY[type(move)]):
+            raise self._wrong(order, f"is a {type(found).__name__}, for a {type(move).__name__}")
         self._held = answer.held
-        return Elsewhere(outcome=answer.what, wall_s=answer.wall_s)
+        outcome = replace(found, problem=_without_path(found.problem)) if isinstance(found, Brief) else found
+        return Elsewhere(outcome=outcome, wall_s=answer.wall_s)
 
     def held(self) -> tuple[Station, ...]:
         """For what the other machine's device was held since this was last asked, and how long."""

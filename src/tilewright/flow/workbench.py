@@ -14,7 +14,7 @@ from ..edges.toolchain import versions
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.errors import UserError
 from ..facts.machine import Machine
-from ..facts.move import Inspect, Move, Outcome, Sanitize, Try, Tune
+from ..facts.move import Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Within
 from ..facts.outcome import Station
 from ..facts.pattern import Choice, Recipe
 from ..facts.problem import Target
@@ -27,6 +27,7 @@ from ..stages.tune import memory
 from ..strategies.category import category
 from .ahead import Objects, compiled_ahead
 from .foresee import foreseen
+from .pieces import Pieces
 from .training import match_training
 from .winners import known_winners
 
@@ -95,6 +96,7 @@ class Workbench:
         self._judge: Judge | None = None
         self._cases: tuple[CaseFacts, ...] = ()
         self._objects = Objects()
+        self._pieces: Pieces | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -104,6 +106,11 @@ class Workbench:
 
     def start_afresh(self) -> None:
         """End the judge and its cells; the next move that needs one opens another."""
+        if self._pieces is not None:
+            self._pieces.close()
+        self._end_judge()
+
+    def _end_judge(self) -> None:
         judge, self._judge = self._judge, None
         if judge is not None:
             judge.close()
@@ -150,6 +157,7 @@ class Workbench:
             matched, self.machine, arch=architecture(self.problem.target), known=known, say=self.say,
             folder=self.places.libraries, objects=self._objects,
         )  # fmt: skip
+        looked = self.judge.look_into() if request.strategy == "fact" and self.problem.mode == "inference" else None
         return Brief(
             run=request.run,
             problem=request.problem,
@@ -168,12 +176,25 @@ class Workbench:
             start=self._start(matched, remembered) if request.model else None,
             near=self._near(request),
             without=request.without,
+            parts=looked.discovery.parts if looked else (),
+            spreads=looked.spreads if looked else (),
             held=self.held(),
         )
 
     def held(self) -> tuple[Station, ...]:
         """For what the device was held since this was last asked, and how long."""
-        return self._judge.held() if self._judge is not None else ()
+        pieces = self._pieces.held() if self._pieces is not None else ()
+        return (*pieces, *(self._judge.held() if self._judge is not None else ()))
+
+    @property
+    def pieces(self) -> Pieces:
+        """The benches of the module's pieces; the module's own cells make room for theirs."""
+        self._end_judge()
+        if self._pieces is None:
+            self._pieces = Pieces(
+                self.request, places=self.places, machine=self.machine, say=self.say, bench_of=Workbench
+            )
+        return self._pieces
 
     def _near(self, request: Request) -> tuple[SourceFile, ...]:
         """The skeletons that a model or an agent may learn from; () where neither makes the moves."""
@@ -190,12 +211,19 @@ class Workbench:
         return compose(problem.source, self._cases, matched, recipe, target=problem.target) if recipe else None
 
     def perform(self, brief: Brief, move: Move) -> Outcome:
+        if isinstance(move, Enter):
+            return self.pieces.entered(brief, move.piece)
+        if isinstance(move, Within):
+            return self.pieces.perform(brief, move)
+        if self._pieces is not None:
+            self._pieces.close()
         match move:
             case Try(what=Candidate() as candidate):
                 return self.judge.evaluate(candidate, foreign=True)
             case Try(what=tuple() as recipe):
                 ours = composed(brief, recipe)
-                return self.judge.evaluate(ours, compiled=self._compiled(ours, recipe))
+                foreign = any(choice.written is not None for choice in recipe)
+                return self.judge.evaluate(ours, foreign=foreign, compiled=self._compiled(ours, recipe))
             case Inspect(what=tuple() as recipe, question=question):
                 return self.judge.inspect(composed(brief, recipe), question)
             case Inspect(what=(Candidate() | None) as what, question=question):
@@ -212,7 +240,8 @@ class Workbench:
         raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which nobody carries out")
 
     def _compiled(self, candidate: Candidate, choices: Recipe) -> tuple[Path, ...]:
-        """Its kernels, compiled on all processors while no device is leased."""
+        """Its kernels, compiled on all processors while no device is leased; those of others compile themselves."""
+        choices = tuple(choice for choice in choices if choice.written is None)
         self.judge  # noqa: B018  opened first: on the CPU, what it runs then would share the processors
         machine, places = self.machine, self.places
         arch = architecture(self.problem.target)

@@ -55,7 +55,8 @@ class Ending:
 
 def ending(brief: Brief, events: Sequence[Event]) -> Ending:
     """Distil a run. `improved` needs an accepted final candidate that is faster than eager beyond noise."""
-    seen = next((e.outcome for e in reversed(events) if isinstance(e.outcome, Timed)), None)
+    tries = [e.outcome for e in events if isinstance(e.move, Try)]
+    seen = next((outcome for outcome in reversed(tries) if isinstance(outcome, Timed)), None)
     stop = next((e.move for e in reversed(events) if isinstance(e.move, Stop)), None)
     best = stop.best if stop else None
     outcome = next((e.outcome for e in reversed(events) if isinstance(e.move, Try) and e.move.what == best), None)

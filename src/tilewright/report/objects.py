@@ -11,6 +11,7 @@ from ..facts.move import Event
 from ..facts.outcome import Interval, Timed
 from ..facts.pattern import Pattern
 from ..facts.run import Brief
+from .attribution import attribution
 from .ending import Ending, ending, floor_share, fused, tuning_of
 
 Task = Mapping[str, Any]  # an object as `summary` gives it, possibly read back from a file
@@ -44,6 +45,16 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
             {"id": p.id, "title": p.title, "kind": p.kind, "point": dict(point), "nodes": list(p.nodes)}
             | _tuning(brief, events, p)
             for p, point in fused(brief, end.recipe)
+        ],
+        "attribution": [
+            {
+                "pattern": w.pattern,
+                "title": w.title,
+                "by": w.by,
+                "alone": _interval(w.alone),
+                "without": _interval(w.without),
+            }
+            for w in attribution(brief, events, end)
         ],
         "candidate": candidate_dir or None,
         "candidate_id": end.timed.checked.built.candidate_id if end.timed else None,

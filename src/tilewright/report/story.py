@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..facts.candidate import Candidate
 from ..facts.dialogue import Reply
-from ..facts.move import Ask, Await, Event, Inspect, Move, Sanitize, Stop, Try, Tune
+from ..facts.move import Await, Enter, Event, Stop, Try, Tune, Within
 from ..facts.outcome import Failure, Inspected, OutputError, Sanitized, Timed, Tuned
 from ..facts.pattern import Recipe
 from ..facts.problem import TensorSpec
 from ..facts.run import Brief
-from . import words
+from . import moves, words
+from .attribution import WorthRow, worth_rows
 from .chart import Chart, chart
 from .ending import Ending, ending, floor_share, fused
 from .graphs import GraphView, graph_view
@@ -114,6 +114,7 @@ class Story:
     noise: str
     stations: str
     fused: tuple[FusedRow, ...]
+    worth: tuple[WorthRow, ...]
     fallbacks: tuple[str, ...]
     notes: tuple[str, ...]
     attempts: tuple[Attempt, ...]
@@ -156,6 +157,7 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
             )
             for p, point in fused(brief, end.recipe)
         ),
+        worth=worth_rows(brief, events, end),
         fallbacks=tuple(
             f"case {f['case']}: {f['reason']}" if "case" in f else f"{f['calls']} calls: {f['reason']}"
             for f in fallbacks(brief, end)
@@ -280,36 +282,12 @@ def _attempt(event: Event, end: Ending) -> Attempt:
     return Attempt(
         seq=event.seq,
         fate=fate,
-        what=_what(event.move),
-        why=event.move.why if isinstance(event.move, Try | Ask | Stop) else "",
+        what=moves.what(event.move),
+        why=moves.why(event.move),
         result=result,
         seconds=f"{event.wall_s:.1f} s",
         excerpt=event.outcome.excerpt if isinstance(event.outcome, Failure) else "",
     )
-
-
-def _what(move: Move) -> str:
-    match move:
-        case Try():
-            return _named(move.what)
-        case Tune():
-            return f"{move.pattern}: {len(move.points)} settings"
-        case Sanitize():
-            return f"{_named(move.what)}, under compute-sanitizer"
-        case Stop():
-            return f"hand over {_named(move.best)}" if move.best else "keep the module as it is"
-        case Ask():
-            return f"ask {move.model}"
-        case Await():
-            return f"wait for {move.agent}"
-        case Inspect():
-            return "profile " + ("the module as it is" if move.what is None else _named(move.what))
-
-
-def _named(what: Candidate | Recipe) -> str:
-    if isinstance(what, Candidate):
-        return f"candidate {what.id}"
-    return ", ".join(choice.pattern for choice in what) or "the module as it is"
 
 
 def _fate(event: Event, end: Ending) -> tuple[str, str]:
@@ -329,12 +307,19 @@ def _fate(event: Event, end: Ending) -> tuple[str, str]:
             return "seen", words.inspected(inspected)
         case _, Sanitized() as sanitized:
             return "end", "; ".join(words.sanitized(sanitized))
+        case Enter(), Brief() as inside:
+            return "seen", "; ".join(p.title for m in inside.matched for p in m.patterns) or "no skeleton's"
+        case Within(move=Try()), Timed() as timed:
+            return "lost", _times_told(timed)
         case Try() as move, Timed() as timed:
-            ratio, ours = timed.ratio("eager"), timed.time("ours")
-            told = [words.duration(ours.mid)] if ours else []
-            told += [f"{words.times(ratio)} as fast as eager"] if ratio else []
-            return "kept" if end.timed is not None and move.what == end.best else "lost", ", ".join(told)
+            return "kept" if end.timed is not None and move.what == end.best else "lost", _times_told(timed)
     return "end", ""
+
+
+def _times_told(timed: Timed) -> str:
+    ratio, ours = timed.ratio("eager"), timed.time("ours")
+    told = [words.duration(ours.mid)] if ours else []
+    return ", ".join(told + ([f"{words.times(ratio)} as fast as eager"] if ratio else []))
 
 
 def _tuned(brief: Brief, events: Sequence[Event]) -> tuple[TunedPattern, ...]:

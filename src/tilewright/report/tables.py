@@ -12,6 +12,7 @@ from ..facts.move import Event
 from ..facts.outcome import Timed
 from ..facts.run import Brief
 from . import words
+from .attribution import worth_rows
 from .ending import Ending, ending, floor_share, fused
 from .objects import Task, bench_summary, ratio_of, won
 
@@ -34,7 +35,7 @@ def table(brief: Brief, events: Sequence[Event]) -> Table:
     if end.timed is not None:
         _error(drawn, end.timed)
         _shares(drawn, end.timed)
-    drawn.caption = f"[not italic not dim]{escape(_fused_lines(brief, end))}[/]"
+    drawn.caption = f"[not italic not dim]{escape(_fused_lines(brief, events, end))}[/]"
     return drawn
 
 
@@ -83,16 +84,22 @@ def _shares(drawn: Table, timed: Timed) -> None:
         )
 
 
-def _fused_lines(brief: Brief, end: Ending) -> str:
+def _fused_lines(brief: Brief, events: Sequence[Event], end: Ending) -> str:
     parts = fused(brief, end.recipe)
     left = sum(len(m.unmatched) for m in brief.matched[:1])
     lines = [
         f"{p.id}: {p.title} ({len(p.nodes)} {'node' if len(p.nodes) == 1 else 'nodes'}; {words.settings(point)})"
         for p, point in parts
     ]
+    worth = [
+        f"{w.id}: {w.alone or 'not measured'} by itself; without it the module takes {w.without or 'not measured'}"
+        for w in worth_rows(brief, events, end)
+    ]
     return "\n".join(
         (["fused"] if lines else [])
         + lines
+        + (["what each is worth (times as fast as torch; times as long)"] if worth else [])
+        + worth
         + ([f"left to torch: {left} {'node' if left == 1 else 'nodes'}"] if left else [])
     )
 

@@ -9,6 +9,7 @@ from .catalog import catalog
 from .cutegen import cutegen, cutegen_paper
 from .evolve import PARTS as EVOLVE_PARTS
 from .evolve import evolve
+from .fact import fact
 from .given import given
 from .oneshot import best_of_n, oneshot
 from .tuning import tune
@@ -18,6 +19,7 @@ Moves = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], None]
 STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType(
     {
         "catalog": catalog,
+        "fact": fact,
         "oneshot": oneshot,
         "best_of_n": best_of_n,
         "cutegen": cutegen,
@@ -26,6 +28,7 @@ STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType(
     }
 )
 PARTS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType({"evolve": EVOLVE_PARTS})  # what can be switched off
-ASKING = tuple(name for name in STRATEGIES if name != "catalog")  # those that put prompts to a model
+MAY_ASK = ("fact",)  # those that put prompts to a model where one is named
+ASKING = tuple(name for name in STRATEGIES if name not in ("catalog", *MAY_ASK))  # those that can't do without
 
-__all__ = ["ASKING", "Moves", "PARTS", "STRATEGIES", "given", "tune"]
+__all__ = ["ASKING", "MAY_ASK", "Moves", "PARTS", "STRATEGIES", "given", "tune"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..facts.dialogue import Reply
-from ..facts.move import Ask, Await, Event, Try
-from ..facts.run import Brief
+from ..facts.move import Ask, Await, Event, Try, Within
+from ..facts.run import Brief, Limits
 
 
 class Spending:
@@ -21,7 +21,7 @@ class Spending:
 
     def count(self, event: Event) -> None:
         self.seconds += event.wall_s
-        self.tries += isinstance(event.move, Try)
+        self.tries += isinstance(event.move.move if isinstance(event.move, Within) else event.move, Try)
         if not isinstance(event.move, Ask):
             self.device_s += 0.0 if isinstance(event.move, Await) else event.wall_s
             return
@@ -47,17 +47,20 @@ class Spending:
         limit = self._brief.limits.device_s
         return self.seconds >= self._brief.budget_s or (limit is not None and self.device_s >= limit)
 
-    def over(self) -> str:
-        """Why no further move may be begun; "" while one may. A limit that can't be watched ends the search, too."""
+    def over(self, *, asking: bool = True) -> str:
+        """Why no further move may be begun; "" while one may. A limit that can't be watched ends the search, too.
+        Without `asking`: no further one on the device, whatever a model may still be asked."""
         limits = self._brief.limits
         if self.seconds >= self._brief.budget_s:
             return f"the time is used up ({self.seconds:.0f} s)"
         if limits.device_s is not None and self.device_s >= limits.device_s:
             return f"the time on the device is used up ({self.device_s:.0f} s)"
-        if limits.calls is not None and self.calls >= limits.calls:
-            return f"the calls are used up ({self.calls})"
         if limits.tries is not None and self.tries >= limits.tries:
             return f"the tries are used up ({self.tries})"
+        if not asking:
+            return ""
+        if limits.calls is not None and self.calls >= limits.calls:
+            return f"the calls are used up ({self.calls})"
         for limit, used, name in (
             (limits.tokens, self.tokens, "tokens"),
             (limits.usd, self.price_usd, "money"),
@@ -67,3 +70,14 @@ class Spending:
             if limit is not None and used is not None and used >= limit:
                 return f"the budget in {name} is used up ({used:.6g} of {limit:.6g})"
         return ""
+
+    def left(self) -> Limits:
+        """What is left of the limits, never less than nothing."""
+        limits = self._brief.limits
+        return Limits(
+            usd=None if limits.usd is None else max(0.0, limits.usd - (self.price_usd or 0.0)),
+            tokens=None if limits.tokens is None else max(0, limits.tokens - (self.tokens or 0)),
+            calls=None if limits.calls is None else max(0, limits.calls - self.calls),
+            device_s=None if limits.device_s is None else max(0.0, limits.device_s - self.device_s),
+            tries=None if limits.tries is None else max(0, limits.tries - self.tries),
+        )

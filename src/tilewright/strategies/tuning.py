@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from ..facts.move import Event, Move, Stop, Tune
@@ -39,16 +40,19 @@ class Tuning:
     def has_time(self, share: float) -> bool:
         return self.spent_s < share * self.brief.budget_s
 
-    def tuned(self, share: float, *, afresh: bool = False) -> Steps[dict[str, Point]]:
-        """Each pattern's point: remembered, measured, or the likeliest; the largest traffic is tuned first, in this
-        share of the budget. `afresh`: what is remembered is measured, too."""
+    def tuned(
+        self, share: float, *, afresh: bool = False, given: Mapping[str, Point] = MappingProxyType({})
+    ) -> Steps[dict[str, Point]]:
+        """Each pattern's point: given, remembered, measured, or the likeliest; the largest traffic is tuned first, in
+        this share of the budget. `afresh`: what is remembered is measured, too."""
         remembered = {c.pattern: c.point for c in self.brief.remembered}
         hinted = {c.pattern: c.point for c in self.brief.hinted}
         points = {p.id: p.space.points[0] for p in self.patterns}
         points |= {id: point for id, point in (hinted | remembered).items() if id in points}
+        points |= given
         busy = {c.pattern for c in self.busy(_choices(points))}
         for pattern in sorted(self.main, key=lambda p: -p.program.traffic_bytes):
-            if pattern.id not in busy:
+            if pattern.id not in busy or pattern.id in given:
                 continue
             tries = _likeliest_first(pattern, points[pattern.id])
             if pattern.id in hinted and not afresh:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilewright.facts.discovery import Step
+from tilewright.facts.discovery import Named, Step
 from tilewright.facts.graph import SOURCES, TRACED, VIEWS, Call, Graph, Node, Ref, Struct, Template
 from tilewright.facts.pattern import Bind, Pattern, Site
 from tilewright.facts.program import Program
@@ -29,10 +29,20 @@ class CaseCode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A call of what was written for a part of the graph, at one place of it: the nodes that it takes and gives."""
+
+    name: str
+    title: str
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
     """One line to be: it gives some values and needs others."""
 
-    what: Node | Call | tuple[Pattern, Site]
+    what: Node | Call | Placed | tuple[Pattern, Site]
     gives: tuple[str, ...]
     needs: tuple[str, ...]
 
@@ -43,25 +53,36 @@ SEGMENT = "segment."
 
 def case_code(
     graph: Graph, patterns: Sequence[Pattern], *, target: str, by_need: bool = False,
-    any_rows: Callable[[Program], bool] = lambda program: False,
+    any_rows: Callable[[Program], bool] = lambda program: False, placed: Sequence[Placed] = (),
 ) -> CaseCode:  # fmt: skip
-    """The code of one case in which these patterns are fused and nothing else is. `by_need`: what only some results
+    """The code of one case in which these patterns are fused, what was written for parts of it is `placed`, and nothing
+    else is done. `by_need`: what only some results
     take is run where `needs` has one of them (see kernels/autograd.py). `any_rows`: of which programs the kernels take
     any number of rows, or say in their files which (`takes`); where all that is run does, so does the case."""
-    return _Writer(graph, patterns, target, by_need=by_need, any_rows=any_rows).finish()
+    return _Writer(graph, patterns, target, by_need=by_need, any_rows=any_rows, placed=placed).finish()
 
 
-def plain_steps(graph: Graph, *, target: str) -> tuple[tuple[str, ...], tuple[Step, ...]]:
-    """The parameters, and the statements of a case in which nothing is fused, each with the call that it is (part) of;
-    what names a value of the module's, or forgets one, is nobody's."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainSteps:
+    """A case in which nothing is fused: the statements, each with the call that it is (part) of; what names a value of
+    the module's, or forgets one, is nobody's. `values`: what has a node's value while it is there."""
+
+    parameters: tuple[str, ...]
+    steps: tuple[Step, ...]
+    values: tuple[Named, ...]
+
+
+def plain_steps(graph: Graph, *, target: str) -> PlainSteps:
     writer = _Writer(graph, (), target, by_need=False, any_rows=lambda program: False)
-    return writer.parameters, writer.steps()
+    steps = writer.steps()
+    values = tuple(Named(node=node, text=text) for node, text in writer.names.items())
+    return PlainSteps(parameters=writer.parameters, steps=steps, values=values)
 
 
 class _Writer:
     def __init__(
         self, graph: Graph, patterns: Sequence[Pattern], target: str, *, by_need: bool,
-        any_rows: Callable[[Program], bool],
+        any_rows: Callable[[Program], bool], placed: Sequence[Placed] = (),
     ) -> None:  # fmt: skip
         self.graph, self.target, self.by_need, self.any_rows = graph, target, by_need, any_rows
         self.free: frozenset[str] = frozenset()
@@ -71,8 +92,9 @@ class _Writer:
         self.calls = {c.name: c for c in graph.calls}
         self.position = {n.name: i for i, n in enumerate(graph.nodes)}
         self.sites = {b.node: (p, s) for p in patterns for s in p.sites if self._is_here(s) for b in s.outputs}
+        self.placed = {node: p for p in placed for node in p.gives}
         # Calls of which some part, but not the result, comes out of a kernel: what is left is run part by part.
-        self.opened = {self.nodes[name].origin for name in self.sites}
+        self.opened = {self.nodes[name].origin for name in (*self.sites, *self.placed)}
         self.parameters = tuple(_parameter(a, self.nodes, f"argument{i}") for i, a in enumerate(graph.arguments))
         self.names: dict[str, str] = {}  # expressions of the values at hand
         self.used: dict[str, None] = {}
@@ -114,7 +136,7 @@ class _Writer:
         for i, unit in enumerate(order):
             start = len(self.body)
             self._emit(unit)
-            assert not isinstance(unit.what, tuple)
+            assert isinstance(unit.what, Call | Node)
             call = unit.what.name if isinstance(unit.what, Call) else unit.what.origin
             steps += [Step(call=call, text=line) for line in self.body[start:]]
             if gone := gone_after(i):
@@ -243,6 +265,9 @@ class _Writer:
         return units
 
     def _provider(self, name: str) -> _Unit:
+        if name in self.placed:
+            there = self.placed[name]
+            return _Unit(what=there, gives=there.gives, needs=tuple(dict.fromkeys(there.takes)))
         if name in self.sites:
             pattern, site = self.sites[name]
             return _Unit(what=(pattern, site), gives=tuple(b.node for b in site.outputs),
@@ -256,7 +281,7 @@ class _Writer:
         return _Unit(what=node, gives=(name,), needs=tuple(dict.fromkeys(node.sources)))
 
     def _of_call(self, call: Call) -> _Unit:
-        gives = tuple(dict.fromkeys(r for r in call.results if r and r not in self.sites))
+        gives = tuple(dict.fromkeys(r for r in call.results if r and r not in self.sites and r not in self.placed))
         return _Unit(what=call, gives=gives, needs=tuple(dict.fromkeys(call.sources)))
 
     def _ordered(self, units: Sequence[_Unit]) -> list[_Unit]:
@@ -294,6 +319,8 @@ class _Writer:
             self._emit_call(unit.what, unit.gives)
         elif isinstance(unit.what, Node):
             self._emit_node(unit.what)
+        elif isinstance(unit.what, Placed):
+            self._emit_placed(unit.what)
         else:
             self._emit_site(*unit.what)
 
@@ -337,6 +364,13 @@ class _Writer:
             view = _viewed(name, spec.shape, bind, self.nodes[bind.node].shape)
             if view != name:
                 self.body.append(f"{name} = {view}")
+
+    def _emit_placed(self, placed: Placed) -> None:
+        self.used[placed.name] = None
+        takes = ", ".join(self.names[name] for name in placed.takes)
+        names = [self._name(name) for name in placed.gives]
+        self.body.append(f"# {placed.title}")
+        self.body.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {placed.name}.run({takes})")
 
     def _operand(self, bind: Bind, shape: tuple[int, ...]) -> str:
         return _viewed(self.names[bind.node], self.nodes[bind.node].shape, bind, shape)

@@ -10,12 +10,13 @@ from importlib.resources import files
 import jinja2
 
 from ...facts.candidate import Candidate, SourceFile
-from ...facts.pattern import Pattern, Recipe
+from ...facts.pattern import Choice, Pattern, Recipe
 from ...facts.problem import Target
 from ...facts.run import CaseFacts, Matched
 from .case_code import case_code
 from .segment_code import SegmentCode, around, segment_code
 from .targets import Renderer, renderer
+from .written_code import placed, written_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +55,24 @@ def compose(
     names a pattern that no case has."""
     make = make or renderer(target)
     known = {p.id: p for m in matched for p in m.patterns}
-    points = {choice.pattern: choice.point for choice in recipe}
+    written = [choice for choice in recipe if choice.written is not None]
+    points = {choice.pattern: choice.point for choice in recipe if choice.written is None}
     chosen = [known[name] for name in points]
     made = list(map(partial(_made, target=target, chosen=set(points)), matched))
-    written, used = _cases(cases, matched, made, set(points), target, make)
-    segments = [code for codes in made for code in codes if code.segment.id in used]
+    codes, used = _cases(cases, matched, made, set(points), written, target, make)
+    segments = [code for found in made for code in found if code.segment.id in used]
     used.update(name for code in segments for name in code.used)
     chosen = [p for p in chosen if p.id in used]
     training = any(facts.graph is not None and facts.graph.wanted for facts in cases)
-    model = SourceFile(path="model.py", text=_model(written, chosen, [c.segment.id for c in segments], training))
+    theirs = {c.pattern: c.written for c in written if c.written is not None and c.pattern in used}
+    beside = [*(c.segment.id for c in segments), *theirs]
+    about = [f"{name}: {w.title} (written for it, {len(w.regions)} place(s))" for name, w in theirs.items()]
+    model = SourceFile(path="model.py", text=_model(codes, chosen, beside, training, about))
     fused = [file for p in chosen for file in make.render(p.program, p.id, points[p.id])]
     shared = make.skeleton_files([p.program for p in chosen])
     original = SourceFile(path="original.py", text=problem_source)
-    return Candidate(files=(model, original, *(code.file for code in segments), *fused, *shared))
+    others = [file for name, w in theirs.items() for file in written_files(name, w)]
+    return Candidate(files=(model, original, *(code.file for code in segments), *fused, *others, *shared))
 
 
 _TRAINING: Mapping[bool | None, tuple[str, ...]] = {True: ("self.training",), False: ("not self.training",), None: ()}
@@ -81,32 +87,37 @@ def _made(found: Matched, *, target: Target, chosen: set[str]) -> list[SegmentCo
 
 def _cases(
     cases: Sequence[CaseFacts], matched: Sequence[Matched], made: Sequence[Sequence[SegmentCode]], chosen: set[str],
-    target: Target, make: Renderer,
+    written: Sequence[Choice], target: Target, make: Renderer,
 ) -> tuple[list[_Case], set[str]]:  # fmt: skip
     """The cases in order, equal ones once, and the ids of the patterns and segments that they call."""
-    written: list[_Case] = []
+    found_cases: list[_Case] = []
     used: set[str] = set()
     for facts, found, codes in zip(cases, matched, made, strict=True):
         if facts.graph is None:
             continue
         graph = around(facts.graph, [code.segment for code in codes])
         patterns = () if facts.graph.wanted else [p for p in found.patterns if p.id in chosen]
-        code = case_code(graph, patterns, target=target, any_rows=make.any_rows)
+        there = placed(graph, written) if found.case == 0 else ()
+        code = case_code(graph, patterns, target=target, any_rows=make.any_rows, placed=there)
         conditions = (*_TRAINING[facts.graph.training], *code.conditions)
-        if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in written):
+        if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in found_cases):
             continue
         used.update(code.used)
         body = code.body if code.used else ()
-        written.append(_Case(index=len(written), parameters=code.parameters, keywords=code.keywords,
+        found_cases.append(_Case(index=len(found_cases), parameters=code.parameters, keywords=code.keywords,
                              conditions=conditions, body=body))  # fmt: skip
-    return written, used
+    return found_cases, used
 
 
-def _model(cases: Sequence[_Case], chosen: Sequence[Pattern], segments: Sequence[str], training: bool) -> str:
+def _model(
+    cases: Sequence[_Case], chosen: Sequence[Pattern], beside: Sequence[str], training: bool, more: Sequence[str]
+) -> str:
+    """`beside`: what it imports that has no knobs."""
     lines = [f"{p.id}: {p.title} ({p.kind} over {p.program.domain}, {len(p.sites)} place(s))" for p in chosen]
-    about = "The module with its fused kernels, made by Tilewright." if chosen else "The module as it was."
+    lines += more
+    about = "The module with its fused kernels, made by Tilewright." if lines else "The module as it was."
     text = _template().render(
-        about=about, patterns=lines, ids=[p.id for p in chosen], segments=segments, cases=cases, training=training
+        about=about, patterns=lines, ids=[p.id for p in chosen], segments=list(beside), cases=cases, training=training
     )
     return f"{text.rstrip()}\n"
 

@@ -30,7 +30,8 @@ class Block(nn.Module):
 def test_they_compute_what_the_module_does_and_keep_its_results_alone() -> None:
     module, x, bias = Block().eval(), torch.randn(3, 8), (torch.randn(8),)
     graph = trace(module, (x,), {"scale": 0.5, "bias": bias})
-    parameters, steps = plain_steps(graph, target="cpu")
+    plain = plain_steps(graph, target="cpu")
+    parameters, steps = plain.parameters, plain.steps
     given: dict[str, Any] = {"torch": torch, "self": module, parameters[0]: x, "scale": 0.5, "bias": bias}
     names = dict(given)
     with torch.no_grad():

@@ -1,0 +1,99 @@
+"""What each realisation is worth: by itself against torch, and in the module, by leaving it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..facts.candidate import Candidate
+from ..facts.move import Event, Try, Within
+from ..facts.outcome import Interval, Timed
+from ..facts.pattern import Choice
+from ..facts.run import Brief
+from . import words
+from .ending import Ending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """`alone`: torch's time over ours on the piece by itself; `without`: the module's time without it over that with
+    it. None: it was not measured. `by`: "skeleton" or "model"."""
+
+    pattern: str
+    title: str
+    by: str
+    alone: Interval | None
+    without: Interval | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorthRow:
+    """A realisation by itself against torch, and how many times as long the module takes without it."""
+
+    id: str
+    title: str
+    by: str
+    alone: str
+    without: str
+
+
+def attribution(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[Worth, ...]:
+    """Of the realisations in what is handed over, those of the main case; () where none was measured."""
+    main = {p.id: p.title for m in brief.matched[:1] for p in m.patterns}
+    mine = [c for c in end.recipe if c.written is not None or c.pattern in main]
+    found = tuple(
+        Worth(
+            pattern=c.pattern, title=c.written.title if c.written is not None else main[c.pattern],
+            by="model" if c.written is not None else "skeleton", alone=_alone(c, events),
+            without=_without(c, mine, events, end.timed) if end.timed is not None else None,
+        )
+        for c in mine
+    )  # fmt: skip
+    return found if any(w.alone or w.without for w in found) else ()
+
+
+def worth_rows(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[WorthRow, ...]:
+    return tuple(
+        WorthRow(
+            id=w.pattern, title=w.title, by=w.by, alone=words.times(w.alone) if w.alone else "",
+            without=words.times(w.without) if w.without else "",
+        )
+        for w in attribution(brief, events, end)
+    )  # fmt: skip
+
+
+def _alone(choice: Choice, events: Sequence[Event]) -> Interval | None:
+    """Of the last that was accepted of this kind: a candidate of a model's, or a recipe."""
+    for event in reversed(events):
+        if isinstance(event.move, Within) and event.move.piece.name == choice.pattern:
+            made, outcome = event.move.move, event.outcome
+            if isinstance(made, Try) and isinstance(outcome, Timed) and _is_it(choice, made.what):
+                return outcome.ratio("eager")
+    return None
+
+
+def _is_it(choice: Choice, what: Candidate | tuple[Choice, ...]) -> bool:
+    if choice.written is not None:
+        return what == choice.written.candidate
+    return isinstance(what, tuple) and [c.point for c in what] == [choice.point]
+
+
+def _without(choice: Choice, mine: Sequence[Choice], events: Sequence[Event], whole: Timed) -> Interval | None:
+    """From the judgement of what lacks this one and no other of them; nothing but this one lacks against eager."""
+    others = {c for c in mine if c != choice}
+    if not others:
+        return whole.ratio("eager")
+    for event in reversed(events):
+        if not (isinstance(event.move, Try) and isinstance(event.outcome, Timed)):
+            continue
+        what = event.move.what
+        if isinstance(what, tuple) and choice not in what and others <= set(what):
+            return _over(whole.ratio("eager"), event.outcome.ratio("eager"))
+    return None
+
+
+def _over(one: Interval | None, other: Interval | None) -> Interval | None:
+    """One over the other, each with its own interval."""
+    if one is None or other is None:
+        return None
+    return Interval(low=one.low / other.high, mid=one.mid / other.mid, high=one.high / other.low)

@@ -1,0 +1,41 @@
+"""A move in a few words: what is done, and why."""
+
+from __future__ import annotations
+
+from ..facts.candidate import Candidate
+from ..facts.move import Ask, Await, Enter, Inspect, Move, Sanitize, Stop, Try, Tune, Within
+from ..facts.pattern import Recipe
+
+
+def why(move: Move) -> str:
+    if isinstance(move, Within):
+        return why(move.move)
+    return move.why if isinstance(move, Try | Ask | Stop) else ""
+
+
+def what(move: Move) -> str:
+    match move:
+        case Try():
+            return _named(move.what)
+        case Tune():
+            return f"{move.pattern}: {len(move.points)} settings"
+        case Sanitize():
+            return f"{_named(move.what)}, under compute-sanitizer"
+        case Stop():
+            return f"hand over {_named(move.best)}" if move.best else "keep the module as it is"
+        case Ask():
+            return f"ask {move.model}"
+        case Await():
+            return f"wait for {move.agent}"
+        case Enter(piece=piece):
+            return f"{piece.name} as a problem of its own: {piece.title}"
+        case Within(piece=piece, move=made):
+            return f"{piece.name} by itself: {what(made)}"
+        case Inspect():
+            return "profile " + ("the module as it is" if move.what is None else _named(move.what))
+
+
+def _named(what: Candidate | Recipe) -> str:
+    if isinstance(what, Candidate):
+        return f"candidate {what.id}"
+    return ", ".join(choice.pattern for choice in what) or "the module as it is"

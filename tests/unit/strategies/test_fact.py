@@ -1,0 +1,203 @@
+"""The fact strategy, move by move: what is solved by itself, by whom, how all of it is composed, and what it costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fakes.facts import brief, pattern, timed
+from tilewright.edges.ledger import Ledger
+from tilewright.edges.llm.scripted import Scripted, scripted_reply
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.discovery import Part
+from tilewright.facts.move import Ask, Enter, Event, Move, Outcome, Stop, Try, Tune, Within
+from tilewright.facts.outcome import Failure, Interval, PointTime, Timed, Tuned
+from tilewright.facts.pattern import Bind, Pattern, Recipe, Site
+from tilewright.facts.program import Operand, Output, Program, Statement
+from tilewright.facts.run import Brief, Limits
+from tilewright.facts.space import point
+from tilewright.flow.drive import drive
+from tilewright.report import summary
+from tilewright.strategies import STRATEGIES
+
+START = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 900'\n"),))
+
+
+def stands(id: str, *, width: int, points: int = 2, nodes: Sequence[str] = (), places: int = 1) -> Pattern:
+    """A pattern at some places, unlike those of other widths."""
+    shape = (4, width)
+    program = Program(
+        domain=shape, operands=(Operand(name="x", dtype="f32", shape=shape),),
+        body=(Statement(result="y", op="neg", args=("x",), dtype="f32"),),
+        outputs=(Output(name="y", dtype="f32", shape=shape),),
+    )  # fmt: skip
+    sites = tuple(
+        Site(
+            nodes=tuple(nodes or (f"{id}_{i}",)), operands=(Bind(node=f"in_{id}_{i}", split=shape, order=(0, 1)),),
+            outputs=(Bind(node=tuple(nodes or (f"{id}_{i}",))[-1], split=shape, order=(0, 1)),),
+        )
+        for i in range(places)
+    )  # fmt: skip
+    return replace(
+        pattern(id, points=points), program=program, sites=sites, nodes=tuple(n for s in sites for n in s.nodes)
+    )
+
+
+def part(id: str, ns: float, floor_ns: float = 10.0) -> Part:
+    return Part(pattern=id, title=id, rule="", why="", calls=(), ns=ns, share=ns / 1000.0, floor_ns=floor_ns)
+
+
+def given(*patterns: Pattern, parts: Sequence[Part], model: str = "", limits: Limits = Limits()) -> Brief:  # noqa: B008
+    return replace(brief(*patterns), strategy="fact", parts=tuple(parts), model=model, limits=limits)
+
+
+def at(ns: float, eager_ns: float = 1000.0, floor_ns: float = 50.0) -> Timed:
+    spread = Interval(low=ns * 0.99, mid=ns, high=ns * 1.01)
+    eager = Interval(low=eager_ns * 0.99, mid=eager_ns, high=eager_ns * 1.01)
+    return replace(timed(eager_ns / ns), times_ns=(("ours", spread), ("eager", eager)), floor_ns=floor_ns)
+
+
+class World:
+    """A machine on which each pattern, by itself and in the module, takes what it is told to."""
+
+    def __init__(self, on: Brief, alone: dict[str, float], module: Callable[[Recipe], Timed | Failure]) -> None:
+        self.on = on
+        self.alone = alone
+        self.module = module
+
+    def inside(self, id: str) -> Brief:
+        """The problem of a piece: the same pattern, under the id that it has there."""
+        whole = next(p for m in self.on.matched for p in m.patterns if p.id == id)
+        inner = replace(brief(replace(whole, id="fused_0")), start=START)
+        return replace(inner, problem=replace(inner.problem, name=id))
+
+    def perform(self, move: Move) -> Outcome:
+        match move:
+            case Enter(piece=piece):
+                if piece.name not in self.alone:
+                    return Failure(stage="propose", reason="not_alone", summary="nothing is known of it")
+                return self.inside(piece.name)
+            case Within(piece=piece, move=Try(what=Candidate() as candidate)):
+                text = "".join(f.text for f in candidate.files)
+                ns = re.search(r"ns (\d+)", text)
+                return at(float(ns[1])) if ns else Failure(stage="check", reason="wrong_values", summary="off by 3")
+            case Within(piece=piece, move=Try()):
+                return at(self.alone[piece.name])
+            case Within(move=Tune(points=points)) | Tune(points=points):
+                times = (Interval(low=1, mid=3 - i, high=4) for i in range(len(points)))
+                return Tuned(points=tuple(PointTime(point=p, time_ns=t) for p, t in zip(points, times, strict=True)))
+            case Try(what=tuple() as recipe):
+                return self.module(recipe)
+        raise AssertionError(move)
+
+
+def ran(path: Path, world: World, replies: Sequence[str] = ()) -> tuple[Stop, tuple[Event, ...]]:
+    script = Scripted([scripted_reply(r) for r in replies])
+
+    def perform(move: Move) -> Outcome:
+        return script.ask(move) if isinstance(move, Ask) else world.perform(move)
+
+    with Ledger(path) as ledger:
+        for _ in range(2):  # the second time all is replayed
+            stop = drive(STRATEGIES["fact"](world.on), ledger=ledger, perform=perform, watch=lambda e: None)
+        return stop, ledger.events()
+
+
+def told(events: Sequence[Event]) -> list[str]:
+    """The moves in short: "enter a", "a: tune", "a: try", "try a b", "ask"."""
+
+    def said(move: Move) -> str:
+        match move:
+            case Enter(piece=piece):
+                return f"enter {piece.name}"
+            case Within(piece=piece, move=inner):
+                return f"{piece.name}: {type(inner).__name__.lower()}"
+            case Try(what=tuple() as recipe):
+                return "try " + " ".join(c.pattern for c in recipe)
+        return type(move).__name__.lower()
+
+    return [said(e.move) for e in events]
+
+
+def chosen(recipe: object) -> dict[str, object]:
+    assert isinstance(recipe, tuple)
+    return {c.pattern: c.written.candidate if c.written else c.point for c in recipe}
+
+
+def test_each_is_solved_by_itself_and_all_are_composed_and_left_out_in_turn(tmp_path: Path) -> None:
+    """What can win most comes first; what can win nothing is not solved; its winner at another id is known again."""
+    a, b, c = stands("a", width=8), stands("b", width=16, places=3), stands("c", width=32, points=1)
+    on = given(a, b, c, parts=[part("b", 600), part("a", 390), part("c", 10, floor_ns=9)])
+    world = World(on, {"a": 500.0, "b": 250.0}, lambda r: at(900.0 - 300 * len(r) + 100 * ("c" in chosen(r))))
+    stop, events = ran(tmp_path / "run.db", world)
+    assert told(events) == [
+        "enter b", "b: tune", "b: try", "enter a", "a: tune", "a: try",
+        "try b a c", "try b c", "try a c", "try b a", "stop",
+    ]  # fmt: skip
+    assert chosen(stop.best) == {"b": point(unroll=2), "a": point(unroll=2), "c": point(unroll=1)}
+    shown = {w["pattern"]: w for w in summary(on, events, candidate_dir="")["attribution"]}
+    assert shown["b"]["alone"]["mid"] == 4.0 and shown["c"]["alone"] is None
+    assert [round(shown[n]["without"]["mid"], 6) for n in "abc"] == [4.0, 4.0, 3.0]
+
+
+def test_what_is_slower_than_torch_is_left_to_it_and_what_cannot_stand_alone_is_tuned_in_its_place(
+    tmp_path: Path,
+) -> None:
+    a, b, c = (stands(n, width=w) for n, w in (("a", 8), ("b", 16), ("c", 32)))
+    on = given(a, b, c, parts=[part("a", 500), part("b", 300), part("c", 200)])
+    world = World(on, {"a": 500.0, "b": 1200.0}, lambda r: at(800.0 / len(r)))
+    stop, events = ran(tmp_path / "run.db", world)
+    assert told(events)[-5:] == ["tune", "try a c", "try c", "try a", "stop"] and "enter c" in told(events)
+    assert chosen(stop.best) == {"a": point(unroll=2), "c": point(unroll=2)}
+
+
+WRITTEN = "IDEA: by hand\nPREDICTION: faster\nFILE: model.py\n```python\nclass ModelNew: 'ns {ns}'\n```\n"
+
+
+def test_a_model_is_asked_where_enough_is_left_and_its_kernel_stands_at_all_places(tmp_path: Path) -> None:
+    """Pattern a is at its floor with a skeleton; of b much is left. Calls are shared by what can be won."""
+    a, b = stands("a", width=8), stands("b", width=16, places=2)
+    on = given(a, b, parts=[part("b", 500), part("a", 500)], model="scripted:x", limits=Limits(calls=4))
+    world = World(on, {"a": 55.0, "b": 800.0}, lambda r: at(900.0 / (1 + len(r))))
+    stop, events = ran(tmp_path / "run.db", world, [WRITTEN.format(ns=ns) for ns in (400, 390, 390, 390)])
+    assert told(events)[:7] == ["enter b", "b: tune", "b: try", "b: try", "ask", "b: try", "ask"]
+    assert "ask" not in told(events)[told(events).index("enter a") :]
+    assert [e.move.turn for e in events if isinstance(e.move, Ask)] == [0, 1], "two of four: a could have won as much"
+    made = chosen(stop.best)
+    assert isinstance(made["b"], Candidate) and "ns 390" in made["b"].files[0].text and made["a"] == point(unroll=2)
+    (by_hand,) = (c.written for c in stop.best if c.written)
+    assert [r.outputs for r in by_hand.regions] == [("b_0",), ("b_1",)]
+    assert {w["pattern"]: w["by"] for w in summary(on, events, candidate_dir="")["attribution"]} == {
+        "a": "skeleton", "b": "model",
+    }  # fmt: skip
+
+
+def test_of_two_that_overlap_the_larger_gain_goes_first_and_the_other_is_measured_in_its_place(tmp_path: Path) -> None:
+    wide, narrow = stands("wide", width=8, nodes=("m", "n")), stands("narrow", width=16, nodes=("n",))
+    parts = [part("wide", 500), part("narrow", 500)]
+    on = given(wide, narrow, parts=parts, model="scripted:x", limits=Limits(calls=2))
+
+    for slower, kept in (("narrow", "wide"), ("wide", "narrow")):
+        world = World(
+            on, {"wide": 700.0, "narrow": 700.0}, lambda r, slower=slower: at(600.0 if slower in chosen(r) else 300.0)
+        )
+        stop, events = ran(tmp_path / f"{kept}.db", world, [WRITTEN.format(ns=300), WRITTEN.format(ns=400)])
+        assert [t for t in told(events) if t.startswith("try")] == ["try wide", "try narrow"]
+        assert set(chosen(stop.best)) == {kept}
+
+
+def test_a_kernel_that_breaks_the_module_is_found_by_halving(tmp_path: Path) -> None:
+    a, b = stands("a", width=8), stands("b", width=16)
+    on = given(a, b, parts=[part("a", 500), part("b", 500)])
+    refused = Failure(stage="check", reason="wrong_values", summary="off by 3")
+    world = World(on, {"a": 500.0, "b": 500.0}, lambda r: refused if "a" in chosen(r) else at(500.0))
+    stop, _ = ran(tmp_path / "run.db", world)
+    assert set(chosen(stop.best)) == {"b"}
+
+
+def test_without_parts_it_composes_what_is_tuned_in_its_place(tmp_path: Path) -> None:
+    on = given(stands("a", width=8), parts=[])
+    stop, events = ran(tmp_path / "run.db", World(on, {}, lambda r: at(500.0)))
+    assert told(events) == ["tune", "try a", "stop"] and chosen(stop.best) == {"a": point(unroll=2)}
