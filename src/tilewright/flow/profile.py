@@ -32,8 +32,6 @@ _ASKED: dict[Limit, Question] = {
     "memory": "memory", "cache": "memory", "shared memory": "memory", "spills": "memory", "tensor cores": "compute",
     "arithmetic": "compute",
 }  # fmt: skip
-# What no section of the first look holds, and tells spills and bank conflicts.
-_METRICS = (limits.CONFLICTS, limits.WAVEFRONTS, *limits.LOCAL, limits.INSTRUCTIONS)
 _NOT_PERMITTED = re.compile(r"ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance Counters", re.IGNORECASE)
 _ERROR = re.compile(r"==ERROR==\s*(.+)")
 
@@ -87,7 +85,7 @@ def by_counters(look: Look) -> Looked:
     if isinstance(refused, Failure):
         return Looked(notes=(refused.summary,))
     report = look.reports / "first.ncu-rep"
-    first, why = _launches(look, program, Wanted(sections=counters.FIRST, metrics=_METRICS), report)
+    first, why = _launches(look, program, Wanted(sections=counters.FIRST), report)
     if not first:
         return Looked(notes=(why,))
     kernels = [limits.by_counters(alike[0], times=len(alike)) for alike in _alike(first)]
@@ -108,7 +106,7 @@ def _deeper(
     """The longest kernel once more, with the sections of the question; as it was, with why, where that fails."""
     question = look.question if look.question != "auto" else _ASKED.get(known.limit, "latency")
     report = look.reports / f"{question}.ncu-rep"
-    wanted = Wanted(sections=(*counters.FIRST, *counters.MORE[question]), metrics=_METRICS, only=number)
+    wanted = Wanted(sections=(*counters.FIRST, *counters.MORE[question]), only=number)
     again, why = _launches(look, program, wanted, report)
     if not again or again[0].name != launch.name:
         return known, (), why or "ncu saw another kernel the second time"
@@ -132,7 +130,7 @@ def why_not(ran: Ran) -> str:
     if _NOT_PERMITTED.search(ran.text):
         return "ncu may not read the counters here (ERR_NVGPUCTRPERM: the administrator can permit it)"
     said = [found[1] for found in _ERROR.finditer(ran.text)]
-    last = [line for line in ran.text.splitlines() if line.strip()][-1:]
+    last = [line for line in ran.text.splitlines() if line.strip() and not line.startswith("==")][-1:]
     return (
         "ncu: "
         + (said or (["no kernel was launched in the profiled call"] if ran.finished else last or ["?"]))[0][:300]

@@ -32,12 +32,12 @@ if "--import" in arguments:
     which = open(report).read()
     page = arguments[arguments.index("--page") + 1]
     path = pathlib.Path(PAGES) / f"{which}.{page}.csv"
-    print(path.read_text() if path.exists() else "", end="")
+    print(path.read_text(), end="")
 else:
     done = subprocess.run(arguments[arguments.index(sys.executable):])
     only = "--launch-skip" in arguments
     if done.returncode == 0 and not FAILS:
-        pathlib.Path(arguments[arguments.index("--export") + 1]).write_text("chosen" if only else "four")
+        pathlib.Path(arguments[arguments.index("--export") + 1]).write_text("chosen" if only else "first")
     print(FAILS or "==PROF== Report")
     sys.exit(done.returncode)
 """
@@ -64,7 +64,7 @@ def test_why_nothing_was_counted_is_said_in_one_line() -> None:
         "ncu: Failed to initialize the profiler: LibraryNotLoaded"
     )
     assert ran("==PROF== Disconnected\n") == "ncu: no kernel was launched in the profiled call"
-    assert ran("Traceback\nRuntimeError: oh\n", finished=False) == "ncu: RuntimeError: oh"
+    assert ran("RuntimeError: oh\n==PROF== Disconnected\n", finished=False) == "ncu: RuntimeError: oh"
 
 
 def test_without_ncu_launches_bear_the_evidence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -78,6 +78,18 @@ def test_without_ncu_launches_bear_the_evidence(monkeypatch: pytest.MonkeyPatch,
     assert [(k.name, k.times, k.source) for k in known.kernels] == [
         ("b", 1, "CUPTI"), ("a", 1, "CUPTI"), ("a", 1, "CUPTI"),
     ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_longest_kernel_is_looked_at_twice_with_the_sections_of_its_limit(tmp_path: Path) -> None:
+    found = by_counters(look(tmp_path))
+    assert found.notes == () and len(found.kernels) == 5
+    longest = max(found.kernels, key=lambda k: k.ns)
+    assert (longest.name.split("(")[0], longest.limit, longest.source) == ("conflicts", "shared memory", "ncu")
+    assert longest.hot[0].where == "FADD R21, R12, R21" and found.advice[0].rule == "SharedMemoryConflicts"
+    first, second = [c.split() for c in (tmp_path / "calls").read_text().splitlines() if "--export" in c]
+    assert "MemoryWorkloadAnalysis_Tables" not in first and "MemoryWorkloadAnalysis_Tables" in second
+    assert second[second.index("--launch-skip") + 1] == "2" and "--profile-from-start" in first
 
 
 def test_a_candidate_that_has_no_place_of_its_own_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ class Wanted:
     """What of which launches of the profiled call. `only`: the number of one; None: the first forty."""
 
     sections: tuple[str, ...]
-    metrics: tuple[str, ...] = ()
     only: int | None = None
 
 
@@ -37,10 +36,9 @@ def command(program: Sequence[str], wanted: Wanted, report: Path) -> list[str]:
         else ["--launch-skip", str(wanted.only), "--launch-count", "1"]
     )  # fmt: skip
     sections = [part for name in wanted.sections for part in ("--section", name)]
-    metrics = ["--metrics", ",".join(wanted.metrics)] if wanted.metrics else []
     return [
         *program, "--target-processes", "application-only", "--profile-from-start", "off", "--clock-control", "none",
-        "--cache-control", "all", "--replay-mode", "kernel", "--apply-rules", "no", *which, *sections, *metrics,
+        "--cache-control", "all", "--replay-mode", "kernel", "--apply-rules", "no", *which, *sections,
         "--force-overwrite", "--export", str(report),
     ]  # fmt: skip
 

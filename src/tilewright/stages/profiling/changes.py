@@ -10,7 +10,7 @@ from ...facts.outcome import Launches
 from ...facts.problem import Target
 from ...facts.profile import Diagnosis, KernelProfile, Limit
 from .counters import Advice
-from .limits import BUSY, Call, rates
+from .limits import BUSY, USED, Call, rates
 from .origins import OWN
 
 MOST = 3
@@ -128,6 +128,12 @@ def _of_a_kernel(kernel: KernelProfile) -> Iterator[Idea]:
     lost = seen.get("passes lost to bank conflicts", 0.0)
     if lost >= 20:
         yield 0.4 * lost / 100, f"{lost:.0f}% of the passes through shared memory are bank conflicts: pad or swizzle"
+    used = seen.get(USED, 32.0)
+    if 0 < used < 24 and kernel.limit in ("memory", "cache", "latency"):
+        yield (
+            0.8 * (1 - used / 32),
+            f"{used:.0f} of 32 bytes loaded are used: neighbouring lanes on neighbouring addresses",
+        )
     waves = seen.get("waves")
     if waves is not None and 1 < waves < 4 and (tail := -(-waves // 1) - waves) > 0.3:
         yield 0.5 * tail / -(-waves // 1), f"{waves:.2f} waves: the last is mostly empty; other tiles, or stay resident"

@@ -33,8 +33,13 @@ _TIMES = {
 }  # fmt: skip
 _RATES = {"second": 1.0, "s": 1.0, "nsecond": 1e9, "ns": 1e9, "usecond": 1e6, "us": 1e6, "msecond": 1e3, "ms": 1e3}
 _NAME, _ID = "Kernel Name", "ID"
-_SAMPLES = ("Warp Stall Sampling (All Samples)", "# Samples", "Samples")
+_SAMPLES = ("Warp Stall Sampling (All Samples)", "# Samples")
+_NOT_ISSUED, _ISSUED = "(Not Issued)", "stall_selected"
+_STALLS = {"long_sb": "long scoreboard", "short_sb": "short scoreboard", "mio": "mio throttle", "lg": "lg throttle",
+           "tex": "tex throttle", "math": "math pipe throttle", "no_inst": "no instruction"}  # fmt: skip
 _MOST_HOT = 3
+# Rules that hold for memory that nobody asked to be compressed, and that say what stalls say.
+_IDLE_RULES = ("MemoryL2Compression", "CPIStall")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ class Counted:
 @dataclass(frozen=True, slots=True)
 class Advice:
     """What a rule of the tool's says of a launch (by its number in the report); `speedup`: the share of the kernel's
-    time that it reckons with, 0 where it does not say."""
+    time that it reckons to save."""
 
     launch: int
     rule: str
@@ -86,21 +91,19 @@ def counted(raw: str) -> tuple[Counted, ...]:
 
 
 def advice(details: str) -> tuple[Advice, ...]:
-    """What the tool's rules recommend, in the order of the page."""
+    """What the tool's rules recommend that reckon with the whole kernel's time, in the order of the page."""
     rows = _table(details)
     if not rows or "Rule Description" not in rows[0]:
         return ()
     place = {name: i for i, name in enumerate(rows[0])}
     found = []
     for row in rows[1:]:
-        if len(row) != len(rows[0]) or not row[place["Rule Description"]]:
+        if len(row) != len(rows[0]):  # a metric: its row ends before the columns of rules
             continue
-        kind = row[place["Rule Type"]] if "Rule Type" in place else ""
-        if kind in ("OPT", "WRN"):
-            said = _number(row[place["Estimated Speedup"]]) if "Estimated Speedup" in place else None
-            found.append(
-                Advice(int(row[place[_ID]]), row[place["Rule Name"]], row[place["Rule Description"]], (said or 0) / 100)
-            )
+        name, said = row[place["Rule Name"]], _number(row[place["Estimated Speedup"]])
+        whole = row[place["Estimated Speedup Type"]] == "global"  # of the kernel's time; else of one unit's use
+        if whole and said is not None and name not in _IDLE_RULES:
+            found.append(Advice(int(row[place[_ID]]), name, row[place["Rule Description"]], said / 100))
     return tuple(found)
 
 
@@ -119,7 +122,10 @@ def hot_spots(source: str) -> tuple[HotSpot, ...]:
         return ()
     samples = next(header.index(name) for name in _SAMPLES if name in header)
     text = header.index("Source")
-    reasons = [(i, name) for i, name in enumerate(header) if name.startswith("stall_") and "not_issued" not in name]
+    reasons = [
+        (i, name) for i, name in enumerate(header)
+        if name.startswith("stall_") and not name.endswith(_NOT_ISSUED) and name != _ISSUED
+    ]  # fmt: skip
     total = sum(_number(row[samples]) or 0.0 for row in rows)
     found = []
     for row in sorted(rows, key=lambda r: -(_number(r[samples]) or 0.0))[:_MOST_HOT]:
@@ -128,6 +134,7 @@ def hot_spots(source: str) -> tuple[HotSpot, ...]:
             break
         most = max(reasons, key=lambda r: _number(row[r[0]]) or 0.0, default=None)
         why = most[1].removeprefix("stall_") if most is not None and (_number(row[most[0]]) or 0.0) > 0 else ""
+        why = _STALLS.get(why, why.replace("_", " "))
         found.append(HotSpot(where=" ".join(row[text].split())[:160], share=here / total, why=why))
     return tuple(found)
 

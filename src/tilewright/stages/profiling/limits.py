@@ -18,6 +18,7 @@ from .origins import origin
 
 BUSY = 60.0  # % of its peak from which a unit is what a kernel waits for (Nsight Compute's own threshold)
 _FEW_WAVES = 1.0
+_BEHIND = 0.8
 _HIGH_CONFLICTS = 0.3  # of the passes through shared memory
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio")
 _TENSOR = r"sm__(inst_executed_)?pipe_tensor\w*\.avg\.pct_of_peak_sustained_active"
@@ -28,16 +29,18 @@ L1 = "l1tex__throughput.avg.pct_of_peak_sustained_active"
 SM = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
-LOCAL = ("smsp__inst_executed_op_local_ld.sum", "smsp__inst_executed_op_local_st.sum")
+LOCAL = ("smsp__sass_inst_executed_op_local_ld.sum", "smsp__sass_inst_executed_op_local_st.sum")
 INSTRUCTIONS = "smsp__inst_executed.sum"
 WAVES = "launch__waves_per_multiprocessor"
 DURATION = "gpu__time_duration.sum"
 
+USED = "bytes used of 32 loaded"
 # What a reader is shown: the metric, a name in words.
 _SHOWN = (
     (MEMORY, "DRAM, of its peak"), (CACHE, "L2, of its peak"), (L1, "L1 and shared memory, of their peak"),
     (SM, "multiprocessors, of their peak"),
     ("dram__bytes_read.sum", "read from DRAM"), ("dram__bytes_write.sum", "written to DRAM"),
+    ("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio", USED),
     ("lts__t_sector_hit_rate.pct", "hits in L2"), ("l1tex__t_sector_hit_rate.pct", "hits in L1"),
     ("sm__maximum_warps_per_active_cycle_pct", "occupancy that it could have"),
     ("sm__warps_active.avg.pct_of_peak_sustained_active", "occupancy that it had"),
@@ -82,7 +85,7 @@ def _limit(launch: Counted) -> Limit:
         return "spills"
     if tensor >= BUSY and tensor >= memory:
         return "tensor cores"
-    if memory >= BUSY and memory >= 0.9 * max(cache, l1, sm):
+    if memory >= BUSY and memory >= _BEHIND * max(cache, l1, sm):  # what comes from DRAM passes L2, which is busier
         return "memory"
     if max(cache, l1) >= sm:
         return "shared memory" if conflict_share(launch) > _HIGH_CONFLICTS else "cache"
