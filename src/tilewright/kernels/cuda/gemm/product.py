@@ -132,9 +132,14 @@ class Product:
             out = cpasync.CopyBulkTensorTileS2GOp()
             tma_c, to_c = cpasync.make_tiled_tma_atom(out, c, cute.slice_(smem_c, (None, None, 0)), line)
 
-        self._kernel(
+        kernel = self._kernel(
             tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, tma_c, to_c, smem_c, splits, chunk
-        ).launch(
+        )
+        self._launch(kernel, clusters, stream)
+
+    def _launch(self, kernel: Any, clusters: Any, stream: Any) -> None:
+        p = self.point
+        kernel.launch(
             grid=[clusters * p.cluster, 1, 1],
             block=[p.threads, 1, 1],
             cluster=[p.cluster, 1, 1],
@@ -149,6 +154,32 @@ class Product:
         layout = cute.slice_(staged, (None, None, 0))
         made: tuple[Any, Any] = cpasync.make_tiled_tma_atom(op, tensor, layout, tile, num_multicast=multicast)
         return made
+
+    @staticmethod
+    def _sides(
+        tma: Any, tensor: Any, staged: Any, tile: tuple[int, int], *, at: Any = 0, together: int = 1
+    ) -> tuple[Any, Any]:
+        """(bytes of a stage, slot) of shared memory, and (the same bytes, tile, step of K, plane) of the tensor: what
+        this CTA, number `at` of those that load a tile `together`, copies."""
+        made: tuple[Any, Any] = cpasync.tma_partition(
+            tma, at, cute.make_layout(together), cute.group_modes(staged, 0, 2),
+            cute.group_modes(cute.local_tile(tensor, tile, (None, None, None)), 0, 2),
+        )  # fmt: skip
+        return made
+
+    def _stages(self, shared: Any, *, readers: int, cluster: tuple[int, int], **more: Any) -> Any:
+        """The pipeline of loads; `readers`: warps, of all CTAs, that free a stage."""
+        p = self.point
+        return pipeline.PipelineTmaAsync.create(
+            barrier_storage=shared.allocate_array(cutlass.Int64, p.depth_stages * 2),
+            num_stages=p.depth_stages,
+            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, readers),
+            tx_count=p.stage_bytes,
+            cta_layout_vmnk=cute.make_layout((1, *cluster, 1)),
+            defer_sync=True,
+            **more,
+        )
 
     def _place(self, work: Any, rows: Any, columns: Any) -> tuple[Any, Any, Any]:
         """(row, column, layer of C) of a cluster tile: layers outermost, then bands, columns, rows of a band."""
@@ -170,10 +201,7 @@ class Product:
             return None
         memory = shared.allocate_tensor(kind, layout.outer, byte_alignment=1024, swizzle=layout.inner)
         line = (ROWS, LINE_BYTES * 8 // kind.width)
-        staged, tiles = cpasync.tma_partition(
-            tma, 0, cute.make_layout(1), cute.group_modes(memory, 0, 2),
-            cute.group_modes(cute.local_tile(tensor, line, (None, None, None)), 0, 2),
-        )  # fmt: skip
+        staged, tiles = self._sides(tma, tensor, memory, line)
         return Outlet(tma, memory, staged, tiles, group=group, width=kind.width)
 
     def _close(self) -> None:
@@ -209,30 +237,13 @@ class Product:
         mask_b = cute.make_layout_image_mask(layout_mn, at, mode=0) if p.cluster_m > 1 else 0
 
         shared = SmemAllocator()
-        barriers = shared.allocate_array(cutlass.Int64, p.depth_stages * 2)
+        readers = (p.cluster_m + p.cluster_n - 1) * p.groups * 4
+        stages = self._stages(shared, readers=readers, cluster=(p.cluster_m, p.cluster_n))
         s_a = shared.allocate_tensor(self.element, smem_a.outer, byte_alignment=1024, swizzle=smem_a.inner)
         s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
-        stages = pipeline.PipelineTmaAsync.create(
-            barrier_storage=barriers,
-            num_stages=p.depth_stages,
-            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-            consumer_group=pipeline.CooperativeGroup(
-                pipeline.Agent.Thread, (p.cluster_m + p.cluster_n - 1) * p.groups * 4
-            ),
-            tx_count=p.stage_bytes,
-            cta_layout_vmnk=cute.make_layout((1, p.cluster_m, p.cluster_n, 1)),
-            defer_sync=True,
-        )
         pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, p.cluster_n), is_relaxed=True)
-        # (bytes of a stage, tile, step of K, plane)
-        to_a, g_a = cpasync.tma_partition(
-            tma_a, at[1], cute.make_layout(p.cluster_n), cute.group_modes(s_a, 0, 2),
-            cute.group_modes(cute.local_tile(from_a, (p.tile_m, DEPTH), (None, None, None)), 0, 2),
-        )  # fmt: skip
-        to_b, g_b = cpasync.tma_partition(
-            tma_b, at[0], cute.make_layout(p.cluster_m), cute.group_modes(s_b, 0, 2),
-            cute.group_modes(cute.local_tile(from_b, (p.tile_n, DEPTH), (None, None, None)), 0, 2),
-        )  # fmt: skip
+        to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, DEPTH), at=at[1], together=p.cluster_n)
+        to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, DEPTH), at=at[0], together=p.cluster_m)
 
         group = cute.arch.make_warp_uniform(thread // 128)
         self.outlet = self._outlet(tma_c, to_c, smem_c, shared, group, c.element_type)

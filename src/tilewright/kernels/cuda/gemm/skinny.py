@@ -64,14 +64,8 @@ class Skinny(Product):
         tma_a, from_a = self._tma(a, smem_a, (p.tile_m, DEPTH), 1)
         tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), 1)
 
-        self._skinny(tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, chunk).launch(
-            grid=[clusters * p.cluster, 1, 1],
-            block=[p.threads, 1, 1],
-            cluster=[p.cluster, 1, 1],
-            min_blocks_per_mp=p.resident,
-            preferred_smem_carveout=100,
-            stream=stream,
-        )
+        kernel = self._skinny(tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, chunk)
+        self._launch(kernel, clusters, stream)
 
     @cute.kernel
     def _skinny(
@@ -89,29 +83,13 @@ class Skinny(Product):
             rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
 
         shared = SmemAllocator()
-        barriers = shared.allocate_array(cutlass.Int64, p.depth_stages * 2)
+        # Every CTA frees its own stages.
+        stages = self._stages(shared, readers=p.groups * 4, cluster=(p.cluster, 1), mcast_mode_mn=(1, 0))
         s_a = shared.allocate_tensor(self.element, smem_a.outer, byte_alignment=1024, swizzle=smem_a.inner)
         s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
-        stages = pipeline.PipelineTmaAsync.create(
-            barrier_storage=barriers,
-            num_stages=p.depth_stages,
-            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, p.groups * 4),
-            tx_count=p.stage_bytes,
-            cta_layout_vmnk=cute.make_layout((1, p.cluster, 1, 1)),
-            mcast_mode_mn=(1, 0),  # every CTA frees its own stages
-            defer_sync=True,
-        )
         pipeline_init_arrive(cluster_shape_mn=(p.cluster, 1), is_relaxed=True)
-        # (bytes of a stage, tile, step of K, batch)
-        to_a, g_a = cpasync.tma_partition(
-            tma_a, 0, cute.make_layout(1), cute.group_modes(s_a, 0, 2),
-            cute.group_modes(cute.local_tile(from_a, (p.tile_m, DEPTH), (None, None, None)), 0, 2),
-        )  # fmt: skip
-        to_b, g_b = cpasync.tma_partition(
-            tma_b, 0, cute.make_layout(1), cute.group_modes(s_b, 0, 2),
-            cute.group_modes(cute.local_tile(from_b, (p.tile_n, DEPTH), (None, None, None)), 0, 2),
-        )  # fmt: skip
+        to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, DEPTH))
+        to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, DEPTH))
 
         m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
         rows, columns = cute.ceil_div(m, p.tile_m), cute.ceil_div(n, p.tile_n)

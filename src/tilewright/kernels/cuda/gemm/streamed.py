@@ -69,14 +69,8 @@ class Streamed(Product):
         tma_a, from_a = self._tma(a, smem_a, (p.tile_m, SLAB), 1)
         tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), p.cluster_m)
 
-        self._streamed(tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, splits, chunk).launch(
-            grid=[clusters * p.cluster, 1, 1],
-            block=[p.threads, 1, 1],
-            cluster=[p.cluster, 1, 1],
-            min_blocks_per_mp=p.resident,
-            preferred_smem_carveout=100,
-            stream=stream,
-        )
+        kernel = self._streamed(tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, splits, chunk)
+        self._launch(kernel, clusters, stream)
 
     @cute.kernel
     def _streamed(
@@ -95,28 +89,12 @@ class Streamed(Product):
         mask_b = cute.make_layout_image_mask(layout_mn, at, mode=0) if p.cluster_m > 1 else 0
 
         shared = SmemAllocator()
-        barriers = shared.allocate_array(cutlass.Int64, p.depth_stages * 2)
+        stages = self._stages(shared, readers=p.cluster_m * p.groups * 4, cluster=(p.cluster_m, 1))
         s_a = shared.allocate_tensor(Float32, smem_a, byte_alignment=1024)
         s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
-        stages = pipeline.PipelineTmaAsync.create(
-            barrier_storage=barriers,
-            num_stages=p.depth_stages,
-            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, p.cluster_m * p.groups * 4),
-            tx_count=p.stage_bytes,
-            cta_layout_vmnk=cute.make_layout((1, p.cluster_m, 1, 1)),
-            defer_sync=True,
-        )
         pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, 1), is_relaxed=True)
-        # (bytes of a slab or stage, tile, slab or step of K, batch or plane)
-        to_a, g_a = cpasync.tma_partition(
-            tma_a, 0, cute.make_layout(1), cute.group_modes(s_a, 0, 2),
-            cute.group_modes(cute.local_tile(from_a, (p.tile_m, SLAB), (None, None, None)), 0, 2),
-        )  # fmt: skip
-        to_b, g_b = cpasync.tma_partition(
-            tma_b, at[0], cute.make_layout(p.cluster_m), cute.group_modes(s_b, 0, 2),
-            cute.group_modes(cute.local_tile(from_b, (p.tile_n, DEPTH), (None, None, None)), 0, 2),
-        )  # fmt: skip
+        to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, SLAB))  # slabs of K, and batches
+        to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, DEPTH), at=at[0], together=p.cluster_m)
 
         group = cute.arch.make_warp_uniform(thread // 128)
         by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group - 1))
