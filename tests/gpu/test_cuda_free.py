@@ -54,6 +54,9 @@ PROGRAMS: dict[str, tuple[Callable[[int], Program], int, tuple[int, ...], int, f
     "a chain of three dimensions": (
         lambda n: kp.chain((n, 24, 16), bias=(1, 24, 1), dtype="bf16"), 64, (64, 63, 1000), 2, 2e-2),
     "columns": (lambda n: kp.rms_norm((n, 64, 32, 32), 1), 130, (130, 131, 300), 2, 1e-5),
+    "a gather": (lambda n: kp.embedded(n, 1024), 4096, (4096, 2, 1021), 2, 1e-6),
+    "windows": (lambda n: kp.pool("max", (n, 16, 30, 33), (3, 3), stride=2, padding=1), 64, (64, 3, 130), 3, 1e-6),
+    "halves of each row": (lambda n: kp.rotary(n, 128, 32, dtype="bf16"), 16, (16, 3, 1000), 2, 2e-2),
     "a scan": (lambda n: kp.cumulative("cumsum", (n, 4096)), 640, (640, 133, 1000), 1, 1e-5),
 }  # fmt: skip
 

@@ -58,6 +58,8 @@ def plans_of(fused, rows):
         (kp.chain((4096, 512), bias=(1, 512)), range(4, 9000, 311), 2),
         (kp.rms_norm((112, 64, 512, 512), 1), (2, 64, 100, 128), 2),  # offsets, again
         (kp.cumulative("cumsum", (640, 32768)), (132, 133, 640, 5000), 1),
+        (kp.embedded(4096, 1024), (2, 1021, 4096, 70000), 2),
+        (kp.pool("max", (256, 64, 112, 112), (3, 3), stride=2, padding=1), (64, 256, 1000), 1),
     ],
 )
 def test_one_kernel_serves_a_class_of_row_counts(program, rows, kernels, fused):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import cutlass
@@ -115,19 +116,23 @@ class Addresses:
             self._move(name, CopyR2GOp, fragment, self.vector(name, offset + number * stride, len(part)))
 
 
+def is_wide(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether offsets into a tensor need 64 bits."""
+    return sum(abs(s) * (n - 1) for s, n in zip(strides, sizes, strict=True)) >= 2**31
+
+
 class Source:
     """An operand that element functions read wherever they say, one element at a time.
 
     `at` has a position (a whole number, or a literal) for each of its dimensions; `checked` are those dimensions beyond
-    which positions may lie. Nothing is touched outside: the first element is read instead, and given up."""
+    which positions may lie. Nothing is touched outside: the first element is read instead, and given up. `sizes` are
+    the Spec's: where its rows are free, those of some number of them, whose offsets are as wide as all others'."""
 
-    def __init__(self, tensor: Any, dtype: str) -> None:
-        self.tensor, self.dtype = tensor, dtype
-        self.sizes = [int(n) for n in cute.shape(tensor)]
+    def __init__(self, tensor: Any, dtype: str, sizes: Sequence[int]) -> None:
+        self.tensor, self.dtype, self.sizes = tensor, dtype, sizes
         strides = tensor.stride if isinstance(tensor.stride, tuple) else (tensor.stride,)
         self.strides = [0 if n == 1 else int(s) for n, s in zip(self.sizes, strides, strict=True)]
-        span = sum(abs(s) * (n - 1) for s, n in zip(self.strides, self.sizes, strict=True))
-        self.kind = Int64 if span >= 2**31 else Int32
+        self.kind = Int64 if is_wide(self.sizes, self.strides) else Int32
 
     def load(self, at: tuple[Any, ...], checked: tuple[int, ...] = (), fill: Any = None) -> Any:
         """The element there, `fill` where it lies outside; without one, to lie outside is a gather's error: the kernel

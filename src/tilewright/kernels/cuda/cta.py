@@ -57,7 +57,7 @@ class Cta:
         names = [o.name for o in self.spec.operands] + [f"out_{o.name}" for o in self.spec.outputs]
         self.dtypes = {o.name: o.dtype for o in self.spec.aligned_operands}
         self.tensors = dict(zip(names, tensors, strict=True))
-        self.sources = {o.name: Source(self.tensors[o.name], o.dtype) for o in self.spec.operands if o.indexed}
+        self.sources = {o.name: Source(self.tensors[o.name], o.dtype, o.shape) for o in self.spec.operands if o.indexed}
         self._count()
         self._place()
         self.at = self._addresses()

@@ -25,7 +25,7 @@ def at_rows(spec: Spec, rows: int) -> Spec:
 
 
 def _of_rows(tensor: TensorSpec, rows: int) -> TensorSpec:
-    return tensor if tensor.indexed or tensor.shape[0] == 1 else replace(tensor, shape=(rows, *tensor.shape[1:]))
+    return replace(tensor, shape=(rows, *tensor.shape[1:])) if tensor.has_rows else tensor
 
 
 def freed(spec: Spec, plan: Plan) -> Plan | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..ops import DTYPES
 from . import cache
+from .addresses import is_wide
 from .calls import Call, Ready, written_out
 from .engine import SCRAP_BYTES, Kernel
 from .free import at_rows, freed
@@ -47,7 +48,7 @@ def _alignment(address: int) -> int:
 def _fake(tensor: TensorSpec, strides: Sequence[int], alignment: int, *, free: bool) -> Any:
     # The stride of a mode of size 1 is anybody's guess: it stays symbolic. So does the number of rows where it is free.
     walk = tuple(cute.sym_int64() if n == 1 else s for n, s in zip(tensor.shape, strides, strict=True))
-    shape = (cute.sym_int(), *tensor.shape[1:]) if free and tensor.shape[0] > 1 else tensor.shape
+    shape = (cute.sym_int(), *tensor.shape[1:]) if free and tensor.has_rows else tensor.shape
     return cute.runtime.make_fake_tensor(
         ELEMENT_TYPES[tensor.dtype], shape, stride=walk, assumed_align=max(alignment, ITEM_BYTES[tensor.dtype])
     )
@@ -154,7 +155,10 @@ class Fused:
         shapes = [o.shape for o in kernel.spec.operands]
         walks = tuple(tuple(s for s, n in zip(walk, shape, strict=True) if n > 1)
                       for walk, shape in zip(strides, shapes, strict=True))  # fmt: skip
-        rows = kernel.spec.domain[0] if kernel.plan.rows == "fixed" else repr(kernel.plan)
+        rows: object = kernel.spec.domain[0]
+        if kernel.plan.rows != "fixed":
+            long = (is_wide(o.shape, walk) for o, walk in zip(kernel.spec.operands, strides, strict=True) if o.indexed)
+            rows = (repr(kernel.plan), *long)
         return walks, tuple(alignments), tuple(sorted(self.knobs.items())), device, rows
 
     def prepare(self, device: Device) -> None:

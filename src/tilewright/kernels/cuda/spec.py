@@ -21,7 +21,8 @@ class TensorSpec:
     """An operand or an output: its aligned shape has the domain's rank, each size the domain's or 1. An `indexed`
     operand has a shape of its own, and functions get it as a Source (see `addresses`). `strides` are likely, no more;
     empty: contiguous. `at`, where it is told: an indexed operand is read by one load alone, for each of its dimensions
-    at start + the sum of step x position along a dimension of the domain; what lies outside is taken as `fill`."""
+    at start + the sum of step x position along a dimension of the domain; what lies outside is taken as `fill`. `free`:
+    an indexed operand whose first dimension is the domain's, read at its own position: it has as many rows."""
 
     name: str
     dtype: str
@@ -30,6 +31,12 @@ class TensorSpec:
     strides: tuple[int, ...] = ()
     at: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
     fill: float = 0.0
+    free: bool = False
+
+    @property
+    def has_rows(self) -> bool:
+        """Of a Spec with free rows: whether its first size is their number."""
+        return self.free if self.indexed else self.shape[0] > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +121,7 @@ class Spec:
     @property
     def rows_of(self) -> int:
         """The operand whose first size is that of dimension 0, where that is free."""
-        return next(i for i, o in enumerate(self.operands) if not o.indexed and o.shape[0] > 1)
+        return next(i for i, o in enumerate(self.operands) if o.has_rows)
 
     @property
     def stepped(self) -> tuple[int, ...]:

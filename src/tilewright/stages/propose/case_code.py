@@ -176,7 +176,7 @@ class _Writer:
             for bind, shape in zip((*site.operands, *site.outputs), shapes, strict=True):
                 node = self.nodes[bind.node]
                 plain = shape == node.shape and bind.order == tuple(sorted(bind.order))
-                if (node.name in free) != (shape[0] == program.domain[0]) or (node.name in free and not plain):
+                if (node.name in free) != (shape[:1] == program.domain[:1]) or (node.name in free and not plain):
                     return False
         return bool(free)
 

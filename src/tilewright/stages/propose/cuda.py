@@ -12,7 +12,7 @@ from ...facts.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, S
 from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
 from . import cuda_product
-from .cuda_text import fused_text, summed_text
+from .cuda_text import by_rows, fused_text, summed_text
 from .narrow import computes_in_float8
 
 _KNOBS = (
@@ -199,12 +199,15 @@ FREE_ROWS = False  # off until it has run on a GPU
 
 def free_rows(program: Program) -> int | None:
     """The operand that says how many rows there are, where a kernel may take any number of them: rows lie along
-    dimension 0, and are not what is reduced. Which numbers a compiled kernel takes, `takes` of the fused file says."""
-    plain = not (program.product or program.sums or program.loads)
+    dimension 0, are not what is reduced, and are read at their own position. Which numbers a compiled kernel takes,
+    `takes` of the fused file says."""
+    plain = not (program.product or program.sums) and all(by_rows(load, program) is not None for load in program.loads)
     kept = len(program.domain) > 1 and program.domain[0] > 1 and 0 not in program.reduced
     if not (FREE_ROWS and plain and kept) or any(o.turned for o in program.operands):
         return None
-    return next((i for i, o in enumerate(program.operands) if o.shape[0] > 1), None)
+    loaded = {load.source for load in program.loads if by_rows(load, program)}
+    having = (o.name in loaded if o.indexed else o.shape[0] > 1 for o in program.operands)
+    return next((i for i, has in enumerate(having) if has), None)
 
 
 def any_rows(program: Program) -> bool:

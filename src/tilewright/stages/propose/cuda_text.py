@@ -220,12 +220,26 @@ def _read_at(program: Program, operand: Operand) -> str:
     return f", at={at!r}" + ("" if load.fill is None else f", fill={_literal(float(load.fill))}")
 
 
-def tensors(values: Sequence[Operand | Output], program: Program | None = None) -> str:
-    """Their TensorSpecs; the program, where it tells more of operands."""
+def by_rows(load: Load, program: Program) -> bool | None:
+    """Whether a load reads its operand's first dimension at the row's own position; None: it moves along the rows in
+    another way."""
+    shape = next(o.shape for o in program.operands if o.name == load.source)
+    own = load.at[:1] == (Position(steps=((0, 1),)),) and shape[0] == program.domain[0]
+    others = load.at[1:] if own else load.at
+    return None if any(d == 0 for p in others for d, _ in p.steps) else own
+
+
+def tensors(values: Sequence[Operand | Output], program: Program | None = None, *, free: bool = False) -> str:
+    """Their TensorSpecs; the program, where it tells more of operands, also which loads read rows that are free."""
     operands = [t for t in values if isinstance(t, Operand)]
     more = {t.name: ", indexed=True" if t.indexed else f", strides={t.strides!r}" if t.order else "" for t in operands}
     if program is not None:
-        more |= {t.name: more[t.name] + _read_at(program, t) for t in operands if t.indexed}
+        rows = {load.source for load in program.loads if by_rows(load, program)} if free else set()
+        more |= {
+            t.name: more[t.name] + _read_at(program, t) + (", free=True" if t.name in rows else "")
+            for t in operands
+            if t.indexed
+        }
     return "".join(
         f'\n        TensorSpec(name="{t.name}", dtype="{t.dtype}", shape={t.shape!r}{more.get(t.name, "")}),'
         for t in values
@@ -294,7 +308,7 @@ def fused_text(program: Program, name: str, settings: Point, *, rows_of: int | N
         functions, entries = _sweeps(plan, lines, dtypes)
     spec = [f'    name="{name}",', f"    domain={program.domain!r},", f"    reduced={program.reduced!r},"]
     spec += [
-        f"    operands=({tensors(program.operands, program)}\n    ),",
+        f"    operands=({tensors(program.operands, program, free=rows_of is not None)}\n    ),",
         f"    outputs=({tensors(program.outputs)}\n    ),",
     ]
     if plan.head:

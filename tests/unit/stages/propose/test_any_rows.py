@@ -18,7 +18,7 @@ from fakes import kernel_programs as kp
 from tilewright.cell.rows import traced
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
-from tilewright.facts.program import Program
+from tilewright.facts.program import Position, Program
 from tilewright.facts.run import CaseFacts
 from tilewright.flow.optimize import write_candidate
 from tilewright.flow.workbench import found_patterns
@@ -41,6 +41,14 @@ class Model(nn.Module):
 """
 
 
+def shifted() -> Program:
+    """Each row reads the one before it."""
+    b = kp.Builder((16, 64))
+    before = (Position(start=-1, steps=((0, 1),)), Position(steps=((1, 1),)))
+    b.write(b.op("add", b.read("y"), b.load(b.source("x", (16, 64)), before, fill=0.0)))
+    return b.done()
+
+
 @pytest.mark.parametrize(
     ("program", "on_cpu", "on_cuda"),
     [
@@ -55,8 +63,12 @@ class Model(nn.Module):
         (kp.chain((64,)), False, False),
         (kp.cumulative("cumsum", (16, 64), 1), False, True),
         (kp.rotary(2, 16, 8), True, True),
-        (kp.joined(16, 3, 7), False, False),
+        (kp.joined(16, 3, 7), False, True),
         (kp.laid_out((16, 64), (1, 0)), True, False),
+        (kp.embedded(16, 64), False, True),
+        (kp.pool("max", (16, 4, 9, 9), (3, 3)), False, True),
+        (kp.pool("max", (16, 9, 9), (3,), stride=2), False, True),
+        (shifted(), False, False),
     ],
 )
 def test_rows_are_left_open_where_nothing_but_their_number_depends_on_them(
@@ -67,7 +79,7 @@ def test_rows_are_left_open_where_nothing_but_their_number_depends_on_them(
         assert target.any_rows(program) == any_rows
         made = target.render(program, "fused_0", target.space(program).points[0])
         (text,) = [f.text for f in made if f.path == "fused_0.py"]
-        assert ("rows=0" in text) == ("takes" in text) == any_rows
+        assert ("takes" in text) == (", rows=" in text.split("torch_op(")[-1]) == any_rows
 
 
 def composed(folder: Path, *, free: bool, target: Target = "cpu") -> ModuleType:
