@@ -111,11 +111,13 @@ def positions(
     at: Sequence[Position], sizes: Sequence[int], shape: Sequence[int], values: Mapping[str, torch.Tensor]
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
     """Where each dimension is read, clamped into it, and whether all of them lay inside; over `shape`."""
-    clamped, inside = [], torch.ones(tuple(shape), dtype=torch.bool)
+    device = next((v.device for v in values.values()), torch.device("cpu"))
+    clamped, inside = [], torch.ones(tuple(shape), dtype=torch.bool, device=device)
     for position, size in zip(at, sizes, strict=True):
-        place = torch.full(tuple(shape), position.start)
+        place = torch.full(tuple(shape), position.start, device=device)
         for d, step in position.steps:
-            place = place + torch.arange(shape[d]).reshape([-1 if i == d else 1 for i in range(len(shape))]) * step
+            count = torch.arange(shape[d], device=device)
+            place = place + count.reshape([-1 if i == d else 1 for i in range(len(shape))]) * step
         if position.value:
             place = place + values[position.value].long()
         inside &= (place >= 0) & (place < size)
@@ -142,6 +144,7 @@ def in_parts(value: torch.Tensor, program: Program, parts: int) -> torch.Tensor:
 def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bool = False) -> tuple[torch.Tensor, ...]:
     """The outputs of a Program on aligned operands; with `exact`, in float64 throughout."""
     values: dict[str, Any] = {}
+    device = operands[0].device
     masks: dict[Any, torch.Tensor] = {}  # of the loads: what lay inside
     for spec, tensor in zip(program.operands, operands, strict=True):
         assert tuple(tensor.shape) == spec.shape, (spec, tensor.shape)
@@ -169,7 +172,7 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
         elif item.op == "index":
             dim = int(item.args[0])
             shape = [size if d == dim else 1 for d, size in enumerate(program.domain)]
-            values[item.result] = torch.arange(program.domain[dim]).reshape(shape)
+            values[item.result] = torch.arange(program.domain[dim], device=device).reshape(shape)
         else:
             args = [values[a] if isinstance(a, str) else a for a in item.args]
             values[item.result] = pointwise(item.op, args, dtype)

@@ -55,13 +55,20 @@ def _one_sided(like: Tensor, source: torch.Generator) -> Tensor:
     return bits.view(torch.float32).to(_drawn(like))
 
 
-def _scaled(like: Tensor, source: torch.Generator) -> Tensor:
-    """Normal, times one power of two for the whole tensor, 2**6 .. 2**10 or its inverse; where the type has fp32's
-    exponents 2**17 .. 2**21, which fp16 can't hold."""
+def _large(like: Tensor, source: torch.Generator) -> Tensor:
+    """Normal, times one power of two for the whole tensor: 2**6 .. 2**10, and where the type has fp32's exponents
+    2**17 .. 2**21, which fp16 can't hold."""
+    return _normal(like, source).mul_(_power(like, source))
+
+
+def _small(like: Tensor, source: torch.Generator) -> Tensor:
+    """As `large`, by the inverse of such a power."""
+    return _normal(like, source).div_(_power(like, source))
+
+
+def _power(like: Tensor, source: torch.Generator) -> float:
     least = 6 if like.dtype == torch.float16 else 17
-    power = int(torch.randint(least, least + 5, (1,), generator=source, device=like.device))
-    sign = int(torch.randint(0, 2, (1,), generator=source, device=like.device)) * 2 - 1
-    return _normal(like, source).mul_(2.0 ** (sign * power))
+    return 2.0 ** int(torch.randint(least, least + 5, (1,), generator=source, device=like.device))
 
 
 def _zeros(like: Tensor, source: torch.Generator) -> Tensor:
@@ -92,8 +99,8 @@ def _specials(like: Tensor, source: torch.Generator) -> Tensor:
 
 FAMILIES: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "normal": _normal, "uniform": _uniform, "shifted": _shifted, "integers": _integers, "wide": _wide,
-    "spikes": _spikes, "one_sided": _one_sided, "scaled": _scaled, "zeros": _zeros, "subnormals": _subnormals,
-    SPECIALS: _specials,
+    "spikes": _spikes, "one_sided": _one_sided, "large": _large, "small": _small,
+    "zeros": _zeros, "subnormals": _subnormals, SPECIALS: _specials,
 }  # fmt: skip
 
 

@@ -56,8 +56,13 @@ class Rooms:
             if is_out_of_memory(error):
                 raise too_large(self._problem, f"case {case.number}: {last_line(error)}") from error
             raise HarnessError(f"case {case.number}: no memory could be shared with its cells: {error}") from error
-        with room:
-            yield room
+        try:
+            with room:
+                yield room
+        except (MemoryError, RuntimeError) as error:  # of ours: what is lacking in a cell comes as a CellFault
+            if is_out_of_memory(error):
+                raise too_large(self._problem, f"case {case.number}: {last_line(error)}") from error
+            raise
         self._cells.spare_memory()
 
 

@@ -25,11 +25,11 @@ def test_one_sided_numbers_all_lose_in_a_lower_class(narrow: torch.dtype) -> Non
 @pytest.mark.parametrize(
     ("dtype", "powers"), [(torch.float16, (6, 10)), (torch.bfloat16, (17, 21)), (torch.float32, (17, 21))]
 )
-def test_scaled_is_one_power_for_the_whole(dtype: torch.dtype, powers: tuple[int, int]) -> None:
-    sizes = [float(redistribute(LIKE.to(dtype), "scaled", s).float().std()) for s in range(20)]
-    least, most = 2.0 ** powers[0] * 0.8, 2.0 ** powers[1] * 1.2
-    assert all(least < size < most or 0.6 / most < size < 1.6 / least for size in sizes)
-    assert min(sizes) < 1.6 / least and max(sizes) > least
+def test_large_and_small_are_one_power_for_the_whole(dtype: torch.dtype, powers: tuple[int, int]) -> None:
+    for family, sign in (("large", 1), ("small", -1)):
+        sizes = [float(redistribute(LIKE.to(dtype), family, s).float().std()) ** sign for s in range(20)]
+        assert 2.0 ** powers[0] * 0.6 < min(sizes) < max(sizes) < 2.0 ** powers[1] * 1.6
+        assert max(sizes) > 4 * min(sizes)
 
 
 def test_zeros_empty_whole_rows() -> None:

@@ -10,7 +10,7 @@ HUGE_BYTES = 2 << 30
 LARGE_BYTES = 64 << 20
 OWN, SPECIALS = "own", "specials"
 ALWAYS = ("normal", "one_sided", "integers")
-OFTEN = ("uniform", "shifted", "wide", "spikes", "scaled")
+OFTEN = ("uniform", "shifted", "wide", "spikes", "large", "small")
 EDGES = ("zeros", "subnormals", SPECIALS)
 
 
