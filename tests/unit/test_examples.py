@@ -14,7 +14,9 @@ import torch
 
 FOLDER = Path(__file__).parents[2] / "examples" / "problems"
 FILES = sorted(FOLDER.glob("*.py"))
-COMPUTE_BOUND = {"mlp_block", "transformer_block"}  # sized by their flops, not by their traffic
+# Sized by their flops, or by the values that they hold meanwhile, not by their traffic.
+COMPUTE_BOUND = {"mlp_block", "transformer_block", "attention_bias", "gated_linear_attention", "top2_experts"}
+DATA_DEPENDENT = {"top2_experts"}  # shapes that only values tell
 
 
 def load(path: Path) -> ModuleType:
@@ -38,7 +40,8 @@ def traffic_bytes(example: ModuleType, case: dict[str, Any]) -> int:
     """Inputs, state and outputs of one call, from shapes alone."""
     with torch.device("meta"):
         module, inputs = make(example, case)
-        outputs = results(module(*inputs))
+        known = example.__name__.removeprefix("example_") not in DATA_DEPENDENT
+        outputs = results(module(*inputs)) if known else inputs[:1]
     return sum(prod(t.shape) * t.element_size() for t in (*inputs, *module.state_dict().values(), *outputs))
 
 

@@ -1,0 +1,185 @@
+"""A model's loop on ten problems, all of them advanced by a step at each call, and the table of what came of them.
+
+    python benchmarks/agent_runs.py advance --kernelbench CHECKOUT --folder RUNS [--strategy cutegen] [--only 1,4]
+    tilewright worker RUNS/bundle          # on the machine with the GPU, after each call; --watch over a shared disk
+    python benchmarks/agent_runs.py table --folder RUNS
+
+Five problems are KernelBench's, of those that `catalog` left furthest above the floor on an H200 or can't match at all
+(`results/h200/kernelbench-level1.json`); their files come from a checkout and are no part of this project. Five are
+ours. Prompts lie in `RUNS/mail`, and so do replies (docs/models.md); orders and answers lie in `RUNS/bundle`
+(docs/two-machines.md). `--strategy catalog` asks nobody: what the loops are held against. `advance` prints what waits
+for whom, and leaves with 75 while anything does. `RUNS` is not to be committed: prompts carry the problems.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.edges.ledger import Ledger
+from tilewright.facts.dialogue import Reply
+from tilewright.facts.move import Ask, Event, Try
+from tilewright.facts.outcome import Timed
+from tilewright.facts.run import Brief
+
+ROOT = Path(__file__).parents[1]
+KERNELBENCH = (  # of level 1: a norm at 1.7 times the floor; four for which the matcher has nothing
+    "40_LayerNorm",
+    "76_conv_standard_1D_dilated_strided__",
+    "82_conv_depthwise_2D_square_input_square_kernel",
+    "86_conv_depthwise_separable_2D",
+    "97_ScaledDotProductAttention",
+)
+OURS = ("attention_bias", "depthwise_conv_norm", "gated_linear_attention", "top2_experts", "lamb_step")
+BUDGET = "24h,60calls,device:1h"  # of each problem
+PENDING = 75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One problem under one strategy. Times in ns of a whole call, cold; None: nothing was accepted. `start`: what the
+    library made of it. `tokens` in and out; None: nobody said."""
+
+    problem: str
+    floor: float
+    eager: float | None
+    start: float | None
+    best: float | None
+    steps: int
+    fixes: int
+    calls: int
+    tokens: tuple[int, int] | None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    advance = actions.add_parser("advance")
+    advance.add_argument("--kernelbench", type=Path, required=True, help="a checkout of KernelBench")
+    advance.add_argument(
+        "--strategy", default="cutegen", help="cutegen, cutegen_paper, evolve, oneshot, ... or catalog"
+    )
+    advance.add_argument("--budget", default=BUDGET)
+    advance.add_argument("--only", default="", help="numbers of problems, e.g. 1,4")
+    advance.add_argument("--target", default="cuda")
+    advance.add_argument("--jobs", default="1")
+    for action in (advance, actions.add_parser("table")):
+        action.add_argument("--folder", type=Path, required=True)
+    asked = parser.parse_args()
+    if asked.action == "table":
+        print("\n".join(table(asked.folder)))
+        return
+    laid_out(asked.kernelbench, asked.folder / "problems")
+    done = subprocess.run(bench_command(asked), check=False)
+    prompts, orders = waiting(asked.folder)
+    print(f"{len(prompts)} prompt(s) wait for a reply in {asked.folder / 'mail'}:")
+    print("\n".join(f"  {name}" for name in prompts))
+    print(f"{orders} order(s) wait for `tilewright worker {asked.folder / 'bundle'}`")
+    sys.exit(done.returncode)
+
+
+def laid_out(checkout: Path, folder: Path) -> None:
+    """The ten problem files, numbered, in one folder; those that lie there already stay, for runs know them by text."""
+    level = next(
+        (p for p in (checkout / "KernelBench" / "level1", checkout / "level1", checkout) if p.is_dir()), checkout
+    )
+    sources = [*(level / f"{name}.py" for name in KERNELBENCH)]
+    sources += [ROOT / "examples" / "problems" / f"{name}.py" for name in OURS]
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, source in enumerate(sources, start=1):
+        place = folder / f"{number:02}_{re.sub(r'^[0-9]+_', '', source.stem)}.py"
+        if not place.exists():
+            shutil.copyfile(source, place)
+
+
+def bench_command(asked: argparse.Namespace) -> list[str]:
+    folder: Path = asked.folder
+    mail = [] if asked.strategy == "catalog" else ["--model", f"mailbox:{folder / 'mail'}"]
+    return [
+        sys.executable, "-m", "tilewright", "bench", str(folder / "problems"), "--target", asked.target,
+        "--strategy", asked.strategy, *mail, "--evaluator", f"bundle:{folder / 'bundle'}", "--no-wait",
+        "--budget", "10m" if asked.strategy == "catalog" else asked.budget, "--jobs", asked.jobs,
+        "--out", str(folder / "runs" / asked.strategy), "--json", str(folder / f"{asked.strategy}.json"),
+        *(["--only", asked.only] if asked.only else []),
+    ]  # fmt: skip
+
+
+def waiting(folder: Path) -> tuple[list[str], int]:
+    """The prompts that have no whole reply yet, by name, and how many orders have no answer."""
+    prompts = [
+        p.name
+        for p in sorted((folder / "mail").glob("*.prompt.md"))
+        if not (reply := p.with_name(p.name.replace(".prompt.", ".reply."))).exists()
+        or not reply.read_text(encoding="utf-8", errors="replace").rstrip().endswith("END OF REPLY")
+    ]
+    orders, answers = (
+        {p.stem for p in (folder / "bundle" / f"{kind}s").glob(f"*.{kind}")} for kind in ("order", "answer")
+    )
+    return prompts, len(orders - answers)
+
+
+def table(folder: Path) -> list[str]:
+    """The strategies' runs in Markdown: what the library alone reached, where each loop began and ended, the floor."""
+    lines = []
+    catalog = {row.problem: row for row in rows(folder / "runs" / "catalog")}
+    for place in sorted(p for p in (folder / "runs").glob("*") if p.is_dir() and p.name != "catalog"):
+        lines += [
+            f"## {place.name}", "",
+            "| problem | eager | catalog | start | best | floor | best of floor | steps | fixes | calls | tokens |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
+        ]  # fmt: skip
+        for row in rows(place):
+            alone = catalog[row.problem].best if row.problem in catalog else None
+            share = f"{row.floor / row.best:.0%}" if row.best else ""
+            tokens = f"{row.tokens[0]} in, {row.tokens[1]} out" if row.tokens else "unknown"
+            cells = [
+                row.problem, _us(row.eager), _us(alone), _us(row.start), _us(row.best), _us(row.floor), share,
+                str(row.steps), str(row.fixes), str(row.calls), tokens,
+            ]  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return lines
+
+
+def rows(place: Path) -> list[Row]:
+    found = []
+    for journal in sorted(place.glob("*/run.db")):
+        with Ledger(journal, readonly=True) as ledger:
+            brief, events = ledger.brief(), ledger.events()
+        if brief is not None:
+            found.append(row_of(brief, events))
+    return found
+
+
+def row_of(brief: Brief, events: tuple[Event, ...]) -> Row:
+    """A run in numbers. Steps are the changes that were asked for, and fixes the prompts to mend what was refused."""
+    passed = [(e.move.why, e.outcome) for e in events if isinstance(e.move, Try) and isinstance(e.outcome, Timed)]
+    ours = [(why, time.mid) for why, timed in passed if (time := timed.time("ours"))]
+    eager = [time.mid for _, timed in passed if (time := timed.time("eager"))]
+    asks = [e for e in events if isinstance(e.move, Ask)]
+    whys = [e.move.why for e in asks if isinstance(e.move, Ask)]
+    again = [why for why in whys if why.endswith(", again")]
+    fixes = [why for why in whys if ": mend " in why and why not in again]
+    used = [e.outcome.usage for e in asks if isinstance(e.outcome, Reply)]
+    known = [u for u in used if u is not None]
+    return Row(
+        problem=brief.problem.name, floor=brief.machine.floor_ns(brief.cases[0].work),
+        eager=eager[-1] if eager else None, start=next((ns for why, ns in ours if "library makes" in why), None),
+        best=min((ns for _, ns in ours), default=None), steps=len(whys) - len(fixes) - len(again), fixes=len(fixes),
+        calls=len(whys),
+        tokens=(sum(u.input_tokens for u in known), sum(u.output_tokens for u in known))
+        if known and len(known) == len(used) else None,
+    )  # fmt: skip
+
+
+def _us(ns: float | None) -> str:
+    return "" if ns is None else f"{ns / 1e3:.4g} us"
+
+
+if __name__ == "__main__":
+    main()
