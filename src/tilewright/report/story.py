@@ -14,6 +14,7 @@ from ..facts.run import Brief
 from . import moves, words
 from .attribution import WorthRow, worth_rows
 from .chart import Chart, chart
+from .costs import CostRow, GainRow, costs, gains
 from .ending import Ending, ending, floor_share, fused
 from .graphs import GraphView, graph_view
 from .objects import device_seconds, fallbacks
@@ -127,6 +128,8 @@ class Story:
     missing_protections: tuple[str, ...]
     seconds: str
     held: str
+    costs: tuple[CostRow, ...]
+    gains: tuple[GainRow, ...]
 
 
 _HEADINGS = {"improved": "Improved", "no_improvement": "No improvement", "failed": "Failed"}
@@ -173,6 +176,8 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
         missing_protections=built.missing_protections if built else (),
         seconds=f"{sum(e.wall_s for e in events):.1f} s",
         held=words.seconds_by_name(device_seconds(brief, events)),
+        costs=costs(events),
+        gains=gains(events),
     )
 
 

@@ -1,0 +1,117 @@
+"""What a run that asks a model cost, stage by stage, and what each gain had cost when it came."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..facts.dialogue import Reply
+from ..facts.move import Ask, Await, Event, Inspect, Sanitize, Try, Tune
+from ..facts.outcome import Timed
+from . import words
+
+_COUNTED = re.compile(r"^(?:step|generation|reply) \d+(?: of \d+)?(?:: |$)")
+_NAMES = {"": "replies", "again": "asked once more"}
+_OTHERS = ((Try, "judging"), (Tune, "tuning"), (Inspect, "profiling"), (Sanitize, "compute-sanitizer"),
+           (Await, "the agent itself"))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRow:
+    """One stage: how often, for how long, and for replies their tokens and price, as words."""
+
+    stage: str
+    times: int
+    took: str
+    tokens: str
+    price: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GainRow:
+    """A candidate that was faster than all before it: when it came, what had been spent by then, and the ratio against
+    eager for each of them."""
+
+    what: str
+    ratio: str
+    steps: int
+    calls: int
+    price: str
+    took: str
+    per_step: str
+    per_price: str
+
+
+def stage_of(event: Event) -> str:
+    """What a move is for: of an Ask the kind of prompt ("write", "structure", "profile", "mend"), else the move's own
+    name."""
+    if not isinstance(event.move, Ask):
+        return next((name for kind, name in _OTHERS if isinstance(event.move, kind)), "")
+    said, again, _ = event.move.why.partition(", again")
+    if again:
+        return _NAMES["again"]
+    kind = re.sub(r"[\s\d]+$", "", _COUNTED.sub("", said)).strip()
+    return _NAMES.get(kind, kind)
+
+
+def costs(events: Sequence[Event]) -> tuple[CostRow, ...]:
+    """By stage, in the order in which stages began; () of a run that asked nobody."""
+    if not any(isinstance(event.move, Ask) for event in events):
+        return ()
+    stages = dict.fromkeys(name for event in events if (name := stage_of(event)))
+    rows = [_row(name, [e for e in events if stage_of(e) == name]) for name in stages]
+    return (*rows, _row("all", [e for e in events if stage_of(e)]))
+
+
+def _row(name: str, events: Sequence[Event]) -> CostRow:
+    replies = [e.outcome for e in events if isinstance(e.outcome, Reply)]
+    return CostRow(
+        stage=name, times=len(events), took=f"{sum(e.wall_s for e in events):.1f} s", tokens=_tokens(replies),
+        price=_price(replies),
+    )  # fmt: skip
+
+
+def _tokens(replies: Sequence[Reply]) -> str:
+    used = [reply.usage for reply in replies]
+    if not used:
+        return ""
+    known = [u for u in used if u is not None]
+    if len(known) < len(used):
+        return "unknown"
+    return f"{sum(u.input_tokens for u in known)} in, {sum(u.output_tokens for u in known)} out"
+
+
+def _price(replies: Sequence[Reply]) -> str:
+    spent = _usd(replies)
+    return "" if not replies else "unknown" if spent is None else f"${spent:.4f}"
+
+
+def _usd(replies: Sequence[Reply]) -> float | None:
+    known = [reply.price_usd for reply in replies if reply.price_usd is not None]
+    return sum(known) if len(known) == len(replies) else None
+
+
+def gains(events: Sequence[Event]) -> tuple[GainRow, ...]:
+    """Every candidate that was faster than those before it, in a run that asks a model."""
+    return tuple(_gains(events)) if any(isinstance(event.move, Ask) for event in events) else ()
+
+
+def _gains(events: Sequence[Event]) -> Iterator[GainRow]:
+    best, steps, took_s = 0.0, 0, 0.0
+    replies: list[Reply] = []
+    for event in events:
+        took_s += event.wall_s
+        if isinstance(event.outcome, Reply):
+            replies.append(event.outcome)
+            steps += stage_of(event) not in (_NAMES["again"], "mend")
+        ratio = event.outcome.ratio("eager") if isinstance(event.outcome, Timed) else None
+        if ratio is None or ratio.mid <= best or not isinstance(event.move, Try):
+            continue
+        best = ratio.mid
+        usd = _usd(replies)
+        yield GainRow(
+            what=event.move.why, ratio=words.times(ratio), steps=steps, calls=len(replies), price=_price(replies),
+            took=f"{took_s:.0f} s", per_step=f"{words.digits((best - 1) / steps)}x" if steps else "",
+            per_price=f"{words.digits((best - 1) / usd)}x a dollar" if usd else "",
+        )  # fmt: skip
