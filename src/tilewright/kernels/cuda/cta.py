@@ -232,8 +232,8 @@ class Cta:
     def _walk(self, sweep: int, body: Callable[[Block], None]) -> None:
         """body(block) for the blocks of this CTA's chunk, whole ones first."""
         plan = self.plan
-        if plan.rows != "fixed" and not self.spec.reduced:
-            self._walk_free(body)
+        if not self.spec.reduced and (plan.rows != "fixed" or plan.chunks < plan.blocks):
+            (self._walk_in_turn if plan.rows == "fixed" else self._walk_free)(body)
             return
         full, per_chunk = plan.full_blocks, plan.blocks_per_chunk
         rest = plan.blocks > full
@@ -268,6 +268,18 @@ class Cta:
         full = Int32(Uint32(self.steps) // Uint32(self.plan.block_steps))
         when(self.chunk < full, lambda: body(self._make_block(self.chunk, self.chunk, masked=False)))
         when(self.chunk == full, lambda: body(self._make_block(full, full, masked=True)))
+
+    def _walk_in_turn(self, body: Callable[[Block], None]) -> None:
+        """body(block) for every `chunks`-th block of a pointwise space: all CTAs walk through memory side by side."""
+        plan, full, chunks = self.plan, self.plan.full_blocks, self.plan.chunks
+
+        def one(turn: Any) -> None:
+            index = self.chunk + turn * chunks
+            body(self._make_block(index, index, masked=False))
+
+        loop(Int32(0), (Int32(full + chunks - 1) - self.chunk) // chunks, one)
+        if plan.blocks > full:
+            when(self.chunk == full % chunks, lambda: body(self._make_block(Int32(full), Int32(full), masked=True)))
 
     def _reduce(self, sweep: int) -> list[Held]:
         """Sweep over this CTA's chunk; afterwards all its threads hold the states of their groups' chunks."""

@@ -13,9 +13,10 @@ again. How chunks of one row combine is the plan's `spread`:
     none     there is one                                    cluster  through distributed shared memory
     split    through a workspace, one launch per sweep       grid     through a workspace, in teams of resident CTAs
 
-Teams (see `team`) take long rows in turn, and read the next ones while they combine. Where operands of a pointwise Spec
-lie across the lanes, a chunk is a tile (see `tiles`). Overlapping windows along the lanes are read from shared memory
-(see `windows`).
+Teams (see `team`) take long rows in turn, and read the next ones while they combine. Of a pointwise Spec every block
+is a CTA's; or, spread over the grid, resident CTAs take the blocks in turn. Where operands of a pointwise Spec lie
+across the lanes, a chunk is a tile (see `tiles`). Overlapping windows along the lanes are read from shared memory (see
+`windows`).
 
 Sums over the rows beside them (see `sums`) take a group through many rows, and a second Spec to add them up.
 

@@ -40,7 +40,7 @@ def freed(spec: Spec, plan: Plan) -> Plan | None:
         full = space.groups % plan.groups_per_cta == 0
         one = replace(space, group_sizes=(space.group_sizes[0] // rows, *space.group_sizes[1:]), span=0)
     else:
-        if space.tail or space.step_sizes[0] % rows:
+        if space.tail or space.step_sizes[0] % rows or plan.chunks < plan.blocks:
             return None
         full = space.steps % plan.block_steps == 0
         steps = (space.step_sizes[0] // rows, *space.step_sizes[1:])

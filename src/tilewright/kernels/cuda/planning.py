@@ -50,7 +50,7 @@ def make_plan(
     if space.groups >= 2**31 or space.steps >= 2**31:
         raise ValueError(f"{spec.name}: more than 2**31 vectors along one side of {spec.domain}")
     if not spec.reduced:
-        return _tiled_plan(spec, space, alignments, knobs) or _pointwise_plan(space, knobs)
+        return _tiled_plan(spec, space, alignments, knobs) or _pointwise_plan(space, knobs, device)
     resident = () if spec.scan else resident_operands(spec, space)
     if (resident or spec.scan or spec.sums) and space.tail:
         space = make_space(spec, operand_strides, alignments, used, may_tail=False)
@@ -82,12 +82,14 @@ def make_plan(
     return next(plan for plan in (way(wish) for way in ways) if plan is not None)
 
 
-def _pointwise_plan(space: Space, knobs: Knobs) -> Plan:
+def _pointwise_plan(space: Space, knobs: Knobs, device: Device) -> Plan:
+    """A block a CTA; or, spread over the "grid", as many CTAs as stay on the chip, which take the blocks in turn."""
     threads = int(knobs["threads"])
     unroll = min(int(knobs["unroll"]), max(1, power_of_two(space.steps // threads)))
     blocks = -(-space.steps // (threads * unroll))
+    chunks = min(blocks, device.processors * max(WAVE_THREADS // threads, 1)) if knobs["spread"] == "grid" else blocks
     return Plan(
-        space=space, group_threads=threads, groups_per_cta=1, unroll=unroll, chunks=blocks, spread="split",
+        space=space, group_threads=threads, groups_per_cta=1, unroll=unroll, chunks=chunks, spread="split",
         residence="reread", wide=space.span >= 2**31,
     )  # fmt: skip
 
