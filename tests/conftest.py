@@ -20,9 +20,9 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     Path(tempfile.tempdir).mkdir(exist_ok=True)
 
 import pytest
-import torch
 from hypothesis import settings
 
+gc.disable()  # until all tests are imported: nearly all of it stays, and looking for the rest takes a fifth of the time
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
 
@@ -30,6 +30,8 @@ GPU_TESTS = Path(__file__).parent / "gpu"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch  # not for the process that starts the workers
+
     absent = pytest.mark.skip(reason="needs a CUDA device")
     for item in items:
         if item.path.is_relative_to(GPU_TESTS):
@@ -38,6 +40,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=2))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(absent)
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")

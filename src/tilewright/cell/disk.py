@@ -51,8 +51,11 @@ def grants(view: View, environment: Mapping[str, str]) -> tuple[Grant, ...]:
 
 
 def _resolved(places: Iterable[str]) -> list[Path]:
-    """Those that exist, without symbolic links."""
-    return [Path(os.path.realpath(p)) for p in places if p and os.path.isabs(p) and os.path.exists(p)]
+    """Those that exist, each once, without symbolic links."""
+    named = dict.fromkeys(places)  # a library is mapped in pieces, and its folder holds others: links are followed once
+    return [
+        Path(p) for p in dict.fromkeys(os.path.realpath(p) for p in named if os.path.isabs(p) and os.path.exists(p))
+    ]
 
 
 def _mapped() -> Iterator[str]:
@@ -82,21 +85,22 @@ def _settings() -> Iterator[str]:
             yield entry.path
 
 
-def _hidden(view: View, needed: Sequence[Path]) -> tuple[Path, ...]:
-    """What must not be read. A hidden file takes its folder with it, unless programs lie in that."""
+def _hidden(view: View, needed: Sequence[Path]) -> dict[Path, frozenset[Path]]:
+    """What must not be read, each with what it lies in. A hidden file takes its folder with it, unless programs lie
+    in that."""
     found = {Path("/"), Path("/root"), Path("/home"), Path("/tmp"), Path("/var/tmp")}
     found |= set(_resolved(os.path.join(p, "tilewright") for p in sys.path))
     for place in map(Path, map(os.path.realpath, view.hidden)):
         folder = place if place.is_dir() else place.parent
         found.add(place if any(n == folder or folder in n.parents for n in needed) else folder)
-    return tuple(found)
+    return {place: frozenset(place.parents) for place in found}
 
 
-def _without(place: Path, hidden: Sequence[Path]) -> Iterator[Grant]:
+def _without(place: Path, hidden: Mapping[Path, frozenset[Path]]) -> Iterator[Grant]:
     """Grants to read the place, or what is in it beside the hidden: there names can be listed too."""
     if place in hidden:
         return
-    inside = [h for h in hidden if place in h.parents]
+    inside = {h: above for h, above in hidden.items() if place in above}
     if not inside:
         yield Grant(str(place), READ)
     elif place.is_dir():

@@ -40,8 +40,8 @@ def forked(control: socket.socket) -> tuple[socket.socket, int]:
     close_memory()
     adopt_orphans()
     _allocate_alike()
-    gc.collect()
     gc.freeze()  # pages that no collection writes to stay shared
+    gc.enable()
     server = os.getpid()
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 2)

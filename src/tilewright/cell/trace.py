@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import operator
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
 from torch import fx, nn
+from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 
 from tilewright.facts.graph import VIEWS, Call, Code, Graph, Node, Ref, Struct, Template, Update, refs
 from tilewright.facts.program import DTYPE_BYTES
 
-from .associative import NAMESPACE, recognised
+from .associative import NAMESPACE
+from .exported import Exported, alike, exported, functional, other_flag
 from .last_state import ends, lowered
 from .lower import Builder, Expr, NotLowered, dtype_name, memory_order
 from .lower_views import FILL_LOWERINGS
@@ -55,8 +56,11 @@ def _trace(
         raise ValueError("an autograd.Function of the module's own: its backward can't be derived")
     with warnings.catch_warnings(), torch.set_grad_enabled(bool(gradients.outputs)):
         warnings.simplefilter("ignore")
-        graph = _graph_of(module, args, kwargs, asked, gradients)
-        minds = _minds_training(graph, lambda: _graph_of(module, args, kwargs, asked, gradients), module)
+        given = module, args, kwargs
+        program = exported(*given, training=bool(gradients.outputs))
+        graph = _graph_of(program, *given, asked, gradients)
+        with other_flag(module):
+            minds = _minds_training(graph, program, *given, asked, gradients)
         return replace(graph, training=module.training if minds else None)
 
 
@@ -81,10 +85,10 @@ def _has_own_backward(
 
 
 def _graph_of(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], asked: Sequence[torch.Tensor],
-    gradients: Gradients,
+    program: Exported, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
+    asked: Sequence[torch.Tensor], gradients: Gradients,
 ) -> Graph:  # fmt: skip
-    traced = _functional(module, args, kwargs, training=bool(gradients.outputs))
+    traced = _functional(program, module, args, kwargs, training=bool(gradients.outputs))
     if not gradients.outputs:
         graph = _Walk(module, traced).graph(args, kwargs)
         found = ends(graph)
@@ -97,17 +101,16 @@ def _graph_of(
     return replace(graph, wanted=tuple(n for n in (*marked, *states) if n in names))
 
 
-def _minds_training(graph: Graph, again: Callable[[], Graph], module: nn.Module) -> bool:
-    """Whether the module computes something else under the other train flag; the flags are left as they were."""
-    flags = {part: part.training for part in module.modules()}
+def _minds_training(
+    graph: Graph, program: Exported, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any],
+    asked: Sequence[torch.Tensor], gradients: Gradients,
+) -> bool:  # fmt: skip
+    """Whether the module computes something else than this graph, made of this program, as its train flag is now."""
+    now = exported(module, args, kwargs, training=bool(gradients.outputs))
     try:
-        module.train(not module.training)
-        return again() != graph
+        return not alike(program, now) and _graph_of(now, module, args, kwargs, asked, gradients) != graph
     except ValueError:
         return True
-    finally:
-        for part, flag in flags.items():
-            part.training = flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +126,15 @@ class _Traced:
     updates: Sequence[tuple[str, fx.Node]]  # placeholder and its new value
 
 
-def _functional(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> _Traced:
+def _functional(
+    program: Exported, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool
+) -> _Traced:
     try:
-        with nullcontext() if training else recognised():
-            exported = torch.export.export(module, args, kwargs, strict=False)
-            program = exported.run_decompositions({})
-        blocks = [n for n in exported.graph.nodes if "set_grad_enabled" in str(n.target)] if training else []
-    except Exception as reason:  # torch.export raises errors of many kinds, and each may stop it
+        if isinstance(program, Exception):
+            raise program
+        made = functional(program, training=training)
+        blocks = [n for n in program.graph.nodes if "set_grad_enabled" in str(n.target)] if training else []
+    except Exception as reason:  # of as many kinds as those of torch.export
         if training:  # the other way sees operators alone, and not where gradients are switched off
             raise ValueError(f"torch.export: {_line(reason)}") from reason
         try:
@@ -138,7 +143,7 @@ def _functional(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
             raise ValueError(f"torch.export: {_line(reason)}; make_fx: {_line(again)}") from reason
     if blocks:
         raise ValueError("gradients are switched off for a part of it")
-    return _exported(program)
+    return _read(made)
 
 
 def _line(reason: Exception) -> str:
@@ -146,7 +151,7 @@ def _line(reason: Exception) -> str:
     return f"{type(reason).__name__}: {text}"[:200]
 
 
-def _exported(program: torch.export.ExportedProgram) -> _Traced:
+def _read(program: ExportedProgram) -> _Traced:
     signature = program.graph_signature
     states, constants, inputs = {}, {}, []
     for spec in signature.input_specs:

@@ -142,6 +142,28 @@ def test_the_train_flag_is_kept_only_where_it_matters() -> None:
     assert trace(dropping.eval(), (image,), {}).training is False
 
 
+class OfOneText(nn.Module):
+    """What torch.export writes of it is one text under either flag: a constant differs, or what a buffer is made of."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.register_buffer("scale", torch.ones(9))
+
+    def train(self, mode: bool = True) -> OfOneText:
+        self.scale = self.scale.double() if mode and self.what == "buffer" else self.scale.float()
+        return super().train(mode)
+
+    def forward(self, v: torch.Tensor) -> torch.Tensor:
+        factor = torch.tensor(2.0 if self.training and self.what == "constant" else 3.0)
+        return v * self.scale * factor
+
+
+@pytest.mark.parametrize(("what", "minds"), [("constant", True), ("buffer", True), ("nothing", False)])
+def test_the_train_flag_matters_where_the_text_of_both_is_the_same(what: str, minds: bool) -> None:
+    assert trace(OfOneText(what).train(), (image,), {}).training is (True if minds else None)
+
+
 def test_reductions() -> None:
     agrees(Applies(lambda v: [
         *[getattr(torch, name)(v, dim) for name in ("sum", "mean", "amax", "amin", "var", "std")

@@ -1,0 +1,95 @@
+"""torch.export, and whether two of its programs are one, told without what takes longest: making them functional."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.export.exported_program as programs
+import torch.utils._pytree as pytree
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from .associative import recognised
+
+Exported = ExportedProgram | Exception  # or what torch.export raised: it has many kinds of errors
+_COMPOSITES = "_collect_all_valid_cia_ops"  # torch's own, in `programs`
+
+
+def exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> Exported:
+    """The module as torch.export sees it; without `training` also the scans that it would not."""
+    try:
+        with nullcontext() if training else recognised():
+            return torch.export.export(module, args, kwargs, strict=False)
+    except Exception as error:
+        return error
+
+
+def functional(program: ExportedProgram, *, training: bool) -> ExportedProgram:
+    """The program in operators that write to nothing."""
+    with nullcontext() if training else recognised(), _composites_at_hand():
+        made: ExportedProgram = program.run_decompositions({})
+        return made
+
+
+def alike(one: Exported, other: Exported) -> bool:
+    """Whether both are made functional alike. False where that can't be told: of parts in graphs of their own, say."""
+    if isinstance(one, Exception) or isinstance(other, Exception) or one.constants.keys() != other.constants.keys():
+        return False
+    pairs = ((value, other.constants[name]) for name, value in one.constants.items())
+    return (
+        str(one.graph_signature) == str(other.graph_signature)
+        and one.call_spec == other.call_spec
+        and _text(one.graph) == _text(other.graph) != ""
+        and all(isinstance(a, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+    )
+
+
+def _text(graph: fx.Graph) -> str:
+    """All of a graph, with the kinds of its values; "" of one that holds others."""
+    if any(node.op == "get_attr" for node in graph.nodes):
+        return ""
+    kinds = [_kind(value) for node in graph.nodes for value in pytree.tree_leaves(node.meta.get("val"))]
+    return "\n".join([str(graph), *kinds])
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{tuple(value.shape)} {value.stride()} {value.dtype} {value.device}"
+    return repr(value)
+
+
+@contextmanager
+def other_flag(module: nn.Module) -> Iterator[None]:
+    """Inside, the module is under the other train flag; after it, all flags are as they were."""
+    flags = {part: part.training for part in module.modules()}
+    try:
+        module.train(not module.training)
+        yield
+    finally:
+        for part, flag in flags.items():
+            part.training = flag
+
+
+@contextmanager
+def _composites_at_hand() -> Iterator[None]:
+    """Inside, torch.export knows which operators are made of others from one time to the next. Of itself it asks the
+    dispatcher anew for each of its namespaces, for a quarter of the time that a small graph takes."""
+    collect = getattr(programs, _COMPOSITES, None)
+    if collect is None:  # another torch
+        yield
+        return
+    setattr(programs, _COMPOSITES, lambda: _composites(collect, len(torch._C._dispatch_get_all_op_names())))
+    try:
+        yield
+    finally:
+        setattr(programs, _COMPOSITES, collect)
+
+
+@functools.lru_cache(maxsize=1)
+def _composites(collect: Callable[[], set[Any]], count: int) -> set[Any]:
+    """Good for as long as there are so many operators: they are registered by name, and names are not given twice."""
+    return collect()
