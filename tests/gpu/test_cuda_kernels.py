@@ -371,6 +371,19 @@ def test_division_by_what_a_row_shares_is_division(dtype, folder):
     )  # fmt: skip
 
 
+def test_division_that_ends_in_16_bits_is_division(folder):
+    """Of each edge by each, and of numbers of any size: within one rounding to bf16."""
+    edges = torch.tensor([0.0, -0.0, inf, -inf, nan, 1e-40, -1.2e-38, 1e-30, 3.3e38, -1e30, 2.0**127, 1.0, 3.0, -7.0])
+    some = torch.randn(1010, generator=torch.Generator().manual_seed(0)) * torch.exp2(torch.arange(1010) % 200 - 100.0)
+    whole = torch.cat([edges, some]).cuda().bfloat16()
+    x, y = whole.expand(256, -1).contiguous(), whole[:256, None].expand(-1, 1024).contiguous()
+    b = kp.Builder((256, 1024))
+    b.write(b.op("to", b.op("div", b.read("x", dtype="bf16"), b.read("y", dtype="bf16"), dtype="f32"), dtype="bf16"))
+    (got,) = load_fused(b.done(), folder).run(x, y)
+    want = (x.float() / y.float()).bfloat16()
+    torch.testing.assert_close(got, want, equal_nan=True, rtol=2.0**-7, atol=2.4e-38)
+
+
 def test_pool_edge_values(folder):
     x = torch.randn(3, 2, 17, 19, device="cuda")
     x[0, 0, 3, 4], x[1, 1], x[2, 0, 5:12, 5:12] = nan, -inf, -inf

@@ -11,6 +11,7 @@ from ...facts.space import Knob, Point, Space, point
 from .cuda_text import Lines, safe_names, tensors
 from .diagonals import Kept, kept_diagonals, share
 from .narrow import computes_in_float8, rounded_once
+from .strength import reduced_in_strength
 
 _TYPES = ("f32", "f16", "bf16")
 _MOST_OPERANDS = 6  # beside the two matrices
@@ -262,7 +263,7 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
     product = program.product
     assert product is not None
     kept = kept_diagonals(program)
-    program = safe_names(rounded_once(_epilogue(program, product)))
+    program = safe_names(reduced_in_strength(rounded_once(_epilogue(program, product))))
     others = [o for o in program.operands if o.name != "product"]
     (output,) = program.outputs
     body = [item for item in program.body if isinstance(item, Statement)]

@@ -5,7 +5,8 @@
 - An element's share of a softmax, exp(x - maximum) / sum, is found among what is computed: where a row stays in
   registers, its exponentials need not be taken again (`shares.py` of the skeletons).
 - A position is compared with what a row holds in 32 bits, not in 64.
-- `exp` and `sigmoid` are the hardware's own, wherever all that becomes of them is rounded to 16 bits.
+- `exp`, `sigmoid` and what divisions are left are the hardware's own, wherever all that becomes of them is rounded to
+  16 bits.
 
 Their relative error is at most 2^-16 at the ends of fp32's range and 2^-20 around 1; a result in fp16 is rounded by
 2^-11. Where later sums cancel so much that this shows, the contract's amplification (docs/precision.md) allows as much
@@ -24,19 +25,19 @@ _FLOATS = ("f32", *_NARROW)
 # Through these a relative error stays what it is, but for cancellation.
 _PASSING = frozenset(("add", "sub", "mul", "div", "neg", "abs", "where", "to", "sum"))
 _APPROXIMATED = ("exp", "sigmoid")
+_APPROXIMATED_LAST = ("div",)  # what rows share has been divided by before
 
 Item = Statement | Load | Reduction | Scan | Product
 
 
 def reduced_in_strength(program: Program) -> Program:
-    """The same, with operations that only the renderer for CUDA knows: approx_exp, approx_sigmoid, divisor,
+    """The same, with operations that only the renderer for CUDA knows: approx_exp, approx_sigmoid, approx_div, divisor,
     ordinary_divisor, quotient, approx_quotient, place."""
     exact = _exact(program)
-    body = tuple(_approximated(item, exact) for item in program.body)
-    program = replace(program, body=body)
-    if not program.reduced or program.scan or program.ranked:
-        return program
-    return _divided_once(_compared_in_32_bits(program), exact)
+    program = _with_approximated(program, _APPROXIMATED, exact)
+    if program.reduced and not program.scan and not program.ranked:
+        program = _divided_once(_compared_in_32_bits(program), exact)
+    return _with_approximated(program, _APPROXIMATED_LAST, exact)
 
 
 def _exact(program: Program) -> set[str]:
@@ -55,10 +56,13 @@ def _exact(program: Program) -> set[str]:
     return found
 
 
-def _approximated(item: Item, exact: set[str]) -> Item:
-    if isinstance(item, Statement) and item.op in _APPROXIMATED and item.dtype in _FLOATS and item.result not in exact:
-        return replace(item, op=f"approx_{item.op}")
-    return item
+def _with_approximated(program: Program, ops: tuple[str, ...], exact: set[str]) -> Program:
+    def approximated(item: Item) -> Item:
+        if isinstance(item, Statement) and item.op in ops and item.dtype in _FLOATS and item.result not in exact:
+            return replace(item, op=f"approx_{item.op}")
+        return item
+
+    return replace(program, body=tuple(approximated(item) for item in program.body))
 
 
 def _compared_in_32_bits(program: Program) -> Program:

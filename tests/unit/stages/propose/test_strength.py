@@ -67,6 +67,15 @@ def test_divisions_of_elements_by_elements_and_of_rows_by_rows_stay():
     assert "quotient" not in operations(kp.cumulative("cumsum", (8, 64)))
 
 
+def test_divisions_that_end_in_16_bits_are_the_hardwares():
+    for dtype, wanted in (("bf16", "approx_div"), ("f32", "div")):
+        b = kp.Builder((8, 64))
+        x = b.read("x", dtype=dtype)
+        silu = b.op("div", x, b.op("add", b.op("exp", b.op("neg", x, dtype="f32"), dtype="f32"), 1.0, dtype="f32"))
+        b.write(b.op("to", silu, dtype=dtype))
+        assert wanted in operations(b.done())
+
+
 def test_the_share_of_an_element_in_its_softmax_is_found_and_what_is_not_one_is_none():
     found = shares(schedule(reduced_in_strength(kp.softmax((64, 1000)))))
     assert found is not None and (found.name, found.sweep, found.reduction, found.exact) == ("v3", 0, 0, True)
