@@ -97,7 +97,8 @@ class Tools:
         """The module that is to be replaced, its cases, the machine with its measured rates, the floor (the time that
         the hardware can't beat), what limits this kind of work, and what is judged."""
         brief = self._desk.seat(run).at_hand().brief
-        return render("task", **task_of(brief)) + "\n\n" + render("judged", target=brief.problem.target)
+        judged = render("judged", target=brief.problem.target, languages=brief.languages)
+        return render("task", **task_of(brief)) + "\n\n" + judged
 
     async def read_skeletons(self, run: str = "", files: list[str] | None = None) -> str:
         """What Tilewright's library makes of the module without you: the fusions that it found, their knobs, what it

@@ -107,5 +107,8 @@ class Brief:
     held: tuple[Station, ...] = ()  # for what the device was held to learn this, and how long
     parts: tuple[Part, ...] = ()  # strategy fact: what the main case spends its time in, what can win most first
     spreads: tuple[Spread, ...] = ()  # and what its values looked like
+    languages: tuple[
+        tuple[str, str], ...
+    ] = ()  # that candidates may be written in where they are judged; () before 0.1
     hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few
     without: tuple[str, ...] = ()  # as in the Request

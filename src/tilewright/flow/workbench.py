@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from ..edges.gpu.machine import architecture, threads
 from ..edges.gpu.machine import machine as measured_machine
 from ..edges.sandbox.forkserver import start_ahead
-from ..edges.toolchain import versions
+from ..edges.toolchain import languages, versions
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.errors import UserError
 from ..facts.machine import Machine
@@ -170,6 +170,7 @@ class Workbench:
             remembered=remembered,
             sanitize=request.sanitize,
             versions=versions(),
+            languages=languages(request.problem.target),
             hinted=hinted,
             model=request.model.name if request.model else "",
             limits=request.limits,

@@ -97,7 +97,9 @@ class Author:
         self, messages: tuple[Message, ...], why: str, *, sampling: Sampling = AS_IT_IS, system: str = "system"
     ) -> Ask:
         turn, self._turn = self._turn, self._turn + 1
-        prompt = Prompt(system=render(system, target=self.brief.problem.target), messages=messages)
+        brief = self.brief
+        said = render(system, target=brief.problem.target, languages=brief.languages)
+        prompt = Prompt(system=said, messages=messages)
         return Ask(prompt=prompt, model=self.brief.model, turn=turn, why=why, sampling=sampling)
 
     def replies(self, asks: Sequence[Ask]) -> Steps[tuple[Reply, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import platform
 import subprocess
 import sys
@@ -103,3 +104,24 @@ def test_cuda_tools_are_found_in_their_usual_places(tmp_path: Path, monkeypatch:
     assert installed.cuda_tool(tool.name) is None, "not executable"
     tool.chmod(0o755)
     assert installed.cuda_tool(tool.name) == tool
+
+
+def test_languages_are_told_with_what_builds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    languages_there = importlib.import_module("tilewright.edges.toolchain.languages")
+    (tmp_path / "include" / "cutlass").mkdir(parents=True)
+    monkeypatch.setenv("CUTLASS_PATH", str(tmp_path))
+    assert languages_there.cutlass_headers() != str(tmp_path / "include")
+    (tmp_path / "include" / "cutlass" / "cutlass.h").touch()
+    assert languages_there.cutlass_headers() == str(tmp_path / "include")
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.48'\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(languages_there, "cuda_tool", lambda name: nvcc if name == "nvcc" else None)
+    monkeypatch.setattr(languages_there, "torch_cuda_build", lambda: "13.0")
+    found = dict(languages_there.languages("cuda"))
+    assert (
+        found.items() >= {"nvcc": "13.0", "cuda": "13.0", "ptx": "13.0", "cutlass-cpp": f"{tmp_path}/include"}.items()
+    )
+    monkeypatch.setattr(languages_there, "cuda_tool", lambda name: None)
+    assert {"nvcc", "cutlass-cpp"}.isdisjoint(dict(languages_there.languages("cuda")))
+    assert list(dict(languages_there.languages("cpu"))) == ["cpp"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -272,3 +273,28 @@ def test_a_step_may_edit_a_skeleton_that_lies_beside_its_files(tmp_path: Path) -
     on = asking(start=start, near=NEAR, limits=Limits(calls=1))
     stop, _ = ran(tmp_path / "run.db", "cutegen", [edit], on=on, judge=judged)
     assert isinstance(stop.best, Candidate) and {f.path for f in stop.best.files} == {f.path for f in start.files}
+
+
+# ---------------------------------------------------------------- languages
+
+
+def test_a_prompt_names_the_languages_that_are_there_and_how_each_is_built(tmp_path: Path) -> None:
+    def system(target: str, **there: str) -> str:
+        problem = replace(asking().problem, target=target)
+        on = asking(problem=problem, languages=tuple(there.items()), limits=Limits(calls=1))
+        name = f"{target}-{len(there)}.db"
+        _, events = ran(tmp_path / name, "oneshot", [whole("ns 500")], on=on)
+        (ask,) = [e.move for e in events if isinstance(e.move, Ask)]
+        return ask.prompt.system
+
+    whole_list = system("cuda", **{
+        "cute-dsl": "4.8.1", "triton": "3.4", "cuda": "13.0", "nvcc": "13.0", "cutlass-cpp": "/inc", "ptx": "13.0",
+    })  # fmt: skip
+    places = [whole_list.index(said) for said in ("`cutlass.cute` 4.8.1", "`/inc`", "_compile_kernel", "asm volatile")]
+    assert places == sorted(places)  # CuTe first
+    assert "Triton 3.4" in whole_list and "nvcc 13.0" in whole_list and "OpenMP" not in whole_list
+    bare = system("cuda", cuda="13.0", ptx="13.0")
+    assert "_compile_kernel" in bare
+    assert not any(said in bare for said in ("CuTe DSL in Python", "Triton", "load_inline", "CUTLASS"))
+    assert "CuTe DSL in Python" in system("cuda")  # of a journal from before they were told
+    assert "load_inline" in system("cpu", cpp="13.3") and "g++ 13.3" in system("cpu", cpp="13.3", x="y")

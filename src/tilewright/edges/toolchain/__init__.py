@@ -3,5 +3,6 @@
 from .finding import Finding
 from .findings import findings
 from .installed import versions
+from .languages import languages
 
-__all__ = ["Finding", "findings", "versions"]
+__all__ = ["Finding", "findings", "languages", "versions"]
