@@ -623,9 +623,9 @@ def make_operands(program: Program, device: str, seed: int = 0) -> list[Tensor]:
     return made
 
 
-def sum_of_matrices(count: int) -> Program:
+def sum_of_matrices(count: int, shape: tuple[int, ...] = (4096, 4096)) -> Program:
     """The sum of `count` matrices: a thread holds what it loads of all of them."""
-    shape, names = (4096, 4096), [f"x{i}" for i in range(count)]
+    names = [f"x{i}" for i in range(count)]
     body = [
         Statement(result=f"s{i}", op="add", args=(f"s{i - 1}" if i > 1 else "x0", f"x{i}"), dtype="f32")
         for i in range(1, count)

@@ -37,7 +37,7 @@ def test_registers_grow_with_what_is_loaded_and_too_many_spill(tmp_path: Path) -
     assert small["registers"] < large["registers"] <= 255 and large["local_bytes"] == 0
     assert (large["threads"], large["ctas"], large["moved_bytes"]) == (256, 2048, bytes_moved)
     assert large["in_flight_bytes"] == 12 * 16 * 8, "12 operands, 8 vectors each"
-    crowded = of(kp.sum_of_matrices(12), tmp_path, threads=1024, unroll=8)
+    crowded = of(kp.sum_of_matrices(12, (4096 * 4096,)), tmp_path, threads=1024, unroll=8)
     assert crowded["registers"] == 64 and crowded["local_bytes"] > 0, "65536 registers for 1024 threads"
 
 
