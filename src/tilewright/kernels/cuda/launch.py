@@ -169,10 +169,12 @@ class Fused:
     def _walks(self, spec: Spec) -> list[tuple[int, ...]]:
         return [o.strides or contiguous(o.shape) for o in spec.operands]
 
-    @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
     def takes(self, rows: int) -> bool:
         """Whether so many rows are worth a call: there are as many as the Spec says, or a kernel that takes any number
-        of them takes these, too, where they are aligned and lie as the Spec says."""
+        of them takes these, too, where they are aligned and lie as the Spec says. A graph of torch.compile is one for
+        all of them: there a kernel is compiled for what no free one takes."""
+        if torch.compiler.is_compiling():
+            return rows > 1
         found = self._takes.get(rows)
         if found is None:
             _forget(self._takes)
