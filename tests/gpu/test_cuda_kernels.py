@@ -384,6 +384,24 @@ def test_division_that_ends_in_16_bits_is_division(folder):
     torch.testing.assert_close(got, want, equal_nan=True, rtol=2.0**-7, atol=2.4e-38)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_a_gelu_that_ends_in_16_bits_is_one(dtype, folder):
+    """At both ends, beside zero and for what is no number; elsewhere within a rounding, and 1e-6 of x in the tail."""
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float16
+    edges = torch.tensor([0.0, -0.0, inf, nan, 1e-7, -1e-7, 60000.0, -60000.0, -6.0, -5.0, -4.0])
+    x = torch.cat([edges, torch.linspace(-8, 8, 65536 - len(edges))]).view(64, 1024).cuda().to(kind)
+    b = kp.Builder((64, 1024))
+    v = b.read("x", dtype=dtype)
+    bell = b.op("add", b.op("erf", b.op("mul", v, 0.7071067811865476, dtype="f32"), dtype="f32"), 1.0, dtype="f32")
+    b.write(b.op("to", b.op("mul", b.op("mul", v, 0.5, dtype="f32"), bell, dtype="f32"), dtype=dtype))
+    (got,) = load_fused(b.done(), folder).run(x)
+    want = F.gelu(x.double())
+    real = want.isfinite()
+    assert torch.equal(got.isnan(), want.isnan()) and torch.equal(got.isinf(), want.isinf())
+    allowed = torch.finfo(kind).eps * want[real].abs() + 1e-6 * x[real].double().abs().clamp(min=1e-1)
+    assert bool(((got[real].double() - want[real]).abs() <= allowed).all())
+
+
 def test_pool_edge_values(folder):
     x = torch.randn(3, 2, 17, 19, device="cuda")
     x[0, 0, 3, 4], x[1, 1], x[2, 0, 5:12, 5:12] = nan, -inf, -inf

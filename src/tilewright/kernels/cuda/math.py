@@ -152,6 +152,20 @@ def _divided(x: Value, y: Value) -> Value:
 approx_div = _float_function(_divided)
 
 
+def _erf_beside_one(x: Value) -> Value:
+    """Within 1e-6: Abramowitz and Stegun (1964), 7.1.26: 1 - P(t) exp(-x^2), t = 1 / (1 + p |x|)."""
+    t = cute.arch.rcp_approx(_lib.fma(_lib.abs(x), Float32(0.3275911), Float32(1.0)))
+    total = Float32(1.061405429)
+    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        total = _lib.fma(total, t, Float32(coefficient))
+    fading = _lib.exp2(x * x * Float32(-LOG2_E), fastmath=True)
+    size = _lib.fma(-total * t, fading, Float32(1.0)).bitcast(Int32) & Int32(0x7FFFFFFF)
+    return (size | (x.bitcast(Int32) & Int32(-0x80000000))).bitcast(Float32)
+
+
+approx_erf = _float_function(_erf_beside_one)
+
+
 @dataclass(frozen=True)
 class Divisor:
     """What many are divided by: `head + rest` is the inverse of it times `scale`, to 40 bits.

@@ -6,7 +6,7 @@
   registers, its exponentials need not be taken again (`shares.py` of the skeletons).
 - A position is compared with what a row holds in 32 bits, not in 64.
 - `exp`, `sigmoid` and what divisions are left are the hardware's own, wherever all that becomes of them is rounded to
-  16 bits.
+  16 bits. So is an `erf` to which 1 is added (GELU): it is wanted to 1e-6 of 1, not of itself.
 
 Their relative error is at most 2^-16 at the ends of fp32's range and 2^-20 around 1; a result in fp16 is rounded by
 2^-11. Where later sums cancel so much that this shows, the contract's amplification (docs/precision.md) allows as much
@@ -31,13 +31,14 @@ Item = Statement | Load | Reduction | Scan | Product
 
 
 def reduced_in_strength(program: Program) -> Program:
-    """The same, with operations that only the renderer for CUDA knows: approx_exp, approx_sigmoid, approx_div, divisor,
-    ordinary_divisor, quotient, approx_quotient, place."""
+    """The same, with operations that only the renderer for CUDA knows: approx_exp, approx_sigmoid, approx_div,
+    approx_erf, divisor, ordinary_divisor, quotient, approx_quotient, place."""
     exact = _exact(program)
     program = _with_approximated(program, _APPROXIMATED, exact)
     if program.reduced and not program.scan and not program.ranked:
         program = _divided_once(_compared_in_32_bits(program), exact)
-    return _with_approximated(program, _APPROXIMATED_LAST, exact)
+    program = _with_approximated(program, _APPROXIMATED_LAST, exact)
+    return _with_approximated(program, ("erf",), exact | _relative_erfs(program))
 
 
 def _exact(program: Program) -> set[str]:
@@ -52,6 +53,16 @@ def _exact(program: Program) -> set[str]:
         results = item.results if isinstance(item, Reduction | Scan) else (item.result,)
         args = (item.arg,) if isinstance(item, Reduction) else item.args
         if item.op not in _PASSING or item.dtype not in _FLOATS or found.intersection(results):
+            found.update(a for a in args if isinstance(a, str))
+    return found
+
+
+def _relative_erfs(program: Program) -> set[str]:
+    """Results of `erf` that something reads beside an addition of 1, or that are written."""
+    found = {o.name for o in program.outputs}
+    for item in program.body:
+        args = (item.arg,) if isinstance(item, Reduction) else item.args
+        if item.op != "add" or not any(type(a) in (int, float) and a == 1 for a in args):
             found.update(a for a in args if isinstance(a, str))
     return found
 

@@ -76,6 +76,24 @@ def test_divisions_that_end_in_16_bits_are_the_hardwares():
         assert wanted in operations(b.done())
 
 
+def test_an_error_function_beside_one_is_approximated_and_one_that_is_small_is_not():
+    for one, dtype, wanted in (
+        (1.0, "bf16", "approx_erf"),
+        (0.5, "bf16", "erf"),
+        (1, "f16", "approx_erf"),
+        (1.0, "f32", "erf"),
+    ):
+        b = kp.Builder((8, 64))
+        x = b.read("x", dtype=dtype)
+        bell = b.op("add", b.op("erf", b.op("mul", x, 0.7, dtype="f32"), dtype="f32"), one, dtype="f32")
+        b.write(b.op("to", b.op("mul", x, bell, dtype="f32"), dtype=dtype))
+        assert wanted in operations(b.done()), (one, dtype)
+    b = kp.Builder((8, 64))
+    e = b.op("erf", b.read("x", dtype="bf16"), dtype="f32")
+    b.write(b.op("to", b.op("mul", e, b.op("add", e, 1.0, dtype="f32"), dtype="f32"), dtype="bf16"))
+    assert "approx_erf" not in operations(b.done()), "something else reads it"
+
+
 def test_the_share_of_an_element_in_its_softmax_is_found_and_what_is_not_one_is_none():
     found = shares(schedule(reduced_in_strength(kp.softmax((64, 1000)))))
     assert found is not None and (found.name, found.sweep, found.reduction, found.exact) == ("v3", 0, 0, True)
