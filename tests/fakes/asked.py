@@ -11,10 +11,11 @@ from tilewright.edges.ledger import Ledger
 from tilewright.edges.llm.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.dialogue import Reply, Usage
-from tilewright.facts.move import Ask, Event, Inspect, Move, Outcome, Sanitize, Stop, Try
+from tilewright.facts.move import Ask, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Verify
 from tilewright.facts.outcome import Failure, Inspected, Interval, NamedTime, Sanitized, Timed
 from tilewright.facts.profile import Diagnosis
 from tilewright.facts.run import Brief, Limits
+from tilewright.facts.verdict import Verdict, Verified
 from tilewright.flow.drive import drive
 from tilewright.strategies import STRATEGIES
 
@@ -38,6 +39,10 @@ def judge(move: Move) -> Outcome:
     """Of `'ns 500'` in the text that time, of `'bad REASON'` a refusal."""
     if isinstance(move, Sanitize):
         return Sanitized(clean=("memcheck",))
+    if isinstance(move, Verify):
+        proven = "proof" in "".join(f.text for f in move.what.files)
+        signs = "suspect" if "smells" in "".join(f.text for f in move.what.files) else "clean"
+        return Verified(verdicts=(Verdict(verifier="compile", says="proven" if proven else signs, why="line 7"),))  # type: ignore[arg-type]
     if isinstance(move, Inspect):
         own = NamedTime(name="slow_loop", origin="own", times=2, ns=80.0)
         said = re.search(r"ns \d+", move.what.files[0].text) if isinstance(move.what, Candidate) else None
@@ -77,7 +82,7 @@ def ran(
 
 def shape(events: Sequence[Event]) -> str:
     """`a` an Ask, `t` a Try that passed, `x` one that was refused, `i` an Inspect."""
-    kinds = {Ask: "a", Try: "t", Sanitize: "s", Inspect: "i", Stop: "."}
+    kinds = {Ask: "a", Try: "t", Sanitize: "s", Inspect: "i", Verify: "v", Stop: "."}
     return "".join("x" if isinstance(e.outcome, Failure) else kinds[type(e.move)] for e in events)
 
 

@@ -1,5 +1,6 @@
 """Run a candidate on recorded arguments and nothing else: `python -m tilewright.cell.rerun`, under a tool that watches
-its kernels (compute-sanitizer, ncu), or to see what machine code it compiles.
+its kernels (compute-sanitizer, ncu), on a CPU between pages that can't be touched (`fence`), or to see what machine
+code it compiles.
 
 A line on stdin (JSON) says where: `folder` holds the candidate's files and the recorded tensors, `nonce` is printed
 when all calls have come to their end. With `profiled` one more call is made, the one that a profiler looks at; `home`
@@ -43,6 +44,7 @@ def main() -> None:
     import torch  # heavy: after the protections
 
     from . import values, wire
+    from .fence import fenced
     from .load import load_candidate
     from .subject import Subject
 
@@ -58,8 +60,12 @@ def main() -> None:
     )
     if setup["state"]:
         subject.write_state(setup["state"], state)
-    for _ in range(CALLS):
-        subject.run(setup["args"], inputs)
+    if setup.get("fence"):
+        held = [p.data for p in subject.built.parameters()]  # whoever noted their places may read there still
+        for parameter, data in zip(subject.built.parameters(), held, strict=True):
+            parameter.data = fenced(data)
+    for call in range(CALLS):
+        subject.run(setup["args"], [fenced(t, before=bool(call)) for t in inputs] if setup.get("fence") else inputs)
         if device == "cuda":
             torch.cuda.synchronize()
     if setup.get("profiled"):

@@ -52,7 +52,7 @@ def campaign_of(
     asked: Asked, jobs: int, devices: tuple[str, ...],
 ) -> Campaign:  # fmt: skip
     """The campaign that the flags describe; UserError for those that don't go together."""
-    files = problem_files(where, only)
+    files = (Path(where),) if Path(where).is_file() else problem_files(where, only)
     name = Path(where.removeprefix("kernelbench:")).resolve().name
     budget_s, limits = config.budget(budget, usual_s=3600.0 if asked.model else 120.0)
     more = config.budget_text(budget_s, limits)

@@ -12,10 +12,10 @@ import typer
 
 from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
-from ..facts.problem import Target
 from ..facts.run import Timing
 from . import config
 from .exits import Interruptible, exit_code, line
+from .many import bench, compare
 from .options import (
     AgentBudgetOption,
     BaseUrlOption,
@@ -43,7 +43,9 @@ from .options import (
     WithoutOption,
     devices_of,
     mode_of,
+    new_folder,
     parts_of,
+    target_of,
 )
 from .printing import print_json, put, say, show, stdout
 
@@ -87,8 +89,8 @@ def optimize(
 
     budget_s, limits = config.budget(budget, usual_s=3600.0 if model else 300.0)
     choice = ModelChoice(name=model, base_url=base_url, effort=effort) if model else None
-    problem = read_problem(file, target=_target(target, evaluator), precision=precision, mode=mode_of(mode))
-    places = Places(out=out or _new_folder(problem.name), cache=config.cache_dir())
+    problem = read_problem(file, target=target_of(target, evaluator), precision=precision, mode=mode_of(mode))
+    places = Places(out=out or new_folder(problem.name), cache=config.cache_dir())
     with Interruptible(places.out):
         finished = run(
             problem, places=places, strategy=strategy or ("cutegen" if model else "catalog"), budget_s=budget_s,
@@ -141,9 +143,9 @@ def evaluate(
     from ..stages.problems import read_problem
     from .deliver import delivered
 
-    problem = read_problem(file, target=_target(target), precision=precision, mode=mode_of(mode))
+    problem = read_problem(file, target=target_of(target), precision=precision, mode=mode_of(mode))
     given = load_candidate(candidate, problem)
-    places = Places(out=out or _new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
+    places = Places(out=out or new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
     with Interruptible(places.out, resumable=False):
         finished = judge_given(
             problem, given, places=places, seed=seed, say=say(as_json), sanitize=sanitize,
@@ -169,7 +171,7 @@ def profile(
     from .profiles import profiled
 
     shown = profiled(
-        file, candidate, target=_target(target), mode=mode_of(mode), question=question, seed=seed, say=say(as_json)
+        file, candidate, target=target_of(target), mode=mode_of(mode), question=question, seed=seed, say=say(as_json)
     )
     put(shown.object, shown.drawn, as_json=as_json)
     raise typer.Exit(1 if shown.refused else 0)
@@ -204,7 +206,7 @@ def discover(
     from .discoveries import Wish, discovered
 
     shown = discovered(
-        where, Wish(target=_target(target), budget_s=config.seconds(budget), seed=seed), svg=svg, out=out,
+        where, Wish(target=target_of(target), budget_s=config.seconds(budget), seed=seed), svg=svg, out=out,
         only=config.numbers(only) if only else None, jobs=jobs, devices=devices_of(devices),
         command=shlex.join(["tilewright", *sys.argv[1:]]), say=say(as_json),
     )  # fmt: skip
@@ -224,7 +226,7 @@ def tune(
     from ..stages.problems import read_problem
     from .winners import tuned_object, tuned_table
 
-    problem = read_problem(file, target=_target(target))
+    problem = read_problem(file, target=target_of(target))
     tuned = run(problem, cache=config.cache_dir(), budget_s=config.seconds(budget), seed=seed, say=say(as_json))
     if as_json:
         print_json(tuned_object(tuned))
@@ -298,56 +300,6 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def bench(
-    folder: Annotated[
-        str, typer.Argument(metavar="FOLDER|kernelbench:PATH/levelN", help="Where the problem files are.")
-    ],
-    only: OnlyOption = None,
-    target: TargetOption = "auto",
-    mode: ModeOption = "auto",
-    precision: PrecisionOption = "reference",
-    sanitize: SanitizeOption = False,
-    out: OutOption = None,
-    budget: SearchBudgetOption = "",
-    timing: TimingOption = "6s",
-    no_compile: NoCompileOption = False,
-    strategy: StrategyOption = None,
-    without: WithoutOption = "",
-    model: ModelOption = None,
-    base_url: BaseUrlOption = "",
-    effort: EffortOption = None,
-    evaluator: EvaluatorOption = "",
-    no_wait: NoWaitOption = False,
-    seed: SeedOption = 0,
-    jobs: JobsOption = 1,
-    devices: DevicesOption = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write tasks, summary, command, commit and machine here.")
-    ] = None,
-) -> None:
-    """Optimise every problem of a folder; started again, it continues where it stopped."""
-    from .benches import Asked, bench_folder, campaign_of
-
-    settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s"]
-    settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
-    settings += ["--no-compile"] if no_compile else []
-    campaign = campaign_of(
-        folder, out=out, only=config.numbers(only) if only else None, target=_target(target, evaluator),
-        budget=budget, settings=settings, jobs=jobs, devices=devices_of(devices),
-        asked=Asked(
-            strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator,
-            without=parts_of(without),
-        ),
-    )  # fmt: skip
-    with Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
-        tables, pending = bench_folder(campaign, json_file=json_file, say=say(False))
-    for table in tables:
-        stdout.print(table)
-    if pending:
-        raise typer.Exit(line(f"pending: {pending} of {len(campaign.files)}; the same command goes on", 75))
-
-
-@app.command()
 def audit(
     where: Annotated[
         str, typer.Argument(metavar="FILE|FOLDER|kernelbench:PATH/levelN", help="A problem file, or many.")
@@ -364,7 +316,7 @@ def audit(
     """Say whether a score on a task means anything; exit 1 when it does not."""
     from .audits import audit_file, audit_folder, is_one_problem
 
-    chosen, budget_s = _target(target), config.seconds(budget)
+    chosen, budget_s = target_of(target), config.seconds(budget)
     if is_one_problem(Path(where)):
         shown = audit_file(Path(where), target=chosen, budget_s=budget_s, seed=seed, say=say(as_json))
     else:
@@ -400,7 +352,7 @@ def mcp(
 
     timed = Timing(budget_s=config.seconds(timing), compiled=not no_compile)
     terms = config.agents_terms(budget, timing=timed, sanitize=sanitize, seed=seed, evaluator=evaluator)
-    chosen = _target(target, evaluator) if evaluator else target
+    chosen = target_of(target, evaluator) if evaluator else target
     house = House(cache=config.cache_dir(), target=chosen, terms=terms, say=say(False))
     serve(http, root=root, runs=runs or root / "runs", house=house)
 
@@ -427,22 +379,10 @@ def worker(
     raise typer.Exit(3 if visit.faults else 0)
 
 
+app.command()(bench)
+app.command()(compare)
+
+
 def main() -> NoReturn:
     """Run the command line and exit; every failure that has a cause in the user's hands is one line."""
     sys.exit(exit_code(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))
-
-
-def _target(wanted: Literal["auto", "cuda", "cpu"], evaluator: str = "") -> Target:
-    """UserError where another machine evaluates, and only that one knows what it has."""
-    from ..edges.gpu.machine import default_target
-
-    if evaluator and wanted == "auto":
-        raise UserError("--evaluator: what the other machine has is not known here; add --target cuda, or cpu")
-    return default_target() if wanted == "auto" else wanted
-
-
-def _new_folder(name: str) -> Path:
-    number = 1
-    while (folder := Path("runs") / f"{name}-{number}").exists():
-        number += 1
-    return folder

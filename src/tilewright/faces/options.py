@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..facts.problem import Mode, Precision
+from ..facts.errors import UserError
+from ..facts.problem import Mode, Precision, Target
 from ..facts.profile import Question
 
 TargetOption = Annotated[
@@ -29,11 +30,15 @@ PrecisionOption = Annotated[
         "--precision", help="The class that results are held to, and that baselines may use; default: the module's own."
     ),
 ]
-_SANITIZE = "Run the result under compute-sanitizer, too: memcheck and racecheck (GPU)."
+_SANITIZE = "Watch the memory of the result, too: by compute-sanitizer on a GPU, by guard pages on a CPU."
 SanitizeOption = Annotated[bool, typer.Option("--sanitize", help=_SANITIZE)]
 WinnerSanitizeOption = Annotated[
     bool | None,
-    typer.Option("--sanitize/--no-sanitize", help=f"{_SANITIZE} Default: where it is installed.", show_default=False),
+    typer.Option(
+        "--sanitize/--no-sanitize",
+        help=f"{_SANITIZE} Default: where compute-sanitizer is installed.",
+        show_default=False,
+    ),
 ]
 QuestionOption = Annotated[
     Question,
@@ -53,7 +58,7 @@ AgentBudgetOption = Annotated[
 ]
 
 StrategyOption = Annotated[
-    Literal["catalog", "fact", "oneshot", "best_of_n", "cutegen", "cutegen_paper", "evolve"] | None,
+    Literal["catalog", "fact", "oneshot", "best_of_n", "cutegen", "cutegen_paper", "evolve", "evolve_paper"] | None,
     typer.Option("--strategy", help="How to search; default: catalog, with --model cutegen."),
 ]
 WithoutOption = Annotated[
@@ -114,3 +119,20 @@ def devices_of(text: str | None) -> tuple[str, ...]:
 
 def parts_of(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def target_of(wanted: Literal["auto", "cuda", "cpu"], evaluator: str = "") -> Target:
+    """UserError where another machine evaluates, and only that one knows what it has."""
+    from ..edges.gpu.machine import default_target
+
+    if evaluator and wanted == "auto":
+        raise UserError("--evaluator: what the other machine has is not known here; add --target cuda, or cpu")
+    return default_target() if wanted == "auto" else wanted
+
+
+def new_folder(name: str) -> Path:
+    """One under runs/ that is not there yet."""
+    number = 1
+    while (folder := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return folder

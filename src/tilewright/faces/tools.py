@@ -267,13 +267,13 @@ class Tools:
         """The best so far, and the budget."""
         best = best_of(session.events)
         number = session.number_of(best[0]) if best else None
-        spent, brief = session.spent, session.brief
+        spent, brief = session.spending.spent, session.brief
         limits: Limits = brief.limits
         budget: Told = {"seconds": brief.budget_s, "seconds_used": round(spent.seconds, 1), "tries_used": spent.tries}
         budget |= {"tries": limits.tries} if limits.tries is not None else {}
         if limits.device_s is not None:
             budget |= {"device_seconds": limits.device_s, "device_seconds_used": round(spent.device_s, 1)}
-        return {"best": number, "budget": budget | ({"over": over} if (over := spent.over()) else {})}
+        return {"best": number, "budget": budget | ({"over": over} if (over := session.spending.over()) else {})}
 
     def _verdict(self, seat: Seat, session: Session, event: Event, number: int) -> Told:
         told = attempt_object(session.brief, event, number=number)

@@ -32,6 +32,7 @@ _MODULES = (
     "order",
     "document",
     "rule",
+    "verdict",
 )
 
 

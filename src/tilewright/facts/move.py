@@ -11,6 +11,7 @@ from .pattern import Piece, Recipe
 from .profile import Question
 from .run import Brief
 from .space import Point
+from .verdict import Verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +33,16 @@ class Tune:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sanitize:
-    """Run an accepted candidate under compute-sanitizer, on a GPU."""
+    """Watch the memory of an accepted candidate: by compute-sanitizer on a GPU, by guard pages on a CPU."""
 
     what: Candidate | Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verify:
+    """Say what can be said of a candidate before it is judged: by its text, and on a CPU by guard pages."""
+
+    what: Candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +95,8 @@ class Stop:
     why: str
 
 
-Move = Try | Tune | Sanitize | Ask | Await | Inspect | Enter | Within | Stop
-Outcome = Timed | Tuned | Sanitized | Inspected | Reply | Brief | Failure | None
+Move = Try | Tune | Sanitize | Verify | Ask | Await | Inspect | Enter | Within | Stop
+Outcome = Timed | Tuned | Sanitized | Verified | Inspected | Reply | Brief | Failure | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

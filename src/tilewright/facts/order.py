@@ -8,6 +8,7 @@ from typing import Literal
 from .move import Move
 from .outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from .run import Brief, Request
+from .verdict import Verified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Fault:
     text: str
 
 
-Found = Brief | Timed | Tuned | Sanitized | Inspected | Failure  # what an order that is carried out comes to
+Found = Brief | Timed | Tuned | Sanitized | Verified | Inspected | Failure  # what an order that is carried out comes to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from .profile import Diagnosis
 # Two processes that run the same code may differ by this much for good (pages, addresses): less is no gain.
 LEAST_GAIN = 0.01
 
-FailureStage = Literal["build", "check", "timing", "tune", "propose", "cell"]
+FailureStage = Literal["verify", "build", "check", "timing", "tune", "propose", "cell"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sanitized:
-    """What compute-sanitizer found in a candidate's kernels on the smallest case: nothing, by the tools in `clean`.
+    """What was found of a candidate's use of memory on the smallest case: nothing, by the tools in `clean`.
     `notes`: warnings, errors in kernels that are not its own, and why a tool did not run to the end."""
 
     clean: tuple[str, ...]

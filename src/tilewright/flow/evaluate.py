@@ -413,7 +413,7 @@ class Judge:
     # ---- sanitizing
 
     def sanitize(self, candidate: Candidate) -> Sanitized | Failure:
-        """Run an accepted candidate under compute-sanitizer, on the smallest case. What can't be had is noted."""
+        """Watch a candidate's memory on the smallest case: by compute-sanitizer, on a CPU by guard pages."""
         with self._harness_fault():
             return self._tools.sanitized(candidate, min(self._cases, key=lambda c: c.described.work.bytes_moved))
 

@@ -15,10 +15,11 @@ from ..facts.candidate import Candidate
 from ..facts.dialogue import ModelChoice, Reply
 from ..facts.errors import HarnessError, UserError
 from ..facts.machine import Machine
-from ..facts.move import Ask, Await, Enter, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Tune, Within
+from ..facts.move import Ask, Await, Enter, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Tune, Verify, Within
 from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.run import AGENT, Brief, Limits, Request, Timing
+from ..facts.verdict import Verified
 from ..stages.tune import memory
 from ..strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
 from . import sanitize as sanitizing
@@ -291,9 +292,12 @@ def progress(event: Event) -> str:
             return f"asked {reply.model} ({ask.why}): {tokens}, {price} ({event.wall_s:.1f} s)"
         case Inspect(), Inspected() as inspected:
             return f"profiled: {inspected.ns / 1e3:.1f} us under {inspected.kinds} name(s) ({event.wall_s:.1f} s)"
+        case Verify(), Verified() as verified:
+            told = [f"{v.verifier} {v.says}" + (f" ({v.why})" if v.says == "proven" else "") for v in verified.verdicts]
+            return f"verified: {', '.join(told)} ({event.wall_s:.1f} s)"
         case Sanitize(), Sanitized() as sanitized:
             clean = f"no errors by {' and '.join(sanitized.clean)}" if sanitized.clean else "not run"
-            return f"compute-sanitizer: {'; '.join([clean, *sanitized.notes])} ({event.wall_s:.1f} s)"
+            return f"memory: {'; '.join([clean, *sanitized.notes])} ({event.wall_s:.1f} s)"
         case Enter(piece=piece), Brief():
             return f"{piece.name} ({piece.title}): a problem of its own ({event.wall_s:.1f} s)"
         case Within(piece=piece, move=made), outcome:

@@ -10,18 +10,19 @@ from typing import Self
 
 from ..edges.bundle import Bundle
 from ..facts.errors import HarnessError, Pending, UserError
-from ..facts.move import Enter, Inspect, Move, Sanitize, Try, Tune, Within
+from ..facts.move import Enter, Inspect, Move, Sanitize, Try, Tune, Verify, Within
 from ..facts.order import Answer, Fault, Job, Order
 from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.run import Brief, Request
+from ..facts.verdict import Verified
 from .drive import Elsewhere
 
 _POLL_S = 1.0
 _KIND = "bundle"
 _ANSWERED_BY = {
     Try: (Timed, Failure), Tune: (Tuned, Failure), Sanitize: (Sanitized, Failure), Inspect: (Inspected, Failure),
-    Enter: (Brief, Failure), Within: (Timed, Tuned, Sanitized, Inspected, Failure),
+    Verify: (Verified,), Enter: (Brief, Failure), Within: (Timed, Tuned, Sanitized, Inspected, Failure),
 }  # fmt: skip
 
 

@@ -1,14 +1,15 @@
-"""A candidate under compute-sanitizer: memcheck for accesses out of bounds, racecheck for races in shared memory."""
+"""A candidate whose memory is watched: by compute-sanitizer on a GPU, on a CPU by pages that can't be touched."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..cell import wire
-from ..edges.sandbox.sanitizer import TOOLS, sanitized_run
+from ..edges.sandbox.sanitizer import TOOLS, run_fenced, sanitized_run
 from ..edges.sandbox.under import Ran
 from ..edges.toolchain.installed import cuda_tool
 from ..facts.candidate import Candidate
@@ -18,6 +19,7 @@ from ..stages.build.build import lay_out
 from ..stages.profiling import sanitizer
 
 _PROGRAM = "compute-sanitizer"
+FENCE = "guard pages"
 _LARGEST_BYTES = 2 << 30  # of a case's tensors: kernels take a hundred times as long under a tool
 LIMIT_S = 60.0  # for one tool
 
@@ -44,7 +46,7 @@ class Job:
 
 
 def absent(target: Target) -> str:
-    """Why nothing can be run for the target; "" where the tool can be had."""
+    """Why compute-sanitizer can't be run for the target; "" where it can be had."""
     if target != "cuda":
         return f"{_PROGRAM} needs a GPU"
     return "" if cuda_tool(_PROGRAM) else f"{_PROGRAM} was not found: it comes with the CUDA toolkit"
@@ -52,11 +54,18 @@ def absent(target: Target) -> str:
 
 def lack(smallest: wire.Described, target: Target) -> str:
     """Why nothing can be run on a case; "" where it can."""
-    if why := absent(target):
+    if target == "cuda" and (why := absent(target)):
         return why
     if smallest.work.bytes_moved > _LARGEST_BYTES:
-        return f"{_PROGRAM} was not run: the smallest case has {smallest.work.bytes_moved / 2**30:.1f} GiB"
+        tool = _PROGRAM if target == "cuda" else FENCE
+        return f"{tool} was not run: the smallest case has {smallest.work.bytes_moved / 2**30:.1f} GiB"
     return ""
+
+
+def watched(job: Job, *, target: Target, say: Callable[[str], None]) -> Sanitized | Failure:
+    """By the tool that the target has."""
+    job = replace(job, device=target)
+    return sanitize(job, say=say) if target == "cuda" else fenced(job, say=say)
 
 
 def sanitize(job: Job, *, say: Callable[[str], None], program: Sequence[str] = ()) -> Sanitized | Failure:
@@ -82,6 +91,25 @@ def sanitize(job: Job, *, say: Callable[[str], None], program: Sequence[str] = (
             notes.append(f"{tool} did not get to the end: {_why(ran)}")
         say(f"{tool}: {'no errors' if ran.finished else _why(ran)} ({time.monotonic() - started:.1f} s)")
     return Sanitized(clean=tuple(clean), notes=tuple(notes))
+
+
+def fenced(job: Job, *, say: Callable[[str], None]) -> Sanitized | Failure:
+    """Run it on the CPU between pages that can't be touched: who dies of that reads or writes out of bounds. What is
+    less than 64 bytes beyond a tensor whose size is no multiple of that, and what is read beyond memory of the
+    candidate's own, is not seen."""
+    refused = lay_out(job.candidate, job.folder / "candidate")
+    if refused is not None:
+        return refused
+    started = time.monotonic()
+    ran = run_fenced(job.folder, setup=job.setup, limit_s=LIMIT_S)
+    say(f"{FENCE}: {'no errors' if ran.finished else _why(ran)} ({time.monotonic() - started:.1f} s)")
+    if ran.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
+        name = signal.Signals(ran.signal).name
+        told = f"{FENCE}: it touches memory beyond its inputs, weights or results ({name})"
+        return Failure(stage="check", reason="out_of_bounds", summary=told, excerpt=ran.text[-2000:])
+    if not ran.finished:
+        return Sanitized(clean=(), notes=(f"{FENCE} did not get to the end: {_why(ran)}",))
+    return Sanitized(clean=(FENCE,))
 
 
 def _why(ran: Ran) -> str:

@@ -89,7 +89,7 @@ class Session:
         return next((e.move for e in self.events if isinstance(e.move, Stop)), None)
 
     @property
-    def spent(self) -> Spending:
+    def spending(self) -> Spending:
         return self._spending
 
     def attempt(self, number: int) -> Event:
@@ -135,7 +135,7 @@ class Session:
                 "`TILE = 64  # knob: 32, 64, 128` or `constexpr int TILE = 64;  // knob: 32, 64, 128`"
             )
         self._begin()
-        left_s = max(self.brief.budget_s - self._spending.seconds, 0.0)
+        left_s = max(self.brief.budget_s - self._spending.spent.seconds, 0.0)
         return self._made(agents.tuned(self.brief, attempt, left_s=left_s, over=self._spending.over))
 
     def finish(self, why: str) -> Finished:

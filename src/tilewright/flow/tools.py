@@ -62,14 +62,15 @@ class Tools:
             return replace(told, diagnosis=diagnosed(look, found.spent, call, launches))
 
     def sanitized(self, candidate: Candidate, case: Case) -> Sanitized | Failure:
-        """What compute-sanitizer says of the candidate on this case; what can't be had is noted."""
+        """What is seen of the candidate's use of memory on this case, by compute-sanitizer, or on a CPU by guard pages;
+        what can't be had is noted."""
         lack = sanitizing.lack(case.described, self._target)
         if lack:
             return Sanitized(clean=(), notes=(lack,))
-        with self._cells.folder("sanitizer") as folder, self._turns.turn("compute-sanitizer"):
+        with self._cells.folder("sanitizer") as folder, self._turns.turn("watching memory"):
             self._record(case, folder)
             job = sanitizing.Job(candidate=candidate, described=case.described, folder=folder, seed=case.seed)
-            return sanitizing.sanitize(job, say=self._say)
+            return sanitizing.watched(job, target=self._target, say=self._say)
 
     def _record(self, case: Case, folder: Path) -> None:
         """Have what a candidate is to be called with written to a folder, for cell.rerun."""

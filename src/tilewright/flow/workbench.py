@@ -14,16 +14,18 @@ from ..edges.toolchain import languages, versions
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.errors import UserError
 from ..facts.machine import Machine
-from ..facts.move import Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Within
+from ..facts.move import Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.outcome import Station
 from ..facts.pattern import Choice, Recipe
 from ..facts.problem import Target
 from ..facts.run import AGENT, Brief, CaseFacts, Matched, Request
+from ..facts.verdict import Verified
 from ..stages.patterns import match
 from ..stages.propose.compose import compose
 from ..stages.propose.near import skeletons_near
 from ..stages.propose.targets import renderer
 from ..stages.tune import memory
+from ..stages.verify import Subject, verified, with_memory
 from ..strategies.category import category
 from .ahead import Objects, compiled_ahead
 from .foresee import foreseen
@@ -233,12 +235,23 @@ class Workbench:
                 return self.judge.sanitize(candidate)
             case Sanitize(what=tuple() as recipe):
                 return self.judge.sanitize(composed(brief, recipe))
+            case Verify():
+                return self._verified(brief, move.what)
             case Tune():
                 ours = composed(brief, move.recipe)
                 tries = tuple(Choice(pattern=move.pattern, point=point) for point in move.points)
                 compiled = self._compiled(ours, (*move.recipe, *tries))
                 return self.judge.tune(ours, move.pattern, move.points, compiled=compiled)
         raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which nobody carries out")
+
+    def _verified(self, brief: Brief, candidate: Candidate) -> Verified:
+        """By its text; what addresses memory also runs between guard pages, where the text proves nothing. On a GPU
+        the winner alone goes under compute-sanitizer."""
+        found = verified(candidate, Subject(problem=self.problem, cases=brief.cases, device=self.machine.device))
+        unknown = any(v.verifier == "memory" and v.says == "unknown" for v in found.verdicts)
+        if self.problem.target != "cpu" or found.proven or not unknown:
+            return found
+        return with_memory(found, self.judge.sanitize(candidate))
 
     def _compiled(self, candidate: Candidate, choices: Recipe) -> tuple[Path, ...]:
         """Its kernels, compiled on all processors while no device is leased; those of others compile themselves."""

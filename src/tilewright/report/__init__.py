@@ -3,6 +3,8 @@
 from . import words
 from .attempts import attempt_object, attempt_row, ended_object, profile_object, sweep_object
 from .audits import audit_object, audit_table, audits_summary, audits_table, shirks_table
+from .comparisons import comparison_object, comparison_svg, comparison_table
+from .curves import AXES, Axis, Curve, compared, curve
 from .discoveries import (
     calls_table,
     discoveries_summary,
@@ -26,6 +28,14 @@ __all__ = [
     "profile_table",
     "sweep_object",
     "words",
+    "AXES",
+    "Axis",
+    "Curve",
+    "compared",
+    "comparison_object",
+    "comparison_svg",
+    "comparison_table",
+    "curve",
     "audit_object",
     "audit_table",
     "audits_summary",

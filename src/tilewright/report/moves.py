@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..facts.candidate import Candidate
-from ..facts.move import Ask, Await, Enter, Inspect, Move, Sanitize, Stop, Try, Tune, Within
+from ..facts.move import Ask, Await, Enter, Inspect, Move, Sanitize, Stop, Try, Tune, Verify, Within
 from ..facts.pattern import Recipe
 
 
@@ -20,7 +20,9 @@ def what(move: Move) -> str:
         case Tune():
             return f"{move.pattern}: {len(move.points)} settings"
         case Sanitize():
-            return f"{_named(move.what)}, under compute-sanitizer"
+            return f"{_named(move.what)}, its memory watched"
+        case Verify():
+            return f"{_named(move.what)}, before it is judged"
         case Stop():
             return f"hand over {_named(move.best)}" if move.best else "keep the module as it is"
         case Ask():

@@ -10,7 +10,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..facts.move import Event
 from ..facts.run import Brief
-from . import chart, drawing
+from . import chart, drawing, plot
+from .curves import curve
 from .story import story
 
 
@@ -22,7 +23,8 @@ def markdown(brief: Brief, events: Sequence[Event]) -> str:
 def html(brief: Brief, events: Sequence[Event]) -> str:
     """The report as a self-contained HTML document, readable in light and dark; everything from outside is escaped."""
     template = environment().get_template("report.html.jinja")
-    return template.render(story=story(brief, events), geometry=chart, boxes=drawing)
+    search = plot.run_plot(curve(brief, events))
+    return template.render(story=story(brief, events), search=search, geometry=chart, boxes=drawing, plot=plot)
 
 
 @cache

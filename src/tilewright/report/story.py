@@ -11,6 +11,7 @@ from ..facts.outcome import Failure, Inspected, OutputError, Sanitized, Timed, T
 from ..facts.pattern import Recipe
 from ..facts.problem import TensorSpec
 from ..facts.run import Brief
+from ..facts.verdict import Verified
 from . import moves, words
 from .attribution import WorthRow, worth_rows
 from .chart import Chart, chart
@@ -52,7 +53,7 @@ class FusedRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One event. `fate` is "kept", "lost" (accepted, but not the result), "refused", "tuned", "replied", "seen"
-    (profiled) or "end"."""
+    (profiled), "verified" or "end"."""
 
     seq: int
     fate: str
@@ -310,6 +311,8 @@ def _fate(event: Event, end: Ending) -> tuple[str, str]:
             return "replied", words.reply(reply)
         case _, Inspected() as inspected:
             return "seen", words.inspected(inspected)
+        case _, Verified() as verified:
+            return ("refused" if verified.proven else "verified"), words.verified(verified)
         case _, Sanitized() as sanitized:
             return "end", "; ".join(words.sanitized(sanitized))
         case Enter(), Brief() as inside:

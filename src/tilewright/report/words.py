@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from ..facts.dialogue import Reply
 from ..facts.outcome import Inspected, Interval, Sanitized, Timed
 from ..facts.space import Point
+from ..facts.verdict import Verified
 
 _TIME = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns"))
 _SCALE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
@@ -74,8 +75,14 @@ def reply(found: Reply) -> str:
 
 def sanitized(found: Sanitized) -> tuple[str, ...]:
     """A line for the tools that found nothing, and one for each remark."""
-    clean = (f"compute-sanitizer, on the smallest case: no errors by {' and '.join(found.clean)}",)
+    by = "compute-sanitizer" if "memcheck" in found.clean or "racecheck" in found.clean else "memory"
+    clean = (f"{by}, on the smallest case: no errors by {' and '.join(found.clean)}",)
     return (clean if found.clean else ()) + found.notes
+
+
+def verified(found: Verified) -> str:
+    """What each verifier says, with its reasons."""
+    return "; ".join(f"{v.verifier}: {v.says}" + (f" ({v.why})" if v.why else "") for v in found.verdicts)
 
 
 def inspected(found: Inspected) -> str:

@@ -8,7 +8,7 @@ from ..facts.run import Brief
 from .catalog import catalog
 from .cutegen import cutegen, cutegen_paper
 from .evolve import PARTS as EVOLVE_PARTS
-from .evolve import evolve
+from .evolve import evolve, evolve_paper
 from .fact import fact
 from .given import given
 from .oneshot import best_of_n, oneshot
@@ -25,9 +25,12 @@ STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType(
         "cutegen": cutegen,
         "cutegen_paper": cutegen_paper,
         "evolve": evolve,
+        "evolve_paper": evolve_paper,
     }
 )
-PARTS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType({"evolve": EVOLVE_PARTS})  # what can be switched off
+PARTS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
+    {"evolve": EVOLVE_PARTS, "evolve_paper": EVOLVE_PARTS}  # what can be switched off
+)
 MAY_ASK = ("fact",)  # those that put prompts to a model where one is named
 ASKING = tuple(name for name in STRATEGIES if name not in ("catalog", *MAY_ASK))  # those that can't do without
 

@@ -76,6 +76,8 @@ class Author:
 
     def moves(self, moves: Sequence[Move]) -> Steps[tuple[Event, ...]]:
         """Moves that don't depend on one another, made together: what waits for them waits once."""
+        if not moves:
+            return ()
         events = yield tuple(moves)
         assert isinstance(events, tuple)
         for event in events:
@@ -91,7 +93,7 @@ class Author:
         room = self.spending.tries_left()
         due = candidates[: 1 if self.spending.out_of_time() else max(room, 1) if room is not None else None]
         tries = [Try(what=candidate, why=why) for candidate, why in due]
-        return tuple(map(_judged, (yield from self.moves(tries)))) if tries else ()
+        return tuple(map(_judged, (yield from self.moves(tries))))
 
     def ask_of(
         self, messages: tuple[Message, ...], why: str, *, sampling: Sampling = AS_IT_IS, system: str = "system"
@@ -104,7 +106,7 @@ class Author:
 
     def replies(self, asks: Sequence[Ask]) -> Steps[tuple[Reply, ...]]:
         """To prompts that lie in a mailbox all at once."""
-        return tuple(map(reply_of, (yield from self.moves(asks)))) if asks else ()
+        return tuple(map(reply_of, (yield from self.moves(asks))))
 
     def first(self, name: str, **values: Any) -> tuple[Message, ...]:
         return (Message(role="user", text=render(name, **self._task, **values)),)

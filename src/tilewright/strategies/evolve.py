@@ -9,14 +9,16 @@ from typing import Any, Literal
 
 from ..facts.candidate import Candidate
 from ..facts.dialogue import AS_IT_IS, Effort, Message, Sampling
-from ..facts.move import Ask, Inspect
+from ..facts.move import Ask, Inspect, Verify
 from ..facts.outcome import Failure, Inspected
 from ..facts.run import Brief
+from ..facts.verdict import Verified
 from .archive import Archive, Member, member
 from .asking import Author, Passed, Written, faster, read, shown
 from .lessons import Lessons, read_review
 from .telling import evidence, measured, microseconds, profile_lines, refusal
 from .tuning import Steps
+from .verdicts import read_risk
 
 PARTS = (
     "library",  # begins with what the library alone makes of the module
@@ -27,6 +29,8 @@ PARTS = (
     "recombination",  # one proposal of a generation is made of two kernels
     "sampling",  # temperature, effort and the model of an ensemble are drawn for each prompt
     "parallel",  # a generation's prompts are put together; else one by one, each told of those before it
+    "verifiers",  # what a tool proves wrong before it is judged is not judged
+    "verdicts",  # a model says of each kernel how likely it is to fail, and the least likely are judged
     "profile",  # a profile of the fastest, which a model condenses to three recommendations
     "summary",  # a model condenses what was tried, from generation to generation
 )
@@ -37,10 +41,12 @@ Kind = Literal["write", "mend", "change", "join"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Sizes of a search. `fixes`: how often a version that is refused is mended; `patience`: generations in a row that
-    brought nothing, after which it stops."""
+    """Sizes of a search. `judged`: of a generation's proposals at most so many; `fixes`: how often a version that is
+    refused is mended; `patience`: generations in a row that brought nothing, after which it stops; `off`: the parts
+    that are not this search's."""
 
     proposals: int = 4
+    judged: int = 4
     generations: int = 40
     islands: int = 2
     size: int = 6
@@ -49,9 +55,13 @@ class Plan:
     fixes: int = 4
     patience: int = 6
     enough_of_floor: float = 0.95
+    off: tuple[str, ...] = ("verdicts",)
 
 
-PLAN = Plan()
+OURS = Plan()
+# As published, as far as we know it: nothing of the library's, twice as many proposals as are judged, and a model that
+# verifies them first.
+PAPER = Plan(proposals=8, judged=4, off=("library",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +101,26 @@ class _Proposal:
         return f"{self.written.idea}{predicted}: {was}"
 
 
+_New = tuple[_Proposal, Candidate]
+
+
 def evolve(brief: Brief) -> Steps[None]:
     """Moves: `Try` of what the library alone makes of the module; then for each generation `Inspect` of a new fastest
-    kernel, the `Ask`s of all proposals and of a review together, and the `Try`s of all that came of them together;
-    `Stop` with the best, at 95% of the floor, on a budget, or where nothing helps any more.
+    kernel, the `Ask`s of all proposals and of a review together, the `Verify`s of all that came of them together, then
+    their `Try`s; `Stop` with the best, at 95% of the floor, on a budget, or where nothing helps any more.
 
     An island without a kernel is written to anew, and mended until one passes. `brief.without` names parts that are
     switched off (PARTS)."""
-    search = _Search(brief, PLAN)
+    yield from _searched(brief, OURS)
+
+
+def evolve_paper(brief: Brief) -> Steps[None]:
+    """The search with a model's verdicts on each proposal before it is judged, to compare with: see PAPER."""
+    yield from _searched(brief, PAPER)
+
+
+def _searched(brief: Brief, plan: Plan) -> Steps[None]:
+    search = _Search(brief, plan)
     why = yield from search.run()
     yield from search.author.ended(search.best.passed if search.best else None, why)
 
@@ -109,7 +131,7 @@ class _Search:
     def __init__(self, brief: Brief, plan: Plan) -> None:
         self.author = Author(brief)
         self.plan = plan
-        self.parts = frozenset(PARTS) - frozenset(brief.without)
+        self.parts = frozenset(PARTS) - frozenset((*plan.off, *brief.without))
         islands = plan.islands if "islands" in self.parts else 1
         self.archive = Archive(islands, size=plan.size * plan.islands // islands, novelty="novelty" in self.parts)
         self.lessons = Lessons()
@@ -260,7 +282,7 @@ class _Search:
 
     def _judged(self, proposals: Sequence[_Proposal], generation: int) -> Steps[None]:
         """Try what is new, and settle each."""
-        new: list[tuple[_Proposal, Candidate]] = []
+        new: list[_New] = []
         for proposal in proposals:
             candidate = proposal.written.candidate
             if candidate is None:
@@ -270,6 +292,13 @@ class _Search:
             else:
                 self.seen.add(candidate.id)
                 new.append((proposal, candidate))
+        if "verifiers" in self.parts:
+            new = yield from self._verified(new)
+        if "verdicts" in self.parts:
+            new = yield from self._ranked(new)
+        for proposal, _ in new[self.plan.judged :]:
+            self.lessons.add(f"{proposal.line}not judged: others were likelier to be right")
+        new = new[: self.plan.judged]
         outcomes = yield from self.author.all_tried([(c, f"{p.why}: {p.written.idea}") for p, c in new])
         for (proposal, _), outcome in zip(new, outcomes, strict=False):
             if isinstance(outcome, Passed):
@@ -278,6 +307,34 @@ class _Search:
             else:
                 self._refuse(proposal, outcome)
         self.refused = self.refused[-self.plan.proposals :]
+
+    def _verified(self, new: list[_New]) -> Steps[list[_New]]:
+        """Without those of which a tool proves a fault; the least suspected first."""
+        events = yield from self.author.moves([Verify(what=candidate) for _, candidate in new])
+        ranked: list[tuple[int, _New]] = []
+        for one, event in zip(new, events, strict=True):
+            assert isinstance(event.outcome, Verified)
+            if (fault := event.outcome.proven) is not None:
+                self._refuse(one[0], Failure(stage="verify", reason=fault.verifier, summary=fault.why))
+            else:
+                ranked.append((len(event.outcome.suspected), one))
+        return [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
+
+    def _ranked(self, new: list[_New]) -> Steps[list[_New]]:
+        """Those first that a model takes for right: it ranks, and is believed in nothing else."""
+        room = self.author.spending.calls_left()
+        if len(new) <= self.plan.judged or (room is not None and room < len(new)):
+            return new
+        asks = [
+            self.author.ask_of(
+                self.author.first("verdict", idea=proposal.written.idea, files=shown(candidate)["files"]),
+                f"{proposal.why}: verdict", system="verdict_system",
+            )
+            for proposal, candidate in new
+        ]  # fmt: skip
+        replies = yield from self.author.replies(asks)
+        risks = [read_risk(reply.text) for reply in replies]
+        return [one for _, one in sorted(zip(risks, new, strict=True), key=lambda pair: pair[0])]
 
     def _accept(self, passed: Passed, idea: str, *, island: int, born: int) -> str:
         """What becomes of a kernel that is right."""

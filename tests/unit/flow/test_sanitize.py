@@ -77,9 +77,41 @@ def test_one_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_what_is_lacking_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     described = job(tmp_path).described
-    assert sanitize.lack(described, "cpu") == "compute-sanitizer needs a GPU"
+    assert sanitize.lack(described, "cpu") == ""  # guard pages are everywhere
     monkeypatch.setattr(sanitize, "cuda_tool", lambda name: None)
     assert sanitize.lack(described, "cuda").startswith("compute-sanitizer was not found")
     monkeypatch.setattr(sanitize, "cuda_tool", lambda name: Path("/bin/true"))
     assert sanitize.lack(described, "cuda") == sanitize.absent("cuda") == ""
-    assert sanitize.absent("cpu") == sanitize.lack(described, "cpu")
+    assert sanitize.absent("cpu") == "compute-sanitizer needs a GPU"
+
+
+C_SUM = """
+import ctypes, pathlib, subprocess, torch
+
+SOURCE = "void k(float *x, float *w, float *y, long n) { for (long i = FIRST; i < n; ++i) y[WRITE] = x[i] * w[i]; }"
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(3))
+        folder = pathlib.Path(__file__).parent
+        (folder / "k.c").write_text(SOURCE)
+        subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", folder / "k.so", folder / "k.c"], check=True)
+        self.kernel = ctypes.CDLL(str(folder / "k.so"))
+
+    def forward(self, x):
+        y = torch.empty(x.numel())
+        self.kernel.k(*(ctypes.c_void_p(t.data_ptr()) for t in (x, self.weight, y)), ctypes.c_long(x.numel()))
+        return y
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("first", "write", "right"), [("0", "i", True), ("-1", "0", False), ("0", "i + 1", False)],
+    ids=["right", "reads before", "writes behind"],
+)  # fmt: skip
+def test_on_a_cpu_guard_pages_find_what_is_out_of_bounds(tmp_path: Path, first: str, write: str, right: bool) -> None:
+    found = sanitize.fenced(job(tmp_path, C_SUM.replace("FIRST", first).replace("WRITE", write)), say=print)
+    assert found == Sanitized(clean=("guard pages",)) if right else isinstance(found, Failure), found
+    assert right or (isinstance(found, Failure) and found.reason == "out_of_bounds")

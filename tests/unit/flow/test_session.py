@@ -96,7 +96,11 @@ def test_the_agents_own_time_counts_and_no_try_is_begun_beyond_the_budget(tmp_pa
     session = opened(tmp_path / "run", clock)
     clock.now += 60.0
     assert session.submit(code("good"), "first").outcome == timed(2.0)
-    assert (session.spent.seconds, session.spent.device_s, session.spent.tries) == (65.0, 5.0, 1)
+    assert (session.spending.spent.seconds, session.spending.spent.device_s, session.spending.spent.tries) == (
+        65.0,
+        5.0,
+        1,
+    )
     clock.now += 40.0
     with pytest.raises(UserError, match=r"the time is used up \(105 s\); call finish"):
         session.submit(code("more"), "second")
@@ -131,7 +135,7 @@ def test_a_folder_that_is_opened_again_goes_on_with_what_it_has_spent(tmp_path: 
     Bench.opened = 0
     again = opened(tmp_path, clock, replace(TERMS, budget_s=5.0))
     assert Bench.opened == 0 and again.brief == session.brief and again.events == session.events
-    assert (again.brief.budget_s, again.spent.seconds) == (100.0, 15.0)  # the run keeps its own terms
+    assert (again.brief.budget_s, again.spending.spent.seconds) == (100.0, 15.0)  # the run keeps its own terms
     assert again.attempt(1).outcome == WRONG and again.number_of(code("bad")) == 1
     with pytest.raises(UserError, match="there are attempts 1 to 1"):
         again.attempt(2)
@@ -165,7 +169,7 @@ def test_after_a_fault_of_ours_the_next_move_gets_another_judge(tmp_path: Path, 
     session = opened(tmp_path, clock, during=during)
     with pytest.raises(HarnessError, match="cell died"):
         session.submit(code("good"), "first")
-    assert Bench.afresh == 1 and session.spent.tries == 0  # nothing is booked on the agent
+    assert Bench.afresh == 1 and session.spending.spent.tries == 0  # nothing is booked on the agent
     assert session.submit(code("good"), "first").outcome == timed(2.0)
     session.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -13,7 +14,7 @@ from tilewright.edges.ledger import Ledger
 from tilewright.edges.llm.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import Pending, UserError
-from tilewright.facts.move import Ask, Event, Move, Outcome
+from tilewright.facts.move import Ask, Event, Move, Outcome, Try
 from tilewright.facts.run import Limits
 from tilewright.flow.drive import drive
 from tilewright.flow.optimize import require_parts
@@ -22,6 +23,7 @@ from tilewright.strategies.archive import Archive, Member, distance, member
 from tilewright.strategies.asking import Passed
 from tilewright.strategies.evolve import PARTS
 from tilewright.strategies.lessons import read_review
+from tilewright.strategies.verdicts import read_risk, read_risks
 
 REVIEW = """LESSONS:
 - vectors of 32 bytes paid 1.3x
@@ -99,12 +101,13 @@ def test_parts_are_switched_off_one_by_one(tmp_path: Path) -> None:
         )
         seen[part] = shape(events), prompts(events), [e.move for e in events if isinstance(e.move, Ask)]
     whole_run, texts, asks = seen[""]
-    assert whole_run.startswith("ti" + "aaaaa" + "tttt") and asks[4].why == "generation 1: review"
+    assert whole_run.startswith("ti" + "aaaaa" + "vvvv" + "tttt") and asks[4].why == "generation 1: review"
     assert "slow_loop (own): 80% of the time" in texts[4] and "exactly three" in texts[4]
     assert "vectors of 32 bytes paid" in texts[5]  # carried on
     assert len({(a.sampling.temperature, a.sampling.effort, a.sampling.member) for a in asks[:4]}) > 1
     assert asks[4].sampling.member is None  # a review is the user's own settings
     assert not seen["library"][0].startswith("t")
+    assert "v" not in seen["verifiers"][0]
     assert "i" not in seen["profile"][0] and "A profile of one call" not in "".join(seen["profile"][1])
     assert (
         "Write LESSONS" not in "".join(t for t in seen["summary"][1])
@@ -118,6 +121,42 @@ def test_parts_are_switched_off_one_by_one(tmp_path: Path) -> None:
     assert all(a.why.partition(": ")[2] != "write" for a in seen["islands"][2])  # one population, the library's
     assert "It must differ in kind" in "".join(seen["parallel"][1]) and "It must differ" not in "".join(texts)
     assert "- idea 0" in seen["parallel"][1][2]  # a sequence that is told of what came before
+
+
+def test_what_a_tool_proves_wrong_is_mended_and_not_judged_and_the_suspected_come_last(tmp_path: Path) -> None:
+    first = [whole("proof ns 100"), whole("smells ns 700"), whole("ns 600"), whole("ns 650")]
+    second = [whole("ns 500", "mended"), *(whole(f"ns {690 - n} other {n}") for n in range(3))]
+    on = asking(limits=Limits(calls=8), without=but("verifiers", "repair"))
+    stop, events = ran(tmp_path / "run.db", "evolve", [*first, *second], on=on)
+    assert shape(events) == "aaaavvvvttt" + "aaaavvvvtttt."
+    tried = [
+        e.move.what.files[0].text for e in events if isinstance(e.move, Try) and isinstance(e.move.what, Candidate)
+    ]
+    assert "smells" in tried[2] and not any("proof" in text for text in tried)
+    assert kinds(events)[4] == "2.1: mend" and "Refused at verify: compile: line 7" in prompts(events)[4]
+    assert text_of(stop) == "class ModelNew: 'ns 500'\n"
+
+
+def test_as_published_a_model_ranks_and_the_likeliest_are_judged(tmp_path: Path) -> None:
+    proposals = [whole(f"ns {900 - 10 * n} kernel {n}", f"idea {n}") for n in range(8)]
+    risks = [
+        f"COMPILE: 0.{n}, whatever\nMEMORY: {n}%\nNUMERICS: 0\nSPECIFICATION: 0.0" for n in (9, 8, 7, 6, 1, 2, 3, 4)
+    ]
+    on = asking(start=START, limits=Limits(calls=16), without=("verifiers", "profile", "summary"))
+    _, events = ran(tmp_path / "run.db", "evolve_paper", [*proposals, *risks], on=on)
+    assert shape(events) == "a" * 16 + "tttt."  # nothing of the library's
+    assert kinds(events)[8] == "1.1: verdict" and "The replacement to verify (idea 0)" in prompts(events)[8]
+    tried = [e.move.why for e in events if isinstance(e.move, Try)]
+    assert tried == [f"generation 1.{n + 1}: idea {n}" for n in (4, 5, 6, 7)]
+    _, events = ran(tmp_path / "b.db", "evolve_paper", proposals, on=replace(on, without=PARTS, limits=Limits(calls=8)))
+    assert "verdict" not in " ".join(kinds(events)) and shape(events).startswith("aaaaaaaatttt")
+
+
+def test_a_models_verdict_is_read_as_far_as_it_goes() -> None:
+    assert read_risks("COMPILE: 0.1, fine\n- **Memory**: 40 %\nNUMERICS: unlikely\nSPECIFICATION: 7") == {
+        "compile": 0.1, "memory": 0.4,
+    }  # fmt: skip
+    assert read_risk("COMPILE: 0.5\nMEMORY: 0.5") == 0.75 and read_risk("It looks fine.") == 0.5
 
 
 def test_a_generation_is_one_round_trip_and_a_killed_run_goes_on(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""compute-sanitizer around a process that runs a candidate on recorded arguments."""
+"""A process that runs a candidate on recorded arguments: under compute-sanitizer, or between pages out of bounds."""
 
 from __future__ import annotations
 
+import ctypes.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,3 +26,11 @@ def sanitized_run(
     ]  # fmt: skip
     alone = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     return run_under(command, folder, setup=setup, limit_s=limit_s, variables=alone)
+
+
+def run_fenced(folder: Path, *, setup: Mapping[str, object], limit_s: float) -> Ran:
+    """Run the candidate that lies in `folder` on the CPU, its inputs and weights between pages that can't be touched,
+    and, where glibc has it, with an allocator that looks behind each block when it is freed."""
+    debug = ctypes.util.find_library("c_malloc_debug")
+    more = {"LD_PRELOAD": debug, "MALLOC_CHECK_": "3"} if debug else {}
+    return run_under((), folder, setup={**setup, "fence": True}, limit_s=limit_s, variables=more)

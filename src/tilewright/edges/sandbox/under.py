@@ -25,6 +25,7 @@ class Ran:
     text: str
     finished: bool
     timed_out: bool
+    signal: int = 0  # that ended it
 
 
 def run_under(
@@ -52,4 +53,5 @@ def run_under(
         if not environment["HOME"].startswith(f"{folder}/"):
             kill_marked(f"HOME={environment['HOME']}")
     text = said[-_TEXT_BYTES:].decode(errors="replace")
-    return Ran(text=text, finished=nonce in text, timed_out=timed_out)
+    signal = 0 if timed_out else max(-process.returncode, 0)
+    return Ran(text=text, finished=nonce in text, timed_out=timed_out, signal=signal)

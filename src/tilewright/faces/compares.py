@@ -1,0 +1,96 @@
+"""`tilewright compare`: strategies on the same problems, run here under one budget, or read from journals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+
+from ..edges.ledger import Ledger
+from ..facts.errors import UserError
+from ..flow.campaign import Campaign, run_campaign
+from ..flow.optimize import require_parts
+from ..report import Axis, Curve, compared, comparison_object, comparison_svg, comparison_table, curve
+from ..strategies import ASKING, MAY_ASK, STRATEGIES
+from .benches import Asked
+
+JOURNAL = "run.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    object: dict[str, Any]
+    tables: tuple[RenderableType, ...]
+
+
+def compared_journals(folders: Sequence[Path], *, axis: Axis, svg: Path | None) -> Shown:
+    """Of all runs that lie in the folders, at any depth. UserError where there is none."""
+    curves = [found for folder in folders for path in _journals(folder) if (found := _read(path)) is not None]
+    if not curves:
+        raise UserError(f"{', '.join(map(str, folders))}: no run there that has begun")
+    comparison = compared(curves, axis=axis)
+    if svg is not None:
+        svg.parent.mkdir(parents=True, exist_ok=True)
+        svg.write_text(comparison_svg(comparison), encoding="utf-8")
+    return Shown(object=comparison_object(comparison), tables=(comparison_table(comparison),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entrant:
+    """A strategy that is compared, and what of it is switched off."""
+
+    strategy: str
+    without: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return "-".join((self.strategy, *self.without))
+
+    def flags(self, asked: Asked) -> tuple[str, ...]:
+        """As `optimize` takes them; who asks no model is told of none."""
+        asking = self.strategy in ASKING or (self.strategy in MAY_ASK and asked.model is not None)
+        return replace(asked, strategy=self.strategy, without=self.without, model=asked.model if asking else None).flags
+
+
+def entrants(text: str) -> tuple[Entrant, ...]:
+    """`catalog,evolve,evolve-islands`: names, each perhaps without parts. UserError for what is none."""
+    found = []
+    for part in dict.fromkeys(part.strip() for part in text.split(",") if part.strip()):
+        name, *without = part.split("-")
+        if name not in STRATEGIES:
+            raise UserError(f"--strategies: {name!r} is none; there are {', '.join(STRATEGIES)}")
+        require_parts(name, without)
+        found.append(Entrant(strategy=name, without=tuple(without)))
+    return tuple(found)
+
+
+def run_strategies(
+    campaign: Campaign, chosen: Sequence[Entrant], *, asked: Asked, repeats: int, seed: int, say: Callable[[str], None]
+) -> int:
+    """Each on each problem, those that ask a model `repeats` times, with a seed each; how many runs are pending.
+    `campaign`: the problems and settings that all share, `out` the folder of them all."""
+    pending = 0
+    for entrant in chosen:
+        times = repeats if "--model" in entrant.flags(asked) else 1
+        for number in range(times):
+            settings = (*campaign.settings, *entrant.flags(asked), "--seed", str(seed + number))
+            one = replace(campaign, out=campaign.out / entrant.name / str(number + 1), settings=settings)
+            say(f"{entrant.name}, {number + 1} of {times}")
+            pending += sum(task.get("status") == "pending" for task in run_campaign(one, seen=lambda task: None))
+    return pending
+
+
+def _journals(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; give folders of runs, or a problem with --strategies")
+    return sorted(folder.rglob(JOURNAL))
+
+
+def _read(path: Path) -> Curve | None:
+    """None of a run that has not begun."""
+    with Ledger(path, readonly=True) as ledger:
+        brief = ledger.brief()
+        return curve(brief, ledger.events()) if brief is not None else None

@@ -1,0 +1,153 @@
+"""Commands that optimise many problems: `bench` by one strategy, `compare` by several."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..facts.errors import UserError
+from . import config
+from .exits import Interruptible, line
+from .options import (
+    BaseUrlOption,
+    DevicesOption,
+    EffortOption,
+    EvaluatorOption,
+    JobsOption,
+    JsonOption,
+    ModelOption,
+    ModeOption,
+    NoCompileOption,
+    NoWaitOption,
+    OnlyOption,
+    OutOption,
+    PrecisionOption,
+    SanitizeOption,
+    SearchBudgetOption,
+    SeedOption,
+    StrategyOption,
+    TargetOption,
+    TimingOption,
+    WithoutOption,
+    devices_of,
+    new_folder,
+    parts_of,
+    target_of,
+)
+from .printing import put, say, stdout
+
+
+def bench(
+    folder: Annotated[
+        str, typer.Argument(metavar="FOLDER|kernelbench:PATH/levelN", help="Where the problem files are.")
+    ],
+    only: OnlyOption = None,
+    target: TargetOption = "auto",
+    mode: ModeOption = "auto",
+    precision: PrecisionOption = "reference",
+    sanitize: SanitizeOption = False,
+    out: OutOption = None,
+    budget: SearchBudgetOption = "",
+    timing: TimingOption = "6s",
+    no_compile: NoCompileOption = False,
+    strategy: StrategyOption = None,
+    without: WithoutOption = "",
+    model: ModelOption = None,
+    base_url: BaseUrlOption = "",
+    effort: EffortOption = None,
+    evaluator: EvaluatorOption = "",
+    no_wait: NoWaitOption = False,
+    seed: SeedOption = 0,
+    jobs: JobsOption = 1,
+    devices: DevicesOption = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write tasks, summary, command, commit and machine here.")
+    ] = None,
+) -> None:
+    """Optimise every problem of a folder; started again, it continues where it stopped."""
+    from .benches import Asked, bench_folder, campaign_of
+
+    settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s"]
+    settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
+    settings += ["--no-compile"] if no_compile else []
+    campaign = campaign_of(
+        folder, out=out, only=config.numbers(only) if only else None, target=target_of(target, evaluator),
+        budget=budget, settings=settings, jobs=jobs, devices=devices_of(devices),
+        asked=Asked(
+            strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator,
+            without=parts_of(without),
+        ),
+    )  # fmt: skip
+    with Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
+        tables, pending = bench_folder(campaign, json_file=json_file, say=say(False))
+    for table in tables:
+        stdout.print(table)
+    if pending:
+        raise typer.Exit(line(f"pending: {pending} of {len(campaign.files)}; the same command goes on", 75))
+
+
+def compare(
+    where: Annotated[
+        list[str], typer.Argument(metavar="DIR...|FILE|FOLDER", help="Folders of runs; with --strategies problems.")
+    ],
+    by: Annotated[
+        Literal["calls", "tokens", "usd", "device", "seconds", "tries"],
+        typer.Option("--by", help="What the strategies have spent: the axis."),
+    ] = "calls",
+    strategies: Annotated[
+        str,
+        typer.Option("--strategies", metavar="NAME,...", help="Run these first, e.g. catalog,oneshot,evolve-islands."),
+    ] = "",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each that asks a model.")] = 3,
+    svg: Annotated[Path | None, typer.Option("--svg", metavar="PATH", help="Draw best so far against --by.")] = None,
+    only: OnlyOption = None,
+    target: TargetOption = "auto",
+    mode: ModeOption = "auto",
+    precision: PrecisionOption = "reference",
+    out: OutOption = None,
+    budget: SearchBudgetOption = "",
+    timing: TimingOption = "6s",
+    no_compile: NoCompileOption = False,
+    model: ModelOption = None,
+    base_url: BaseUrlOption = "",
+    effort: EffortOption = None,
+    evaluator: EvaluatorOption = "",
+    no_wait: NoWaitOption = False,
+    seed: SeedOption = 0,
+    jobs: JobsOption = 1,
+    devices: DevicesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what strategies reached on the same problems after equal spending; run them first, where they are named."""
+    from .benches import Asked, campaign_of
+    from .compares import compared_journals, entrants, run_strategies
+
+    folders = [Path(name) for name in where]
+    if strategies:
+        chosen = entrants(strategies)
+        if len(where) > 1:
+            raise UserError(f"--strategies: give one problem or one folder of them, not {len(where)}")
+        asked = Asked(
+            strategy=None, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator
+        )
+        campaign = campaign_of(
+            where[0], out=out or new_folder("compare"), only=config.numbers(only) if only else None,
+            target=target_of(target, evaluator), budget=budget or ("1h" if model else ""),
+            asked=replace(asked, model=None, base_url="", effort=None, evaluator=""),  # each has flags of its own
+            jobs=jobs, devices=devices_of(devices),
+            settings=["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s",
+                      "--no-sanitize", *(["--no-compile"] if no_compile else [])],
+        )  # fmt: skip
+        for entrant in chosen:
+            entrant.flags(asked)  # what is wrong with them is said before any work
+        with Interruptible(campaign.out, again=f"the same command with --out {campaign.out} goes on"):
+            pending = run_strategies(campaign, chosen, asked=asked, repeats=repeats, seed=seed, say=say(as_json))
+        if pending:
+            again = f"the same command with --out {campaign.out} goes on"
+            raise typer.Exit(line(f"pending: {pending} runs; {again}", 75))
+        folders = [campaign.out]
+    shown = compared_journals(folders, axis=by, svg=svg)
+    put(shown.object, shown.tables, as_json=as_json)
