@@ -77,8 +77,7 @@ def main() -> None:
     laid_out(asked.kernelbench, asked.folder / "problems")
     done = subprocess.run(bench_command(asked), check=False)
     prompts, orders = waiting(asked.folder)
-    print(f"{len(prompts)} prompt(s) wait for a reply in {asked.folder / 'mail'}:")
-    print("\n".join(f"  {name}" for name in prompts))
+    print("\n  ".join([f"{len(prompts)} prompt(s) wait for a reply in {asked.folder / 'mail'}", *prompts]))
     print(f"{orders} order(s) wait for `tilewright worker {asked.folder / 'bundle'}`")
     sys.exit(done.returncode)
 

@@ -73,6 +73,13 @@ class Inspect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compose:
+    """Write out what a recipe means, for somebody to change it; its outcome is the Candidate. Nothing is run."""
+
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Enter:
     """Make a piece of the module a problem of its own; its outcome is the Brief of that problem."""
 
@@ -95,8 +102,8 @@ class Stop:
     why: str
 
 
-Move = Try | Tune | Sanitize | Verify | Ask | Await | Inspect | Enter | Within | Stop
-Outcome = Timed | Tuned | Sanitized | Verified | Inspected | Reply | Brief | Failure | None
+Move = Try | Tune | Sanitize | Verify | Ask | Await | Inspect | Compose | Enter | Within | Stop
+Outcome = Timed | Tuned | Sanitized | Verified | Inspected | Candidate | Reply | Brief | Failure | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,14 @@ from typing import Self
 
 from ..edges.bundle import Bundle
 from ..facts.errors import HarnessError, Pending, UserError
-from ..facts.move import Enter, Inspect, Move, Sanitize, Try, Tune, Verify, Within
+from ..facts.move import Compose, Enter, Inspect, Move, Sanitize, Try, Tune, Verify, Within
 from ..facts.order import Answer, Fault, Job, Order
 from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.run import Brief, Request
 from ..facts.verdict import Verified
 from .drive import Elsewhere
+from .workbench import composed
 
 _POLL_S = 1.0
 _KIND = "bundle"
@@ -82,6 +83,8 @@ class Remote:
                 self._bundle.post(self._order(number, _job(brief, move)))
 
     def perform(self, brief: Brief, move: Move) -> Elsewhere:
+        if isinstance(move, Compose):  # it takes no device
+            return Elsewhere(outcome=composed(brief, move.recipe), wall_s=0.0)
         if type(move) not in _ANSWERED_BY:
             raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which nobody carries out")
         self._withdraw()

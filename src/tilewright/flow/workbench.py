@@ -14,7 +14,7 @@ from ..edges.toolchain import languages, versions
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.errors import UserError
 from ..facts.machine import Machine
-from ..facts.move import Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
+from ..facts.move import Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.outcome import Station
 from ..facts.pattern import Choice, Recipe
 from ..facts.problem import Target
@@ -227,6 +227,8 @@ class Workbench:
                 ours = composed(brief, recipe)
                 foreign = any(choice.written is not None for choice in recipe)
                 return self.judge.evaluate(ours, foreign=foreign, compiled=self._compiled(ours, recipe))
+            case Compose(recipe=recipe):
+                return composed(brief, recipe)
             case Inspect(what=tuple() as recipe, question=question):
                 return self.judge.inspect(composed(brief, recipe), question)
             case Inspect(what=(Candidate() | None) as what, question=question):

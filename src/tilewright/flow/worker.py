@@ -14,6 +14,7 @@ from typing import Literal, NoReturn, Self
 
 from ..edges.bundle import Bundle, name_of
 from ..edges.gpu.machine import machine as measured_machine
+from ..facts.candidate import Candidate
 from ..facts.dialogue import Reply
 from ..facts.errors import HarnessError, UserError
 from ..facts.machine import Machine
@@ -122,7 +123,7 @@ class Worker:
         if order.job is None:
             return bench.brief(order.request)
         outcome = bench.perform(order.job.brief, order.job.move)
-        if outcome is None or isinstance(outcome, Reply):
+        if outcome is None or isinstance(outcome, Reply | Candidate):
             raise UserError(f"an order for a {type(order.job.move).__name__}, which no judge carries out")
         return outcome
 

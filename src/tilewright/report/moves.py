@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..facts.candidate import Candidate
-from ..facts.move import Ask, Await, Enter, Inspect, Move, Sanitize, Stop, Try, Tune, Verify, Within
+from ..facts.move import Ask, Await, Compose, Enter, Inspect, Move, Sanitize, Stop, Try, Tune, Verify, Within
 from ..facts.pattern import Recipe
 
 
@@ -29,6 +29,8 @@ def what(move: Move) -> str:
             return f"ask {move.model}"
         case Await():
             return f"wait for {move.agent}"
+        case Compose():
+            return f"write out {_named(move.recipe)}"
         case Enter(piece=piece):
             return f"{piece.name} as a problem of its own: {piece.title}"
         case Within(piece=piece, move=made):

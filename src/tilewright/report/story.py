@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..facts.candidate import Candidate
 from ..facts.dialogue import Reply
 from ..facts.move import Await, Enter, Event, Stop, Try, Tune, Within
 from ..facts.outcome import Failure, Inspected, OutputError, Sanitized, Timed, Tuned
@@ -315,6 +316,8 @@ def _fate(event: Event, end: Ending) -> tuple[str, str]:
             return ("refused" if verified.proven else "verified"), words.verified(verified)
         case _, Sanitized() as sanitized:
             return "end", "; ".join(words.sanitized(sanitized))
+        case _, Candidate() as written:
+            return "seen", f"candidate {written.id}"
         case Enter(), Brief() as inside:
             return "seen", "; ".join(p.title for m in inside.matched for p in m.patterns) or "no skeleton's"
         case Within(move=Try()), Timed() as timed:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..facts.candidate import SourceFile
-from ..facts.move import Inspect
+from ..facts.candidate import Candidate, SourceFile
+from ..facts.move import Compose, Event, Inspect, Move
+from ..facts.pattern import Choice
 from ..facts.run import Brief
 from .asking import Author, Passed, Written, faster, shown
 from .knobs import knobs_of, turned
 from .telling import evidence, measured, microseconds, profile, refusal
-from .tuning import Steps
+from .tuning import Steps, Tuning
 
 MOST_TURNS_OF_KNOBS = 8  # a judgement each
+_TUNING_SHARE = 0.2  # of the budget: no further pattern is tuned after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class Plan:
     keep_best: bool
     evidence_from: int | None
     enough_of_floor: float | None
+    tunes: bool = True  # the library's patterns, before it begins with them
     structure_patience: int = 2  # steps within noise, after which structure has stopped paying
     patience: int = 6  # steps in a row that brought nothing, after which the search stops
 
@@ -36,12 +39,13 @@ OURS = Plan(steps=60, fixes=5, rounds=1, keep_best=True, evidence_from=None, eno
 PAPER = Plan(steps=10, fixes=5, rounds=3, keep_best=False, evidence_from=7, enough_of_floor=None, patience=10)
 
 
-def cutegen(brief: Brief) -> Steps[None]:
-    """Moves: `Try` of what the library alone makes of the module; then for each step `Ask` (again once, where nothing
-    came of it) and `Try`, with at most five `Ask`s and `Try`s to mend what was refused; once structure has stopped
-    paying, `Try` for each value of a knob, and `Inspect` of what a step starts from; `Stop` with the best, at 95% of
-    the floor, on a budget, or where nothing helps any more."""
-    yield from _loop(brief, OURS)
+def cutegen(brief: Brief, *, tunes: bool = True) -> Steps[None]:
+    """Moves: `Tune` for each of the library's patterns that has a choice, `Compose` and `Try` of what they make of the
+    module; then for each step `Ask` (again once, where nothing came of it) and `Try`, with at most five `Ask`s and
+    `Try`s to mend what was refused; once structure has stopped paying, `Try` for each value of a knob, and `Inspect` of
+    what a step starts from; `Stop` with the best, at 95% of the floor, on a budget, or where nothing helps any more.
+    Without `tunes` the library's points are taken as they are."""
+    yield from _loop(brief, OURS if tunes else replace(OURS, tunes=False))
 
 
 def cutegen_paper(brief: Brief) -> Steps[None]:
@@ -63,6 +67,22 @@ def _loop(brief: Brief, plan: Plan) -> Steps[None]:
     yield from author.ended(best, why)
 
 
+class _Tuning(Tuning):
+    """Tuning whose moves count as the author's."""
+
+    def __init__(self, author: Author) -> None:
+        super().__init__(author.brief)
+        self._author = author
+
+    def move(self, move: Move) -> Steps[Event]:
+        event = yield from self._author.move(move)
+        self.spent_s += event.wall_s
+        return event
+
+    def has_time(self, share: float) -> bool:
+        return super().has_time(share) and not self._author.spending.over()
+
+
 class _Round:
     """One evolving kernel: `best` is the fastest that passed, `current` what the next step starts from."""
 
@@ -80,14 +100,8 @@ class _Round:
 
     def run(self) -> Steps[str]:
         """Returns why it ended."""
-        start = self.author.brief.start
-        if self.plan.keep_best and start is not None:
-            self.seen.add(start.id)
-            passed = yield from self.author.tried(start, "what the library makes of it")
-            if isinstance(passed, Passed):
-                self.best = self.current = passed
-            else:
-                self.ledger.append(f"what the library makes of it: refused: {passed.reason}: {passed.summary}")
+        if self.plan.keep_best:
+            yield from self._begin()
         for step in range(1, self.plan.steps + 1):
             if reason := self._enough():
                 return reason
@@ -96,6 +110,26 @@ class _Round:
                 self.stage = "profile"
                 yield from self._turn_knobs()
         return self._enough() or f"{self.plan.steps} steps"
+
+    def _begin(self) -> Steps[None]:
+        """With what the library makes of the module, tuned, where it makes anything."""
+        start = self.author.brief.start
+        if start is None:
+            return
+        told = "what the library makes of it"
+        tuning = _Tuning(self.author)
+        points = (yield from tuning.tuned(_TUNING_SHARE)) if self.plan.tunes else {}
+        if tuning.spent_s:
+            recipe = tuning.busy(tuple(Choice(pattern=id, point=point) for id, point in points.items()))
+            event = yield from self.author.move(Compose(recipe=recipe))
+            assert isinstance(event.outcome, Candidate)
+            start, told = event.outcome, f"{told}, tuned"
+        self.seen.add(start.id)
+        passed = yield from self.author.tried(start, told)
+        if isinstance(passed, Passed):
+            self.best = self.current = passed
+        else:
+            self.ledger.append(f"{told}: refused: {passed.reason}: {passed.summary}")
 
     def _enough(self) -> str:
         if over := self.author.spending.over():

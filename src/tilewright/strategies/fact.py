@@ -103,7 +103,7 @@ class _Fact(Composing):
         left = gain if best is None else gain * _left(best.timed)
         if self.brief.model and left >= LEAST_TO_ASK and self.has_time(_SOLVING_SHARE) and not self.spending.over():
             asked = self._given(inside, share)
-            other = yield from solved_within(piece, cutegen(asked), move=self.move, ask=self.numbered)
+            other = yield from solved_within(piece, cutegen(asked, tunes=False), move=self.move, ask=self.numbered)
             if other is not None and (best is None or faster(other.timed, best.timed)):
                 return other
         return best

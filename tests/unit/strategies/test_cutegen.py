@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from fakes.asked import START, asking, at, judge, prompts, ran, shape, text_of, whole
+from fakes.facts import brief, pattern
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.llm.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.dialogue import Reply
 from tilewright.facts.errors import Pending
-from tilewright.facts.move import Ask, Inspect, Move, Outcome, Try
-from tilewright.facts.outcome import Failure
+from tilewright.facts.move import Ask, Compose, Inspect, Move, Outcome, Stop, Try, Tune
+from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
+from tilewright.facts.pattern import Choice
 from tilewright.facts.run import Limits
+from tilewright.facts.space import point
 from tilewright.flow.drive import drive
 from tilewright.strategies import STRATEGIES
 
@@ -179,6 +182,32 @@ def test_the_loop_as_published_goes_on_from_the_last_that_passed(tmp_path: Path)
     assert ["moves at" in p for p in asked[:10]] == [False] * 6 + [True] * 4
     assert ["slow_loop of ns 970 is limited" in p for p in asked[:8]] == [False] * 6 + [True, False]
     assert text_of(stop) == "class ModelNew: 'ns 700'\n"
+
+
+def test_it_starts_from_what_the_library_makes_of_the_module_tuned(tmp_path: Path) -> None:
+    slow, fast = point(unroll=1), point(unroll=2)
+
+    def judged(move: Move) -> Outcome:
+        if isinstance(move, Tune):
+            times = {slow: 900.0, fast: 700.0}
+            return Tuned(points=tuple(
+                PointTime(point=p, time_ns=Interval(low=times[p], mid=times[p], high=times[p])) for p in move.points
+            ))  # fmt: skip
+        if isinstance(move, Compose):
+            assert move.recipe == (Choice(pattern="fused_0", point=fast),)
+            return Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 700'"),))
+        return judge(move)
+
+    matched = brief(pattern("fused_0", points=2)).matched
+    on = asking(start=START, matched=matched, limits=Limits(calls=1))
+    _, events = ran(tmp_path / "a.db", "cutegen", [whole("ns 600")], on=on, judge=judged)
+    assert [type(e.move) for e in events] == [Tune, Compose, Try, Ask, Try, Stop]
+    assert "'ns 700'" in prompts(events)[0] and events[2].move.why == "what the library makes of it, tuned"
+    known = replace(on, remembered=(Choice(pattern="fused_0", point=fast),))
+    _, events = ran(tmp_path / "b.db", "cutegen", [whole("ns 600")], on=known, judge=judged)
+    assert [type(e.move) for e in events] == [Try, Ask, Try, Stop]  # `start` holds it
+    _, events = ran(tmp_path / "c.db", "cutegen_paper", [whole("ns 600")], on=on, judge=judged)
+    assert Tune not in {type(e.move) for e in events}
 
 
 # ---------------------------------------------------------------- the journal
