@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Built, Checked, Interval, OutputError, PointTime, Timed
-from tilewright.facts.pattern import Pattern
+from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.problem import Problem, TensorSpec, Work
 from tilewright.facts.program import Operand, Output, Program, Statement
+from tilewright.facts.realised import Realised
 from tilewright.facts.run import Brief, CaseFacts, Matched
 from tilewright.facts.space import Knob, Point, Space, point
 from tilewright.facts.version import VERSION
@@ -66,5 +67,16 @@ def winner(point: Point = WON, **changes: object) -> Winner:
         target=MACHINE.target, device=MACHINE.device, toolchain=TOOLCHAIN, shape_class="s", title="scale -> softmax",
         point=point, tried=(PointTime(point=point, time_ns=Interval(low=99.0, mid=100.0, high=101.0)), slower),
         floor_share=0.5, found_at="2026-11-21T20:15:00+00:00",
+    )  # fmt: skip
+    return replace(whole, **changes)  # type: ignore[arg-type]
+
+
+def realised(**changes: object) -> Realised:
+    """What solves PROBLEM on MACHINE, judged there: one fused pattern at its first point."""
+    whole = Realised(
+        key="c0ffee", title="scale -> softmax", problem=replace(PROBLEM, path=""),
+        what=(Choice(pattern="fused_0", point=point(unroll=1)),), model="", device=MACHINE.device, toolchain=TOOLCHAIN,
+        ratio=Interval(low=1.9, mid=2.0, high=2.1), time_ns=Interval(low=99.0, mid=100.0, high=101.0), floor_share=0.5,
+        error=0.25, run="r", journal="/runs/r/run.db", found_at="2026-11-21T20:15:00+00:00",
     )  # fmt: skip
     return replace(whole, **changes)  # type: ignore[arg-type]

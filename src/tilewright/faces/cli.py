@@ -271,16 +271,16 @@ def winners(
 @app.command()
 def patterns(
     action: Annotated[
-        Literal["list", "show", "search", "page"],
-        typer.Argument(help="page: docs/patterns.md, as the table of rules has it."),
+        Literal["list", "show", "search", "check", "export", "import", "page"],
+        typer.Argument(help="check: judge anew what is not trusted; page: docs/patterns.md, of the table of rules."),
     ],
-    words: Annotated[list[str] | None, typer.Argument(metavar="NAME|WORDS", help="To show; to search for.")] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="NAME|WORDS|FILE", help="Of what, or where.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what can be realised and what won here; search rules, skeletons, notes on techniques, and winners."""
+    """List what can be realised, what was and what won here; search it; judge it anew, give it away, take it over."""
     from .patterns import known
 
-    shown = known(action, " ".join(words or ()), cache=config.cache_dir())
+    shown = known(action, " ".join(words or ()), cache=config.cache_dir(), say=say(as_json))
     put(shown.object, shown.drawn, as_json=as_json)
 
 

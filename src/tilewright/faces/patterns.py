@@ -1,8 +1,8 @@
-"""`tilewright patterns`: the rules, the winners found on this machine, and notes and skeletons, listed and searched."""
+"""`tilewright patterns`: the rules, what was realised and what won here, notes and skeletons; shown and exchanged."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from ..facts.document import Document
 from ..facts.errors import UserError
 from ..facts.winner import Winner
 from ..report import words
+from ..report.realisations import realisations_table
 from ..report.rules import (
     document_text,
     hit_object,
@@ -24,6 +25,7 @@ from ..report.rules import (
 )
 from ..stages.retrieve import Index, packaged, rules
 from ..stages.tune import exchange, memory
+from . import realisations
 from .winners import winner_object, winners_table
 
 
@@ -33,22 +35,40 @@ class Shown:
     drawn: tuple[Table | str, ...]
 
 
-def known(action: Literal["list", "show", "search", "page"], text: str, *, cache: Path) -> Shown:
+Action = Literal["list", "show", "search", "check", "export", "import", "page"]
+
+
+def known(action: Action, text: str, *, cache: Path, say: Callable[[str], None]) -> Shown:
     """What the command shows; UserError where the text is missing, is one too much, or names nothing."""
-    if bool(text) != (action in ("show", "search")):
-        needs = "takes no name" if text else "needs a name or words, as in `tilewright patterns search softmax`"
+    if action != "check" and bool(text) != (action not in ("list", "page")):
+        needs = "takes no name" if text else "needs a name, words or a file, as in `tilewright patterns search softmax`"
         raise UserError(f"patterns {action}: {needs}")
+    if action == "check":
+        checked = realisations.checked(cache, text, seed=0, say=say)
+        return Shown(object=checked, drawn=tuple(map(_fate, checked)) or ("nothing to check: all is trusted",))
+    if action in ("export", "import"):
+        counts = (realisations.exported if action == "export" else realisations.imported)(cache, Path(text))
+        return Shown(object=counts, drawn=(", ".join(f"{n} {what}" for what, n in counts.items()),))
     path = cache / memory.FILE
     winners = exchange.winners(path) if path.exists() else ()
     if action == "list":
-        found = [winner_object(w) for w in winners]
-        drawn = (rules_table(rules()), *([winners_table(found)] if found else []))
-        return Shown(object={"rules": [asdict(r) for r in rules()], "winners": found}, drawn=drawn)
+        found, realised = [winner_object(w) for w in winners], realisations.realised(cache)
+        tables = [*([realisations_table(realised)] if realised else []), *([winners_table(found)] if found else [])]
+        listed = {"rules": [asdict(r) for r in rules()], "realised": realised, "winners": found}
+        return Shown(object=listed, drawn=(rules_table(rules()), *tables))
     if action == "page":
         page = rules_page(rules(), operators())
         return Shown(object=page, drawn=(page.rstrip(),))
-    documents = [*packaged(), *map(_of_winner, winners)]
+    documents = [*packaged(), *map(_of_winner, winners), *realisations.documents(cache)]
+    if action == "show" and (entry := realisations.whole(cache, text)) is not None:
+        return Shown(object=entry[0], drawn=(entry[1],))
     return _whole(text, documents) if action == "show" else _searched(text, documents)
+
+
+def _fate(result: Mapping[str, Any]) -> str:
+    ratio = result.get("ratio")
+    told = f"{ratio['mid']:.2f}x as fast as torch" if ratio else result["why"]
+    return f"{result['fate']}: {result['title']} ({result['target']}, {result['key']}): {told}"
 
 
 def _whole(name: str, documents: Sequence[Document]) -> Shown:

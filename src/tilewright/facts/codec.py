@@ -25,6 +25,7 @@ _MODULES = (
     "move",
     "graph",
     "segment",
+    "realised",
     "run",
     "audit",
     "winner",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-DocumentKind = Literal["skeleton", "rule", "note", "winner"]
+DocumentKind = Literal["skeleton", "rule", "note", "winner", "realised"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,7 @@ class Document:
     "softmax"), dtypes those of facts.program."""
 
     kind: DocumentKind
-    name: str  # unique among its kind: a file under kernels/, a rule's or a note's name, a winner's shape class
+    name: str  # unique among its kind: a file under kernels/, a rule's or a note's name, a winner's shape class, a key
     title: str
     text: str
     architectures: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from .machine import Machine
 from .outcome import Station
 from .pattern import Pattern, Recipe
 from .problem import Problem, TensorSpec, Work
+from .realised import Known
 from .segment import Segment
 
 AGENT = "agent"  # the strategy of a run whose moves a coding agent makes
@@ -110,5 +111,6 @@ class Brief:
     languages: tuple[
         tuple[str, str], ...
     ] = ()  # that candidates may be written in where they are judged; () before 0.1
+    known: tuple[Known, ...] = ()  # and what was realised before of it
     hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few
     without: tuple[str, ...] = ()  # as in the Request

@@ -20,10 +20,12 @@ from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.run import AGENT, Brief, Limits, Request, Timing
 from ..facts.verdict import Verified
+from ..stages.retrieve import table
 from ..stages.tune import memory
 from ..strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
 from . import sanitize as sanitizing
 from .drive import Elsewhere, Strategy, drive
+from .realisations import realised_by
 from .remote import Remote, bundle_folder
 from .winners import winner_of
 from .workbench import Places, Say, Workbench, composed
@@ -187,6 +189,10 @@ def hand_over(
     for inside, made in pieces_of(events) if remember else ():
         for warning in _remember(inside, made, replace(stop, best=None), places.winners):
             say(warning)
+    if remember and brief.strategy == "fact":
+        for entry in realised_by(brief, events, stop, journal=str(places.journal.resolve())):
+            if warning := table.remember(places.realised, entry):
+                say(warning)
     candidate = stop.best if isinstance(stop.best, Candidate) else composed(brief, stop.best or ())
     write_candidate(candidate, places.candidate)
     return Finished(brief=brief, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)

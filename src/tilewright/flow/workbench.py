@@ -18,22 +18,26 @@ from ..facts.move import Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, 
 from ..facts.outcome import Station
 from ..facts.pattern import Choice, Recipe
 from ..facts.problem import Target
+from ..facts.realised import Known
 from ..facts.run import AGENT, Brief, CaseFacts, Matched, Request
 from ..facts.verdict import Verified
 from ..stages.patterns import match
 from ..stages.propose.compose import compose
 from ..stages.propose.near import skeletons_near
 from ..stages.propose.targets import renderer
+from ..stages.retrieve import table
 from ..stages.tune import memory
 from ..stages.verify import Subject, verified, with_memory
 from ..strategies.category import category
 from .ahead import Objects, compiled_ahead
 from .foresee import foreseen
 from .pieces import Pieces
+from .realisations import known_of_module, known_of_pieces
 from .training import match_training
 from .winners import known_winners
 
 if TYPE_CHECKING:
+    from .discover import LookedInto
     from .evaluate import Judge
 
 Say = Callable[[str], None]
@@ -60,6 +64,11 @@ class Places:
     def libraries(self) -> Path:
         """Of compiled kernels."""
         return self.cache / "libraries"
+
+    @property
+    def realised(self) -> Path:
+        """The table of what was realised before."""
+        return self.cache / table.FOLDER
 
     @property
     def winners(self) -> Path:
@@ -159,7 +168,7 @@ class Workbench:
             matched, self.machine, arch=architecture(self.problem.target), known=known, say=self.say,
             folder=self.places.libraries, objects=self._objects,
         )  # fmt: skip
-        looked = self.judge.look_into() if request.strategy == "fact" and self.problem.mode == "inference" else None
+        looked, realised = self._looked_into(request, matched) if request.strategy == "fact" else (None, ())
         return Brief(
             run=request.run,
             problem=request.problem,
@@ -181,8 +190,26 @@ class Workbench:
             without=request.without,
             parts=looked.discovery.parts if looked else (),
             spreads=looked.spreads if looked else (),
+            known=realised,
             held=self.held(),
         )
+
+    def _looked_into(
+        self, request: Request, matched: tuple[Matched, ...]
+    ) -> tuple[LookedInto | None, tuple[Known, ...]]:
+        """What the main case spends its time in, and what was realised of it before; where all of it was, and may be
+        trusted, nothing is measured."""
+        whole = known_of_module(self.problem, self.machine, self.places.realised)
+        enough = whole and not whole[0].doubt and (request.model is None or whole[0].realised.model)
+        if self.problem.mode != "inference" or enough:
+            return None, whole
+        looked, graph = self.judge.look_into(), self._cases[0].graph
+        if looked is None or graph is None:
+            return None, whole
+        pieces = known_of_pieces(
+            self.problem, graph, matched[0].patterns, looked.spreads, machine=self.machine, folder=self.places.realised
+        )
+        return looked, (*whole, *pieces)
 
     def held(self) -> tuple[Station, ...]:
         """For what the device was held since this was last asked, and how long."""

@@ -100,6 +100,12 @@ says: each example is found as one pattern of its rule, in the dtypes named and 
 what is rendered of it is the skeleton's; each limit is refused for the reason said. A pattern is of the first rule that
 has its kind and feature. Operators that several rules name go where what they reduce leads. Inputs: `x 64 256` is a
 tensor of the dtype in question, `i64<64 300` whole numbers below 64, `bool 64` truth values.
+
+Beside the rules stands what was found here: `--strategy fact` keeps each realisation that the judge accepted, with its
+evidence (device, toolchain, shapes, error, ratio, journal), and finds it again where the same computation meets tensors
+of the same shapes, strides and dtypes. `tilewright patterns list|show|check|export|import` shows and exchanges them
+([cli.md](cli.md)). One that was judged under another driver or toolchain, or on another machine, is judged again before
+it is trusted.
 """
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..facts.candidate import Candidate
-from ..facts.move import Ask, Enter, Event, Move, Stop, Try
+from ..facts.move import Ask, Enter, Event, Move, Stop, Try, Within
 from ..facts.outcome import Timed
 from ..facts.pattern import Choice, Pattern, Piece, Recipe, Region, Written
+from ..facts.realised import Known
 from ..facts.run import Brief
 from ..facts.space import Point
 from .asking import faster
@@ -18,12 +19,24 @@ from .cutegen import cutegen
 from .ending import handed_over
 from .spending import Spending
 from .tuning import Steps
-from .within import Solution, solved_within
+from .within import Solution, solution_of, solved_within
 
 LEAST_GAIN = 0.01  # share of the module's time: a pattern that could win less is realised untuned, and not by itself
 LEAST_TO_ASK = 0.03  # and of what a tuned skeleton leaves above the floor: below that no model is asked
 _SOLVING_SHARE, _TUNING_SHARE = 0.6, 0.8  # of the budget, until which that may begin
 MOST_LEFT_OUT = 12  # patterns whose share is measured by leaving each out; a Try each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A piece to be solved, and what it could win: the share of the module's time that its patterns' parts take above
+    their floors; `share`: of what is left of the budget."""
+
+    piece: Piece
+    gain: float
+    share: float
+    pattern: Pattern | None
+    known: Known | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +48,19 @@ class Solved:
 
 
 def fact(brief: Brief) -> Steps[None]:
-    """Moves: for each pattern, the one that can win most first, `Enter` it, and within it those of `catalog`, then of
-    `cutegen` where a model is at hand and enough is left above the floor; `Tune` in its place for what can't be run by
-    itself; `Try` all together, the largest measured gain first where they overlap, then each rival in the place of what
-    it overlaps with, and all but each; `Stop` with the best, if it is faster than eager beyond noise."""
+    """Moves: `Try` what was handed over for this problem before, and `Stop` if it still pays. Else for each pattern,
+    the one that can win most first: `Enter` it, unless what solves it is known, and within it `Try` what is known and
+    doubted, or else the moves of `catalog`, then of `cutegen` where a model is at hand and enough is left above the
+    floor; `Tune` in its place for what can't be run by itself; `Try` all together, the largest measured gain first
+    where they overlap, then each rival in the place of what it overlaps with, and all but each; `Stop` with the best,
+    if it is faster than eager beyond noise."""
     search = _Fact(brief)
     if not search.patterns:
         yield Stop(best=None, why=nothing_matched(brief))
+        return
+    again = yield from search.again()
+    if again is not None:
+        yield from handed_over(*again, brief=brief, why="as before")
         return
     solved = yield from search.solved()
     choices = yield from search.choices(solved)
@@ -59,7 +78,8 @@ class _Fact(Composing):
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
         self.spending = Spending(brief)
-        self.known = {p.id: p for p in self.main}
+        self.stands = {p.id: p for p in self.main}
+        self.known = {k.name: k for k in brief.known}
         self._turns = 0
 
     def move(self, move: Move) -> Steps[Event]:
@@ -74,39 +94,84 @@ class _Fact(Composing):
         turn, self._turns = self._turns, self._turns + 1
         return replace(ask, turn=turn)
 
+    # ---- the whole of it, from before
+
+    def again(self) -> Steps[tuple[Recipe, Timed] | None]:
+        """What was handed over for this problem before, if it still pays, and no model could go further now."""
+        known = self.known.get("")
+        if known is None or not isinstance(known.realised.what, tuple) or not _fits(self.brief, known.realised.what):
+            return None
+        if self.brief.model and not known.realised.model:
+            return None
+        what = known.realised.what
+        event = yield from self.move(Try(what=what, why="what was handed over before"))
+        timed = event.outcome
+        return (what, timed) if isinstance(timed, Timed) and timed.faster_than("eager") else None
+
     # ---- each pattern by itself
+
+    def targets(self) -> Iterator[Target]:
+        """What is worth solving by itself, what can win most first."""
+        total_ns = sum(p.ns for p in self.brief.parts)
+        gains = {p.pattern: p.ns / total_ns * p.distance for p in self.brief.parts if p.pattern in self.stands}
+        worth = {id: gain for id, gain in gains.items() if gain >= LEAST_GAIN}
+        left = sum(worth.values())
+        for id, gain in worth.items():
+            pattern = self.stands[id]
+            piece = Piece(name=id, title=pattern.title, region=pattern.sites[0].region)
+            yield Target(piece=piece, gain=gain, share=gain / left, pattern=pattern, known=self.known.get(id))
+            left -= gain
 
     def solved(self) -> Steps[dict[str, Solved | None]]:
         """By pattern, what was found for it; None: nothing that is right and no slower than torch. A pattern that could
         not be run by itself, or could win too little, is not among them."""
         found: dict[str, Solved | None] = {}
-        total_ns = sum(p.ns for p in self.brief.parts)
-        gains = {p.pattern: p.ns / total_ns * p.distance for p in self.brief.parts if p.pattern in self.known}
-        worth = [id for id, gain in gains.items() if gain >= LEAST_GAIN]
-        for number, id in enumerate(worth):
+        for target in self.targets():
             if not self.has_time(_SOLVING_SHARE):
                 break
-            pattern = self.known[id]
-            piece = Piece(name=pattern.id, title=pattern.title, region=pattern.sites[0].region)
-            event = yield from self.move(Enter(piece=piece))
-            if isinstance(event.outcome, Brief):
-                share = gains[id] / sum(gains[other] for other in worth[number:])
-                solution = yield from self._solution(piece, event.outcome, share=share, gain=gains[id])
-                known = self._choice(pattern, event.outcome, solution)
-                if known is not None or solution is None or _slower(solution.timed):
-                    found[pattern.id] = known
+            best, stands_alone = yield from self._solution(target)
+            if best is not None and not best.slower:
+                places = len(target.pattern.sites) if target.pattern is not None else 1
+                found[target.piece.name] = Solved(choice=self._choice(target, best), gain_ns=places * best.gained_ns)
+            elif stands_alone:
+                found[target.piece.name] = None
         return found
 
-    def _solution(self, piece: Piece, inside: Brief, *, share: float, gain: float) -> Steps[Solution | None]:
-        """The better of what skeletons and a model make of a piece, which could win `gain` of the module's time."""
-        best = yield from solved_within(piece, catalog(self._given(inside, share)), move=self.move, ask=self.numbered)
-        left = gain if best is None else gain * _left(best.timed)
-        if self.brief.model and left >= LEAST_TO_ASK and self.has_time(_SOLVING_SHARE) and not self.spending.over():
-            asked = self._given(inside, share)
-            other = yield from solved_within(piece, cutegen(asked, tunes=False), move=self.move, ask=self.numbered)
-            if other is not None and (best is None or faster(other.timed, best.timed)):
-                return other
-        return best
+    def _solution(self, target: Target) -> Steps[tuple[Solution | None, bool]]:
+        """The best that is known or found for a piece, and whether it could be run by itself."""
+        best = _trusted(target.known)
+        was_asked = target.known is not None and target.known.realised.model != ""
+        if best is not None and (was_asked or not self._worth_asking(target, best)):
+            return best, True
+        event = yield from self.move(Enter(piece=target.piece))
+        if not isinstance(event.outcome, Brief):
+            return best, False
+        if best is None and target.known is not None:
+            best = yield from self._verified(target.piece, target.known)
+        if best is None and target.pattern is not None:
+            inside = self._given(event.outcome, target.share)
+            best = yield from solved_within(target.piece, catalog(inside), move=self.move, ask=self.numbered)
+            if best is not None and not _is_of(target.pattern, event.outcome, best.what):
+                return None, False  # by itself it was taken for another pattern: its points say nothing of this one
+        if self._worth_asking(target, best):
+            inside = self._given(event.outcome, target.share)
+            other = yield from solved_within(
+                target.piece, cutegen(inside, tunes=False), move=self.move, ask=self.numbered
+            )
+            best = other if other is not None and (best is None or other.beats(best)) else best
+        return best, True
+
+    def _worth_asking(self, target: Target, best: Solution | None) -> bool:
+        """Whether a model is at hand, and enough is left above the floor of a piece to ask it."""
+        left = target.gain if best is None else target.gain * best.left
+        may = self.has_time(_SOLVING_SHARE) and not self.spending.over()
+        return bool(self.brief.model) and left >= LEAST_TO_ASK and may
+
+    def _verified(self, piece: Piece, known: Known) -> Steps[Solution | None]:
+        """What is known and doubted, if the judge takes it now."""
+        what = known.realised.what
+        event = yield from self.move(Within(piece=piece, move=Try(what=what, why=f"known; {known.doubt}")))
+        return solution_of(what, event.outcome)
 
     def _given(self, inside: Brief, share: float) -> Brief:
         """A piece's problem with its share of what is left."""
@@ -115,21 +180,14 @@ class _Fact(Composing):
             inside, budget_s=share * left_s, limits=self.spending.left().share(share), model=self.brief.model
         )
 
-    def _choice(self, pattern: Pattern, inside: Brief, solution: Solution | None) -> Solved | None:
-        """The solution in the place of the pattern; None where there is none, where it is slower than torch, and where
-        the piece, traced by itself, was taken for another pattern."""
-        if solution is None or _slower(solution.timed):
-            return None
-        choice: Choice | None = None
-        if isinstance(solution.what, Candidate):
-            regions = _alike(self.brief, pattern)
-            written = Written(title=pattern.title, candidate=solution.what, regions=regions)
-            choice = Choice(pattern=pattern.id, point=(), written=written)
-        else:
-            point = _same_point(pattern, inside, solution.what)
-            choice = Choice(pattern=pattern.id, point=point) if point is not None else None
-        gain_ns = _gained_ns(solution.timed) * max(1, len(pattern.sites))
-        return Solved(choice=choice, gain_ns=gain_ns) if choice is not None else None
+    def _choice(self, target: Target, solution: Solution) -> Choice:
+        """The solution in the place of the piece."""
+        name = target.piece.name
+        if not isinstance(solution.what, Candidate):
+            return Choice(pattern=name, point=solution.what[0].point)
+        regions = _alike(self.brief, target.pattern) if target.pattern is not None else (target.piece.region,)
+        written = Written(title=target.piece.title, candidate=solution.what, regions=regions)
+        return Choice(pattern=name, point=(), written=written)
 
     # ---- all of them together
 
@@ -137,7 +195,7 @@ class _Fact(Composing):
         """Everything that may be realised, the largest measured gain first; what was not solved by itself is tuned
         where it stands."""
         given = {id: s.choice.point for id, s in solved.items() if s is not None and s.choice.written is None}
-        given |= {id: self.known[id].space.points[0] for id in solved if id not in given}
+        given |= {id: p.space.points[0] for id, p in self.stands.items() if id in solved and id not in given}
         points = yield from self.tuned(_TUNING_SHARE, given=given)
         found = [_realised(p.id, points[p.id], solved) for p in self.patterns]
         kept = [s for s in found if s is not None]
@@ -162,7 +220,7 @@ class _Fact(Composing):
     def _made(self, choice: Choice) -> set[str]:
         if choice.written is not None:
             return {name for region in choice.written.regions for name in region.nodes}
-        pattern = self.known.get(choice.pattern)
+        pattern = self.stands.get(choice.pattern)
         return set(pattern.nodes) if pattern is not None else set()
 
     def with_rivals(self, best: Recipe, timed: Timed, rivals: Recipe) -> Steps[tuple[Recipe, Timed]]:
@@ -183,30 +241,34 @@ def _realised(id: str, point: Point, solved: dict[str, Solved | None]) -> Solved
     return Solved(choice=Choice(pattern=id, point=point), gain_ns=0.0)
 
 
-def _slower(timed: Timed) -> bool:
-    """Than torch, beyond noise."""
-    ratio = timed.ratio("eager")
-    return ratio is not None and ratio.high < 1.0
+def _trusted(known: Known | None) -> Solution | None:
+    """What is known and needs no judging, as it was measured."""
+    if known is None or known.doubt:
+        return None
+    entry, ns = known.realised, known.realised.time_ns.mid
+    return Solution(what=entry.what, ratio=entry.ratio, ns=ns, floor_ns=entry.floor_share * ns)
 
 
-def _left(timed: Timed) -> float:
-    """What is left above the floor, as a share of what eager takes above it."""
-    ours, eager = timed.time("ours"), timed.time("eager")
-    if ours is None or eager is None or eager.mid <= timed.floor_ns:
-        return 0.0
-    return max(0.0, ours.mid - timed.floor_ns) / (eager.mid - timed.floor_ns)
+def _fits(brief: Brief, recipe: Recipe) -> bool:
+    """Whether all that a recipe names is there."""
+    graph = brief.cases[0].graph
+    nodes = {n.name for n in graph.nodes} if graph is not None else set[str]()
+    spaces = {p.id: p.space for m in brief.matched for p in m.patterns}
+    return all(
+        all({*r.nodes, *r.inputs, *r.outputs} <= nodes for r in c.written.regions)
+        if c.written is not None
+        else c.pattern in spaces and spaces[c.pattern].holds(c.point)
+        for c in recipe
+    )
 
 
-def _gained_ns(timed: Timed) -> float:
-    ours, ratio = timed.time("ours"), timed.ratio("eager")
-    return ours.mid * (ratio.mid - 1.0) if ours is not None and ratio is not None else 0.0
-
-
-def _same_point(pattern: Pattern, inside: Brief, recipe: Recipe) -> Point | None:
-    """The point of a recipe that is this very pattern, and nothing else."""
+def _is_of(pattern: Pattern, inside: Brief, what: Candidate | Recipe) -> bool:
+    """Whether what was made within a piece is this very pattern, and nothing else."""
+    if isinstance(what, Candidate):
+        return True
     classes = {p.id: p.shape_class for m in inside.matched for p in m.patterns}
-    alike = [c.point for c in recipe if classes.get(c.pattern) == pattern.shape_class]
-    return alike[0] if len(recipe) == 1 and alike and pattern.space.holds(alike[0]) else None
+    mine = [c.point for c in what if classes.get(c.pattern) == pattern.shape_class]
+    return len(what) == len(mine) == 1 and pattern.space.holds(mine[0])
 
 
 def _alike(brief: Brief, pattern: Pattern) -> tuple[Region, ...]:

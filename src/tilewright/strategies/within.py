@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..facts.candidate import Candidate
 from ..facts.move import Ask, Event, Inspect, Move, Sanitize, Stop, Try, Tune, Within
-from ..facts.outcome import Timed
+from ..facts.outcome import Interval, Timed
 from ..facts.pattern import Piece, Recipe
 from .tuning import Steps
 
@@ -17,10 +17,42 @@ Made = Callable[[Move], Steps[Event]]  # carries out a move of the whole run's, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What a strategy made of a piece: the best that the judge accepted, be it faster or not."""
+    """What was made of a piece and accepted by the judge, be it faster or not: eager's time over ours, ours, and the
+    floor."""
 
     what: Candidate | Recipe
-    timed: Timed
+    ratio: Interval
+    ns: float
+    floor_ns: float
+
+    def beats(self, other: Solution) -> bool:
+        """Beyond noise."""
+        return self.ratio.low > other.ratio.high
+
+    @property
+    def slower(self) -> bool:
+        """Than torch, beyond noise."""
+        return self.ratio.high < 1.0
+
+    @property
+    def gained_ns(self) -> float:
+        return self.ns * (self.ratio.mid - 1.0)
+
+    @property
+    def left(self) -> float:
+        """What is left above the floor, as a share of what eager takes above it."""
+        eager_ns = self.ns * self.ratio.mid
+        return max(0.0, self.ns - self.floor_ns) / (eager_ns - self.floor_ns) if eager_ns > self.floor_ns else 0.0
+
+
+def solution_of(what: Candidate | Recipe, outcome: object) -> Solution | None:
+    """Of a Try that was accepted and timed."""
+    if not isinstance(outcome, Timed):
+        return None
+    ratio, time = outcome.ratio("eager"), outcome.time("ours")
+    if ratio is None or time is None:
+        return None
+    return Solution(what=what, ratio=ratio, ns=time.mid, floor_ns=outcome.floor_ns)
 
 
 def solved_within(piece: Piece, inner: Inner, *, move: Made, ask: Callable[[Ask], Ask]) -> Steps[Solution | None]:
@@ -45,16 +77,7 @@ def _placed(piece: Piece, step: Move | tuple[Move, ...], ask: Callable[[Ask], As
 
 
 def _best(made: Sequence[Event], stop: Stop) -> Solution | None:
-    passed = [
-        Solution(what=e.move.what, timed=e.outcome)
-        for e in made
-        if isinstance(e.move, Try) and isinstance(e.outcome, Timed)
-    ]
+    tried = (solution_of(e.move.what, e.outcome) for e in made if isinstance(e.move, Try))
+    passed = [solution for solution in tried if solution is not None]
     chosen = next((s for s in reversed(passed) if s.what == stop.best), None)
-    return chosen or max(passed, key=_ratio_of, default=None)
-
-
-def _ratio_of(solution: Solution) -> float:
-    """Eager's time over its own."""
-    ratio = solution.timed.ratio("eager")
-    return ratio.mid if ratio else 0.0
+    return chosen or max(passed, key=lambda s: s.ratio.mid, default=None)

@@ -7,15 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fakes.facts import brief, pattern, timed
+from fakes.facts import brief, pattern, realised, timed
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.llm.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.discovery import Part
 from tilewright.facts.move import Ask, Enter, Event, Move, Outcome, Stop, Try, Tune, Within
 from tilewright.facts.outcome import Failure, Interval, PointTime, Timed, Tuned
-from tilewright.facts.pattern import Bind, Pattern, Recipe, Site
+from tilewright.facts.pattern import Bind, Choice, Pattern, Recipe, Site
 from tilewright.facts.program import Operand, Output, Program, Statement
+from tilewright.facts.realised import Known
 from tilewright.facts.run import Brief, Limits
 from tilewright.facts.space import point
 from tilewright.flow.drive import drive
@@ -201,3 +202,46 @@ def test_without_parts_it_composes_what_is_tuned_in_its_place(tmp_path: Path) ->
     on = given(stands("a", width=8), parts=[])
     stop, events = ran(tmp_path / "run.db", World(on, {}, lambda r: at(500.0)))
     assert told(events) == ["tune", "try a", "stop"] and chosen(stop.best) == {"a": point(unroll=2)}
+
+
+# ---------------------------------------------------------------- what is known from before
+
+
+def known(name: str, *, doubt: str = "", **changes: object) -> Known:
+    return Known(name=name, realised=realised(**changes), doubt=doubt)
+
+
+def test_a_solved_module_is_tried_once_and_no_model_is_asked(tmp_path: Path) -> None:
+    recipe = (Choice(pattern="a", point=point(unroll=2)),)
+    on = given(stands("a", width=8), parts=[], model="scripted:x")
+    on = replace(on, known=(known("", what=recipe, model="scripted:x"),))
+    stop, events = ran(tmp_path / "a.db", World(on, {}, lambda r: at(500.0)))
+    assert (told(events), stop.best) == (["try a", "stop"], recipe)
+    for again in (
+        replace(on, known=(known("", what=recipe),)),  # then nobody had asked a model
+        replace(on, known=(known("", what=(Choice(pattern="gone", point=()),), model="scripted:x"),)),
+    ):
+        _, events = ran(tmp_path / f"{len(again.known[0].realised.model)}.db", World(again, {}, lambda r: at(500.0)))
+        assert told(events) == ["tune", "try a", "stop"]
+
+
+def test_what_no_longer_pays_is_looked_for_anew(tmp_path: Path) -> None:
+    recipe = (Choice(pattern="a", point=point(unroll=2)),)
+    on = replace(given(stands("a", width=8), parts=[]), known=(known("", what=recipe),))
+    _, events = ran(tmp_path / "a.db", World(on, {}, lambda r: at(1000.0)))
+    assert told(events) == ["try a", "tune", "try a", "stop"]
+
+
+def test_a_known_piece_is_believed_and_a_doubted_one_judged_again(tmp_path: Path) -> None:
+    """Of a the kernel is trusted; that of b comes from another toolchain and passes, that of c does not any more."""
+    a, b, c = (stands(n, width=w) for n, w in (("a", 8), ("b", 16), ("c", 32)))
+    by_hand = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 200'\n"),))
+    broken = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'broken'\n"),))
+    on = given(a, b, c, parts=[part("a", 500), part("b", 300), part("c", 200)])
+    on = replace(on, known=(
+        known("a", what=by_hand), known("b", what=by_hand, doubt="driver was 1, is 2"),
+        known("c", what=broken, doubt="imported"),
+    ))  # fmt: skip
+    stop, events = ran(tmp_path / "a.db", World(on, {"b": 900.0, "c": 500.0}, lambda r: at(900.0 - 200 * len(r))))
+    assert told(events)[:6] == ["enter b", "b: try", "enter c", "c: try", "c: tune", "c: try"]
+    assert chosen(stop.best) == {"a": by_hand, "b": by_hand, "c": point(unroll=2)}

@@ -85,13 +85,13 @@ def machine(target: Target, *, cache_dir: Path, fresh: bool = False) -> Machine:
     A kept file that can't be read is measured anew; one from a time when other processes kept the CPU busy is measured
     again, up to a few times, and the best of each rate kept. Raises UserError where CUDA is asked for and absent, or
     where `cache_dir` can't be written; HarnessError where the measurement itself fails."""
-    identity = _identity(target)
-    digest = hashlib.sha256(codec.dumps(identity).encode()).hexdigest()[:12]
+    here = identity(target)
+    digest = hashlib.sha256(codec.dumps(here).encode()).hexdigest()[:12]
     path = cache_dir / f"machine-{target}-{digest}.json"
     kept = None if fresh else _kept(path)
     if kept is not None and (kept.calm or kept.tries >= _MOST_TRIES):
         return kept.machine
-    measured = _measure(identity)
+    measured = _measure(here)
     if kept is not None:
         best = _best(kept.machine, measured.machine)
         measured = _Measured(machine=best, calm=measured.calm, tries=kept.tries + 1)
@@ -107,7 +107,7 @@ def machines(*, cache_dir: Path, fresh: bool = False) -> tuple[Machine, ...]:
 
 def measure(target: Target) -> Machine:
     """Measure this machine now, in a child process: seconds. Errors as for `machine`."""
-    return _measure(_identity(target)).machine
+    return _measure(identity(target)).machine
 
 
 def threads() -> int:
@@ -137,7 +137,7 @@ def last_level_cache_bytes() -> int:
     return next((size for size in known if size > 0), 32 << 20)
 
 
-def _identity(target: Target) -> Machine:
+def identity(target: Target) -> Machine:
     """The machine with no rate known: all that can change a measurement, without importing torch."""
     torch_version, _ = _torch_build()
     blank = Machine(

@@ -1,0 +1,66 @@
+"""A Realised entry of the local table: what solved a piece, or a whole module, and on what its trust rests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .candidate import Candidate
+from .machine import Machine
+from .outcome import Interval
+from .pattern import Recipe
+from .problem import Problem
+from .winner import Toolchain, toolchain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Realised:
+    """`key` is a piece's (equal for equal computations on tensors of the same shapes, strides and dtypes) or a whole
+    problem's digest; `problem` is how it is judged anew, its path "". `ratio`: eager's time over ours there, `time_ns`
+    ours; `error`: the share of the allowance that its worst comparison used. `judged`: here, not only where it comes
+    from."""
+
+    key: str
+    title: str
+    problem: Problem
+    what: Candidate | Recipe
+    model: str  # that was at hand when it was found; "": none
+    device: str
+    toolchain: Toolchain
+    ratio: Interval
+    time_ns: Interval
+    floor_share: float
+    error: float
+    run: str
+    journal: str
+    found_at: str  # UTC, ISO 8601
+    judged: bool = True
+
+    @property
+    def written(self) -> bool:
+        """By a model, not rendered from skeletons."""
+        return isinstance(self.what, Candidate) or any(choice.written is not None for choice in self.what)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the table holds for a pattern of the main case (its id), or for the whole module (""). `doubt`: why it must
+    be judged again before it is trusted; "": it need not."""
+
+    name: str
+    realised: Realised
+    doubt: str
+
+
+def doubt(realised: Realised, machine: Machine, *, tilewright: str) -> str:
+    """Why an entry is not to be trusted on this machine as it is now; "" where it is."""
+    if not realised.judged:
+        return "imported, and not judged here yet"
+    if realised.device != machine.device:
+        return f"judged on {realised.device}"
+    then, now = realised.toolchain, toolchain(machine, tilewright=tilewright)
+    changed = [
+        f"{name} was {getattr(then, name)}, is {getattr(now, name)}"
+        for name in Toolchain.__dataclass_fields__
+        if getattr(then, name) != getattr(now, name)
+    ]
+    return "; ".join(changed)

@@ -1,0 +1,101 @@
+"""Between a run and the table of realisations: what a brief may know of it, and what a run of `fact` adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ..facts.candidate import Candidate
+from ..facts.discovery import Spread
+from ..facts.graph import Graph
+from ..facts.machine import Machine
+from ..facts.move import Enter, Event, Stop, Try, Within
+from ..facts.outcome import Timed
+from ..facts.pattern import Pattern, Piece, Recipe
+from ..facts.problem import Problem
+from ..facts.realised import Known, Realised, doubt
+from ..facts.run import Brief
+from ..facts.version import VERSION
+from ..facts.winner import toolchain
+from ..stages.propose.piece_code import NotAlone, piece_code
+from ..stages.retrieve import table
+
+
+def known_of_module(problem: Problem, machine: Machine, folder: Path) -> tuple[Known, ...]:
+    """What was handed over for this very problem before, if anything was."""
+    entry = table.recall(folder, problem.target, problem.digest)
+    return (Known(name="", realised=entry, doubt=doubt(entry, machine, tilewright=VERSION)),) if entry else ()
+
+
+def known_of_pieces(
+    problem: Problem, graph: Graph, patterns: Sequence[Pattern], spreads: Sequence[Spread], *, machine: Machine,
+    folder: Path,
+) -> Iterator[Known]:  # fmt: skip
+    """What was realised before of patterns that can be run by themselves."""
+    for pattern in patterns:
+        piece = Piece(name=pattern.id, title=pattern.title, region=pattern.sites[0].region)
+        key = _key(problem, graph, piece, spreads)
+        entry = table.recall(folder, problem.target, key) if key else None
+        if entry is not None:
+            yield Known(name=pattern.id, realised=entry, doubt=doubt(entry, machine, tilewright=VERSION))
+
+
+def _key(problem: Problem, graph: Graph, piece: Piece, spreads: Sequence[Spread]) -> str:
+    """Of a piece; "" where it can't be run by itself."""
+    try:
+        return piece_code(problem, graph, piece, spreads).key
+    except NotAlone:
+        return ""
+
+
+def realised_by(brief: Brief, events: Sequence[Event], stop: Stop, *, journal: str) -> Iterator[Realised]:
+    """Of each piece the fastest that the judge accepted, if it is not slower than torch, and what is handed over."""
+    graph = brief.cases[0].graph
+    entered = {e.move.piece: e.outcome for e in events if isinstance(e.move, Enter) and isinstance(e.outcome, Brief)}
+    for piece, inside in entered.items():
+        key = _key(brief.problem, graph, piece, brief.spreads) if graph is not None else ""
+        passed = [
+            (e.move.move.what, e.outcome)
+            for e in events
+            if isinstance(e.move, Within) and e.move.piece == piece and isinstance(e.move.move, Try)
+            and isinstance(e.outcome, Timed) and _is_the_piece(brief, piece, inside, e.move.move.what)
+        ]  # fmt: skip
+        if key and passed:
+            what, timed = max(passed, key=lambda pair: _ratio(pair[1]))
+            yield from entry_of(inside, what, timed, key=key, title=piece.title, run=brief.run, journal=journal)
+    tries = (e.outcome for e in reversed(events) if isinstance(e.move, Try) and e.move.what == stop.best)
+    whole = next((outcome for outcome in tries if isinstance(outcome, Timed)), None)
+    if whole is not None and stop.best is not None:
+        key, title = brief.problem.digest, brief.problem.name
+        yield from entry_of(brief, stop.best, whole, key=key, title=title, run=brief.run, journal=journal)
+
+
+def entry_of(
+    brief: Brief, what: Candidate | Recipe, timed: Timed, *, key: str, title: str, run: str, journal: str
+) -> Iterator[Realised]:
+    """What the judge accepted as an entry, unless it is slower than torch beyond noise."""
+    ratio, time_ns, worst = timed.ratio("eager"), timed.time("ours"), timed.checked.worst_error
+    if ratio is None or time_ns is None or ratio.high < 1.0:
+        return
+    yield Realised(
+        key=key, title=title, problem=replace(brief.problem, path=""), what=what, model=brief.model,
+        device=brief.machine.device, toolchain=toolchain(brief.machine, tilewright=VERSION), ratio=ratio,
+        time_ns=time_ns, floor_share=timed.floor_ns / time_ns.mid, error=worst.share if worst else 0.0, run=run,
+        journal=journal, found_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )  # fmt: skip
+
+
+def _is_the_piece(brief: Brief, piece: Piece, inside: Brief, what: Candidate | Recipe) -> bool:
+    """Whether a recipe of the piece's problem is the module's own pattern, so that its point holds there."""
+    if isinstance(what, Candidate):
+        return True
+    here = {p.id: p.shape_class for m in brief.matched for p in m.patterns}
+    there = {p.id: p.shape_class for m in inside.matched for p in m.patterns}
+    return len(what) == 1 and here.get(piece.name) is not None and there.get(what[0].pattern) == here[piece.name]
+
+
+def _ratio(timed: Timed) -> float:
+    ratio = timed.ratio("eager")
+    return ratio.mid if ratio else 0.0

@@ -1,0 +1,93 @@
+"""What a run of fact leaves in the table, what the next finds there, and entries that are judged anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.facts import MACHINE, brief, pattern, realised, timed
+from tilewright.facts.errors import UserError
+from tilewright.facts.move import Enter, Event, Move, Outcome, Stop, Try, Within
+from tilewright.facts.outcome import Failure
+from tilewright.facts.pattern import Choice, Piece, Region
+from tilewright.facts.run import Brief, Timing
+from tilewright.facts.space import point
+from tilewright.flow.realisations import known_of_module, realised_by
+from tilewright.flow.recheck import recheck
+from tilewright.stages.retrieve import table
+
+CHOICE = (Choice(pattern="fused_0", point=point(unroll=1)),)
+PIECE = Piece(name="fused_0", title="t", region=Region(nodes=("y",), inputs=("x",), outputs=("y",)))
+
+
+class Bench:
+    """Judges everything as it was told to."""
+
+    def __init__(self, outcome: Outcome, opened: Brief | UserError) -> None:
+        self.outcome, self.opened = outcome, opened
+        self.asked: list[Any] = []
+
+    def __call__(self, request: Any, **_: Any) -> Bench:
+        self.asked.append(request)
+        return self
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def brief(self, request: Any) -> Brief:
+        if isinstance(self.opened, UserError):
+            raise self.opened
+        return replace(self.opened, problem=request.problem)
+
+    def perform(self, brief: Brief, move: Move) -> Outcome:
+        assert isinstance(move, Try)
+        self.asked.append(move.what)
+        return self.outcome
+
+
+@pytest.mark.parametrize(
+    ("outcome", "opened", "why"),
+    [
+        (timed(3.0), brief(pattern("fused_0")), ""),
+        (timed(0.9), brief(pattern("fused_0")), "slower than torch"),
+        (Failure(stage="check", reason="wrong_values", summary="off by 3"), brief(pattern("fused_0")), "off by 3"),
+        (timed(3.0), brief(pattern("fused_1")), "other patterns"),
+        (timed(3.0), UserError("no such op"), "does not run here: no such op"),
+    ],
+)
+def test_an_entry_is_trusted_anew_or_dropped(outcome: Outcome, opened: Any, why: str, tmp_path: Path) -> None:
+    entry = realised(judged=False, model="someone", journal="")
+    table.remember(tmp_path / table.FOLDER, entry)
+    bench: Any = Bench(outcome, opened)
+    done = recheck(entry, machine=MACHINE, cache=tmp_path, seed=0, timing=Timing(), say=print, bench_of=bench)
+    kept = table.recall(tmp_path / table.FOLDER, "cpu", entry.key)
+    assert done.now == kept and why in done.why
+    if why:
+        assert kept is None
+    else:
+        assert kept is not None and kept.judged and kept.ratio.mid == 3.0 and kept.model == "someone"
+        assert bench.asked[1] == entry.what and bench.asked[0].problem.path.endswith("toy.py")
+
+
+def test_a_run_leaves_what_it_handed_over_and_the_next_finds_it(tmp_path: Path) -> None:
+    on = replace(brief(pattern("fused_0")), strategy="fact")
+    events = (
+        Event(seq=0, move=Enter(piece=PIECE), outcome=brief(pattern("fused_0")), wall_s=1.0),
+        Event(seq=1, move=Within(piece=PIECE, move=Try(what=CHOICE, why="")), outcome=timed(4.0), wall_s=1.0),
+        Event(seq=2, move=Try(what=CHOICE, why=""), outcome=timed(2.0), wall_s=1.0),
+    )
+    stop = Stop(best=CHOICE, why="")
+    (whole,) = realised_by(on, events, stop, journal="/runs/r/run.db")  # the piece has no graph to be known by
+    assert (whole.key, whole.ratio.mid, whole.what) == (on.problem.digest, 2.0, CHOICE)
+    table.remember(tmp_path, whole)
+    (found,) = known_of_module(on.problem, MACHINE, tmp_path)
+    assert (found.name, found.realised, found.doubt) == ("", whole, "")
+    (found,) = known_of_module(on.problem, replace(MACHINE, driver="new"), tmp_path)
+    assert found.doubt == "driver was -, is new"
+    assert not list(realised_by(on, events[:2], Stop(best=None, why=""), journal=""))
