@@ -25,7 +25,6 @@ from ..edges.gpu.lease import quarantine
 from ..edges.sandbox.cell import Cell, CellFault, Limits
 from ..edges.sandbox.room import Room
 from ..edges.toolchain.tripwires import tripwires
-from ..facts import codec
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, SickDevice, UserError
 from ..facts.machine import Machine
@@ -47,6 +46,7 @@ from .inspect import seen
 from .memory import check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
 from .rooms import Case, DoesNotFit, Rooms, too_large
 from .seats import fill, require_joined, seat
+from .smallest import narrowed
 from .stations import Stations
 from .time_case import EAGER, OURS, CaseTiming
 from .tools import Tools
@@ -59,18 +59,19 @@ _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUD
 
 
 class Judge:
-    """See the module's docstring. One per problem; not thread-safe. Without `trace`, `open` gives no graphs."""
+    """See the module's docstring. One per problem; not thread-safe. Without `trace`, `open` gives no graphs;
+    where it `explains`, a refusal says at which other cases the candidate fails."""
 
     def __init__(
         self, problem: Problem, *, machine: Machine, seed: int, workdir: Path, say: Callable[[str], None],
         effort: timing.Effort | None = None, limits: Limits | None = None, compile_baseline: bool = True,
-        trace: bool = True,
+        trace: bool = True, explains: bool = False,
     ) -> None:  # fmt: skip
         self._problem = problem
         self._machine = machine
         self._say = say
         self._effort = effort or timing.Effort()
-        self._wants_compile, self._wants_graphs = compile_baseline, trace
+        self._wants_compile, self._wants_graphs, self._explains = compile_baseline, trace, explains
         # Seeds of inputs must not be guessable from the outside: a candidate can read the command line.
         self._rng = random.Random(f"{seed}:{secrets.token_hex(16)}")
         self._limits = limits or Limits()
@@ -110,7 +111,7 @@ class Judge:
                 large=is_large(first.described),
             )  # fmt: skip
         self._cells.start_spare()
-        return tuple(self._facts(c.described) for c in described)
+        return tuple(case.facts for case in described)
 
     def _require_device(self) -> None:
         if self._problem.target == "cuda":
@@ -129,15 +130,6 @@ class Judge:
             described = self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S)
             self._cells.spare_memory()
             return Case(number, described, seed)
-
-    def _facts(self, described: wire.Described) -> CaseFacts:
-        return CaseFacts(
-            inputs=described.inputs,
-            outputs=tuple(o.spec for o in described.outputs),
-            work=described.work,
-            graph=codec.loads(described.graph) if described.graph else None,
-            trace_failure=described.trace_failure,
-        )
 
     @property
     def _ref(self) -> Cell:
@@ -188,7 +180,7 @@ class Judge:
         findings = Findings(notes=list(notes))
         try:
             for case in self._cases:
-                self._check_case(case, cell, findings, stations)
+                self._check_named(case, cell, findings, stations)
                 self._say(f"case {case.number}: right on all inputs ({stations.found[-1].seconds:.1f} s)")
             checked = concluded(built, findings, ())
             timed = self._time(self._cases[0], cell, checked, findings, stations)
@@ -203,6 +195,18 @@ class Judge:
                 return refusal(fault)
             self._require_modest(cell)
             raise
+
+    def _check_named(self, case: Case, cell: Cell, findings: Findings, stations: Stations) -> None:
+        try:
+            self._check_case(case, cell, findings, stations)
+        except Refused as refused:
+            others = self._cases[self._cases.index(case) + 1 :] if self._explains else ()
+            tried = partial(self._check_briefly, cell)
+            raise narrowed(refused, case, others, tried=tried, ours=lambda f: self._is_ours(f, cell)) from refused
+
+    def _check_briefly(self, cell: Cell, case: Case) -> None:
+        trials = trials_for(case.described, case.number, rng=self._rng)[:1]
+        self._check_case(case, cell, Findings(), Stations(), trials)
 
     def _require_modest(self, cell: Cell) -> None:
         """Raise Refused where the candidate keeps so much of a GPU's memory that others find none."""

@@ -10,8 +10,10 @@ from ..cell import wire
 from ..cell.load import is_out_of_memory, last_line
 from ..edges.sandbox.cell import Limits
 from ..edges.sandbox.room import Room, RoomSizes
+from ..facts import codec
 from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Problem, Target
+from ..facts.run import CaseFacts
 from .cells import Cells
 
 
@@ -22,6 +24,18 @@ class Case:
     number: int
     described: wire.Described
     seed: int
+
+    @property
+    def facts(self) -> CaseFacts:
+        """What a strategy may know of it."""
+        described = self.described
+        return CaseFacts(
+            inputs=described.inputs,
+            outputs=tuple(o.spec for o in described.outputs),
+            work=described.work,
+            graph=codec.loads(described.graph) if described.graph else None,
+            trace_failure=described.trace_failure,
+        )
 
 
 class Rooms:

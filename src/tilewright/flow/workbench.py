@@ -148,6 +148,7 @@ class Workbench:
                 self.problem, machine=machine, seed=self.request.seed, workdir=work, say=self.say,
                 effort=Effort(budget_s=self.request.timing.budget_s),
                 compile_baseline=self.request.timing.compiled,
+                explains=self.request.model is not None or self.request.strategy == AGENT,
             )  # fmt: skip
             self._cases = self._judge.open()
         return self._judge

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from ..facts.candidate import Candidate, SourceFile
-from ..facts.move import Compose, Event, Inspect, Move
+from ..facts.move import Compose, Event, Inspect, Move, Sanitize
+from ..facts.outcome import Failure
 from ..facts.pattern import Choice
 from ..facts.run import Brief
 from .asking import Author, Passed, Written, faster, shown
@@ -14,6 +16,8 @@ from .telling import evidence, measured, microseconds, profile, refusal
 from .tuning import Steps, Tuning
 
 MOST_TURNS_OF_KNOBS = 8  # a judgement each
+# What reading or writing where it must not looks like, in a reason or in what a driver says.
+_OF_MEMORY = re.compile(r"crashed|broke_the_cell|illegal memory|misaligned address|CUDA error|SIGSEGV|SIGBUS")
 _TUNING_SHARE = 0.2  # of the budget: no further pattern is tuned after it
 
 
@@ -161,6 +165,7 @@ class _Round:
         if candidate is None:
             return f"no use: {written.problem}"
         mended: list[str] = []
+        finding = ""
         for fix in range(self.plan.fixes + 1):
             if candidate.id in self.seen:
                 return "was tried before, letter for letter"
@@ -171,8 +176,9 @@ class _Round:
             told = f"refused at {outcome.stage}: {outcome.reason}: {outcome.summary}"
             if fix == self.plan.fixes or self.author.spending.over():
                 return f"{told}; {fix} attempts to mend it failed"
+            finding = (yield from self._watched(candidate, outcome)) if fix == 0 else finding
             found = yield from self.author.written(
-                candidate, f"step {step}: mend {fix + 1}", "mend", idea=written.idea, mended=mended,
+                candidate, f"step {step}: mend {fix + 1}", "mend", finding=finding, idea=written.idea, mended=mended,
                 files=shown(candidate)["files"], **refusal(outcome),
             )  # fmt: skip
             mended.append(f"{found.idea}: the version before it was {told}")
@@ -180,6 +186,15 @@ class _Round:
                 return f"{told}; the model did not mend it: {found.problem}"
             candidate = found.candidate
         raise AssertionError("unreachable")
+
+    def _watched(self, candidate: Candidate, refused: Failure) -> Steps[str]:
+        """What a tool finds that watches the memory of a refused candidate, once for each step; "" where none runs."""
+        said = f"{refused.reason} {refused.summary} {refused.excerpt}"
+        if not self.author.brief.sanitize or not _OF_MEMORY.search(said):
+            return ""
+        event = yield from self.author.move(Sanitize(what=candidate))
+        found = event.outcome
+        return f"{found.summary}\n{found.excerpt}".strip() if isinstance(found, Failure) else ""
 
     def _settle(self, written: Written, base: Passed | None, passed: Passed | str) -> None:
         """Accept or take back, and write down what the idea did."""

@@ -14,7 +14,7 @@ from tilewright.edges.llm.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.dialogue import Reply
 from tilewright.facts.errors import Pending
-from tilewright.facts.move import Ask, Compose, Inspect, Move, Outcome, Stop, Try, Tune
+from tilewright.facts.move import Ask, Compose, Inspect, Move, Outcome, Sanitize, Stop, Try, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
 from tilewright.facts.pattern import Choice
 from tilewright.facts.run import Limits
@@ -75,6 +75,26 @@ def test_what_is_refused_is_mended_five_times_and_then_given_up(tmp_path: Path) 
     assert "mend1" in asked[3] and "in vain" in asked[3]
     assert "'ns 500'" in asked[7] and "bad wrong_values" not in asked[7]  # back to the best
     assert "5 attempts to mend it failed" in asked[7]
+
+
+def test_what_watches_memory_is_asked_once_of_a_candidate_that_crashed(tmp_path: Path) -> None:
+    def judged(move: Move) -> Outcome:
+        if isinstance(move, Sanitize):
+            return Failure(
+                stage="check", reason="sanitizer", summary="memcheck: Invalid read in rows", excerpt="at rows"
+            )
+        return judge(move)
+
+    replies = [whole("bad crashed"), whole("bad crashed 2"), whole("bad wrong_values"), whole("ns 500")]
+    on = asking(limits=Limits(calls=4))
+    _, events = ran(tmp_path / "a.db", "cutegen", replies, on=replace(on, sanitize=True), judge=judged)
+    assert shape(events)[:9] == "axxaxaxat"
+    assert "memcheck: Invalid read\nat rows" in prompts(events)[1]
+    _, events = ran(tmp_path / "b.db", "cutegen", replies, on=on, judge=judged)
+    assert shape(events) == "axaxaxat." and "memcheck" not in "".join(prompts(events))
+    wrong = [whole("bad wrong_values"), whole("ns 500")]
+    _, events = ran(tmp_path / "c.db", "cutegen", wrong, on=replace(on, sanitize=True, limits=Limits(calls=2)))
+    assert shape(events)[:4] == "axat"  # values alone say nothing of memory
 
 
 def test_a_start_that_is_refused_is_told_and_one_writes_from_nothing(tmp_path: Path) -> None:
