@@ -45,7 +45,7 @@ class Tools:
         """What limits a call that torch's profiler saw; a candidate is run again for it, under ncu where it is."""
         launches = Launches(count=found.launches, cost_ns=found.launch_ns) if found.launches else None
         told = summed(found.spent, target=self._target, launches=launches)
-        call = Call(self._machine, case.described.work, told.ns)
+        call = Call(self._machine, case.described.work, max(told.ns, 1.0))
         if self._target == "cpu":
             return of_the_cpu(told, call)
         why = lack(case.described)

@@ -74,8 +74,9 @@ def test_what_can_not_go_over_a_bundle_is_said_in_one_line(
         (("--evaluator", "bundle:box"), "what the other machine has is not known here; add --target cuda, or cpu"),
         (("--evaluator", "box", "--target", "cuda"), "--evaluator 'box': unknown; write bundle:DIR"),
     ):
-        assert tilewright("optimize", "small.py", *flags) == (2, "")
-        assert said in capsys.readouterr().err
+        for command in (("optimize", "small.py"), ("mcp",)):
+            assert tilewright(*command, *flags) == (2, "")
+            assert said in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["small.py"]
     assert json.loads(tilewright("worker", "box", "--json")[1]) == {"answered": 0, "faults": 0, "left": 0}
 
