@@ -80,9 +80,9 @@ def source_of(kind: str, k: int, columns: int) -> str:
     )
 
 
-def off(found: Sequence[Tensor], truth: Sequence[Tensor]) -> list[float]:
+def off(found: Any, truth: Sequence[Tensor]) -> list[float]:
     """Of the result and each gradient."""
-    return [error([x], [t]) for x, t in zip(found, truth, strict=True)]
+    return [error([x], [t]) for x, t in zip(tensors_of(found), truth, strict=True)]
 
 
 def measured(name: str, folder: Path, *, points: int, jobs: int, others: Sequence[str], lock: Path) -> dict[str, Any]:

@@ -22,7 +22,11 @@ from tilewright.flow.optimize import write_candidate
 from tilewright.flow.workbench import found_patterns
 from tilewright.stages.propose.compose import compose
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.gpu, pytest.mark.slow,
+    # torch's own, where the first thing that autograd's thread does is a product of the reference
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),
+]  # fmt: skip
 
 SOURCE = """
 import torch

@@ -68,7 +68,7 @@ def test_both_majors_of_both_operands_compile(tmp_path, majors):
     ("settings", "chain", "parts"),
     [
         ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "shared"}, 12, 2),
-        ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "scaled"}, 12, 1),
+        ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "scaled", "interval": 32}, 12, 1),
         ({"tile_m": 64, "tile_n": 128, "cluster_m": 1, "scheme": "shared", "split_k": 4}, 12, 1),
         ({"tile_m": 128, "tile_n": 128, "cluster_m": 1, "promote": True}, 4, 1),
     ],
@@ -80,8 +80,8 @@ def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, part
     assert wgmma(ptx, 128) == chain * parts
     check_registers(Point(**settings), kernel)
     assert kernel.local_bytes <= SMALL_SPILL
-    promoted = len(re.findall(r"add\.rn\.f32|fma\.rn\.f32", ptx))
-    assert promoted >= 64 * parts * (2 if settings.get("scheme") == "scaled" else 1)
+    assert len(re.findall(r"add\.rn\.f32", ptx)) == 64 * parts * 64 // settings.get("interval", 64)
+    assert len(re.findall(r"mul\.rn\.f32", ptx)) >= 64 * parts * (settings.get("scheme") == "scaled")
 
 
 @pytest.mark.parametrize(("tile_m", "tile_n", "bulk"), [(256, 192, False), (256, 160, False), (128, 192, True)])

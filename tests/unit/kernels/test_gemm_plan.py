@@ -61,7 +61,8 @@ def test_what_can_not_be_is_refused(knobs):
 
 def test_short_sums_and_few_results_are_promoted_more_often():
     point = Point(scheme="scaled", tile_n=128)
-    for k, results, interval in ((32, 1 << 30, 16), (64, 1 << 30, 64), (64, 1 << 20, 32), (10**6, 4096, 32)):
+    for k, results, interval in ((32, 1 << 30, 64), (33, 1 << 30, 32), (64, 1 << 30, 64), (32, 1 << 20, 16),
+                                 (64, 1 << 20, 32), (10**6, 4096, 32)):  # fmt: skip
         assert point.settled(k=k, results=results).interval == interval
     assert Point(interval=64, scheme="scaled", tile_n=128).settled(k=32, results=1).interval == 64
     assert Point().settled(k=32, results=1).interval == DEPTH, "what is not split has nothing to promote"
