@@ -38,7 +38,7 @@ def main() -> None:
     confine(
         Confinement(
             memory_bytes=0, isolate=True, namespaces=False, parent_pid=os.getppid(), device=setup["device"],
-            own=str(folder), also=("/tmp",), watched=True,
+            own=str(folder), also=tuple(setup.get("also", ("/tmp",))), watched=True,
         )
     )  # fmt: skip
     import torch  # heavy: after the protections

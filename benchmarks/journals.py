@@ -1,0 +1,105 @@
+"""Journals of runs made small enough to be kept, and replayed from that: no GPU, no model, no judge.
+
+    python benchmarks/journals.py pack RUNS/runs/cutegen benchmarks/journals [--without SOURCES]
+    python benchmarks/journals.py replay benchmarks/journals/*.jsonl.gz
+
+A packed journal is a gzipped file of facts, a line each: the request, the brief, the events. Of a judgement's samples
+the fastest burst of each player is kept: all that a strategy looks at. The text of problem files in the folder SOURCES,
+which are not ours to give away, is replaced by their names, everywhere alike, so that prompts and candidates still
+follow from what is there. What a model's reply quotes of them is looked through by whoever commits it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from tilewright.edges.ledger import Ledger
+from tilewright.facts import codec
+from tilewright.facts.move import Event, Move, Outcome, Stop
+from tilewright.facts.outcome import Samples, Timed
+from tilewright.facts.run import Brief, Request
+from tilewright.flow.drive import drive
+from tilewright.strategies import STRATEGIES
+
+Journal = tuple[Request, Brief, tuple[Event, ...]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    packing = actions.add_parser("pack")
+    packing.add_argument("runs", type=Path, help="a folder of runs, each with its run.db")
+    packing.add_argument("to", type=Path)
+    packing.add_argument("--without", type=Path, help="problem files whose text must not go along")
+    replaying = actions.add_parser("replay")
+    replaying.add_argument("files", type=Path, nargs="+")
+    asked = parser.parse_args()
+    if asked.action == "pack":
+        hidden = sorted(asked.without.glob("*.py")) if asked.without else []
+        for journal in sorted(asked.runs.glob("*/run.db")):
+            made = pack(journal, asked.to, hidden)
+            print(f"{made}: {made.stat().st_size / 1e3:.0f} kB")
+    for file in asked.files if asked.action == "replay" else ():
+        print(f"{file.name}: {replayed(unpacked(file)).why}")
+
+
+def pack(journal: Path, folder: Path, hidden: Sequence[Path] = ()) -> Path:
+    """The journal in a file of its own in `folder`, named after its run's folder."""
+    with Ledger(journal, readonly=True) as ledger:
+        request, brief, events = ledger.request(), ledger.brief(), ledger.events()
+    if request is None or brief is None:
+        raise SystemExit(f"{journal}: the run has not begun")
+    lines = [codec.dumps(fact) for fact in (request, brief, *map(_slim, events))]
+    for path in hidden:
+        inside = json.dumps(path.read_text(encoding="utf-8").strip())[1:-1]
+        lines = [line.replace(inside, f"# {path.name}, which is not ours to give away") for line in lines]
+    folder.mkdir(parents=True, exist_ok=True)
+    made = folder / f"{journal.parent.name}.jsonl.gz"
+    made.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+    return made
+
+
+def unpacked(file: Path) -> Journal:
+    request, brief, *events = (codec.loads(line) for line in gzip.decompress(file.read_bytes()).decode().splitlines())
+    assert isinstance(request, Request) and isinstance(brief, Brief)
+    return request, brief, tuple(events)
+
+
+def replayed(journal: Journal) -> Stop:
+    """How the strategy ends on what the journal holds. JournalMismatch where it makes another move; AssertionError
+    where it wants more than is there."""
+    request, brief, events = journal
+
+    def missing(move: Move) -> Outcome:
+        raise AssertionError(f"the journal does not hold this {type(move).__name__}")
+
+    with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "run.db") as ledger:
+        ledger.write(request)
+        ledger.write(brief)
+        for event in events:
+            ledger.append(event.move, event.outcome, wall_s=event.wall_s, held=event.held)
+        return drive(STRATEGIES[brief.strategy](brief), ledger=ledger, perform=missing, watch=lambda event: None)
+
+
+def _slim(event: Event) -> Event:
+    timed = event.outcome
+    if not isinstance(timed, Timed):
+        return event
+    phases = tuple(replace(phase, samples=()) for phase in timed.phases)
+    return replace(event, outcome=replace(timed, samples=tuple(map(_fastest, timed.samples)), phases=phases))
+
+
+def _fastest(samples: Samples) -> Samples:
+    bursts = [burst for burst in samples.bursts_ns if burst]
+    return replace(samples, bursts_ns=((median(min(bursts, key=median)),),) if bursts else ())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Packed journals (benchmarks/journals.py): what is packed replays to the same end; those that are kept all replay."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fakes.asked import START, asking, judge, ran, whole
+from fakes.facts import PROBLEM
+from tilewright.edges.ledger import Ledger
+from tilewright.facts import codec
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.move import Move, Outcome, Try
+from tilewright.facts.outcome import Samples, Timed
+from tilewright.facts.run import Limits, Request
+from tilewright.flow.drive import JournalMismatch
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+KEPT = sorted((BENCHMARKS / "journals").glob("*.jsonl.gz"))
+SECRET = "class Model:\n    'not ours'\n"
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("journals", BENCHMARKS / "journals.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def sampled(move: Move) -> Outcome:
+    """The judge of the fakes, with samples that decide what may be claimed."""
+    found = judge(move)
+    if not (isinstance(move, Try) and isinstance(found, Timed)):
+        return found
+    ours = found.times_ns[0][1].mid
+    bursts = tuple((ours * (1 + 0.01 * i), ours * (1 + 0.02 * i)) for i in range(200))
+    eager = tuple((1000.0 * (1 + 0.01 * i),) for i in range(200))
+    return replace(found, samples=(Samples(name="ours", bursts_ns=bursts), Samples(name="eager", bursts_ns=eager)))
+
+
+def test_what_is_packed_is_small_holds_no_source_and_replays_to_the_same_end(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    problem = replace(PROBLEM, source=SECRET)
+    start = Candidate(files=(*START.files, SourceFile(path="original.py", text=SECRET)))
+    on = asking(problem=problem, start=start, limits=Limits(calls=3), strategy="cutegen")
+    journal = tmp_path / "toy" / "run.db"
+    journal.parent.mkdir()
+    replies = [whole("ns 800"), whole("bad hung"), whole("ns 500")]
+    stop, events = ran(journal, "cutegen", replies, on=on, judge=sampled)
+    with Ledger(journal) as ledger:
+        ledger.write(Request(run=on.run, problem=problem, strategy="cutegen", seed=0, budget_s=on.budget_s))
+        ledger.write(on)
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "toy.py").write_text(SECRET)
+    file = script.pack(journal, tmp_path / "kept", [tmp_path / "hidden" / "toy.py"])
+    found = script.unpacked(file)
+    text = "".join(codec.dumps(fact) for fact in (*found[:2], *found[2]))
+    assert "not ours'" not in text and json.dumps(SECRET.strip())[1:-1] in journal_text(events)
+    assert len(journal_text(found[2])) < len(journal_text(events)) / 2 and "# toy.py, which is not ours" in text
+    assert script.replayed(found).why == stop.why and len(found[2]) == len(events)
+    request, brief, kept = found
+    with pytest.raises(JournalMismatch):
+        script.replayed((request, replace(brief, start=START), kept))
+    with pytest.raises(AssertionError, match="does not hold this"):
+        script.replayed((request, brief, kept[:-2]))
+
+
+def journal_text(events: tuple[object, ...]) -> str:
+    return "".join(codec.dumps(event) for event in events)
+
+
+@pytest.mark.parametrize("file", KEPT, ids=lambda f: f.stem)
+def test_kept_journals_replay(script: ModuleType, file: Path) -> None:
+    request, brief, events = script.unpacked(file)
+    assert script.replayed((request, brief, events)) == events[-1].move
