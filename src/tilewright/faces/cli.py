@@ -218,6 +218,9 @@ def tune(
     file: Annotated[Path, typer.Argument(help="Problem file: Model, get_inputs, get_init_inputs, optionally CASES.")],
     target: TargetOption = "auto",
     budget: BudgetOption = "5m",
+    trials: Annotated[
+        int, typer.Option("--trials", min=0, help="Search so many settings more of each kernel (extra `search`).")
+    ] = 0,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -227,7 +230,9 @@ def tune(
     from .winners import tuned_object, tuned_table
 
     problem = read_problem(file, target=target_of(target))
-    tuned = run(problem, cache=config.cache_dir(), budget_s=config.seconds(budget), seed=seed, say=say(as_json))
+    tuned = run(
+        problem, cache=config.cache_dir(), budget_s=config.seconds(budget), seed=seed, say=say(as_json), trials=trials
+    )
     if as_json:
         print_json(tuned_object(tuned))
     else:

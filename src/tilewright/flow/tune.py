@@ -7,9 +7,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..edges.ledger import Ledger
+from ..facts.errors import UserError
 from ..facts.move import Event
 from ..facts.outcome import Tuned
 from ..facts.problem import Problem
@@ -34,10 +36,15 @@ class TunedProblem:
     warnings: tuple[str, ...]  # why one of them is not remembered
 
 
-def tune(problem: Problem, *, cache: Path, budget_s: float, seed: int, say: Callable[[str], None]) -> TunedProblem:
+def tune(
+    problem: Problem, *, cache: Path, budget_s: float, seed: int, say: Callable[[str], None], trials: int = 0
+) -> TunedProblem:
     """Measure the knobs of every pattern in the problem's first case, whatever is remembered of them; each winner is
-    remembered as soon as it is found. No new pattern is begun after `budget_s`. UserError for a fault of the
-    problem's."""
+    remembered as soon as it is found. No new pattern is begun after `budget_s`. `trials`: so many points beyond those
+    that each Space names are searched, too. UserError for a fault of the problem's, or where optuna is wanted and not
+    installed."""
+    if trials > 0 and find_spec("optuna") is None:
+        raise UserError("optuna, which searches further points, is not installed; pip install 'tilewright[search]'")
     request = Request(
         run=uuid.uuid4().hex[:12], problem=problem, strategy="tune", seed=seed, budget_s=budget_s,
         timing=Timing(compiled=False),
@@ -61,7 +68,7 @@ def tune(problem: Problem, *, cache: Path, budget_s: float, seed: int, say: Call
                     warnings.extend(filter(None, [memory.remember(places.winners, winner)]))
 
             drive(
-                strategy(brief), ledger=ledger, perform=lambda move: bench.perform(brief, move), watch=watch,
+                strategy(brief, trials), ledger=ledger, perform=lambda move: bench.perform(brief, move), watch=watch,
                 held=bench.held,
             )  # fmt: skip
             return TunedProblem(brief=brief, events=ledger.events(), winners=tuple(found), warnings=tuple(warnings))

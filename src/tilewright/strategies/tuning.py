@@ -11,6 +11,7 @@ from ..facts.outcome import Tuned
 from ..facts.pattern import Choice, Pattern, Recipe, without_idle
 from ..facts.run import Brief
 from ..facts.space import Point
+from .searching import searched, size
 
 T = TypeVar("T")
 Steps = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], T]
@@ -41,10 +42,11 @@ class Tuning:
         return self.spent_s < share * self.brief.budget_s
 
     def tuned(
-        self, share: float, *, afresh: bool = False, given: Mapping[str, Point] = MappingProxyType({})
+        self, share: float, *, afresh: bool = False, given: Mapping[str, Point] = MappingProxyType({}), trials: int = 0
     ) -> Steps[dict[str, Point]]:
         """Each pattern's point: given, remembered, measured, or the likeliest; the largest traffic is tuned first, in
-        this share of the budget. `afresh`: what is remembered is measured, too."""
+        this share of the budget. `afresh`: what is remembered is measured, too. `trials`: so many points beyond those
+        that a Space names are searched for a faster one."""
         remembered = {c.pattern: c.point for c in self.brief.remembered}
         hinted = {c.pattern: c.point for c in self.brief.hinted}
         points = {p.id: p.space.points[0] for p in self.patterns}
@@ -57,22 +59,26 @@ class Tuning:
             tries = _likeliest_first(pattern, points[pattern.id])
             if pattern.id in hinted and not afresh:
                 tries = tries[:FEW_POINTS]
-            if (pattern.id in remembered and not afresh) or len(tries) < 2 or not self.has_time(share):
+            more = min(trials, size(pattern.space) - len(tries))
+            if (pattern.id in remembered and not afresh) or len(tries) + more < 2 or not self.has_time(share):
                 continue
             recipe = self.busy(_choices(points))
             event = yield from self.move(Tune(recipe=recipe, pattern=pattern.id, points=tries))
             if isinstance(event.outcome, Tuned):
-                points[pattern.id] = winning(event.outcome) or points[pattern.id]
+                measured = event.outcome
+                if more > 0:
+                    measured = yield from searched(self, pattern, recipe, measured, trials=more)
+                points[pattern.id] = winning(measured) or points[pattern.id]
         for pattern in self.patterns:
             points[pattern.id] = _inherited(pattern, self.main, points) or points[pattern.id]
         return points
 
 
-def tune(brief: Brief) -> Steps[None]:
+def tune(brief: Brief, trials: int = 0) -> Steps[None]:
     """The strategy of `tune`. Moves: `Tune` for each pattern of the main case that has a choice, whatever is
-    remembered; `Stop` hands nothing over, since nothing was judged."""
+    remembered, and for up to `trials` further points of each; `Stop` hands nothing over, since nothing was judged."""
     tuning = Tuning(brief)
-    yield from tuning.tuned(1.0, afresh=True)
+    yield from tuning.tuned(1.0, afresh=True, trials=trials)
     yield Stop(best=None, why=f"{len(tuning.main)} pattern(s), {tuning.spent_s:.1f} s of tuning")
 
 
