@@ -304,7 +304,8 @@ block.unlink()
 with tempfile.NamedTemporaryFile() as f:
     f.write(b"x")
 import torch
-assert torch.compile(lambda x: torch.nn.functional.gelu(x) * 2)(torch.zeros(8)).sum() == 0
+trusting = {"cpp.vec_isa_ok": True}  # else it tries each instruction set, and goes without where that fails
+assert torch.compile(lambda x: torch.nn.functional.gelu(x) * 2, options=trusting)(torch.zeros(8)).sum() == 0
 """
     _load(walled, source, limit_s=400.0)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from tilewright.edges.gpu.machine import threads
 from tilewright.edges.sandbox.cell import Limits
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import HarnessError, UserError
@@ -73,7 +73,7 @@ EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1,
 
 def _machine(copy_bytes_per_s: float = 1e12) -> Machine:
     return Machine(
-        target="cpu", device="any", driver="", torch="", dsl="", processors=len(os.sched_getaffinity(0)),
+        target="cpu", device="any", driver="", torch="", dsl="", processors=threads(),
         cache_bytes=4096, copy_bytes_per_s=copy_bytes_per_s, matmul_flops_per_s=(("f32", 1e15),),
     )  # fmt: skip
 

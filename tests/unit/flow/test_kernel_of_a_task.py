@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.edges.gpu.machine import threads
 from tilewright.edges.sandbox.cell import Limits
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Timed
@@ -78,7 +79,7 @@ def test_a_kernel_is_judged_with_its_backward_on_every_setting(tmp_path: Path) -
     (tmp_path / "kernel.cpp").write_text(KERNEL)
     problem = read_problem(task, target="cpu")
     machine = Machine(
-        target="cpu", device="any", driver="", torch="", dsl="", processors=len(os.sched_getaffinity(0)),
+        target="cpu", device="any", driver="", torch="", dsl="", processors=threads(),
         cache_bytes=4096, copy_bytes_per_s=1e13, matmul_flops_per_s=(("f32", 1e16),),
     )  # fmt: skip
     with Judge(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
+from tilewright.edges.gpu.machine import threads
 from tilewright.edges.sandbox.cell import Limits
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.machine import Machine
@@ -41,7 +41,7 @@ def get_init_inputs():
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     folder = tmp_path_factory.mktemp("quantised")
     machine = Machine(
-        target="cpu", device="any", driver="", torch="", dsl="", processors=len(os.sched_getaffinity(0)),
+        target="cpu", device="any", driver="", torch="", dsl="", processors=threads(),
         cache_bytes=4096, copy_bytes_per_s=1e13, matmul_flops_per_s=(("f32", 1e16),),
     )  # fmt: skip
     problem = Problem(name="p", path=str(folder / "p.py"), source=SOURCE, target="cpu")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from unittest.mock import patch
 
 import pytest
 
+from tilewright.edges.gpu.machine import threads
 from tilewright.edges.sandbox.cell import Limits
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.machine import Machine
@@ -52,7 +52,7 @@ class ModelNew(nn.Module):
         return x * 2 * mask / 0.8, x.sum(1)
 """
 MACHINE = Machine(
-    target="cpu", device="any", driver="", torch="", dsl="", processors=len(os.sched_getaffinity(0)),
+    target="cpu", device="any", driver="", torch="", dsl="", processors=threads(),
     cache_bytes=4096, copy_bytes_per_s=1e12, matmul_flops_per_s=(("f32", 1e15),),
 )  # fmt: skip
 
