@@ -43,7 +43,7 @@ from ..stages.timing.sweep import Contender, one_each, sweep
 from .cells import LOAD_LIMIT_S, Cells, users_fault
 from .discover import LookedInto, looked_into
 from .inspect import seen
-from .memory import check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
+from .memory import available_bytes, check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
 from .rooms import Case, DoesNotFit, Rooms, too_large
 from .seats import fill, require_joined, seat
 from .smallest import narrowed
@@ -79,6 +79,7 @@ class Judge:
         self._turns = Turns(self._device, say)
         self.held = self._turns.held
         self._cases: tuple[Case, ...] = ()
+        self._free_bytes = 0  # when the candidate came
         self._variants = Variants(problem, partial(self._describe, trace=False))
         threads = machine.processors if problem.target == "cpu" else 0
         self._cells = Cells(problem, workdir=workdir, threads=threads, limits=self._limits, say=say)
@@ -157,6 +158,7 @@ class Judge:
 
     def _evaluate(self, candidate: Candidate, notes: Sequence[str], compiled: Sequence[Path]) -> Timed | Failure:
         cell = self._cells.take_spare()
+        self._free_bytes = available_bytes(self._problem.target)
         try:
             built = build(candidate, cell, limit_s=self._limits.build_s, compiled=compiled)
             if isinstance(built, Failure):
@@ -210,7 +212,7 @@ class Judge:
 
     def _require_modest(self, cell: Cell) -> None:
         """Raise Refused where the candidate keeps so much of a GPU's memory that others find none."""
-        if kept := hoarded_bytes(cell, self._problem.target):
+        if kept := hoarded_bytes(cell, self._problem.target, found=self._free_bytes):
             raise Refused("out_of_memory", f"it keeps {kept / 2**30:.1f} GiB of the GPU's memory, and others find none")
 
     def _is_ours(self, fault: CellFault, cell: Cell) -> bool:

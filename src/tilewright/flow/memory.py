@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from ..cell import wire
 from ..cell.arena import bytes_of
-from ..edges.sandbox.cell import Cell
+from ..edges.sandbox.cell import Cell, CellFault
 from ..edges.sandbox.room import RoomSizes
 from ..facts.errors import HarnessError
 from ..facts.machine import Machine
@@ -45,22 +46,31 @@ def _to_plan_with(target: Target) -> int:
     return int(free - _SPARE_SHARE * total)
 
 
-def hoarded_bytes(cell: Cell, target: Target) -> int:
-    """What a candidate keeps of a GPU's memory where that leaves others less than they are promised; else 0. Who keeps
-    it shows when it is gone: the cell is ended to find out, and HarnessError raised if it was somebody else."""
-    if target == "cpu" or _to_plan_with(target) >= 0:
+def hoarded_bytes(cell: Cell, target: Target, *, found: int) -> int:
+    """What a candidate keeps of a GPU's memory where that leaves others less than they are promised, and much less than
+    was `found` free when it came; else 0. Who keeps it shows when it is gone: the cell is ended to find out, and
+    HarnessError raised if it was somebody else."""
+    if target == "cpu" or not _lacks(found):
         return 0
-    if cell.alive:
+    with suppress(CellFault):  # who can't give anything back is found out below
         cell.do(wire.Drop())
-        if _to_plan_with(target) >= 0:
+        if not _lacks(found):
             return 0
     before, deadline = available_bytes(target), time.monotonic() + _GIVING_BACK_S
     cell.kill()
-    while _to_plan_with(target) < 0:
+    while _lacks(found):
         if time.monotonic() > deadline:
             raise HarnessError("other processes on this GPU leave no memory to judge with")
         time.sleep(0.1)
     return available_bytes(target) - before
+
+
+def _lacks(found: int) -> bool:
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    spare = _SPARE_SHARE * total
+    return free < spare and found - free > spare
 
 
 def is_large(described: wire.Described) -> bool:

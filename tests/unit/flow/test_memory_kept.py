@@ -10,7 +10,7 @@ import pytest
 
 from fakes.facts import PROBLEM
 from tilewright.cell import wire
-from tilewright.edges.sandbox.cell import Cell, Limits
+from tilewright.edges.sandbox.cell import Cell, CellFault, Limits
 from tilewright.facts.errors import HarnessError
 from tilewright.flow import cells, memory
 from tilewright.flow.cells import Cells
@@ -30,6 +30,8 @@ class _Gpu:
 
     def do(self, request: object) -> None:
         assert isinstance(request, wire.Drop)
+        if self.kept > 800:
+            raise CellFault("hung", "no answer", source="candidate")
         self.cached = 0
 
     def kill(self) -> None:
@@ -49,9 +51,15 @@ def test_what_is_kept_shows_when_it_is_gone(
 ) -> None:
     gpu = _Gpu(others, kept, cached)
     monkeypatch.setattr("torch.cuda.mem_get_info", gpu.info)
-    assert memory.hoarded_bytes(cast("Cell", gpu), "cuda") == hoarded
+    assert memory.hoarded_bytes(cast("Cell", gpu), "cuda", found=TOTAL - others) == hoarded
     assert gpu.alive == alive
-    assert memory.hoarded_bytes(cast("Cell", gpu), "cpu") == 0
+    assert memory.hoarded_bytes(cast("Cell", gpu), "cpu", found=TOTAL) == 0
+
+
+def test_what_others_have_always_held_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = _Gpu(others=910, kept=60, cached=0)
+    monkeypatch.setattr("torch.cuda.mem_get_info", gpu.info)
+    assert memory.hoarded_bytes(cast("Cell", gpu), "cuda", found=TOTAL - 910) == 0 and gpu.alive
 
 
 def test_a_full_gpu_is_not_booked_on_a_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +67,7 @@ def test_a_full_gpu_is_not_booked_on_a_candidate(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("torch.cuda.mem_get_info", gpu.info)
     monkeypatch.setattr(memory, "_GIVING_BACK_S", 0.0)
     with pytest.raises(HarnessError, match="other processes"):
-        memory.hoarded_bytes(cast("Cell", gpu), "cuda")
+        memory.hoarded_bytes(cast("Cell", gpu), "cuda", found=TOTAL)
 
 
 class _Starting:
