@@ -71,7 +71,8 @@ class ModelNew(nn.Module):
 
     def forward(self, {arguments}):
         y = torch.empty({shape})
-        self.run(*[ctypes.c_void_p(t.data_ptr()) for t in ({arguments}, y)], *map(ctypes.c_long, ({sizes},)))
+        dense = [t.contiguous() for t in ({arguments},)]
+        self.run(*[ctypes.c_void_p(t.data_ptr()) for t in (*dense, y)], *map(ctypes.c_long, ({sizes},)))
         return y
 """
 

@@ -1,11 +1,11 @@
 """How often each verifier is right: a confusion matrix over the museum, mutants of honest kernels, and honest ones.
 
-    python benchmarks/verifiers.py [--judge] [--only WORD] [--json FILE]
+    python benchmarks/verifiers.py [--judge] [--only WORD [--onto FILE]] [--json FILE]
 
 What is true of a kernel: of an exhibit what the museum's tests hold it to, of a mutant what was done to it. `--judge`
-also has the judge look at every mutant on the CPU (what it accepts is no mutant, unless it is memory that is touched,
-which the judge does not see), and watches by guard pages those that address memory. Without it texts alone are looked
-at.
+also has the judge look at mutants and at what they are made of, on the CPU (of whom it says otherwise than was meant is
+left out, but for memory, which it may not see), and watches by guard pages those that address memory. Without it texts
+alone are looked at.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure
 from tilewright.facts.problem import Problem, TensorSpec, Work
 from tilewright.facts.run import CaseFacts
-from tilewright.facts.verdict import VERIFIERS, Verdict, Verified
+from tilewright.facts.verdict import VERIFIERS, Verified
 from tilewright.flow.evaluate import Judge
 from tilewright.stages.build import load_candidate
 from tilewright.stages.problems import read_problem
 from tilewright.stages.verify import Subject, verified, with_memory
 
+Row = dict[str, Any]  # as it stands in the file: kernel, fault, judged, verdicts
 SAYS = ("proven", "suspect", "clean", "unknown")
 _COMPILE, _NUMERICS = ("does_not_load", "no_entry"), ("precision", "nan", "cancels", "underflow", "tiny")
 _NAMES = {"torch.float32": "f32", "torch.float64": "f64", "torch.int64": "i64", "torch.bool": "b1"}
@@ -155,32 +156,38 @@ def _judge(name: str, folder: Path, work: Path) -> Judge:
     )  # fmt: skip
 
 
-def counted(seen: Sequence[Seen]) -> list[Seen]:
-    """Those whose truth is known: a mutant that the judge accepts is none, but for memory, which it does not see."""
-    return [s for s in seen if not (s.kernel.fault not in ("", "memory") and s.judged == "accepted")]
+def row(one: Seen) -> Row:
+    verdicts = {v.verifier: f"{v.says}: {v.why}" if v.why else v.says for v in one.found.verdicts}
+    return {"kernel": one.name, "fault": one.kernel.fault, "judged": one.judged, "verdicts": verdicts}
 
 
-def matrix(seen: Sequence[Seen], verifier: str) -> dict[str, dict[str, int]]:
+def known(one: Row) -> bool:
+    """Whether its truth is: of a mutant the judge must say the same, but for memory, which it may not see."""
+    return not one["judged"] or one["fault"] == "memory" or (one["judged"] == "accepted") == (not one["fault"])
+
+
+def _said(one: Row, verifier: str) -> str:
+    says: str = one["verdicts"].get(verifier, "unknown")
+    return says.partition(":")[0]
+
+
+def matrix(rows: Sequence[Row], verifier: str) -> dict[str, dict[str, int]]:
     """By what is true (a fault that is its matter, another's, none), how often it says what."""
-    rows: dict[str, Counter[str]] = {"its own": Counter(), "another's": Counter(), "honest": Counter()}
-    for one in seen:
-        fault = one.kernel.fault
-        row = "its own" if fault == verifier else "another's" if fault else "honest"
-        verdict = next((v for v in one.found.verdicts if v.verifier == verifier), _NOTHING)
-        rows[row][verdict.says] += 1
-    return {row: {says: count[says] for says in SAYS} for row, count in rows.items()}
+    found: dict[str, Counter[str]] = {"its own": Counter(), "another's": Counter(), "honest": Counter()}
+    for one in rows:
+        fault = one["fault"]
+        found["its own" if fault == verifier else "another's" if fault else "honest"][_said(one, verifier)] += 1
+    return {kind: {says: count[says] for says in SAYS} for kind, count in found.items()}
 
 
-_NOTHING = Verdict(verifier="compile", says="unknown")
-
-
-def overall(seen: Sequence[Seen]) -> dict[str, dict[str, int]]:
+def overall(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
     """By what is true: proven wrong by any, suspected by any, neither."""
-    rows = {"faulty": Counter[str](), "honest": Counter[str]()}
-    for one in seen:
-        says = "proven" if one.found.proven else "suspect" if one.found.suspected else "neither"
-        rows["faulty" if one.kernel.fault else "honest"][says] += 1
-    return {row: {s: count[s] for s in ("proven", "suspect", "neither")} for row, count in rows.items()}
+    found = {"faulty": Counter[str](), "honest": Counter[str]()}
+    for one in rows:
+        said = {_said(one, verifier) for verifier in VERIFIERS}
+        says = "proven" if "proven" in said else "suspect" if "suspect" in said else "neither"
+        found["faulty" if one["fault"] else "honest"][says] += 1
+    return {kind: {s: count[s] for s in ("proven", "suspect", "neither")} for kind, count in found.items()}
 
 
 def page(record: dict[str, Any]) -> str:
@@ -204,30 +211,29 @@ def main() -> int:
     parser.add_argument("--judge", action="store_true", help="judge the mutants, and watch memory by guard pages")
     parser.add_argument("--json", type=Path, help="file for all verdicts, as in benchmarks/results")
     parser.add_argument("--only", default="", help="kernels whose name holds this")
+    parser.add_argument("--onto", type=Path, help="a file of an earlier run, for the kernels that are not looked at")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         chosen = [k for k in (*exhibits(), *kernels()) if asked.only in k.name]
         seen = list(looked_at(chosen, folder))
         seen = list(judged(seen, folder)) if asked.judge else seen
-    known = counted(seen)
+    rows = {one["kernel"]: one for one in (json.loads(asked.onto.read_text())["each"] if asked.onto else ())}
+    rows |= {s.name: row(s) for s in seen}
+    each = sorted((r for r in rows.values() if known(r)), key=lambda r: str(r["kernel"]))
     record = {
         "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
-        "kernels": len(known), "honest": sum(not s.kernel.fault for s in known), "judged": asked.judge,
-        "left_out": sorted(s.name for s in seen if s not in known),
-        "verifiers": {v: matrix(known, v) for v in VERIFIERS}, "overall": overall(known),
-        "each": [
-            {"kernel": s.name, "fault": s.kernel.fault, "judged": s.judged,
-             "verdicts": {v.verifier: f"{v.says}: {v.why}" if v.why else v.says for v in s.found.verdicts}}
-            for s in sorted(known, key=lambda s: s.name)
-        ],
+        "kernels": len(each), "honest": sum(not r["fault"] for r in each), "judged": asked.judge,
+        "left_out": sorted(str(r["kernel"]) for r in rows.values() if not known(r)),
+        "verifiers": {v: matrix(each, v) for v in VERIFIERS}, "overall": overall(each), "each": each,
     }  # fmt: skip
     if asked.json:
         asked.json.parent.mkdir(parents=True, exist_ok=True)
         asked.json.write_text(json.dumps(record, indent=1) + "\n")
     print(page(record))
-    wrong = [s.name for s in known if not s.kernel.fault and s.found.proven]
-    print(f"\n{len(known)} kernels; honest ones with a veto: {', '.join(wrong) or 'none'}")
+    wrong = [str(r["kernel"]) for r in each if not r["fault"] and any(_said(r, v) == "proven" for v in VERIFIERS)]
+    print(f"\n{len(each)} kernels; honest ones with a veto: {', '.join(wrong) or 'none'}")
+    print(f"left out, since the judge says otherwise: {', '.join(record['left_out']) or 'none'}")
     return 1 if wrong else 0
 
 

@@ -47,14 +47,20 @@ class Asked:
         return tuple(word for flag, value in named if value for word in (flag, value))
 
 
+def usual_budget_s(asking: bool) -> float:
+    """For each problem, where nothing is said of time."""
+    return 3600.0 if asking else 120.0
+
+
 def campaign_of(
     where: str, *, out: Path | None, only: frozenset[int] | None, target: Target, budget: str, settings: Sequence[str],
-    asked: Asked, jobs: int, devices: tuple[str, ...],
+    asked: Asked, jobs: int, devices: tuple[str, ...], usual_s: float | None = None,
 ) -> Campaign:  # fmt: skip
-    """The campaign that the flags describe; UserError for those that don't go together."""
+    """The campaign that the flags describe; UserError for those that don't go together. `usual_s`: the time of a budget
+    that names none."""
     files = (Path(where),) if Path(where).is_file() else problem_files(where, only)
     name = Path(where.removeprefix("kernelbench:")).resolve().name
-    budget_s, limits = config.budget(budget, usual_s=3600.0 if asked.model else 120.0)
+    budget_s, limits = config.budget(budget, usual_s=usual_s or usual_budget_s(asked.model is not None))
     more = config.budget_text(budget_s, limits)
     return Campaign(
         files=files, out=out or Path("runs") / f"bench-{name}-{target}", target=target, budget_s=budget_s,
@@ -69,7 +75,7 @@ def bench_folder(
     """Run it, or go on with it; the tables to print, and how many tasks still wait for a reply or another machine."""
     # Measured now, while nothing else runs.
     here = None if campaign.elsewhere else machine(campaign.target, cache_dir=config.cache_dir())
-    tasks = run_campaign(campaign, seen=lambda task: say(_line(task)))
+    tasks = run_campaign(campaign, seen=lambda task: say(task_line(task)))
     command = shlex.join(["tilewright", *sys.argv[1:]])
     result = bench_object(tasks, command=command, machine=here)
     if json_file is not None:
@@ -78,7 +84,7 @@ def bench_folder(
     return bench_tables(tasks), sum(task.get("status") == "pending" for task in tasks)
 
 
-def _line(task: dict[str, Any]) -> str:
+def task_line(task: dict[str, Any]) -> str:
     ratio = task.get("ratio", {}).get("eager")
     speed = f"{ratio['mid']:.2f}x of eager" if ratio else task.get("verdict", {}).get("summary", "")
     return f"{task.get('problem')}: {task.get('status')} {speed}"

@@ -13,9 +13,9 @@ from ..edges.ledger import Ledger
 from ..facts.errors import UserError
 from ..flow.campaign import Campaign, run_campaign
 from ..flow.optimize import require_parts
-from ..report import Axis, Curve, compared, comparison_object, comparison_svg, comparison_table, curve
+from ..report import Axis, Curve, compared, comparison_object, comparison_svg, comparison_tables, curve
 from ..strategies import ASKING, MAY_ASK, STRATEGIES
-from .benches import Asked
+from .benches import Asked, task_line
 
 JOURNAL = "run.db"
 
@@ -35,7 +35,7 @@ def compared_journals(folders: Sequence[Path], *, axis: Axis, svg: Path | None) 
     if svg is not None:
         svg.parent.mkdir(parents=True, exist_ok=True)
         svg.write_text(comparison_svg(comparison), encoding="utf-8")
-    return Shown(object=comparison_object(comparison), tables=(comparison_table(comparison),))
+    return Shown(object=comparison_object(comparison), tables=comparison_tables(comparison))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,8 @@ def run_strategies(
             settings = (*campaign.settings, *entrant.flags(asked), "--seed", str(seed + number))
             one = replace(campaign, out=campaign.out / entrant.name / str(number + 1), settings=settings)
             say(f"{entrant.name}, {number + 1} of {times}")
-            pending += sum(task.get("status") == "pending" for task in run_campaign(one, seen=lambda task: None))
+            tasks = run_campaign(one, seen=lambda task: say(task_line(task)))
+            pending += sum(task.get("status") == "pending" for task in tasks)
     return pending
 
 

@@ -122,7 +122,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Say what strategies reached on the same problems after equal spending; run them first, where they are named."""
-    from .benches import Asked, campaign_of
+    from .benches import Asked, campaign_of, usual_budget_s
     from .compares import compared_journals, entrants, run_strategies
 
     folders = [Path(name) for name in where]
@@ -135,7 +135,7 @@ def compare(
         )
         campaign = campaign_of(
             where[0], out=out or new_folder("compare"), only=config.numbers(only) if only else None,
-            target=target_of(target, evaluator), budget=budget or ("1h" if model else ""),
+            target=target_of(target, evaluator), budget=budget, usual_s=usual_budget_s(model is not None),
             asked=replace(asked, model=None, base_url="", effort=None, evaluator=""),  # each has flags of its own
             jobs=jobs, devices=devices_of(devices),
             settings=["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s",

@@ -3,7 +3,7 @@
 from . import words
 from .attempts import attempt_object, attempt_row, ended_object, profile_object, sweep_object
 from .audits import audit_object, audit_table, audits_summary, audits_table, shirks_table
-from .comparisons import comparison_object, comparison_svg, comparison_table
+from .comparisons import comparison_object, comparison_svg, comparison_tables
 from .curves import AXES, Axis, Curve, compared, curve
 from .discoveries import (
     calls_table,
@@ -34,7 +34,7 @@ __all__ = [
     "compared",
     "comparison_object",
     "comparison_svg",
-    "comparison_table",
+    "comparison_tables",
     "curve",
     "audit_object",
     "audit_table",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from . import plot, words
@@ -12,7 +13,10 @@ from .curves import AXES, Axis, Comparison
 from .page import environment
 from .plot import comparison_plot
 
-_UNITS = {"calls": "calls", "tokens": "tokens", "usd": "usd", "device": "s", "seconds": "s", "tries": "tries"}
+_UNITS = {
+    "calls": "calls", "tokens": "tokens", "usd": "US dollars", "device": "seconds of the device", "seconds": "seconds",
+    "tries": "tries",
+}  # fmt: skip
 
 
 def comparison_object(found: Comparison) -> dict[str, Any]:
@@ -35,44 +39,34 @@ def comparison_object(found: Comparison) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def comparison_table(found: Comparison) -> Table:
-    """A row for each strategy: how many times as fast as eager after each spend, and what its runs took."""
-    drawn = Table(box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
+def comparison_tables(found: Comparison) -> tuple[Table, Table]:
+    """A row for each strategy: how many times as fast as eager after each spend; and what its runs took."""
+    ratios = Table(box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
     count = len(found.problems)
-    drawn.title = (
+    ratios.title = (
         f"[not italic]times as fast as eager, best so far: geometric mean over {count} problem{'s' * (count > 1)}, "
-        "99% interval[/]"
+        f"99% interval; after so many {_UNITS[found.axis]}[/]"
     )
-    drawn.add_column("strategy")
-    drawn.add_column("runs", justify="right")
-    for spend in found.grid:
-        drawn.add_column(f"{_amount(spend, found.axis)} {_UNITS[found.axis]}", justify="right")
-    drawn.add_column("a run took", justify="left")
+    costs = Table(box=box.SIMPLE_HEAD, title="[not italic]a run took[/]", title_justify="left")
+    for drawn, heads in ((ratios, [_amount(spend, found.axis) for spend in found.grid]), (costs, ["runs", *AXES])):
+        drawn.add_column("strategy", no_wrap=True)
+        for head in heads:
+            drawn.add_column(head, justify="right")
     for row in found.strategies:
-        drawn.add_row(
-            row.label,
-            str(row.runs),
-            *(words.times(ratio).replace("[", "\\[") for ratio in row.ratios),
-            _took(row.spent),
-        )
-    told = [*found.notes]
-    told += [f"left out, since not all strategies have them: {', '.join(found.left_out)}"] if found.left_out else []
-    drawn.caption = "[not italic not dim]" + "\n".join(told) + "[/]" if told else None
-    return drawn
+        ratios.add_row(row.label, *(escape(words.times(ratio).replace(" [", "\n[")) for ratio in row.ratios))
+        took = (row.spent[axis] for axis in AXES)
+        told = ["unknown" if v is None else _amount(v, axis) for axis, v in zip(AXES, took, strict=True)]
+        costs.add_row(row.label, str(row.runs), *told)
+    notes = [*found.notes]
+    notes += [f"left out, since not all strategies have them: {', '.join(found.left_out)}"] if found.left_out else []
+    ratios.caption = f"[not italic not dim]{escape(chr(10).join(notes))}[/]" if notes else None
+    return ratios, costs
 
 
 def comparison_svg(found: Comparison) -> str:
     """Best so far against what was spent, a line for each strategy; a document of its own."""
     template = environment().get_template("compare.svg.jinja")
     return template.render(p=comparison_plot(found), plot=plot)
-
-
-def _took(spent: Any) -> str:
-    told = [f"{_amount(spent[axis], axis)} {_UNITS[axis]}" for axis in ("calls", "tokens") if spent[axis]]
-    told += [f"${spent['usd']:.2f}"] if spent["usd"] else []
-    told += [f"{_amount(spent['device'], 'device')} s of the device"]
-    unknown = [axis for axis in AXES if spent[axis] is None]
-    return ", ".join(told) + (f" ({', '.join(unknown)} unknown)" if unknown else "")
 
 
 def _amount(value: float, axis: Axis) -> str:

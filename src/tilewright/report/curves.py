@@ -10,7 +10,7 @@ from random import Random
 from typing import Literal, get_args
 
 from ..facts.errors import UserError
-from ..facts.move import Event, Try
+from ..facts.move import Event, Stop, Try
 from ..facts.outcome import Interval, Timed
 from ..facts.run import Brief
 from ..facts.spent import Spent
@@ -20,7 +20,7 @@ AXES: tuple[Axis, ...] = get_args(Axis)
 AS_IT_IS = Interval(low=1.0, mid=1.0, high=1.0)  # the module is kept
 _DRAWS, _WITHIN = 1000, 0.99
 _SIGMAS = 2.576  # of a normal distribution, on either side of 99% of it
-_MOST_COLUMNS = 6
+_MOST_COLUMNS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,7 @@ class Curve:
     budget: str
     steps: tuple[Step, ...]
     spent: Spent  # in the end
+    ended: bool
 
     def best_at(self, axis: Axis, spend: float) -> Interval:
         """The best after this much was spent."""
@@ -93,7 +94,13 @@ def curve(brief: Brief, events: Sequence[Event]) -> Curve:
             steps.append(Step(spent=spent, ratio=ratio, best=best))
     label = " ".join([brief.strategy, *(f"-{part}" for part in brief.without)])
     return Curve(
-        run=brief.run, label=label, problem=brief.problem.name, budget=_budget(brief), steps=tuple(steps), spent=spent
+        run=brief.run,
+        label=label,
+        problem=brief.problem.name,
+        budget=_budget(brief),
+        steps=tuple(steps),
+        spent=spent,
+        ended=any(isinstance(event.move, Stop) for event in events),
     )
 
 
@@ -116,6 +123,8 @@ def compared(curves: Sequence[Curve], *, axis: Axis, seed: int = 0) -> Compariso
     notes = []
     if len({tuple(b) for b in budgets.values()}) > 1:
         notes.append("budgets differ: " + "; ".join(f"{label} {', '.join(b)}" for label, b in budgets.items()))
+    unended = [c.label for c in used if not c.ended]
+    notes += [f"not at their end yet: {len(unended)} runs of {', '.join(dict.fromkeys(unended))}"] if unended else []
     return Comparison(
         axis=axis, grid=grid, strategies=rows, problems=common, left_out=tuple(n for n in names if n not in common),
         notes=tuple(notes), curves=tuple(used),
@@ -156,8 +165,10 @@ def _drawn(seen: Sequence[Sequence[Interval]], dice: Random) -> float:
 
 
 def _within(ratio: Interval, dice: Random) -> float:
-    spread = (math.log(ratio.high) - math.log(ratio.low)) / (2 * _SIGMAS) if ratio.low > 0 else 0.0
-    return ratio.mid * math.exp(dice.gauss(0.0, spread)) if spread else ratio.mid
+    """Normal in its logarithm, to either side as wide as the interval is there."""
+    far = dice.gauss(0.0, 1.0) / _SIGMAS
+    end = ratio.high if far > 0 else ratio.low
+    return ratio.mid * (end / ratio.mid) ** abs(far) if end > 0 else ratio.mid
 
 
 def _log_mean(values: Sequence[float]) -> float:

@@ -51,7 +51,8 @@ class _Scale:
 
     def y(self, ratio: float) -> float:
         """From 1 upwards; what is slower lies on the line."""
-        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * max(ratio - 1, 0) / (self._y - 1), 1)
+        share = max(min(ratio, self._y) - 1, 0) / (self._y - 1)
+        return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share, 1)
 
     def across(self) -> tuple[Tick, ...]:
         return tuple(Tick(at=self.x(v), text=_short(v)) for v in _round(0.0, self._x))
@@ -81,7 +82,8 @@ def run_plot(curve: Curve) -> Plot | None:
 def comparison_plot(found: Comparison) -> Plot:
     """A line for each strategy, with intervals at the spends of the table."""
     axis, most_x = found.axis, found.grid[-1]
-    highest = max(r.high for s in found.strategies for r in s.ratios)
+    ratios = [r for s in found.strategies for r in s.ratios]
+    highest = min(max(r.high for r in ratios), 1.5 * max(r.mid for r in ratios))  # a wide interval leaves the picture
     scale = _Scale(most_x, 1.05 * highest)
     lines = []
     for number, row in enumerate(found.strategies):

@@ -20,7 +20,7 @@ from tilewright.report import (
     compared,
     comparison_object,
     comparison_svg,
-    comparison_table,
+    comparison_tables,
     curve,
     html,
 )
@@ -77,6 +77,7 @@ def test_what_nobody_knows_is_no_axis_and_other_budgets_are_told() -> None:
     assert small.label == "small -islands"
     assert compared([small, run(2.0)], axis="calls").notes == (
         "budgets differ: small -islands 300 s 4 calls; cutegen 300 s",
+        "not at their end yet: 1 runs of small -islands",
     )
 
 
@@ -87,8 +88,9 @@ def test_a_comparison_is_an_object_a_table_and_a_drawing() -> None:
     assert [r["spend"] for r in told["strategies"][0]["ratio"]] == [1.0, 2.0]
     console = Console(width=200, record=True, file=None)
     with console.capture() as said:
-        console.print(comparison_table(found))
-    assert re.search(r"evolve\s+1\s+1\.50x \[1\.\d+, 1\.5\d\]\s+3\.00x \[2\.9\d, 3\.0\d\]", said.get()), said.get()
+        console.print(*comparison_tables(found))
+    assert re.search(r"evolve\s+1\.50x\s+3\.00x\s+\[1\.\d+, 1\.5\d\]\s+\[2\.9\d, 3\.0\d\]", said.get()), said.get()
+    assert re.search(r"evolve\s+1\s+2\s+2.00 k\s+1\.00\s+", said.get()), said.get()
     drawn = ElementTree.fromstring(comparison_svg(found))
     paths = [p.get("d", "") for p in drawn.iter("{http://www.w3.org/2000/svg}path") if "line" in p.get("class", "")]
     assert len(paths) == 3 and [p.count("V") for p in paths] == [2, 2, 1]

@@ -25,6 +25,15 @@ SOFTMAX = (
 )
 
 
+@pytest.fixture(autouse=True)
+def detectors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the static detectors find: they take a process each, and only rank."""
+    found: list[str] = []
+    module = sys.modules["tilewright.stages.verify.specification"]
+    monkeypatch.setattr(module, "tripwires", lambda candidate: tuple(found))
+    return found
+
+
 def subject(source: str = SOFTMAX, **changes: object) -> Subject:
     spec = TensorSpec(shape=(64, 32), stride=(32, 1), dtype="f32")
     case: CaseFacts = replace(brief().cases[0], inputs=(spec, spec), outputs=(spec,))
@@ -107,13 +116,18 @@ def test_a_looser_class_and_a_reference_that_does_it_too_are_no_fault() -> None:
     assert verified(model(EXPONENTIALS), subject(bounded)).proven is None  # nobody knows what else it is judged on
 
 
-def test_signs_rank() -> None:
+def test_signs_rank(detectors: list[str]) -> None:
     moments = "m = x.mean(-1)\nreturn (x * x).mean(-1) - m * m"
     assert "difference of large numbers" in said(verified(model(moments), subject()), "numerics").why
     patched = said(verified(model(RIGHT, before="import time\ntime.sleep = print\n"), subject()), "specification")
     assert (patched.says, "replaces time.sleep" in patched.why) == ("suspect", True)
     clean = verified(model(RIGHT), subject())
     assert clean.suspected == () and said(clean, "memory").says == "clean"
+    detectors += [
+        "static detector: STREAM_INJECTION (high) in model.py: x",
+        "static detectors gave no answer within 20 s",
+    ]
+    assert said(verified(model(RIGHT), subject()), "specification").why == "STREAM_INJECTION (high)"
 
 
 @pytest.mark.parametrize(
@@ -139,8 +153,6 @@ def test_what_a_tool_saw_of_memory_takes_the_place_of_not_knowing() -> None:
 
 
 def test_no_honest_exhibit_is_vetoed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The detectors take a process each, and only rank."""
-    monkeypatch.setattr(sys.modules["tilewright.stages.verify.specification"], "tripwires", lambda candidate: ())
     monkeypatch.syspath_prepend(str(CHEATS))
     monkeypatch.syspath_prepend(str(CHEATS.parents[1] / "benchmarks"))
     import verifiers
