@@ -126,6 +126,7 @@ def test_a_composed_module_is_captured_whole_and_replayed_on_new_contents(load: 
     assert module.FALLBACKS == {}
 
 
+@pytest.mark.filterwarnings("ignore")  # torch._dynamo's own
 @torch.no_grad()
 def test_reduce_overhead_takes_a_composed_module_in_one_graph(load: Callable[[str], ModuleType]) -> None:
     module = load(SOURCE)

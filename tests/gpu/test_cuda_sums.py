@@ -25,6 +25,9 @@ PROGRAMS: dict[str, tuple[Callable[[], Program], float]] = {
     "few rows": (lambda: kp.norm_backward((5, 1024), rms=True), 1e-5),
     "two rows": (lambda: kp.norm_backward((2, 1000)), 1e-5),
     "wide rows": (lambda: kp.norm_backward((301, 7168)), 1e-5),
+    "a cluster a row": (lambda: kp.norm_backward((70, 16384)), 1e-5),
+    "a cluster an odd row": (lambda: kp.norm_backward((301, 20488)), 1e-5),
+    "large clusters": (lambda: kp.norm_backward((131, 65536), dtype="bf16", rms=True), 1e-2),
     "wider rows": (lambda: kp.norm_backward((1030, 10240), rms=True), 1e-5),
 }
 
@@ -63,6 +66,10 @@ def test_other_layouts(folder: Path) -> None:
     agrees(program, turned, module.run(*turned), 1e-5)
     shifted = [torch.empty(t.numel() + 1, device="cuda", dtype=t.dtype)[1:].view(t.shape).copy_(t) for t in operands]
     agrees(program, shifted, module.run(*shifted), 1e-5)
+    wide = kp.norm_backward((40, 32768), rms=True)
+    operands = kp.make_operands(wide, "cuda")
+    shifted = [torch.empty(t.numel() + 1, device="cuda", dtype=t.dtype)[1:].view(t.shape).copy_(t) for t in operands]
+    agrees(wide, shifted, load_fused(wide, folder).run(*shifted), 1e-5)
 
 
 def test_what_is_not_finite_stays_in_its_column(folder: Path) -> None:

@@ -48,7 +48,30 @@ def torch_op(
     name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...], str]], arity: int, *, rows: int | None = None
 ) -> Launch:
     """A callable over `arity` tensors of one device that calls `launch` directly in eager mode, and under
-    `torch.compile` the op `tilewright::<name>_<n>` that this registers.
+    `torch.compile` the op that `registered` has made of it. Raises ValueError when there is no operand or no output."""
+    through_op = registered(name, launch, outputs, arity, rows=rows)
+    namespace: dict[str, Any] = {}
+    exec(_CALL.format(taken=", ".join(f"a{i}" for i in range(arity))), namespace)
+    return namespace["make"](launch, through_op, torch.compiler.is_compiling, REAL)  # type: ignore[no-any-return]
+
+
+# Run in every call, so it is written out for the operands: starred arguments take longer than what it decides.
+_CALL = """
+def make(launch, through_op, compiling, real):
+    def call({taken}):
+        if not compiling() and type(a0) in real:
+            return launch({taken})
+        return through_op({taken})
+
+    return call
+"""
+
+
+def registered(
+    name: str, launch: Launch, outputs: Sequence[tuple[tuple[int, ...], str]], arity: int, *, rows: int | None = None
+) -> Launch:
+    """A callable over `arity` tensors of one device that calls the op `tilewright::<name>_<n>`, which this registers
+    and which calls `launch`.
 
     `outputs` gives shape and dtype (as in `DTYPES`) of each result; results are contiguous, on the operands' device and
     alias nothing. `rows`: the operand that says how many rows there are, where results may have any number.
@@ -86,18 +109,4 @@ def torch_op(
         made = op(*operands)
         return (made,) if single else tuple(made)
 
-    namespace: dict[str, Any] = {}
-    exec(_CALL.format(taken=", ".join(f"a{i}" for i in range(arity))), namespace)
-    return namespace["make"](launch, through_op, torch.compiler.is_compiling, REAL)  # type: ignore[no-any-return]
-
-
-# Run in every call, so it is written out for the operands: starred arguments take longer than what it decides.
-_CALL = """
-def make(launch, through_op, compiling, real):
-    def call({taken}):
-        if not compiling() and type(a0) in real:
-            return launch({taken})
-        return through_op({taken})
-
-    return call
-"""
+    return through_op

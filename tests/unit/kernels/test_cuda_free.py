@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from math import prod
 from types import SimpleNamespace
@@ -17,7 +18,6 @@ from tilewright.kernels.cuda.free import at_rows, freed
 from tilewright.kernels.cuda.plan import DEFAULTS, Device
 from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.views import contiguous
-from tilewright.stages.propose import cuda
 
 from .test_cuda_plan import H200
 from .test_cuda_tiles import spec_of
@@ -32,9 +32,8 @@ class Shaped(simt.Memory):
 
 
 @pytest.fixture
-def fused(monkeypatch, tmp_path):
-    """What a Program is rendered to, with free rows."""
-    monkeypatch.setattr(cuda, "FREE_ROWS", True)
+def fused(tmp_path):
+    """What a Program is rendered to."""
     return lambda program: load_fused(program, tmp_path)._FUSED
 
 
@@ -91,8 +90,7 @@ def test_a_module_asks_before_it_calls(fused, monkeypatch):
 @pytest.mark.parametrize("rows", [2, 5, 64, 1021])
 @pytest.mark.parametrize(("inner", "bias"), [((24, 16), (1, 24, 1)), ((512,), (1, 512))])
 def test_a_chain_writes_each_element_once_however_many_rows(rows, inner, bias, monkeypatch):
-    base = spec_of((8, *inner), [("x", "f32", (8, *inner)), ("b", "f32", bias)])
-    object.__setattr__(base, "free", True)
+    base = replace(spec_of((8, *inner), [("x", "f32", (8, *inner)), ("b", "f32", bias)]), free=True)
     spec = at_rows(base, rows)
     walks = [contiguous(o.shape) for o in spec.operands]
     plan = freed(spec, make_plan(spec, walks, [16, 16], {**DEFAULTS, "threads": 128}, Device(processors=4, arch="")))
@@ -143,14 +141,16 @@ def test_rows_of_several_a_cta_each_have_their_threads(rows, fused, monkeypatch)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("program", [kp.softmax, kp.chain])
-def test_free_rows_cost_nothing(program, dtype, fused, tmp_path, monkeypatch):
+def test_free_rows_cost_nothing(program, dtype, fused, tmp_path):
+    ours = fused(program((4096, 1024), dtype=dtype))
+    device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
     counts = {}
     for free in (True, False):
-        monkeypatch.setattr(cuda, "FREE_ROWS", free)
-        ours = fused(program((4096, 1024), dtype=dtype))
-        walks = [contiguous(o.shape) for o in ours.spec.operands]
-        device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
-        launch, kernel = ours.compile(walks, [16] * len(walks), device, options=f"--keep-ptx --dump-dir={tmp_path}")
+        spec = replace(ours.spec, free=free)
+        one = type(ours)(spec, ours._entry, ours.knobs)
+        walks = [contiguous(o.shape) for o in at_rows(spec, 8192).operands]
+        options = f"--keep-ptx --dump-dir={tmp_path}"
+        launch, kernel = one.compile(walks, [16] * len(walks), device, rows=8192, options=options)
         assert kernel.plan.rows == ("full" if free else "fixed")
         lines = [line.strip() for line in launch.artifacts.PTX.splitlines()]
         counts[free] = sum(line.endswith(";") and not line.startswith(".") for line in lines)

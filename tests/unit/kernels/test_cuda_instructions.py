@@ -67,6 +67,15 @@ def test_a_window_of_eight_is_eight_reads_of_shared_memory_and_no_check(tmp_path
     assert body.count("selp") == 0 and "ld.global" not in body
 
 
+def test_ctas_that_share_rows_in_turn_tell_each_sum_once_a_row_and_never_wait_for_memory(tmp_path):
+    ptx, plan = compiled(kp.norm_backward((512, 65536), dtype="bf16", rms=True), tmp_path)
+    assert (plan.spread, plan.chunks, plan.parts) == ("cluster", 8, 64) and plan.slots >= 2 * plan.unroll
+    assert ptx.count("st.async") == 1 and ptx.count("mbarrier.arrive.expect_tx") == 3, (
+        "two sets, one of which is rearmed"
+    )
+    assert "membar" not in ptx and "fence.acq_rel" not in ptx
+
+
 def test_its_backward_takes_few_instructions(tmp_path):
     x = torch.randn(256, 4096, dtype=torch.bfloat16)
     found, elements = instructions(only_program(backward, x, torch.randn_like(x)), tmp_path)

@@ -231,7 +231,7 @@ def summed(rows, width, parts, dtype="f32"):
 @pytest.mark.parametrize(
     ("rows", "width", "parts", "dtype", "shape"),  # threads, vectors a row, in the ring, CTAs beside one another
     [(32768, 4096, 528, "f32", (256, 4, 12, 2)), (131072, 1024, 2112, "f32", (64, 4, 12, 4)),
-     (8192, 16384, 132, "f32", (1024, 4, 7, 1)), (8192, 16384, 132, "bf16", (512, 4, 12, 1))],
+     (8192, 16384, 132, "f32", (512, 8, 14, 1)), (8192, 16384, 132, "bf16", (512, 4, 12, 1))],
 )  # fmt: skip
 def test_of_rows_whose_columns_are_summed_the_next_are_on_their_way(rows, width, parts, dtype, shape):
     spec = summed(rows, width, parts, dtype)

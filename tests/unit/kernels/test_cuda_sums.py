@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -21,15 +22,22 @@ from .test_cuda_plan import summed
 class Recorded(SumsCta):
     """Everything of SumsCta but what is done with vectors: where each is found is held against where it should be."""
 
-    def __init__(self, spec, plan, part, member):
+    def __init__(self, spec, plan, part, member, chunk=0):
         self.spec, self.plan, self.space, self.tensors = spec, plan, plan.space, {}
-        self.chunk, self.member, self.group, self.chunks, self.cells = 0, member, 0, 1, 0
+        self.chunk, self.member, self.group, self.chunks, self.cells = chunk, member, 0, plan.chunks, 0
         each, more = divmod(plan.space.groups, plan.parts)
         self.first_row, end = (p * each + p * more // plan.parts for p in (part, part + 1))
         self.count, self.turns, self.uneven, self.present = end - self.first_row, each + (more > 0), more > 0, None
         self.group_index, self.at = self.first_row, None
         self.slots, self.copies, self.commits, self.seen = {}, [], [], Counter()
         self.resident = SimpleNamespace(request=self._copy)
+        self.exchange = None
+        if plan.chunks > 1:
+            self.told = []
+            self.exchange = SimpleNamespace(
+                open=lambda thread: None, ready=lambda: None,
+                combine=lambda sweep, helds, rank, thread, turn: self.told.append((turn, sweep)),
+            )  # fmt: skip
 
     def _copy(self, at, steps, slots):
         self.copies += [(slot, (at.group, step)) for slot, step in zip(slots, steps, strict=True)]
@@ -104,22 +112,24 @@ def plan_of(spec, slots=None):
 @pytest.mark.parametrize(("rows", "width", "parts", "slots"), [
     (70, 4096, 8, None), (71, 1001 * 4, 9, None), (5, 1024, 5, None),  # three rows in a ring; one row a part
     (40, 4096, 3, 4), (41, 4096, 3, 5), (42, 4096, 3, 6), (43, 4096, 2, 11),  # a row and less than three
-    (24, 16384, 2, None),
+    (24, 16384, 2, None), (25, 40000, 4, None),  # clusters
 ])  # fmt: skip
 def test_every_vector_is_found_where_it_was_copied_to(by_hand, rows, width, parts, slots, sweeps):
     spec = summed(rows, width, parts)
     spec = replace(spec, sweeps=spec.sweeps * sweeps)
     plan = plan_of(spec, slots)
     seen: Counter[tuple[int, int]] = Counter()
-    for part in range(parts):
+    for part, chunk in product(range(parts), range(plan.chunks)):
         for member in (0, plan.group_threads - 1):
-            cta = Recorded(spec, plan, part, member)
+            cta = Recorded(spec, plan, part, member, chunk)
             by_hand(cta)
             cta.run()
-            assert set(cta.seen.values()) <= {1, plan.unroll}, "the last step stands for all beyond it"
+            assert plan.chunks == 1 or cta.told == list(product(range(cta.turns), range(sweeps)))
+            beyond = {step for (_, _, step), count in cta.seen.items() if count > 1}
+            assert beyond <= {plan.space.steps - 1}, "which stands for all steps beyond the row"
             seen.update({(sweep, row) for sweep, row, _ in cta.seen})
             assert not cta.copies
-    assert seen == Counter({(sweep, row): 2 for sweep in range(sweeps + 1) for row in range(rows)})
+    assert seen == Counter({(sweep, row): 2 * plan.chunks for sweep in range(sweeps + 1) for row in range(rows)})
 
 
 @pytest.mark.parametrize("wait", [lambda self, pending: None, lambda self, pending: Recorded.wait(self, pending + 1)])

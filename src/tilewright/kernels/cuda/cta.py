@@ -120,14 +120,15 @@ class Cta:
             cells = plan.threads * space.row_lanes if plan.group_threads > 1 else 0
         else:
             cells = plan.threads // 32 if plan.group_threads > 32 else 0
-        if plan.spread == "grid":  # a CTA's threads combine, and then a team's CTAs
+        if plan.spread == "grid" or plan.parts:  # a CTA's threads combine, and then a team's CTAs; or two rows' in turn
             cells *= 2
         self.boards = [
             [Board(allocator, r, cells) if cells else None for r in reducers] for reducers in self.kernel.reducers
         ]
         self.cells = cells
         clustered = plan.spread == "cluster"
-        self.exchange = Exchange(allocator, self.kernel.reducers, plan.chunks) if clustered else None
+        in_turn = plan.parts > 0
+        self.exchange = Exchange(allocator, self.kernel.reducers, plan.chunks, in_turn=in_turn) if clustered else None
         self.resident = self._residence(allocator, self.member + self.group * plan.group_threads)
 
     def _residence(self, allocator: Any, thread: Any) -> Any:
@@ -407,6 +408,8 @@ class Cta:
         for sweep in range(len(self.spec.sweeps)):
             helds = self._reduce(sweep)
             if self.exchange is not None:
+                if sweep == 0:
+                    self.exchange.ready()
                 self.exchange.combine(sweep, helds, rank=self.chunk, thread=self.member)
             self._finish(sweep, helds)
         self._end()

@@ -137,45 +137,59 @@ def _row_in_parts(wish: Wish, spec: Spec) -> Plan:
     space = wish.space
     if space.front != "row" or spec.parts > space.groups:
         raise ValueError(f"{spec.name}: sums of {spec.parts} parts of {space.groups} rows")
-    return _parts_through_a_ring(wish, spec) or _parts_in_registers(wish, spec)
+    ways = [_parts_through_a_ring, _parts_in_registers]
+    found = (way(wish, spec) for way in (ways[::-1] if wish.residence == "registers" else ways))
+    plan = next((plan for plan in found if plan is not None), None)
+    if plan is None:
+        raise ValueError(f"{spec.name}: rows of {space.inner} don't fit registers beside {len(spec.sums)} sums")
+    return plan
 
 
-def _parts_shape(wish: Wish, words: int) -> tuple[int, int, int]:
+def _parts_shape(wish: Wish, words: int, *, chunks: int = 1) -> tuple[int, int, int]:
     """Threads a row, rows a CTA, and unrolling, where a thread keeps so many words of a step."""
-    steps = wish.space.steps
+    steps = -(-wish.space.steps // chunks)
     enough = max(-(-steps // wish.unroll), -(-steps * words // SUMMED_WORDS), 1)
     group = min(max(power_of_two(enough), min(power_of_two(steps), WARP)), 1024)
     return group, max(1, 128 // group), -(-steps // group)
 
 
 def _parts_through_a_ring(wish: Wish, spec: Spec) -> Plan | None:
-    space = wish.space
-    names = passing_operands(spec, space)
-    items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
-    if wish.residence == "registers" or not names or not all(copied(spec, space, n) for n in names):
+    """By one CTA a row, or by as small a cluster as has the room."""
+    names = passing_operands(spec, wish.space)
+    if not names or not all(copied(spec, wish.space, n) for n in names):
         return None
+    shapes = itertools.product((1, 2, 4, MAX_CLUSTER, LARGEST_CLUSTER), dict.fromkeys((wish.unroll, 8)))
+    found = (_parts_in_chunks(replace(wish, unroll=unroll), spec, names, chunks) for chunks, unroll in shapes)
+    return next((plan for plan in found if plan is not None), None)
+
+
+def _parts_in_chunks(wish: Wish, spec: Spec, names: tuple[str, ...], chunks: int) -> Plan | None:
+    space = wish.space
+    items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
     lasting = [n for n in shared_operands(spec, space) if space.views[n].lane_stride]
     words = len(spec.sums) * space.vector + sum(-(-space.vector * items[n] // 4) for n in lasting)
-    group, per_cta, unroll = _parts_shape(wish, words)
+    group, per_cta, unroll = _parts_shape(wish, words, chunks=chunks)
     threads = group * per_cta
     registers = -(-(unroll * words + PASSING_WORDS) // 8) * 8
+    if threads * registers > REGISTERS * 9 // 8 or (chunks > 1 and group <= WARP):  # a few may spill
+        return None
     most = max(1, min(REGISTERS // (threads * registers), MOST_THREADS // threads, 8))
-    per_processor = -(-spec.parts // (per_cta * wish.processors))
+    per_processor = -(-spec.parts * chunks // (per_cta * wish.processors))
     for wanted in range(most, 0, -1):
         ctas = -(-per_processor // -(-per_processor // wanted))  # waves of the same size
         room = PROCESSOR_SHARED_BYTES // ctas - 1024 * (1 + wish.boards)
         slots = min(room // (threads * space.vector * sum(items[n] for n in names)), 3 * unroll, MOST_SLOTS)
         if slots >= min(2 * unroll, unroll + 2) or (ctas == 1 and slots >= unroll):
-            plan = wish.plan(group, per_cta, unroll, chunks=1, spread="none", residence="shared", slots=slots)
+            plan = wish.plan(group, per_cta, unroll, chunks=chunks, spread="cluster", residence="shared", slots=slots)
             return replace(plan, parts=spec.parts, least_ctas=ctas)
     return None
 
 
-def _parts_in_registers(wish: Wish, spec: Spec) -> Plan:
+def _parts_in_registers(wish: Wish, spec: Spec) -> Plan | None:
     words = (wish.resident + len(spec.sums)) * wish.space.vector
     group, per_cta, unroll = _parts_shape(wish, words)
     if unroll * words > 2 * SUMMED_WORDS:
-        raise ValueError(f"{spec.name}: rows of {wish.space.inner} don't fit registers beside {len(spec.sums)} sums")
+        return None
     plan = wish.plan(group, per_cta, unroll, chunks=1, spread="none", residence="registers")
     return replace(plan, parts=spec.parts, least_ctas=0)
 

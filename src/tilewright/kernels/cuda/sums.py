@@ -25,6 +25,7 @@ from cutlass import Float32, Int32, Uint32, cute
 
 from . import math as m
 from .addresses import Addresses
+from .combine import Held, combine_rows
 from .control import loop, when
 from .cta import Block, Cta
 from .operands import passing_operands
@@ -42,7 +43,7 @@ class SumsCta(Cta):
         super()._place()
         plan = self.plan
         block, _, _ = cute.arch.block_idx()
-        index = block * plan.groups_per_cta + self.group
+        index = block // self.chunks * plan.groups_per_cta + self.group
         self.present = index < plan.parts if plan.parts % plan.groups_per_cta else None
         self.part = cutlass.min(index, Int32(plan.parts - 1))
         each, more = divmod(self.space.groups, plan.parts)
@@ -64,10 +65,14 @@ class SumsCta(Cta):
         self.totals = {n: cute.make_rmem_tensor((self.plan.unroll * vector,), Float32) for n in self.spec.sums}
         for total in self.totals.values():
             total.fill(0.0)
+        if self.exchange is not None:
+            self.exchange.open(self.member)
         self._request(Int32(0), range(self.plan.slots))
         self.lasting = self._load_lasting()
         names = [o.name for o in self.spec.aligned_operands if self.spec.at_row_level(o.shape)]
         self.coming = {n: self.at.load(n, self.at.base[n]) for n in names}  # of the next row
+        if self.exchange is not None:
+            self.exchange.ready()
         loop(Int32(0), Int32(self.turns), self._row)
         self.group_index, self.alive = self.first_row, self.present
         self.at = self._addresses()
@@ -110,10 +115,17 @@ class SumsCta(Cta):
         self._ask_for_row(turn + 1)
         self._compute_rows(self.spec.head)
         for sweep in range(len(self.spec.sweeps)):
-            self._finish(sweep, self._reduce(sweep))
+            helds = self._reduce(sweep)
+            if self.exchange is not None:
+                self.exchange.combine(sweep, helds, rank=self.chunk, thread=self.member, turn=turn)
+            self._finish(sweep, helds)
         self._end()
-        if self.cells:
-            cute.arch.sync_threads()  # boards are free again
+
+    def _combine(self, sweep: int, helds: list[Held]) -> None:
+        """On boards of every second row, so that nobody waits until they are free again: who is at the next row but one
+        has met all others after they read this one's."""
+        group = self.group + self.turn % 2 * self.plan.groups_per_cta
+        combine_rows(helds, self.boards[sweep], group=group, member=self.member, group_threads=self.plan.group_threads)
 
     def _row_operand(self, name: str) -> Any:
         return self.coming[name]
@@ -145,16 +157,23 @@ class SumsCta(Cta):
 
     def _nearest(self, u: int) -> Any:
         """Step u of this thread, or the row's last."""
-        step = self.member + u * self.plan.group_threads
-        inside = self.plan.block_steps <= self.space.steps
-        return step if inside else cutlass.min(step, Int32(self.space.steps - 1))
+        step = self._own(u)
+        return step if self.whole else cutlass.min(step, Int32(self.space.steps - 1))
+
+    def _own(self, u: int) -> Any:
+        return self.chunk * self.plan.block_steps + self.member + u * self.plan.group_threads
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of a row's steps are inside."""
+        return self.chunks * self.plan.block_steps <= self.space.steps
 
     def _walk(self, sweep: int, body: Callable[[Block], None]) -> None:
         plan = self.plan
         if not plan.slots:
             super()._walk(sweep, body)
             return
-        block = self._make_block(Int32(0), Int32(0), masked=plan.block_steps > self.space.steps)
+        block = self._make_block(self.chunk, self.chunk, masked=not self.whole)
         block.slots = [(self.turn * plan.unroll + u) % plan.slots for u in range(plan.unroll)]
         last = sweep == len(self.spec.sweeps)
         size = 1 if last else -(-plan.unroll // PIECES) if sweep == 0 else plan.unroll
@@ -192,9 +211,9 @@ class SumsCta(Cta):
 
     def _write_totals(self, u: int) -> None:
         """The sums of step u's columns; steps beyond the row have made some, too."""
-        plan, space, vector = self.plan, self.space, self.space.vector
-        step = self.member + u * plan.group_threads
-        inside = None if plan.block_steps <= space.steps else step < space.steps
+        space, vector = self.space, self.space.vector
+        step = self._own(u)
+        inside = None if self.whole else step < space.steps
         place = self.at.at_step(POSITION, cutlass.min(step, Int32(space.steps - 1)))
         offset = self.at.kind(self.part) * space.inner + place
         for name, total in self.totals.items():

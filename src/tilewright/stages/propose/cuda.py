@@ -86,28 +86,34 @@ def unsupported(program: Program) -> str | None:
 _PROCESSORS = 132  # of an H200, which shall have as much to do each
 _SUMMED_WORDS = 36 * 1024  # of a row's operands and sums, in the registers of a CTA
 _RING_BYTES = 128 * 1024  # of what passes of a row, in the shared memory of a CTA
-_SUMMED_BYTES = 128 * 1024  # of operands for whose columns there are sums: 16 bits cost more instructions a byte
+_SUMS = 16 * 1024  # of columns, in the registers of a CTA
+_CLUSTER = 16  # CTAs that may share a row
 
 
 def _no_sums(program: Program) -> str | None:
     """Why sums over the rows are left to a kernel of their own."""
     if any(o.indexed for o in program.operands) or program.ranked:
         return "sums over rows beside loads or ranks"
-    whole = sum(1 for o in program.operands if o.shape == program.domain) + len(program.sums)
-    in_registers = program.inner_size * whole <= _SUMMED_WORDS
     passing = [DTYPE_BYTES[o.dtype] for o in program.operands if o.shape == program.domain]
-    few = program.inner_size * len(program.sums) * 4 <= _SUMMED_BYTES * min(passing, default=4) // 4
     vectors = all(program.inner_size * item % 16 == 0 for item in passing)
-    in_a_ring = few and vectors and program.inner_size * sum(passing) <= _RING_BYTES
-    if not (in_registers or in_a_ring) or program.inner_size < 32:
+    few = program.inner_size * len(program.sums) <= _SUMS * _CLUSTER
+    in_a_ring = vectors and few and program.inner_size * sum(passing) <= _RING_BYTES * _CLUSTER
+    if not (_sums_in_registers(program) or in_a_ring) or program.inner_size < 32:
         return f"sums over rows of {program.inner_size}"
     return None
+
+
+def _sums_in_registers(program: Program) -> bool:
+    whole = sum(1 for o in program.operands if o.shape == program.domain) + len(program.sums)
+    return program.inner_size * whole <= _SUMMED_WORDS
 
 
 def _parts(program: Program) -> int:
     """In how many parts a program's rows are summed: fewer where rows are wide, so that the parts stay small."""
     wide = 16 * 1024
-    return usual_parts(program.rows, least=_PROCESSORS * max(1, min(16, wide // program.inner_size)))
+    if program.inner_size <= wide:
+        return usual_parts(program.rows, least=_PROCESSORS * min(16, wide // program.inner_size))
+    return usual_parts(program.rows, least=max(2**22 // program.inner_size, 1))
 
 
 def _setting(
@@ -134,8 +140,9 @@ def space(program: Program) -> Space:
         points = [_setting(256, 4), _setting(512, 4), _setting(256, 2), _setting(128, 4), _setting(256, 8)]
         return Space(knobs=_KNOBS, points=tuple(points))
     if program.sums:
-        points = [_setting(256, 4), _setting(256, 2), _setting(256, 8), _setting(256, 4, "registers"),
-                  _setting(256, 1)]  # fmt: skip
+        points = [_setting(256, 4), _setting(256, 2), _setting(256, 8), _setting(256, 1)]
+        if _sums_in_registers(program):
+            points.insert(3, _setting(256, 4, "registers"))
         return Space(knobs=_KNOBS, points=tuple(points))
     cut = schedule(program)
     sweeps = len(cut.passes) + bool(cut.element_outputs)
@@ -194,16 +201,13 @@ def _rows_for_teams(program: Program) -> bool:
     return prod(program.domain[d] for d in kept) >= 8 and program.inner_size >= 2**16 and not shared
 
 
-FREE_ROWS = False  # off until it has run on a GPU
-
-
 def free_rows(program: Program) -> int | None:
     """The operand that says how many rows there are, where a kernel may take any number of them: rows lie along
     dimension 0, are not what is reduced, and are read at their own position. Which numbers a compiled kernel takes,
     `takes` of the fused file says."""
     plain = not (program.product or program.sums) and all(by_rows(load, program) is not None for load in program.loads)
     kept = len(program.domain) > 1 and program.domain[0] > 1 and 0 not in program.reduced
-    if not (FREE_ROWS and plain and kept) or any(o.turned for o in program.operands):
+    if not (plain and kept) or any(o.turned for o in program.operands):
         return None
     loaded = {load.source for load in program.loads if by_rows(load, program)}
     having = (o.name in loaded if o.indexed else o.shape[0] > 1 for o in program.operands)

@@ -35,7 +35,6 @@ import cutlass.cute as cute
 from tilewright_kernels.cuda import math as m
 from tilewright_kernels.cuda.launch import Fused
 from tilewright_kernels.cuda.spec import {spec_names}
-from tilewright_kernels.ops import torch_op
 '''
 
 _FOOTER = '''
@@ -50,7 +49,7 @@ _FUSED = Fused(SPEC, entry, {knobs}, source=__file__)
 KNOBS = _FUSED.knobs
 configure = _FUSED.configure  # replaces settings; raises ValueError on an unknown knob or value
 # run({reads}) -> ({writes},), contiguous, on torch's current stream
-run = torch_op("{name}", _FUSED.call, {outputs}, {arity}{rows})
+run = _FUSED.op("{name}")
 '''
 
 _FREE = """\
@@ -346,11 +345,8 @@ def fused_text(program: Program, name: str, settings: Point, *, rows_of: int | N
         parameters=", ".join(f"{n}: cute.Tensor" for n in (*inputs, *results)),
         tensors=", ".join((*inputs, *results)),
         knobs=repr(dict(settings)),
-        outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)),
-        arity=len(program.operands),
         reads=", ".join(inputs),
         writes=", ".join(o.name for o in program.outputs),
-        rows="" if rows_of is None else f", rows={rows_of}",
     )
     footer += "" if rows_of is None else _FREE
     return header + "\n\n" + "\n\n".join(functions) + "\n\nSPEC = Spec(\n" + "\n".join(spec) + "\n)\n" + footer

@@ -72,14 +72,13 @@ def shifted() -> Program:
     ],
 )
 def test_rows_are_left_open_where_nothing_but_their_number_depends_on_them(
-    program: Program, on_cpu: bool, on_cuda: bool, monkeypatch: pytest.MonkeyPatch
+    program: Program, on_cpu: bool, on_cuda: bool
 ) -> None:
-    monkeypatch.setattr(cuda, "FREE_ROWS", True)
     for target, any_rows in ((cpu, on_cpu), (cuda, on_cuda)):
         assert target.any_rows(program) == any_rows
         made = target.render(program, "fused_0", target.space(program).points[0])
         (text,) = [f.text for f in made if f.path == "fused_0.py"]
-        assert ("takes" in text) == (", rows=" in text.split("torch_op(")[-1]) == any_rows
+        assert ("takes" in text) == any_rows
 
 
 def composed(folder: Path, *, free: bool, target: Target = "cpu") -> ModuleType:
@@ -125,7 +124,6 @@ def alone() -> Iterator[None]:
 def test_on_a_gpu_kernels_are_asked_whether_they_take_so_many_rows(
     tmp_path: Path, alone: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "FREE_ROWS", True)
     model = composed(tmp_path / "c", free=True, target="cuda")
     ours, fused = model.ModelNew(), sys.modules["fused_0"]
     asked: list[int] = []
