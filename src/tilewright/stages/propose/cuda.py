@@ -88,6 +88,7 @@ _SUMMED_WORDS = 36 * 1024  # of a row's operands and sums, in the registers of a
 _RING_BYTES = 128 * 1024  # of what passes of a row, in the shared memory of a CTA
 _SUMS = 16 * 1024  # of columns, in the registers of a CTA
 _CLUSTER = 16  # CTAs that may share a row
+_WIDEST_SUMMED = 2**16  # elements of a row; beyond, nothing was measured (docs/measured.md)
 
 
 def _no_sums(program: Program) -> str | None:
@@ -97,6 +98,7 @@ def _no_sums(program: Program) -> str | None:
     passing = [DTYPE_BYTES[o.dtype] for o in program.operands if o.shape == program.domain]
     vectors = all(program.inner_size * item % 16 == 0 for item in passing)
     few = program.inner_size * len(program.sums) <= _SUMS * _CLUSTER
+    few = few and program.inner_size <= _WIDEST_SUMMED
     in_a_ring = vectors and few and program.inner_size * sum(passing) <= _RING_BYTES * _CLUSTER
     if not (_sums_in_registers(program) or in_a_ring) or program.inner_size < 32:
         return f"sums over rows of {program.inner_size}"
