@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .candidate import Candidate, SourceFile
 from .dialogue import ModelChoice
 from .discovery import Part, Spread
+from .document import Document
 from .graph import Graph
 from .machine import Machine
 from .outcome import Station
@@ -112,5 +113,6 @@ class Brief:
         tuple[str, str], ...
     ] = ()  # that candidates may be written in where they are judged; () before 0.1
     known: tuple[Known, ...] = ()  # and what was realised before of it
+    notes: tuple[Document, ...] = ()  # and where a model is to inspect it, what is known of such work
     hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few
     without: tuple[str, ...] = ()  # as in the Request

@@ -12,6 +12,7 @@ from ..edges.gpu.machine import machine as measured_machine
 from ..edges.sandbox.forkserver import start_ahead
 from ..edges.toolchain import languages, versions
 from ..facts.candidate import Candidate, SourceFile
+from ..facts.document import Document
 from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
@@ -25,7 +26,7 @@ from ..stages.patterns import match
 from ..stages.propose.compose import compose
 from ..stages.propose.near import skeletons_near
 from ..stages.propose.targets import renderer
-from ..stages.retrieve import table
+from ..stages.retrieve import Index, packaged, table
 from ..stages.tune import memory
 from ..stages.verify import Subject, verified, with_memory
 from ..strategies.category import category
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .evaluate import Judge
 
 Say = Callable[[str], None]
+_MOST_NOTES = 3  # that a model is shown with the graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,7 @@ class Workbench:
             parts=looked.discovery.parts if looked else (),
             spreads=looked.spreads if looked else (),
             known=realised,
+            notes=self._notes(looked) if looked and request.model else (),
             held=self.held(),
         )
 
@@ -211,6 +214,14 @@ class Workbench:
             self.problem, graph, matched[0].patterns, looked.spreads, machine=self.machine, folder=self.places.realised
         )
         return looked, (*whole, *pieces)
+
+    def _notes(self, looked: LookedInto) -> tuple[Document, ...]:
+        """The notes that speak of what is left to torch, and of what can win most."""
+        parts = looked.discovery.parts
+        sought = " ".join(dict.fromkeys(p.title for p in (*(p for p in parts if not p.pattern), *parts)))
+        notes = Index(d for d in packaged() if d.kind == "note")
+        found = notes.search(sought, architecture=architecture(self.problem.target) or "x86-64", most=_MOST_NOTES)
+        return tuple(hit.document for hit in found)
 
     def held(self) -> tuple[Station, ...]:
         """For what the device was held since this was last asked, and how long."""

@@ -12,11 +12,12 @@ from ..facts.pattern import Choice, Pattern, Piece, Recipe, Region, Written
 from ..facts.realised import Known
 from ..facts.run import Brief
 from ..facts.space import Point
-from .asking import faster
+from .asking import faster, reply_of
 from .catalog import catalog, nothing_matched
 from .composing import Composing
 from .cutegen import cutegen
 from .ending import handed_over
+from .proposing import Proposal, asked, inspection, read, told_why
 from .spending import Spending
 from .tuning import Steps
 from .within import Solution, solution_of, solved_within
@@ -110,23 +111,42 @@ class _Fact(Composing):
 
     # ---- each pattern by itself
 
-    def targets(self) -> Iterator[Target]:
+    def targets(self, proposed: Sequence[Proposal]) -> Iterator[Target]:
         """What is worth solving by itself, what can win most first."""
         total_ns = sum(p.ns for p in self.brief.parts)
         gains = {p.pattern: p.ns / total_ns * p.distance for p in self.brief.parts if p.pattern in self.stands}
-        worth = {id: gain for id, gain in gains.items() if gain >= LEAST_GAIN}
-        left = sum(worth.values())
-        for id, gain in worth.items():
-            pattern = self.stands[id]
-            piece = Piece(name=id, title=pattern.title, region=pattern.sites[0].region)
-            yield Target(piece=piece, gain=gain, share=gain / left, pattern=pattern, known=self.known.get(id))
+        worth = [(_piece_of(self.stands[id]), gain) for id, gain in gains.items() if gain >= LEAST_GAIN]
+        worth = sorted([*worth, *((p.piece, p.gain) for p in proposed)], key=lambda pair: -pair[1])
+        left = sum(gain for _, gain in worth)
+        for piece, gain in worth:
+            pattern, known = self.stands.get(piece.name), self.known.get(piece.name)
+            yield Target(piece=piece, gain=gain, share=gain / left, pattern=pattern, known=known)
             left -= gain
 
+    def proposed(self) -> Steps[tuple[Proposal, ...]]:
+        """Further parts that the model thinks worth a kernel, having seen the graph; where some of its reply is not
+        valid, it is told why, and asked once more."""
+        graph = self.brief.cases[0].graph
+        if not self.brief.model or not self.brief.parts or graph is None or self.spending.over():
+            return ()
+        messages = inspection(self.brief, graph)
+        ask = asked(self.brief, messages, turn=0, least=LEAST_TO_ASK, why="which further parts are worth a kernel?")
+        reply = reply_of((yield from self.move(self.numbered(ask))))
+        first = read(reply.text, self.brief, graph, least=LEAST_TO_ASK)
+        if not first.problems or self.spending.over():
+            return first.proposals
+        messages = told_why(messages, reply.text, first)
+        ask = asked(self.brief, messages, turn=0, least=LEAST_TO_ASK, why="which further parts, mended?")
+        reply = reply_of((yield from self.move(self.numbered(ask))))
+        second = read(reply.text, self.brief, graph, least=LEAST_TO_ASK, before=first.proposals)
+        return (*first.proposals, *second.proposals)
+
     def solved(self) -> Steps[dict[str, Solved | None]]:
-        """By pattern, what was found for it; None: nothing that is right and no slower than torch. A pattern that could
-        not be run by itself, or could win too little, is not among them."""
+        """By pattern, and by piece that a model proposed, what was found for it; None: nothing that is right and no
+        slower than torch. A pattern that could not be run by itself, or could win too little, is not among them."""
         found: dict[str, Solved | None] = {}
-        for target in self.targets():
+        proposed = yield from self.proposed()
+        for target in self.targets(proposed):
             if not self.has_time(_SOLVING_SHARE):
                 break
             best, stands_alone = yield from self._solution(target)
@@ -155,9 +175,8 @@ class _Fact(Composing):
                 return None, False  # by itself it was taken for another pattern: its points say nothing of this one
         if self._worth_asking(target, best):
             inside = self._given(event.outcome, target.share)
-            other = yield from solved_within(
-                target.piece, cutegen(inside, tunes=False), move=self.move, ask=self.numbered
-            )
+            writing = cutegen(inside, tunes=False)
+            other = yield from solved_within(target.piece, writing, move=self.move, ask=self.numbered)
             best = other if other is not None and (best is None or other.beats(best)) else best
         return best, True
 
@@ -195,10 +214,11 @@ class _Fact(Composing):
         """Everything that may be realised, the largest measured gain first; what was not solved by itself is tuned
         where it stands."""
         given = {id: s.choice.point for id, s in solved.items() if s is not None and s.choice.written is None}
+        proposed = [s for id, s in solved.items() if s is not None and id not in self.stands]
         given |= {id: p.space.points[0] for id, p in self.stands.items() if id in solved and id not in given}
         points = yield from self.tuned(_TUNING_SHARE, given=given)
         found = [_realised(p.id, points[p.id], solved) for p in self.patterns]
-        kept = [s for s in found if s is not None]
+        kept = [*(s for s in found if s is not None), *proposed]
         self.all = tuple(s.choice for s in kept)
         return sorted(kept, key=lambda s: -s.gain_ns)
 
@@ -233,6 +253,10 @@ class _Fact(Composing):
             if isinstance(event.outcome, Timed) and faster(event.outcome, timed):
                 best, timed = (*others, rival), event.outcome
         return best, timed
+
+
+def _piece_of(pattern: Pattern) -> Piece:
+    return Piece(name=pattern.id, title=pattern.title, region=pattern.sites[0].region)
 
 
 def _realised(id: str, point: Point, solved: dict[str, Solved | None]) -> Solved | None:

@@ -56,19 +56,21 @@ def solution_of(what: Candidate | Recipe, outcome: object) -> Solution | None:
 
 
 def solved_within(piece: Piece, inner: Inner, *, move: Made, ask: Callable[[Ask], Ask]) -> Steps[Solution | None]:
-    """Drive `inner`, whose moves must be single ones, to its Stop; what it would hand over, or else the best that was
-    accepted. `ask` numbers its Asks among those of the run."""
+    """Drive `inner` to its Stop; what it would hand over, or else the best that was accepted. `ask` numbers its Asks
+    among those of the run. Moves that it makes together are made one after another."""
     made: list[Event] = []
     step = next(inner)
     while not isinstance(step, Stop):
-        event = yield from move(_placed(piece, step, ask))
-        assert not isinstance(step, tuple)
-        made.append(replace(event, move=step))
-        step = inner.send(made[-1])
+        together: list[Event] = []
+        for single in step if isinstance(step, tuple) else (step,):
+            event = yield from move(_placed(piece, single, ask))
+            together.append(replace(event, move=single))
+        made += together
+        step = inner.send(tuple(together) if isinstance(step, tuple) else together[0])
     return _best(made, step)
 
 
-def _placed(piece: Piece, step: Move | tuple[Move, ...], ask: Callable[[Ask], Ask]) -> Move:
+def _placed(piece: Piece, step: Move, ask: Callable[[Ask], Ask]) -> Move:
     if isinstance(step, Ask):
         return ask(step)
     if not isinstance(step, Try | Tune | Sanitize | Inspect):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fakes import runs
 from fakes.facts import brief, pattern, realised, timed
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.llm.scripted import Scripted, scripted_reply
@@ -70,8 +71,8 @@ class World:
 
     def inside(self, id: str) -> Brief:
         """The problem of a piece: the same pattern, under the id that it has there."""
-        whole = next(p for m in self.on.matched for p in m.patterns if p.id == id)
-        inner = replace(brief(replace(whole, id="fused_0")), start=START)
+        whole = [replace(p, id="fused_0") for m in self.on.matched for p in m.patterns if p.id == id]
+        inner = replace(brief(*whole), start=START)
         return replace(inner, problem=replace(inner.problem, name=id))
 
     def perform(self, move: Move) -> Outcome:
@@ -245,3 +246,36 @@ def test_a_known_piece_is_believed_and_a_doubted_one_judged_again(tmp_path: Path
     stop, events = ran(tmp_path / "a.db", World(on, {"b": 900.0, "c": 500.0}, lambda r: at(900.0 - 200 * len(r))))
     assert told(events)[:6] == ["enter b", "b: try", "enter c", "c: try", "c: tune", "c: try"]
     assert chosen(stop.best) == {"a": by_hand, "b": by_hand, "c": point(unroll=2)}
+
+
+# ---------------------------------------------------------------- what a model proposes
+
+
+def proposal(*calls: str) -> str:
+    return f'```json\n{{"patterns": [{{"title": "sort it", "calls": {list(calls)}, "why": "w"}}]}}\n```'.replace(
+        "'", '"'
+    )
+
+
+def test_a_proposed_part_is_written_by_the_model_and_stands_beside_skeletons(tmp_path: Path) -> None:
+    """Its first proposal names nothing that is there; told why, it proposes what no skeleton does."""
+    a = stands("a", width=8)
+    graph = runs.GRAPH
+    left = Part(
+        pattern="", title="sort", rule="", why="no skeleton", calls=("call_1",), ns=1e6, share=0.9, floor_ns=1.0
+    )
+    on = given(a, parts=[left, part("a", 1e5)], model="scripted:x", limits=Limits(calls=4))
+    on = replace(on, cases=(replace(on.cases[0], graph=graph),), machine=replace(on.machine, copy_bytes_per_s=1e15))
+    world = World(on, {"a": 55.0, "piece_0": 0.0}, lambda r: at(900.0 - 300 * len(r)))
+    replies = [proposal("call_9"), proposal("call_1"), WRITTEN.format(ns=300), WRITTEN.format(ns=300)]
+    stop, events = ran(tmp_path / "run.db", world, replies)
+    assert told(events)[:5] == ["ask", "ask", "enter piece_0", "piece_0: try", "ask"]
+    asks = [e.move.prompt.messages for e in events if isinstance(e.move, Ask)]
+    assert "no operator is called call_9" in asks[1][-1].text
+    made = chosen(stop.best)
+    assert isinstance(made["piece_0"], Candidate) and made["a"] == point(unroll=2)
+    (by_hand,) = (c.written for c in stop.best if c.written)
+    assert by_hand.title == "sort it" and by_hand.regions[0].outputs == ("sorted",)
+    assert {w["pattern"]: w["title"] for w in summary(on, events, candidate_dir="")["attribution"]} == {
+        "a": "a", "piece_0": "sort it",
+    }  # fmt: skip
