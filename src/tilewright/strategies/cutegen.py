@@ -25,7 +25,8 @@ _TUNING_SHARE = 0.2  # of the budget: no further pattern is tuned after it
 class Plan:
     """How a loop goes. `keep_best`: a step that is not faster beyond noise is taken back, and the next starts from the
     best; else from the last that passed. `evidence_from`: the step from which measurements stand in the prompt; None:
-    once structure has stopped paying."""
+    once structure has stopped paying, when knobs are turned, too. `remembers`: prompts say what was tried, and what a
+    tool that watches memory found."""
 
     steps: int
     fixes: int
@@ -33,14 +34,18 @@ class Plan:
     keep_best: bool
     evidence_from: int | None
     enough_of_floor: float | None
+    remembers: bool = True
     tunes: bool = True  # the library's patterns, before it begins with them
     structure_patience: int = 2  # steps within noise, after which structure has stopped paying
     patience: int = 6  # steps in a row that brought nothing, after which the search stops
 
 
 OURS = Plan(steps=60, fixes=5, rounds=1, keep_best=True, evidence_from=None, enough_of_floor=0.95)
-# As published: ten steps, profiler from the seventh, five fixes, three rounds, always from the last passing kernel.
-PAPER = Plan(steps=10, fixes=5, rounds=3, keep_best=False, evidence_from=7, enough_of_floor=None, patience=10)
+# As published: ten steps, profiler from the seventh, five fixes, three rounds, always from the last passing kernel,
+# without a memory of what was tried.
+PAPER = Plan(
+    steps=10, fixes=5, rounds=3, keep_best=False, evidence_from=7, enough_of_floor=None, remembers=False, patience=10
+)  # fmt: skip
 
 
 def cutegen(brief: Brief, *, tunes: bool = True) -> Steps[None]:
@@ -110,10 +115,19 @@ class _Round:
             if reason := self._enough():
                 return reason
             yield from self._step(step)
-            if self.stage == "structure" and self.within_noise >= self.plan.structure_patience:
+            if self.stage == "structure" and self._structure_is_over(step):
                 self.stage = "profile"
-                yield from self._turn_knobs()
+                if self.plan.evidence_from is None:
+                    yield from self._turn_knobs()
         return self._enough() or f"{self.plan.steps} steps"
+
+    def _structure_is_over(self, step: int) -> bool:
+        wanted = self.plan.evidence_from
+        return step + 1 >= wanted if wanted is not None else self.within_noise >= self.plan.structure_patience
+
+    def _told(self) -> list[str]:
+        """What prompts say of what was tried."""
+        return self.ledger if self.plan.remembers else []
 
     def _begin(self) -> Steps[None]:
         """With what the library makes of the module, tuned, where it makes anything."""
@@ -147,12 +161,12 @@ class _Round:
         base = self.current
         if base is None:
             written = yield from self.author.written(
-                None, f"step {step}: write", "write", ledger=self.ledger, near=self._near()
+                None, f"step {step}: write", "write", ledger=self._told(), near=self._near()
             )
         else:
-            seen = yield from self._evidence(step, base)
+            seen = yield from self._evidence(base)
             written = yield from self.author.written(
-                base.candidate, f"step {step}: {self.stage}", "step", stage=self.stage, ledger=self.ledger,
+                base.candidate, f"step {step}: {self.stage}", "step", stage=self.stage, ledger=self._told(),
                 measured=measured(base.timed), evidence=seen, near=self._near(),
                 **shown(base.candidate),
             )  # fmt: skip
@@ -190,7 +204,7 @@ class _Round:
     def _watched(self, candidate: Candidate, refused: Failure) -> Steps[str]:
         """What a tool finds that watches the memory of a refused candidate, once for each step; "" where none runs."""
         said = f"{refused.reason} {refused.summary} {refused.excerpt}"
-        if not self.author.brief.sanitize or not _OF_MEMORY.search(said):
+        if not (self.plan.remembers and self.author.brief.sanitize and _OF_MEMORY.search(said)):
             return ""
         event = yield from self.author.move(Sanitize(what=candidate))
         found = event.outcome
@@ -242,12 +256,10 @@ class _Round:
         """The skeletons that a prompt carries: while structure is at stake, and none in the loop as published."""
         return self.author.brief.near if self.plan.keep_best and self.stage == "structure" else ()
 
-    def _evidence(self, step: int, base: Passed) -> Steps[list[str]]:
+    def _evidence(self, base: Passed) -> Steps[list[str]]:
         """What measurements say of what the step starts from, once they are due: the judge's, and a profile, which is
         taken once of each candidate."""
-        wanted = self.plan.evidence_from
-        due = step >= wanted if wanted is not None else self.stage == "profile"
-        if not due:
+        if self.stage != "profile":
             return []
         if base.candidate.id not in self.profiles:
             event = yield from self.author.move(Inspect(what=base.candidate))

@@ -89,7 +89,7 @@ def test_what_watches_memory_is_asked_once_of_a_candidate_that_crashed(tmp_path:
     on = asking(limits=Limits(calls=4))
     _, events = ran(tmp_path / "a.db", "cutegen", replies, on=replace(on, sanitize=True), judge=judged)
     assert shape(events)[:9] == "axxaxaxat"
-    assert "memcheck: Invalid read\nat rows" in prompts(events)[1]
+    assert "memcheck: Invalid read in rows\nat rows" in prompts(events)[1]
     _, events = ran(tmp_path / "b.db", "cutegen", replies, on=on, judge=judged)
     assert shape(events) == "axaxaxat." and "memcheck" not in "".join(prompts(events))
     wrong = [whole("bad wrong_values"), whole("ns 500")]
@@ -201,7 +201,17 @@ def test_the_loop_as_published_goes_on_from_the_last_that_passed(tmp_path: Path)
     assert "'ns 900'" in asked[2] and "'ns 800'" not in asked[2]
     assert ["moves at" in p for p in asked[:10]] == [False] * 6 + [True] * 4
     assert ["slow_loop of ns 970 is limited" in p for p in asked[:8]] == [False] * 6 + [True, False]
+    assert ["stopped paying" in p for p in asked[:10]] == [False] * 6 + [True] * 4
+    assert not any("What was tried" in p for p in asked)  # it had no memory
     assert text_of(stop) == "class ModelNew: 'ns 700'\n"
+
+
+def test_the_loop_as_published_turns_no_knobs_and_asks_no_tool(tmp_path: Path) -> None:
+    with_knob = "FILE: model.py\n```\nTILE = 64  # knob: 64, 128\nclass ModelNew: 'ns 800'\n```"
+    replies = [with_knob, *(whole(f"ns 80{n}\nTILE = 64  # knob: 64, 128") for n in range(1, 4)), whole("bad crashed")]
+    on = asking(limits=Limits(calls=5), sanitize=True)
+    _, events = ran(tmp_path / "run.db", "cutegen_paper", replies, on=on)
+    assert shape(events)[:10] == "at" * 4 + "ax"
 
 
 def test_it_starts_from_what_the_library_makes_of_the_module_tuned(tmp_path: Path) -> None:
