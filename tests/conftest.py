@@ -32,6 +32,9 @@ GPU_TESTS = Path(__file__).parent / "gpu"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch  # not for the process that starts the workers
 
+    if "tilewright.cell.session" in sys.modules:  # imported by a test, it would be walked at each of a cell's requests
+        import torch._dynamo
+
     absent = pytest.mark.skip(reason="needs a CUDA device")
     for item in items:
         if item.path.is_relative_to(GPU_TESTS):
