@@ -290,7 +290,8 @@ that of cuBLAS in fp32 on the same inputs.
 
 What is over 2 lies where cuBLAS is better than usual, and far below what the contract allows an fp32 product
 ([precision.md](precision.md): 9.5e-7 in the norm, whatever the reference does). Inputs of one sign show most: the
-tensor core's sums of 64 terms are cut off, not rounded, always to the same side.
+tensor core's sums of 64 terms are cut off, not rounded, always to the same side. Since this run sums of few results,
+and short ones, are cut off every 32 or 16 terms; [precision.md](precision.md) says what that gave.
 
 Shapes with K below 32 strategies leave to torch: a split in two fp16 numbers keeps 23 bits of a factor where fp32 has
 24, which shows where hardly anything is summed. What the kernel would do there is counted apart.

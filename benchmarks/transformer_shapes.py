@@ -398,9 +398,9 @@ def _measure(processes: Sequence[tuple[Sequence[str], Any]], ready: Sequence[boo
             process.stdin.write("go\n")
             process.stdin.flush()
         for name in group:
-            line = line_within(process, TASK_S) if good else ""
+            line, why = (line_within(process, TASK_S), "no answer") if good else ("", "not ready in time")
             good = bool(line)
-            said.put(json.loads(line) if line else {"name": name, "failures": {"": "no answer"}})
+            said.put(json.loads(line) if line else {"name": name, "failures": {"": why}})
         process.kill()
         process.wait()
 

@@ -81,7 +81,7 @@ def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, part
     check_registers(Point(**settings), kernel)
     assert kernel.local_bytes <= SMALL_SPILL
     assert len(re.findall(r"add\.rn\.f32", ptx)) == 64 * parts * 64 // settings.get("interval", 64)
-    assert len(re.findall(r"mul\.rn\.f32", ptx)) >= 64 * parts * (settings.get("scheme") == "scaled")
+    assert len(re.findall(r"fma\.rn\.f32", ptx)) >= 64 * parts * (settings.get("scheme") == "scaled")
 
 
 @pytest.mark.parametrize(("tile_m", "tile_n", "bulk"), [(256, 192, False), (256, 160, False), (128, 192, True)])

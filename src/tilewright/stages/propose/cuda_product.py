@@ -37,14 +37,13 @@ _KNOBS = (
 )  # fmt: skip
 _SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128", "2x1"), ("128x128", "1x1"),
            ("128x64", "1x1"), ("64x128", "1x1"), ("64x64", "1x1"))  # fmt: skip
-# In 16 bits, for sizes that the others cut into too many waves. They compile, and have not yet run on a GPU.
-WIDE_TILES = False
+# In 16 bits, for sizes that the others cut into too many waves: 512 x 6144 x 4096 takes 38.5 us instead of 46 (H200,
+# 2026-11-22).
 _WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("128x160", "2x1"))
-# In turns, what follows a product in 16 bits is done while the next one is multiplied. Not yet run on a GPU either.
-PINGPONG = False
-# Tile, cluster, store; those first that leave an epilogue most registers.
-_PINGPONG_SHAPES = (("128x128", "2x1", "bulk"), ("64x256", "2x1", "bulk"), ("128x128", "2x1", "direct"),
-                    ("128x192", "2x1", "direct"), ("128x160", "2x1", "direct"))  # fmt: skip
+# In turns (tile, cluster, store), what follows a product in 16 bits is done while the next is multiplied: up to 5% of
+# the time of fused ones, and 3% at K = 768; from K = 1600 on bare ones only lose (H200, 2026-11-22).
+_FUSED_IN_TURNS = (("64x256", "2x1", "bulk"), ("128x128", "2x1", "bulk"))
+_BARE_IN_TURNS = (("64x256", "2x1", "bulk"), ("128x192", "2x1", "direct"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
 _BULK_TILES = ("256x128", "128x256", "128x128")
@@ -52,7 +51,7 @@ _STREAMED_K = 16  # a multiple of which K is
 _STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 230 TFLOP/s (H200, 2026-11-22)
 _PROCESSORS = 132  # of an H100 or H200
 _DEPTH = 64
-_SHORT_K = 2048  # the end of a tile weighs much
+_SHORT_K = 1024  # the end of a tile weighs much
 # A side of so much makes a product skinny: in 16 bits it takes as long as the large matrix takes to come.
 _SKINNY_SIDE = 64
 _SKINNY_LARGE = 1 << 19  # elements of the large matrix; below, it is all launch
@@ -61,7 +60,6 @@ _SKINNY_POINTS = 4
 # One H200, 2026-11-22, weights of 63 MB to 2.1 GB: what a CTA draws alone, and what a cluster of p parts costs a wave.
 _CTA_RATE = 45.0  # bytes/ns
 _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
-_END_K, _PINGPONG_END_K = 256, 48  # of K that a tile's end costs as much as
 _KERNEL: dict[str, str | int] = {"stages": "auto", "store": "direct", "sum": "kernel", "schedule": "cooperative"}
 
 _TEXT = '''\
@@ -177,7 +175,7 @@ def _points(program: Program) -> tuple[Point, ...]:
     kept = kept_diagonals(program)
     ranked: list[tuple[float, int, Point]] = []
     streams = _streams(program) if split else ()
-    shapes = (*_SHAPES, *(_WIDE_SHAPES if WIDE_TILES and not split else ()))
+    shapes = (*_SHAPES, *(() if split else _WIDE_SHAPES))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
             if parts > 1 and ceil(k / _DEPTH) // parts < 4:
@@ -193,24 +191,19 @@ def _points(program: Program) -> tuple[Point, ...]:
     direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     for p in direct:
         chosen.insert(chosen.index(p) + 1, point(**{**dict(p), "store": "bulk"}))
-    return _with_turns(program, chosen) if PINGPONG and not split else tuple(chosen)
+    return tuple(chosen) if split else _with_turns(program, chosen)
 
 
 def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
-    """Between them points at which warpgroups take turns: before them, where the end of a tile weighs most."""
-    batch, m, n, k = sizes(program)
-
-    def work(shape: tuple[str, str, str]) -> float:
-        return work_ns(batch, m, n, k, tile=shape[0], cluster=shape[1], parts=1, fp32=False, end_k=_PINGPONG_END_K,
-                       kept=kept_diagonals(program))  # fmt: skip
-
+    """Between them points at which warpgroups take turns, where that gains."""
     fused = len(program.operands) > 2
+    if not fused and sizes(program)[3] > _SHORT_K:
+        return tuple(others)
     settings = {**_KERNEL, "split_k": 1, "streamed": "none", "schedule": "pingpong"}
-    shapes = _PINGPONG_SHAPES if fused else sorted(_PINGPONG_SHAPES, key=work)
+    shapes = _FUSED_IN_TURNS if fused else _BARE_IN_TURNS
     turns = [point(**{**settings, "tile": t, "cluster": c, "store": s}) for t, c, s in shapes]
     pairs = list(zip(turns, others, strict=False))
-    found = [p for pair in pairs for p in (pair if fused or k <= _SHORT_K else pair[::-1])]
-    return (*found, *others[len(pairs) :])
+    return (*(p for pair in pairs for p in pair), *others[len(pairs) :])
 
 
 def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
@@ -228,7 +221,7 @@ def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
 
 def work_ns(
     batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, parts: int, fp32: bool, streamed: str = "none",
-    kept: Kept = (None, None), end_k: int = _END_K,
+    kept: Kept = (None, None),
 ) -> float:  # fmt: skip
     """The model: the splits; whole waves of tiles at the rate at which wgmma of that size runs, or the traffic if that
     takes longer; the traffic of partial sums. `kept`: the diagonals that are needed. An order of magnitude of the time;
@@ -246,7 +239,7 @@ def work_ns(
     rate *= 1.0 if cluster_m * cluster_n > 1 else 0.95
     if streamed != "none":
         rate *= _STREAMED_RATE
-    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 else 1) * each / rate + end_k)
+    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 else 1) * each / rate + 256)
     partial_bytes = 8.0 * batch * m * n * parts if parts > 1 else 0.0
     launch_ns = 3000.0 if parts > 1 else 0.0
     item = 4.0 if fp32 else 2.0

@@ -9,7 +9,7 @@
 
     plain      the operands as they are, fp16 or bf16
     shared     fp32 as fp16 hi + lo: hi*lo + lo*hi + hi*hi in one chain of the tensor cores' accumulator
-    scaled     the same, lo times 2^11: hi*lo + lo*hi first, scaled back in registers before hi*hi goes on from there
+    scaled     the same, lo times 2^11: hi*lo + lo*hi in a chain of its own, scaled back on the way into the registers
 
 Both fp32 schemes *promote*: every DEPTH of K the tensor cores' sum, which truncates, is added to one in registers.
 What truncation takes of hi*hi is always of its sign; where fp32's own sums are short, `interval` halves that.
