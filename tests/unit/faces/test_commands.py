@@ -34,6 +34,18 @@ def test_a_wrong_candidate_is_refused_with_stage_and_reason(tmp_path: Path) -> N
     assert found["verdict"]["reason"]
 
 
+def test_a_profile_says_what_limits_a_call_and_judges_nothing(tmp_path: Path) -> None:
+    (tmp_path / "toy.py").write_text(PROBLEM)
+    (tmp_path / "wrong.py").write_text(PROBLEM.replace("1.5 * x", "1.5001 * x") + "\nModelNew = Model\n")
+    found = json.loads(tilewright("profile", "toy.py", "wrong.py", "--target", "cpu", "--json", cwd=tmp_path))
+    assert found["profile_of"].startswith("candidate ") and found["limit"].startswith("limited by ")
+    assert {n["name"]: n["times"] for n in found["longest"]}["aten::sigmoid"] == 1
+    assert found["kernels"][0]["source"] == "operators" and 1 <= len(found["changes"]) <= 3
+    (tmp_path / "broken.py").write_text("class ModelNew:\n    def __init__(self:\n")
+    told = tilewright("profile", "toy.py", "broken.py", "--target", "cpu", cwd=tmp_path, expect=1)
+    assert "could not be profiled: does_not_load" in told.replace("\n", " ")
+
+
 def test_a_module_that_raises_is_the_users_line(tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text(PROBLEM.replace("z = x", "raise RuntimeError('no such luck')\n        z = x"))
     done = subprocess.run(
