@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from fakes.facts import brief
 from tilewright.edges.gpu.machine import threads
-from tilewright.edges.sandbox.cell import Limits
+from tilewright.edges.ledger import Ledger
+from tilewright.edges.llm.scripted import Scripted, scripted_reply
+from tilewright.edges.sandbox.cell import Limits as CellLimits
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import HarnessError, UserError
 from tilewright.facts.machine import Machine
+from tilewright.facts.move import Ask, Inspect, Move, Outcome, Try, Verify
 from tilewright.facts.outcome import Failure, Timed, Tuned
 from tilewright.facts.problem import Problem
+from tilewright.facts.run import Limits
 from tilewright.facts.space import point
+from tilewright.flow.drive import drive
 from tilewright.flow.evaluate import Judge
 from tilewright.stages.timing.measure import Effort
+from tilewright.stages.verify import Subject, verified
+from tilewright.strategies.evolve import evolve
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +93,7 @@ def _judge(
     problem = Problem(name="p", path=str(folder / "p.py"), source=source, target="cpu", cases=cases)
     return Judge(
         problem, machine=machine or _machine(), seed=1, workdir=folder, say=print, effort=EFFORT,
-        limits=Limits(build_s=60.0, call_s=20.0, memory_bytes=3 << 30), compile_baseline=False,
+        limits=CellLimits(build_s=60.0, call_s=20.0, memory_bytes=3 << 30), compile_baseline=False,
     )  # fmt: skip
 
 
@@ -160,6 +169,44 @@ LIBRARY.write_text("spoilt")
     judge._say = said.append
     assert isinstance(judge.tune(_candidate(look + late + NEW), "fused_0", [point(mode=0)], compiled=[library]), Tuned)
     assert said == ["1 kernel(s) had to be compiled while the device was held"]
+
+
+def _written(result: str) -> str:
+    text = NEW[: NEW.index("        if STEPS == 3")] + f"        {result}\n"
+    return f"IDEA: an idea\nFILE: model.py\n```python\n{text}\n```\n"
+
+
+@pytest.mark.measured
+def test_generations_are_verified_judged_and_profiled(judge: Judge, tmp_path: Path) -> None:
+    """A whole run of `evolve`: one is refused, one proven wrong before; the right one is profiled."""
+    right = "return torch.softmax(x * self.weight, -1), x.argmax(-1)"
+    replies = [
+        _written("return torch.softmax(x, -1) + 0.5, x.argmax(-1)"), _written("return torch.soft(x), x"),
+        _written(right), "Nothing.", "LESSONS:\n- none",
+    ]  # fmt: skip
+    cases = tuple(case.facts for case in judge._cases)
+    on = replace(brief(), cases=cases, problem=judge._problem, strategy="evolve", model="m", limits=Limits(calls=5))
+    on = replace(on, without=("islands",), machine=_machine())
+    subject = Subject(problem=on.problem, cases=cases, device="any")
+    script = Scripted([scripted_reply(text) for text in replies])
+
+    def perform(move: Move) -> Outcome:
+        match move:
+            case Ask():
+                return script.ask(move)
+            case Verify():
+                return verified(move.what, subject)
+            case Inspect():
+                return judge.inspect(move.what if isinstance(move.what, Candidate) else None)
+        assert isinstance(move, Try) and isinstance(move.what, Candidate)
+        return judge.evaluate(move.what)
+
+    with Ledger(tmp_path / "run.db") as ledger:
+        drive(evolve(on), ledger=ledger, perform=perform, watch=lambda event: None)
+        told = [(type(e.move).__name__, type(e.outcome).__name__) for e in ledger.events()]
+    seen = [pair for pair in told if pair[0] != "Ask"]
+    tries = [("Try", "Failure"), ("Try", "Timed")]
+    assert seen[:6] == [*[("Verify", "Verified")] * 3, *tries, ("Inspect", "Inspected")], told
 
 
 def test_an_unknown_pattern_fails_at_every_point(judge: Judge) -> None:
