@@ -42,10 +42,11 @@ def numerics(reading: Reading, subject: Subject) -> Verdict:
     found = list(_returned(forward, subject)) if forward is not None else []
     if wide and spec is not None and reference is not None:
         body = "\n".join(map(ast.unparse, reference.body))
-        if not _FEW_BITS.search(source) and not _DISCRETE.search(body):
+        made = _made(source)
+        if made and made <= {"randn", "rand"} and not _FEW_BITS.search(source) and not _DISCRETE.search(body):
             proofs += [f"the result keeps {r.bits} of {_BITS[spec.dtype]} bits" for r in found if r.bits < 24]
         finite = "softmax" in source or not _EXPONENTIAL.search(source)
-        if finite and _normal(source) and not any(r.wrong for r in _returned(reference, subject)):
+        if finite and made == {"randn"} and not any(r.wrong for r in _returned(reference, subject)):
             told = "an exponential overflows on inputs beyond 88.7, which are judged"
             proofs += [told for r in found if r.wrong]
     if proofs:
@@ -61,7 +62,7 @@ def _returned(forward: ast.FunctionDef, subject: Subject) -> Iterator[Range]:
     """What is known of each result, where the statements run one after the other."""
     inputs = dict(zip(parameters(forward), subject.main.inputs, strict=False))
     known = {
-        name: Range(high=_REACH, low=-_REACH)
+        name: Range(high=_REACH, low=-_REACH, drawn=True)
         for name, spec in inputs.items()
         if spec.dtype in _BITS and prod(spec.shape) >= _ENOUGH
     }
@@ -74,11 +75,11 @@ def _returned(forward: ast.FunctionDef, subject: Subject) -> Iterator[Range]:
             ranges.follow(statement)
 
 
-def _normal(source: str) -> bool:
-    """Whether inputs are drawn without a structure that other families would have to keep."""
+def _made(source: str) -> set[str]:
+    """By which of torch's functions inputs are drawn. Other families keep the structure of those that have one, and of
+    some nobody knows what they look like; normal ones have none."""
     drawn = re.search(r"def get_inputs\(.*?(?=\ndef |\nclass |\Z)", source, flags=re.S)
-    made = re.findall(r"torch\.(\w+)\(", drawn[0]) if drawn else []
-    return bool(made) and set(made) == {"randn"}
+    return set(re.findall(r"torch\.(\w+)\(", drawn[0])) if drawn else set()
 
 
 def _cancelling(reading: Reading) -> list[str]:

@@ -27,6 +27,7 @@ class Range:
     bits: int = _FULL
     wrong: bool = False
     positive: bool = False  # no element is negative
+    drawn: bool = False  # it is an input, cast and moved alone: nothing but chance makes its bits nought
 
 
 ANY = Range()
@@ -123,8 +124,9 @@ def _exponential(value: Range) -> Range:
 
 
 def _product(left: Range, right: Range) -> Range:
-    """Rounded operands leave their error in the result, of which some elements are then wrong in those bits."""
-    return Range(bits=min(left.bits, right.bits))
+    """Rounded operands leave their error in the result, of which some elements are then wrong in those bits; but a
+    mask, say, loses nothing."""
+    return Range(bits=min(side.bits if side.drawn else _FULL for side in (left, right)))
 
 
 def _scaled(value: Range, factor: float) -> Range:

@@ -95,6 +95,7 @@ def test_what_is_proven_is_a_veto(candidate: Candidate, verifier: str, why: str)
         model("e = torch.exp(x - x.amax(-1, keepdim=True))\nreturn e / e.sum(-1, keepdim=True)"),
         model("return torch.exp(y) * 2 if x.numel() else x"),
         model("return self.run(x, y)", before="def run(self, *a): ...\n"),
+        model("return (x @ self.mask.half().float())"),  # of noughts and ones, say
         model("return x * known", before="globals()['known'] = 2\n"),
         model(RIGHT, before="try:\n    import no_such_module\nexcept ImportError:\n    pass\n"),
         model(RIGHT, signature="self, *inputs", before="x = y = None\n"),
@@ -109,6 +110,8 @@ def test_a_looser_class_and_a_reference_that_does_it_too_are_no_fault() -> None:
     half = model(f"return ({RIGHT[7:]}).half().float()")
     assert verified(half, subject(precision="fp16")).proven is None
     assert verified(half, subject(SOFTMAX.replace("y.relu()", "y.half().float()"))).proven is None
+    integers = SOFTMAX.replace("torch.randn(64, 32), torch", "torch.randint(0, 9, (64, 32)).float(), torch")
+    assert verified(half, subject(integers)).proven is None
     naive = "        e = torch.exp(x)\n        return e / e.sum(-1, keepdim=True)"
     same = SOFTMAX.replace("        return torch.softmax(x, -1) * y.relu()", naive)
     assert verified(model(EXPONENTIALS), subject(same)).proven is None
