@@ -16,7 +16,7 @@ from ..edges.sandbox.under import Ran, run_under
 from ..edges.toolchain.installed import cuda_tool
 from ..facts.outcome import Failure, Launches
 from ..facts.profile import Diagnosis, KernelProfile, Limit, Question
-from ..kernels.cuda.cubin import taken
+from ..kernels.cuda.cubin import cubin_of, taken
 from ..stages.build.build import lay_out
 from ..stages.profiling import changes, counters, limits
 from ..stages.profiling.code import Code, mixes
@@ -177,13 +177,15 @@ def by_code(look: Look) -> Looked:
 
 
 def code_in(folder: Path) -> tuple[Code, ...]:
-    """The kernels whose machine code lies in a candidate's folder. What is no cubin is passed over."""
+    """The kernels whose machine code lies in a candidate's folder, in cubins and in objects that the DSL exported. What
+    is neither is passed over."""
     listings = "\n".join(p.read_text(errors="replace") for p in sorted((folder / LISTINGS).glob("*.sass")))
     mix = mixes(listings)
     found = []
-    for path in sorted(folder.rglob("*.cubin"))[:_MOST_CODE]:
+    for path in sorted((*folder.rglob("*.cubin"), *folder.rglob("*.o")))[:_MOST_CODE]:
         try:
-            kernels = taken(path.read_bytes())
+            content = path.read_bytes()
+            kernels = taken(content if path.suffix == ".cubin" else cubin_of(content))
         except (ValueError, OSError):
             continue
         found += [

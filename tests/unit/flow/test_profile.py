@@ -14,7 +14,7 @@ from tilewright.cell.wire import Spent
 from tilewright.edges.sandbox.under import Ran
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.flow import profile
-from tilewright.flow.profile import Look, by_counters, diagnosed, lack, why_not
+from tilewright.flow.profile import Look, by_counters, code_in, diagnosed, lack, why_not
 from tilewright.stages.profiling.limits import Call
 
 PAGES = Path(__file__).parents[1] / "stages" / "profiling" / "ncu"
@@ -90,6 +90,12 @@ def test_the_longest_kernel_is_looked_at_twice_with_the_sections_of_its_limit(tm
     first, second = [c.split() for c in (tmp_path / "calls").read_text().splitlines() if "--export" in c]
     assert "MemoryWorkloadAnalysis_Tables" not in first and "MemoryWorkloadAnalysis_Tables" in second
     assert second[second.index("--launch-skip") + 1] == "2" and "--profile-from-start" in first
+
+
+def test_what_is_no_machine_code_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "junk.cubin").write_bytes(b"\x7fELF\x02 and no more")
+    (tmp_path / "host.o").write_bytes(b"\x7fELF\x02" + bytes(200))
+    assert code_in(tmp_path) == code_in(tmp_path / "nowhere") == ()
 
 
 def test_a_candidate_that_has_no_place_of_its_own_is_refused(tmp_path: Path) -> None:
