@@ -54,7 +54,7 @@ def numerics(reading: Reading, subject: Subject) -> Verdict:
     text = reading.text
     signs = [told for sign, told in _SIGNS if sign.search(text) and not sign.search(source)] if wide else []
     signs += _cancelling(reading)
-    says = "suspect" if signs else "clean" if forward is not None and ANY not in found else "unknown"
+    says = "suspect" if signs else "clean" if found and ANY not in found else "unknown"
     return Verdict(verifier="numerics", says=says, why="; ".join(signs))  # type: ignore[arg-type]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ...facts.candidate import Candidate
 
@@ -12,6 +13,7 @@ _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 # Words by which a name may be bound, or a frame be looked at, behind a reader's back.
 _BEHIND = re.compile(r"\b(exec|eval|globals|locals|setattr|vars|__import__|import_module|_getframe|__dict__)\b")
 _PLAIN = ("staticmethod", "no_grad", "inference_mode")  # decorators that leave a method's result as it is
+_LIBRARY = "tilewright_kernels/"
 _SPECIAL = ("__call__", "__new__", "__getattribute__", "__getattr__", "__init_subclass__")
 _BRANCHES = (ast.If, ast.For, ast.While, ast.Try, ast.Match, ast.FunctionDef, ast.ClassDef)
 _LATER = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.BoolOp)
@@ -39,7 +41,13 @@ class Reading:
     @property
     def text(self) -> str:
         """Of all files that are not the library's own."""
-        return "\n".join(t for path, t in self.texts.items() if not path.startswith("tilewright_kernels/"))
+        return "\n".join(file.text for file in self.written.files)
+
+    @property
+    def written(self) -> Candidate:
+        """Without the library's own files."""
+        files = self.candidate.files
+        return replace(self.candidate, files=tuple(f for f in files if not f.path.startswith(_LIBRARY)))
 
     @property
     def plain(self) -> bool:

@@ -28,7 +28,7 @@ def specification(reading: Reading, subject: Subject) -> Verdict:
     proofs = [*_signatures(reading, subject), *_results(reading, subject), *_inputs(reading, subject)]
     if proofs:
         return Verdict(verifier="specification", says="proven", why=proofs[0])
-    signs = [f"{m[1]} ({m[2]})" for line in tripwires(reading.candidate) if (m := _FOUND.search(line))]
+    signs = [f"{m[1]} ({m[2]})" for line in tripwires(reading.written) if (m := _FOUND.search(line))]
     signs = [sign for sign in signs if "PRECISION" not in sign]  # the numerics verifier's matter
     signs += [f"reaches out: {word}" for word in sorted({m[1] for m in _REACHES.finditer(reading.text)})]
     signs += _patches(reading)

@@ -126,6 +126,9 @@ def test_signs_rank(detectors: list[str]) -> None:
     assert (patched.says, "replaces time.sleep" in patched.why) == ("suspect", True)
     clean = verified(model(RIGHT), subject())
     assert clean.suspected == () and said(clean, "memory").says == "clean"
+    inner = verified(model("return self.inner(x)"), subject())
+    assert [said(inner, name).says for name in ("numerics", "specification")] == ["unknown", "clean"]
+    assert said(verified(model("if x.numel():\n    return x\nreturn y"), subject()), "numerics").says == "unknown"
     detectors += [
         "static detector: STREAM_INJECTION (high) in model.py: x",
         "static detectors gave no answer within 20 s",
