@@ -158,7 +158,8 @@ class _Fact(Composing):
         return found
 
     def _solution(self, target: Target) -> Steps[tuple[Solution | None, bool]]:
-        """The best that is known or found for a piece, and whether it could be run by itself."""
+        """The best that is known or found for a piece, and whether it could be run by itself: one that is then taken
+        for another pattern says nothing of this one's points."""
         best = _trusted(target.known)
         was_asked = target.known is not None and target.known.realised.model != ""
         if best is not None and (was_asked or not self._worth_asking(target, best)):
@@ -168,17 +169,18 @@ class _Fact(Composing):
             return best, False
         if best is None and target.known is not None:
             best = yield from self._verified(target.piece, target.known)
-        if best is None and target.pattern is not None:
+        is_itself = target.pattern is None or _is_found(target.pattern, event.outcome)
+        if best is None and target.pattern is not None and is_itself:
             inside = self._given(event.outcome, target.share)
             best = yield from solved_within(target.piece, catalog(inside), move=self.move, ask=self.numbered)
             if best is not None and not _is_of(target.pattern, event.outcome, best.what):
-                return None, False  # by itself it was taken for another pattern: its points say nothing of this one
+                best, is_itself = None, False
         if self._worth_asking(target, best):
             inside = self._given(event.outcome, target.share)
             writing = cutegen(inside, tunes=False)
             other = yield from solved_within(target.piece, writing, move=self.move, ask=self.numbered)
             best = other if other is not None and (best is None or other.beats(best)) else best
-        return best, True
+        return best, is_itself or best is not None
 
     def _worth_asking(self, target: Target, best: Solution | None) -> bool:
         """Whether a model is at hand, and enough is left above the floor of a piece to ask it."""
@@ -284,6 +286,11 @@ def _fits(brief: Brief, recipe: Recipe) -> bool:
         else c.pattern in spaces and spaces[c.pattern].holds(c.point)
         for c in recipe
     )
+
+
+def _is_found(pattern: Pattern, inside: Brief) -> bool:
+    """Whether a piece, traced by itself, holds this very pattern."""
+    return any(p.shape_class == pattern.shape_class for m in inside.matched for p in m.patterns)
 
 
 def _is_of(pattern: Pattern, inside: Brief, what: Candidate | Recipe) -> bool:

@@ -66,12 +66,15 @@ class World:
 
     def __init__(self, on: Brief, alone: dict[str, float], module: Callable[[Recipe], Timed | Failure]) -> None:
         self.on = on
+        self.others: tuple[str, ...] = ()
         self.alone = alone
         self.module = module
 
     def inside(self, id: str) -> Brief:
         """The problem of a piece: the same pattern, under the id that it has there."""
         whole = [replace(p, id="fused_0") for m in self.on.matched for p in m.patterns if p.id == id]
+        if id in self.others:  # by itself it is taken for something else
+            whole = [replace(stands("fused_0", width=99))]
         inner = replace(brief(*whole), start=START)
         return replace(inner, problem=replace(inner.problem, name=id))
 
@@ -153,6 +156,13 @@ def test_what_is_slower_than_torch_is_left_to_it_and_what_cannot_stand_alone_is_
     stop, events = ran(tmp_path / "run.db", world)
     assert told(events)[-5:] == ["tune", "try a c", "try c", "try a", "stop"] and "enter c" in told(events)
     assert chosen(stop.best) == {"a": point(unroll=2), "c": point(unroll=2)}
+
+
+def test_a_piece_that_is_taken_for_another_pattern_is_tuned_in_its_place(tmp_path: Path) -> None:
+    world = World(given(stands("a", width=8), parts=[part("a", 500)]), {"a": 500.0}, lambda r: at(500.0))
+    world.others = ("a",)
+    stop, events = ran(tmp_path / "run.db", world)
+    assert told(events) == ["enter a", "tune", "try a", "stop"] and chosen(stop.best) == {"a": point(unroll=2)}
 
 
 WRITTEN = "IDEA: by hand\nPREDICTION: faster\nFILE: model.py\n```python\nclass ModelNew: 'ns {ns}'\n```\n"

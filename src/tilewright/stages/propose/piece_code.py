@@ -21,7 +21,7 @@ from tilewright.facts.problem import Problem
 from .case_code import case_code
 from .torch_code import TORCH_DTYPES
 
-_MOVES_NOTHING = VIEWS | {"slice"}
+_FREE = VIEWS | {"slice", "index"}  # what any region may compute for itself
 
 
 class NotAlone(Exception):
@@ -121,7 +121,7 @@ class _Cut:
             if node.op in ("input", "state"):
                 self._more.add(name)
                 continue
-            if node.op != "constant" and node.op not in _MOVES_NOTHING and name not in self._inside:
+            if node.op != "constant" and node.op not in _FREE and name not in self._inside:
                 raise NotAlone(f"it takes {name}, which is computed elsewhere")
             self._kept[name] = node
             if self._is_run(node):
@@ -135,7 +135,7 @@ class _Cut:
     def _is_run(self, node: Node) -> bool:
         """Whether a value is made by running the operator that it came of."""
         call = self._calls.get(node.origin)
-        if call is None or node.name not in call.results or node.op in _MOVES_NOTHING:
+        if call is None or node.name not in call.results or node.op in _FREE:
             return False
         if call.name not in self._whole:
             plain = not call.ordered and not call.target.startswith(TRACED)
@@ -143,11 +143,11 @@ class _Cut:
         return self._whole[call.name]
 
     def _is_here(self, name: str) -> bool:
-        """Whether a value is there inside of the region, as far as views of what enters it."""
+        """Whether a value is there inside of the region, as far as views of what enters it, and positions."""
         node = self._nodes[name]
         if name in self._entering or name in self._inside or node.op in ("input", "state", "constant"):
             return True
-        return node.op in _MOVES_NOTHING and all(map(self._is_here, node.sources))
+        return node.op in _FREE and all(map(self._is_here, node.sources))
 
 
 def _renamed_call(call: Call, name: str, names: Mapping[str, str]) -> Call:

@@ -43,7 +43,7 @@ class Model(nn.Module):
         a = self.norm(torch.i0(x).t() * 2)
         b = torch.i0(a)
         scores = torch.where(mask, b * 0.5, float("-inf"))
-        return torch.softmax(scores, -1), torch.i0(F.layer_norm(b, (12,), self.norm.weight).relu())
+        return torch.softmax(scores, -1), torch.i0(F.layer_norm(b, (12,), self.norm.weight).relu() * torch.arange(12))
 """
 
 
@@ -94,7 +94,7 @@ def test_a_piece_computes_what_its_pattern_does_and_draws_inputs_like_those_ther
     assert {p.title for p in seen.patterns} == {
         "scale -> layer_norm",
         "scale -> where -> softmax",
-        "layer_norm -> relu",
+        "layer_norm -> relu -> mul",
     }
     for pattern in seen.patterns:
         piece = seen.piece(pattern)
