@@ -79,7 +79,8 @@ class Cta:
         self.cutlass = SimpleNamespace(min=np.minimum)
         self.math = SimpleNamespace(
             cast=lambda x, dtype: x, stored=lambda x, dtype: x, both=np.logical_and,
-            lane_of=lambda fragment, lane, dtype: fragment[lane],
+            lane_of=lambda fragment, lane, dtype: fragment[lane], select=np.where,
+            larger=np.maximum, smaller=np.minimum, value_type=lambda dtype: np.float32, FLOATS=("f32", "f16", "bf16"),
         )  # fmt: skip
 
     def allocator(self):
@@ -123,7 +124,7 @@ def patched(monkeypatch, modules, threads, block) -> Iterator[Cta]:
     """These modules' own names for the device, as one block of `threads` threads sees it."""
     cta = Cta(threads, block)
     names = {"cute": cta.cute, "cutlass": cta.cutlass, "m": cta.math, "when": cta.when, "SmemAllocator": cta.allocator,
-             "Uint8": np.uint8, "Boolean": np.asarray,
+             "Uint8": np.uint8, "Float32": np.float32, "Boolean": np.asarray,
              **dict.fromkeys(("Int32", "Int64", "Uint32"), np.asarray)}  # fmt: skip
     with monkeypatch.context() as patch:
         for module in modules:

@@ -73,6 +73,8 @@ def _dynamic_bytes(spec: Spec, plan: Plan) -> int:
         return plan.tile.shared_bytes(plan.space.vector)
     if spec.rank is not None:
         return plan.threads // WARP * queue_keys(spec.rank.count) * ITEM_BYTES["i64"]
+    if plan.slide is not None:
+        return plan.slide.shared_bytes
     operand = overlap(spec) if plan.windows else None
     if operand is not None:
         vector = ALIGNED // ITEM_BYTES[operand.dtype]

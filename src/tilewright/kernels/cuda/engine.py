@@ -16,7 +16,7 @@ again. How chunks of one row combine is the plan's `spread`:
 Teams (see `team`) take long rows in turn, and read the next ones while they combine. Of a pointwise Spec every block
 is a CTA's; or, spread over the grid, resident CTAs take the blocks in turn. Where operands of a pointwise Spec lie
 across the lanes, a chunk is a tile (see `tiles`). Overlapping windows along the lanes are read from shared memory (see
-`windows`).
+`windows`); over windows that overlap along several axes threads slide (see `slides`).
 
 Sums over the rows beside them (see `sums`) take a group through many rows, and a second Spec to add them up.
 
@@ -42,6 +42,7 @@ from .rank import Lists, RankCta
 from .reducers import Reducer
 from .scan import ScanCta
 from .scanners import make_scanner
+from .slides import SlideCta
 from .spec import Spec
 from .sums import SumsCta
 from .team import TeamCta
@@ -140,6 +141,8 @@ class Kernel:
     def _cta(self, stage: int) -> type[Cta]:
         if self.plan.tile is not None:
             return TileCta
+        if self.plan.slide is not None:
+            return SlideCta
         if self.plan.windows:
             return WindowCta
         if self.plan.teams:

@@ -32,7 +32,7 @@ def freed(spec: Spec, plan: Plan) -> Plan | None:
     """The plan without the number of rows; None where more depends on it: what is split over CTAs by it, rows that are
     no whole vectors, lanes along the rows."""
     space, rows = plan.space, spec.domain[0]
-    if not spec.free or plan.teams or plan.parts or plan.windows or plan.tile is not None:
+    if not spec.free or plan.teams or plan.parts or plan.windows or plan.slide is not None or plan.tile is not None:
         return None
     if spec.reduced:
         if plan.spread not in ("none", "cluster") or space.group_sizes[0] % rows:

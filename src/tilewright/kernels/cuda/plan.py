@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .sliding import Slide
 from .tiling import Tile
 from .views import Space
 
@@ -65,6 +66,7 @@ class Plan:
     parts: int = 0  # of sums over the rows: a group goes through the rows of a part, one after the other
     slots: int = 0  # in shared memory: blocks of a team's CTA, or vectors a thread of rows whose columns are summed
     windows: int = 0  # neighbouring windows that a CTA takes, from one stretch in shared memory (see `windows`)
+    slide: Slide | None = None  # of windows that overlap along several axes: lines, not groups, are a CTA's
     tile: Tile | None = None  # of a pointwise space: a chunk is a tile (see `tiling`), not blocks
     rows: str = "fixed"  # or free: "full" CTAs each, or the last one "ragged"; sizes are then those of one row (`free`)
     least_ctas: int = 0  # that a multiprocessor is to hold; 0: the compiler chooses, and delays loads to hold more
@@ -93,6 +95,8 @@ class Plan:
 
     @property
     def ctas_per_chunk(self) -> int:
+        if self.slide is not None:
+            return self.slide.ctas
         if self.windows:
             return self.space.groups // self.space.group_sizes[-1] * -(-self.space.group_sizes[-1] // self.windows)
         return -(-(self.parts or self.space.groups) // self.groups_per_cta)

@@ -32,6 +32,7 @@ from .plan import (
     team_ctas,
     waves,
 )
+from .sliding import make_slide, slid
 from .spec import Spec
 from .tiling import make_tile
 from .views import ITEM_BYTES, Space, make_space, one_lane
@@ -75,9 +76,10 @@ def make_plan(
         return _row_in_parts(wish, spec)
     if spec.rank:
         return _rank_in_registers(wish) or _rank_streamed(wish, spec.rank.count)
-    staged = _windows_in_shared(spec, operand_strides, wish)
-    if staged is not None:
-        return staged
+    for over_windows in (_slide_over_windows(spec, operand_strides, alignments, wish),
+                         _windows_in_shared(spec, operand_strides, wish)):  # fmt: skip
+        if over_windows is not None:
+            return over_windows
     ways = _ROW_WAYS if space.front == "row" else _COLUMN_WAYS
     return next(plan for plan in (way(wish) for way in ways) if plan is not None)
 
@@ -274,6 +276,28 @@ def _rank_streamed(wish: Wish, count: int) -> Plan:
     if wish.spread == "split" or plan.chunks <= chunks:
         return plan
     return wish.plan(group, plan.groups_per_cta, unroll, chunks=chunks, spread="split", residence="reread")
+
+
+def _slide_over_windows(
+    spec: Spec, operand_strides: Sequence[Sequence[int]], alignments: Sequence[int], wish: Wish
+) -> Plan | None:
+    """Windows that overlap along several axes; walks of 4 rows for each vector of `unroll`."""
+    found = slid(spec)
+    if found is None or wish.space.front != "column" or wish.residence not in ("auto", "registers"):
+        return None
+    number = [o.name for o in spec.operands].index(found[0].name)
+    space = one_lane(wish.space)
+    slide = make_slide(
+        spec, space, operand_strides[number], alignments[number], threads=wish.threads, rows=4 * wish.unroll,
+        processors=wish.processors,
+    )  # fmt: skip
+    if slide is None or wish.spread == "split":
+        return None
+    under_way = slide.vector * slide.loads * slide.ahead
+    return Plan(
+        space=space, group_threads=1, groups_per_cta=slide.threads, unroll=under_way, chunks=1, spread="none",
+        residence="reread", wide=space.span >= 2**31, slide=slide,
+    )  # fmt: skip
 
 
 def _windows_in_shared(spec: Spec, operand_strides: Sequence[Sequence[int]], wish: Wish) -> Plan | None:

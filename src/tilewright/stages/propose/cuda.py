@@ -12,7 +12,7 @@ from ...facts.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, S
 from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
 from . import cuda_product
-from .cuda_text import by_rows, fused_text, summed_text
+from .cuda_text import by_rows, fused_text, over_windows, summed_text
 from .narrow import computes_in_float8
 
 _KNOBS = (
@@ -31,7 +31,7 @@ _KNOBS = (
 _CUDA_SKELETONS = (
     "addresses", "cache", "calls", "cluster", "combine", "control", "cta", "engine", "free", "launch", "math",
     "operands", "plan", "planning", "rank", "ranking", "reducers", "resident", "ring", "scan", "scanners", "shares",
-    "spec", "sums", "team", "tiles", "tiling", "views", "windows",
+    "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
 _GEMM_SKELETONS = (
     "__init__", "band", "entries", "finish", "fused", "launch", "outlet", "pair", "plan", "product", "skinny",
@@ -154,6 +154,7 @@ def space(program: Program) -> Space:
         return Space(knobs=_KNOBS, points=tuple(points))
     if sweeps == 1:
         points = [_setting(256, 4), _setting(256, 8), _setting(512, 4), _setting(128, 8), _setting(512, 2)]
+        points += [_setting(256, 4, "reread")] if SLIDES and over_windows(program) else []  # each window by itself
         return Space(knobs=_KNOBS, points=tuple(points))
     points = [
         _setting(512, 4),
@@ -203,6 +204,9 @@ def _rows_for_teams(program: Program) -> bool:
     return prod(program.domain[d] for d in kept) >= 8 and program.inner_size >= 2**16 and not shared
 
 
+SLIDES = False  # over windows that overlap along several axes; off until it has run on a GPU
+
+
 def free_rows(program: Program) -> int | None:
     """The operand that says how many rows there are, where a kernel may take any number of them: rows lie along
     dimension 0, are not what is reduced, and are read at their own position. Which numbers a compiled kernel takes,
@@ -236,7 +240,8 @@ def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
         )
     if program.product:
         return (SourceFile(path=f"{name}.py", text=cuda_product.fused_text(program, name, point)),)
-    return (SourceFile(path=f"{name}.py", text=fused_text(program, name, point, rows_of=free_rows(program))),)
+    text = fused_text(program, name, point, rows_of=free_rows(program), slides=SLIDES and over_windows(program))
+    return (SourceFile(path=f"{name}.py", text=text),)
 
 
 def skeleton_files(programs: Sequence[Program]) -> tuple[SourceFile, ...]:

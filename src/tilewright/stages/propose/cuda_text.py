@@ -228,6 +228,22 @@ def by_rows(load: Load, program: Program) -> bool | None:
     return None if any(d == 0 for p in others for d, _ in p.steps) else own
 
 
+def over_windows(program: Program) -> bool:
+    """Whether what is reduced is what one load gives, as it is: the same for all windows that read an element."""
+    if not program.reduced or program.scan or program.ranked or program.sums or len(program.loads) != 1:
+        return False
+    cut = schedule(program)
+    if len(cut.passes) != 1 or cut.element_outputs or len(cut.passes[0].reductions) != 1:
+        return False
+    name = ""
+    for item in cut.passes[0].elements:
+        widened = isinstance(item, Statement) and item.op == "to" and item.dtype == "f32" and item.args == (name,)
+        if not (isinstance(item, Load) or widened):
+            return False
+        name = item.result
+    return cut.passes[0].reductions[0].arg == name
+
+
 def tensors(values: Sequence[Operand | Output], program: Program | None = None, *, free: bool = False) -> str:
     """Their TensorSpecs; the program, where it tells more of operands, also which loads read rows that are free."""
     operands = [t for t in values if isinstance(t, Operand)]
@@ -291,8 +307,11 @@ def _ranked(program: Program, lines: Lines, dtypes: dict[str, str]) -> tuple[Sch
     ]  # fmt: skip
 
 
-def fused_text(program: Program, name: str, settings: Point, *, rows_of: int | None = None) -> str:
-    """The whole file. `rows_of`: the operand that says how many rows there are, where that is free."""
+def fused_text(
+    program: Program, name: str, settings: Point, *, rows_of: int | None = None, slides: bool = False
+) -> str:
+    """The whole file. `rows_of`: the operand that says how many rows there are, where that is free. `slides`: threads
+    may slide over windows (see `over_windows`)."""
     program = safe_names(reduced_in_strength(rounded_once(program)))
     lines, dtypes, scan, rank = Lines(program), _dtypes(program), list[str](), list[str]()
     if program.scan:
@@ -315,6 +334,8 @@ def fused_text(program: Program, name: str, settings: Point, *, rows_of: int | N
         spec.append("    head=head,")
     if rows_of is not None:
         spec.append("    free=True,")
+    if slides:
+        spec.append("    slides=True,")
     if entries:
         spec += ["    sweeps=(", *entries, "    ),"]
     if plan.element_outputs:

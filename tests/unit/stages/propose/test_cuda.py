@@ -7,9 +7,11 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.traced import only_program
 from tilewright.facts.program import Operand, Output, Position, Program, Statement
 from tilewright.facts.schedule import schedule
 from tilewright.stages.propose import cuda
@@ -129,6 +131,20 @@ def test_a_load_that_nothing_computes_is_told(tmp_path):
     left, right = (b.load(x, [kp.along((0, 1)), kp.along((1, 1), start=k)]) for k in range(2))
     b.write_row(*b.reduce("sum", b.op("add", left, right)))
     assert told(b.done()) == ((), 0.0), "two loads"
+
+
+def test_threads_may_slide_over_windows_of_what_is_loaded_as_it_is(tmp_path, monkeypatch):
+    def slides(program):
+        return load_fused(program, tmp_path).SPEC.slides
+
+    pool = kp.pool("sum", (4, 5, 9, 99), (3, 3), dtype="bf16")
+    averaged = only_program(lambda x: F.avg_pool2d(x, 3, 2, 1), torch.randn(2, 3, 9, 9, dtype=torch.bfloat16))
+    assert not slides(pool), "off"
+    monkeypatch.setattr(cuda, "SLIDES", True)
+    assert slides(pool) and slides(averaged) and dict(cuda.space(pool).points[-1])["residence"] == "reread"
+    places = only_program(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), torch.randn(2, 3, 9, 9))
+    before = kp.pool("sum", (4, 5, 9, 99), (3, 3), fused=True)
+    assert not any(slides(p) for p in (places, before, kp.softmax((8, 99)), kp.reduction("sum", (8, 9, 7), (1,))))
 
 
 def test_infinities_are_written_as_python(tmp_path):

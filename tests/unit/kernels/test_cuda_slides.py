@@ -1,0 +1,193 @@
+"""Sliding over windows: every result is its window's, however they lie (in numpy), and rows are read once a walk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import inf
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fakes import kernel_programs as kp
+from fakes import simt
+from tilewright.kernels.cuda import addresses, combine, cta, reducers, slides
+from tilewright.kernels.cuda.plan import DEFAULTS, Device
+from tilewright.kernels.cuda.planning import make_plan
+from tilewright.kernels.cuda.reducers import Reducer
+from tilewright.kernels.cuda.sliding import slid
+from tilewright.kernels.cuda.spec import ReductionSpec, Spec, Sweep, TensorSpec
+from tilewright.kernels.cuda.views import contiguous
+from tilewright.stages.propose import cuda
+
+from .test_cuda_demand import of
+from .test_cuda_instructions import compiled
+
+MODULES = (addresses, combine, cta, reducers, slides)
+
+
+def spec_of(op, shape, window, stride, padding, dilation, *, dtype="f32", bias=False):
+    """Pools over the last dimensions; their windows' own lie ahead of the innermost that stays. `bias`: along lines."""
+    rank, lead = len(window), len(shape) - len(window)
+    counts = [(n + 2 * p - d * (k - 1) - 1) // s + 1
+              for n, k, s, p, d in zip(shape[lead:], window, stride, padding, dilation, strict=True)]  # fmt: skip
+    domain = (*shape[:lead], *counts[:-1], *window, counts[-1])
+    reduced = tuple(range(lead + rank - 1, lead + 2 * rank - 1))
+    kept = [*range(lead + rank - 1), len(domain) - 1]
+    at = [(0, ((d, 1),)) for d in range(lead)]
+    at += [(-padding[i], ((kept[lead + i], stride[i]), (reduced[i], dilation[i]))) for i in range(rank)]
+    out = tuple(1 if d in reduced else n for d, n in enumerate(domain))
+    fill = -inf if op == "max" else 0.0
+    operands = [TensorSpec(name="x", dtype=dtype, shape=shape, indexed=True, at=tuple(at), fill=fill)]
+    operands += [TensorSpec(name="b", dtype="f32", shape=(*[1] * (len(domain) - 1), counts[-1]))] if bias else []
+    names = ", ".join(f"index_{d}" for d in range(len(domain)))
+    sweep = Sweep(
+        elements=eval(f"lambda x, {names}: (x,)"),
+        reductions=(ReductionSpec(op=op, source=dtype, dtype="f32", results=("y",)),),
+        rows=(lambda y, b: {"y": y + b}) if bias else None,
+    )
+    return Spec(name="pool", domain=domain, reduced=reduced, operands=tuple(operands), sweeps=(sweep,), slides=True,
+                outputs=(TensorSpec(name="y", dtype="f32", shape=out),))  # fmt: skip
+
+
+def plan_of(spec, strides=None, alignment=16, processors=1, **knobs):
+    walks = [strides or contiguous(spec.operands[0].shape), *(contiguous(o.shape) for o in spec.operands[1:])]
+    device = Device(processors=processors, arch="sm_90a")
+    return make_plan(spec, walks, [alignment] * len(walks), {**DEFAULTS, **knobs}, device)
+
+
+def pooled(monkeypatch, spec, x, plan, strides=None, bias=None):
+    """What all CTAs write, and how often they read each element of x."""
+    held = np.ascontiguousarray(x).ravel() if strides is None else x
+    source = simt.Memory(held, strides or contiguous(spec.operands[0].shape))
+    out = simt.Memory(np.full(int(np.prod(spec.outputs[0].shape)), np.nan, np.float32))
+    tensors = [source, *([] if bias is None else [simt.Memory(bias, contiguous(spec.operands[1].shape))]), out]
+    reducer = Reducer(op=spec.sweeps[0].reductions[0].op, source=spec.operands[0].dtype, dtype="f32")
+    kernel = SimpleNamespace(spec=spec, plan=plan, reducers=[[reducer]], workspaces=[], mailboxes=[], lists=None)
+    times = np.zeros(held.size, int)
+
+    def touched(places, active):
+        np.add.at(times, places[active].ravel(), 1)
+        simt.Memory.touched(source, places, active)
+
+    source.touched = touched
+    for block in range(plan.ctas_per_chunk):
+        with simt.patched(monkeypatch, MODULES, plan.threads, block) as device:
+            slides.SlideCta(kernel, tensors, None, stage=-1, chunks=1).run()
+            assert sum(s.values.nbytes for s in device.shared) == plan.slide.shared_bytes
+    assert out.written.min() >= 1
+    return out.values.reshape(spec.outputs[0].shape), times
+
+
+CASES = {  # op, shape, window, stride, padding, dilation, knobs
+    "as KernelBench's 42": ("max", (5, 37, 36), (4, 4), (1, 1), (1, 1), (1, 1), {}),
+    "as its 46": ("sum", (3, 12, 26, 64), (3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1), {}),
+    "as its 43": ("max", (3, 16, 34, 32), (3, 3, 3), (2, 2, 2), (1, 1, 1), (3, 3, 3), {"unroll": 2}),
+    "of odd lines": ("max", (3, 29, 45), (3, 2), (1, 2), (1, 0), (2, 3), {"threads": 128}),
+    "lines longer than a CTA": ("sum", (2, 20, 1200), (3, 5), (1, 3), (1, 2), (1, 2), {"threads": 128}),
+    "odd lines longer than a CTA": ("max", (2, 17, 547), (2, 3), (1, 1), (1, 1), (1, 1), {"threads": 128}),
+    "windows of one column": ("sum", (6, 40, 36), (5, 1), (2, 1), (0, 0), (1, 1), {}),
+    "inside": ("sum", (4, 41, 72), (3, 3), (2, 1), (0, 0), (1, 1), {}),
+    "far outside": ("max", (9, 23, 40), (5, 7), (1, 1), (2, 3), (1, 1), {"unroll": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_every_result_is_its_windows(name, monkeypatch):
+    op, shape, window, stride, padding, dilation, knobs = CASES[name]
+    spec = spec_of(op, shape, window, stride, padding, dilation, bias=True)
+    plan = plan_of(spec, **knobs)
+    assert plan.slide is not None and (plan.slide.tiles > 1) == ("longer" in name)
+    rng = np.random.default_rng(0)
+    x = rng.integers(-50, 50, shape).astype(np.float32)  # whose sums are exact in any order
+    x.ravel()[rng.integers(0, x.size, 5)] = inf if op == "max" else 7
+    bias = rng.integers(0, 9, spec.domain[-1]).astype(np.float32)
+    got, times = pooled(monkeypatch, spec, x, plan, bias=bias)
+    pool = {2: F.max_pool2d, 3: F.max_pool3d}[len(window)]
+    given = torch.from_numpy(x)[None]
+    if op == "max":
+        wanted = pool(given, window, stride, padding, dilation)
+    else:
+        kernel = torch.ones(1, 1, *window)
+        conv = {2: F.conv2d, 3: F.conv3d}[len(window)]
+        wanted = conv(given.transpose(0, 1), kernel, None, stride, padding, dilation)
+    np.testing.assert_array_equal(got.reshape(-1), (wanted.numpy() + bias).reshape(-1))
+    again = 1 + max(window[-2] - 1, 0) * dilation[-2] / (plan.slide.rows * stride[-2])  # rows that two walks read
+    planes = 1 if len(window) == 2 else window[0] / stride[0]
+    assert times.sum() <= 2.2 * again * planes * x.size, "what lies outside is asked for at the first element"
+
+
+def test_lines_that_lie_apart_are_read_in_shorter_vectors(monkeypatch):
+    spec = spec_of("max", (24, 30, 40), (3, 3), (2, 2), (1, 1), (1, 1), dtype="f16")
+    room = np.random.default_rng(1).integers(-99, 99, 24 * 30 * 42).astype(np.float16)
+    strides = (30 * 42, 42, 1)
+    plan = plan_of(spec, strides)
+    assert plan.slide.vector == 2 and plan_of(spec, alignment=2).slide.vector == 1 and plan_of(spec).slide.vector == 8
+    got, _ = pooled(monkeypatch, spec, room, plan, strides)
+    x = torch.from_numpy(room.astype(np.float32)).reshape(24, 30, 42)[None, ..., :40]
+    np.testing.assert_array_equal(got.reshape(-1), F.max_pool2d(x, 3, 2, 1).numpy().reshape(-1))
+
+
+def test_a_nan_is_the_largest_of_its_windows_alone(monkeypatch):
+    x = np.random.default_rng(2).random((4, 40, 40), np.float32)
+    x[1, 7, 9] = np.nan
+    spec = spec_of("max", x.shape, (4, 4), (1, 1), (1, 1), (1, 1))
+    got, _ = pooled(monkeypatch, spec, x, plan_of(spec))
+    wanted = F.max_pool2d(torch.from_numpy(x)[None], 4, 1, 1).numpy()
+    assert np.isnan(wanted).sum() == 16
+    np.testing.assert_array_equal(got.reshape(-1), wanted.reshape(-1))
+
+
+def test_who_slides_is_the_one_whose_windows_overlap_downwards():
+    pool = ("max", (64, 64, 112, 112), (3, 3), (2, 2), (1, 1), (1, 1))
+    spec = spec_of(*pool)
+    assert plan_of(spec, processors=132).slide is not None and slid(spec) is not None
+    assert plan_of(spec, processors=132, residence="reread").slide is None
+    others = {
+        "side by side": spec_of(*pool[:2], (2, 2), *pool[3:]),
+        "one axis": spec_of(*pool[:2], (1, 3), *pool[3:]),
+        "fill that counts": spec_of("sum", *pool[1:]),
+    }
+    counting = [TensorSpec(name="x", dtype="f32", shape=pool[1], indexed=True, at=spec.operands[0].at, fill=1.0)]
+    others["fill that counts"] = Spec(
+        name="t", domain=spec.domain, reduced=spec.reduced, operands=tuple(counting), sweeps=spec.sweeps, slides=True,
+        outputs=spec.outputs,
+    )  # fmt: skip
+    assert {name: slid(other) for name, other in others.items()} == dict.fromkeys(others)
+    few = spec_of("max", (1, 2, 60, 60), *pool[2:])
+    assert plan_of(few, processors=132).slide is None, "too few for all multiprocessors"
+
+
+@pytest.mark.slow
+def test_a_step_is_one_read_of_16_bytes_and_fixed_reads_of_shared_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda, "SLIDES", True)
+    ptx, plan = compiled(kp.pool("max", (32, 64, 512, 512), (4, 4), padding=1), tmp_path)
+    slide, found = plan.slide, Counter(line.split()[0] for line in ptx.splitlines() if line.strip())
+    assert (slide.rows, slide.vector, slide.vectors, slide.whole, slide.turns) == (16, 4, 128, True, True)
+    results = slide.rows * 4
+    reads = sum(n for name, n in found.items() if name.startswith("ld.global"))
+    assert (
+        reads == slide.rows + 3 and sum(n for name, n in found.items() if ".v4." in name and "ld.glo" in name) == reads
+    )
+    assert found["max.NaN.f32"] <= 6 * results and found["bar.sync"] + found["barrier.sync"] == slide.rows + 1
+    shared = sum(n * (2 if ".v2." in name else 1) for name, n in found.items() if name.startswith("ld.shared"))
+    assert shared == 4 * results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda: kp.pool("sum", (16, 32, 128, 128, 256), (3, 3, 3), stride=2, padding=1),
+        lambda: kp.pool("max", (16, 32, 128, 128, 128), (3, 3, 3), stride=2, padding=1, dilation=3),
+        lambda: kp.pool("max", (64, 64, 112, 112), (3, 3), stride=2, padding=1, dtype="f16"),
+        lambda: kp.pool("sum", (16, 8, 64, 3001), (3, 5), padding=1, dtype="bf16"),
+    ],
+    ids=["46", "43", "f16", "tiles"],
+)
+def test_pools_compile_without_spilling(program, monkeypatch, tmp_path):
+    monkeypatch.setattr(cuda, "SLIDES", True)
+    found = of(program(), tmp_path)
+    assert found["local_bytes"] == 0 and found["registers"] <= 80 and 1024 < found["shared_bytes"] <= 45 * 1024
