@@ -39,9 +39,12 @@ def sliding(monkeypatch):
     monkeypatch.setattr(cuda, "SLIDES", True)
 
 
+def device():
+    return import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+
+
 def plan_of(module, operands):
-    device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
-    return module._FUSED.plan([o.stride() for o in operands], [16] * len(operands), device)
+    return module._FUSED.plan([o.stride() for o in operands], [16] * len(operands), device())
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))
@@ -62,6 +65,18 @@ def test_every_point_and_layout(tmp_path):
     for layout in (shifted, every_other, padded_rows):
         moved = [layout(t) for t in operands]
         close(module.run(*moved), program, moved)
+
+
+def test_one_kernel_takes_many_numbers_of_rows(tmp_path):
+    def make(rows):
+        return kp.pool("max", (rows, 64, 57, 64), (3, 3), stride=2, padding=1)
+
+    module = load_fused(make(64), tmp_path)
+    for rows in (64, 65, 131, 640):
+        (x,) = operands = kp.make_operands(make(rows), "cuda", seed=rows)
+        assert module.takes(rows) and module._FUSED.plan([x.stride()], [16], device(), rows=rows).slide is not None
+        close(module.run(x), make(rows), operands)
+    assert len(module._FUSED.objects) <= 2, "one with shorter walks, for few rows"
 
 
 def test_many_runs_agree_to_the_last_bit_and_edge_values_stay(tmp_path):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import inf
+from dataclasses import replace
+from math import inf, prod
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from fakes import kernel_programs as kp
 from fakes import simt
 from tilewright.kernels.cuda import addresses, combine, cta, reducers, slides
+from tilewright.kernels.cuda.free import at_rows, freed
 from tilewright.kernels.cuda.plan import DEFAULTS, Device
 from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.reducers import Reducer
@@ -23,6 +25,7 @@ from tilewright.kernels.cuda.views import contiguous
 from tilewright.stages.propose import cuda
 
 from .test_cuda_demand import of
+from .test_cuda_free import Shaped, grid
 from .test_cuda_instructions import compiled
 
 MODULES = (addresses, combine, cta, reducers, slides)
@@ -62,7 +65,7 @@ def pooled(monkeypatch, spec, x, plan, strides=None, bias=None):
     """What all CTAs write, and how often they read each element of x."""
     held = np.ascontiguousarray(x).ravel() if strides is None else x
     source = simt.Memory(held, strides or contiguous(spec.operands[0].shape))
-    out = simt.Memory(np.full(int(np.prod(spec.outputs[0].shape)), np.nan, np.float32))
+    out = simt.Memory(np.full(prod(spec.outputs[0].shape), np.nan, np.float32))
     tensors = [source, *([] if bias is None else [simt.Memory(bias, contiguous(spec.operands[1].shape))]), out]
     reducer = Reducer(op=spec.sweeps[0].reductions[0].op, source=spec.operands[0].dtype, dtype="f32")
     kernel = SimpleNamespace(spec=spec, plan=plan, reducers=[[reducer]], workspaces=[], mailboxes=[], lists=None)
@@ -138,6 +141,26 @@ def test_a_nan_is_the_largest_of_its_windows_alone(monkeypatch):
     wanted = F.max_pool2d(torch.from_numpy(x)[None], 4, 1, 1).numpy()
     assert np.isnan(wanted).sum() == 16
     np.testing.assert_array_equal(got.reshape(-1), wanted.reshape(-1))
+
+
+@pytest.mark.parametrize(("home", "rows"), [(52, 60), (100, 75)])
+def test_one_kernel_takes_any_number_of_rows(home, rows, monkeypatch):
+    """Ragged CTAs, and full ones; the kernel was made for other rows, and reads their number from its tensors."""
+    base = spec_of("max", (home, 2, 26, 40), (3, 3), (2, 2), (1, 1), (1, 1))
+    operand = replace(base.operands[0], free=True)
+    base = replace(base, free=True, operands=(operand,))
+    spec = at_rows(base, rows)
+    plan = freed(spec, plan_of(spec))
+    assert plan == freed(base, plan_of(base)) and plan.slide.outer == 2 and (plan.rows == "full") == (home == 100)
+    shape = spec.operands[0].shape
+    x = np.random.default_rng(3).random(shape, np.float32)
+    tensors = [Shaped(x.ravel(), shape), Shaped(np.full(prod(spec.outputs[0].shape), np.nan, np.float32), ())]
+    reducer = Reducer(op="max", source="f32", dtype="f32")
+    kernel = SimpleNamespace(spec=base, plan=plan, reducers=[[reducer]], workspaces=[], mailboxes=[], lists=None)
+    for block in range(grid(kernel, tensors, monkeypatch)):
+        with simt.patched(monkeypatch, MODULES, plan.threads, block):
+            slides.SlideCta(kernel, tensors, None, stage=-1, chunks=1).run()
+    np.testing.assert_array_equal(tensors[1].values, F.max_pool2d(torch.from_numpy(x), 3, 2, 1).numpy().ravel())
 
 
 def test_who_slides_is_the_one_whose_windows_overlap_downwards():

@@ -136,6 +136,8 @@ class Kernel:
             return plan.teams or plan.ctas_per_chunk
         rows, reduced = tensors[self.spec.rows_of].shape[0], bool(self.spec.reduced)
         of_row, of_cta = (plan.space.groups, plan.groups_per_cta) if reduced else (plan.space.steps, plan.block_steps)
+        if plan.slide is not None:
+            of_row, of_cta = plan.slide.count, plan.slide.lines
         return Int32((Int64(rows) * of_row + (of_cta - 1)) // of_cta)
 
     def _cta(self, stage: int) -> type[Cta]:

@@ -32,13 +32,18 @@ def freed(spec: Spec, plan: Plan) -> Plan | None:
     """The plan without the number of rows; None where more depends on it: what is split over CTAs by it, rows that are
     no whole vectors, lanes along the rows."""
     space, rows = plan.space, spec.domain[0]
-    if not spec.free or plan.teams or plan.parts or plan.windows or plan.slide is not None or plan.tile is not None:
+    if not spec.free or plan.teams or plan.parts or plan.windows or plan.tile is not None:
         return None
     if spec.reduced:
         if plan.spread not in ("none", "cluster") or space.group_sizes[0] % rows:
             return None
         full = space.groups % plan.groups_per_cta == 0
         one = replace(space, group_sizes=(space.group_sizes[0] // rows, *space.group_sizes[1:]), span=0)
+        if plan.slide is not None:
+            if plan.slide.outer % rows:
+                return None
+            full = plan.slide.count % plan.slide.lines == 0
+            plan = replace(plan, slide=replace(plan.slide, outer=plan.slide.outer // rows))
     else:
         if space.tail or space.step_sizes[0] % rows or plan.chunks < plan.blocks:
             return None

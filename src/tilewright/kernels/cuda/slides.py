@@ -70,8 +70,12 @@ class SlideCta(Cta):
         if slide.lines * slide.vectors < slide.threads:  # the last threads do what others do, too
             self.line = cutlass.min(self.line, Int32(slide.lines - 1))
         number = block * slide.lines + self.line
-        if slide.count % slide.lines:
-            number = cutlass.min(number, Int32(slide.count - 1))
+        count, ragged = slide.count, slide.count % slide.lines
+        if self.plan.rows != "fixed":
+            count = Int32(self.tensors[self.spec.operands[self.spec.rows_of].name].shape[0]) * slide.count
+            ragged = self.plan.rows == "ragged"
+        if ragged:
+            number = cutlass.min(number, Int32(count - 1))
         outer, walk, tile, near = coordinates(number, (slide.outer, slide.walks, slide.tiles, slide.near))
         self.row, self.start = walk * slide.rows, tile * slide.outs
         if down.count % slide.rows:  # the last walk begins early, and writes again what another one does

@@ -154,7 +154,8 @@ def space(program: Program) -> Space:
         return Space(knobs=_KNOBS, points=tuple(points))
     if sweeps == 1:
         points = [_setting(256, 4), _setting(256, 8), _setting(512, 4), _setting(128, 8), _setting(512, 2)]
-        points += [_setting(256, 4, "reread")] if SLIDES and over_windows(program) else []  # each window by itself
+        if SLIDES and over_windows(program):  # long walks by many lines read few rows twice; last, no walks at all
+            points[-1:] = [_setting(512, 8), _setting(256, 4, "reread")]
         return Space(knobs=_KNOBS, points=tuple(points))
     points = [
         _setting(512, 4),
