@@ -1,7 +1,8 @@
 """A CTA in numpy: all its threads at once, in step, so that a kernel which moves data runs where there is no GPU.
 
 Values are arrays over the threads. What `cute.assume` promises of an offset is checked, as is that nothing is touched
-outside of its tensor; of shared memory it counts how often the banks had to be gone through."""
+outside of its tensor. Of shared memory it counts how often the banks had to be gone through, and asserts that
+between two barriers no thread reads what another one writes, writes what it reads, or writes something else there."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 
 BANKS, BANK_BYTES = 32, 4
+NOBODY, MANY = -1, -2  # instead of a thread's number
 
 
 class Memory:
@@ -21,13 +23,40 @@ class Memory:
         self.values, self.stride, self.shared = values, strides, shared
         self.written = np.zeros(values.size, int)  # how often each element was
         self.passes = self.least = 0
+        self.meet()
         self.iterator = Pointer(self, 0)
         self.element_type = values.dtype
 
-    def touched(self, places, active):
+    def touched(self, places, active, *, writes):
         assert places[active].size == 0 or (places[active].min() >= 0 and places[active].max() < self.values.size)
         if self.shared:
+            self.race(places, active, writes=writes)
             self._count(places * self.values.itemsize, places.shape[1] * self.values.itemsize, active)
+
+    def meet(self):
+        """A barrier: from here on, what was done before is seen by all."""
+        self.settled = np.zeros(self.values.size if self.shared else 0, bool)  # written since
+        self._readers, self._writers = (np.full(self.values.size if self.shared else 0, NOBODY) for _ in range(2))
+
+    def race(self, places, active, *, writes):
+        """Notes which threads are where."""
+        cells, threads = places[active], np.broadcast_to(np.arange(len(places))[:, None], places.shape)[active]
+        others, own = (self._readers, self._writers) if writes else (self._writers, self._readers)
+        assert np.all((others[cells] == NOBODY) | (others[cells] == threads)), "no barrier between"
+        before = own[cells]
+        own[cells] = threads
+        several = (own[cells] != threads) | ((before != NOBODY) & (before != threads))
+        own[cells[several]] = MANY
+
+    def agree(self, cells, values):
+        """Where several threads have written, or do now, they write the same."""
+        if self.shared:
+            before, several = self.values[cells], self._writers[cells] == MANY
+            self.values[cells] = values
+            same = np.array_equal(self.values[cells], values, equal_nan=values.dtype.kind == "f")
+            kept = np.array_equal(before[several], values[several], equal_nan=values.dtype.kind == "f")
+            assert same and (kept or not self.settled[cells][several].any()), "no barrier between"
+            self.settled[cells] = True
 
     def _count(self, addresses, width, active):
         """Warps go in parts whose accesses make up 128 bytes; of each bank every word is a trip of its own."""
@@ -70,7 +99,7 @@ class Cta:
         self.cute = SimpleNamespace(
             arch=SimpleNamespace(
                 thread_idx=lambda: (np.arange(threads), 0, 0), block_idx=lambda: (np.int64(block), 0, 0),
-                sync_threads=lambda: None,
+                sync_threads=self._meet,
             ),
             make_layout=lambda shape: shape, size=lambda fragment: fragment.values.shape[1], recast_ptr=self._recast,
             make_rmem_tensor=lambda shape, dtype: Fragment(threads, shape[0], dtype), assume=self._assume,
@@ -89,6 +118,10 @@ class Cta:
             return self.shared[-1]
 
         return SimpleNamespace(allocate_tensor=allocate)
+
+    def _meet(self):
+        for memory in self.shared:
+            memory.meet()
 
     def when(self, condition, body):
         before = self.active
@@ -110,12 +143,13 @@ class Cta:
     def _copy(self, source, target):
         if isinstance(source, Fragment):
             places = self._places(target)
-            target[0].memory.touched(places, self.active)
+            target[0].memory.touched(places, self.active, writes=True)
+            target[0].memory.agree(places[self.active], source.values[self.active])
             target[0].memory.values[places[self.active]] = source.values[self.active]
             np.add.at(target[0].memory.written, places[self.active], 1)
         else:
             places = self._places(source)
-            source[0].memory.touched(places, self.active)
+            source[0].memory.touched(places, self.active, writes=False)
             target.values[self.active] = source[0].memory.values[places[self.active]]
 
 

@@ -28,6 +28,10 @@ PROGRAMS = {
     "long odd lines": lambda: kp.pool("sum", (16, 8, 64, 2051), (3, 3), stride=2, padding=1),
     "without its padding": lambda: only_program(
         lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False), torch.randn(16, 64, 111, 112)),
+    "and what comes before": lambda: kp.pool("max", (32, 64, 56, 60), (3, 3), stride=2, padding=1, fused=True),
+    "a network's first layers": lambda: only_program(
+        lambda x, a, b: F.max_pool2d(torch.relu(x * a + b), 3, 2, 1), torch.randn(16, 64, 112, 112),
+        torch.randn(64, 1, 1), torch.randn(64, 1, 1)),
     "and what follows": lambda: only_program(
         lambda x, y, b: torch.relu(F.max_pool2d(x, 3, 1, 1) + b) * y, torch.randn(16, 64, 56, 60),
         torch.randn(16, 64, 56, 60), torch.randn(64, 1, 1)),

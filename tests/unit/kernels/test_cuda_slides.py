@@ -32,7 +32,8 @@ MODULES = (addresses, combine, cta, reducers, slides)
 
 
 def spec_of(op, shape, window, stride, padding, dilation, *, dtype="f32", bias=False):
-    """Pools over the last dimensions; their windows' own lie ahead of the innermost that stays. `bias`: along lines."""
+    """Pools over the last dimensions; their windows' own lie ahead of the innermost that stays. `bias`: times the
+    row, it is added to each result."""
     rank, lead = len(window), len(shape) - len(window)
     counts = [(n + 2 * p - d * (k - 1) - 1) // s + 1
               for n, k, s, p, d in zip(shape[lead:], window, stride, padding, dilation, strict=True)]  # fmt: skip
@@ -44,12 +45,12 @@ def spec_of(op, shape, window, stride, padding, dilation, *, dtype="f32", bias=F
     out = tuple(1 if d in reduced else n for d, n in enumerate(domain))
     fill = -inf if op == "max" else 0.0
     operands = [TensorSpec(name="x", dtype=dtype, shape=shape, indexed=True, at=tuple(at), fill=fill)]
-    operands += [TensorSpec(name="b", dtype="f32", shape=(*[1] * (len(domain) - 1), counts[-1]))] if bias else []
+    operands += [TensorSpec(name="b", dtype="f32", shape=out)] if bias else []
     names = ", ".join(f"index_{d}" for d in range(len(domain)))
     sweep = Sweep(
-        elements=eval(f"lambda x, {names}: (x,)"),
+        elements=eval(f"lambda x, {names}: (x.load((), (0,), fill),)", {"fill": fill}),
         reductions=(ReductionSpec(op=op, source=dtype, dtype="f32", results=("y",)),),
-        rows=(lambda y, b: {"y": y + b}) if bias else None,
+        rows=eval(f"lambda y, b, index_{kept[-2]}: {{'y': y + b * index_{kept[-2]}}}") if bias else None,
     )
     return Spec(name="pool", domain=domain, reduced=reduced, operands=tuple(operands), sweeps=(sweep,), slides=True,
                 outputs=(TensorSpec(name="y", dtype="f32", shape=out),))  # fmt: skip
@@ -71,9 +72,9 @@ def pooled(monkeypatch, spec, x, plan, strides=None, bias=None):
     kernel = SimpleNamespace(spec=spec, plan=plan, reducers=[[reducer]], workspaces=[], mailboxes=[], lists=None)
     times = np.zeros(held.size, int)
 
-    def touched(places, active):
+    def touched(places, active, *, writes):
         np.add.at(times, places[active].ravel(), 1)
-        simt.Memory.touched(source, places, active)
+        simt.Memory.touched(source, places, active, writes=writes)
 
     source.touched = touched
     for block in range(plan.ctas_per_chunk):
@@ -106,8 +107,8 @@ def test_every_result_is_its_windows(name, monkeypatch):
     rng = np.random.default_rng(0)
     x = rng.integers(-50, 50, shape).astype(np.float32)  # whose sums are exact in any order
     x.ravel()[rng.integers(0, x.size, 5)] = inf if op == "max" else 7
-    bias = rng.integers(0, 9, spec.domain[-1]).astype(np.float32)
-    got, times = pooled(monkeypatch, spec, x, plan, bias=bias)
+    bias = rng.integers(0, 9, spec.outputs[0].shape).astype(np.float32)
+    got, times = pooled(monkeypatch, spec, x, plan, bias=bias.ravel())
     pool = {2: F.max_pool2d, 3: F.max_pool3d}[len(window)]
     given = torch.from_numpy(x)[None]
     if op == "max":
@@ -116,7 +117,8 @@ def test_every_result_is_its_windows(name, monkeypatch):
         kernel = torch.ones(1, 1, *window)
         conv = {2: F.conv2d, 3: F.conv3d}[len(window)]
         wanted = conv(given.transpose(0, 1), kernel, None, stride, padding, dilation)
-    np.testing.assert_array_equal(got.reshape(-1), (wanted.numpy() + bias).reshape(-1))
+    rows = np.arange(wanted.shape[-2], dtype=np.float32)[:, None]
+    np.testing.assert_array_equal(got.ravel(), (wanted.numpy() + bias.reshape(wanted.shape) * rows).ravel())
     again = 1 + max(window[-2] - 1, 0) * dilation[-2] / (plan.slide.rows * stride[-2])  # rows that two walks read
     planes = 1 if len(window) == 2 else window[0] / stride[0]
     assert times.sum() <= 2.2 * again * planes * x.size, "what lies outside is asked for at the first element"
@@ -163,6 +165,24 @@ def test_one_kernel_takes_any_number_of_rows(home, rows, monkeypatch):
     np.testing.assert_array_equal(tensors[1].values, F.max_pool2d(torch.from_numpy(x), 3, 2, 1).numpy().ravel())
 
 
+def test_what_comes_before_is_done_once_for_each_element(monkeypatch):
+    """A channel's bias, and a root where an element is; what lies outside counts for nothing."""
+    base = spec_of("max", (4, 6, 26, 40), (3, 3), (2, 2), (1, 1), (1, 1))
+    bias = TensorSpec(name="c", dtype="f32", shape=(1, 6, *[1] * (len(base.domain) - 2)))
+
+    def elements(x, c, index_0, index_1, index_2, index_3, index_4, index_5):
+        return (np.where(x.inside((), (2, 3)), np.sqrt(x.load((), (2, 3), 0.0) + c + index_1), -inf),)
+
+    sweep = replace(base.sweeps[0], elements=elements)
+    spec = replace(base, operands=(*base.operands, bias), sweeps=(sweep,))
+    rng = np.random.default_rng(4)
+    x, c = rng.random((4, 6, 26, 40), np.float32), rng.random(6, np.float32)
+    got, _ = pooled(monkeypatch, spec, x, plan_of(spec), bias=c)
+    before = np.sqrt(x + c[:, None, None] + np.arange(6)[:, None, None])
+    wanted = F.max_pool2d(torch.from_numpy(before), 3, 2, 1).numpy()
+    np.testing.assert_allclose(got.ravel(), wanted.ravel(), rtol=1e-6)
+
+
 def test_who_slides_is_the_one_whose_windows_overlap_downwards():
     pool = ("max", (64, 64, 112, 112), (3, 3), (2, 2), (1, 1), (1, 1))
     spec = spec_of(*pool)
@@ -171,13 +191,7 @@ def test_who_slides_is_the_one_whose_windows_overlap_downwards():
     others = {
         "side by side": spec_of(*pool[:2], (2, 2), *pool[3:]),
         "one axis": spec_of(*pool[:2], (1, 3), *pool[3:]),
-        "fill that counts": spec_of("sum", *pool[1:]),
     }
-    counting = [TensorSpec(name="x", dtype="f32", shape=pool[1], indexed=True, at=spec.operands[0].at, fill=1.0)]
-    others["fill that counts"] = Spec(
-        name="t", domain=spec.domain, reduced=spec.reduced, operands=tuple(counting), sweeps=spec.sweeps, slides=True,
-        outputs=spec.outputs,
-    )  # fmt: skip
     assert {name: slid(other) for name, other in others.items()} == dict.fromkeys(others)
     few = spec_of("max", (1, 2, 60, 60), *pool[2:])
     assert plan_of(few, processors=132).slide is None, "too few for all multiprocessors"
@@ -206,9 +220,9 @@ def test_a_step_is_one_read_of_16_bytes_and_fixed_reads_of_shared_memory(monkeyp
         lambda: kp.pool("sum", (16, 32, 128, 128, 256), (3, 3, 3), stride=2, padding=1),
         lambda: kp.pool("max", (16, 32, 128, 128, 128), (3, 3, 3), stride=2, padding=1, dilation=3),
         lambda: kp.pool("max", (64, 64, 112, 112), (3, 3), stride=2, padding=1, dtype="f16"),
-        lambda: kp.pool("sum", (16, 8, 64, 3001), (3, 5), padding=1, dtype="bf16"),
+        lambda: kp.pool("sum", (16, 8, 64, 3001), (3, 5), padding=1, fused=True, dtype="bf16"),
     ],
-    ids=["46", "43", "f16", "tiles"],
+    ids=["46", "43", "f16", "tiles, and what comes before"],
 )
 def test_pools_compile_without_spilling(program, monkeypatch, tmp_path):
     monkeypatch.setattr(cuda, "SLIDES", True)

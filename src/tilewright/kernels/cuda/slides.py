@@ -29,6 +29,21 @@ from .sliding import Axis, slid
 from .spec import reads
 
 
+class Given:
+    """An element that is at hand, as element functions ask for it (see `addresses.Source`)."""
+
+    def __init__(self, value: Any, inside: Any, dtype: str) -> None:
+        self._value, self._inside, self._dtype = value, inside, dtype
+
+    def load(self, at: Any, checked: tuple[int, ...] = (), fill: Any = None) -> Any:
+        if self._inside is None or fill is None:
+            return self._value
+        return m.select(self._inside, self._value, m.cast(fill, self._dtype))
+
+    def inside(self, at: Any, checked: tuple[int, ...] = ()) -> Any:
+        return Boolean(True) if self._inside is None else self._inside
+
+
 class Columns:
     """What a thread has of its columns: rows by their number from the walk's first on, and what runs of them make.
     Neighbouring windows share runs: of four rows, two pairs."""
@@ -100,6 +115,7 @@ class SlideCta(Cta):
         self._find()
         after = {*reads(self.spec.head), *reads(self.spec.sweeps[0].rows)}
         self.wanted = [name for name in self.space.views if name.startswith("out_") or name in after]
+        self._prepare(after)
         walk, columns, asked = self.at, Columns(self.reducer), dict[int, list[tuple[Any, Any]]]()
         for step in range(slide.rows + slide.ahead):
             if step < slide.rows:
@@ -151,6 +167,16 @@ class SlideCta(Cta):
             self.column = self.start * along.apart + slide.first + self.column
             self.there = m.both(self.column >= 0, self.column < along.length)
 
+    def _prepare(self, after: set[str]) -> None:
+        """What of the walk's first result all elements share, and where windows lie: of no account (see `Given`)."""
+        names = reads(self.spec.sweeps[0].elements)
+        wanted, self.wanted = self.wanted, [n for n in self.space.views if n in {*names, *after}]
+        self.rows = self._new_rows()
+        self._load_rows()
+        self._compute_rows(self.spec.head)
+        self.shared_by_all = {n: Int32(0) for n in names if n.startswith("index_")} | self.rows[0]
+        self.wanted = wanted
+
     def _index(self, axis: Axis) -> Any:
         return Int32(0) if axis.kept is None else Int32(self.at.base[f"index_{axis.kept}"])
 
@@ -185,15 +211,17 @@ class SlideCta(Cta):
 
     def _take(self, columns: Columns, asked: list[tuple[Any, Any]]) -> list[Any]:
         """One value a column of what was asked for."""
-        neutral = self.reducer.identity()[0]
         planes = []
         for fragment, inside in asked:
             values = [m.lane_of(fragment, lane, self.operand.dtype) for lane in range(self.slide.vector)]
-            values = [self.reducer.prepare(value) for value in values]
-            if inside is not None:
-                values = [m.select(Boolean(inside), value, neutral) for value in values]
-            planes.append(values)
+            planes.append([self._element(value, inside) for value in values])
         return tree(planes, columns.join)  # type: ignore[no-any-return]
+
+    def _element(self, value: Any, inside: Any) -> Any:
+        """What is reduced of it."""
+        given = Given(value, None if inside is None else Boolean(inside), self.operand.dtype)
+        (found,) = self._call(self.spec.sweeps[0].elements, {**self.shared_by_all, self.operand.name: given})
+        return self.reducer.prepare(found)
 
     def _vector(self, pointer: Any, offset: Any, lanes: int) -> Any:
         place = cute.assume(offset, divby=lanes) if lanes > 1 else offset

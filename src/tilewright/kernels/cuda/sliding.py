@@ -126,13 +126,10 @@ def slid(spec: Spec) -> tuple[TensorSpec, tuple[Axis, ...]] | None:
     if not spec.slides or len(operands) != 1 or len(spec.sweeps) != 1 or spec.final is not None:
         return None
     (operand,), reductions = operands, spec.sweeps[0].reductions
-    neutral = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}
     if len(reductions) != 1 or reductions[0].op not in OPS or operand.dtype not in FLOATS or len(operand.shape) < 2:
         return None
     found = axes(spec, operand) if operand.at else None
     if found is None or spec.inner_size > MOST_STEPS:
-        return None
-    if operand.fill != neutral[reductions[0].op] and not all(axis.inside for axis in found):
         return None
     *_, down, along = found
     overlapping = down.span > down.apart and down.steps > 1

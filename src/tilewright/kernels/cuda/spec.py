@@ -101,8 +101,8 @@ class Spec:
     """One fused computation. Without reduced dimensions it is pointwise: no sweeps, no rows, only `final`. With `scan`
     there are no sweeps, but `final`. `sums` are outputs that hold sums over the rows, in parts along the first kept
     dimension (see `sums`): `final` returns what is summed after the element-level outputs. `free`: dimension 0 may have
-    any size from 2 on (see `free`); `domain` says the likeliest. `slides`: what is reduced is what the one load gives,
-    and so the same for all windows that read an element (see `slides`)."""
+    any size from 2 on (see `free`); `domain` says the likeliest. `slides`: what is reduced of an element is the
+    same for all windows that read it, and neutral outside (see `slides`)."""
 
     name: str
     domain: tuple[int, ...]

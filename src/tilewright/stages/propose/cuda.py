@@ -12,8 +12,9 @@ from ...facts.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, S
 from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
 from . import cuda_product
-from .cuda_text import by_rows, fused_text, over_windows, summed_text
+from .cuda_text import by_rows, fused_text, summed_text
 from .narrow import computes_in_float8
+from .over_windows import over_windows
 
 _KNOBS = (
     Knob(name="threads", values=(128, 256, 512, 1024), about="most threads of a CTA"),

@@ -228,22 +228,6 @@ def by_rows(load: Load, program: Program) -> bool | None:
     return None if any(d == 0 for p in others for d, _ in p.steps) else own
 
 
-def over_windows(program: Program) -> bool:
-    """Whether what is reduced is what one load gives, as it is: the same for all windows that read an element."""
-    if not program.reduced or program.scan or program.ranked or program.sums or len(program.loads) != 1:
-        return False
-    cut = schedule(program)
-    if len(cut.passes) != 1 or cut.element_outputs or len(cut.passes[0].reductions) != 1:
-        return False
-    name = ""
-    for item in cut.passes[0].elements:
-        widened = isinstance(item, Statement) and item.op == "to" and item.dtype == "f32" and item.args == (name,)
-        if not (isinstance(item, Load) or widened):
-            return False
-        name = item.result
-    return cut.passes[0].reductions[0].arg == name
-
-
 def tensors(values: Sequence[Operand | Output], program: Program | None = None, *, free: bool = False) -> str:
     """Their TensorSpecs; the program, where it tells more of operands, also which loads read rows that are free."""
     operands = [t for t in values if isinstance(t, Operand)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from math import inf
 
 import pytest
 import torch
@@ -143,8 +144,32 @@ def test_threads_may_slide_over_windows_of_what_is_loaded_as_it_is(tmp_path, mon
     monkeypatch.setattr(cuda, "SLIDES", True)
     assert slides(pool) and slides(averaged) and dict(cuda.space(pool).points[-1])["residence"] == "reread"
     places = only_program(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), torch.randn(2, 3, 9, 9))
-    before = kp.pool("sum", (4, 5, 9, 99), (3, 3), fused=True)
-    assert not any(slides(p) for p in (places, before, kp.softmax((8, 99)), kp.reduction("sum", (8, 9, 7), (1,))))
+    assert not any(slides(p) for p in (places, kp.softmax((8, 99)), kp.reduction("sum", (8, 9, 7), (1,))))
+
+
+def test_what_comes_before_windows_must_not_differ_between_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(cuda, "SLIDES", True)
+
+    def slides(function, *shapes):
+        program = only_program(function, *(torch.randn(shape) for shape in shapes))
+        return len(program.loads) == 1 and load_fused(program, tmp_path).SPEC.slides
+
+    x, channels = (2, 3, 9, 9), (3, 1, 1)
+    assert slides(lambda x, a, b: F.max_pool2d(F.relu(x * a + b), 3, 2, 1), x, channels, channels)
+    assert slides(lambda x, y: F.max_pool2d(x, 3, 2, 1) + y, x, (2, 3, 5, 5)), "what follows may"
+
+    def windowed(reduce, fill, *, place=False, wide=False):
+        b = kp.Builder((4, 3, 16), (1,))
+        at = [kp.along((0, 1)), kp.along((2, 1), (1, 1), start=-1)]
+        v = b.load(b.source("x", (4, 16)), at, fill)
+        v = b.op("mul", v, b.op("to", b.op("index", 1), dtype="f32")) if place else v
+        v = b.op("mul", v, b.read("w", (1, 1, 16))) if wide else v
+        b.write_row(*b.reduce(reduce, v))
+        return load_fused(b.done(), tmp_path).SPEC.slides
+
+    assert windowed("sum", 0.0) and windowed("max", -inf)
+    assert not windowed("sum", 1.0) and not windowed("max", 0.0), "outside counts"
+    assert not windowed("sum", 0.0, place=True) and not windowed("sum", 0.0, wide=True)
 
 
 def test_infinities_are_written_as_python(tmp_path):
