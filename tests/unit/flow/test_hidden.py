@@ -7,15 +7,11 @@ from unittest.mock import patch
 
 import pytest
 
-from tilewright.edges.gpu.machine import threads
-from tilewright.edges.sandbox.cell import Limits
+from fakes.judges import brief_judge
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
-from tilewright.facts.problem import Problem
 from tilewright.flow.evaluate import Judge
 from tilewright.stages.timing import measure
-from tilewright.stages.timing.measure import Effort
 
 pytestmark = pytest.mark.slow
 
@@ -45,12 +41,6 @@ class ModelNew(nn.Module):
 """
 
 
-MACHINE = Machine(
-    target="cpu", device="any", driver="", torch="", dsl="", processors=threads(),
-    cache_bytes=4096, copy_bytes_per_s=1e12, matmul_flops_per_s=(("f32", 1e15),),
-)  # fmt: skip
-
-
 def _candidate(text: str) -> Candidate:
     return Candidate(files=(SourceFile(path="model.py", text=text),))
 
@@ -61,13 +51,7 @@ def _new(result: str = HONEST, before: str = "pass") -> str:
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    folder = tmp_path_factory.mktemp("hidden")
-    problem = Problem(name="p", path=str(folder / "p.py"), source=SOURCE, target="cpu")
-    judge = Judge(
-        problem, machine=MACHINE, seed=1, workdir=folder, say=print, compile_baseline=False, trace=False,
-        effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
-        limits=Limits(build_s=60.0, call_s=20.0, memory_bytes=3 << 30),
-    )  # fmt: skip
+    judge = brief_judge(SOURCE, tmp_path_factory.mktemp("hidden"))
     with judge as opened, patch.object(measure, "check_clock"):  # the clock has tests of its own
         opened.open()
         yield opened

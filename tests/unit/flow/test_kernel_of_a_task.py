@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.edges.gpu.machine import threads
+from fakes.judges import brief_judge
 from tilewright.edges.sandbox.cell import Limits
-from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Timed
-from tilewright.flow.evaluate import Judge
 from tilewright.stages.build import load_candidate
 from tilewright.stages.problems import read_problem
-from tilewright.stages.timing.measure import Effort
 
 PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
 pytestmark = [
@@ -78,15 +75,8 @@ def test_a_kernel_is_judged_with_its_backward_on_every_setting(tmp_path: Path) -
     (task / "config_backward.json").write_text(json.dumps(CONFIG))
     (tmp_path / "kernel.cpp").write_text(KERNEL)
     problem = read_problem(task, target="cpu")
-    machine = Machine(
-        target="cpu", device="any", driver="", torch="", dsl="", processors=threads(),
-        cache_bytes=4096, copy_bytes_per_s=1e13, matmul_flops_per_s=(("f32", 1e16),),
-    )  # fmt: skip
-    with Judge(
-        problem, machine=machine, seed=1, workdir=tmp_path, say=print, compile_baseline=False, trace=False,
-        effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
-        limits=Limits(build_s=500.0, call_s=30.0, memory_bytes=4 << 30),
-    ) as judge:  # fmt: skip
+    limits = Limits(build_s=500.0, call_s=30.0, memory_bytes=4 << 30)
+    with brief_judge(problem, tmp_path, limits=limits) as judge:
         facts = judge.open()
         assert [f.inputs[0].shape for f in facts] == [(300, 64), (2, 5)]
         outcome = judge.evaluate(load_candidate(tmp_path / "kernel.cpp", problem))

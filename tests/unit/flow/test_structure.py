@@ -6,14 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tilewright.edges.gpu.machine import threads
-from tilewright.edges.sandbox.cell import Limits
+from fakes.judges import brief_judge
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
-from tilewright.facts.problem import Problem
 from tilewright.flow.evaluate import Judge
-from tilewright.stages.timing.measure import Effort
 
 pytestmark = pytest.mark.slow
 
@@ -43,17 +39,7 @@ def get_init_inputs():
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    folder = tmp_path_factory.mktemp("structure")
-    machine = Machine(
-        target="cpu", device="any", driver="", torch="", dsl="", processors=threads(),
-        cache_bytes=4096, copy_bytes_per_s=1e13, matmul_flops_per_s=(("f32", 1e16),),
-    )  # fmt: skip
-    problem = Problem(name="p", path=str(folder / "p.py"), source=SOURCE, target="cpu")
-    with Judge(
-        problem, machine=machine, seed=1, workdir=folder, say=print, compile_baseline=False, trace=False,
-        effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
-        limits=Limits(build_s=60.0, call_s=30.0, memory_bytes=3 << 30),
-    ) as opened:  # fmt: skip
+    with brief_judge(SOURCE, tmp_path_factory.mktemp("structure")) as opened:
         (facts,) = opened.open()
         assert [o.dtype for o in facts.outputs] == ["c64", "float8_e4m3fn", "f32", "f32", "f64", "f32", "i64"]
         yield opened

@@ -1,0 +1,27 @@
+"""A real judge for tests of its verdicts: short timing, no torch.compile, a machine whose floor nobody meets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilewright.edges.gpu.machine import threads
+from tilewright.edges.sandbox.cell import Limits
+from tilewright.facts.machine import Machine
+from tilewright.facts.problem import Problem
+from tilewright.flow.evaluate import Judge
+from tilewright.stages.timing.measure import Effort
+
+
+def brief_judge(problem: Problem | str, folder: Path, *, limits: Limits | None = None) -> Judge:
+    """Not open yet. `problem`: one, or the text of one for the CPU."""
+    if isinstance(problem, str):
+        problem = Problem(name="p", path=str(folder / "p.py"), source=problem, target="cpu")
+    machine = Machine(
+        target="cpu", device="any", driver="", torch="", dsl="", processors=threads(),
+        cache_bytes=4096, copy_bytes_per_s=1e13, matmul_flops_per_s=(("f32", 1e16),),
+    )  # fmt: skip
+    return Judge(
+        problem, machine=machine, seed=1, workdir=folder, say=print, compile_baseline=False, trace=False,
+        effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
+        limits=limits or Limits(build_s=60.0, call_s=30.0, memory_bytes=3 << 30),
+    )  # fmt: skip
