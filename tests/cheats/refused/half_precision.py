@@ -1,7 +1,7 @@
 # problem: matmul
 # line: precision
 # refused: wrong_values
-# guards: precision
+# guards: precision, families
 """An fp32 product of operands rounded to fp16."""
 
 from torch import nn

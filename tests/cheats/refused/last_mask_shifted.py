@@ -1,7 +1,7 @@
 # problem: dropout
 # line: partial, sequence
 # refused: wrong_distribution
-# guards: echoes
+# guards: echoes, distribution
 """Draws once, and turns the numbers on by some places for every further call."""
 
 import torch
