@@ -21,6 +21,7 @@ from .memory import cell_memory_bytes
 CANDIDATE = "candidate"
 LOAD_LIMIT_S = 120.0
 _COMPILE_LIMIT_S = 240.0
+_MEMORY_PAUSE_S = 1.0
 _MEMORY_LIMIT_S = 60.0  # for a candidate of another judge that holds all of a GPU's memory to be found out
 _PLENTY = 8  # processors: a compiler in the background disturbs little
 _MATMUL = {"tf32": "high", "fp16": "high", "bf16": "medium"}  # what the user's looser class gives the baselines
@@ -114,7 +115,10 @@ class Cells:
         """A fresh cell, the caller's to close; the next one starts at once."""
         spare, self._spare = self._spare, None
         deadline = time.monotonic() + _MEMORY_LIMIT_S
-        while spare is None or not spare.alive or not _comes_up(spare, last=time.monotonic() > deadline):
+        if spare is None or not spare.alive:
+            spare = self._start(CANDIDATE)
+        while not _comes_up(spare, last=time.monotonic() > deadline):
+            time.sleep(_MEMORY_PAUSE_S)
             spare = self._start(CANDIDATE)
         spare = self._with_arenas(spare)
         self.start_spare()
@@ -216,7 +220,6 @@ def _comes_up(cell: Cell, *, last: bool = False) -> bool:
         cell.close()
         if last or "out of memory" not in str(error):
             raise
-        time.sleep(1.0)
         return False
     return True
 
