@@ -143,10 +143,10 @@ def compare(
         )  # fmt: skip
         for entrant in chosen:
             entrant.flags(asked)  # what is wrong with them is said before any work
-        with Interruptible(campaign.out, again=f"the same command with --out {campaign.out} goes on"):
+        again = f"the same command with --out {campaign.out} goes on"
+        with Interruptible(campaign.out, again=again):
             pending = run_strategies(campaign, chosen, asked=asked, repeats=repeats, seed=seed, say=say(as_json))
         if pending:
-            again = f"the same command with --out {campaign.out} goes on"
             raise typer.Exit(line(f"pending: {pending} runs; {again}", 75))
         folders = [campaign.out]
     shown = compared_journals(folders, axis=by, svg=svg)

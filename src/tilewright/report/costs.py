@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..facts.dialogue import Reply
 from ..facts.move import Ask, Await, Event, Inspect, Sanitize, Try, Tune
 from ..facts.outcome import Timed
+from ..facts.spent import Spent
 from . import words
 
 _COUNTED = re.compile(r"^(?:step|generation|reply) \d+(?: of \d+)?(?:: |$)")
@@ -83,13 +84,12 @@ def _tokens(replies: Sequence[Reply]) -> str:
 
 
 def _price(replies: Sequence[Reply]) -> str:
-    spent = _usd(replies)
-    return "" if not replies else "unknown" if spent is None else f"${spent:.4f}"
-
-
-def _usd(replies: Sequence[Reply]) -> float | None:
     known = [reply.price_usd for reply in replies if reply.price_usd is not None]
-    return sum(known) if len(known) == len(replies) else None
+    return "" if not replies else _dollars(sum(known) if len(known) == len(replies) else None)
+
+
+def _dollars(spent: float | None) -> str:
+    return "unknown" if spent is None else f"${spent:.4f}"
 
 
 def gains(events: Sequence[Event]) -> tuple[GainRow, ...]:
@@ -98,20 +98,17 @@ def gains(events: Sequence[Event]) -> tuple[GainRow, ...]:
 
 
 def _gains(events: Sequence[Event]) -> Iterator[GainRow]:
-    best, steps, took_s = 0.0, 0, 0.0
-    replies: list[Reply] = []
+    best, steps, spent = 0.0, 0, Spent()
     for event in events:
-        took_s += event.wall_s
-        if isinstance(event.outcome, Reply):
-            replies.append(event.outcome)
-            steps += stage_of(event) not in (_NAMES["again"], "mend")
+        spent = spent.after(event)
+        steps += isinstance(event.move, Ask) and stage_of(event) not in (_NAMES["again"], "mend")
         ratio = event.outcome.ratio("eager") if isinstance(event.outcome, Timed) else None
         if ratio is None or ratio.mid <= best or not isinstance(event.move, Try):
             continue
         best = ratio.mid
-        usd = _usd(replies)
         yield GainRow(
-            what=event.move.why, ratio=words.times(ratio), steps=steps, calls=len(replies), price=_price(replies),
-            took=f"{took_s:.0f} s", per_step=f"{words.digits((best - 1) / steps)}x" if steps else "",
-            per_price=f"{words.digits((best - 1) / usd)}x a dollar" if usd else "",
+            what=event.move.why, ratio=words.times(ratio), steps=steps, calls=spent.calls,
+            price=_dollars(spent.usd) if spent.calls else "", took=f"{spent.seconds:.0f} s",
+            per_step=f"{words.digits((best - 1) / steps)}x" if steps else "",
+            per_price=f"{words.digits((best - 1) / spent.usd)}x a dollar" if spent.usd else "",
         )  # fmt: skip
