@@ -38,11 +38,6 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def sliding(monkeypatch):
-    monkeypatch.setattr(cuda, "SLIDES", True)
-
-
 def device():
     return import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
 

@@ -22,7 +22,6 @@ from tilewright.kernels.cuda.reducers import Reducer
 from tilewright.kernels.cuda.sliding import slid
 from tilewright.kernels.cuda.spec import ReductionSpec, Spec, Sweep, TensorSpec
 from tilewright.kernels.cuda.views import contiguous
-from tilewright.stages.propose import cuda
 
 from .test_cuda_demand import of
 from .test_cuda_free import Shaped, grid
@@ -198,11 +197,10 @@ def test_who_slides_is_the_one_whose_windows_overlap_downwards():
 
 
 @pytest.mark.slow
-def test_a_step_is_one_read_of_16_bytes_and_fixed_reads_of_shared_memory(monkeypatch, tmp_path):
-    monkeypatch.setattr(cuda, "SLIDES", True)
+def test_a_step_is_one_read_of_16_bytes_and_fixed_reads_of_shared_memory(tmp_path):
     ptx, plan = compiled(kp.pool("max", (32, 64, 512, 512), (4, 4), padding=1), tmp_path)
     slide, found = plan.slide, Counter(line.split()[0] for line in ptx.splitlines() if line.strip())
-    assert (slide.rows, slide.vector, slide.vectors, slide.whole, slide.turns) == (16, 4, 128, True, True)
+    assert (slide.rows, slide.vector, slide.vectors, slide.whole, slide.turns) == (8, 4, 128, True, True)
     results = slide.rows * 4
     reads = sum(n for name, n in found.items() if name.startswith("ld.global"))
     assert (
@@ -224,7 +222,6 @@ def test_a_step_is_one_read_of_16_bytes_and_fixed_reads_of_shared_memory(monkeyp
     ],
     ids=["46", "43", "f16", "tiles, and what comes before"],
 )
-def test_pools_compile_without_spilling(program, monkeypatch, tmp_path):
-    monkeypatch.setattr(cuda, "SLIDES", True)
+def test_pools_compile_without_spilling(program, tmp_path):
     found = of(program(), tmp_path)
     assert found["local_bytes"] == 0 and found["registers"] <= 80 and 1024 < found["shared_bytes"] <= 45 * 1024

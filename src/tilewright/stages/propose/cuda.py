@@ -155,8 +155,9 @@ def space(program: Program) -> Space:
         return Space(knobs=_KNOBS, points=tuple(points))
     if sweeps == 1:
         points = [_setting(256, 4), _setting(256, 8), _setting(512, 4), _setting(128, 8), _setting(512, 2)]
-        if SLIDES and over_windows(program):  # long walks by many lines read few rows twice; last, no walks at all
-            points[-1:] = [_setting(512, 8), _setting(256, 4, "reread")]
+        if over_windows(program):  # short walks: more of them at once; last, no walks at all (docs/measured.md)
+            points = [_setting(256, 2), _setting(256, 4), _setting(512, 4), _setting(512, 2), _setting(128, 2),
+                      _setting(256, 4, "reread")]  # fmt: skip
         return Space(knobs=_KNOBS, points=tuple(points))
     points = [
         _setting(512, 4),
@@ -206,9 +207,6 @@ def _rows_for_teams(program: Program) -> bool:
     return prod(program.domain[d] for d in kept) >= 8 and program.inner_size >= 2**16 and not shared
 
 
-SLIDES = False  # over windows that overlap along several axes; off until it has run on a GPU
-
-
 def free_rows(program: Program) -> int | None:
     """The operand that says how many rows there are, where a kernel may take any number of them: rows lie along
     dimension 0, are not what is reduced, and are read at their own position. Which numbers a compiled kernel takes,
@@ -242,7 +240,7 @@ def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
         )
     if program.product:
         return (SourceFile(path=f"{name}.py", text=cuda_product.fused_text(program, name, point)),)
-    text = fused_text(program, name, point, rows_of=free_rows(program), slides=SLIDES and over_windows(program))
+    text = fused_text(program, name, point, rows_of=free_rows(program), slides=over_windows(program))
     return (SourceFile(path=f"{name}.py", text=text),)
 
 

@@ -134,22 +134,18 @@ def test_a_load_that_nothing_computes_is_told(tmp_path):
     assert told(b.done()) == ((), 0.0), "two loads"
 
 
-def test_threads_may_slide_over_windows_of_what_is_loaded_as_it_is(tmp_path, monkeypatch):
+def test_threads_may_slide_over_windows_of_what_is_loaded_as_it_is(tmp_path):
     def slides(program):
         return load_fused(program, tmp_path).SPEC.slides
 
     pool = kp.pool("sum", (4, 5, 9, 99), (3, 3), dtype="bf16")
     averaged = only_program(lambda x: F.avg_pool2d(x, 3, 2, 1), torch.randn(2, 3, 9, 9, dtype=torch.bfloat16))
-    assert not slides(pool), "off"
-    monkeypatch.setattr(cuda, "SLIDES", True)
     assert slides(pool) and slides(averaged) and dict(cuda.space(pool).points[-1])["residence"] == "reread"
     places = only_program(lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), torch.randn(2, 3, 9, 9))
     assert not any(slides(p) for p in (places, kp.softmax((8, 99)), kp.reduction("sum", (8, 9, 7), (1,))))
 
 
-def test_what_comes_before_windows_must_not_differ_between_them(tmp_path, monkeypatch):
-    monkeypatch.setattr(cuda, "SLIDES", True)
-
+def test_what_comes_before_windows_must_not_differ_between_them(tmp_path):
     def slides(function, *shapes):
         program = only_program(function, *(torch.randn(shape) for shape in shapes))
         return len(program.loads) == 1 and load_fused(program, tmp_path).SPEC.slides
