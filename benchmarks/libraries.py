@@ -1,6 +1,7 @@
 """Our kernels beside those of the libraries quack and Liger, torch and torch.compile: forward, and a step of training.
 
-    python benchmarks/libraries.py [--only softmax,f32,4096] [--points 4] [--json FILE]
+    python benchmarks/libraries.py [--only softmax,f32,4096] [--phases step] [--without compile] [--points 4]
+                                   [--rounds 16] [--json FILE]
 
 Both libraries must be installed (`quack-kernels`, `liger-kernel`). Every task has a process of its own; some compile
 side by side, and measure one after another: calls in random turns, the L2 cache flushed before each, launches hidden
@@ -55,6 +56,7 @@ SIDE_BY_SIDE = 8
 READY_S, MEASURED_S = 240, 60
 DELAY_CYCLES = 2_000_000  # 1 ms of a Hopper: autograd launches slowly
 LIBRARIES = ("quack", "liger")
+PHASES = ("forward", "step")
 Players = dict[str, Callable[[], Any]]
 
 
@@ -228,8 +230,10 @@ def inputs_of(operation: str, width: int, dtype: str) -> list[Tensor]:
 class Task:
     """All players of one operation, dtype and width, ready to be called."""
 
-    def __init__(self, operation: str, dtype: str, width: int, points: int, folder: Path) -> None:
+    def __init__(self, asked: argparse.Namespace, folder: Path) -> None:
         torch.manual_seed(0)
+        operation, dtype, width = asked.task.split(":")
+        width, points = int(width), asked.points
         self.failures: dict[str, str] = {}
         self.operation, self.inputs = operation, inputs_of(operation, width, dtype)
         with torch.device(TARGET):
@@ -237,20 +241,25 @@ class Task:
         self.gradients, like = learn(self.eager, self._args_text(), self.inputs, ())
         self.upstream = [torch.randn_like(t) for t in like]
         source = source_of(operation, width, dtype)
-        self.modules: dict[str, nn.Module] = {"eager": self.eager, "compile": torch.compile(self.eager)}
+        self.modules: dict[str, nn.Module] = {"eager": self.eager}
+        if "compile" not in asked.without:
+            self.modules["compile"] = torch.compile(self.eager)
         for name, maker in (("quack", of_quack), ("liger", of_liger)):
             if importlib.util.find_spec(f"{name}_kernel" if name == "liger" else name) is None:
                 self.failures[name] = "not installed"
                 continue
             like_f32 = torch.float32 if (name, operation) == ("quack", "layer_norm") else None
             self.modules[name] = Borrowed(maker(operation), self.eager, like_f32)
+        self.ours: dict[str, dict[str, nn.Module]] = {}
+        for phase in asked.phases.split(","):
+            graph = self._traced(phase)
+            self.ours[phase] = dict(written(self.eager, graph, points, folder / phase, source))
+
+    def _traced(self, phase: str) -> Graph:
+        if phase == "step":
+            return trace_training(self.eager, tuple(self.inputs), {}, self.inputs, self.gradients)
         with torch.no_grad():
-            inference = trace(self.eager, tuple(self.inputs), {})
-        training = trace_training(self.eager, tuple(self.inputs), {}, self.inputs, self.gradients)
-        self.ours = {
-            "forward": dict(written(self.eager, inference, points, folder / "forward", source)),
-            "step": dict(written(self.eager, training, points, folder / "step", source)),
-        }
+            return trace(self.eager, tuple(self.inputs), {})
 
     def _args_text(self) -> str:
         return values.encode(self.inputs, [])
@@ -303,7 +312,7 @@ def error(found: Any, truth: Sequence[Tensor]) -> float:
     return max(float((a.detach().double() - b).norm() / b.norm().clamp_min(1e-300)) for a, b in pairs)
 
 
-def measured(task: Task, phase: str, players: Players) -> dict[str, Any]:
+def measured(task: Task, phase: str, players: Players, rounds: int) -> dict[str, Any]:
     truth = task.truth(phase)
     errors = {}
     for name, call in players.items():
@@ -311,9 +320,9 @@ def measured(task: Task, phase: str, players: Players) -> dict[str, Any]:
             errors[name] = error(call(), truth)
     del truth
     torch.cuda.empty_cache()
-    samples = sampled(players, ROUNDS, delay_cycles=DELAY_CYCLES)
-    early = {n: median(s[: ROUNDS // 2]) for n, s in samples.items()}
-    late = {n: s[ROUNDS // 2 :] for n, s in samples.items()}
+    samples = sampled(players, rounds, delay_cycles=DELAY_CYCLES)
+    early = {n: median(s[: rounds // 2]) for n, s in samples.items()}
+    late = {n: s[rounds // 2 :] for n, s in samples.items()}
     best = min((n for n in players if n.startswith("ours")), key=early.__getitem__, default="")
     names = [n for n in players if not n.startswith("ours")] + [best] * bool(best)
     times = {"ours" if n == best else n: median(late[n]) for n in names}
@@ -324,12 +333,12 @@ def measured(task: Task, phase: str, players: Players) -> dict[str, Any]:
 def worker(asked: argparse.Namespace) -> None:
     operation, dtype, width = asked.task.split(":")
     with tempfile.TemporaryDirectory() as folder:
-        task = Task(operation, dtype, int(width), asked.points, Path(folder))
-        players = {phase: task.players(phase) for phase in ("forward", "step")}
+        task = Task(asked, Path(folder))
+        players = {phase: task.players(phase) for phase in task.ours}
         torch.cuda.empty_cache()
         print("ready", flush=True)
         sys.stdin.readline()
-        phases = {phase: measured(task, phase, players[phase]) for phase in players}
+        phases = {phase: measured(task, phase, players[phase], asked.rounds) for phase in players}
         record = {"operation": operation, "dtype": dtype, "width": int(width), "phases": phases}
         print(json.dumps(record | {"failures": task.failures}), flush=True)
 
@@ -337,17 +346,18 @@ def worker(asked: argparse.Namespace) -> None:
 # ---- all tasks
 
 
-def _started(task: str, points: int, folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, __file__, "--task", task, "--points", str(points)]
+def _started(task: str, asked: argparse.Namespace, folder: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, "--task", task, "--points", str(asked.points), "--phases", asked.phases,
+               "--without", asked.without, "--rounds", str(asked.rounds)]  # fmt: skip
     with open(folder / f"{task}.log", "w") as log:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
 
 
-def run_all(tasks: Sequence[str], points: int, folder: Path) -> Iterator[dict[str, Any]]:
+def run_all(tasks: Sequence[str], asked: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
     """Processes are started ahead, so many side by side; one measures at a time, while none compiles."""
     for at in range(0, len(tasks), SIDE_BY_SIDE):
         started = time.monotonic()
-        processes = [(name, _started(name, points, folder)) for name in tasks[at : at + SIDE_BY_SIDE]]
+        processes = [(name, _started(name, asked, folder)) for name in tasks[at : at + SIDE_BY_SIDE]]
         ready = [line_within(p, max(0.0, READY_S - time.monotonic() + started)) == "ready\n" for _, p in processes]
         for (name, process), good in zip(processes, ready, strict=True):
             said = ""
@@ -386,6 +396,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="parts of operation:dtype:width, all of which must hold")
     parser.add_argument("--points", type=int, default=4)
+    parser.add_argument("--phases", default=",".join(PHASES), help="forward, step, or both")
+    parser.add_argument("--without", default="", help="compile: without torch.compile, which takes most of the time")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--task", default="", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -402,12 +415,12 @@ def main() -> None:
         "versions": {n: _version(n) for n in ("quack-kernels", "liger-kernel", "nvidia-cutlass-dsl", "triton")},
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        for record in run_all(tasks, asked.points, Path(folder)):
+        for record in run_all(tasks, asked, Path(folder)):
             records.append(record)
             show(record)
             if asked.json:
                 asked.json.write_text(json.dumps(about | {"tasks": records}, indent=1) + "\n")
-    for phase in ("forward", "step"):
+    for phase in PHASES:
         ratios = [r for r in (against_best(t["phases"].get(phase, {})) for t in records) if r is not None]
         if ratios:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

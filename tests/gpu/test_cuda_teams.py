@@ -123,6 +123,30 @@ def test_less_than_two_rows_in_a_ring(name, folder, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(got, run(), strict=True))
 
 
+SCANS = {
+    "sums": lambda: kp.cumulative("cumsum", (3, 1000003)),
+    "sums, reversed": lambda: kp.cumulative("cumsum", (3, 1000004), reverse=True),
+    "whole numbers": lambda: kp.cumulative("cumsum", (2, 200000), dtype="i64", exclusive=True),
+    "products": lambda: kp.cumulative("cumprod", (2, 100003)),
+    "extrema": lambda: kp.extrema("cummin", (3, 100003), fused=True),
+    "logarithms of sums": lambda: kp.cumulative("logcumsumexp", (2, 300000)),
+    "a recurrence": lambda: kp.recurrence((3, 400000)),
+}
+
+
+@pytest.mark.parametrize("processors", [SMALL, 132])
+@pytest.mark.parametrize("name", list(SCANS))
+def test_scans_by_ctas_in_turn(name, processors, folder):
+    program = SCANS[name]()
+    operands = kp.make_operands(program, "cuda")
+    plan, run = on(processors, program, folder, operands, threads=256)
+    assert plan.teams == program.rows and plan.chunks > 1 and plan.spread == "grid"
+    got = run()
+    close(got, program, operands)
+    for _ in range(3):
+        assert all(torch.equal(a, b) for a, b in zip(got, run(), strict=True))
+
+
 @pytest.mark.parametrize("program", [
     lambda: kp.softmax((7, 2**21)), lambda: kp.norm((40, 2**20), (1,), affine=(1, 2**20)),
     lambda: kp.softmax((3, 2**22 + 4)), lambda: kp.softmax((300, 8192)),

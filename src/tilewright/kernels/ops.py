@@ -52,7 +52,7 @@ def torch_op(
     through_op = registered(name, launch, outputs, arity, rows=rows)
     namespace: dict[str, Any] = {}
     exec(_CALL.format(taken=", ".join(f"a{i}" for i in range(arity))), namespace)
-    return namespace["make"](launch, through_op, torch.compiler.is_compiling, REAL)  # type: ignore[no-any-return]
+    return namespace["make"](launch, through_op, torch.compiler.is_dynamo_compiling, REAL)  # type: ignore[no-any-return]
 
 
 # Run in every call, so it is written out for the operands: starred arguments take longer than what it decides.

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tilewright.kernels.cuda.calls import fresh
 from tilewright.kernels.cuda.engine import SCRAP_BYTES
 from tilewright.kernels.cuda.launch import Fused
 from tilewright.kernels.cuda.spec import TensorSpec
@@ -82,14 +83,14 @@ def fused_into(monkeypatch, outputs, *, work_bytes=8):
     spec = spec_of((8, 1024), (1,))
     outs = tuple(TensorSpec(name=f"y{i}", dtype="f32", shape=shape) for i, (shape, _) in enumerate(outputs))
     fused = Fused(replace(spec, outputs=outs), lambda *_: None, {})
-    likes = tuple(torch.empty(1, dtype=dtype).expand(shape) for shape, dtype in outputs)
+    makers = tuple(fresh(shape, dtype, torch.device("cpu")) for shape, dtype in outputs)
     scrap = torch.empty(work_bytes, dtype=torch.uint8) if work_bytes <= SCRAP_BYTES else None
 
     def prepare(operands):
         prepared.append([o.stride() for o in operands])
         return (
             lambda *tensors: seen.append(tensors), scrap, lambda operand: torch.zeros(work_bytes, dtype=torch.uint8),
-            *likes,
+            *makers,
         )  # fmt: skip
 
     monkeypatch.setattr(fused, "_prepare", prepare)

@@ -4,25 +4,27 @@ the time that loops and starred arguments take."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..ops import REAL
+from .views import contiguous
 
 # What a call needs: the compiled launch, the workspace (None: of each call its own, which the next makes on a device),
-# and of each output a tensor that looks like it.
+# and of each output what makes it (see `fresh`).
 Ready = tuple[Any, ...]
 Call = Callable[..., tuple[Tensor, ...]]
 
 _CALL = """
-def make(found, first, empty, through_op, compiling, real):
+def make(found, first, through_op, compiling, real):
     def key({taken}):
         return {key}
 
     def call({taken}):
-{guard}        launch, scrap, work, {likes} = found({key}) or first({taken})
+{guard}        launch, scrap, work, {makers} = found({key}) or first({taken})
         {made}
         launch({taken}, {outputs}, work(t0) if scrap is None else scrap)
         return ({outputs},)
@@ -47,18 +49,28 @@ def written_out(
     what is called instead where torch.compile or another tracer looks on."""
     names = [f"t{i}" for i in range(arity)]
     made = [f"o{i}" for i in range(outputs)]
-    likes = [f"like{i}" for i in range(outputs)]
+    makers = [f"make{i}" for i in range(outputs)]
     place = ["t0.get_device()"] + ([] if rows_of is None else [f"t{rows_of}.numel()"])
     addresses = " | ".join(f"{n}.data_ptr()" for n in names)
     plain = " and ".join(f"{n}.is_contiguous()" for n in names) + f" and not ({addresses}) & 15"
     layout = [part for n in names for part in (f"{n}.stride()", f"{n}.data_ptr() & 15")]
     key = f"({', '.join(place)}{',' if len(place) == 1 else ''}) if {plain} else ({', '.join((*place, *layout))})"
     text = _CALL.format(
-        taken=", ".join(names), outputs=", ".join(made), likes=", ".join(likes) + ("," if outputs == 1 else ""),
-        key=key, made="; ".join(f"{o} = empty({like})" for o, like in zip(made, likes, strict=True)),
+        taken=", ".join(names), outputs=", ".join(made), makers=", ".join(makers) + ("," if outputs == 1 else ""),
+        key=key, made="; ".join(f"{o} = {maker}()" for o, maker in zip(made, makers, strict=True)),
         guard="" if through_op is None else _GUARD.format(taken=", ".join(names)),
     )  # fmt: skip
     namespace: dict[str, Any] = {}
     exec(text, namespace)
-    made_of = namespace["make"](found, first, torch.empty_like, through_op, torch.compiler.is_compiling, REAL)
+    made_of = namespace["make"](found, first, through_op, torch.compiler.is_dynamo_compiling, REAL)
     return made_of  # type: ignore[no-any-return]
+
+
+def fresh(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
+    """Makes contiguous tensors there. Where there is one GPU, as what torch.compile writes makes them: without asking
+    the dispatcher, on whichever device is current. Else like a tensor of one element, expanded."""
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    bare = getattr(guards, "_empty_strided_cuda", None)
+    if bare is not None and device.type == "cuda" and torch.cuda.device_count() == 1:
+        return partial(bare, shape, contiguous(shape), dtype)
+    return partial(torch.empty_like, torch.empty(1, dtype=dtype, device=device).expand(shape))

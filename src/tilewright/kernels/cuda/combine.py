@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Float32, Float64, Int32, Int64, cute
 
 from . import math as m
 from .control import loop, until, when
@@ -242,10 +242,15 @@ def _split(value: Any) -> list[Any]:
     """The words of 32 bits of a state's component, lowest first."""
     if value.dtype is Float32:
         return [value.bitcast(Int32)]
+    if value.dtype is Float64:
+        value = value.bitcast(Int64)
     return [Int32(value)] if value.dtype.width <= 32 else [Int32(value), Int32(value >> 32)]
 
 
 def _join(kind: Any, words: list[Any]) -> Any:
     if kind is Float32:
         return words[0].bitcast(Float32)
-    return kind(words[0]) if len(words) == 1 else (Int64(words[1]) << 32) | (Int64(words[0]) & 0xFFFFFFFF)
+    if len(words) == 1:
+        return kind(words[0])
+    whole = (Int64(words[1]) << 32) | (Int64(words[0]) & 0xFFFFFFFF)
+    return whole.bitcast(Float64) if kind is Float64 else whole

@@ -22,8 +22,9 @@ Sums over the rows beside them (see `sums`) take a group through many rows, and 
 
 Where rows are free (see `free`), one kernel takes any number of them: it reads it from its tensors' shapes.
 
-A scan (see `scan`) goes over its rows once; where it is split, the first launch merges each chunk. The first of a row
-in order (see `rank`) take one more sweep after all others.
+A scan (see `scan`) goes over its rows once; where it is split, the first launch merges each chunk; spread over the
+grid, CTAs tell one another what they have (see `relay`). The first of a row in order (see `rank`) take one more sweep
+after all others.
 
 Nothing here depends on the order in which CTAs run, so results repeat to the last bit.
 """
@@ -40,6 +41,7 @@ from .cta import ALL, Cta
 from .plan import Plan
 from .rank import Lists, RankCta
 from .reducers import Reducer
+from .relay import RelayCta
 from .scan import ScanCta
 from .scanners import make_scanner
 from .slides import SlideCta
@@ -148,7 +150,7 @@ class Kernel:
         if self.plan.windows:
             return WindowCta
         if self.plan.teams:
-            return TeamCta
+            return TeamCta if self.spec.scan is None else RelayCta
         if self.spec.rank is not None:
             return RankCta
         if self.spec.sums:

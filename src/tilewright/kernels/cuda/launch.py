@@ -15,7 +15,7 @@ from torch import Tensor
 from ..ops import DTYPES, registered
 from . import cache
 from .addresses import is_wide
-from .calls import Call, Ready, written_out
+from .calls import Call, Ready, fresh, written_out
 from .engine import SCRAP_BYTES, Kernel
 from .free import at_rows, freed
 from .math import ELEMENT_TYPES
@@ -229,7 +229,7 @@ class Fused:
         if kernel.plan.spread != "grid":
             return ready
         try:
-            launch(*operands, *map(torch.empty_like, ready[3:]), ready[2](operands[0]))
+            launch(*operands, *(made() for made in ready[3:]), ready[2](operands[0]))
         except Exception as error:  # of the DSL's own class, or RuntimeError where it isn't registered
             if not _too_many_at_once(error):
                 raise
@@ -243,9 +243,8 @@ class Fused:
     def _make_ready(self, launch: Callable[..., None], kernel: Kernel, device: torch.device) -> Ready:
         size, make = kernel.work_bytes, torch.zeros if kernel.zeroed else torch.empty
         scrap = None if size > SCRAP_BYTES else torch.empty(size, dtype=torch.uint8, device=device)
-        # empty_like of a one-element expanded tensor is the cheapest way to a fresh contiguous one
-        likes = (torch.empty(1, dtype=DTYPES[o.dtype], device=device).expand(o.shape) for o in kernel.spec.outputs)
-        return (launch, scrap, lambda operand: make(size, dtype=torch.uint8, device=operand.device), *likes)
+        makers = (fresh(tuple(o.shape), DTYPES[o.dtype], device) for o in kernel.spec.outputs)
+        return (launch, scrap, lambda operand: make(size, dtype=torch.uint8, device=operand.device), *makers)
 
 
 def _forget(known: dict[Any, Any]) -> None:

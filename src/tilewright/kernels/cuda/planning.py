@@ -242,6 +242,9 @@ def _scan_plan(wish: Wish) -> Plan:
     too few to give each multiprocessor one."""
     shape = _row_shape(wish) if wish.space.front == "row" else _column_shape(wish)
     group, per_cta, unroll = shape
+    relayed = _scan_relayed(wish, group, per_cta, unroll)
+    if relayed is not None:
+        return relayed
     blocks = -(-wish.space.steps // (group * unroll))
     ctas = -(-wish.space.groups // per_cta)
     chunks = 1
@@ -249,6 +252,18 @@ def _scan_plan(wish: Wish) -> Plan:
         wave = wish.processors * max(WAVE_THREADS // (group * per_cta), 1)
         chunks = max(1, min(blocks // 2, waves(ctas, wave)))
     return wish.plan(group, per_cta, unroll, chunks=chunks, spread="split", residence="reread")
+
+
+def _scan_relayed(wish: Wish, group: int, per_cta: int, unroll: int) -> Plan | None:
+    """Each row by a team of CTAs, which take its blocks in turn."""
+    if wish.spread != "grid" or not wish.teams or wish.space.front != "row" or per_cta > 1 or group < WARP:
+        return None
+    blocks = -(-wish.space.steps // (group * unroll))
+    teams = wish.space.groups
+    chunks = min(wish.processors * team_ctas(group) // teams, blocks, group)
+    if chunks < 2:
+        return None
+    return wish.plan(group, 1, unroll, chunks=chunks, spread="grid", residence="reread", teams=teams)
 
 
 def _rank_in_registers(wish: Wish) -> Plan | None:

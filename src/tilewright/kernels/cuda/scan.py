@@ -67,7 +67,7 @@ class ScanCta(Cta):
         """body(turn, block, fragments of these operands) for this chunk's blocks; loads run one block ahead."""
         known = {o.name for o in self.spec.aligned_operands}
         names = [n for n in dict.fromkeys(wanted) if n in known and n not in self.rows[0]]
-        blocks = cutlass.min(Int32(self.plan.blocks) - self._first_block(), Int32(self.plan.blocks_per_chunk))
+        blocks = self._turns()
         ahead = self._load(self._steps(Int32(0), blocks), names)
 
         def step(turn: Any) -> None:
@@ -81,6 +81,10 @@ class ScanCta(Cta):
             body(turn, here, fragments)
 
         loop(Int32(0), blocks, step)
+
+    def _turns(self) -> Any:
+        """Blocks of this chunk."""
+        return cutlass.min(Int32(self.plan.blocks) - self._first_block(), Int32(self.plan.blocks_per_chunk))
 
     def _first_block(self) -> Any:
         return self.chunk * self.plan.blocks_per_chunk
