@@ -76,10 +76,10 @@ def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int, interval: int) -> Te
     for at in range(0, k, promote or k):
         end = min(at + (promote or k), k)
         if shift:
-            total = (total.double() + _chain(cross, zero, at, end) * 2.0**-shift).float()
+            wave = _chain(cross, zero, at, end) * 2.0**-shift
             for start in range(at, end, interval or end):
-                wave = _chain(main, zero, start, min(start + (interval or end), end))
-                total = (total.double() + wave).float()
+                wave = _chain(main, wave, start, min(start + (interval or end), end))
+                total, wave = (total.double() + wave).float(), zero
         else:
             total = (total.double() + _chain(cross + main, zero, at, end)).float()
     exponent = (-(of_a[:, None] + of_b[None, :])).clamp(-252, 252)
@@ -103,12 +103,11 @@ def streamed(a: Tensor, b: Tensor, *, scheme: str = "scaled") -> Tensor:
         total = torch.where(lower[:, None], total * torch.exp2((exponent - base).clamp(min=-126))[:, None], total)
         base = torch.where(lower, exponent, base)
         factor = torch.exp2((base - exponent).clamp(min=-126).double())[:, None]
-        chains = [[(hi, lo_b[at : at + DEPTH]), (lo, hi_b[at : at + DEPTH])], [(hi, hi_b[at : at + DEPTH])]]
-        for pairs, down in ((chains[0], shift), (chains[1], 0)) if shift else ((chains[0] + chains[1], 0),):
-            wave = zero
-            for left, right in pairs:
-                wave = _chain([(left, right)], wave, 0, block.shape[1])
-            total = (total.double() + wave * 2.0**-down * factor).float()
+        high, low = hi_b[at : at + DEPTH], lo_b[at : at + DEPTH]
+        wave = _chain([(hi, low)], zero, 0, block.shape[1])
+        wave = _chain([(lo, high)], wave, 0, block.shape[1]) * 2.0**-shift
+        wave = _chain([(hi, high)], wave, 0, block.shape[1])
+        total = (total.double() + wave * factor).float()
     exponent = (-(base[:, None] + of_b[None, :])).clamp(-252, 252)
     half = exponent // 2
     one = torch.ones_like(total)

@@ -74,14 +74,14 @@ def test_both_majors_of_both_operands_compile(tmp_path, majors):
     ],
 )
 def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, parts):
-    """Three products for each step of K, in as many chains as there are parts (and scales), each followed by an
-    addition of its own that ptxas may not move."""
+    """Three products for each step of K, in as many chains as there are parts (and scales), each sum followed by an
+    addition of its own that ptxas may not move; before, what is scaled is scaled back."""
     ptx, kernel = compiled(tmp_path, Point(**settings), ("k", "r"))
     assert wgmma(ptx, 128) == chain * parts
     check_registers(Point(**settings), kernel)
     assert kernel.local_bytes <= SMALL_SPILL
     assert len(re.findall(r"add\.rn\.f32", ptx)) == 64 * parts * 64 // settings.get("interval", 64)
-    assert len(re.findall(r"fma\.rn\.f32", ptx)) >= 64 * parts * (settings.get("scheme") == "scaled")
+    assert len(re.findall(r"mul\.rn\.f32", ptx)) >= 64 * parts * (settings.get("scheme") == "scaled")
 
 
 @pytest.mark.parametrize(("tile_m", "tile_n", "bulk"), [(256, 192, False), (256, 160, False), (128, 192, True)])

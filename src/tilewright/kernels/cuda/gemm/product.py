@@ -53,8 +53,8 @@ TURN = 3  # named barrier of the first warpgroup's turn; the next one is of the 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """wgmma of one sum: (plane of A, plane of B) of each product, the power of two that the sum is scaled back by, and
-    the blocks of a stage, ATOM of K each."""
+    """wgmma of one sum: (plane of A, plane of B) of each product, and the blocks of a stage, ATOM of K each. `shift`:
+    it is not promoted, but scaled back by that power of two, and the next chain goes on from there."""
 
     products: tuple[tuple[int, int], ...]
     shift: int
@@ -82,13 +82,16 @@ def kept(text: str, constraints: str, *values: Any) -> Float32:
     )  # fmt: skip
 
 
-def _promote(total: cute.Tensor, wave: cute.Tensor, shift: int) -> None:
-    """total += wave / 2^shift, element by element, rounded once."""
+def _promote(total: cute.Tensor, wave: cute.Tensor) -> None:
+    """total += wave, element by element, rounded once."""
     for i in range(cute.size(wave)):
-        if shift:
-            total[i] = kept("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", wave[i], 2.0**-shift, total[i])
-        else:
-            total[i] = kept("add.rn.f32 $0, $1, $2;", "=f,f,f", total[i], wave[i])
+        total[i] = kept("add.rn.f32 $0, $1, $2;", "=f,f,f", total[i], wave[i])
+
+
+def scale_back(wave: cute.Tensor, shift: int) -> None:
+    """wave /= 2^shift, which rounds nothing."""
+    for i in range(cute.size(wave)):
+        wave[i] = kept("mul.rn.f32 $0, $1, $2;", "=f,f,f", wave[i], 2.0**-shift)
 
 
 class Product:
@@ -356,13 +359,18 @@ class Product:
     def _step(
         self, mma: Any, wave: Any, total: Any, r_a: Any, r_b: Any, part: int, stage: Any
     ) -> None:  # fmt: skip
-        """The chains of one part over one stage, each promoted."""
+        """The chains of one part over one stage, promoted."""
+        fresh = True
         for chain in self.chains:
             warpgroup.fence()
-            self._chain(mma, wave, r_a, r_b, chain, part, stage, fresh=True)
+            self._chain(mma, wave, r_a, r_b, chain, part, stage, fresh=fresh)
             warpgroup.commit_group()
             warpgroup.wait_group(0)
-            _promote(total, wave, chain.shift)
+            fresh = not chain.shift
+            if fresh:
+                _promote(total, wave)
+            else:
+                scale_back(wave, chain.shift)
 
     def _chain(
         self, mma: Any, total: Any, r_a: Any, r_b: Any, chain: Chain, part: int, stage: Any, *, fresh: bool

@@ -33,7 +33,7 @@ from ..math import select
 from .finish import Finish, power_of_two
 from .pair import QUAD, Scale, Seen, exponent_of, highest, split_quad
 from .plan import DEPTH, Point
-from .product import ATOM, RESIDUAL_SHIFT, Chain, Product, kept
+from .product import ATOM, RESIDUAL_SHIFT, Chain, Product, kept, scale_back
 
 SLAB = ATOM  # of K
 SLABS = DEPTH // SLAB
@@ -160,9 +160,7 @@ class Streamed(Product):
                 for _ in cutlass.range(begin, end, unroll=1):
                     stages.consumer_wait(reading)
                     factors = self._take(s_a, own_rows, reading.index, halves_of_a, bases, total)
-                    for chain in self.chains:
-                        self._multiply(mma, wave, halves_of_a, r_b, chain, reading.index)
-                        self._add(total, wave, factors, chain.shift)
+                    self._sum(mma, wave, total, halves_of_a, r_b, factors, reading.index)
                     stages.consumer_release(reading)
                     reading.advance()
                 at_m = (row * p.cluster_m + at[0]) * p.tile_m
@@ -207,10 +205,25 @@ class Streamed(Product):
             for e in range(2):
                 total[((e, r, q), 0, 0)] = total[((e, r, q), 0, 0)] * factor
 
-    def _multiply(self, mma: Any, wave: Any, halves_of_a: list[Any], r_b: Any, chain: Chain, stage: Any) -> None:
-        """One chain over a stage, in `wave`."""
+    def _sum(
+        self, mma: Any, wave: Any, total: Any, halves_of_a: list[Any], r_b: Any, factors: list[Any], stage: Any
+    ) -> None:  # fmt: skip
+        """The chains of one stage, promoted."""
+        fresh = True
+        for chain in self.chains:
+            self._multiply(mma, wave, halves_of_a, r_b, chain, stage, fresh=fresh)
+            fresh = not chain.shift
+            if fresh:
+                self._add(total, wave, factors)
+            else:
+                scale_back(wave, chain.shift)
+
+    def _multiply(
+        self, mma: Any, wave: Any, halves_of_a: list[Any], r_b: Any, chain: Chain, stage: Any, *, fresh: bool
+    ) -> None:  # fmt: skip
+        """One chain over a stage, in `wave`; a `fresh` one forgets what that held."""
         atom = cute.make_mma_atom(mma.op)
-        atom.set(warpgroup.Field.ACCUMULATE, False)
+        atom.set(warpgroup.Field.ACCUMULATE, not fresh)
         cute.arch.sync_warp()  # lanes part where their rows do
         warpgroup.fence()
         for plane_a, plane_b in chain.products:
@@ -223,11 +236,10 @@ class Streamed(Product):
         warpgroup.commit_group()
         warpgroup.wait_group(0)
 
-    def _add(self, total: Any, wave: Any, factors: list[Any], shift: int) -> None:
-        """total += wave x factor / 2^shift, rounded once."""
-        by_row = [factor * Float32(2.0**-shift) for factor in factors] if shift else factors
+    def _add(self, total: Any, wave: Any, factors: list[Any]) -> None:
+        """total += wave x factor, rounded once."""
         for q in range(self.point.tile_n // 8):
             for r in range(2):
                 for e in range(2):
                     at = ((e, r, q), 0, 0)
-                    total[at] = kept("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", wave[at], by_row[r], total[at])
+                    total[at] = kept("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", wave[at], factors[r], total[at])
