@@ -100,7 +100,7 @@ def eased(floor: tuple[float, float], amplified: tuple[float, float]) -> tuple[f
 
 def differing_specials(value: Tensor, truth: Tensor) -> bool:
     """Whether NaN and infinities stand in other places, or are others, than in the truth."""
-    if not (value.dtype.is_floating_point or value.dtype.is_complex):
+    if not (value.dtype.is_floating_point or value.dtype.is_complex) or (_finite(value) and _finite(truth)):
         return False
     for _, y, t, _ in _side_by_side(value, truth, truth):
         if bool(((~torch.isfinite(y) | ~torch.isfinite(t)) & ~_same_special(y, t)).any()):
@@ -127,6 +127,55 @@ def distance(value: Tensor, truth: Tensor, reference: Tensor, slack: Tensor | No
     one shape. `slack`: by how much a value may differ from the truth before the difference counts (gradients)."""
     if not (value.dtype.is_floating_point or value.dtype.is_complex):
         return _exact(value, truth, reference)
+    found = _of_numbers(value, truth, reference, slack)
+    return found or _beside_specials(value, truth, reference, slack)
+
+
+def _of_numbers(value: Tensor, truth: Tensor, reference: Tensor, slack: Tensor | None) -> Distance | None:
+    """The distance where all three are finite everywhere, with a quarter of the passes over memory; None elsewhere."""
+    scale, finite = _scale(truth)
+    if finite == 0 or finite < _flat(truth).numel() or not _finite(reference):
+        return None
+    at_least, unseen = max(scale, 5e-324), float(torch.finfo(value.dtype).tiny)
+    norms: list[Tensor] = []
+
+    def relative(start: int, y: Tensor, t: Tensor) -> Tensor:
+        """The errors of a block, whose norm is put down, relative to what they are errors of."""
+        error = torch.sub(_wide(y), t.double()).abs_()
+        if slack is not None:
+            error = error.sub_(_flat(slack)[start : start + len(y)]).clamp_(min=0.0)
+        error = torch.threshold_(error, unseen, 0.0)
+        norms.append(torch.linalg.vector_norm(error))
+        return error.div_(t.double().abs().clamp_(min=at_least))
+
+    parts = [(start, y, t) for start, y, t, _ in _side_by_side(value, truth, truth, cast=False)]
+    tops = torch.stack([relative(*part).max() for part in parts]).tolist()
+    squares = sum(norm * norm for norm in torch.stack(norms).tolist())
+    if not math.isfinite(squares + sum(tops)):
+        return None
+    worst = max(tops)
+    at = tops.index(worst)
+    worst_at = parts[at][0] + int(relative(*parts[at]).argmax()) if worst > 0 else -1
+    total = scale * math.sqrt(finite)
+    norm = math.sqrt(squares) / total if total > 0 else (0.0 if squares == 0 else math.inf)
+    return Distance(norm=norm, worst=worst, misplaced=0, finite=finite, worst_at=worst_at)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """The same, in float64 where torch does not compute with its type."""
+    return tensor.double() if tensor.dtype.itemsize == 1 else tensor
+
+
+def _finite(tensor: Tensor) -> bool:
+    """Whether all elements are."""
+    flat = _flat(tensor)
+    parts = (_wide(flat[start : start + _BLOCK]) for start in range(0, flat.numel(), _BLOCK))
+    tops = [torch.linalg.vector_norm(part, math.inf) for part in parts]
+    return not tops or all(map(math.isfinite, torch.stack(tops).tolist()))
+
+
+def _beside_specials(value: Tensor, truth: Tensor, reference: Tensor, slack: Tensor | None) -> Distance:
+    """The distance where NaN or infinities may stand anywhere."""
     scale, finite = _scale(truth)
     if finite == 0:
         scale = 1.0
@@ -185,6 +234,11 @@ def typical(truth: Tensor) -> float:
 
 def _scale(truth: Tensor) -> tuple[float, int]:
     """The typical size, and the number of finite elements."""
+    norms = [torch.linalg.vector_norm(part) for part in blocks(truth)]
+    squares = sum(norm * norm for norm in torch.stack(norms).tolist()) if norms else math.nan
+    if math.isfinite(squares):
+        finite = _flat(truth).numel()
+        return math.sqrt(squares / finite), finite
     squares, finite = 0.0, 0
     for part in blocks(truth):
         ok = torch.isfinite(part)

@@ -119,3 +119,24 @@ def test_a_description_names_place_and_values() -> None:
 def test_the_typical_size_leaves_out_what_is_not_finite() -> None:
     assert metric.typical(torch.tensor([3.0, float("inf"), 4.0, float("nan")])) == pytest.approx((25 / 2) ** 0.5)
     assert metric.typical(torch.tensor([float("nan")])) == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float8_e4m3fn, torch.complex64])
+def test_what_is_finite_is_measured_in_fewer_passes_to_the_same_figures(dtype, monkeypatch):
+    monkeypatch.setattr(metric, "_BLOCK", 1000)
+    torch.manual_seed(0)
+    truth = torch.randn(2503, dtype=torch.complex128 if dtype.is_complex else torch.float64)
+    truth[::7] = 0
+    truth[1::7] *= 1e-6
+    value = (truth * (1 + 1e-3 * torch.randn(2503))).to(dtype)
+    for slack in (None,) if dtype.is_complex else (None, 1e-3 * torch.rand(2503, dtype=torch.float64)):
+        found, slow = metric.distance(value, truth, value, slack), metric._beside_specials(value, truth, value, slack)
+        assert (found.worst_at, found.misplaced, found.finite) == (slow.worst_at, slow.misplaced, slow.finite)
+        assert found.norm == pytest.approx(slow.norm, rel=1e-9) and found.worst == slow.worst > 0
+    if dtype is torch.float32:
+        for place, wrong in ((0, math.nan), (2502, math.inf)):
+            bad = value.clone()
+            bad[place] = wrong
+            assert metric.distance(bad, truth, value).misplaced == 1 and metric.differing_specials(bad, truth)
+            assert metric.distance(value, truth, bad) == metric._beside_specials(value, truth, bad, None)
+        assert metric.distance(truth.float(), truth.float().double(), value).exact
