@@ -61,20 +61,22 @@ def optimize(
     compiled: bool = True,
     seed: int = 0,
     precision: Precision = "reference",
+    algebra: bool = True,
     say: Callable[[str], None] = _quiet,
 ) -> Optimized:
     """Optimise a live module for inputs like `example_inputs` (tensors, numbers, strings or None, positional).
 
     The module is judged in other processes, in the train/eval state it is in. `out` is the folder of the run (a new
     temporary one by default); `budget` bounds the search. A candidate is timed for `timing`, or longer where noise may
-    hide a gain, against eager, and where `compiled` against torch.compile too. Raises UserError for what the caller can
+    hide a gain, against eager, and where `compiled` against torch.compile too. Without `algebra` the amount of work
+    stays as it is (docs/precision.md). Raises UserError for what the caller can
     mend."""
     folder = _folder(out)
     problem = _captured(module, example_inputs, folder, target=target, precision=precision)
     places = Places(out=folder, cache=config.cache_dir())
     finished = run(
         problem, places=places, strategy="catalog", budget_s=config.seconds(budget), seed=seed, say=say,
-        timing=Timing(budget_s=config.seconds(timing), compiled=compiled),
+        timing=Timing(budget_s=config.seconds(timing), compiled=compiled), algebra=algebra,
     )  # fmt: skip
     found = summary(finished.brief, finished.events, candidate_dir=str(places.candidate))
     improved = found["status"] == "improved"

@@ -28,6 +28,7 @@ from .options import (
     JsonOption,
     ModelOption,
     ModeOption,
+    NoAlgebraOption,
     NoCompileOption,
     NoWaitOption,
     OnlyOption,
@@ -71,6 +72,7 @@ def optimize(
     budget: SearchBudgetOption = "",
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
+    no_algebra: NoAlgebraOption = False,
     strategy: StrategyOption = None,
     without: WithoutOption = "",
     model: ModelOption = None,
@@ -98,7 +100,7 @@ def optimize(
             seed=seed, say=say(as_json), sanitize=sanitize,
             timing=Timing(budget_s=config.seconds(timing), compiled=not no_compile),
             model=choice, limits=limits, access=Access(keys=config.key, wait=not no_wait), evaluator=evaluator,
-            without=parts_of(without),
+            without=parts_of(without), algebra=not no_algebra,
         )  # fmt: skip
     raise typer.Exit(show(delivered(finished, places.out), as_json=as_json))
 

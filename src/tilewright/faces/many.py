@@ -20,6 +20,7 @@ from .options import (
     JsonOption,
     ModelOption,
     ModeOption,
+    NoAlgebraOption,
     NoCompileOption,
     NoWaitOption,
     OnlyOption,
@@ -53,6 +54,7 @@ def bench(
     budget: SearchBudgetOption = "",
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
+    no_algebra: NoAlgebraOption = False,
     strategy: StrategyOption = None,
     without: WithoutOption = "",
     model: ModelOption = None,
@@ -73,6 +75,7 @@ def bench(
     settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s"]
     settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
     settings += ["--no-compile"] if no_compile else []
+    settings += ["--no-algebra"] if no_algebra else []
     campaign = campaign_of(
         folder, out=out, only=config.numbers(only) if only else None, target=target_of(target, evaluator),
         budget=budget, settings=settings, jobs=jobs, devices=devices_of(devices),

@@ -51,6 +51,10 @@ TimingOption = Annotated[
 NoCompileOption = Annotated[
     bool, typer.Option("--no-compile", help="Leave torch.compile out: it takes minutes on a large module.")
 ]
+NoAlgebraOption = Annotated[
+    bool,
+    typer.Option("--no-algebra", help="Leave the amount of work as it is: no weights summed before a product."),
+]
 BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]
 
 AgentBudgetOption = Annotated[

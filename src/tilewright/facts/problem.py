@@ -50,6 +50,7 @@ class Work:
     matmul_flops: int
     conv_flops: int
     dtype: str  # the widest floating dtype of its matrix products' operands, "f32" where there are none
+    spared_flops: int = 0  # of matmul_flops: what declared algebra does without (see cell.algebra)
 
     @property
     def bytes_moved(self) -> int:
@@ -57,4 +58,4 @@ class Work:
 
     @property
     def flops(self) -> int:
-        return self.matmul_flops + self.conv_flops
+        return self.matmul_flops + self.conv_flops - self.spared_flops

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .candidate import Candidate, SourceFile
 from .dialogue import ModelChoice
@@ -28,6 +28,8 @@ class CaseFacts:
     work: Work
     graph: Graph | None  # None: the module could not be traced
     trace_failure: str = ""
+    rewritten: Graph | None = None  # the same with less work, by declared algebra (see cell.algebra)
+    algebra: tuple[str, ...] = ()  # what was done for that, in the author's operators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,7 @@ class Request:
     limits: Limits = Limits()
     evaluator: str = ""  # who builds, judges, tunes and profiles: "bundle:DIR"; "": this machine
     without: tuple[str, ...] = ()  # parts of the strategy that are switched off, to see what each is worth
+    algebra: bool = True  # whether the amount of work may be changed (see cell.algebra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +119,20 @@ class Brief:
     notes: tuple[Document, ...] = ()  # and where a model is to inspect it, what is known of such work
     hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few
     without: tuple[str, ...] = ()  # as in the Request
+    rewritten: tuple[Matched, ...] = ()  # the patterns of every case as algebra has it; (): it has nothing to do
+
+    @property
+    def with_algebra(self) -> Brief:
+        """The same problem as algebra has it, in the place of the module's own graphs."""
+        cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in self.cases)
+        return replace(self, cases=cases, matched=self.rewritten, rewritten=())
+
+    def behind(self, recipe: Recipe) -> Brief:
+        """Of the two the one of whose patterns a recipe is made."""
+        ids = {p.id for m in self.rewritten for p in m.patterns}
+        return self.with_algebra if any(choice.pattern in ids for choice in recipe) else self
+
+    @property
+    def patterns(self) -> tuple[Pattern, ...]:
+        """Of both, all cases'."""
+        return tuple(p for m in (*self.matched, *self.rewritten) for p in m.patterns)

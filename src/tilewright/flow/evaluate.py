@@ -44,7 +44,7 @@ from .cells import LOAD_LIMIT_S, Cells, users_fault
 from .discover import LookedInto, looked_into
 from .inspect import seen
 from .memory import available_bytes, check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
-from .rooms import Case, DoesNotFit, Rooms, too_large
+from .rooms import Case, DoesNotFit, Rooms, case_of, too_large
 from .seats import fill, require_joined, seat
 from .smallest import narrowed
 from .stations import Stations
@@ -60,18 +60,19 @@ _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUD
 
 class Judge:
     """See the module's docstring. One per problem; not thread-safe. Without `trace`, `open` gives no graphs;
-    where it `explains`, a refusal says at which other cases the candidate fails."""
+    where it `explains`, a refusal says at which other cases the candidate fails. `algebra`: see rooms.case_of."""
 
     def __init__(
         self, problem: Problem, *, machine: Machine, seed: int, workdir: Path, say: Callable[[str], None],
         effort: timing.Effort | None = None, limits: Limits | None = None, compile_baseline: bool = True,
-        trace: bool = True, explains: bool = False,
+        trace: bool = True, explains: bool = False, algebra: bool = True,
     ) -> None:  # fmt: skip
         self._problem = problem
         self._machine = machine
         self._say = say
         self._effort = effort or timing.Effort()
         self._wants_compile, self._wants_graphs, self._explains = compile_baseline, trace, explains
+        self._algebra = algebra and problem.mode == "inference"
         # Seeds of inputs must not be guessable from the outside: a candidate can read the command line.
         self._rng = random.Random(f"{seed}:{secrets.token_hex(16)}")
         self._limits = limits or Limits()
@@ -130,7 +131,7 @@ class Judge:
             request = wire.Describe(seed=secret(self._rng), trace=trace, training=training)
             described = self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S)
             self._cells.spare_memory()
-            return Case(number, described, seed)
+        return case_of(number, described, seed, algebra=self._algebra)
 
     @property
     def _ref(self) -> Cell:

@@ -59,10 +59,11 @@ def optimize(
     problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say,
     sanitize: bool | None = None, timing: Timing = _USUAL, model: ModelChoice | None = None,
     limits: Limits = _UNLIMITED, access: Access = _NOBODY, evaluator: str = "", without: Sequence[str] = (),
+    algebra: bool = True,
 ) -> Finished:  # fmt: skip
     """A new run in `places.out`; UserError if that folder already holds a run, or for a fault of the problem's.
-    `sanitize` of None: where compute-sanitizer can be had. `evaluator`, `without`: as in Request. Raises Pending where
-    a model's reply or the evaluator's answer has not come yet: `resume` then goes on."""
+    `sanitize` of None: where compute-sanitizer can be had. `evaluator`, `without`, `algebra`: as in Request.
+    Raises Pending where a model's reply or the evaluator's answer has not come yet: `resume` then goes on."""
     require_model(strategy, model is not None)
     require_parts(strategy, without)
     if evaluator:
@@ -70,7 +71,7 @@ def optimize(
     request = Request(
         run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, timing=timing,
         sanitize=sanitized_by_default(problem, evaluator) if sanitize is None else sanitize, model=model, limits=limits,
-        evaluator=evaluator, without=tuple(without),
+        evaluator=evaluator, without=tuple(without), algebra=algebra,
     )  # fmt: skip
     if model is not None:
         open_model(model, run=request.run, keys=access.keys)  # what is wrong with its name is said before any work

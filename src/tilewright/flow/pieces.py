@@ -53,6 +53,7 @@ class Pieces:
             sanitize=False,
             limits=Limits(),
             without=(),
+            algebra=False,
         )
         places = replace(self._places, out=self._places.out / "pieces" / piece.name)
         bench = self._bench_of(request, places=places, say=self._say, machine=self._machine)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..cell import wire
+from ..cell.algebra import Rewritten, rewritten
 from ..cell.load import is_out_of_memory, last_line
 from ..edges.sandbox.cell import Limits
 from ..edges.sandbox.room import Room, RoomSizes
@@ -24,6 +25,7 @@ class Case:
     number: int
     described: wire.Described
     seed: int
+    less: Rewritten | None = None  # what algebra makes of its graph
 
     @property
     def facts(self) -> CaseFacts:
@@ -35,7 +37,17 @@ class Case:
             work=described.work,
             graph=codec.loads(described.graph) if described.graph else None,
             trace_failure=described.trace_failure,
+            rewritten=self.less.graph if self.less else None,
+            algebra=self.less.steps if self.less else (),
         )
+
+
+def case_of(number: int, described: wire.Described, seed: int, *, algebra: bool) -> Case:
+    """With `algebra`: what that does without is no work of the case."""
+    less = rewritten(codec.loads(described.graph)) if described.graph and algebra else None
+    if less is not None:
+        described = replace(described, work=replace(described.work, spared_flops=less.spared_flops))
+    return Case(number, described, seed, less)
 
 
 class Rooms:

@@ -43,7 +43,7 @@ def winner_of(brief: Brief, event: Event, point: Point, *, found_at: str) -> Win
     """What a Tune says of the point that won, as something to remember; None where it holds no time of it."""
     if not (isinstance(event.move, Tune) and isinstance(event.outcome, Tuned)):
         return None
-    pattern = patterns_by_id(brief.matched)[event.move.pattern]
+    pattern = patterns_by_id((*brief.matched, *brief.rewritten))[event.move.pattern]
     times = {p.point: p.time_ns for p in event.outcome.points}
     time_ns = times.get(point)
     if time_ns is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -29,6 +29,7 @@ from ..stages.propose.targets import renderer
 from ..stages.retrieve import Index, packaged, table
 from ..stages.tune import memory
 from ..stages.verify import Subject, verified, with_memory
+from ..strategies import WITH_ALGEBRA
 from ..strategies.category import category
 from .ahead import Objects, compiled_ahead
 from .foresee import foreseen
@@ -151,6 +152,7 @@ class Workbench:
                 effort=Effort(budget_s=self.request.timing.budget_s),
                 compile_baseline=self.request.timing.compiled,
                 explains=self.request.model is not None or self.request.strategy == AGENT,
+                algebra=self.request.algebra,
             )  # fmt: skip
             self._cases = self._judge.open()
         return self._judge
@@ -163,14 +165,15 @@ class Workbench:
         matched = found_patterns(self._cases, self.problem.target)
         titles = [p.title for p in matched[0].patterns]
         self.say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
-        remembered, hinted = known_winners(
-            matched, self.machine, winners=self.places.winners, shipped=self.places.shipped
-        )
+        rewritten = self._rewritten(matched) if request.strategy in WITH_ALGEBRA else ()
+        both = (*matched, *rewritten)
+        remembered, hinted = known_winners(both, self.machine, winners=self.places.winners, shipped=self.places.shipped)
         known = {choice.pattern for choice in remembered} if request.strategy != "tune" else set()
-        matched = foreseen(
-            matched, self.machine, arch=architecture(self.problem.target), known=known, say=self.say,
+        both = foreseen(
+            both, self.machine, arch=architecture(self.problem.target), known=known, say=self.say,
             folder=self.places.libraries, objects=self._objects,
         )  # fmt: skip
+        matched, rewritten = both[: len(matched)], both[len(matched) :]
         looked, realised = self._looked_into(request, matched) if request.strategy == "fact" else (None, ())
         return Brief(
             run=request.run,
@@ -191,12 +194,22 @@ class Workbench:
             start=self._start(matched, remembered) if request.model else None,
             near=self._near(request),
             without=request.without,
+            rewritten=rewritten,
             parts=looked.discovery.parts if looked else (),
             spreads=looked.spreads if looked else (),
             known=realised,
             notes=self._notes(looked) if looked and request.model else (),
             held=self.held(),
         )
+
+    def _rewritten(self, matched: tuple[Matched, ...]) -> tuple[Matched, ...]:
+        """The patterns of the cases as declared algebra has them, if it has anything to do."""
+        steps = [step for case in self._cases for step in case.algebra]
+        if not steps:
+            return ()
+        self.say(f"by algebra, with less work: {'; '.join(dict.fromkeys(steps))}")
+        cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in self._cases)
+        return found_patterns(cases, self.problem.target, first_id=sum(len(m.patterns) for m in matched))
 
     def _looked_into(
         self, request: Request, matched: tuple[Matched, ...]
@@ -306,7 +319,7 @@ class Workbench:
         )  # fmt: skip
 
 
-def found_patterns(cases: tuple[CaseFacts, ...], target: Target) -> tuple[Matched, ...]:
+def found_patterns(cases: tuple[CaseFacts, ...], target: Target, *, first_id: int = 0) -> tuple[Matched, ...]:
     """The patterns of every case, numbered through; a case that could not be traced has none."""
     make = renderer(target)
     found: list[Matched] = []
@@ -314,7 +327,7 @@ def found_patterns(cases: tuple[CaseFacts, ...], target: Target) -> tuple[Matche
         if case.graph is None:
             found.append(Matched(case=index, patterns=(), unmatched=(case.trace_failure,)))
             continue
-        first, before = sum(len(m.patterns) for m in found), sum(len(m.segments) for m in found)
+        first, before = first_id + sum(len(m.patterns) for m in found), sum(len(m.segments) for m in found)
         if case.graph.wanted:
             found.append(match_training(case.graph, case=index, first_id=first, first_segment=before,
                                         unsupported=make.unsupported, space=make.space))  # fmt: skip
@@ -324,4 +337,5 @@ def found_patterns(cases: tuple[CaseFacts, ...], target: Target) -> tuple[Matche
 
 
 def composed(brief: Brief, recipe: Recipe) -> Candidate:
+    brief = brief.behind(recipe)
     return compose(brief.problem.source, brief.cases, brief.matched, recipe, target=brief.problem.target)

@@ -11,6 +11,7 @@ from ..facts.move import Event
 from ..facts.outcome import Interval, Timed
 from ..facts.pattern import Pattern
 from ..facts.run import Brief
+from .algebra import algebra
 from .attribution import attribution
 from .ending import Ending, ending, floor_share, fused, tuning_of
 
@@ -20,6 +21,7 @@ Task = Mapping[str, Any]  # an object as `summary` gives it, possibly read back 
 def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dict[str, object]:
     """The object of `optimize --json`. What was not measured is null; a ratio is baseline time / our time."""
     end, held = ending(brief, events), device_seconds(brief, events)
+    less, brief = algebra(brief, events, end), brief.behind(end.recipe)
     return {
         "run": brief.run,
         "problem": brief.problem.name,
@@ -56,6 +58,14 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
             }
             for w in attribution(brief, events, end)
         ],
+        "algebra": less
+        and {
+            "steps": list(less.steps),
+            "kept": less.kept,
+            "with": _interval(less.with_it),
+            "without": _interval(less.without),
+            "refused": less.refused,
+        },
         "candidate": candidate_dir or None,
         "candidate_id": end.timed.checked.built.candidate_id if end.timed else None,
         "fallbacks": fallbacks(brief, end),

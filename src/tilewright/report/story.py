@@ -14,6 +14,7 @@ from ..facts.problem import TensorSpec
 from ..facts.run import Brief
 from ..facts.verdict import Verified
 from . import moves, words
+from .algebra import algebra
 from .attribution import WorthRow, worth_rows
 from .chart import Chart, chart
 from .costs import CostRow, GainRow, costs, gains
@@ -118,6 +119,7 @@ class Story:
     stations: str
     fused: tuple[FusedRow, ...]
     worth: tuple[WorthRow, ...]
+    algebra: str
     fallbacks: tuple[str, ...]
     notes: tuple[str, ...]
     attempts: tuple[Attempt, ...]
@@ -139,6 +141,8 @@ _HEADINGS = {"improved": "Improved", "no_improvement": "No improvement", "failed
 
 def story(brief: Brief, events: Sequence[Event]) -> Story:
     end = ending(brief, events)
+    whole, brief = brief, brief.behind(end.recipe)
+    less = algebra(whole, events, end)
     built = end.seen.checked.built if end.seen else None
     errors = end.timed.checked.errors if end.timed else ()
     return Story(
@@ -163,13 +167,14 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
             for p, point in fused(brief, end.recipe)
         ),
         worth=worth_rows(brief, events, end),
+        algebra=f"{less.line[:1].upper()}{less.line[1:]}." if less else "",
         fallbacks=tuple(
             f"case {f['case']}: {f['reason']}" if "case" in f else f"{f['calls']} calls: {f['reason']}"
             for f in fallbacks(brief, end)
         ),
         notes=_notes(end),
         attempts=tuple(_attempt(e, end) for e in events if not isinstance(e.move, Await)),
-        tuned=_tuned(brief, events),
+        tuned=_tuned(whole, events),
         errors=_errors(errors),
         errors_made=len(errors),
         cases=tuple(_case(brief, end.recipe, index) for index in range(len(brief.cases))),
@@ -334,7 +339,7 @@ def _times_told(timed: Timed) -> str:
 
 
 def _tuned(brief: Brief, events: Sequence[Event]) -> tuple[TunedPattern, ...]:
-    titles = {p.id: p.title for m in brief.matched for p in m.patterns}
+    titles = {p.id: p.title for p in brief.patterns}
     found = []
     for event in events:
         if isinstance(event.move, Tune) and isinstance(event.outcome, Tuned):

@@ -12,6 +12,7 @@ from ..facts.move import Event
 from ..facts.outcome import Timed
 from ..facts.run import Brief
 from . import words
+from .algebra import algebra
 from .attribution import worth_rows
 from .ending import Ending, ending, floor_share, fused
 from .objects import Task, bench_summary, ratio_of, won
@@ -35,7 +36,9 @@ def table(brief: Brief, events: Sequence[Event]) -> Table:
     if end.timed is not None:
         _error(drawn, end.timed)
         _shares(drawn, end.timed)
-    drawn.caption = f"[not italic not dim]{escape(_fused_lines(brief, events, end))}[/]"
+    less = algebra(brief, events, end)
+    told = _fused_lines(brief.behind(end.recipe), events, end) + (f"\n{less.line}" if less else "")
+    drawn.caption = f"[not italic not dim]{escape(told)}[/]"
     return drawn
 
 

@@ -32,6 +32,7 @@ PARTS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
     {"evolve": EVOLVE_PARTS, "evolve_paper": EVOLVE_PARTS}  # what can be switched off
 )
 MAY_ASK = ("fact",)  # those that put prompts to a model where one is named
+WITH_ALGEBRA = ("catalog",)  # those that also try the module as declared algebra has it
 ASKING = tuple(name for name in STRATEGIES if name not in ("catalog", *MAY_ASK))  # those that can't do without
 
-__all__ = ["ASKING", "MAY_ASK", "Moves", "PARTS", "STRATEGIES", "given", "tune"]
+__all__ = ["ASKING", "MAY_ASK", "Moves", "PARTS", "STRATEGIES", "WITH_ALGEBRA", "given", "tune"]

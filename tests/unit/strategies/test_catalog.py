@@ -8,8 +8,8 @@ from dataclasses import replace
 from fakes.facts import brief, pattern, timed
 from tilewright.facts.move import Event, Move, Outcome, Sanitize, Stop, Try, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Sanitized, Tuned
-from tilewright.facts.pattern import Bind, Choice, Pattern, Site
-from tilewright.facts.run import Brief
+from tilewright.facts.pattern import Bind, Choice, Pattern, Recipe, Site
+from tilewright.facts.run import Brief, Matched
 from tilewright.facts.space import point
 from tilewright.strategies.catalog import catalog
 
@@ -167,3 +167,20 @@ def test_a_kernel_with_other_places_of_its_own_stays() -> None:
     both = replace(both, sites=(*both.sites, *gives(pattern("fused_0"), "another").sites))
     _, moves = played(brief(both, LINEAR), lambda m: tuned(m, 1) if isinstance(m, Tune) else timed(2.0))
     assert chosen(next(m for m in moves if isinstance(m, Try))) == ["fused_0", "fused_1"]
+
+
+def test_what_algebra_makes_of_the_module_is_judged_beside_it_and_kept_where_it_wins() -> None:
+    less = (Matched(case=0, patterns=(pattern("fused_1", points=1),), unmatched=()),)
+    given = replace(brief(pattern("fused_0", points=1)), rewritten=less)
+    plain, rewritten = ((Choice(pattern=f"fused_{i}", point=point(unroll=1)),) for i in (0, 1))
+
+    def judged(speeds: dict[Recipe, Outcome]) -> tuple[Stop, list[object]]:
+        stop, moves = played(given, lambda m: speeds[m.what] if isinstance(m, Try) else None)  # type: ignore[index]
+        return stop, [m.what for m in moves if isinstance(m, Try)]
+
+    refused = Failure(stage="check", reason="wrong_values", summary="too far off")
+    for plainly, by_algebra, best in ((3.0, timed(20.0), rewritten), (3.0, timed(2.0), plain), (3.0, refused, plain)):
+        stop, tries = judged({plain: timed(plainly), rewritten: by_algebra})
+        assert (stop.best, tries) == (best, [plain, rewritten])
+    stop, tries = judged({plain: refused, rewritten: timed(2.0)})
+    assert (stop.best, tries) == (rewritten, [plain, rewritten])

@@ -1,0 +1,348 @@
+"""Declared algebra: a product of matrices of which only sums are wanted, with its weights summed first.
+
+    sum over n of (x @ w)[m, n]      = x @ (sum over n of w[:, n])       a matrix and a vector
+    sums over windows of n           = x @ (sums over windows of w)      fewer columns (average pooling)
+    (x @ v) @ w                      = x @ (v @ w)                       where that is less work
+
+Between the product and the sum may stand what is linear: scales, vectors along rows or columns, biases, views, windows.
+In exact numbers nothing changes; rounding does (16-bit values between are left out), and so does what becomes of
+infinities: a row that holds one may give it where the module gives NaN. So a graph that was rewritten stands beside the
+module's own, never in its place, and the judge has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from string import ascii_letters
+
+from tilewright.facts.contraction import contracted
+from tilewright.facts.graph import TRACED, Call, Graph, Node, Ref, Struct
+
+from .form import Form, Stuck
+from .lower import FLOATS, Builder, Expr, NotLowered
+from .prune import pruned
+
+LEAST_FLOPS = 1 << 25  # of a product: below, it is all launch
+LEAST_GAIN = 2  # times less work
+_EINSUM = "aten.einsum.default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """A graph with less work. `steps` say what was done, in the author's operators; `spared_flops`: of matrix products,
+    that are no longer needed."""
+
+    graph: Graph
+    steps: tuple[str, ...]
+    spared_flops: int
+
+
+def rewritten(graph: Graph) -> Rewritten | None:
+    """The graph after all such steps, or None where there is none to make. What keeps its name keeps its value."""
+    steps: list[str] = []
+    spared = 0
+    while (made := _next(graph)) is not None:
+        graph, step, flops = made
+        steps.append(step)
+        spared += flops
+    return Rewritten(graph=graph, steps=tuple(steps), spared_flops=spared) if steps else None
+
+
+def _next(graph: Graph) -> tuple[Graph, str, int] | None:
+    """The graph after one step, what that was, and flops spared."""
+    made = (_Rewrite(graph, n.name).made() for n in graph.nodes if n.op == "call")
+    return next((m for m in made if m is not None), None)
+
+
+class _Rewrite:
+    """One product of a graph, and the chain of what alone reads it."""
+
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph = graph
+        self.nodes = {n.name: n for n in graph.nodes}
+        self.calls = {c.name: c for c in graph.calls}
+        self.start = self.nodes[name]
+        self.builder = Builder()
+        self.builder.nodes.update(self.nodes)
+        self.at = name  # what the step at hand reads
+        self.more: list[Call] = []
+        self.kept = {*graph.outputs, *(u.value for u in graph.updates), *(u.target for u in graph.updates)}
+        self.readers: dict[str, list[str]] = {n.name: [] for n in graph.nodes}
+        for node in graph.nodes:
+            for source in dict.fromkeys(self.calls[node.origin].sources if node.op == "call" else node.sources):
+                self.readers[source].append(node.name)
+
+    def made(self) -> tuple[Graph, str, int] | None:
+        """The graph with the first sum behind this product made of summed weights, what that was, and flops spared."""
+        self.builder.origin = f"{self.start.origin}_less"
+        try:
+            form = self._product(self.start)
+            for before, node in self._chain():
+                self.at = before
+                self.builder.origin = f"{node.origin}_less"
+                if node.op == "sum":
+                    form = self._summed(form, node)
+                    return self._ended(form, node, f"{self._label(node)} of {self._label(self.start)}: weights summed")
+                if node.op == "call":
+                    form = self._multiplied(form, node)
+                    said = f"{self._label(self.start)} and {self._label(node)}: the second product first"
+                    return self._ended(form, node, said)
+                form = self._through(form, node)
+        except (Stuck, NotLowered):
+            pass
+        return None
+
+    def _label(self, node: Node) -> str:
+        return self.calls[node.origin].label
+
+    def _chain(self) -> Iterator[tuple[str, Node]]:
+        """What alone reads the product, what alone reads that, and so on, each with the name of what it reads."""
+        at = self.start.name
+        while at not in self.kept and len(self.readers[at]) == 1:
+            reader = self.nodes[self.readers[at][0]]
+            if (self.calls[reader.origin] if reader.op == "call" else reader).sources.count(at) != 1:
+                return
+            yield at, reader
+            at = reader.name
+
+    # --- products ------------------------------------------------------------------------------------------------
+
+    def _product(self, node: Node) -> Form:
+        """A call that is a product of matrices."""
+        call = self.calls[node.origin]
+        found = contracted(call, self.nodes) if call.results == (node.name,) else None
+        if found is None or not found.left.dtype == found.right.dtype == node.dtype or node.dtype not in FLOATS:
+            raise Stuck
+        words = (found.letters.left, found.letters.right, found.letters.result)
+        if any(len(set(word)) != len(word) for word in words):
+            raise Stuck
+        form = Form(
+            left=Expr(self.builder, found.left), right=Expr(self.builder, found.right), left_letters=words[0],
+            right_letters=words[1], letters=tuple(words[2]), shape=node.shape, scale=found.alpha, addends=(), flops=0,
+        )  # fmt: skip
+        sizes = form.sizes
+        if tuple(sizes[c] for c in words[2]) != node.shape or 1 in sizes.values():
+            raise Stuck
+        if any(sizes[c] != s for word, x in zip(words, (found.left, found.right), strict=False)
+               for c, s in zip(word, x.shape, strict=True)):  # fmt: skip
+            raise Stuck
+        form = replace(form, flops=form.product_flops)
+        if form.flops < LEAST_FLOPS:
+            raise Stuck
+        if found.added and found.beta:
+            added = self._aligned(self.nodes[found.added], node.shape)
+            form = replace(form, addends=(added if found.beta == 1 else added * found.beta,))
+        return form
+
+    def _multiplied(self, form: Form, node: Node) -> Form:
+        """The product of this one and a third matrix, with the two that share what the first lacks multiplied first."""
+        call = self.calls[node.origin]
+        found = contracted(call, self.nodes) if call.results == (node.name,) else None
+        names = (found.left.name, found.right.name) if found else ()
+        if found is None or self.at not in names or form.addends or "" in form.letters:
+            raise Stuck
+        mine = names.index(self.at)
+        other, words = (found.right, found.left)[mine], (found.letters.left, found.letters.right)
+        # The second product's letters, in those of the first.
+        known = dict(zip(words[mine], form.letters, strict=True))
+        fresh = iter(c for c in ascii_letters if c not in form.left_letters + form.right_letters)
+        spelt = {c: known[c] if c in known else next(fresh) for c in dict.fromkeys(words[0] + words[1])}
+        of_other = "".join(spelt[c] for c in words[1 - mine])
+        result = "".join(spelt[c] for c in found.letters.result)
+        summed = "".join(c for c in form.letters if c not in result)
+        side = form.only(summed) if summed else ""
+        if not side or other.dtype != node.dtype or 1 in other.shape:
+            raise Stuck
+        factor, letters = form.factor(side)
+        far = form.factor("left" if side == "right" else "right")[1]
+        kept = "".join(c for c in dict.fromkeys(letters + of_other) if c in far or c in result)
+        sizes = form.sizes | dict(zip(of_other, other.shape, strict=True))
+        if len(set(of_other)) != len(of_other) or not all(c in summed or c in kept for c in letters):
+            raise Stuck
+        before = form.flops + 2 * prod(sizes[c] for c in {*form.letters, *of_other})
+        made = self._einsum((factor, letters), (Expr(self.builder, other), of_other), kept, node.dtype)
+        form = form.having(side, made, kept)
+        added: tuple[Expr, ...] = ()
+        if found.added and found.beta:
+            given = self._aligned(self.nodes[found.added], node.shape)
+            added = (given if found.beta == 1 else given * found.beta,)
+        first = 2 * prod(sizes[c] for c in {*letters, *of_other})
+        return replace(form, letters=tuple(result), shape=node.shape, scale=form.scale * found.alpha, addends=added,
+                       flops=before - first)  # fmt: skip
+
+    # --- what is linear ------------------------------------------------------------------------------------------
+
+    def _through(self, form: Form, node: Node) -> Form:
+        steps: dict[str, Callable[[Form, Node], Form]] = {
+            "mul": self._scaled, "div": self._scaled, "add": self._added, "sub": self._added, "neg": self._negated,
+            "to": self._cast, "reshape": Form.reshaped, "permute": Form.permuted, "load": Form.loaded,
+        }  # fmt: skip
+        if node.op not in steps:
+            raise Stuck
+        return steps[node.op](form, node)
+
+    def _mine(self, form: Form, node: Node) -> int:
+        """Which argument of two is this value; the result must have its shape."""
+        if node.shape != form.shape or len(node.args) != 2:
+            raise Stuck
+        return node.args.index(self.at)
+
+    def _scaled(self, form: Form, node: Node) -> Form:
+        mine = self._mine(form, node)
+        other = node.args[1 - mine]
+        if node.op == "div" and mine:
+            raise Stuck
+        if not isinstance(other, str):
+            by = float(other) if node.op == "mul" else 1.0 / float(other) if other else 0.0
+            if by == 0.0 or by - by != 0.0:
+                raise Stuck
+            return replace(form, scale=form.scale * by, addends=tuple(a * by for a in form.addends))
+        value = self._aligned(self.nodes[other], form.shape)
+        along = "".join(c for c, size in zip(form.letters, value.shape, strict=True) if size > 1)
+        if value.dtype not in FLOATS or any(
+            size > 1 and not c for c, size in zip(form.letters, value.shape, strict=True)
+        ):
+            raise Stuck
+        side = form.only(along)
+        if not side:
+            raise Stuck
+        factor, letters = form.factor(side)
+        of_factor = self._spread(value, form.letters, letters)
+        factor = factor.wide() * of_factor.wide() if node.op == "mul" else factor.wide() / of_factor.wide()
+        addends = tuple(self._times(a, value, node.op) for a in form.addends)
+        return replace(form.having(side, factor, letters), addends=addends)
+
+    def _times(self, addend: Expr | float, value: Expr, op: str) -> Expr:
+        if isinstance(addend, Expr):
+            return addend * value if op == "mul" else addend / value
+        return value * addend if op == "mul" else self.builder.point("div", addend, value)
+
+    def _spread(self, value: Expr, letters: Sequence[str], onto: str) -> Expr:
+        """A value with these letters, of which it varies along some, to broadcast against `onto`."""
+        varying = [i for i, size in enumerate(value.shape) if size > 1]
+        order = sorted(varying, key=lambda i: onto.index(letters[i]))
+        rest = [i for i in range(len(value.shape)) if i not in varying]
+        sizes = {letters[i]: value.shape[i] for i in varying}
+        return value.permute((*rest, *order)).reshape(tuple(sizes.get(c, 1) for c in onto))
+
+    def _added(self, form: Form, node: Node) -> Form:
+        mine = self._mine(form, node)
+        other = node.args[1 - mine]
+        sign = -1.0 if node.op == "sub" and not mine else 1.0
+        given: Expr | float
+        given = self._aligned(self.nodes[other], form.shape) if isinstance(other, str) else float(other)
+        if isinstance(given, Expr) and given.dtype not in FLOATS:
+            raise Stuck
+        if node.op == "sub" and mine:
+            form = self._negated(form, node)
+        given = given * sign if sign < 0 else given
+        last = form.addends[-1] if form.addends else None
+        if isinstance(last, Expr) and isinstance(given, Expr) and last.shape == given.shape:  # one sum for both
+            return replace(form, addends=(*form.addends[:-1], last.wide() + given.wide()))
+        return replace(form, addends=(*form.addends, given))
+
+    def _negated(self, form: Form, node: Node) -> Form:
+        return replace(form, scale=-form.scale, addends=tuple(a * -1.0 for a in form.addends))
+
+    def _cast(self, form: Form, node: Node) -> Form:
+        if node.dtype not in FLOATS:
+            raise Stuck
+        return form
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def _summed(self, form: Form, node: Node) -> Form:
+        """The sum over dimensions of the value, its factors summed over what they alone have."""
+        for side in ("left", "right"):
+            factor, letters = form.factor(side)
+            gone = [letters.index(c) for c in (form.letters[d] for d in node.dims) if c and form.only(c) == side]
+            if gone:
+                rest = "".join(c for i, c in enumerate(letters) if i not in gone)
+                form = form.having(side, factor.wide().reduce("sum", gone), rest)
+        addends = tuple(self._summed_addend(a, form.shape, node.dims) for a in form.addends)
+        left = tuple(c for d, c in enumerate(form.letters) if d not in node.dims)
+        return replace(form, letters=left, shape=node.shape, addends=addends)
+
+    def _summed_addend(self, addend: Expr | float, shape: Sequence[int], dims: Sequence[int]) -> Expr | float:
+        if not isinstance(addend, Expr):
+            return addend * prod(shape[d] for d in dims)
+        times = prod(shape[d] for d in dims if addend.shape[d] == 1)
+        varying = [d for d in dims if addend.shape[d] > 1]
+        whole = addend.wide().reduce("sum", varying, keepdim=True) if varying else addend.wide()
+        whole = whole.reshape(tuple(s for d, s in enumerate(whole.shape) if d not in dims))
+        return whole * float(times) if times > 1 else whole
+
+    def _ended(self, form: Form, node: Node, said: str) -> tuple[Graph, str, int] | None:
+        """The graph in which `node` is this value; None where that is not much less work."""
+        if form.product_flops * LEAST_GAIN > form.flops:
+            return None
+        letters = "".join(form.letters)
+        value = self._value(form, letters, node.dtype)
+        value = value.reshape(form.shape)
+        if form.scale != 1.0:
+            value = value * form.scale
+        for addend in form.addends:
+            value = value + addend
+        value = value.to(node.dtype)
+        return self._replaced(node, value), said, form.flops - form.product_flops
+
+    def _value(self, form: Form, letters: str, dtype: str) -> Expr:
+        left, right = (form.left, form.left_letters), (form.right, form.right_letters)
+        if all(c in left[1] for c in right[1]):
+            return self._vector(left, right, letters)
+        if all(c in right[1] for c in left[1]):
+            return self._vector(right, left, letters)
+        return self._einsum(left, right, letters, self.start.dtype)
+
+    def _vector(self, matrix: tuple[Expr, str], vector: tuple[Expr, str], result: str) -> Expr:
+        """The sums of rows of a matrix, each element times that of a vector."""
+        (x, letters), (v, of_vector) = matrix, vector
+        sizes = dict(zip(letters, x.shape, strict=True))
+        order = sorted(range(len(of_vector)), key=lambda i: letters.index(of_vector[i]))
+        row = v.permute(order).reshape(tuple(sizes[c] if c in of_vector else 1 for c in letters))
+        over = [i for i, c in enumerate(letters) if c not in result]
+        total = (x.wide() * row.wide()).reduce("sum", over) if over else x.wide() * row.wide()
+        rest = [c for c in letters if c in result]
+        return total.permute([rest.index(c) for c in result])
+
+    def _einsum(self, left: tuple[Expr, str], right: tuple[Expr, str], result: str, dtype: str) -> Expr:
+        """A product as a call of its own, in the dtype of the product that it stands for."""
+        name = f"{self.builder.origin}_{len(self.more)}"
+        factors = tuple(Ref(name=x.to(dtype).node.name) for x, _ in (left, right))
+        sizes = dict((*zip(left[1], left[0].shape, strict=True), *zip(right[1], right[0].shape, strict=True)))
+        self.more.append(Call(
+            name=name, target=_EINSUM, args=(f"{left[1]},{right[1]}->{result}", Struct(kind="list", items=factors)),
+            results=(name,),
+        ))  # fmt: skip
+        shape = tuple(sizes[c] for c in result)
+        return self.builder.add(Node(name=name, op="call", shape=shape, dtype=dtype, origin=name))
+
+    def _aligned(self, node: Node, shape: tuple[int, ...]) -> Expr:
+        """The node with as many dimensions as `shape`, to which it broadcasts."""
+        if len(node.shape) > len(shape):
+            raise Stuck
+        given = (*(1 for _ in range(len(shape) - len(node.shape))), *node.shape)
+        if any(s not in (1, size) for s, size in zip(given, shape, strict=True)):
+            raise Stuck
+        return Expr(self.builder, node).reshape(given)
+
+    def _replaced(self, node: Node, value: Expr) -> Graph:
+        """The graph with `value` under the node's name. What its call did is spelt out from now on."""
+        made = [n for name, n in self.builder.nodes.items() if name not in self.nodes and name != value.node.name]
+        calls = {c.name for c in self.more}
+        mine = [n if n.origin in calls else replace(n, origin=node.origin) for n in (*made, value.node)]
+        if mine[-1].origin in calls:  # a call's result is known by another name
+            (last,) = (i for i, c in enumerate(self.more) if c.name == mine[-1].origin)
+            self.more[last] = replace(self.more[last], results=(node.name,))
+        mine[-1] = replace(mine[-1], name=node.name, order=node.order)
+        nodes = [m for n in self.graph.nodes for m in (mine if n.name == node.name else (n,))]
+        changed = []
+        for call in self.graph.calls:
+            if call.name == node.origin:
+                spelt = replace(call, target=f"{TRACED}{call.label}", args=(), kwargs=())
+                changed += [*self.more, spelt]
+            else:
+                changed.append(call)
+        return pruned(replace(self.graph, nodes=tuple(nodes), calls=tuple(changed), free=()))

@@ -1,0 +1,118 @@
+"""cell.algebra: the same values with less work, against the module in float64; what must stay stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import avg_pool1d, linear
+
+from fakes.modules import Applies
+from fakes.program_interpreter import GraphRun, widened
+from tilewright.cell import algebra
+from tilewright.cell.algebra import rewritten
+from tilewright.cell.trace import trace
+from tilewright.facts.space import Space
+from tilewright.stages.patterns import match
+from tilewright.stages.propose.case_code import case_code
+
+# x (M, K) of a product with w (N, K), b and v (N,), a batch of both, and a thin third matrix.
+M, N, K = 24, 48, 32
+X, W, B, V = torch.randn(M, K), torch.randn(N, K), torch.randn(N), torch.randn(N)
+TOKENS, XS, WS = torch.randn(3, 8, K), torch.randn(2, M, K), torch.randn(2, K, N)
+A, THIN = torch.randn(N, M), torch.randn(N, 4)
+OVER = M * K * N * 2  # flops of the product
+NO_KNOBS = Space(knobs=(), points=((),))
+
+SUMMED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "columns": (lambda x, w: (x @ w.T / 2).sum(1, keepdim=True) * 1.5, (X, W)),
+    "rows": (lambda x, w, b: linear(x, w, b).sum(0), (X, W, B)),
+    "both": (lambda x, w, b: linear(x, w, b).mean(), (X, W, B)),
+    "weighted": (lambda x, w, b, v: (linear(x, w, b) * v).sum(1), (X, W, B, V)),
+    "divided": (lambda x, w, b, v: ((3 - linear(x, w, b)) / (1 + v * v)).sum(-1), (X, W, B, V)),
+    "shifted": (lambda x, w, b, v: torch.relu(-(linear(x, w, b) - v + 2).mean(1)), (X, W, B, V)),
+    "tokens": (lambda x, w, b: linear(x, w, b).mean(1), (TOKENS, W, B)),
+    "features": (lambda x, w, b: linear(x, w, b).mean(-1), (TOKENS, W, B)),
+    "merged": (lambda x, w, b: linear(x, w, b).reshape(-1, N).sum(0), (TOKENS, W, B)),
+    "batches": (lambda x, w: torch.bmm(x, w).sum(2), (XS, WS)),
+    "added": (lambda a, x, w: torch.addmm(a, x, w, alpha=0.5, beta=2).sum(1), (THIN[:M, :1], X, WS[0])),
+    "pooled": (lambda x, w, b: avg_pool1d(linear(x, w, b)[:, None], 8).relu(), (X, W, B)),
+    "overlapping": (lambda x, w, b: avg_pool1d(linear(x, w, b)[:, None], 8, 4), (X, W, B)),
+    "groups": (lambda x, w, b: linear(x, w, b).view(M, 8, N // 8).sum(2), (X, W, B)),
+    "turned": (lambda x, w: (x @ w.T).T.sum(0).exp(), (X, W)),
+    "thin": (lambda a, x, w, t: (a @ (x @ w.T) / 2).mul(3) @ t, (A, X, W, THIN)),
+    "thin, biased": (lambda x, w, t, b: linear(x @ w.T, t.T, b[:4]), (X, W, THIN, B)),
+}  # fmt: skip
+
+LEFT: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "no longer linear": (lambda x, w: torch.sigmoid(x @ w.T).sum(1), (X, W)),
+    "no sum": (lambda x, w: (x @ w.T).amax(1), (X, W)),
+    "read twice": (lambda x, w: (p := x @ w.T).sum(1, keepdim=True) + p, (X, W)),
+    "returned": (lambda x, w: (p := x @ w.T, p.sum(1)), (X, W)),
+    "with itself": (lambda x, w: (lambda p: (p * p).sum(1))(x @ w.T), (X, W)),
+    "padded": (lambda x, w: avg_pool1d((x @ w.T)[:, None], 4, 4, 1), (X, W)),
+    "by whole matrices": (lambda x, w, v: ((x @ w.T) * v).sum(1), (X, W, torch.randn(M, N))),
+    "no less": (lambda x, w: x @ w.T @ w, (X, W)),
+}
+
+
+def _all(cases: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]) -> tuple[Applies, list[torch.Tensor]]:
+    """One module that does all of them, and its arguments: tracing takes the time."""
+    sizes = [len(args) for _, args in cases.values()]
+
+    def function(*given: torch.Tensor) -> list[Any]:
+        it = iter(given)
+        return [f(*(next(it) for _ in range(n))) for (f, _), n in zip(cases.values(), sizes, strict=True)]
+
+    return Applies(function), [a for _, args in cases.values() for a in args]
+
+
+@pytest.fixture
+def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if small products were worth it."""
+    monkeypatch.setattr(algebra, "LEAST_FLOPS", 1 << 14)
+
+
+@pytest.mark.usefixtures("any_size")
+def test_weights_are_summed_before_the_product() -> None:
+    module, args = _all(SUMMED)
+    less = rewritten(trace(module, tuple(args), {}))
+    assert less is not None and len(less.steps) == len(SUMMED) + 1, less and less.steps  # one needs two steps
+    assert less.spared_flops > 0.75 * OVER * len(SUMMED)
+    matched = match(less.graph, unsupported=lambda program: None, space=lambda program: NO_KNOBS, tiny_bytes=0)
+    truth = module(*widened(args))
+    for patterns in ((), matched.patterns):
+        case_code(less.graph, patterns, target="cpu")
+        made = GraphRun(less.graph, module, patterns=patterns)(*widened(args))
+        for name, mine, right in zip(SUMMED, made, truth, strict=True):
+            torch.testing.assert_close(mine, right, msg=lambda told, name=name: f"{name}: {told}")  # type: ignore[misc]
+
+
+def test_small_products_stay() -> None:
+    assert rewritten(trace(Applies(lambda x, w: (x @ w.T).sum(1)), (X, W), {})) is None
+
+
+@pytest.mark.usefixtures("any_size")
+def test_what_is_not_linear_or_is_needed_as_it_is_stays() -> None:
+    module, args = _all(LEFT)
+    assert rewritten(trace(module, tuple(args), {})) is None
+
+
+@pytest.mark.usefixtures("any_size")
+def test_what_was_done_is_said_and_counted() -> None:
+    graph = trace(Applies(lambda x, w: (x @ w.T).mean(1)), (X, W), {})
+    less = rewritten(graph)
+    assert less is not None and less.steps == ("mean of matmul: weights summed",)
+    assert less.spared_flops == OVER - 2 * M * K
+    assert graph.outputs == less.graph.outputs and not any(n.op == "call" for n in less.graph.nodes)
+
+
+@pytest.mark.usefixtures("any_size")
+def test_16_bits_are_summed_in_32() -> None:
+    x, w = X.bfloat16(), W.bfloat16()
+    less = rewritten(trace(Applies(lambda x, w: (x @ w.T).float().mean(1)), (x, w), {}))
+    assert less is not None
+    sums = [n for n in less.graph.nodes if n.op == "sum"]
+    assert len(sums) == 2 and {n.dtype for n in sums} == {"f32"}

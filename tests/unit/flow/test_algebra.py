@@ -1,0 +1,55 @@
+"""Algebra in a run: the judge's floor counts what is left of the work, and recipes of either side become candidates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from fakes.facts import PROBLEM, brief
+from fakes.modules import Applies
+from tilewright.cell.algebra import rewritten
+from tilewright.cell.trace import trace
+from tilewright.facts.candidate import Candidate
+from tilewright.facts.pattern import Choice
+from tilewright.facts.problem import Work
+from tilewright.facts.run import Brief
+from tilewright.flow.workbench import composed, found_patterns
+
+X, W = torch.randn(512, 256), torch.randn(512, 256)
+
+
+def given() -> Brief:
+    """Mean, over the columns, of a product; what the workbench knows of it."""
+    graph = trace(Applies(lambda x, w: (x @ w.T).mean(1)), (X, W), {})
+    less = rewritten(graph)
+    assert less is not None
+    whole = replace(brief(), problem=replace(PROBLEM, source="class Model: ...\n"))
+    case = replace(whole.cases[0], graph=graph, rewritten=less.graph, algebra=less.steps)
+    matched = found_patterns((case,), "cpu")
+    behind = found_patterns((replace(case, graph=less.graph),), "cpu", first_id=len(matched[0].patterns))
+    return replace(whole, cases=(case,), matched=matched, rewritten=behind)
+
+
+def test_a_recipe_of_either_side_becomes_a_candidate() -> None:
+    whole = given()
+
+    def model(candidate: Candidate) -> str:
+        return next(f.text for f in candidate.files if f.path == "model.py")
+
+    sides = [tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in m.patterns)
+             for m in (whole.matched[0], whole.rewritten[0])]  # fmt: skip
+    assert not {c.pattern for c in sides[0]} & {c.pattern for c in sides[1]}
+    plain, less = (model(composed(whole, recipe)) for recipe in sides)
+    assert "torch.ops.aten.matmul" in plain and "torch.ops.aten" not in less
+    assert all(f"{choice.pattern}.run(" in less for choice in sides[1])
+    alone = model(composed(whole, sides[1][-1:]))  # what is not fused of it is torch's, part by part
+    assert "torch.ops.aten" not in alone and ".sum((" in alone
+
+
+def test_spared_flops_are_no_work_and_bytes_are() -> None:
+    machine = given().machine
+    work = Work(bytes_read=10**10, bytes_written=0, matmul_flops=10**13, conv_flops=0, dtype="f32")
+    spared = replace(work, spared_flops=work.matmul_flops - 10**6)
+    assert machine.floor_ns(work) > 50 * machine.floor_ns(spared) and spared.flops == 10**6
+    assert machine.impossible_ns(spared) >= 0.8 * machine.floor_ns(spared)
