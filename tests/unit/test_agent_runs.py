@@ -41,10 +41,15 @@ def test_ten_problems_are_laid_out_once(script: ModuleType, tmp_path: Path) -> N
 
 
 def test_a_step_of_all_is_one_command_of_bench(script: ModuleType, tmp_path: Path) -> None:
-    asked = argparse.Namespace(folder=tmp_path, strategy="cutegen", target="cuda", budget="2h", jobs="2", only="1,4")
+    asked = argparse.Namespace(
+        folder=tmp_path, strategy="cutegen", target="cuda", budget="2h", jobs="2", only="1,4", timing="2s",
+        here=False, no_compile=False,
+    )  # fmt: skip
     command = " ".join(script.bench_command(asked))
-    assert f"--model mailbox:{tmp_path}/mail --evaluator bundle:{tmp_path}/bundle --no-wait --budget 2h" in command
+    assert f"--model mailbox:{tmp_path}/mail --no-wait --timing 2s --evaluator bundle:{tmp_path}/bundle" in command
     assert command.endswith("--only 1,4")
+    asked.here = True
+    assert "bundle" not in " ".join(script.bench_command(asked))
     asked.strategy = "catalog"
     assert "mailbox" not in " ".join(script.bench_command(asked))
 

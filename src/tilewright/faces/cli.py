@@ -371,15 +371,13 @@ def worker(
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and take what comes; else leave when all is done.")] = (
         False
     ),
+    jobs: JobsOption = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Build, judge, tune and profile for a machine that asks for it through a folder of files."""
-    from ..edges.bundle import Bundle
-    from ..flow.worker import Worker
+    from .workers import served
 
-    bundle = Bundle(folder)
-    with bundle.served(), Worker(bundle, cache=config.cache_dir(), say=say(as_json)) as serving:
-        visit = serving.stay() if watch else serving.visit()
+    visit = served(folder, cache=config.cache_dir(), jobs=jobs, watch=watch, say=say(as_json))
     if as_json:
         print_json({"answered": visit.answered, "faults": visit.faults, "left": visit.left})
     else:

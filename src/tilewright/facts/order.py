@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .move import Move
+from .move import Event, Move
 from .outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from .run import Brief, Request
 from .verdict import Verified
@@ -13,10 +13,12 @@ from .verdict import Verified
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A move to carry out, and what the run knows of its problem."""
+    """A move to carry out, what the run knows of its problem, and what was done before: from that follows what comes
+    next, as long as no model is asked."""
 
     brief: Brief
     move: Move
+    before: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +46,11 @@ Found = Brief | Timed | Tuned | Sanitized | Verified | Inspected | Failure  # wh
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """What came of an order. `machine` is the key of the machine that carried it out (facts.machine), `version` its
-    Tilewright's."""
+    Tilewright's. `ahead`: moves that follow from it, carried out at once, so that nobody has to bring them."""
 
     what: Found | Fault
     wall_s: float
     held: tuple[Station, ...]  # for what the device was held, and how long; of a Brief it says itself
     machine: str
     version: str
+    ahead: tuple[Event, ...] = ()

@@ -170,7 +170,7 @@ def _bench(
     request: Request, *, ledger: Ledger, places: Places, say: Say, machine: Machine | None, wait: bool
 ) -> Workbench | Remote:
     if request.evaluator:
-        return Remote(request, made=ledger.count, wait=wait, say=say)
+        return Remote(request, made=ledger.count, events=ledger.events, wait=wait, say=say)
     return Workbench(request, places=places, say=say, machine=machine)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from ..edges.bundle import Bundle
+from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, Pending, UserError
-from ..facts.move import Compose, Enter, Inspect, Move, Sanitize, Try, Tune, Verify, Within
+from ..facts.move import Compose, Enter, Event, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.order import Answer, Fault, Job, Order
 from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
@@ -37,16 +39,19 @@ def bundle_folder(evaluator: str) -> Path:
 
 class Remote:
     """See the module's docstring. `made` counts what the run's journal holds, the brief and the events: it numbers the
-    orders, and those of smaller numbers are withdrawn from the bundle.
+    orders, and those of smaller numbers are withdrawn from the bundle. `events`: those of the journal; with them the
+    other machine goes on by itself until a model is wanted.
 
     Without `wait` raises Pending where an answer has not come yet. What the other machine calls the user's fault is a
     UserError here, its own a HarnessError; the order then lies there once more, for whenever that is mended."""
 
     def __init__(
         self, request: Request, *, made: Callable[[], int], wait: bool, say: Callable[[str], None],
-        sleep: Callable[[float], None] = time.sleep,
+        events: Callable[[], tuple[Event, ...]] = lambda: (), sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
         self._request = request
+        self._events = events
+        self._ahead: deque[Event] = deque()
         self._bundle = Bundle(bundle_folder(request.evaluator))
         self._made = made
         self._wait = wait
@@ -70,34 +75,37 @@ class Remote:
         found = answer.what
         if not isinstance(found, Brief):
             raise self._wrong(order, f"is a {type(found).__name__}, for the opening of a problem")
-        return replace(
-            found, run=request.run, problem=request.problem, strategy=request.strategy, seed=request.seed,
-            budget_s=request.budget_s, limits=request.limits, sanitize=request.sanitize, without=request.without,
-            model=request.model.name if request.model else "",
-        )  # fmt: skip
+        self._ahead = deque(answer.ahead)
+        return as_asked(found, request)
 
     def announce(self, brief: Brief, moves: tuple[Move, ...]) -> None:
         """All orders of moves that were made together lie there before the first is waited for."""
-        for number, move in enumerate(moves, start=self._made()):
-            if type(move) in _ANSWERED_BY:
-                self._bundle.post(self._order(number, _job(brief, move)))
+        known = [event.move for event in self._ahead]
+        for index, move in enumerate(moves):
+            if type(move) in _ANSWERED_BY and known[: index + 1] != list(moves[: index + 1]):
+                self._bundle.post(self._order(self._made() + index, self._job(brief, move)))
 
     def perform(self, brief: Brief, move: Move) -> Elsewhere:
+        if self._ahead and self._ahead[0].move == move and _fits(move, self._ahead[0].outcome):
+            event = self._ahead.popleft()
+            self._held = event.held
+            return Elsewhere(outcome=_bare(event.outcome), wall_s=event.wall_s)
+        self._ahead.clear()  # another version went on otherwise
         if isinstance(move, Compose):  # it takes no device
             return Elsewhere(outcome=composed(brief, move.recipe), wall_s=0.0)
         if type(move) not in _ANSWERED_BY:
             raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which nobody carries out")
         self._withdraw()
-        order = self._order(self._made(), _job(brief, move))
+        order = self._order(self._made(), self._job(brief, move))
         answer = self._answer(order, type(move).__name__.lower())
         if answer.machine != brief.machine.key:
             raise self._wrong(order, f"comes from another machine than the run began on, {brief.machine.device}")
         found = answer.what
-        if isinstance(found, Fault) or not isinstance(found, _ANSWERED_BY[type(move)]):
+        if isinstance(found, Fault) or not _fits(move, found):
             raise self._wrong(order, f"is a {type(found).__name__}, for a {type(move).__name__}")
         self._held = answer.held
-        outcome = replace(found, problem=_without_path(found.problem)) if isinstance(found, Brief) else found
-        return Elsewhere(outcome=outcome, wall_s=answer.wall_s)
+        self._ahead = deque(answer.ahead)
+        return Elsewhere(outcome=_bare(found), wall_s=answer.wall_s)
 
     def held(self) -> tuple[Station, ...]:
         """For what the other machine's device was held since this was last asked, and how long."""
@@ -139,10 +147,25 @@ class Remote:
     def _withdraw(self) -> None:
         self._bundle.withdraw(self._request.run, before=self._made())
 
+    def _job(self, brief: Brief, move: Move) -> Job:
+        return Job(brief=replace(brief, problem=_without_path(brief.problem)), move=move, before=self._events())
 
-def _job(brief: Brief, move: Move) -> Job:
-    """Without what only whoever makes the moves needs."""
-    return Job(brief=replace(brief, problem=_without_path(brief.problem), start=None, near=()), move=move)
+
+def as_asked(found: Brief, request: Request) -> Brief:
+    """What another machine found, with what the user asked for."""
+    return replace(
+        found, run=request.run, problem=request.problem, strategy=request.strategy, seed=request.seed,
+        budget_s=request.budget_s, limits=request.limits, sanitize=request.sanitize, without=request.without,
+        model=request.model.name if request.model else "",
+    )  # fmt: skip
+
+
+def _fits(move: Move, outcome: Outcome) -> bool:
+    return isinstance(outcome, Candidate if isinstance(move, Compose) else _ANSWERED_BY.get(type(move), ()))
+
+
+def _bare(outcome: Outcome) -> Outcome:
+    return replace(outcome, problem=_without_path(outcome.problem)) if isinstance(outcome, Brief) else outcome
 
 
 def _without_path(problem: Problem) -> Problem:

@@ -5,28 +5,39 @@ from __future__ import annotations
 import re
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, NoReturn, Self
 
 from ..edges.bundle import Bundle, name_of
 from ..edges.gpu.machine import machine as measured_machine
+from ..edges.ledger import Ledger
 from ..facts.candidate import Candidate
 from ..facts.dialogue import Reply
 from ..facts.errors import HarnessError, UserError
 from ..facts.machine import Machine
+from ..facts.move import Ask, Compose, Event, Move, Outcome, Stop
 from ..facts.order import Answer, Fault, Found, Order
+from ..facts.outcome import Station
 from ..facts.problem import Problem, Target
-from ..facts.run import Request, Timing
+from ..facts.run import Brief, Request, Timing
 from ..facts.version import VERSION
-from .workbench import Bench, BenchOf, Places, Say, Workbench
+from ..strategies import STRATEGIES
+from .drive import drive
+from .remote import as_asked
+from .workbench import Bench, BenchOf, Places, Say, Workbench, composed
 
 _POLL_S = 1.0
 
 Judged = tuple[Problem, int, Timing]  # what orders share that one judge can carry out
+
+
+class _ModelWanted(Exception):
+    """What comes next is not this machine's to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +50,13 @@ class Visit:
 
 
 class Worker:
-    """Serves one bundle; opened by `with`. The judge of the last problem stays open until another is wanted.
+    """Serves one bundle, alone or beside others: a problem is one worker's at a time. Opened by `with`.
+    The judge of the last problem stays open until another is wanted.
 
-    An order is left where its run began on another machine: times could not be compared."""
+    An order is left where its run began on another machine: times could not be compared.
+
+    A visit goes on with each run from its last order, as its strategy would, until a model is wanted: what follows from
+    an answer is not worth a journey of its own."""
 
     def __init__(
         self, bundle: Bundle, *, cache: Path, say: Say, bench_of: BenchOf = Workbench,
@@ -66,29 +81,47 @@ class Worker:
         self._close()
 
     def visit(self) -> Visit:
-        """Answer all that waits; each answer is durable before the next order is taken."""
+        """Answer all that waits, and what follows; each answer is durable before the next order is taken."""
+        return self._visit(ahead=True)
+
+    def _visit(self, *, ahead: bool) -> Visit:
         answered = faults = left = 0
-        for order in self._sorted(self._bundle.waiting(self._once)):
-            answer = self._answer(order)
-            if answer is None:
-                left += 1
-                continue
-            self._bundle.reply(order, answer)
-            answered += 1
-            fault = answer.what if isinstance(answer.what, Fault) else None
-            faults += fault is not None and fault.whose == "harness"
-            told = f"fault: {fault.text}" if fault else type(answer.what).__name__.lower()
-            self._say(f"{name_of(order)}: {told} ({answer.wall_s:.1f} s)")
+        for judged, orders in groupby(self._waiting(), key=lambda order: repr(_judged(order.request))):
+            with self._bundle.claimed(judged) as ours:
+                for order, last in _with_lasts(orders) if ours else ():
+                    if self._bundle.answer(order) is not None:  # by another worker, since we looked
+                        continue
+                    answer = self._answer(order)
+                    if answer is None:
+                        left += 1
+                        continue
+                    self._bundle.reply(order, answer)
+                    answered += 1
+                    fault = answer.what if isinstance(answer.what, Fault) else None
+                    faults += fault is not None and fault.whose == "harness"
+                    told = f"fault: {fault.text}" if fault else type(answer.what).__name__.lower()
+                    self._say(f"{name_of(order)}: {told} ({answer.wall_s:.1f} s)")
+                    if ahead and last:
+                        self._go_ahead(order, answer)
         return Visit(answered=answered, faults=faults, left=left)
 
     def stay(self, sleep: Callable[[float], None] = time.sleep) -> NoReturn:
         """Visit again and again, until the process is interrupted."""
         while True:
-            if not self.visit().answered:
+            if not self._visit(ahead=False).answered:  # whoever asks is near
                 sleep(_POLL_S)
 
-    def _sorted(self, orders: tuple[Order, ...]) -> list[Order]:
+    def prepare(self) -> int:
+        """Measure the machine, where orders wait and it was not measured yet; how many problems they are about."""
+        waiting = self._waiting()
+        for target in {order.request.problem.target for order in waiting}:
+            with suppress(UserError, HarnessError):  # the orders are answered with it
+                self._machine(target)
+        return len({_judged(order.request) for order in waiting})
+
+    def _waiting(self) -> list[Order]:
         """Those of one problem one after another, first those whose judge is open."""
+        orders = self._bundle.waiting(self._once)
         return sorted(orders, key=lambda o: (_judged(o.request) != self._judged, repr(_judged(o.request)), name_of(o)))
 
     def _answer(self, order: Order) -> Answer | None:
@@ -115,8 +148,61 @@ class Worker:
             what = self._fault("harness", f"{type(error).__name__}: {error}")
         return Answer(
             what=what, wall_s=time.monotonic() - started, machine=key, version=VERSION,
-            held=self._bench.held() if self._bench is not None else (),
+            held=self._held(),
         )  # fmt: skip
+
+    def _go_ahead(self, order: Order, answer: Answer) -> None:
+        """Carry out what follows, adding each outcome to the answer, until a model is wanted or something goes wrong:
+        that is told of when it is asked for."""
+        begun = self._begun(order, answer)
+        if begun is None:
+            return
+        brief, events = begun
+        strategy = STRATEGIES[brief.strategy](brief)
+        made: list[Event] = []
+
+        def perform(move: Move) -> Outcome:
+            if isinstance(move, Ask):
+                raise _ModelWanted
+            if isinstance(move, Compose):
+                return composed(brief, move.recipe)
+            return self._bench_for(order.request, brief.machine).perform(brief, move)
+
+        def watch(event: Event) -> None:
+            if event.seq < len(events) or isinstance(event.move, Stop):
+                return
+            made.append(event)
+            self._bundle.reply(order, replace(answer, ahead=tuple(made)))
+            self._say(f"{name_of(order)}: ahead, {type(event.move).__name__.lower()} ({event.wall_s:.1f} s)")
+
+        with TemporaryDirectory(prefix="tilewright-ahead-") as folder, Ledger(Path(folder) / "run.db") as ledger:
+            for event in events:
+                ledger.append(event.move, event.outcome, wall_s=event.wall_s, held=event.held)
+            try:
+                drive(strategy, ledger=ledger, perform=perform, watch=watch, held=self._held)
+            except _ModelWanted:
+                pass
+            except Exception as error:  # as in _answer; it is asked for again, and then answered with the fault
+                self._once(f"{name_of(order)}: not ahead: {error}")
+                self._close()
+
+    def _begun(self, order: Order, answer: Answer) -> tuple[Brief, tuple[Event, ...]] | None:
+        """The run as it is with this answer; None where nothing follows that a strategy of ours would do."""
+        if isinstance(answer.what, Fault) or order.request.strategy not in STRATEGIES:
+            return None
+        if order.job is None:
+            return (as_asked(answer.what, order.request), ()) if isinstance(answer.what, Brief) else None
+        events = list(order.job.before)
+        for asked, found in self._bundle.answered(order.request.run, numbers=range(len(events) + 1, order.number + 1)):
+            if asked.number != len(events) + 1 or asked.job is None or isinstance(found.what, Fault):
+                return None
+            events.append(Event(
+                seq=len(events), move=asked.job.move, outcome=found.what, wall_s=found.wall_s, held=found.held
+            ))  # fmt: skip
+        return (order.job.brief, tuple(events)) if len(events) == order.number else None
+
+    def _held(self) -> tuple[Station, ...]:
+        return self._bench.held() if self._bench is not None else ()
 
     def _carried_out(self, order: Order, machine: Machine) -> Found:
         bench = self._bench_for(order.request, machine)
@@ -161,6 +247,14 @@ class Worker:
         if text not in self._told:
             self._told.add(text)
             self._say(text)
+
+
+def _with_lasts(orders: Iterable[Order]) -> Iterator[tuple[Order, bool]]:
+    """Each with whether it is the last of its run."""
+    for _, of_run in groupby(orders, key=lambda order: order.request.run):
+        *before, last = of_run
+        yield from ((order, False) for order in before)
+        yield last, True
 
 
 def _judged(request: Request) -> Judged:

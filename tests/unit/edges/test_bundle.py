@@ -127,8 +127,8 @@ def test_an_order_that_is_not_named_after_itself_is_left(bundle: Bundle, run: st
     assert waiting(bundle) == ((), [f"{place.name}: is not named after what it holds"])
 
 
-def test_a_bundle_has_one_worker(bundle: Bundle) -> None:
-    with bundle.served(), pytest.raises(UserError, match="another worker serves this bundle"), bundle.served():
-        pass
-    with bundle.served():
-        pass
+def test_one_at_a_time_is_at_a_piece_of_work(bundle: Bundle) -> None:
+    with bundle.claimed("this") as ours, bundle.claimed("this") as again, bundle.claimed("that") as other:
+        assert (ours, again, other) == (True, False, True)
+    with bundle.claimed("this") as ours:
+        assert ours

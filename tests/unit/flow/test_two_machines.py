@@ -25,11 +25,12 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.dialogue import ModelChoice, Prompt, Reply
 from tilewright.facts.errors import HarnessError, Pending, UserError
 from tilewright.facts.machine import Machine
-from tilewright.facts.move import Ask, Event, Move, Outcome, Stop, Try
+from tilewright.facts.move import Ask, Event, Inspect, Move, Outcome, Stop, Try, Verify
 from tilewright.facts.order import Order
 from tilewright.facts.outcome import Failure, Interval, Station, Timed
 from tilewright.facts.problem import Target
 from tilewright.facts.run import Brief, Limits, Request, Timing
+from tilewright.facts.verdict import Verified
 from tilewright.flow.optimize import Access, optimize, resume, write_candidate
 from tilewright.flow.remote import Remote
 from tilewright.flow.session import Session, Terms
@@ -214,7 +215,7 @@ def test_what_the_user_asked_for_is_not_the_other_machines_to_say_and_no_place_t
     assert found.machine == MACHINE and found.near  # that is
     texts = [file.read_text().replace(f"scripted:{pair.replies}", "") for file in (pair.judging / "orders").iterdir()]
     assert len(texts) == 5
-    assert not any(place in text for text in texts for place in (str(tmp_path), "http://here", "toy.py", "a skeleton"))
+    assert not any(place in text for text in texts for place in (str(tmp_path), "http://here", "toy.py"))
 
 
 def test_the_other_machines_time_is_booked_and_not_the_ways(tmp_path: Path) -> None:
@@ -257,6 +258,58 @@ def test_killed_in_each_half_at_any_line_the_run_ends_as_if_nothing_had_been(tmp
         other = Pair(tmp_path / str(line), "oneshot")
         assert outcomes(other.to_the_end(begun_twice(other.ask, line), begun_twice(other.judge, line))) == whole, line
     assert kills > 10
+
+
+class Starting(Judging):
+    """With something of the library's to begin with; profiles are refused."""
+
+    def brief(self, request: Request) -> Brief:
+        return replace(super().brief(request), start=Candidate(files=(SourceFile(path="model.py", text="'c'"),)))
+
+    def perform(self, brief: Brief, move: Move) -> Outcome:
+        if isinstance(move, Verify):
+            return Verified(verdicts=())
+        judged = super().perform(brief, move) if isinstance(move, Try) else WRONG
+        return replace(judged, floor_ns=1.0) if isinstance(judged, Timed) else judged
+
+
+def test_a_visit_goes_on_until_a_model_is_wanted_and_comes_to_the_same(tmp_path: Path) -> None:
+    """Of a generation: its start is judged and profiled as soon as the problem is open; four proposals are verified and
+    judged in one visit, and the best of them is profiled."""
+    kinds = [Try, Inspect, *[Ask] * 4, *[Verify] * 4, *[Try] * 4, Inspect]
+    journals, visits = [], []
+    for name, ahead in (("slow", False), ("quick", True)):
+        pair = Pair(tmp_path / name, "evolve", Starting)
+        visits.append(0)
+        for _ in range(9):
+            with contextlib.suppress(UserError):  # the script ends with the generation
+                pair.ask()
+            if len(pair.events()) == len(kinds):
+                break
+            pair.carry("orders")
+            with pair.worker() as worker:
+                worker._visit(ahead=ahead)
+            pair.carry("answers")
+            visits[-1] += 1
+        journals.append(pair.events())
+    assert [type(e.move) for e in journals[1]] == kinds
+    assert outcomes(journals[0]) == outcomes(journals[1])
+    assert [e.held for e in journals[0]] == [e.held for e in journals[1]]
+    assert visits == [6, 2]
+
+
+def test_what_was_done_ahead_counts_only_where_it_is_wanted(tmp_path: Path) -> None:
+    pair = Pair(tmp_path / "pair", "cutegen", Starting)
+    pair.ask()
+    pair.there_and_back()
+    (opening,) = orders_in(pair.asking)
+    answer = Bundle(pair.asking).answer(opening)
+    assert answer is not None and [type(e.move) for e in answer.ahead] == [Try]
+    other = replace(answer.ahead[0], move=Try(what=Candidate(files=()), why="of another version"))
+    Bundle(pair.asking).reply(opening, replace(answer, ahead=(other,)))
+    pair.ask()
+    assert pair.events() == ()
+    assert [order.job and order.job.move for order in orders_in(pair.asking)] == [answer.ahead[0].move]
 
 
 class Lossy(Pair):
@@ -394,7 +447,7 @@ def test_waiting_goes_on_until_the_answer_is_there(tmp_path: Path, monkeypatch: 
         slept.append(seconds)
         pair.there_and_back()
 
-    monkeypatch.setattr(Remote.__init__, "__kwdefaults__", {"sleep": sleep})
+    monkeypatch.setattr(Remote.__init__, "__kwdefaults__", {"events": tuple, "sleep": sleep})
     stop = pair.ask(replace(QUICK, wait=True))
     assert stop is not None and len(slept) == 2  # for the brief, and for the judgements, which are asked for together
 
@@ -427,7 +480,7 @@ def test_an_agents_run_goes_over_two_folders_and_outlives_a_kill_in_each_half(
             kills.append("asking")
             raise Cut
 
-    monkeypatch.setattr(Remote.__init__, "__kwdefaults__", {"sleep": sleep})
+    monkeypatch.setattr(Remote.__init__, "__kwdefaults__", {"events": tuple, "sleep": sleep})
     terms = Terms(budget_s=1e6, limits=Limits(), timing=Timing(), evaluator=f"bundle:{pair.asking}")
 
     def opened() -> Session:

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,8 +31,9 @@ _NAME = re.compile(r"([0-9a-f]{12})-(\d{4,9})-[0-9a-f]{16}")
 
 
 def name_of(order: Order) -> str:
-    """Run, number, and a digest over all that the order says."""
-    digest = hashlib.sha256(codec.dumps(order).encode()).hexdigest()[:16]
+    """Run, number, and a digest over all that the order wants, whatever was done before."""
+    bare = replace(order, job=replace(order.job, before=())) if order.job is not None else order
+    digest = hashlib.sha256(codec.dumps(bare).encode()).hexdigest()[:16]
     return f"{order.request.run}-{order.number:04d}-{digest}"
 
 
@@ -89,20 +91,28 @@ class Bundle:
                 found.append(order)
         return tuple(found)
 
+    def answered(self, run: str, *, numbers: range) -> tuple[tuple[Order, Answer], ...]:
+        """The run's orders of these numbers that lie there with their answers, in their order."""
+        named = [(f, m) for f in _files(self._orders, "order") if (m := _NAME.fullmatch(f.stem)) and m[1] == run]
+        orders = [_read(file, Order) for file, name in named if int(name[2]) in numbers]
+        return tuple((order, found) for order in orders if order is not None and (found := self.answer(order)))
+
     def reply(self, order: Order, answer: Answer) -> None:
         """Put the answer there."""
         _write(self.place_of_answer(order), codec.dumps(answer))
 
     @contextmanager
-    def served(self) -> Iterator[None]:
-        """For as long as the block no other process of this machine serves the bundle; UserError where one does."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".worker.lock").open("w") as lock:
+    def claimed(self, work: str) -> Iterator[bool]:
+        """Whether no other process of this machine is at this work; it is this one's for as long as the block."""
+        claims = self.folder / ".claims"
+        claims.mkdir(parents=True, exist_ok=True)
+        with (claims / hashlib.sha256(work.encode()).hexdigest()[:16]).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UserError(f"{self.folder}: another worker serves this bundle; give it one of its own") from None
-            yield
+                yield False
+            else:
+                yield True
 
 
 def _files(folder: Path, kind: str) -> list[Path]:
