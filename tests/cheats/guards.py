@@ -17,7 +17,7 @@ from tilewright.cell.arena import contiguous
 from tilewright.edges.sandbox.cell import Cell
 from tilewright.edges.sandbox.room import Refs, Room
 from tilewright.edges.sandbox.stirring import Stirring
-from tilewright.flow import evaluate
+from tilewright.flow import evaluate, time_case
 from tilewright.flow.cells import Cells
 from tilewright.flow.evaluate import Judge
 from tilewright.flow.time_case import CaseTiming
@@ -164,7 +164,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "exact structure": ((check.Check, "accept", _accept_any_structure),),
     "held results": ((check.Check, "_unchanged", _nothing),),
     "new contents": ((measure, "check_fresh", _nothing),),
-    "judge's clock": ((measure, "check_clock", _nothing),),
+    "judge's clock": ((measure, "check_clock", _nothing), (time_case, "check_slope", _nothing)),
     "floor": ((measure, "check_floor", _nothing),),
     "distribution": ((draws, "_compare", _nothing),),
     "echoes": ((draws, "_listen", _none),),

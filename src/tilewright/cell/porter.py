@@ -48,7 +48,9 @@ def _carry(
             with_it = isinstance(request, wire.MapArena) and request.device == "cpu"
             inbox.put((request, channel.descriptor() if with_it else -1))
             answer = outbox.get()
-            if tripwire is not None and not isinstance(request, (wire.Clear, wire.TimedCall)):  # there a clock runs
+            if tripwire is not None and not isinstance(
+                request, (wire.Clear, wire.TimedCall, wire.TimedCalls)
+            ):  # there a clock runs
                 answer = _looked_at(tripwire, answer)
             channel.send(answer)
     except BaseException:

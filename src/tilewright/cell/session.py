@@ -61,6 +61,7 @@ class Session:
             wire.Rearrange: self._rearrange, wire.CarryOut: self._carry_out, wire.PutBack: self._put_back,
             wire.Call: self._call, wire.Store: self._store, wire.Drop: self._drop,
             wire.Deal: self._deal, wire.Clear: self._clear, wire.TimedCall: self._timed_call,
+            wire.TimedCalls: self._timed_calls,
             wire.HoldTimed: self._hold_timed,
             wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
             wire.Profile: self._profile, wire.Peak: self._peak,
@@ -311,12 +312,21 @@ class Session:
         dealt.called = request.slot
         return tick
 
+    def _timed_calls(self, request: wire.TimedCalls) -> wire.Ticks:
+        ticks: list[wire.Tick] = []
+        for call in request.calls:
+            if self._dealt is not None and ticks:
+                self._dealt.step_on(keep=request.keep)
+                self._subject.drop_held()
+            ticks.append(self._timed_call(call))
+        return wire.Ticks(ticks=tuple(ticks))
+
     def _hold_timed(self, request: wire.HoldTimed) -> wire.Called:
         if self._dealt is None or self._dealt.seen is None:
             raise RuntimeError("no timed call was made")
-        inputs, given = self._dealt.slots[self._dealt.called], self._dealt.handed[self._dealt.called]
-        tree, outputs = self._subject.hold_seen(0, self._dealt.seen, inputs)
-        self._dealt.seen, self._dealt.spare = None, ()
+        slot, seen = self._dealt.taken(request.number)
+        inputs, given = self._dealt.slots[slot], self._dealt.handed[slot]
+        tree, outputs = self._subject.hold_seen(0, seen, inputs)
         return wire.Called(outputs_tree=tree, outputs=outputs, moved_input=first_moved(given, inputs))
 
     def _configure(self, request: wire.Configure) -> None:

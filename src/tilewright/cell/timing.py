@@ -167,9 +167,9 @@ def _parts(tensor: Tensor, start: int, step: int) -> Tensor:
 
 class Dealt:
     """The slots of the calls to come, as they are handed out and as we have them ourselves; what the last call
-    returned, and its slot."""
+    returned, and its slot, and those of the calls before it in a row."""
 
-    __slots__ = ("args", "called", "handed", "seen", "slots", "spare")
+    __slots__ = ("args", "before", "called", "handed", "seen", "slots", "spare")
 
     def __init__(
         self, deal: wire.Deal, slots: Sequence[tuple[Tensor, ...]], handed: Sequence[tuple[Tensor, ...]]
@@ -179,12 +179,31 @@ class Dealt:
         self.handed = handed
         self.called = 0
         self.seen: Seen | None = None  # when the clock stopped
+        self.before: list[tuple[int, Seen]] = []
         self.spare: Copies = ()  # copies whose memory may be used again
 
     def forget(self) -> None:
-        """Let the last result go; the memory of its copies stays."""
+        """Let results go; the memory of the last one's copies stays."""
         if self.seen is not None:
             self.spare, self.seen = self.seen.copies, None
+        self.before = []
+
+    def step_on(self, *, keep: bool) -> None:
+        """Before the next call of a row: the last result is kept beside those before it, or let go."""
+        if keep and self.seen is not None:
+            self.before.append((self.called, self.seen))
+            self.spare, self.seen = (), None
+        else:
+            self.forget()
+
+    def taken(self, number: int) -> tuple[int, Seen]:
+        """The slot and the result of a call in the row (-1: of the last), which is handed over with the memory of its
+        copies; all others are let go."""
+        if self.seen is None:
+            raise RuntimeError("no timed call was made")
+        found = [*self.before, (self.called, self.seen)][number]
+        self.before, self.seen, self.spare = [], None, ()
+        return found
 
     def stir(self, swaps: Sequence[wire.Swap]) -> None:
         for swap in swaps:

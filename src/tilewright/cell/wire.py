@@ -288,8 +288,18 @@ class TimedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCalls:
+    """Timed calls, one after another without a word in between. `keep`: what each of them returned; else the last's."""
+
+    calls: tuple[TimedCall, ...]
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HoldTimed:
-    """Hold what the last timed call returned under tag 0."""
+    """Hold what a timed call returned under tag 0: the last, or the one of this number in the row just made."""
+
+    number: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,6 +430,13 @@ class Tick:
     ns: float
     launched_ns: float = 0.0
     after_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticks:
+    """Of each call in a row."""
+
+    ticks: tuple[Tick, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,6 +142,7 @@ class Timed:
     resolution_ns: float = 0.0  # what differs by less, between two processes, is taken for equal
     # What the judge's clock sees of one of our calls beyond its tick, more than it sees of eager's: nothing but noise.
     unseen_ns: Interval | None = None
+    row_excess_ns: Interval | None = None  # what one more of our calls in a row costs beyond that; None: calls too long
     device: tuple[DeviceState, ...] = ()  # before and after timing
     launches: Launches | None = None  # None: not seen, or not on a GPU
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ..cell import wire
 from ..edges.gpu.state import device_state, sickness
@@ -23,6 +24,7 @@ from ..stages.profiling.origins import shares
 from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Look, Player, Table
 from ..stages.timing.phases import measure_phases
+from ..stages.timing.slope import check_slope
 from .memory import flush_bytes
 from .stations import Stations
 
@@ -64,6 +66,10 @@ class CaseTiming:
             timing.measure_warm(table, effort=self.effort)
             timing.check_quiet(table)
             unseen = timing.check_clock(table, table.players[0], table.players[1])
+        with self.stations.station("calls in a row", reference=self.reference, candidate=cell):
+            moves = bool(self.room.described.mutated_state)  # what state a call in the middle found is not known
+            verify = None if moves else partial(self._verify_row, table)
+            row_excess = check_slope(table, table.players[0], table.players[1], before=self._refresh_state, look=verify)
         if self.room.described.inputs:
             with self.stations.station("new contents", reference=self.reference, candidate=cell):
                 look = self.look(table)
@@ -86,8 +92,8 @@ class CaseTiming:
         assert mine is not None
         timing.check_floor(self.machine, work, mine)
         return replace(
-            timed, stations=self.stations.found, unseen_ns=unseen, phases=phases, peak_bytes=peaks,
-            device=(before, after),
+            timed, stations=self.stations.found, unseen_ns=unseen, row_excess_ns=row_excess, phases=phases,
+            peak_bytes=peaks, device=(before, after),
             launches=Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None,
         )  # fmt: skip
 
@@ -151,10 +157,22 @@ class CaseTiming:
 
     def _verify_timed(self, table: Table, slot: int) -> None:
         """Hold what the timed call just made returned against the truth on the contents that it was given."""
-        check, room = self.check, self.room
+        check = self.check
         check.accept(check.cell.ask(wire.HoldTimed(), wire.Called, limit_s=self.limits.call_s))
-        timing.check_contents(room, slot)
+        timing.check_contents(self.room, slot)
         check.require_kept_state()
+        self._hold_to_truth(table, slot)
+        if not self.room.tight:
+            for player in table.players:
+                table.call(player)  # their memory is their own again when the next sample is taken
+
+    def _verify_row(self, table: Table, slot: int, number: int) -> None:
+        """The same of a call in a row; the slots are compared when the judge's sets have caught up with them."""
+        self.check.accept(self.check.cell.ask(wire.HoldTimed(number=number), wire.Called, limit_s=self.limits.call_s))
+        self._hold_to_truth(table, slot)
+
+    def _hold_to_truth(self, table: Table, slot: int) -> None:
+        check, room = self.check, self.room
         check.fetch(tag=0, place=0)
         for player in table.players:
             player.cell.do(wire.Drop())
@@ -165,6 +183,3 @@ class CaseTiming:
         elif check.usable(trial, room.run_reference(slot, seed=trial.draws).exact):
             check.compare(trial, 0, " of a timed call", k=slot)
         check.put_back()
-        if not room.tight:
-            for player in table.players:
-                table.call(player)  # their memory is their own again when the next sample is taken

@@ -37,6 +37,8 @@ MESSAGES = [
     ),
     wire.Clear(flush_bytes=4096),
     wire.Tick(ns=1.5),
+    wire.TimedCalls(calls=(wire.TimedCall(slot=0, swaps=()), wire.TimedCall(slot=2, swaps=(), warm=True)), keep=True),
+    wire.Ticks(ticks=(wire.Tick(ns=1.5), wire.Tick(ns=2.5, launched_ns=3.0))),
     wire.Fault(by_code=True, reason="raised", summary="s", excerpt="x" * 100_000),
     wire.OperationList(operations=(wire.Operation(name="relu", ways=("skip 0", "cut"), heavy=False),)),
     wire.Fallbacks(counts=(("grad", 2),)),

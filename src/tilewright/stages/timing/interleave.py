@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NoReturn, TypeVar
 
 from ...cell import wire
 from ...edges.sandbox.cell import Cell, CellFault
@@ -37,6 +38,8 @@ _LEAST_DELAY_NS, _MOST_DELAY_NS = 250e3, 1e6
 _DELAY_SHARE, _DELAY_FADING, _MOST_CALLS_OF = 1.3, 0.8, 0.9
 _MOST_OF_OURS = 2.0
 
+T = TypeVar("T")
+RowLook = Callable[[int, int], None]  # looks at what the call on a slot returned, by its number in the row
 Renew = Callable[[int, bool], None]  # fills a slot with contents that were never there; if told to, with the last again
 
 
@@ -96,25 +99,56 @@ class Table:
     ) -> tuple[int, wire.Tick, float]:
         """One timed call on a slot (a random one if none is named), which is stirred before: the slot, the tick, and
         the wall time in s that the judge saw."""
+        request = self._request(player, cold=cold, phase=phase, slot=slot, stir=stir)
+        self.room.swap(request.swaps)
+        tick, wall_s = self._ask(player.cell, request, wire.Tick, cold=cold)
+        self._take(player.cell, tick)
+        return request.slot, tick, wall_s
+
+    def row(self, player: Player, *, calls: int, keep: bool, look: RowLook | None = None) -> float:
+        """Calls in a row with warm caches, of which the judge hears when all are over: the wall time in s of them all.
+        With `look`, one of them is looked at (the last, unless all are kept); which one is decided afterwards."""
+        requests = tuple(self._request(player, cold=False) for _ in range(calls))
+        ticks, wall_s = self._ask(player.cell, wire.TimedCalls(calls=requests, keep=keep), wire.Ticks, cold=False)
+        if len(ticks.ticks) != calls:
+            self._refuse(player.cell, f"its clock tells of {len(ticks.ticks)} of {calls} calls")
+        for tick in ticks.ticks:
+            self._take(player.cell, tick)
+        looked = self.rng.randrange(calls) if keep else calls - 1
+        for number, request in enumerate(requests):
+            self.room.swap(request.swaps)
+            if look is not None and number == looked:
+                look(request.slot, number)
+        return wall_s
+
+    def _request(
+        self, player: Player, *, cold: bool, phase: str = "whole", slot: int = -1, stir: bool = True
+    ) -> wire.TimedCall:
         slot = self.rng.randrange(self.room.slots) if slot < 0 else slot
         swaps = self.stirring.swaps(slot) if self.stirring is not None and stir else ()
-        self.room.swap(swaps)
-        self._deal(player.cell)
-        player.cell.do(wire.Clear(flush_bytes=self.flush_bytes if cold else 0), limit_s=CALL_LIMIT_S)
-        request = wire.TimedCall(
+        return wire.TimedCall(
             slot=slot, swaps=swaps, warm=not cold, phase=phase, repeat=player.repeat, delay_ns=self.delay_ns
         )
+
+    def _ask(self, cell: Cell, request: object, kind: type[T], *, cold: bool) -> tuple[T, float]:
+        """The answer to a request for timed calls, and how long that took by the judge's clock, in s."""
+        self._deal(cell)
+        cell.do(wire.Clear(flush_bytes=self.flush_bytes if cold else 0), limit_s=CALL_LIMIT_S)
         started = time.perf_counter()
-        tick = player.cell.ask(request, wire.Tick, limit_s=CALL_LIMIT_S)
-        wall_s = time.perf_counter() - started
+        answer = cell.ask(request, kind, limit_s=CALL_LIMIT_S)
+        return answer, time.perf_counter() - started
+
+    def _take(self, cell: Cell, tick: wire.Tick) -> None:
         if not (0 < tick.ns < 1e15 and 0 <= tick.launched_ns < 1e15 and 0 <= tick.after_ns < 1e15):
-            player.cell.kill()
-            why = (
-                f"its clock says that a call took {tick.ns} ns, {tick.launched_ns} to launch, {tick.after_ns} after it"
+            self._refuse(
+                cell,
+                f"its clock says that a call took {tick.ns} ns, {tick.launched_ns} to launch, {tick.after_ns} after it",
             )
-            raise CellFault("clock_disagrees", why, source=player.cell.plan.name)
-        self._launched.append((player.cell, tick.launched_ns))
-        return slot, tick, wall_s
+        self._launched.append((cell, tick.launched_ns))
+
+    def _refuse(self, cell: Cell, why: str) -> NoReturn:
+        cell.kill()
+        raise CellFault("clock_disagrees", why, source=cell.plan.name)
 
     def shuffled(self, players: Sequence[Player]) -> list[Player]:
         """The players of a round in random order. For them the delay is settled anew, by what launches took before."""

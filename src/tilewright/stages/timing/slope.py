@@ -1,0 +1,114 @@
+"""The slope over two lengths: what one call more in a row adds by the judge's clock, against what one by itself says.
+
+What the judge sees of one request holds more than the call: the channel, a process that wakes up. All of that is there
+once however many calls are asked for, so that a row less one call is calls alone. Of eager's the same is taken, in
+turn. What the candidate's cost beyond their ticks and beyond eager's was done outside the clock of its cell, however
+short the calls are.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics as plain
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from ...cell import wire
+from ...facts.outcome import Interval
+from . import statistics
+from .interleave import Player, RowLook, Table
+from .measure import Implausible, check_contents
+
+_ROW_S, _FEWEST, _MOST = 0.02, 4, 24  # a row takes about so long, and holds between so many calls
+_KEPT_BYTES = 256 << 20  # of results and their copies, in a row of which all are kept
+_LONGEST_CALL_S = 5e-3  # of longer calls the judge's clock alone leaves a tenth, and no more could be said here
+_SLACK = 0.1  # of a call
+_SLACK_S = {"cpu": 30e-6, "cuda": 6e-6}
+_SINGLE = 3  # calls by themselves, beside each row
+_DOUBTFUL_LOOKS, _TRIALS = 4, 3
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Of one player, in each round: the ns that one call more in a row took, and the tick of one by itself."""
+
+    more_ns: list[float] = field(default_factory=list)
+    tick_ns: list[float] = field(default_factory=list)
+
+
+def check_slope(
+    table: Table, ours: Player, eager: Player, *, before: Callable[[], None], look: RowLook | None
+) -> Interval | None:
+    """By how many ns one of our calls in a row costs more than it says by itself, beyond what eager's does; None where
+    calls are too long for that to tell anything. Raises Implausible("clock_disagrees") where it is more than may be,
+    each time that this is looked for. `look` verifies a call of one row, which starts after `before`."""
+    said_s = [plain.median(table.bursts[p.name][-1]) / 1e9 for p in (ours, eager)]
+    if max(said_s) > _LONGEST_CALL_S:
+        return None
+    for trial in range(_TRIALS):
+        # who has computed for longer waits longer to go on, where the machine is busy
+        as_long = max(1, math.ceil(said_s[0] / said_s[1])) if trial else 1
+        players = ours, replace(eager, repeat=as_long)
+        excess_ns, tick_ns = _excess(table, players, before=before, look=None if trial else look)
+        if excess_ns.low <= _slack_ns(table, tick_ns):
+            return excess_ns
+    raise Implausible(
+        "clock_disagrees",
+        f"by its own clock a call takes {tick_ns / 1e3:.1f} us; by the judge's, one call more in a row costs "
+        f"{excess_ns.mid / 1e3:.1f} us beyond that, if eager's calls are the measure: work is done outside the timed "
+        "region",
+    )
+
+
+def _excess(
+    table: Table, players: Sequence[Player], *, before: Callable[[], None], look: RowLook | None
+) -> tuple[Interval, float]:
+    """By how much the first player's calls in a row cost more beyond their ticks than the second's, and its tick, in
+    ns. More rounds where few leave a doubt."""
+    calls, keep = _length(table, players)
+    seen = {p.name: _Seen() for p in players}
+    for player in players:
+        table.row(player, calls=calls, keep=keep)  # memory for so many results is had once
+    looking = table.rng.randrange(statistics.LOOKS[0])
+    for rounds in statistics.LOOKS[:_DOUBTFUL_LOOKS]:
+        while len(seen[players[0].name].more_ns) < rounds:
+            looked = look if len(seen[players[0].name].more_ns) == looking else None
+            for player in table.shuffled(players):
+                verify = looked if player is players[0] else None
+                if verify is not None:
+                    before()
+                _round(table, player, seen[player.name], calls, keep, verify)
+        ours, eager = (seen[p.name] for p in players)
+        extra_ns = [
+            (mine - said) - (theirs - told)
+            for mine, said, theirs, told in zip(ours.more_ns, ours.tick_ns, eager.more_ns, eager.tick_ns, strict=True)
+        ]
+        excess_ns, tick_ns = statistics.median_interval(extra_ns), plain.median(ours.tick_ns)
+        if not excess_ns.low <= _slack_ns(table, tick_ns) < excess_ns.mid:
+            break
+    check_contents(table.room, *range(table.room.slots))
+    return excess_ns, tick_ns
+
+
+def _round(table: Table, player: Player, seen: _Seen, calls: int, keep: bool, look: RowLook | None) -> None:
+    single = [table.call(player, cold=False) for _ in range(_SINGLE)]
+    wall_s = plain.median(wall_s for _, _, wall_s in single)
+    row_s = table.row(player, calls=calls, keep=keep, look=look)
+    seen.more_ns.append((row_s - wall_s) / (calls - 1) * 1e9)
+    seen.tick_ns.append(plain.median(tick.ns for _, tick, _ in single))
+    if table.room.tight:
+        player.cell.do(wire.Drop())
+
+
+def _length(table: Table, players: Sequence[Player]) -> tuple[int, bool]:
+    """How many calls a row has, and whether all their results are kept."""
+    each_s = max(
+        plain.median(wall_s for *_, wall_s in (table.call(p, cold=False) for _ in range(_SINGLE))) for p in players
+    )
+    calls = max(_FEWEST, min(_MOST, round(_ROW_S / each_s)))
+    kept = _KEPT_BYTES // max(1, 2 * sum(table.room.poison_bytes()))
+    return (min(calls, kept), True) if kept >= _FEWEST else (_FEWEST, False)
+
+
+def _slack_ns(table: Table, tick_ns: float) -> float:
+    return _SLACK * tick_ns + _SLACK_S[table.room.device] * 1e9
