@@ -15,7 +15,7 @@ import shlex
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from tilewright.flow.time_case import OURS, CaseTiming
 from tilewright.stages.build.build import build
 from tilewright.stages.check.check import Check, Findings, concluded
 from tilewright.stages.timing import measure as timing
+from tilewright.stages.timing.slope import check_slope
 
 PER_PAIR = 5
 EFFORT = timing.Effort(budget_s=1.0, verified=1)
@@ -74,6 +75,8 @@ class Run:
     ratio: tuple[float, float, float]
     again: float  # eager / eager
     rounds: int
+    accused: str  # of hiding work from its clock; "" where it was not
+    row_excess_ns: tuple[float, ...]  # (low, mid, high) of what one call more in a row costs; empty: not asked
 
 
 def main() -> None:
@@ -120,14 +123,14 @@ def compare(
             pair += 1
             for _ in range(min(PER_PAIR, wanted - len(found))):
                 if time.monotonic() < stop:
-                    found.append(run_of(size, pair, time_once(judge, cell, built, machine)))
+                    found.append(run_of(size, pair, *time_once(judge, cell, built, machine)))
             cell.close()
             judge._cells.renew_reference()
     return found
 
 
-def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> Timed:
-    """The judge's timing of case 0, cold caches alone."""
+def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> tuple[Timed, str]:
+    """The judge's timing of case 0, cold caches alone, and of what its clock accuses the candidate."""
     case = judge._cases[0]
     with judge._rooms.room(case, sizes=timing_room_sizes) as room:
         room.admit(cell)
@@ -139,15 +142,23 @@ def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> Timed
         )  # fmt: skip
         table = case_timing.table()
         timing.measure(table, table.players[0], effort=EFFORT, look=case_timing.look(table))
+        accused, excess = "", None
+        try:
+            timing.check_clock(table, table.players[0], table.players[1])
+            excess = check_slope(table, table.players[0], table.players[1], before=lambda: None, look=None)
+        except timing.Implausible as error:
+            accused = str(error)
         checked = concluded(built, check.findings, ())
         for player in table.players:
             player.cell.do(wire.Drop())
-        return timing.summarise(checked, table, ours=OURS, machine=machine, work=case.described.work)
+        timed = timing.summarise(checked, table, ours=OURS, machine=machine, work=case.described.work)
+        return replace(timed, row_excess_ns=excess), accused
 
 
-def run_of(size: tuple[int, int], pair: int, timed: Timed) -> Run:
+def run_of(size: tuple[int, int], pair: int, timed: Timed, accused: str) -> Run:
     ratio, again, mine = timed.ratio("eager"), timed.ratio("aa"), timed.time(OURS)
     assert ratio is not None and again is not None and mine is not None
+    excess = timed.row_excess_ns
     bursts = {s.name: [float(np.median(b)) for b in s.bursts_ns] for s in timed.samples}
     paired = np.array(bursts["eager"]) / np.array(bursts[OURS])
     picks = np.random.default_rng(0).integers(0, len(paired), size=(2000, len(paired)))
@@ -155,6 +166,8 @@ def run_of(size: tuple[int, int], pair: int, timed: Timed) -> Run:
     return Run(
         size=size, pair=pair, ours_ns=mine.mid, claimed=timed.faster_than("eager"), claimed_by_bootstrap=low > 1.0,
         ratio=(ratio.low, ratio.mid, ratio.high), again=again.mid, rounds=len(paired),
+        accused=accused,
+        row_excess_ns=(excess.low, excess.mid, excess.high) if excess else (),
     )  # fmt: skip
 
 
@@ -163,9 +176,11 @@ def told(size: tuple[int, int], runs: list[Run]) -> None:
     print(
         f"{size}: {len(runs)} runs, {sum(r.claimed for r in runs)} claimed, "
         f"{sum(r.claimed_by_bootstrap for r in runs)} by the old rule; off by "
-        f"{off[len(off) // 2]:.2%} (median), {off[-1]:.2%} (most)",
+        f"{off[len(off) // 2]:.2%} (median), {off[-1]:.2%} (most); {sum(bool(r.accused) for r in runs)} accused",
         flush=True,
     )
+    extra = " ".join(f"{r.row_excess_ns[1] / 1e3:+.2f}" for r in runs if r.row_excess_ns)
+    print(f"  one call more in a row costs more than a call says by (us): {extra}")
     for pair in dict.fromkeys(r.pair for r in runs):
         mine = [r for r in runs if r.pair == pair]
         us = np.median([r.ours_ns for r in mine]) / 1e3
@@ -181,6 +196,7 @@ def record(runs: list[Run], machine: Machine) -> dict[str, Any]:
         "machine": codec.to_plain(machine),
         "runs": len(runs),
         "claimed": sum(r.claimed for r in runs),
+        "accused": sum(bool(r.accused) for r in runs),
         "claimed_by_bootstrap": sum(r.claimed_by_bootstrap for r in runs),
         "each": [{n: getattr(r, n) for n in Run.__dataclass_fields__} for r in runs],
     }
