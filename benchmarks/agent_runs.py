@@ -17,17 +17,18 @@ for whom, and leaves with 75 while anything does. `RUNS` is not to be committed:
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.dialogue import Reply
-from tilewright.facts.move import Ask, Event, Try
-from tilewright.facts.outcome import Timed
+from tilewright.facts.move import Ask, Event, Stop, Try
+from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.run import Brief
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +47,8 @@ PENDING = 75
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One problem under one strategy. Times in ns of a whole call, cold; None: nothing was accepted. `start`: what the
-    library made of it. `tokens` in and out; None: nobody said."""
+    library made of it. `fixes`: prompts to mend what was refused; `refused`: candidates. `tokens` in and out; None:
+    nobody said. `end`: why it stopped, "" where it goes on."""
 
     problem: str
     floor: float
@@ -55,8 +57,10 @@ class Row:
     best: float | None
     steps: int
     fixes: int
+    refused: int
     calls: int
     tokens: tuple[int, int] | None
+    end: str
 
 
 def main() -> None:
@@ -74,11 +78,15 @@ def main() -> None:
     advance.add_argument("--here", action="store_true", help="judge on this machine; no orders are written")
     advance.add_argument("--timing", default="6s")
     advance.add_argument("--no-compile", action="store_true")
-    for action in (advance, actions.add_parser("table")):
+    told = actions.add_parser("table")
+    told.add_argument("--json", type=Path, help="write the rows there, with the machine, too")
+    for action in (advance, told):
         action.add_argument("--folder", type=Path, required=True)
     asked = parser.parse_args()
     if asked.action == "table":
         print("\n".join(table(asked.folder)))
+        if asked.json:
+            asked.json.write_text(json.dumps(numbers(asked.folder), indent=1) + "\n")
         return
     laid_out(asked.kernelbench, asked.folder / "problems")
     done = subprocess.run(bench_command(asked), check=False)
@@ -132,35 +140,54 @@ def waiting(folder: Path) -> tuple[list[str], int]:
 
 
 def table(folder: Path) -> list[str]:
-    """The strategies' runs in Markdown: what the library alone reached, where each loop began and ended, the floor."""
+    """The strategies' runs in Markdown: where each loop began (with what the library alone makes of the module) and how
+    far it came."""
     lines = []
-    catalog = {row.problem: row for row in rows(folder / "runs" / "catalog")}
-    for place in sorted(p for p in (folder / "runs").glob("*") if p.is_dir() and p.name != "catalog"):
+    for place in strategies(folder):
         lines += [
             f"## {place.name}", "",
-            "| problem | eager | catalog | start | best | floor | best of floor | steps | fixes | calls | tokens |",
-            "|---|---|---|---|---|---|---|---|---|---|---|",
+            "| problem | eager | start | best | gain | floor | best of floor | steps | fixes | refused | calls | tokens | end |",
+            "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
         ]  # fmt: skip
         for row in rows(place):
-            alone = catalog[row.problem].best if row.problem in catalog else None
             share = f"{row.floor / row.best:.0%}" if row.best else ""
             tokens = f"{row.tokens[0]} in, {row.tokens[1]} out" if row.tokens else "unknown"
+            before = row.start or row.eager
+            gain = f"{before / row.best:.2f}" if before and row.best else ""
             cells = [
-                row.problem, _us(row.eager), _us(alone), _us(row.start), _us(row.best), _us(row.floor), share,
-                str(row.steps), str(row.fixes), str(row.calls), tokens,
+                row.problem, _us(row.eager), _us(row.start), _us(row.best), gain, _us(row.floor), share,
+                str(row.steps), str(row.fixes), str(row.refused), str(row.calls), tokens, row.end,
             ]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     return lines
 
 
+def numbers(folder: Path) -> dict[str, object]:
+    """The same as JSON: a list of rows for each strategy, times in ns."""
+    places = strategies(folder)
+    machines = {brief.machine.device for place in places for brief, _ in journals(place)}
+    return {
+        "devices": sorted(machines),
+        "strategies": {place.name: [asdict(row) for row in rows(place)] for place in places},
+    }
+
+
+def strategies(folder: Path) -> list[Path]:
+    return sorted(p for p in (folder / "runs").glob("*") if p.is_dir())
+
+
 def rows(place: Path) -> list[Row]:
+    return [row_of(brief, events) for brief, events in journals(place)]
+
+
+def journals(place: Path) -> list[tuple[Brief, tuple[Event, ...]]]:
     found = []
     for journal in sorted(place.glob("*/run.db")):
         with Ledger(journal, readonly=True) as ledger:
             brief, events = ledger.brief(), ledger.events()
         if brief is not None:
-            found.append(row_of(brief, events))
+            found.append((brief, events))
     return found
 
 
@@ -172,14 +199,15 @@ def row_of(brief: Brief, events: tuple[Event, ...]) -> Row:
     asks = [e for e in events if isinstance(e.move, Ask)]
     whys = [e.move.why for e in asks if isinstance(e.move, Ask)]
     again = [why for why in whys if why.endswith(", again")]
-    fixes = [why for why in whys if ": mend " in why and why not in again]
+    fixes = [why for why in whys if ": mend" in why and why not in again]
     used = [e.outcome.usage for e in asks if isinstance(e.outcome, Reply)]
     known = [u for u in used if u is not None]
     return Row(
         problem=brief.problem.name, floor=brief.machine.floor_ns(brief.cases[0].work),
         eager=eager[-1] if eager else None, start=next((ns for why, ns in ours if "library makes" in why), None),
         best=min((ns for _, ns in ours), default=None), steps=len(whys) - len(fixes) - len(again), fixes=len(fixes),
-        calls=len(whys),
+        calls=len(whys), refused=sum(isinstance(e.move, Try) and isinstance(e.outcome, Failure) for e in events),
+        end=next((e.move.why for e in events if isinstance(e.move, Stop)), ""),
         tokens=(sum(u.input_tokens for u in known), sum(u.output_tokens for u in known))
         if known and len(known) == len(used) else None,
     )  # fmt: skip

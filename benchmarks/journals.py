@@ -4,9 +4,10 @@
     python benchmarks/journals.py replay benchmarks/journals/*.jsonl.gz
 
 A packed journal is a gzipped file of facts, a line each: the request, the brief, the events. Of a judgement's samples
-the fastest burst of each player is kept: all that a strategy looks at. The text of problem files in the folder SOURCES,
-which are not ours to give away, is replaced by their names, everywhere alike, so that prompts and candidates still
-follow from what is there. What a model's reply quotes of them is looked through by whoever commits it.
+the fastest burst of each player is kept: all that a strategy looks at. The words of prompts are left out: they follow
+from the rest, and may be bettered without an end to the replay, which holds when what was asked, not how. The text of
+problem files in the folder SOURCES, which are not ours to give away, is replaced by their names, everywhere alike, so
+that candidates still follow. What a model's reply quotes of them is looked through by whoever commits it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from statistics import median
 
 from tilewright.edges.ledger import Ledger
 from tilewright.facts import codec
-from tilewright.facts.move import Event, Move, Outcome, Stop
+from tilewright.facts.dialogue import Prompt
+from tilewright.facts.move import Ask, Event, Move, Outcome, Stop
 from tilewright.facts.outcome import Samples, Timed
 from tilewright.facts.run import Brief, Request
-from tilewright.flow.drive import drive
+from tilewright.flow.drive import Strategy, drive
 from tilewright.strategies import STRATEGIES
 
 Journal = tuple[Request, Brief, tuple[Event, ...]]
@@ -47,7 +49,8 @@ def main() -> None:
             made = pack(journal, asked.to, hidden)
             print(f"{made}: {made.stat().st_size / 1e3:.0f} kB")
     for file in asked.files if asked.action == "replay" else ():
-        print(f"{file.name}: {replayed(unpacked(file)).why}")
+        stop = replayed(unpacked(file))
+        print(f"{file.name}: {stop.why if stop else 'was not driven to its end; replays as far as it went'}")
 
 
 def pack(journal: Path, folder: Path, hidden: Sequence[Path] = ()) -> Path:
@@ -72,23 +75,46 @@ def unpacked(file: Path) -> Journal:
     return request, brief, tuple(events)
 
 
-def replayed(journal: Journal) -> Stop:
-    """How the strategy ends on what the journal holds. JournalMismatch where it makes another move; AssertionError
-    where it wants more than is there."""
-    request, brief, events = journal
+def replayed(journal: Journal) -> Stop | None:
+    """How the strategy ends on what the journal holds; None where the run went no further. JournalMismatch where it
+    makes another move."""
+    _, brief, events = journal
 
     def missing(move: Move) -> Outcome:
-        raise AssertionError(f"the journal does not hold this {type(move).__name__}")
+        raise _Ended
 
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "run.db") as ledger:
-        ledger.write(request)
-        ledger.write(brief)
         for event in events:
             ledger.append(event.move, event.outcome, wall_s=event.wall_s, held=event.held)
-        return drive(STRATEGIES[brief.strategy](brief), ledger=ledger, perform=missing, watch=lambda event: None)
+        steps = _wordless(STRATEGIES[brief.strategy](brief))
+        try:
+            stop = drive(steps, ledger=ledger, perform=missing, watch=lambda event: None)
+        except _Ended:
+            return None
+    return stop if any(isinstance(event.move, Stop) for event in events) else None
+
+
+class _Ended(Exception):
+    """The journal holds no more."""
+
+
+def _wordless(strategy: Strategy) -> Strategy:
+    """The same moves, without the words of prompts."""
+    step = next(strategy)
+    while True:
+        bare = tuple(map(_bare, step)) if isinstance(step, tuple) else _bare(step)
+        try:
+            step = strategy.send((yield bare))
+        except StopIteration:
+            return
+
+
+def _bare(move: Move) -> Move:
+    return replace(move, prompt=Prompt(system="", messages=())) if isinstance(move, Ask) else move
 
 
 def _slim(event: Event) -> Event:
+    event = replace(event, move=_bare(event.move))
     timed = event.outcome
     if not isinstance(timed, Timed):
         return event

@@ -77,5 +77,8 @@ def test_the_table_is_read_from_journals(script: ModuleType, tmp_path: Path) -> 
     (row,) = script.rows(tmp_path / "runs" / "cutegen")
     assert (row.start, row.best, row.steps, row.fixes, row.calls) == (1000.0, 500.0, 2, 1, 4)
     assert row.tokens == (4 * 900, 4 * 100)
+    assert row.refused == 1 and row.end.startswith("the calls are used up (4)")
     (line,) = [line for line in script.table(tmp_path) if row.problem in line]
-    assert "| 1 us | 0.5 us |" in line and line.endswith("| 2 | 1 | 4 | 3600 in, 400 out |")
+    assert "| 1 us | 0.5 us | 2.00 |" in line and "| 2 | 1 | 1 | 4 | 3600 in, 400 out | the calls" in line
+    found = script.numbers(tmp_path)
+    assert found["strategies"]["cutegen"][0]["best"] == 500.0 and found["devices"] == [on.machine.device]
