@@ -42,6 +42,10 @@ KERNELBENCH = (  # of level 1: a norm at 1.7 times the floor, a pool at 3.2; thr
 OURS = ("attention_bias", "depthwise_conv_norm", "gated_linear_attention", "top2_experts", "lamb_step")
 BUDGET = "24h,60calls,device:1h"  # of each problem
 PENDING = 75
+COLUMNS = (
+    "problem", "eager", "start", "best", "gain", "floor", "best of floor", "steps", "fixes", "refused", "calls",
+    "tokens", "end",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +150,7 @@ def table(folder: Path) -> list[str]:
     for place in strategies(folder):
         lines += [
             f"## {place.name}", "",
-            "| problem | eager | start | best | gain | floor | best of floor | steps | fixes | refused | calls | tokens | end |",
-            "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+            f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}",
         ]  # fmt: skip
         for row in rows(place):
             share = f"{row.floor / row.best:.0%}" if row.best else ""
