@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from math import prod
 
@@ -488,6 +489,23 @@ def bags(count: int, length: int, width: int, *, dtype: str = "f32") -> Program:
     row = b.load(table, [Position(value=place), Position(steps=((2, 1),))])
     (total,) = b.reduce("sum", b.op("to", row, dtype="f32"))
     b.write_row(b.op("to", b.op("div", total, float(length)), dtype=dtype))
+    return b.done()
+
+
+def ragged(bags: int, places: int, width: int, *, op: str = "sum", dtype: str = "f32") -> Program:
+    """Sums, or the greatest, of rows of a table of 256 x width from each offset to the next; they may be anything."""
+    b = Builder((bags, places, width), (1,))
+    offsets = b.source("o", (bags,), "i64")
+    begin = b.load(offsets, [Position(steps=((0, 1),))])
+    end = b.load(offsets, [Position(start=1, steps=((0, 1),))], places)
+    index = b.read("u", (1, places, 1), "u8")
+    table = b.source("x", (256, width), dtype)
+    row = b.load(table, [Position(value=b.op("to", index, dtype="i64")), Position(steps=((2, 1),))])
+    place = b.op("index", 1)
+    inside = b.op("logical_and", b.op("ge", place, begin), b.op("lt", place, end))
+    neutral = 0.0 if op == "sum" else -math.inf
+    (found,) = b.reduce(op, b.op("where", inside, b.op("to", row, dtype="f32"), neutral))
+    b.write_row(b.op("to", b.op("where", b.op("gt", end, begin), found, 0.0), dtype=dtype))
     return b.done()
 
 

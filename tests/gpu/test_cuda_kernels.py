@@ -218,6 +218,9 @@ PROGRAMS |= {
         lambda x: F.max_pool2d(F.relu(x), (2, 3), 1, 1, (2, 1), return_indices=True), torch.randn(3, 5, 30, 31).half()),
     "max_pool_places_volume": lambda: only_program(
         lambda x: F.max_pool3d(x, 2, 2, ceil_mode=True, return_indices=True), torch.randn(2, 3, 9, 21, 20)),
+    "ragged": lambda: kp.ragged(37, 300, 64),
+    "ragged_odd": lambda: kp.ragged(70, 90, 77, op="max", dtype="bf16"),
+    "ragged_few": lambda: kp.ragged(2, 500, 24, dtype="f16"),
     "max_pool_places_global": lambda: only_program(
         lambda x: F.adaptive_max_pool2d(x, 1, return_indices=True), torch.randn(30, 7, 61, 57)),
 }  # fmt: skip

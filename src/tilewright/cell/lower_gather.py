@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from tilewright.facts.program import Position
 
 from .lower import FLOATS, Builder, Expr, Lowering, NotLowered
@@ -50,15 +52,19 @@ def _gather(b: Builder, x: Expr, dim: int, index: Expr, **_: object) -> Expr:
 
 
 _SUM, _MEAN, _MAX = range(3)
+RAGGED_ON = ("cuda",)  # where kernels look at stretches of rows alone; others would look at all indices for each bag
 
 
 def _embedding_bag(b: Builder, weight: Expr, indices: Expr, offsets: Expr, mode: int = _SUM,
                    per_sample_weights: Expr | None = None, include_last_offset: bool = False,
                    padding_idx: int | None = None, **_: object) -> tuple[Expr, None, None, None]:  # fmt: skip
-    """Bags of one length, as two-dimensional indices make them; ragged ones are torch's."""
+    """Bags of one length, as two-dimensional indices make them, or ragged ones on a GPU."""
     length = _bag_length(b, offsets, indices.shape[0])
-    if include_last_offset or weight.dtype not in FLOATS:
+    if weight.dtype not in FLOATS:
         raise NotLowered
+    if length == 0 or include_last_offset:
+        return _ragged(b, weight, indices, offsets, mode=mode, weights=per_sample_weights,
+                       more=int(include_last_offset), padding=padding_idx), None, None, None  # fmt: skip
     bags = indices.reshape((indices.shape[0] // length, length))
     rows = _gathered(b, weight, 0, bags).wide()
     if per_sample_weights is not None:
@@ -76,13 +82,39 @@ def _embedding_bag(b: Builder, weight: Expr, indices: Expr, offsets: Expr, mode:
     return result, None, None, None
 
 
+def _ragged(
+    b: Builder, weight: Expr, indices: Expr, offsets: Expr, *, mode: int, weights: Expr | None, more: int,
+    padding: int | None,
+) -> Expr:  # fmt: skip
+    """Bags from each offset to the next: reductions over all indices, of which nothing counts outside of the bag (see
+    `stages.propose.ragged`)."""
+    (count,), bags = indices.shape, offsets.shape[0] - more
+    narrow = weight.shape[1] < 2 or weight.dtype == "f64" or b.ins[0].device.type not in RAGGED_ON
+    led = weights is not None and torch.is_grad_enabled()  # their gradient would look at all indices for each bag
+    if narrow or led or count < 2 or bags < 1 or (padding is not None and mode != _SUM):
+        raise NotLowered
+    begin, end = (b.load(offsets, (bags,), [Position(start=k, steps=((0, 1),))], count).to("i64") for k in (0, 1))
+    place = b.place(count, 1, 3)
+    inside = (place >= begin.reshape((bags, 1, 1))).do("logical_and", place < end.reshape((bags, 1, 1)))
+    rows = _gathered(b, weight, 0, indices).wide()
+    if weights is not None:
+        rows = rows * weights.to(rows.dtype).reshape((count, 1))
+    if padding is not None:
+        rows = indices.do("ne", padding % weight.shape[0]).reshape((count, 1)).where(rows, 0.0)
+    result = inside.where(rows, -math.inf if mode == _MAX else 0.0).reduce("max" if mode == _MAX else "sum", (1,))
+    length = (end - begin).reshape((bags, 1))
+    if mode == _MEAN:
+        return result / length.to(result.dtype).do("maximum", 1.0)
+    return (length > 0).where(result, 0.0) if mode == _MAX else result
+
+
 def _bag_length(b: Builder, offsets: Expr, indices: int) -> int:
-    """The length of all bags, where offsets are counted out while tracing: 0, length, 2 x length, ..."""
+    """The length of all bags, where offsets are counted out while tracing: 0, length, 2 x length, ...; else 0."""
     node, length = offsets.node, 1
     if node.op == "mul" and isinstance(node.args[1], int):
         node, length = b.nodes[node.sources[0]], int(node.args[1])
     if node.op != "index" or length < 1 or node.shape[0] * length != indices:
-        raise NotLowered
+        return 0
     return length
 
 

@@ -16,11 +16,13 @@ from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
 from fakes.traced import only_program
+from tilewright.cell import lower_gather
 from tilewright.cell.trace import trace
 from tilewright.facts.graph import Graph
 from tilewright.facts.program import Load, Operand, Output, Position, Program, Reduction, validate
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cpu
+from tilewright.stages.propose import cpu, cuda
+from tilewright.stages.propose.ragged import stretch_of
 from tilewright.stages.propose.torch_code import expression
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -64,6 +66,31 @@ def test_bags_of_one_length(settings: dict[str, Any]) -> None:
 def test_weighted_bags() -> None:
     agrees(lambda x, i, w: F.embedding_bag(i, x, mode="sum", per_sample_weights=w), TABLE, ROWS, torch.rand(3, 5))
     agrees(lambda x, i: F.embedding_bag(i[:, :1], x), TABLE, ROWS)
+
+
+@pytest.mark.parametrize(("settings", "weighted"), [
+    ({"mode": "sum"}, False), ({"mode": "mean"}, False), ({"mode": "max"}, False), ({"mode": "sum"}, True),
+    ({"mode": "sum", "padding_idx": 7}, False), ({"mode": "mean", "include_last_offset": True}, False),
+], ids=str)  # fmt: skip
+def test_ragged_bags_are_one_kernel_on_a_gpu(
+    settings: dict[str, Any], weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some are empty, one has nothing but padding. Of calls on a CPU none is taken apart, as the next test shows."""
+    monkeypatch.setattr(lower_gather, "RAGGED_ON", ("cpu",))
+    indices, offsets, weights = ROWS.view(-1).clone(), torch.tensor([0, 2, 2, 9, 15]), torch.rand(15)
+    indices[9:] = 7
+
+    def function(x: Tensor, i: Tensor, o: Tensor, w: Tensor) -> Tensor:
+        return F.embedding_bag(i, x, o, per_sample_weights=w if weighted else None, **settings) * 2
+
+    module, args = Applies(function), (TABLE, indices, offsets, weights)
+    graph = trace(module, args, {})
+    matched = match(graph, unsupported=cuda.unsupported, space=cuda.space, tiny_bytes=0)
+    (pattern,) = matched.patterns
+    stretch = stretch_of(pattern.program)
+    assert not matched.unmatched and stretch is not None and stretch.usual == 3
+    for patterns in ((), matched.patterns):
+        torch.testing.assert_close(GraphRun(graph, module, patterns=patterns)(*widened(args)), function(*widened(args)))
 
 
 def test_what_stays_torch() -> None:

@@ -108,6 +108,8 @@ PATHS = {
     "one after the other": (lambda: kp.joined(300, 77, 50), {}),
     "an embedding": (lambda: kp.embedded(1000, 512, dtype="bf16"), {}),
     "bags": (lambda: kp.bags(300, 20, 512, dtype="bf16"), {}),
+    "ragged bags": (lambda: kp.ragged(4096, 80000, 256, dtype="bf16"), {}),
+    "few long bags": (lambda: kp.ragged(3, 80000, 50, op="max"), {"unroll": 8}),
     "chosen columns": (lambda: kp.embedded(33, 101, dim=1, index="i32"), {}),
     "a product": (lambda: kp.reduction("prod", (7, 5, 3), (0, 2)), {}),
     "a last state": (lambda: only_program(decayed, torch.randn(33, 20, 77)), {}),

@@ -20,6 +20,8 @@ across the lanes, a chunk is a tile (see `tiles`). Overlapping windows along the
 
 Sums over the rows beside them (see `sums`) take a group through many rows, and a second Spec to add them up.
 
+Of rows of which only a stretch counts (see `ragged`) nothing else is looked at.
+
 Where rows are free (see `free`), one kernel takes any number of them: it reads it from its tensors' shapes.
 
 A scan (see `scan`) goes over its rows once; where it is split, the first launch merges each chunk; spread over the
@@ -39,6 +41,7 @@ from cutlass import Int32, Int64, cute
 from .combine import Mailboxes, Workspace
 from .cta import ALL, Cta
 from .plan import Plan
+from .ragged import RaggedCta
 from .rank import Lists, RankCta
 from .reducers import Reducer
 from .relay import RelayCta
@@ -155,6 +158,8 @@ class Kernel:
             return RankCta
         if self.spec.sums:
             return SumsCta
+        if self.spec.stretch is not None:
+            return RaggedCta
         return Cta if self.spec.scan is None else ScanCta
 
     @cute.kernel  # type: ignore[untyped-decorator]

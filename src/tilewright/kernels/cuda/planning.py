@@ -53,7 +53,7 @@ def make_plan(
     if not spec.reduced:
         return _tiled_plan(spec, space, alignments, knobs) or _pointwise_plan(space, knobs, device)
     resident = () if spec.scan else resident_operands(spec, space)
-    if (resident or spec.scan or spec.sums) and space.tail:
+    if (resident or spec.scan or spec.sums or spec.stretch) and space.tail:
         space = make_space(spec, operand_strides, alignments, used, may_tail=False)
     items = {o.name: ITEM_BYTES[o.dtype] for o in spec.operands}
     wish = Wish(
@@ -74,6 +74,8 @@ def make_plan(
         return _scan_plan(wish)
     if spec.sums:
         return _row_in_parts(wish, spec)
+    if spec.stretch:
+        return _stretches(wish, spec.stretch.usual)
     if spec.rank:
         return _rank_in_registers(wish) or _rank_streamed(wish, spec.rank.count)
     for over_windows in (_slide_over_windows(spec, operand_strides, alignments, wish),
@@ -344,6 +346,16 @@ def _column_shape(wish: Wish, *, wide: bool = False) -> tuple[int, int, int]:
     group = min(crowd, power_of_two(-(-space.steps // wish.unroll)), limit // per_cta)
     group = max(group, min(4 * lanes // per_cta, power_of_two(space.steps)), 1)
     return group, per_cta, min(wish.unroll, max(1, -(-space.steps // group)))
+
+
+def _stretches(wish: Wish, usual: int) -> Plan:
+    """Of columns: a thread each where that fills the chip, else as many as a usual stretch has work for."""
+    groups = wish.space.groups
+    crowd = power_of_two(-(-wish.processors * WAVE_THREADS // groups))
+    group = min(crowd, power_of_two(max(usual // wish.unroll, 1)), wish.threads // WARP)
+    per_cta = min(wish.threads // group, power_of_two(groups))
+    unroll = min(wish.unroll, -(-usual // group))
+    return wish.plan(group, per_cta, unroll, chunks=1, spread="none", residence="reread")
 
 
 def _column_in_registers(wish: Wish) -> Plan | None:

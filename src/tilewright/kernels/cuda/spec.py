@@ -97,12 +97,23 @@ class RankSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StretchSpec:
+    """Of the values of a row that `head` gives, `begin` and `end`: between them lies all that counts; `usual` is their
+    usual distance."""
+
+    begin: str
+    end: str
+    usual: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """One fused computation. Without reduced dimensions it is pointwise: no sweeps, no rows, only `final`. With `scan`
     there are no sweeps, but `final`. `sums` are outputs that hold sums over the rows, in parts along the first kept
     dimension (see `sums`): `final` returns what is summed after the element-level outputs. `free`: dimension 0 may have
     any size from 2 on (see `free`); `domain` says the likeliest. `slides`: what is reduced of an element is the
-    same for all windows that read it, and neutral outside (see `slides`)."""
+    same for all windows that read it, and neutral outside (see `slides`). `stretch`: of a row that lies across the
+    lanes, what is looked at (see `ragged`)."""
 
     name: str
     domain: tuple[int, ...]
@@ -119,6 +130,7 @@ class Spec:
     rank: RankSpec | None = None
     free: bool = False
     slides: bool = False
+    stretch: StretchSpec | None = None
 
     @property
     def rows_of(self) -> int:

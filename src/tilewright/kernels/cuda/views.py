@@ -138,7 +138,7 @@ def make_space(
     def weight(walks: dict[str, tuple[int, ...]]) -> int:
         return sum(items[n] * sizes[n] for n in items if walks[n][-1] == 1)
 
-    across = bool(kept) and weight(step_walks) < weight(group_walks)
+    across = bool(kept) and (spec.stretch is not None or weight(step_walks) < weight(group_walks))
     front = "column" if across and not spec.rank else "row"
     lane_walks, lane_size = (step_walks, step_sizes[-1]) if front == "row" else (group_walks, group_sizes[-1])
     vector = 16

@@ -31,8 +31,8 @@ _KNOBS = (
 )
 _CUDA_SKELETONS = (
     "addresses", "cache", "calls", "cluster", "combine", "control", "cta", "engine", "free", "launch", "math",
-    "operands", "plan", "planning", "rank", "ranking", "reducers", "relay", "resident", "ring", "scan", "scanners",
-    "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
+    "operands", "plan", "planning", "ragged", "rank", "ranking", "reducers", "relay", "resident", "ring", "scan",
+    "scanners", "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
 _GEMM_SKELETONS = (
     "__init__", "band", "entries", "finish", "fused", "launch", "outlet", "pair", "plan", "product", "skinny",

@@ -22,6 +22,7 @@ from ...facts.program import (
 from ...facts.schedule import Schedule, rank_schedule, scan_schedule, schedule
 from ...facts.space import Point
 from .narrow import rounded_once
+from .ragged import stretch_of
 from .strength import reduced_in_strength, shares
 
 _TAKEN = {"m", "cute", "cutlass", "kernel", "work", "stream", "position", "entry", "float", "Any"}
@@ -320,6 +321,9 @@ def fused_text(
         spec.append("    free=True,")
     if slides:
         spec.append("    slides=True,")
+    stretch = stretch_of(program)
+    if stretch is not None:
+        spec.append(f'    stretch=StretchSpec(begin="{stretch.begin}", end="{stretch.end}", usual={stretch.usual}),')
     if entries:
         spec += ["    sweeps=(", *entries, "    ),"]
     if plan.element_outputs:
@@ -339,6 +343,7 @@ def fused_text(
     spec += [*scan, *rank]
     classes = ["Spec", "TensorSpec"] + (["ReductionSpec", "Sweep"] if entries else []) + (["ScanSpec"] if scan else [])
     classes += ["RankSpec"] if rank else []
+    classes += ["StretchSpec"] if stretch is not None else []
     classes += ["SharesSpec"] if any("shares=" in line for line in spec) else []
     about = f"{len(program.body)} operations over {program.domain}"
     about += f", {'scanning' if scan else 'reducing'} dimensions {program.reduced}" if program.reduced else ""
