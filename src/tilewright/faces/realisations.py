@@ -15,7 +15,7 @@ from ..facts.realised import Realised, doubt
 from ..facts.run import Timing
 from ..facts.version import VERSION
 from ..report import words
-from ..report.realisations import by, realised_object, realised_text
+from ..report.realisations import realised_object, realised_text
 from ..stages.retrieve import table
 
 _TIMING = Timing(budget_s=2.0, compiled=False)
@@ -40,7 +40,7 @@ def documents(cache: Path) -> list[Document]:
     return [
         Document(
             kind="realised", name=e.key, title=e.title,
-            text=f"{e.title}: {e.ratio.mid:.2f}x as fast as torch by a {by(e)} on {e.device}, "
+            text=f"{e.title}: {e.ratio.mid:.2f}x as fast as torch by a {e.by} on {e.device}, "
             f"{words.percent(e.floor_share)} of the floor, {e.found_at}",
         )
         for e in table.entries(cache / table.FOLDER)

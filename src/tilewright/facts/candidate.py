@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Literal
+
+LIBRARY = "library"  # the language of a candidate that is a call of a library's, written by nobody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,11 @@ class Candidate:
     files: tuple[SourceFile, ...]
     entry: str = "model.py"
     language: str = "python"
+
+    @property
+    def by(self) -> Literal["library", "model"]:
+        """Who made it."""
+        return "library" if self.language == LIBRARY else "model"
 
     @property
     def id(self) -> str:

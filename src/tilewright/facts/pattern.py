@@ -35,8 +35,8 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of the main case that is solved as a Problem of its own: a pattern's (`name` is its id), or one that a
-    model proposed."""
+    """A part of the main case that is solved as a Problem of its own: a pattern's (`name` is its id), one that a
+    library call makes, or one that a model proposed."""
 
     name: str
     title: str
@@ -110,6 +110,20 @@ class Choice:
 
 
 Recipe = tuple[Choice, ...]  # the patterns to realise; every other node stays torch
+
+
+def piece_of(pattern: Pattern) -> Piece:
+    """The pattern, at its first site."""
+    return Piece(name=pattern.id, title=pattern.title, region=pattern.sites[0].region)
+
+
+def pieces_written(recipe: Recipe) -> tuple[Piece, ...]:
+    """What is written of a recipe, each at its first region."""
+    return tuple(
+        Piece(name=c.pattern, title=c.written.title, region=c.written.regions[0])
+        for c in recipe
+        if c.written is not None
+    )
 
 
 def without_idle(cases: Sequence[Sequence[Pattern]], recipe: Recipe) -> Recipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .candidate import Candidate
 from .machine import Machine
@@ -36,9 +37,12 @@ class Realised:
     judged: bool = True
 
     @property
-    def written(self) -> bool:
-        """By a model, not rendered from skeletons."""
-        return isinstance(self.what, Candidate) or any(choice.written is not None for choice in self.what)
+    def by(self) -> Literal["skeleton", "library", "model"]:
+        """Whose it is: a model's where any of it is one's, else a library's where any of it is."""
+        if isinstance(self.what, Candidate):
+            return self.what.by
+        whose = {choice.written.candidate.by for choice in self.what if choice.written is not None}
+        return "model" if "model" in whose else "library" if whose else "skeleton"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,6 +120,7 @@ class Brief:
     hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few
     without: tuple[str, ...] = ()  # as in the Request
     rewritten: tuple[Matched, ...] = ()  # the patterns of every case as algebra has it; (): it has nothing to do
+    libraries: Recipe = ()  # strategy fact: parts of the main case for which there is a library call
 
     @property
     def with_algebra(self) -> Brief:

@@ -9,18 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..facts.candidate import Candidate
+from ..facts.demand import Demand
 from ..facts.pattern import Choice
 from ..facts.space import Point
-from ..kernels.store import without_settings
+from ..kernels.store import anonymous
 from .children import shared_out
 
 
 class Objects:
-    """What a run has compiled for a GPU: the objects of a fused file at a point, whatever settings its text begins
-    with."""
+    """What a run has compiled for a GPU: the objects of a fused file at a point, and what that takes, whatever settings
+    its text begins with, and whatever its number is."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[tuple[str, ...], Point], tuple[str, ...]] = {}
+        self._demands: dict[tuple[tuple[str, ...], Point], Demand | str] = {}
 
     def put(self, texts: Mapping[str, str], choice: Choice, paths: Sequence[str]) -> None:
         """`texts`: of a candidate's files by path, the pattern's among them."""
@@ -32,10 +34,18 @@ class Objects:
         paths = tuple(folder / name for name in names)
         return paths if all(path.is_file() for path in paths) else ()
 
+    def note(self, texts: Mapping[str, str], choice: Choice, demand: Demand | str) -> None:
+        """What it takes, or why it does not compile."""
+        self._demands[_texts_of(texts, choice.pattern), choice.point] = demand
+
+    def demand(self, texts: Mapping[str, str], choice: Choice) -> Demand | str | None:
+        """What was noted; None where it was not compiled yet."""
+        return self._demands.get((_texts_of(texts, choice.pattern), choice.point))
+
 
 def _texts_of(texts: Mapping[str, str], pattern: str) -> tuple[str, ...]:
     files = (f"{pattern}.py", f"{pattern}_rows.py", f"{pattern}_sums.py")
-    return tuple(without_settings(texts[file]) for file in files if file in texts)
+    return tuple(anonymous(texts[file]) for file in files if file in texts)
 
 
 def compiled_ahead(

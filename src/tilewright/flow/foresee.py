@@ -85,24 +85,28 @@ def demanded(
     patterns: Sequence[Pattern], *, device: Mapping[str, str | int], folder: Path, objects: Objects
 ) -> dict[Job, Demand | str]:
     """What each point of the patterns takes of a GPU of this architecture (`arch`) with so many multiprocessors
-    (`processors`), or why it does not compile; a point of which nothing could be learnt is left out. Compiles in as
-    many processes as there are cores, into `folder`; no GPU is needed."""
-    jobs: list[Job] = [(p.id, point) for p in patterns for point in p.space.points]
-    if not jobs:
-        return {}
+    (`processors`), or why it does not compile; a point of which nothing could be learnt is left out. What `objects` has
+    not is compiled in as many processes as there are cores, into `folder`; no GPU is needed."""
     make = renderer("cuda")
-    files = list(make.skeleton_files([p.program for p in patterns]))
-    for pattern in patterns:
-        files += make.render(pattern.program, pattern.id, pattern.space.points[0])
+    files = [file for p in patterns for file in make.render(p.program, p.id, p.space.points[0])]
+    choices = [Choice(pattern=p.id, point=point) for p in patterns for point in p.space.points]
     texts = {file.path: file.text for file in files}
-    choices = [Choice(pattern=pattern, point=point) for pattern, point in jobs]
+    found = {(c.pattern, c.point): demand for c in choices if (demand := objects.demand(texts, c)) is not None}
+    missing = [c for c in choices if (c.pattern, c.point) not in found]
+    if not missing:
+        return found
+    texts |= {file.path: file.text for file in make.skeleton_files([p.program for p in patterns])}
     lines = answers_of(
-        "tilewright.kernels.cuda.demand", texts, choices, folder=folder, jobs=threads(), device=device
+        "tilewright.kernels.cuda.demand", texts, missing, folder=folder, jobs=threads(), device=device
     )  # fmt: skip
-    for choice, line in zip(choices, lines, strict=True):
+    for choice, line in zip(missing, lines, strict=True):
         if paths := paths_in(line):
             objects.put(texts, choice, paths)
-    return answered(jobs, lines)
+    new = answered([(c.pattern, c.point) for c in missing], lines)
+    for choice in missing:
+        if (demand := new.get((choice.pattern, choice.point))) is not None:
+            objects.note(texts, choice, demand)
+    return found | new
 
 
 def answered(jobs: Sequence[Job], lines: Sequence[str]) -> dict[Job, Demand | str]:

@@ -13,7 +13,7 @@ from ..facts.graph import Graph
 from ..facts.machine import Machine
 from ..facts.move import Enter, Event, Stop, Try, Within
 from ..facts.outcome import Timed
-from ..facts.pattern import Pattern, Piece, Recipe
+from ..facts.pattern import Piece, Recipe
 from ..facts.problem import Problem
 from ..facts.realised import Known, Realised, doubt
 from ..facts.run import Brief
@@ -30,16 +30,15 @@ def known_of_module(problem: Problem, machine: Machine, folder: Path) -> tuple[K
 
 
 def known_of_pieces(
-    problem: Problem, graph: Graph, patterns: Sequence[Pattern], spreads: Sequence[Spread], *, machine: Machine,
+    problem: Problem, graph: Graph, pieces: Sequence[Piece], spreads: Sequence[Spread], *, machine: Machine,
     folder: Path,
 ) -> Iterator[Known]:  # fmt: skip
-    """What was realised before of patterns that can be run by themselves."""
-    for pattern in patterns:
-        piece = Piece(name=pattern.id, title=pattern.title, region=pattern.sites[0].region)
+    """What was realised before of parts that can be run by themselves."""
+    for piece in pieces:
         key = _key(problem, graph, piece, spreads)
         entry = table.recall(folder, problem.target, key) if key else None
         if entry is not None:
-            yield Known(name=pattern.id, realised=entry, doubt=doubt(entry, machine, tilewright=VERSION))
+            yield Known(name=piece.name, realised=entry, doubt=doubt(entry, machine, tilewright=VERSION))
 
 
 def _key(problem: Problem, graph: Graph, piece: Piece, spreads: Sequence[Spread]) -> str:

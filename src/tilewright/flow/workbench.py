@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -17,13 +18,14 @@ from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.outcome import Station
-from ..facts.pattern import Choice, Recipe
+from ..facts.pattern import Choice, Recipe, piece_of, pieces_written
 from ..facts.problem import Target
 from ..facts.realised import Known
 from ..facts.run import AGENT, Brief, CaseFacts, Matched, Request
 from ..facts.verdict import Verified
 from ..stages.patterns import match
 from ..stages.propose.compose import compose
+from ..stages.propose.library import libraries
 from ..stages.propose.near import skeletons_near
 from ..stages.propose.targets import renderer
 from ..stages.retrieve import Index, packaged, table
@@ -101,7 +103,11 @@ class BenchOf(Protocol):
 class Workbench:
     """The machine and the judge, each opened when a move first needs it."""
 
-    def __init__(self, request: Request, *, places: Places, say: Say, machine: Machine | None = None) -> None:
+    def __init__(
+        self, request: Request, *, places: Places, say: Say, machine: Machine | None = None,
+        objects: Objects | None = None,
+    ) -> None:  # fmt: skip
+        """`objects`: what others of the same run have compiled, to share."""
         self.request = request
         self.problem = request.problem
         self.places = places
@@ -109,7 +115,7 @@ class Workbench:
         self._machine = machine
         self._judge: Judge | None = None
         self._cases: tuple[CaseFacts, ...] = ()
-        self._objects = Objects()
+        self._objects = objects if objects is not None else Objects()
         self._pieces: Pieces | None = None
 
     def __enter__(self) -> Self:
@@ -174,7 +180,8 @@ class Workbench:
             folder=self.places.libraries, objects=self._objects,
         )  # fmt: skip
         matched, rewritten = both[: len(matched)], both[len(matched) :]
-        looked, realised = self._looked_into(request, matched) if request.strategy == "fact" else (None, ())
+        called = self._libraries(request)
+        looked, realised = self._looked_into(request, matched, called) if request.strategy == "fact" else (None, ())
         return Brief(
             run=request.run,
             problem=request.problem,
@@ -198,6 +205,7 @@ class Workbench:
             parts=looked.discovery.parts if looked else (),
             spreads=looked.spreads if looked else (),
             known=realised,
+            libraries=called if looked else (),
             notes=self._notes(looked) if looked and request.model else (),
             held=self.held(),
         )
@@ -211,8 +219,14 @@ class Workbench:
         cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in self._cases)
         return found_patterns(cases, self.problem.target, first_id=sum(len(m.patterns) for m in matched))
 
+    def _libraries(self, request: Request) -> Recipe:
+        """The parts of the main case for which there is a library call, where a strategy asks for them."""
+        graph = self._cases[0].graph
+        wanted = request.strategy == "fact" and self.problem.mode == "inference"
+        return libraries(graph) if wanted and graph is not None else ()
+
     def _looked_into(
-        self, request: Request, matched: tuple[Matched, ...]
+        self, request: Request, matched: tuple[Matched, ...], called: Recipe
     ) -> tuple[LookedInto | None, tuple[Known, ...]]:
         """What the main case spends its time in, and what was realised of it before; where all of it was, and may be
         trusted, nothing is measured."""
@@ -223,9 +237,11 @@ class Workbench:
         looked, graph = self.judge.look_into(), self._cases[0].graph
         if looked is None or graph is None:
             return None, whole
+        patterns = matched[0].patterns
         pieces = known_of_pieces(
-            self.problem, graph, matched[0].patterns, looked.spreads, machine=self.machine, folder=self.places.realised
-        )
+            self.problem, graph, [*map(piece_of, patterns), *pieces_written(called)], looked.spreads,
+            machine=self.machine, folder=self.places.realised,
+        )  # fmt: skip
         return looked, (*whole, *pieces)
 
     def _notes(self, looked: LookedInto) -> tuple[Document, ...]:
@@ -247,8 +263,9 @@ class Workbench:
         self._end_judge()
         if self._pieces is None:
             self._pieces = Pieces(
-                self.request, places=self.places, machine=self.machine, say=self.say, bench_of=Workbench
-            )
+                self.request, places=self.places, machine=self.machine, say=self.say,
+                bench_of=partial(Workbench, objects=self._objects),
+            )  # fmt: skip
         return self._pieces
 
     def _near(self, request: Request) -> tuple[SourceFile, ...]:

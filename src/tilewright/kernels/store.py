@@ -12,12 +12,19 @@ from pathlib import Path
 MOST_BYTES = 512 << 20  # of one folder; a kernel takes some 50 to 200 KB
 # Where a fused file hands its settings to the skeleton; as the constructor's argument nothing else can read them.
 _SETTINGS = re.compile(r"^(_FUSED = \w+\(SPEC, (?:entry, )?)\{[^{}\n]*\}(, source=__file__\))$", re.MULTILINE)
+_NUMBER = re.compile(r"\bfused_\d+")
 
 
 def without_settings(text: str) -> str:
     """The text of a fused file but for the knob settings that it begins with. Files that differ in them alone are one
     kernel at equal settings; a file written in another way is itself."""
     return _SETTINGS.sub(r"\1{}\2", text, count=1) if len(_SETTINGS.findall(text)) == 1 else text
+
+
+def anonymous(text: str) -> str:
+    """The text `without_settings`, and without the number that the pattern has in its candidate: what one module fuses
+    is the same kernel where it is a problem of its own, or stands in another module."""
+    return _NUMBER.sub("fused", without_settings(text))
 
 
 def cache_home() -> Path:

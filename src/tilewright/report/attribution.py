@@ -17,7 +17,7 @@ from .ending import Ending
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
     """`alone`: torch's time over ours on the piece by itself; `without`: the module's time without it over that with
-    it. None: it was not measured. `by`: "skeleton" or "model"."""
+    it. None: it was not measured. `by`: "skeleton", "library" or "model"."""
 
     pattern: str
     title: str
@@ -44,7 +44,7 @@ def attribution(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[Wor
     found = tuple(
         Worth(
             pattern=c.pattern, title=c.written.title if c.written is not None else main[c.pattern],
-            by="model" if c.written is not None else "skeleton", alone=_alone(c, events),
+            by=c.written.candidate.by if c.written is not None else "skeleton", alone=_alone(c, events),
             without=_without(c, mine, events, end.timed) if end.timed is not None else None,
         )
         for c in mine

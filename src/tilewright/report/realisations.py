@@ -16,15 +16,11 @@ from . import words
 def realised_object(entry: Realised, *, doubt: str) -> dict[str, Any]:
     """What `patterns list --json` prints of an entry. `doubt`: why it is to be judged again; "": it is trusted."""
     return {
-        "key": entry.key, "title": entry.title, "target": entry.problem.target, "by": by(entry), "model": entry.model,
+        "key": entry.key, "title": entry.title, "target": entry.problem.target, "by": entry.by, "model": entry.model,
         "device": entry.device, "toolchain": asdict(entry.toolchain), "ratio": asdict(entry.ratio),
         "time_ns": asdict(entry.time_ns), "floor_share": entry.floor_share, "error_share": entry.error,
         "run": entry.run, "journal": entry.journal, "found_at": entry.found_at, "trusted": not doubt, "doubt": doubt,
     }  # fmt: skip
-
-
-def by(entry: Realised) -> str:
-    return "model" if entry.written else "skeleton"
 
 
 def realisations_table(shown: Sequence[dict[str, Any]]) -> Table:

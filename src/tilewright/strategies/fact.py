@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..facts.candidate import Candidate
 from ..facts.move import Ask, Enter, Event, Move, Stop, Try, Within
 from ..facts.outcome import Timed
-from ..facts.pattern import Choice, Pattern, Piece, Recipe, Region, Written
+from ..facts.pattern import Choice, Pattern, Piece, Recipe, Region, Written, piece_of, pieces_written
 from ..facts.realised import Known
 from ..facts.run import Brief
 from ..facts.space import Point
@@ -17,7 +17,7 @@ from .catalog import catalog, nothing_matched
 from .composing import Composing
 from .cutegen import cutegen
 from .ending import handed_over
-from .proposing import Proposal, asked, inspection, read, told_why
+from .proposing import Proposal, asked, gain_of, inspection, read, told_why
 from .spending import Spending
 from .tuning import Steps
 from .within import Solution, solution_of, solved_within
@@ -25,6 +25,7 @@ from .within import Solution, solution_of, solved_within
 LEAST_GAIN = 0.01  # share of the module's time: a pattern that could win less is realised untuned, and not by itself
 LEAST_TO_ASK = 0.03  # and of what a tuned skeleton leaves above the floor: below that no model is asked
 _SOLVING_SHARE, _TUNING_SHARE = 0.6, 0.8  # of the budget, until which that may begin
+_ALL = 0.99  # of the module's time: a pattern that takes so much is the module
 MOST_LEFT_OUT = 12  # patterns whose share is measured by leaving each out; a Try each
 
 
@@ -81,6 +82,7 @@ class _Fact(Composing):
         self.spending = Spending(brief)
         self.stands = {p.id: p for p in self.main}
         self.known = {k.name: k for k in brief.known}
+        self.libraries = {c.pattern: c.written for c in brief.libraries if c.written is not None}
         self._turns = 0
 
     def move(self, move: Move) -> Steps[Event]:
@@ -115,13 +117,21 @@ class _Fact(Composing):
         """What is worth solving by itself, what can win most first."""
         total_ns = sum(p.ns for p in self.brief.parts)
         gains = {p.pattern: p.ns / total_ns * p.distance for p in self.brief.parts if p.pattern in self.stands}
-        worth = [(_piece_of(self.stands[id]), gain) for id, gain in gains.items() if gain >= LEAST_GAIN]
+        worth = [(piece_of(self.stands[id]), gain) for id, gain in gains.items() if gain >= LEAST_GAIN]
+        worth += [(piece, gain) for piece, gain in self._called() if gain >= LEAST_GAIN]
         worth = sorted([*worth, *((p.piece, p.gain) for p in proposed)], key=lambda pair: -pair[1])
         left = sum(gain for _, gain in worth)
         for piece, gain in worth:
             pattern, known = self.stands.get(piece.name), self.known.get(piece.name)
             yield Target(piece=piece, gain=gain, share=gain / left, pattern=pattern, known=known)
             left -= gain
+
+    def _called(self) -> Iterator[tuple[Piece, float]]:
+        """Parts for which there is a library call, and what each could win."""
+        graph = self.brief.cases[0].graph
+        for piece in pieces_written(self.brief.libraries):
+            assert graph is not None
+            yield piece, gain_of(self.brief, graph, piece.region)
 
     def proposed(self) -> Steps[tuple[Proposal, ...]]:
         """Further parts that the model thinks worth a kernel, having seen the graph; where some of its reply is not
@@ -142,20 +152,31 @@ class _Fact(Composing):
         return (*first.proposals, *second.proposals)
 
     def solved(self) -> Steps[dict[str, Solved | None]]:
-        """By pattern, and by piece that a model proposed, what was found for it; None: nothing that is right and no
-        slower than torch. A pattern that could not be run by itself, or could win too little, is not among them."""
+        """By pattern, and by piece that a model proposed or a library makes, what was found for it; None: nothing that
+        is right and no slower than torch. A pattern that could not be run by itself, could win too little or is the
+        whole module is not among them."""
         found: dict[str, Solved | None] = {}
         proposed = yield from self.proposed()
         for target in self.targets(proposed):
             if not self.has_time(_SOLVING_SHARE):
                 break
+            if self._is_all(target):
+                continue
             best, stands_alone = yield from self._solution(target)
             if best is not None and not best.slower:
                 places = len(target.pattern.sites) if target.pattern is not None else 1
                 found[target.piece.name] = Solved(choice=self._choice(target, best), gain_ns=places * best.gained_ns)
+            elif best is None and target.piece.name in self.libraries:
+                found[target.piece.name] = self._untried(target.piece.name)
             elif stands_alone:
                 found[target.piece.name] = None
         return found
+
+    def _is_all(self, target: Target) -> bool:
+        """Whether a pattern is all that the module does, and nobody but skeletons may realise it: it is tuned where it
+        stands then."""
+        share = sum(p.share for p in self.brief.parts if p.pattern and p.pattern == target.piece.name)
+        return share >= _ALL and not self.brief.model and not self.brief.libraries
 
     def _solution(self, target: Target) -> Steps[tuple[Solution | None, bool]]:
         """The best that is known or found for a piece, and whether it could be run by itself: one that is then taken
@@ -168,7 +189,11 @@ class _Fact(Composing):
         if not isinstance(event.outcome, Brief):
             return best, False
         if best is None and target.known is not None:
-            best = yield from self._verified(target.piece, target.known)
+            known = target.known
+            best = yield from self._tried(target.piece, known.realised.what, why=f"known; {known.doubt}")
+        library = self.libraries.get(target.piece.name)
+        if best is None and library is not None:
+            best = yield from self._tried(target.piece, library.candidate, why="a library's call")
         is_itself = target.pattern is None or _is_found(target.pattern, event.outcome)
         if best is None and target.pattern is not None and is_itself:
             inside = self._given(event.outcome, target.share)
@@ -182,16 +207,20 @@ class _Fact(Composing):
             best = other if other is not None and (best is None or other.beats(best)) else best
         return best, is_itself or best is not None
 
+    def _untried(self, name: str) -> Solved:
+        """A library's call that is refused by itself: on inputs that the module may never make (a NaN in the keys
+        alone, say), so it gets its trial in the module, as a rival."""
+        return Solved(choice=Choice(pattern=name, point=(), written=self.libraries[name]), gain_ns=0.0)
+
     def _worth_asking(self, target: Target, best: Solution | None) -> bool:
         """Whether a model is at hand, and enough is left above the floor of a piece to ask it."""
         left = target.gain if best is None else target.gain * best.left
         may = self.has_time(_SOLVING_SHARE) and not self.spending.over()
         return bool(self.brief.model) and left >= LEAST_TO_ASK and may
 
-    def _verified(self, piece: Piece, known: Known) -> Steps[Solution | None]:
-        """What is known and doubted, if the judge takes it now."""
-        what = known.realised.what
-        event = yield from self.move(Within(piece=piece, move=Try(what=what, why=f"known; {known.doubt}")))
+    def _tried(self, piece: Piece, what: Candidate | Recipe, *, why: str) -> Steps[Solution | None]:
+        """What is at hand for a piece, if the judge takes it."""
+        event = yield from self.move(Within(piece=piece, move=Try(what=what, why=why)))
         return solution_of(what, event.outcome)
 
     def _given(self, inside: Brief, share: float) -> Brief:
@@ -207,6 +236,7 @@ class _Fact(Composing):
         if not isinstance(solution.what, Candidate):
             return Choice(pattern=name, point=solution.what[0].point)
         regions = _alike(self.brief, target.pattern) if target.pattern is not None else (target.piece.region,)
+        regions = self.libraries[name].regions if name in self.libraries else regions
         written = Written(title=target.piece.title, candidate=solution.what, regions=regions)
         return Choice(pattern=name, point=(), written=written)
 
@@ -246,19 +276,32 @@ class _Fact(Composing):
         return set(pattern.nodes) if pattern is not None else set()
 
     def with_rivals(self, best: Recipe, timed: Timed, rivals: Recipe) -> Steps[tuple[Recipe, Timed]]:
-        """Each rival in the place of those with which it overlaps; what is faster beyond noise stays."""
-        for rival in rivals:
+        """Rivals in the place of those with which they overlap; what is faster beyond noise stays. Those that together
+        take the place of one are tried so, and not each by itself."""
+        for group in self._groups_of(rivals, best):
             if not self.has_time(0.9):
                 break
-            others = tuple(c for c in best if not self._clash(rival, c))
-            event = yield from self.move(Try(what=(*others, rival), why=f"{rival.pattern} in the place of its rivals"))
+            others = tuple(c for c in best if not any(self._clash(rival, c) for rival in group))
+            names = " and ".join(rival.pattern for rival in group)
+            event = yield from self.move(Try(what=(*others, *group), why=f"{names} in the place of rivals"))
             if isinstance(event.outcome, Timed) and faster(event.outcome, timed):
-                best, timed = (*others, rival), event.outcome
+                best, timed = (*others, *group), event.outcome
         return best, timed
 
+    def _groups_of(self, rivals: Recipe, best: Recipe) -> list[Recipe]:
+        """Those that overlap with the same realisations and not with one another together, in their order."""
+        groups: list[Recipe] = []
+        for rival in rivals:
+            rest = [g for g in groups if self._rivalled(g[0], best) == self._rivalled(rival, best)]
+            home = next((g for g in rest if not any(self._clash(rival, other) for other in g)), None)
+            if home is None:
+                groups.append((rival,))
+            else:
+                groups[groups.index(home)] = (*home, rival)
+        return groups
 
-def _piece_of(pattern: Pattern) -> Piece:
-    return Piece(name=pattern.id, title=pattern.title, region=pattern.sites[0].region)
+    def _rivalled(self, rival: Choice, best: Recipe) -> Recipe:
+        return tuple(c for c in best if self._clash(rival, c))
 
 
 def _realised(id: str, point: Point, solved: dict[str, Solved | None]) -> Solved | None:

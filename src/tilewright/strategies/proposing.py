@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..facts.dialogue import Message, Prompt
 from ..facts.discovery import Part
-from ..facts.graph import SOURCES, VIEWS, Call, Graph
+from ..facts.graph import Graph
 from ..facts.move import Ask
 from ..facts.pattern import Piece, Region
+from ..facts.regions import region_of
 from ..facts.run import Brief
 from .prompts import render
 
@@ -129,45 +130,10 @@ def _proposal(entry: Any, name: str, brief: Brief, graph: Graph, least: float, b
     for other in before:
         if other.piece.region == region:
             raise ValueError(f"it is {other.piece.title!r} once more")
-    gain = _gain(brief, graph, region, frozenset(calls))
+    gain = gain_of(brief, graph, region)
     if gain < least:
         raise ValueError(f"it could win {100 * gain:.1f}% of the module's time at most")
     return Proposal(piece=Piece(name=name, title=title.strip(), region=region), gain=gain)
-
-
-def region_of(graph: Graph, calls: frozenset[str]) -> Region:
-    """What these operators compute, take and give. Raises ValueError where they are not closed, or give nothing."""
-    reads = _reads(graph)
-    inside = {n.name for n in graph.nodes if n.origin in calls and n.op not in SOURCES}
-    # What reads a value of theirs, outside and from there on, may be read by none of theirs.
-    after: set[str] = set()
-    for node in graph.nodes:
-        if node.name not in inside and any(r in inside or r in after for r in reads[node.name]):
-            after.add(node.name)
-    for node in graph.nodes:
-        if node.name in inside and (back := [r for r in reads[node.name] if r in after]):
-            raise ValueError(f"it is not closed: {node.origin} takes {back[0]}, which depends on it from outside")
-    needed = [r for n in graph.nodes if n.name not in inside for r in reads[n.name] if r in inside]
-    kept = {*graph.outputs, *(u.value for u in graph.updates), *needed}
-    outputs = tuple(n.name for n in graph.nodes if n.name in inside and n.name in kept)
-    constants = {n.name for n in graph.nodes if n.op == "constant"}
-    entering = dict.fromkeys(
-        r for n in graph.nodes if n.name in inside for r in reads[n.name] if r not in inside | constants
-    )
-    if not outputs or not entering:
-        raise ValueError("it gives nothing that anybody takes, or takes nothing")
-    return Region(nodes=tuple(n.name for n in graph.nodes if n.name in inside), inputs=tuple(entering), outputs=outputs)
-
-
-def _reads(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """What each node takes: of a call's whole result what the call takes, of a part of it what that part does."""
-    calls: dict[str, Call] = {c.name: c for c in graph.calls}
-    found = {}
-    for node in graph.nodes:
-        call = calls.get(node.origin)
-        whole = call is not None and node.name in call.results and node.op not in VIEWS | {"slice"}
-        found[node.name] = (*node.sources, *(call.sources if whole and call is not None else ()))
-    return found
 
 
 def call_ns(parts: Sequence[Part]) -> dict[str, float]:
@@ -179,9 +145,11 @@ def call_ns(parts: Sequence[Part]) -> dict[str, float]:
     return found
 
 
-def _gain(brief: Brief, graph: Graph, region: Region, calls: frozenset[str]) -> float:
+def gain_of(brief: Brief, graph: Graph, region: Region) -> float:
+    """The share of the module's time that a region takes above what its inputs and outputs take to move."""
     total_ns, times = sum(p.ns for p in brief.parts), call_ns(brief.parts)
-    mine_ns = sum(times.get(c, 0.0) for c in calls)
+    inside = set(region.nodes)
+    mine_ns = sum(times.get(c, 0.0) for c in {n.origin for n in graph.nodes if n.name in inside})
     sizes = {n.name: n.bytes for n in graph.nodes}
     moved = sum(sizes[name] for name in (*region.inputs, *region.outputs))
     floor_ns = moved / brief.machine.copy_bytes_per_s * 1e9

@@ -57,6 +57,18 @@ def test_points_are_foreseen_without_a_gpu(tmp_path: Path, monkeypatch: pytest.M
         )  # fmt: skip
         assert len(made) == 2 and all(path.is_file() for path in made)
     assert len(list(folder.glob("*.o"))) == 3, "one a point"
+    # Nor does what is the same kernel under another number, as where a pattern is a problem of its own.
+    other = (replace(given[0], patterns=(replace(given[0].patterns[0], id="fused_7"),)),)
+    (again,) = foresee.foreseen(
+        other, MACHINE, arch="sm_90a", known=(), say=said.append, folder=folder, objects=objects
+    )  # fmt: skip
+    assert again.patterns[0].space == found.patterns[0].space
+    files = (*cuda.skeleton_files([program]), *cuda.render(program, "fused_7", good))
+    choice = Choice(pattern="fused_7", point=good)
+    (path,) = ahead.compiled_ahead(
+        Candidate(files=files), [choice], folder=folder, jobs=2, arch="sm_90a", processors=132, objects=objects
+    )  # fmt: skip
+    assert path in made
 
 
 DEMAND = Demand(

@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from fakes import runs
 from fakes.facts import brief, pattern, realised, timed
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.llm.scripted import Scripted, scripted_reply
-from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.candidate import LIBRARY, Candidate, SourceFile
 from tilewright.facts.discovery import Part
+from tilewright.facts.graph import Call, Graph, Node
 from tilewright.facts.move import Ask, Enter, Event, Move, Outcome, Stop, Try, Tune, Within
 from tilewright.facts.outcome import Failure, Interval, PointTime, Timed, Tuned
-from tilewright.facts.pattern import Bind, Choice, Pattern, Recipe, Site
+from tilewright.facts.pattern import Bind, Choice, Pattern, Recipe, Region, Site, Written
 from tilewright.facts.program import Operand, Output, Program, Statement
 from tilewright.facts.realised import Known
 from tilewright.facts.run import Brief, Limits
@@ -289,3 +292,67 @@ def test_a_proposed_part_is_written_by_the_model_and_stands_beside_skeletons(tmp
     assert {w["pattern"]: w["title"] for w in summary(on, events, candidate_dir="")["attribution"]} == {
         "a": "a", "piece_0": "sort it",
     }  # fmt: skip
+
+
+def called(*nodes: str, name: str = "library_0") -> Choice:
+    """A library's call that makes these values of a graph."""
+    region = Region(nodes=nodes, inputs=("in",), outputs=nodes[-1:])
+    return Choice(pattern=name, point=(), written=Written(title="a call", candidate=CALL, regions=(region,)))
+
+
+CALL = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 100'\n"),), language=LIBRARY)
+
+
+def with_library(*, parts: Sequence[Part]) -> Brief:
+    """Two patterns side by side, and a call that makes what both make."""
+    a, b = stands("a", width=8, nodes=("m",)), stands("b", width=16, nodes=("n",))
+    on = replace(given(a, b, parts=parts), libraries=(called("m", "n"),))
+    calls = (
+        Call(name="c_m", target="aten.exp.default", args=(), results=("m",)),
+        Call(name="c_n", target="aten.exp.default", args=(), results=("n",)),
+    )
+    nodes = tuple(
+        Node(name=n, op="call", shape=(4, 8), dtype="f32", origin=f"c_{n}" if n != "in" else "")
+        for n in ("in", "m", "n")
+    )
+    graph = Graph(nodes=nodes, outputs=("n",), calls=calls)
+    return replace(on, cases=(replace(on.cases[0], graph=graph), *on.cases[1:]))
+
+
+@pytest.mark.parametrize(
+    ("module", "kept"),
+    [({"library_0": 300.0, "a b": 500.0}, ["library_0"]), ({"library_0": 500.0, "a b": 300.0}, ["a", "b"])],
+)
+def test_a_library_call_is_a_realisation_and_what_it_takes_the_place_of_is_its_rival_together(
+    tmp_path: Path, module: dict[str, float], kept: list[str]
+) -> None:
+    parts = [replace(part("a", 500), calls=("c_m",)), replace(part("b", 500), calls=("c_n",))]
+    world = World(
+        with_library(parts=parts), {"a": 700.0, "b": 700.0, "library_0": 100.0},
+        lambda r: at(module.get(" ".join(sorted(chosen(r))), 800.0)),
+    )  # fmt: skip
+    stop, events = ran(tmp_path / "run.db", world)
+    tries = [t for t in told(events) if t.startswith("try")]
+    assert tries[:2] == ["try library_0", "try a b"] and "try a" not in tries[:3]
+    assert sorted(chosen(stop.best)) == kept
+    worth = {w["pattern"]: w["by"] for w in summary(world.on, events, candidate_dir="")["attribution"]}
+    assert worth == dict.fromkeys(kept, "library" if kept == ["library_0"] else "skeleton")
+
+
+@pytest.mark.parametrize(("text", "tried", "kept"), [("ns 2000", 0, "ab"), ("wrong", 1, "ab"), ("wrong", 1, "library")])
+def test_a_library_call_that_is_slower_is_left_and_one_refused_by_itself_is_tried_in_the_module(
+    tmp_path: Path, text: str, tried: int, kept: str
+) -> None:
+    parts = [replace(part("a", 500), calls=("c_m",)), replace(part("b", 500), calls=("c_n",))]
+    call = replace(CALL, files=(SourceFile(path="model.py", text=text),))
+    on = with_library(parts=parts)
+    on = replace(on, libraries=tuple(
+        replace(c, written=replace(c.written, candidate=call)) for c in on.libraries if c.written
+    ))  # fmt: skip
+    world = World(
+        on, {"a": 700.0, "b": 700.0, "library_0": 100.0},
+        lambda r: at(300.0 if kept == "library" and "library_0" in chosen(r) else 500.0),
+    )  # fmt: skip
+    stop, events = ran(tmp_path / "run.db", world)
+    assert "library_0: try" in told(events) and told(events).count("try library_0") == tried
+    assert set(chosen(stop.best)) == ({"library_0"} if kept == "library" else {"a", "b"})

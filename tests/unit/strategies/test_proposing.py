@@ -16,9 +16,10 @@ from tilewright.cell.observe import spread_of
 from tilewright.cell.trace import trace
 from tilewright.facts.discovery import Part
 from tilewright.facts.document import Document
+from tilewright.facts.regions import region_of
 from tilewright.facts.run import Brief
 from tilewright.stages.propose.piece_code import piece_code
-from tilewright.strategies.proposing import MOST, asked, inspection, read, region_of, told_why
+from tilewright.strategies.proposing import MOST, asked, inspection, read, told_why
 
 
 def module(x: Tensor, w: Tensor) -> Tensor:

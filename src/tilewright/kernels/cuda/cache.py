@@ -18,7 +18,7 @@ from typing import Any
 
 import cutlass.cute as cute
 
-from ..store import cache_home, found, keep, without_settings, writable
+from ..store import anonymous, cache_home, found, keep, writable
 
 _HERE = Path(__file__).resolve().parent
 _FUNCTION = "launch"
@@ -49,12 +49,12 @@ def obtain(source: Path | None, facts: tuple[object, ...], make: Callable[[], An
 def key(source: Path, facts: tuple[object, ...]) -> str:
     """A digest of the file that holds the kernel, the skeletons, the toolchain and these facts; "" where one of them
     can't be learnt. The driver is not among them: an object holds machine code for its architecture. Nor are the
-    settings that the file begins with: those in use are among the facts."""
+    settings that the file begins with, since those in use are among the facts, nor the pattern's number."""
     if os.environ.get(OFF):
         return ""
     toolchain = _toolchain()
     try:
-        digest = hashlib.sha256(without_settings(source.read_bytes().decode()).encode())
+        digest = hashlib.sha256(anonymous(source.read_bytes().decode()).encode())
     except (OSError, UnicodeDecodeError):
         return ""
     if not toolchain:
