@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import torch
 
@@ -35,12 +36,44 @@ def _index_select(b: Builder, x: Expr, dim: int, index: Expr) -> Expr:
 
 
 def _index(b: Builder, x: Expr, indices: Sequence[Expr | None]) -> Expr:
-    """`x[:, index]`: positions count from the end where they are negative."""
+    """`x[:, index]`, or `x[:, index, other]` of neighbouring dimensions: positions count from the end where they are
+    negative."""
     given = [(d, index) for d, index in enumerate(indices) if index is not None]
-    if len(given) != 1 or given[0][1].dtype not in ("i64", "i32"):
+    dims = [d for d, _ in given]
+    together = dims == list(range(dims[0], dims[0] + len(dims))) if dims else False
+    if not together or any(index.dtype not in ("i64", "i32") for _, index in given):
         raise NotLowered
-    ((dim, index),) = given
-    return _gathered(b, x, dim, (index < 0).where(index + x.shape[dim], index))
+    if len(given) == 1:
+        ((dim, index),) = given
+        return _gathered(b, x, dim, _from_front(index, x.shape[dim]))
+    place: Expr | int = 0
+    inside: Expr | None = None
+    for d, index in given:
+        at = _from_front(index.to("i64"), x.shape[d])
+        place, own = at + place * x.shape[d], (at >= 0).do("logical_and", at < x.shape[d])
+        inside = own if inside is None else inside.do("logical_and", own)
+    assert inside is not None and isinstance(place, Expr)
+    flat = x.reshape((*x.shape[: dims[0]], prod(x.shape[d] for d in dims), *x.shape[dims[-1] + 1 :]))
+    return _gathered(b, flat, dims[0], inside.where(place, -1))
+
+
+def _from_front(index: Expr, size: int) -> Expr:
+    return (index < 0).where(index + size, index)
+
+
+def _take(b: Builder, x: Expr, index: Expr) -> Expr:
+    if not x.shape or not index.shape or index.dtype != "i64":
+        raise NotLowered
+    return _gathered(b, x.reshape((prod(x.shape),)), 0, _from_front(index, prod(x.shape)))
+
+
+def _take_along(b: Builder, x: Expr, indices: Expr, dim: int | None = None) -> Expr:
+    if dim is None:
+        x, indices, dim = x.reshape((prod(x.shape),)), indices.reshape((prod(indices.shape),)), 0
+    alike = [d for d, size in enumerate(indices.shape) if d == dim % len(x.shape) or size == x.shape[d]]
+    if len(indices.shape) != len(x.shape) or len(alike) != len(x.shape):
+        raise NotLowered
+    return _gather(b, x, dim, indices)
 
 
 def _gather(b: Builder, x: Expr, dim: int, index: Expr, **_: object) -> Expr:
@@ -119,6 +152,6 @@ def _bag_length(b: Builder, offsets: Expr, indices: int) -> int:
 
 
 GATHER_LOWERINGS: Mapping[str, Lowering] = {
-    "embedding": _embedding, "index_select": _index_select, "index": _index, "gather": _gather,
-    "embedding_bag": _embedding_bag,
+    "embedding": _embedding, "index_select": _index_select, "index": _index, "gather": _gather, "take": _take,
+    "take_along_dim": _take_along, "embedding_bag": _embedding_bag,
 }  # fmt: skip

@@ -46,7 +46,9 @@ def agrees(function: Callable[..., Tensor], *args: Tensor, opaque: bool = False)
     lambda x, i, c: x.gather(1, c) * 2,
     lambda x, i, c: F.layer_norm(F.embedding(i, x), (12,)), lambda x, i, c: F.embedding(i, x).mean(1),
     lambda x, i, c: torch.cat((x[i].exp(), x[i]), -1),
-], ids=range(8))  # fmt: skip
+    lambda x, i, c: x[i, c[:3, :5] - 12] * 2, lambda x, i, c: x.view(8, 5, 12)[:, c[0] % 5, c[1:2] - 12].exp(),
+    lambda x, i, c: x.take(i * 12 - 7) * 2, lambda x, i, c: x.take_along_dim(c, 1) * 2,
+], ids=range(12))  # fmt: skip
 def test_gathers(function: Callable[..., Tensor]) -> None:
     agrees(function, TABLE, ROWS, COLUMNS)
 
@@ -95,8 +97,7 @@ def test_ragged_bags_are_one_kernel_on_a_gpu(
 
 def test_what_stays_torch() -> None:
     agrees(lambda x, i, o: F.embedding_bag(i, x, o), TABLE, torch.arange(9), torch.tensor([0, 2, 2, 7]), opaque=True)
-    agrees(lambda x, i: x[i, i] * 2, torch.randn(9, 9), torch.arange(5), opaque=True)
-    agrees(lambda x, i: x.take(i) * 2, TABLE, ROWS, opaque=True)
+    agrees(lambda x, i: x[i, :, i] * 2, torch.randn(9, 3, 9), torch.arange(5), opaque=True)
     matched = match(agrees(lambda x, i: F.embedding(i, x), TABLE, ROWS), unsupported=cpu.unsupported, space=cpu.space)
     assert matched.unmatched == ("aten.embedding.default: a copy or cast alone: torch's own kernel is as good",)
 

@@ -24,7 +24,8 @@ __all__ = ["explained", "match", "match_all", "match_segments"]
 # Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
 TINY_BYTES = 4096
 _TITLE_STEPS = 8
-_COPIES = frozenset({"slice", "cat", "stack", "index_select", "embedding", "index", "gather"})
+_COPIES = frozenset({"slice", "cat", "stack", "index_select", "embedding", "index", "gather", "take",
+                     "take_along_dim"})  # fmt: skip
 
 
 def match(
