@@ -243,6 +243,39 @@ def test_operands_that_are_read_in_pairs(pingpong):
                     assert float((found.double() - truth).norm() / truth.norm()) <= FLOOR[torch.bfloat16]
 
 
+STAGED = [((128, 128, 2, 1), True), ((64, 256, 2, 1), True), ((128, 192, 1, 1), True), ((128, 256, 2, 1), False),
+          ((256, 128, 1, 2), False), ((64, 128, 1, 1), False)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "pingpong"), STAGED, ids=str)
+def test_tiles_that_are_staged(shape, pingpong):
+    """Beside nothing, a bias, and a matrix that comes by TMA (one for all of a batch, one each, views with wide rows)
+    or can't; edges inside a line, several tiles a warpgroup, each call the same."""
+    knobs = tile(shape, "plain", staged=True, pingpong=pingpong)
+    dtype = torch.float16 if shape[1] == 192 else torch.bfloat16
+    name = NAMES[dtype]
+    bare = Gemm(Point(**knobs), name)
+    added = Gemm(Point(**knobs), name, Epilogue(function=biased_relu, names=("bias", "residual"), dtypes=(name, name)))
+    for n, (rows, columns, k) in enumerate(((1030, 648, 328), (77, 136, 64), (4100, 2056, 200), (300, 161, 1000))):
+        a, b = matrix(rows, k, dtype=dtype, seed=n), matrix(k, columns, dtype=dtype, turned=True, seed=n + 100)
+        check(bare(a, b), a, b, dtype)
+        whole, bias = torch.randn(rows, 2 * columns + 16, device="cuda").to(dtype), matrix(1, columns, dtype=dtype)
+        whole = whole[:, : whole.shape[1] // 8 * 8].contiguous()
+        for residual in (whole[:, :columns], whole[:, 8 : columns + 8], whole[:, 1 : columns + 1], whole[:1, :columns]):
+            truth = torch.relu(a.double() @ b.double() + bias.double() + residual.double())
+            found = added(a, b, bias, residual)
+            assert float((found.double() - truth).norm() / truth.norm()) <= FLOOR[dtype]
+            assert all(torch.equal(found, added(a, b, bias, residual)) for _ in range(3))
+    both = Epilogue(function=biased_relu, names=("bias", "residual"), dtypes=(name, name), batched=True)
+    each = Gemm(Point(**knobs), name, both)
+    a, b = torch.randn(5, 500, 264, device="cuda").to(dtype), torch.randn(5, 648, 264, device="cuda").to(dtype).mT
+    bias, residuals = torch.randn(1, 1, 648, device="cuda").to(dtype), torch.randn(5, 500, 648, device="cuda").to(dtype)
+    for residual in (residuals, residuals[:1]):
+        truth = torch.relu(a.double() @ b.double() + bias.double() + residual.double())
+        found = each(a, b, bias, residual)
+        assert float((found.double() - truth).norm() / truth.norm()) <= FLOOR[dtype]
+
+
 @pytest.mark.parametrize("scheme", ["plain", "scaled"])
 @pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (128, 64, 1, 1), (64, 64, 1, 1)], ids=str)
 def test_results_that_leave_in_bulk(scheme, shape):

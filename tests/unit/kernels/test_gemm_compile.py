@@ -104,6 +104,22 @@ def test_warpgroups_in_turns_pass_them_on_and_read_operands_in_pairs(tmp_path):
     assert len(re.findall(r"\tbar\.arrive", ptx)) == 2, "the first turn, and each that is passed on"
 
 
+@pytest.mark.parametrize(("tile_m", "tile_n", "pingpong"), [(128, 128, True), (128, 256, False)])
+def test_a_matrix_comes_where_its_tile_leaves(tmp_path, tile_m, tile_n, pingpong):
+    """64 x 256 of a warpgroup: a residual's 64 words a thread in 16 ldmatrix, the result's in as many stmatrix; four
+    lines come and leave by TMA, beside A and B; the bias alone is read from memory."""
+    finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), vector=8)
+    reads = (("bf16", ((0, 1, 0), True)), ("bf16", ((None, 1, 0), True)))
+    point = Point(tile_m=tile_m, tile_n=tile_n, pingpong=pingpong, staged=True)
+    ptx, kernel = compiled(tmp_path, point, element="bf16", finish=finish, operands=reads)
+    assert kernel.local_bytes <= SMALL_SPILL
+    check_registers(point, kernel)
+    assert ptx.count("ldmatrix.sync") == ptx.count("stmatrix.sync") == 16
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.shared", ptx)) == 4 + 2
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.global", ptx)) == 4
+    assert "st.global" not in ptx and len(re.findall(r"ld\.global", ptx)) == 32
+
+
 def test_one_warpgroup_with_a_wide_tile(tmp_path):
     point = Point(tile_m=64, tile_n=256, cluster_m=1)
     ptx, kernel = compiled(tmp_path, point, element="bf16")

@@ -35,8 +35,8 @@ _CUDA_SKELETONS = (
     "scanners", "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
 _GEMM_SKELETONS = (
-    "__init__", "band", "entries", "finish", "fused", "launch", "outlet", "pair", "plan", "product", "skinny",
-    "split", "streamed",
+    "__init__", "band", "entries", "finish", "fused", "launch", "outlet", "pair", "plan", "product", "skinny", "split",
+    "staged", "streamed",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",

@@ -31,7 +31,8 @@ _KNOBS = (
     Knob(name="stages", values=("auto", 2, 3, 4, 5, 6, 7, 8), about="buffers of 64 of K; auto: as many as fit"),
     Knob(name="split_k", values=(1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128), about="parts of K, summed afterwards"),
     Knob(name="streamed", values=("none", "left", "right"), about="the fp32 matrix that whoever multiplies it splits"),
-    Knob(name="store", values=("direct", "bulk"), about="who writes the result: threads, or TMA from shared memory"),
+    Knob(name="store", values=("direct", "bulk", "staged"),
+         about="who writes the result: threads, or TMA from shared memory (staged: whole tiles, a matrix comes there)"),
     Knob(name="schedule", values=("cooperative", "pingpong"), about="warpgroups share a tile, or take tiles in turns"),
     Knob(name="sum", values=("kernel", "cluster"), about="who adds parts of K up: a second kernel, or one cluster"),
 )  # fmt: skip

@@ -25,6 +25,7 @@ from .. import math as m
 from ..control import when
 from ..spec import Function, reads
 from .outlet import ROWS, Outlet
+from .staged import PAIRS, Staged
 
 BLOCK = 4  # pairs that are computed before they are written: so many reads of operands are on their way at a time
 MOST_SENT = 2  # the same, where they leave through an outlet, and registers are short
@@ -152,20 +153,93 @@ class Finish:
         numbers: list[tuple[int, int]],
     ) -> list[list[Any]]:  # fmt: skip
         """Two neighbours each, the first of them at (row, column, layer). All that is read is asked for first."""
-        places = [
+        places = self._places(firsts, sizes)
+        return self._made(total, self._loaded(self._wanted(operands), places), places, numbers)
+
+    def _places(self, firsts: list[tuple[Any, Any, Any]], sizes: tuple[Any, Any]) -> list[list[tuple[Any, Any, Any]]]:
+        """Where operands of each pair are read."""
+        return [
             [(cutlass.min(at[0], sizes[0] - 1), self._clamped(at[1], e, sizes[1] - 1), at[2]) for e in range(2)]
             for at in firsts
         ]
-        wanted = self._wanted(operands)
-        loaded = [{name: self._neighbours(tensor, pair) for name, tensor in wanted} for pair in places]
+
+    def _loaded(self, wanted: list[tuple[str, Any]], places: list[list[tuple[Any, Any, Any]]]) -> list[dict[str, Any]]:
+        return [{name: self._neighbours(tensor, pair) for name, tensor in wanted} for pair in places]
+
+    def _made(
+        self, total: Any, loaded: list[dict[str, Any]], places: list[list[tuple[Any, Any, Any]]],
+        numbers: list[tuple[int, int]],
+    ) -> list[list[Any]]:  # fmt: skip
         return [
             [self._value(total[((e, r, q), 0, 0)], {name: x[e] for name, x in seen.items()}, pair[e]) for e in range(2)]
             for (r, q), pair, seen in zip(numbers, places, loaded, strict=True)
         ]
 
+    def comes_staged(self, operands: Sequence[Any], dtype: Any) -> int | None:
+        """The number of the operand that a tile of C can take the place of: a matrix of its type, read in pairs."""
+        for name, tensor in self._wanted(operands):
+            of_rows = not (isinstance(tensor.stride[0], int) and tensor.stride[0] == 0)
+            if of_rows and self._in_pairs(tensor) and tensor.element_type is dtype:
+                return self.names.index(name)
+        return None
+
+    def beside(
+        self, staged: Staged, operands: Sequence[Any], places: Any, *, line: int, corner: tuple[Any, Any, Any],
+        sizes: tuple[Any, Any],
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """What the pairs of a line read that does not come staged. `places`: of one part."""
+        wanted = [pair for pair in self._wanted(operands) if pair[0] != staged.name]
+        return self._loaded(wanted, self._places(self._firsts(places, line, corner), sizes)) if wanted else []
+
+    @staticmethod
+    def _firsts(places: Any, line: int, corner: tuple[Any, Any, Any]) -> list[tuple[Any, Any, Any]]:
+        """Of a line's pairs, both rows of each, the first element's place."""
+        return [
+            (corner[0] + places[((0, r, 0),)][0], corner[1] + places[((0, 0, q),)][1], corner[2])
+            for q in range(line * PAIRS, (line + 1) * PAIRS)
+            for r in range(2)
+        ]
+
+    def exchange(
+        self, sums: Sequence[Any], places: Sequence[Any], staged: Staged, operands: Sequence[Any], *,
+        corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], ahead: list[dict[str, Any]], phase: Any,
+    ) -> None:  # fmt: skip
+        """Write a tile by way of shared memory, line by line; what the next line reads is asked for before. `ahead`:
+        what the first one has `beside`."""
+        steps = [(number, line) for number in range(staged.parts) for line in range(staged.lines)]
+        staged.ready(phase)
+        words = staged.take(0, 0) if staged.coming is not None else []
+        for at, (number, line) in enumerate(steps):
+            now, taken = ahead, words
+            if at + 1 < len(steps):
+                next_number, next_line = steps[at + 1]
+                ahead = self.beside(
+                    staged, operands, places[next_number], line=next_line, corner=corner, sizes=sizes
+                )  # fmt: skip
+                words = staged.take(next_number, next_line) if staged.coming is not None else []
+            loaded: list[dict[str, Any]] = [dict(found) for found in now] or [{} for _ in range(2 * PAIRS)]
+            for found, word in zip(loaded, taken, strict=False):
+                found[staged.name] = self._halves(word, staged.element)
+            numbers = [(r, line * PAIRS + q) for q in range(PAIRS) for r in range(2)]
+            spots = self._places(self._firsts(places[number], line, corner), sizes)
+            made = self._made(sums[number], loaded, spots, numbers)
+            staged.put(number, line, [word for pair in made for word in _words(16, pair)])
+            staged.send(number, line)
+
+    @staticmethod
+    def _halves(word: Any, element: Any) -> list[Any]:
+        """Both elements of a word."""
+        held = cute.make_rmem_tensor((1,), Int32)
+        held[0] = word
+        pair = cute.recast_tensor(held, element)
+        return [pair[0], pair[1]]
+
+    def _in_pairs(self, tensor: Any) -> bool:
+        return self.vector > 1 and not self.turned and tensor.iterator.alignment >= WIDE
+
     def _neighbours(self, tensor: Any, places: list[tuple[Any, Any, Any]]) -> list[Any]:
         """What an operand holds at both places of a pair: in one access, where it is known to be `wide`."""
-        if self.vector == 1 or self.turned or tensor.iterator.alignment < WIDE:
+        if not self._in_pairs(tensor):
             return [tensor[place] for place in places]
         held = cute.make_rmem_tensor((2,), tensor.element_type)
         start = tensor.iterator + cute.crd2idx(places[0], tensor.layout)

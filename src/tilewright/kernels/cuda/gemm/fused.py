@@ -33,7 +33,7 @@ TILES = ("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x25
 CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
-    "streamed": ("none", "left", "right"), "store": ("direct", "bulk"), "sum": ("kernel", "cluster"),
+    "streamed": ("none", "left", "right"), "store": ("direct", "bulk", "staged"), "sum": ("kernel", "cluster"),
     "schedule": ("cooperative", "pingpong"),
 }  # fmt: skip
 DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1, "streamed": "none", "store": "direct",
@@ -79,8 +79,8 @@ def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
     return Point(
         tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
         split_k=knobs["split_k"], scheme=scheme,
-        streamed=knobs["streamed"] != "none", bulk=knobs["store"] == "bulk", skinny=knobs["sum"] == "cluster",
-        pingpong=knobs["schedule"] == "pingpong",
+        streamed=knobs["streamed"] != "none", bulk=knobs["store"] == "bulk", staged=knobs["store"] == "staged",
+        skinny=knobs["sum"] == "cluster", pingpong=knobs["schedule"] == "pingpong",
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "band": (1, 4, 8, 16),
     "streamed": (False, True),
     "bulk": (False, True),
+    "staged": (False, True),
     "skinny": (False, True),
     "pingpong": (False, True),
 }
@@ -52,7 +53,8 @@ class Point:
     """One setting of every knob. `band`: tiles along M that neighbours in time share B's tiles with; `promote`: whether
     a plain product is summed in two levels, as fp32 ones always are; `interval`: K of hi*hi that is promoted at once,
     by the size of the problem if "auto" (see `settled`); `streamed`: A is split by the warps that multiply it (see
-    `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes;
+    `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes; `staged`: so
+    does C of 16 bits, a whole tile at a time, and a matrix that the epilogue reads comes there (see `staged`);
     `skinny`: few columns, splits of K summed in a cluster (see `skinny`); `pingpong`: while one warpgroup ends its
     tile, the other multiplies the next."""
 
@@ -68,6 +70,7 @@ class Point:
     band: int = 8
     streamed: bool = False
     bulk: bool = False
+    staged: bool = False
     skinny: bool = False
     pingpong: bool = False
 
@@ -90,6 +93,8 @@ class Point:
             raise ValueError("what is skinny is plain, and its clusters are its splits of K")
         if self.skinny and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.tile_n > 64):
             raise ValueError(f"what is skinny has tiles of 64 or 128 x 16 to 64, and at most {MOST_TOGETHER} splits")
+        if self.staged and (self.two_levels or self.skinny or self.bulk or self.tile_n % 64):
+            raise ValueError("what is staged is plain, not in bulk, and whole lines of 64 columns")
         if self.pingpong and (self.two_levels or self.skinny or self.tile_m * self.tile_n > 128 * 192):
             raise ValueError("what goes in turns is plain, and a tile fits the registers of one warpgroup")
         if self.depth_stages < 2:
@@ -143,6 +148,8 @@ class Point:
 
     @property
     def outlet_bytes(self) -> int:
+        if self.staged:
+            return self.turns * self.tile_m * self.tile_n * 2
         return self.groups * self.turns * OUTLET_BYTES if self.bulk else 0
 
     @property

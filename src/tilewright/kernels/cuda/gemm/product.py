@@ -45,6 +45,7 @@ from .band import Band
 from .finish import Finish
 from .outlet import BUFFERS, LINE_BYTES, ROWS, Outlet
 from .plan import DEPTH, Point
+from .staged import Staging
 
 RESIDUAL_SHIFT = 11  # of the scheme `scaled`
 ATOM = 16  # of K: what a wgmma takes
@@ -135,9 +136,15 @@ class Product:
             out = cpasync.CopyBulkTensorTileS2GOp()
             tma_c, to_c = cpasync.make_tiled_tma_atom(out, c, cute.slice_(smem_c, (None, None, 0)), line)
 
+        self.staging = Staging.of(p, self.finish, c, more[self.scales :]) if p.staged else None
+        tma_x, from_x = tma_c, to_c
+        if self.staging is not None:
+            (tma_c, to_c), (tma_x, from_x), smem_c = self.staging.copies(c)
+
         kernel = self._kernel(
-            tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, tma_c, to_c, smem_c, splits, chunk
-        )
+            tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, tma_c, to_c, smem_c, tma_x, from_x,
+            splits, chunk,
+        )  # fmt: skip
         self._launch(kernel, clusters, stream)
 
     def _launch(self, kernel: Any, clusters: Any, stream: Any) -> None:
@@ -207,9 +214,36 @@ class Product:
         staged, tiles = self._sides(tma, tensor, memory, line)
         return Outlet(tma, memory, staged, tiles, group=group, width=kind.width)
 
+    def _staged(self, shared: Any, group: Any, layout: Any, out: tuple[Any, Any], came: tuple[Any, Any]) -> Any:
+        return None if self.staging is None else self.staging.place(shared, group, layout, out=out, came=came)
+
+    def _begin(self, places: Any, operands: Any, corner: Any, sizes: Any, member: Any) -> list[dict[str, Any]]:
+        """Before a tile is multiplied: what its end reads is on its way; returned is what comes into registers."""
+        if self.staged is None:
+            return []
+        self.staged.open(corner, member)
+        return self.finish.beside(self.staged, operands, places[(None, 0, 0)], line=0, corner=corner, sizes=sizes)
+
+    def _finish(
+        self, sums: list[Any], places: Any, c: Any, more: list[Any], *, corner: Any, sizes: Any, ahead: Any, phase: Any
+    ) -> None:  # fmt: skip
+        """Write a tile."""
+        parts_m = self.point.tile_m // (ROWS * self.point.groups)
+        spots = [places[(None, i % parts_m, i // parts_m)] for i in range(len(sums))]
+        if self.staged is not None:
+            self.finish.exchange(sums, spots, self.staged, more, corner=corner, sizes=sizes, ahead=ahead, phase=phase)
+            return
+        for part, (total, of_part) in enumerate(zip(sums, spots, strict=True)):
+            self.finish.store(
+                total, of_part, c, more[self.scales :], more[: self.scales], corner=corner, sizes=sizes,
+                outlet=self.outlet, part=(part, part // parts_m, len(sums)), block=self.point.block,
+            )  # fmt: skip
+
     def _close(self) -> None:
         if self.outlet is not None:
             self.outlet.close()
+        if self.staged is not None:
+            self.staged.close()
 
     def _steps(self, work: Any, rows: Any, columns: Any, splits: Any, each: Any, steps: Any) -> tuple[Any, ...]:
         """(row, column, layer) of a cluster tile, and the first and the last of its steps of K."""
@@ -225,7 +259,8 @@ class Product:
     def _kernel(
         self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor,
         more: list, mma: cute.TiledMma, smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout,
-        tma_c: cute.CopyAtom, to_c: cute.Tensor, smem_c: cute.ComposedLayout, splits: Int32, chunk: Int32,
+        tma_c: cute.CopyAtom, to_c: cute.Tensor, smem_c: cute.ComposedLayout, tma_x: cute.CopyAtom,
+        from_x: cute.Tensor, splits: Int32, chunk: Int32,
     ) -> None:  # fmt: skip
         p = self.point
         thread, _, _ = cute.arch.thread_idx()
@@ -244,11 +279,12 @@ class Product:
         stages = self._stages(shared, readers=readers, cluster=(p.cluster_m, p.cluster_n))
         s_a = shared.allocate_tensor(self.element, smem_a.outer, byte_alignment=1024, swizzle=smem_a.inner)
         s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
+        group = cute.arch.make_warp_uniform(thread // 128)
+        self.staged = self._staged(shared, group, smem_c, (tma_c, to_c), (tma_x, from_x))
         pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, p.cluster_n), is_relaxed=True)
         to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, DEPTH), at=at[1], together=p.cluster_n)
         to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, DEPTH), at=at[0], together=p.cluster_m)
 
-        group = cute.arch.make_warp_uniform(thread // 128)
         self.outlet = self._outlet(tma_c, to_c, smem_c, shared, group, c.element_type)
         member = 0 if p.pingpong else group - 1
         by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(member))
@@ -304,6 +340,7 @@ class Product:
             freeing = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
             sums = [cute.make_rmem_tensor(fragment, Float32) for _ in range(parts_m * parts_n)]
             wave = cute.make_rmem_tensor(fragment, Float32)
+            phase = Int32(0)
             work = first_work
             if cutlass.const_expr(p.pingpong):
                 work += (group - 1) * stride
@@ -317,6 +354,10 @@ class Product:
                     reading.advance(skipped)
                     freeing.advance(skipped)
                 row, column, layer, begin, end = self._steps(work, rows, columns, splits, each, steps)
+                at_m = (row * p.cluster_m + at[0]) * p.tile_m
+                at_n = (column * p.cluster_n + at[1]) * p.tile_n
+                corner = (at_m, at_n, layer)
+                ahead = self._begin(places, more, corner, (m, n), member)
                 for part in cutlass.range_constexpr(parts_m * parts_n):
                     sums[part].fill(0.0)
                 if cutlass.const_expr(p.pingpong):
@@ -345,14 +386,8 @@ class Product:
                     if end > begin:
                         stages.consumer_release(freeing)
                         freeing.advance()
-                at_m = (row * p.cluster_m + at[0]) * p.tile_m
-                at_n = (column * p.cluster_n + at[1]) * p.tile_n
-                for part in cutlass.range_constexpr(parts_m * parts_n):
-                    self.finish.store(
-                        sums[part], places[(None, part % parts_m, part // parts_m)], c, more[self.scales :],
-                        more[: self.scales], corner=(at_m, at_n, layer), sizes=(m, n), outlet=self.outlet,
-                        part=(part, part // parts_m, parts_m * parts_n), block=p.block,
-                    )  # fmt: skip
+                self._finish(sums, places, c, more, corner=corner, sizes=(m, n), ahead=ahead, phase=phase)
+                phase = 1 - phase
                 work += stride * p.turns
             self._close()
 
