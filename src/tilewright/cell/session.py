@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from . import appeals, arena, audit, driver, profile, values, wire
-from .baseline import compiling
+from .baseline import compiling, start
 from .compilers import end_compilers
 from .counterparts import Counterparts
 from .families import upstream
@@ -51,7 +51,8 @@ class Session:
             wire.LoadCandidate: self._load_candidate, wire.LoadProblem: self._load_problem,
             wire.Construct: self._construct, wire.ConstructCase: self._construct_case,
             wire.Describe: lambda r: self._opened.describe(r.seed, trace=r.trace, training=r.training),
-            wire.Warm: self._warm, wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
+            wire.StartCompiler: lambda r: start(self._device), wire.Warm: self._warm,
+            wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
             wire.Redraw: lambda r: self._opened.redraw(r.seed, sparsely=r.sparsely), wire.Truth: self._truth,
             wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,
             wire.Amplify: self._amplify, wire.Attain: self._attain,

@@ -126,6 +126,11 @@ class Describe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartCompiler:
+    """In a cell that will compile: bring torch.compile up, which takes longer than many a module's compilation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
     """In a reference cell: call the constructed case a few times on inputs of its own, so that compilation is over."""
 

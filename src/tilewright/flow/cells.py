@@ -149,15 +149,17 @@ class Cells:
     ) -> None:
         """Let torch.compile work in the background, or, where it would take the processors from what is checked
         meanwhile, once it is waited for. One of a `large` case takes memory of a GPU that whoever has the lease counts
-        on: it only loads in the background."""
+        on: in the background it only loads, and torch.compile starts."""
+        self.baseline_in_turn = large and self._problem.target == "cuda"
+        started = (wire.StartCompiler(),) if self.baseline_in_turn else ()
         self._baseline_requests = (
             self.load_problem(compiled=True),
+            *started,
             wire.ConstructCase(case=0, seed=construct_seed, gradients=gradients),
             wire.Warm(seed=inputs_seed),
         )
-        self.baseline_in_turn = large and self._problem.target == "cuda"
         if self.baseline_in_turn:
-            self._post_to_baseline(1)
+            self._post_to_baseline(2)
         elif self._problem.target == "cuda" or self._threads >= _PLENTY:
             self._post_to_baseline()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tilewright.cell.baseline import compiling, forget
+from tilewright.cell.baseline import compiling, forget, start
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +55,10 @@ def test_what_the_module_raises_is_raised() -> None:
 
     with pytest.raises(ValueError, match="of the module"):
         compiling(call)
+
+
+def test_what_starts_the_compiler_leaves_nothing_compiled() -> None:
+    import torch
+
+    start("cpu")
+    assert "torch._inductor" in sys.modules and not torch._dynamo.eval_frame.cached_backends
