@@ -246,6 +246,14 @@ def test_of_rows_whose_columns_are_summed_the_next_are_on_their_way(rows, width,
     assert (kept.slots == 0) == (kept.residence == "registers") == (width < 8192)
 
 
+@pytest.mark.parametrize(("width", "chunks"), [(8192, 2), (16384, 4), (65536, 16)])
+def test_clusters_of_which_a_processor_holds_two_ctas_wait_in_turn(width, chunks):
+    spec, walks = summed(2**27 // width, width, 128), [(width, 1)] * 3
+    plan = make_plan(spec, walks, [16] * 3, DEFAULTS | {"spread": "cluster"}, H200)
+    assert (plan.chunks, plan.least_ctas, plan.spread) == (chunks, 2, "cluster") and plan.slots >= 2 * plan.unroll
+    assert make_plan(spec, walks, [16] * 3, DEFAULTS, H200).least_ctas == 1
+
+
 def test_rows_that_cp_async_can_not_bring_stay_in_registers():
     plan = make_plan(summed(4096, 1001, 528, "f16"), [(1001, 1)] * 3, [2] * 3, DEFAULTS, H200)
     assert (plan.residence, plan.slots, plan.parts) == ("registers", 0, 528)

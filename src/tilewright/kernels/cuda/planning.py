@@ -158,13 +158,17 @@ def _parts_shape(wish: Wish, words: int, *, chunks: int = 1) -> tuple[int, int, 
 
 
 def _parts_through_a_ring(wish: Wish, spec: Spec) -> Plan | None:
-    """By one CTA a row, or by as small a cluster as has the room."""
+    """By one CTA a row, or by as small a cluster as has the room; where clusters are asked for, by one of which a
+    multiprocessor holds two CTAs: while one waits for its cluster, the other goes on."""
     names = passing_operands(spec, wish.space)
     if not names or not all(copied(spec, wish.space, n) for n in names):
         return None
     shapes = itertools.product((1, 2, 4, MAX_CLUSTER, LARGEST_CLUSTER), dict.fromkeys((wish.unroll, 8)))
-    found = (_parts_in_chunks(replace(wish, unroll=unroll), spec, names, chunks) for chunks, unroll in shapes)
-    return next((plan for plan in found if plan is not None), None)
+    found = [_parts_in_chunks(replace(wish, unroll=unroll), spec, names, chunks) for chunks, unroll in shapes]
+    plans = [plan for plan in found if plan is not None]
+    if wish.spread == "cluster":
+        plans.sort(key=lambda plan: plan.chunks == 1 or plan.least_ctas == 1)
+    return plans[0] if plans else None
 
 
 def _parts_in_chunks(wish: Wish, spec: Spec, names: tuple[str, ...], chunks: int) -> Plan | None:
