@@ -13,6 +13,7 @@ CATEGORIES = (
 _PRODUCTS = frozenset(
     ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mv", "dot", "addmv", "einsum", "tensordot", "bilinear")
 )
+_FEWEST_STEPS, _LONGEST_STEP = 8, 64  # of a loop over time that was unrolled, in calls
 _SOFTMAX = frozenset(("softmax", "log_softmax", "safe_softmax"))
 
 
@@ -27,7 +28,7 @@ def category(graph: Graph | None) -> str:
         return "attention"
     convolutions = any(label.startswith(("conv", "cudnn_conv", "mkldnn_conv")) for label in labels)
     reduced = _reduced(graph)
-    scans = any(node.op in SCANS for node in graph.nodes)
+    scans = any(node.op in SCANS for node in graph.nodes) or _unrolled(labels)
     heavy = [name for name, there in (("gemm", products), ("convolution", convolutions), ("scan", scans)) if there]
     if heavy:
         alone = len(heavy) == 1 and (not reduced or heavy == ["scan"])
@@ -38,6 +39,17 @@ def category(graph: Graph | None) -> str:
     if all(prod(shapes[name]) == 1 for name in graph.outputs if name in shapes):
         return "loss"
     return f"{next(iter(reduced))}_reduction" if len(reduced) == 1 else "mixed"
+
+
+def _unrolled(labels: list[str]) -> bool:
+    """Whether the same calls come again and again, each time on another slice: a loop over time."""
+    for period in range(2, _LONGEST_STEP + 1):
+        alike = 0
+        for i, (one, next_one) in enumerate(zip(labels, labels[period:], strict=False)):
+            alike = alike + 1 if one == next_one else 0
+            if alike >= (_FEWEST_STEPS - 1) * period and "select" in labels[i : i + period]:
+                return True
+    return False
 
 
 def _reduced(graph: Graph) -> set[str]:
