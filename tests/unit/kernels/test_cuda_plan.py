@@ -250,7 +250,8 @@ def test_of_rows_whose_columns_are_summed_the_next_are_on_their_way(rows, width,
 def test_clusters_of_which_a_processor_holds_two_ctas_wait_in_turn(width, chunks):
     spec, walks = summed(2**27 // width, width, 128), [(width, 1)] * 3
     plan = make_plan(spec, walks, [16] * 3, DEFAULTS | {"spread": "cluster"}, H200)
-    assert (plan.chunks, plan.least_ctas, plan.spread) == (chunks, 2, "cluster") and plan.slots >= 2 * plan.unroll
+    assert (plan.chunks, plan.unroll, plan.spread) == (chunks, 4, "cluster")
+    assert plan.least_ctas >= 2 and plan.slots >= 2 * plan.unroll
     assert make_plan(spec, walks, [16] * 3, DEFAULTS, H200).least_ctas == 1
 
 

@@ -167,7 +167,7 @@ def _parts_through_a_ring(wish: Wish, spec: Spec) -> Plan | None:
     found = [_parts_in_chunks(replace(wish, unroll=unroll), spec, names, chunks) for chunks, unroll in shapes]
     plans = [plan for plan in found if plan is not None]
     if wish.spread == "cluster":
-        plans.sort(key=lambda plan: plan.chunks == 1 or plan.least_ctas == 1)
+        plans.sort(key=lambda plan: (plan.chunks == 1 or plan.least_ctas == 1, plan.unroll > wish.unroll))
     return plans[0] if plans else None
 
 

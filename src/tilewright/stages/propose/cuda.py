@@ -145,7 +145,7 @@ def space(program: Program) -> Space:
     if program.sums:
         points = [_setting(256, 4), _setting(256, 2), _setting(256, 8), _setting(256, 1)]
         if program.inner_size > 2**12:  # one CTA of many threads would have a multiprocessor to itself
-            points.insert(1, _setting(256, 4, spread="cluster"))
+            points[1:1] = [_setting(256, 4, spread="cluster"), _setting(256, 8, spread="cluster")]
         if _sums_in_registers(program):
             points.insert(3, _setting(256, 4, "registers"))
         return Space(knobs=_KNOBS, points=tuple(points))
