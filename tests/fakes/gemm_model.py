@@ -13,7 +13,7 @@ from torch import Tensor
 DEPTH, ATOM = 64, 16
 GUARD = 2
 TINY = 2.0**-24
-SHIFT = {"shared": 0, "scaled": 11}
+SHIFT = {"shared": 0, "scaled": 11, "rounded": 0}
 
 
 def split(x: Tensor, shift: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,11 +66,18 @@ def product(
     return total
 
 
+def _vanishing(hi: Tensor) -> Tensor:
+    """hi where no lo is: what is too small for fp16 is nought."""
+    return torch.where(hi.abs() == TINY, 0.0, hi)
+
+
 def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int, interval: int) -> Tensor:
     shift, k = SHIFT[scheme], a.shape[1]
     hi_a, lo_a, of_a = split(a, shift)
     hi_b, lo_b, of_b = (t.t() if t.ndim == 2 else t for t in split(b.t().contiguous(), shift))
     cross, main = [(hi_a, lo_b), (lo_a, hi_b)], [(hi_a, hi_b)]
+    if scheme == "rounded":
+        cross, main = [], [(_vanishing(hi_a), _vanishing(hi_b))]
     zero = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
     total = zero.float()
     for at in range(0, k, promote or k):
@@ -112,6 +119,12 @@ def streamed(a: Tensor, b: Tensor, *, scheme: str = "scaled") -> Tensor:
     half = exponent // 2
     one = torch.ones_like(total)
     return total * torch.ldexp(one, half) * torch.ldexp(one, exponent - half)
+
+
+def tf32(x: Tensor) -> Tensor:
+    """x with 10 bits after the point, rounded to nearest."""
+    bits = x.contiguous().view(torch.int32)
+    return ((bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF).view(torch.float32)
 
 
 def fp32(a: Tensor, b: Tensor) -> Tensor:

@@ -524,3 +524,31 @@ def test_what_does_not_fit_is_refused():
         gemm(torch.bfloat16, **tile((64, 64, 1, 1), "plain"))(a, a)
     with pytest.raises(ValueError, match="no product"):
         gemm(**tile((64, 64, 1, 1), "shared"))(a, a[:7])
+
+
+@pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (64, 64, 1, 1)])
+@pytest.mark.parametrize("splits", [1, 4])
+def test_what_is_rounded_is_as_accurate_as_tf32(shape, splits):
+    """Of both transposes, odd sizes, exponents that differ from element to element, and strides."""
+    for m_, n, k, wide in ((1024, 768, 4096, 0), (300, 77, 1001, 0), (129, 257, 193, 10), (513, 515, 8192, 10)):
+        for turned in (False, True):
+            a, b = matrix(m_, k, turned=turned), matrix(k, n, turned=not turned, seed=1)
+            for x in (a, b) if wide else ():
+                x.mul_(torch.exp2(torch.randint(-wide, wide, x.shape, device="cuda").float()))
+            found = gemm(**tile(shape, "rounded", split_k=splits))(a, b)
+            truth = a.double() @ b.double()
+            torch.backends.cuda.matmul.allow_tf32 = True
+            own = float(((a @ b).double() - truth).norm() / truth.norm())
+            torch.backends.cuda.matmul.allow_tf32 = False
+            error = float((found.double() - truth).norm() / truth.norm())
+            assert found.shape == truth.shape and 1e-6 < error <= max(2 * own, 2.0**-10), (
+                f"{error:.3g}, torch {own:.3g}"
+            )
+
+
+def test_a_rounded_product_keeps_what_is_not_finite():
+    a, b = matrix(128, 256), matrix(256, 64, seed=1)
+    a[3, 5], a[7, 9], b[20, 2] = inf, nan, -inf
+    found, wanted = gemm(**tile((64, 64, 1, 1), "rounded"))(a, b), a @ b
+    assert torch.equal(found.isfinite(), wanted.isfinite())
+    assert torch.equal(found.isnan(), wanted.isnan()) and torch.equal(found.isinf(), wanted.isinf())

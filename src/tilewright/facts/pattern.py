@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .candidate import Candidate
-from .program import Load, Program
+from .program import Load, Product, Program
 from .space import Point, Space
 
 
@@ -84,9 +84,16 @@ class Pattern:
         """Equal for programs that differ only in names: the key under which winning points are remembered."""
         text = repr((self.kind, self.program.domain, self.program.reduced,
                      [(o.dtype, o.shape, *([o.order] if o.order else [])) for o in self.program.operands],
-                     [(s.at, s.fill) if isinstance(s, Load) else s.op for s in self.program.body],
+                     [_told(s) for s in self.program.body],
                      [(o.dtype, o.shape) for o in self.program.outputs]))  # fmt: skip
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _told(item: object) -> object:
+    """What a shape class says of a part of a program."""
+    if isinstance(item, Load):
+        return item.at, item.fill
+    return "product, rounded" if isinstance(item, Product) and item.rounded else getattr(item, "op")  # noqa: B009
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

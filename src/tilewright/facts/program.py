@@ -190,12 +190,14 @@ class Scan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """`result = left @ right` over the whole domain, (M, N) or (B, M, N): `left` is (M, K) or (B, M, K), `right` (K, N)
-    or (B, K, N), both indexed operands of `dtype`. Sums are fp32's at least, and not rounded to `dtype`."""
+    or (B, K, N), both indexed operands of `dtype`. Sums are fp32's at least, and not rounded to `dtype`.
+    `rounded`: both may be rounded to 11 bits first, TF32's, where a looser class than fp32's is asked for."""
 
     result: str
     left: str
     right: str
     dtype: str
+    rounded: bool = False
 
     @property
     def op(self) -> str:

@@ -19,7 +19,7 @@ from ..facts.machine import Machine
 from ..facts.move import Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.outcome import Station
 from ..facts.pattern import Choice, Recipe, piece_of, pieces_written
-from ..facts.problem import Target
+from ..facts.problem import Problem, Target
 from ..facts.realised import Known
 from ..facts.run import AGENT, Brief, CaseFacts, Matched, Request
 from ..facts.verdict import Verified
@@ -168,7 +168,7 @@ class Workbench:
 
     def brief(self, request: Request) -> Brief:
         self.judge  # noqa: B018  opens it: the cases' facts come from running the reference once
-        matched = found_patterns(self._cases, self.problem.target)
+        matched = found_patterns(self._cases, self.problem.target, loose=is_loose(self.problem))
         titles = [p.title for p in matched[0].patterns]
         self.say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
         rewritten = self._rewritten(matched) if request.strategy in WITH_ALGEBRA else ()
@@ -217,7 +217,8 @@ class Workbench:
             return ()
         self.say(f"by algebra, with less work: {'; '.join(dict.fromkeys(steps))}")
         cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in self._cases)
-        return found_patterns(cases, self.problem.target, first_id=sum(len(m.patterns) for m in matched))
+        first = sum(len(m.patterns) for m in matched)
+        return found_patterns(cases, self.problem.target, first_id=first, loose=is_loose(self.problem))
 
     def _libraries(self, request: Request) -> Recipe:
         """The parts of the main case for which there is a library call, where a strategy asks for them."""
@@ -336,7 +337,14 @@ class Workbench:
         )  # fmt: skip
 
 
-def found_patterns(cases: tuple[CaseFacts, ...], target: Target, *, first_id: int = 0) -> tuple[Matched, ...]:
+def is_loose(problem: Problem) -> bool:
+    """Whether products in fp32 may lose all but TF32's bits: where a class of fewer bits is asked for."""
+    return problem.precision in ("tf32", "fp16", "bf16")
+
+
+def found_patterns(
+    cases: tuple[CaseFacts, ...], target: Target, *, first_id: int = 0, loose: bool = False
+) -> tuple[Matched, ...]:
     """The patterns of every case, numbered through; a case that could not be traced has none."""
     make = renderer(target)
     found: list[Matched] = []
@@ -349,7 +357,9 @@ def found_patterns(cases: tuple[CaseFacts, ...], target: Target, *, first_id: in
             found.append(match_training(case.graph, case=index, first_id=first, first_segment=before,
                                         unsupported=make.unsupported, space=make.space))  # fmt: skip
             continue
-        found.append(match(case.graph, case=index, first_id=first, unsupported=make.unsupported, space=make.space))
+        found.append(match(
+            case.graph, case=index, first_id=first, unsupported=make.unsupported, space=make.space, loose=loose
+        ))  # fmt: skip
     return tuple(found)
 
 

@@ -244,6 +244,22 @@ def test_meta_tensors_compile_what_a_call_needs():
         gemm(a.half(), a.half())
 
 
+def test_what_is_rounded_is_one_product_of_scaled_halves(tmp_path):
+    """As many wgmma as fp16 takes, no promotion; exponents are undone at the end, and operands rounded by one plane."""
+    point = Point(tile_m=256, tile_n=128, cluster_m=1, cluster_n=2, scheme="rounded")
+    (tmp_path / "split").mkdir()
+    ptx, kernel = compiled(tmp_path, point, ("k", "r"))
+    check_registers(point, kernel)
+    assert wgmma(ptx, 128) == 8 and kernel.local_bytes == 0 and "add.rn.f32" not in ptx
+    split = Split.for_chunk(major="r", wide=True, chunk=4096, shift=0, planes=1)
+    launch = compile_split(split, options=f"--keep-ptx --keep-cubin --dump-dir={tmp_path / 'split'}")
+    (kernel,) = taken(launch.artifacts.CUBIN)
+    stores = len(re.findall(r"st\.global", launch.artifacts.PTX))
+    assert kernel.local_bytes == 0 and stores == split.per + 4, "its half of each quad, and the exponents of four rows"
+    with pytest.raises(ValueError, match="rounded"):
+        Point(tile_m=128, tile_n=128, scheme="rounded", pingpong=True)
+
+
 @pytest.mark.parametrize(
     ("major", "wide", "chunk"),
     [("k", True, 4096), ("k", False, 10**6), ("k", True, 64), ("r", True, 4096), ("r", True, 10**5), ("r", False, 77)],

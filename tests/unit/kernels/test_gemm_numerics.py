@@ -166,3 +166,14 @@ def test_the_pair_holds_23_bits_and_is_never_zero_but_for_zero():
         assert bool(((back - x.double()).abs() <= x.abs().double() * 2.0**-23 + floor).all())
         assert torch.equal(hi == 0, x == 0) and int(exponent[0]) == 0
         assert bool((hi.abs().amax(1)[1:] >= 2.0**14).all()) and bool((hi.abs() <= 2.0**15).all())
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_what_is_rounded_is_as_accurate_as_tf32(family):
+    """11 bits of each factor, whatever the exponents of a row's elements: TF32 keeps as many."""
+    a, b = FAMILIES[family](704)
+    truth = a.double() @ b.double()
+    tf32 = model.norm_error(model.tf32(a).double() @ model.tf32(b).double(), truth)
+    error = model.norm_error(model.product(a, b, scheme="rounded", promote=0, splits=2), truth)
+    assert error <= 1.2 * tf32 + 1e-5, f"{error:.2g}, TF32 {tf32:.2g}"
+    assert error > 1e-6, "it is rounded"

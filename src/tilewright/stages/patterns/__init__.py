@@ -36,11 +36,12 @@ def match(
     first_id: int = 0,
     case: int = 0,
     tiny_bytes: int = TINY_BYTES,
+    loose: bool = False,
 ) -> Matched:
     """The patterns of one graph, numbered from `first_id`, and one line for every operator that is left to torch.
 
-    A single operator that moves fewer than `tiny_bytes` is left alone."""
-    return _numbered(case, _found(graph, unsupported, tiny_bytes), space, {}, first_id)
+    A single operator that moves fewer than `tiny_bytes` is left alone. `loose`: fp32's products may be TF32's class."""
+    return _numbered(case, _found(graph, unsupported, tiny_bytes, loose=loose), space, {}, first_id)
 
 
 def explained(
@@ -129,7 +130,9 @@ def _numbered(
     return Matched(case=case, patterns=tuple(patterns), unmatched=found.unmatched)
 
 
-def _found(graph: Graph, unsupported: Callable[[Program], str | None], tiny_bytes: int) -> _Found:
+def _found(
+    graph: Graph, unsupported: Callable[[Program], str | None], tiny_bytes: int, *, loose: bool = False
+) -> _Found:
     flow = Flow(graph)
     growth = grown(flow, unsupported)
     sites, left = [], dict(growth.refused)
@@ -142,7 +145,7 @@ def _found(graph: Graph, unsupported: Callable[[Program], str | None], tiny_byte
             left.update(dict.fromkeys(site.nodes, why))
     # They come after those that they take along: of two patterns that give one value, the later one makes it.
     sites += [(program, site, title(flow, site)) for program, site in with_sums(flow, regions, unsupported)]
-    multiplied = products(flow, regions, unsupported)
+    multiplied = products(flow, regions, unsupported, loose=loose)
     left.update(multiplied.left)
     sites += [(program, site, title(flow, site)) for program, site in multiplied.found]
     reasons = _left(flow, [site for _, site, _ in sites], left)

@@ -38,7 +38,7 @@ class Addend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contraction:
-    """`node` = `scale` * left @ right (+ addend), over `domain`: (M, N) or (B, M, N)."""
+    """`node` = `scale` * left @ right (+ addend), over `domain`: (M, N) or (B, M, N); `rounded` as program.Product."""
 
     node: Node
     left: Factor
@@ -46,6 +46,7 @@ class Contraction:
     domain: tuple[int, ...]
     scale: float = 1.0
     addend: Addend | None = None
+    rounded: bool = False
 
 
 def contraction(flow: Flow, node: Node) -> Contraction | None:

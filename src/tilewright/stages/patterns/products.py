@@ -26,9 +26,10 @@ class Products:
     left: dict[str, str]
 
 
-def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) -> Products:
+def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, loose: bool = False) -> Products:
     """The contractions of a graph. `regions`: what was fused without them; those that become epilogues stay possible by
-    themselves, for whoever leaves the product to torch. A region that reads several products is the last one's."""
+    themselves, for whoever leaves the product to torch. A region that reads several products is the last one's.
+    `loose`: factors in fp32 may be rounded (see program.Product)."""
     found: list[Found] = []
     left: dict[str, str] = {}
     taken: set[int] = set()
@@ -36,6 +37,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) -> 
         whole = contraction(flow, node) if node.name in flow.live and node.dtype in DTYPE_BYTES else None
         if whole is None:
             continue
+        whole = replace(whole, rounded=loose and node.dtype == "f32")
         reader = _only_reader(flow, node.name, regions)
         made = _with_epilogue(whole, regions[reader]) if reader is not None and reader not in taken else None
         if made is not None and unsupported(made[0]) is None and reader is not None:
@@ -69,7 +71,8 @@ class _Body:
         self.binds: list[Bind] = []
         dtype = whole.node.dtype
         names = [self.operand(f.bind, dtype, f.shape, indexed=True, order=f.order) for f in (whole.left, whole.right)]
-        self.body: list[Product | Statement] = [Product(result="v0", left=names[0], right=names[1], dtype=dtype)]
+        item = Product(result="v0", left=names[0], right=names[1], dtype=dtype, rounded=whole.rounded)
+        self.body: list[Product | Statement] = [item]
         self.last = "v0"
         if whole.scale != 1.0:
             self.last = self.state("mul", (self.last, whole.scale), dtype)

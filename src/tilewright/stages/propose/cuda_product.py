@@ -49,6 +49,7 @@ _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
 _BULK_TILES = ("256x128", "128x256", "128x128")
 _STREAMED_K = 16  # a multiple of which K is
+_HELD = 8192  # of K across which a strip of rows stays in the registers of a cluster (gemm/split.py)
 _STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 230 TFLOP/s (H200, 2026-11-22)
 _PROCESSORS = 132  # of an H100 or H200
 _DEPTH = 64
@@ -81,7 +82,7 @@ SPEC = ProductSpec(
     operands=({operands}
     ),
     output={output}
-    epilogue=epilogue,{diagonals}
+    epilogue=epilogue,{rounded}{diagonals}
 )
 
 _FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
@@ -130,6 +131,11 @@ def factors(program: Program) -> tuple[Operand, Operand]:
     return named[program.product.left], named[program.product.right]
 
 
+def is_rounded(program: Program) -> bool:
+    """Whether factors in fp32 are rounded to TF32's bits."""
+    return program.product is not None and program.product.rounded
+
+
 def line_of(operand: Operand) -> int:
     """The size of the dimension along which neighbours in memory lie."""
     wide = [d for d in operand.order or range(len(operand.shape)) if operand.shape[d] > 1]
@@ -173,16 +179,17 @@ def _skinny_points(program: Program) -> tuple[Point, ...]:
 def _points(program: Program) -> tuple[Point, ...]:
     batch, m, n, k = sizes(program)
     split = factors(program)[0].dtype == "f32"
+    rounded = is_rounded(program)
     kept = kept_diagonals(program)
     ranked: list[tuple[float, int, Point]] = []
-    streams = _streams(program) if split else ()
+    streams = _streams(program) if split and not rounded else ()
     shapes = (*_SHAPES, *(() if split else _WIDE_SHAPES))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
             if parts > 1 and ceil(k / _DEPTH) // parts < 4:
                 break
             work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
-                           kept=kept)  # fmt: skip
+                           kept=kept, rounded=rounded)  # fmt: skip
             setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **_KERNEL)
             ranked.append((work, rank, setting))
     ranked.sort(key=lambda item: item[:2])
@@ -222,7 +229,7 @@ def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
 
 def work_ns(
     batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, parts: int, fp32: bool, streamed: str = "none",
-    kept: Kept = (None, None),
+    kept: Kept = (None, None), rounded: bool = False,
 ) -> float:  # fmt: skip
     """The model: the splits; whole waves of tiles at the rate at which wgmma of that size runs, or the traffic if that
     takes longer; the traffic of partial sums. `kept`: the diagonals that are needed. An order of magnitude of the time;
@@ -240,12 +247,16 @@ def work_ns(
     rate *= 1.0 if cluster_m * cluster_n > 1 else 0.95
     if streamed != "none":
         rate *= _STREAMED_RATE
-    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 else 1) * each / rate + 256)
+    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 and not rounded else 1) * each / rate + 256)
     partial_bytes = 8.0 * batch * m * n * parts if parts > 1 else 0.0
     launch_ns = 3000.0 if parts > 1 else 0.0
     item = 4.0 if fp32 else 2.0
     sides = {"left": batch * m * k * item, "right": batch * k * n * item}
-    split_bytes = 2.0 * sum(size for side, size in sides.items() if side != streamed) if fp32 else 0.0
+    split_bytes = (
+        (1.5 if rounded else 2.0) * sum(size for side, size in sides.items() if side != streamed) if fp32 else 0.0
+    )
+    if rounded and each > _HELD:  # longer parts of K don't stay in registers while they are scaled: read twice
+        split_bytes *= 1.5
     moved_bytes = sum(sides.values()) + item * batch * m * n
     product_ns = max(waves * flops / (7e5 / _PROCESSORS), moved_bytes / 4000.0)
     return product_ns + split_bytes / 3300.0 + partial_bytes / 3500.0 + launch_ns
@@ -267,6 +278,7 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         epilogue=Lines(program).function("epilogue", "Per element: what is written.", body, [output.name], output.name),
         left_spec=_spec(left), right_spec=_spec(right),
         operands=tensors(others), output=_spec(output),
+        rounded="\n    rounded=True," if product.rounded else "",
         diagonals="" if kept == (None, None) else f"\n    diagonals={kept!r},",
         knobs=repr(dict(settings)),
         reads=", ".join(("left", "right", *(o.name for o in others))), writes=output.name,

@@ -299,3 +299,22 @@ def test_what_is_kept_takes_what_the_same_takes_that_is_compiled_for_this_alone(
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(type(fused.gemm), "compiled", lambda *a, **k: pytest.fail("it compiles again"))
             assert fused.demand(132) == alone
+
+
+def test_a_looser_class_gets_products_that_are_rounded() -> None:
+    """fp32's alone; they are tuned and remembered by themselves, and never streamed."""
+    a, b = torch.empty(256, 65536, device="meta"), torch.empty(65536, 256, device="meta")
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        for loose in (False, True):
+            graph = trace(Applies(lambda x, y: x @ y), (a.to(dtype), b.to(dtype)), {})
+            matched = match(graph, unsupported=cuda.unsupported, space=cuda.space, loose=loose)
+            found[dtype, loose] = matched.patterns[0]
+    exact, rounded = found[torch.float32, False], found[torch.float32, True]
+    assert exact.shape_class != rounded.shape_class
+    assert found[torch.bfloat16, False] == found[torch.bfloat16, True]
+    assert dict(exact.space.points[0])["streamed"] == "left"
+    assert {dict(p)["streamed"] for p in rounded.space.points} == {"none"}
+    assert all(65536 // int(dict(p)["split_k"]) <= 8192 for p in rounded.space.points), "parts that stay in registers"
+    texts = [cuda.render(p.program, "fused_0", p.space.points[0])[0].text for p in (exact, rounded)]
+    assert ["rounded=True" in text for text in texts] == [False, True]

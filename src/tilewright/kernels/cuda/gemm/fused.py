@@ -47,7 +47,7 @@ SMALL_SPILL = 2048
 class ProductSpec:
     """`left` and `right` are the matrices, of one dtype; `operands` have the output's rank, each size its own or 1;
     `epilogue` reads `product`, positions and the operands by name, and gives the output's element, which depends on the
-    product from the first to the last of `diagonals` alone."""
+    product from the first to the last of `diagonals` alone. `rounded`: factors of fp32 may lose all but 11 bits."""
 
     name: str
     left: TensorSpec
@@ -56,6 +56,7 @@ class ProductSpec:
     output: TensorSpec
     epilogue: Function
     diagonals: Diagonals = ALL
+    rounded: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -110,7 +111,8 @@ class FusedProduct:
     def configure(self, **knobs: Any) -> None:
         """Replace settings. Raises ValueError, and replaces none, where they are unknown or don't fit together."""
         wanted = self.knobs | knobs
-        scheme = "scaled" if self.spec.left.dtype == "f32" else "plain"
+        fp32 = "rounded" if self.spec.rounded else "scaled"
+        scheme = fp32 if self.spec.left.dtype == "f32" else "plain"
         point = make_point(wanted, scheme=scheme)
         self.knobs.update(wanted)
         self.gemm = Gemm(
@@ -151,7 +153,7 @@ class FusedProduct:
         last = grid.splits == 1
         seen = [broadcast(_whole(o), (batch, m, n)) for o in self.spec.operands]
         walks = tuple(walk_of(o.transpose(0, 1) if turned else o) for o in seen)
-        element, majors = "f16" if point.planes > 1 else self.spec.left.dtype, majors[::-1] if turned else majors
+        element, majors = "f16" if point.scales else self.spec.left.dtype, majors[::-1] if turned else majors
         vector = self.gemm.vector(n, last=last)
         kept = self.gemm.kept_product(point, element, majors, last=last, vector=vector, walks=walks)
         if kept is not None:
@@ -183,7 +185,7 @@ class FusedProduct:
         """Every operand and the output once; planes of fp32 operands are written and read, and so are partial sums."""
         spec, point = self.spec, self.gemm.point
         sides = [prod(o.shape) * ITEM_BYTES[o.dtype] for o in (spec.left, spec.right)]
-        matrices = sum(sides) * (3 if point.planes > 1 else 1)
+        matrices = sum(sides) * (1 + point.planes if point.scales else 1)
         if point.streamed:
             matrices -= 2 * sides[1 if self.gemm.turned else 0]
         others = sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.operands, spec.output))

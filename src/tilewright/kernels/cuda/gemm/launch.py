@@ -4,6 +4,7 @@
     c = gemm(a, b)                      fp32: split A, split B, product (, sum of the splits of K)
                                         fp32, streamed: split B, product (, sum)
                                         fp16, bf16: product (, sum)
+                                        fp32, rounded: round A, round B, product (, sum)
 
 A and B may be transposed or strided; what TMA can't read (rows that don't start at multiples of 16 bytes) is copied to
 padded rows first, which for fp32 the split does anyway. Nothing is kept between calls but compiled kernels.
@@ -103,7 +104,7 @@ def compile_product(
 
     walk = (1, _stride(), _stride()) if finish.turned else (_stride(finish.vector), 1, _stride(finish.vector))
     c = _fake(finish.dtype, (m, n, _size()), walk, ALIGNED)
-    scaled = (m, n) if point.planes > 1 else ()
+    scaled = (m, n) if point.scales else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
     tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *_read(operands, m, n))
     return cute.compile(
@@ -269,7 +270,7 @@ class Gemm:
         these shapes and strides need (aligned ones), and launches nothing. Raises ValueError where shapes or types
         don't fit the Point's scheme."""
         key: Hashable = None
-        if self.point.planes == 1 and not (a.is_meta or any(t.data_ptr() % ALIGNED for t in (a, b, *operands))):
+        if not self.point.scales and not (a.is_meta or any(t.data_ptr() % ALIGNED for t in (a, b, *operands))):
             key = (a.device, *[(t.dtype, t.shape, t.stride()) for t in (a, b, *operands)])
             if key in self._known:
                 return self._known[key]((a, b, *operands))
@@ -331,7 +332,7 @@ class Gemm:
             planes, of_y = self._split(y, grid.splits, grid.chunk)
             fits = major_of(x) == "k" and _lines(x, 4)
             return _tidied(x if fits else x.permute(2, 0, 1).contiguous().permute(1, 2, 0), 4), planes, (of_y,)
-        if self.point.planes == 1:
+        if not self.point.scales:
             return self._loadable(x), self._loadable(y), ()
         (planes_x, of_x), (planes_y, of_y) = (self._split(z, grid.splits, grid.chunk) for z in (x, y))
         return planes_x, planes_y, (of_x, of_y)
@@ -341,7 +342,7 @@ class Gemm:
         return self._split(x, grid.splits, grid.chunk)
 
     def _check(self, a: Tensor, b: Tensor, operands: Sequence[Tensor]) -> None:
-        wanted = "f32" if self.point.planes > 1 else "f16 or bf16"
+        wanted = "f32" if self.point.scales else "f16 or bf16"
         if a.dtype != b.dtype or NAMES.get(a.dtype, "?") not in wanted.split(" or "):
             raise ValueError(f"a product of scheme {self.point.scheme!r} takes {wanted}, not {a.dtype} and {b.dtype}")
         fit = a.ndim == b.ndim and a.ndim in (2, 3) and a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]
@@ -406,7 +407,9 @@ class Gemm:
     def splitter(self, major: str, *, wide: bool, chunk: int) -> Launch:
         """The compiled split of an operand."""
         shift = RESIDUAL_SHIFT if self.point.scheme == "scaled" else 0
-        split = Split.for_chunk(major=major, wide=wide, chunk=chunk, shift=shift, turned=self.point.streamed)
+        split = Split.for_chunk(
+            major=major, wide=wide, chunk=chunk, shift=shift, turned=self.point.streamed, planes=self.point.planes
+        )
         return self._made(("split", self.arch, *split.facts), lambda: compile_split(split, arch=self.arch))
 
     def combine(self, walks: tuple[Walk, ...] = ()) -> Launch:
@@ -434,7 +437,7 @@ class Gemm:
     def _split(self, x: Tensor, splits: int, chunk: int) -> tuple[Tensor, Tensor]:
         rows, k, batch = x.shape
         major = major_of(x)
-        planes = empty_planes(x, 2, torch.float16)
+        planes = empty_planes(x, self.point.planes, torch.float16)
         exponents = torch.empty((batch * splits, rows), dtype=torch.int32, device=x.device).t()
         wide = _lines(x, 4) and x.shape[1 if major == "k" else 0] % 4 == 0
         launch = self.splitter(major, wide=wide, chunk=min(chunk, k))

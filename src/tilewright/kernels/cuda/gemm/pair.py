@@ -112,31 +112,36 @@ def turned(step: Any) -> Any:
     return step - inside + inside // 4 * 2 + inside % 2 + inside % 4 // 2 * 8
 
 
-def split_quad(quad: Any, scales: list[Scale], odd: Any, shift: int) -> list[Any]:
-    """[hi, lo] of four elements, each as two words of two; `scales` of its elements. `odd` is not 0 where some may be
-    infinite or NaN."""
+def split_quad(quad: Any, scales: list[Scale], odd: Any, shift: int, *, planes: int = 2) -> list[Any]:
+    """[hi, lo] of four elements, each as two words of two; `scales` of its elements; of one of the `planes` hi
+    alone. `odd` is not 0 where some may be infinite or NaN."""
     scaled = [scale.apply(quad[e]) for e, scale in enumerate(scales)]
-    planes = [cute.make_rmem_tensor((2,), Int32) for _ in range(2)]
+    if planes == 1:
+        words = cute.make_rmem_tensor((2,), Int32)
+        for pair in range(2):
+            words[pair] = _packed(scaled[2 * pair], scaled[2 * pair + 1])
+        return [words]
+    made = [cute.make_rmem_tensor((2,), Int32) for _ in range(2)]
     for pair in range(2):
         low, high = scaled[2 * pair], scaled[2 * pair + 1]
-        planes[0][pair] = _packed(low, high)
-        near = _unpacked(planes[0][pair])
+        made[0][pair] = _packed(low, high)
+        near = _unpacked(made[0][pair])
         rest = [low - near[0], high - near[1]]
         if shift:
             rest = [r * Float32(2.0**shift) for r in rest]
-        planes[1][pair] = _packed(*rest)
+        made[1][pair] = _packed(*rest)
 
     def again() -> None:
         for pair in range(2):
-            made = [split_one(quad[e], scaled[e], shift) for e in (2 * pair, 2 * pair + 1)]
+            both = [split_one(quad[e], scaled[e], shift) for e in (2 * pair, 2 * pair + 1)]
             for plane in range(2):
-                planes[plane][pair] = _packed(made[0][plane], made[1][plane])
+                made[plane][pair] = _packed(both[0][plane], both[1][plane])
 
     rare = odd != Int32(0)
     for e, scale in enumerate(scales):
         rare = m.either(rare, scale.loses(quad[e]))
     when(rare, again)
-    return planes
+    return made
 
 
 class Seen:

@@ -10,8 +10,9 @@
     plain      the operands as they are, fp16 or bf16
     shared     fp32 as fp16 hi + lo: hi*lo + lo*hi + hi*hi in one chain of the tensor cores' accumulator
     scaled     the same, lo times 2^11: hi*lo + lo*hi in a chain of its own, scaled back on the way into the registers
+    rounded    fp32 as its fp16 hi alone, scaled like those: rounded to 11 bits, as TF32 is, at fp16's rate
 
-Both fp32 schemes *promote*: every DEPTH of K the tensor cores' sum, which truncates, is added to one in registers.
+The two before *promote*: every DEPTH of K the tensor cores' sum, which truncates, is added to one in registers.
 What truncation takes of hi*hi is always of its sign; where fp32's own sums are short, `interval` halves that.
 """
 
@@ -32,7 +33,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "cluster_n": (1, 2),
     "stages": ("auto", 2, 3, 4, 5, 6, 7, 8),
     "split_k": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128),
-    "scheme": ("plain", *SPLIT_SCHEMES),
+    "scheme": ("plain", *SPLIT_SCHEMES, "rounded"),
     "promote": (False, True),
     "interval": ("auto", 64, 32, 16),
     "band": (1, 4, 8, 16),
@@ -89,6 +90,8 @@ class Point:
             raise ValueError("what is streamed is fp32, in tiles of 128 x 64 or 128 x 128, and clusters along M")
         if not self.skinny and self.tile_n < 64:
             raise ValueError(f"tiles of {self.tile_n} columns are skinny ones'")
+        if self.scheme == "rounded" and (self.skinny or self.staged or self.pingpong or self.tile_n in (160, 192)):
+            raise ValueError("what is rounded is multiplied by warpgroups together, in tiles of 64, 128 or 256 columns")
         if self.skinny and (self.two_levels or self.bulk or self.cluster_m * self.cluster_n > 1):
             raise ValueError("what is skinny is plain, and its clusters are its splits of K")
         if self.skinny and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.tile_n > 64):
@@ -114,6 +117,11 @@ class Point:
     def planes(self) -> int:
         """fp16 matrices that stand for one operand."""
         return 2 if self.scheme in SPLIT_SCHEMES else 1
+
+    @property
+    def scales(self) -> bool:
+        """Whether operands are scaled, row by row, by powers of two that are undone at the end."""
+        return self.scheme != "plain"
 
     @property
     def two_levels(self) -> bool:

@@ -101,7 +101,7 @@ class Product:
     def __init__(self, point: Point, finish: Finish) -> None:
         self.point = point
         self.finish = finish
-        self.scales = 2 if point.planes > 1 else 0  # tensors of exponents
+        self.scales = 2 if point.scales else 0  # tensors of exponents
         self.band = None if finish.diagonals == (None, None) else Band(point, finish.diagonals)
         self.chains = chains_of(point)
 

@@ -22,6 +22,8 @@ maximum and the split where the chunk is not too long; so X is read once:
     along K ("k")       `group` threads side by side a row
     across K ("r")      a strip of 32 rows a CTA, four a thread; a cluster of `cluster` CTAs has the whole chunk
 
+Of one plane alone (scheme `rounded`) there is hi, as fp16 has it: 0 where it vanishes, and what is not finite.
+
 Longer chunks are read twice. What lies beyond the end is read as the last that is there, which changes no maximum; a
 last quad may write into the padding of the planes' lines, which are whole multiples of 8.
 """
@@ -77,7 +79,7 @@ class Split:
 
     def __init__(
         self, *, major: str, wide: bool, shift: int, per: int, held: bool, group: int = 0,
-        cluster: int = 1, turned: bool = False,
+        cluster: int = 1, turned: bool = False, planes: int = 2,
     ) -> None:  # fmt: skip
         self.major = major
         self.wide = wide
@@ -87,10 +89,11 @@ class Split:
         self.group = group
         self.cluster = cluster
         self.turned = turned
+        self.planes = planes
         self.threads = ACROSS if major == "r" else max(group, ALONG)
 
     @staticmethod
-    def for_chunk(*, major: str, wide: bool, chunk: int, shift: int, turned: bool = False) -> Split:
+    def for_chunk(*, major: str, wide: bool, chunk: int, shift: int, turned: bool = False, planes: int = 2) -> Split:
         """As few threads to a row as keep it in registers, if they can; across K as few CTAs."""
         quads = -(-chunk // QUAD)
         if major == "k":
@@ -98,7 +101,7 @@ class Split:
             while group < MOST_GROUP and group * PER < quads:
                 group *= 2
             held = group * PER >= quads
-            return Split(major=major, wide=wide, shift=shift, turned=turned, group=group, held=held,
+            return Split(major=major, wide=wide, shift=shift, turned=turned, planes=planes, group=group, held=held,
                          per=-(-quads // group) if held else REREAD)  # fmt: skip
         side, cluster = ACROSS * QUAD // STRIP, 1
         while cluster < MOST_CLUSTER and cluster * side * PER < chunk:
@@ -106,7 +109,7 @@ class Split:
         per = -(-chunk // (cluster * side))
         held = per <= MOST_PER
         return Split(
-            major=major, wide=wide, shift=shift, turned=turned, held=held, per=per if held else REREAD,
+            major=major, wide=wide, shift=shift, turned=turned, planes=planes, held=held, per=per if held else REREAD,
             cluster=cluster if held else 1,
         )  # fmt: skip
 
@@ -114,7 +117,7 @@ class Split:
     def facts(self) -> tuple[Any, ...]:
         """All that its kernel depends on."""
         return (self.major, self.wide, self.shift, self.per, self.held, self.group, self.cluster,
-                self.turned)  # fmt: skip
+                self.turned, self.planes)  # fmt: skip
 
     def __call__(self, x: Any, planes: Any, exponents: Any, chunk: Any, stream: Any) -> None:
         """Emit the launch; `chunk` is K of a split."""
@@ -157,8 +160,8 @@ class Split:
     def _write(self, planes: Any, at: tuple[Any, Any, Any], quad: Any, scales: list[Scale], odd: Any) -> None:
         """A quad's halves to their planes."""
         row, step, batch = at
-        for plane, words in enumerate(split_quad(quad, scales, odd, self.shift)):
-            layer = batch * 2 + plane
+        for plane, words in enumerate(split_quad(quad, scales, odd, self.shift, planes=self.planes)):
+            layer = batch * self.planes + plane
             if self.turned and self.major == "k":
                 at_16, inside = step // 16 * 16, step % 16
                 for pair in range(2):
