@@ -39,7 +39,7 @@ _DELAY_SHARE, _DELAY_FADING, _MOST_CALLS_OF = 1.3, 0.8, 0.9
 _MOST_OF_OURS = 2.0
 
 T = TypeVar("T")
-RowLook = Callable[[int, int], None]  # looks at what the call on a slot returned, by its number in the row
+RowLook = Callable[[int, int], None]  # looks at what the call on a slot returned, by its number in the row (-1: last)
 Renew = Callable[[int, bool], None]  # fills a slot with contents that were never there; if told to, with the last again
 
 
@@ -118,7 +118,7 @@ class Table:
         for number, request in enumerate(requests):
             self.room.swap(request.swaps)
             if look is not None and number == looked:
-                look(request.slot, number)
+                look(request.slot, number if keep else -1)
         return wall_s
 
     def _request(

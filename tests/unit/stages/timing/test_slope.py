@@ -59,14 +59,20 @@ class _Working(Cell):
 
 
 def _table(
-    monkeypatch: pytest.MonkeyPatch, device: str, *, hidden_s: float, said_s: float = 4e-5, honest_rows: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    *,
+    hidden_s: float,
+    said_s: float = 4e-5,
+    honest_rows: bool = False,
+    result_bytes: int = 4096,
 ) -> tuple[Table, tuple[_Working, _Working]]:
     """A candidate that answers a request much more quickly than eager does: its clock disagrees by nothing there."""
     clock = _Clock()
     monkeypatch.setattr(interleave, "time", SimpleNamespace(perf_counter=clock.perf_counter, sleep=lambda s: None))
     room = SimpleNamespace(
-        slots=2, slot=lambda i: (), swap=lambda swaps: None, device=device, tight=False, poison_bytes=lambda: (4096,),
-        described=SimpleNamespace(args=""), changed_input=lambda k, slot: -1,
+        slots=2, slot=lambda i: (), swap=lambda swaps: None, device=device, tight=False,
+        poison_bytes=lambda: (result_bytes,), described=SimpleNamespace(args=""), changed_input=lambda k, slot: -1,
     )  # fmt: skip
     ours = _Working(clock, said_s=said_s, hidden_s=hidden_s, answer_s=1e-4, honest_rows=honest_rows)
     eager = _Working(clock, said_s=said_s, hidden_s=0.0, answer_s=1e-4 + hidden_s, honest_rows=True)
@@ -115,6 +121,13 @@ def test_one_call_of_a_row_is_looked_at_and_which_one_is_decided_afterwards(monk
         assert len(seen) == 1
         numbers.append(seen[0])
     assert len(set(numbers)) > 6
+
+
+def test_of_large_results_the_last_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, _ = _table(monkeypatch, "cuda", hidden_s=0.0, result_bytes=1 << 30)
+    numbers: list[int] = []
+    check_slope(table, *table.players, before=_nothing, look=lambda slot, number: numbers.append(number))
+    assert numbers == [-1]
 
 
 def test_long_calls_are_left_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
