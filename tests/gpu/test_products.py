@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fakes.fused import load_fused
 from fakes.modules import Applies
-from fakes.program_interpreter import run_program, view
+from fakes.program_interpreter import GraphRun, run_program, view
 from tilewright.cell.trace import trace
 from tilewright.edges.gpu.machine import machine
 from tilewright.edges.toolchain.installed import cuda_tool
@@ -28,7 +28,7 @@ from tilewright.flow.optimize import optimize
 from tilewright.flow.workbench import Places, found_patterns
 from tilewright.stages.patterns import match
 from tilewright.stages.problems import read_problem
-from tilewright.stages.propose import cuda
+from tilewright.stages.propose import cuda, cuda_product
 from tilewright.stages.propose.compose import compose
 from tilewright.stages.timing.measure import Effort
 
@@ -244,3 +244,58 @@ def test_optimize_makes_a_linear_layer_and_gelu_one_kernel_and_it_wins(tmp_path)
     assert ratio is not None and ratio.low > 2.0, f"{ratio}\n{told}"
     print(told, file=sys.stderr)
     assert Path(tmp_path / "run").exists()
+
+
+def _lowest(a: Tensor, w: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    y = F.linear(a, w, bias)
+    return y.amin(-1), torch.sigmoid(y).sum(-1) * 2
+
+
+REDUCED: dict[str, Callable[..., Any]] = {
+    "logsumexp": lambda a, w, b: F.gelu(F.linear(a, w, b).logsumexp(-1, keepdim=True)),
+    "two": _lowest,
+    "variance": lambda a, w, b: F.linear(a, w, b).var(-1, correction=0),
+    "greedy": lambda a, w, b: F.linear(a, w, b).argmax(-1),
+    "loss": lambda a, w, b: F.cross_entropy(
+        F.linear(a, w, b), torch.arange(301, device=a.device) * 7 % 1000, reduction="none"
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", REDUCED)
+def test_rows_that_are_only_reduced_are_so_in_the_kernel_of_the_product(tmp_path, monkeypatch, name, dtype):
+    monkeypatch.setattr(cuda_product, "REDUCES", True)
+    a, w, b = rand(301, 520, dtype=dtype) / 8, rand(1000, 520, dtype=dtype), rand(1000, dtype=dtype)
+    graph = trace(Applies(REDUCED[name]), (a, w, b), {})
+    matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
+    (pattern,) = [p for p in matched.patterns if p.kind == "product"]
+    assert pattern.program.reduced == (1,), pattern.title
+    module = load_fused(pattern.program, tmp_path)
+    if name not in ("two", "variance"):
+        b[128:192] = -torch.inf  # a whole block of columns
+    a[3, 5] = torch.nan
+    run = GraphRun(graph, Applies(REDUCED[name]))
+    run.values.update({n.name: t for n, t in zip((n for n in graph.nodes if n.op == "input"), (a, w, b), strict=True)})
+    operands = [view(run.value(bind.node), bind, spec.shape)
+                for bind, spec in zip(pattern.sites[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
+    operands = [o.cuda() for o in operands]
+    truth = run_program(pattern.program, [o.double() if o.is_floating_point() else o for o in operands], exact=True)
+    own = run_program(pattern.program, operands)
+    for setting in (SMALL, LARGE, pattern.space.points[0]):
+        module.configure(**dict(setting))
+        for mine, right, theirs in zip(module.run(*operands), truth, own, strict=True):
+            assert mine.shape == right.shape and mine.dtype == theirs.dtype, (name, setting)
+            if not mine.is_floating_point():
+                picked = F.linear(a.cuda().double(), w.cuda().double(), b.cuda().double()).gather(
+                    1, mine.reshape(301, 1)
+                )
+                best = F.linear(a.cuda().double(), w.cuda().double(), b.cuda().double()).amax(1, keepdim=True)
+                assert int(mine.reshape(-1)[3]) == 0, "the first NaN wins"
+                assert ((best - picked).abs() <= 1e-2 * best.abs())[torch.arange(301) != 3].all(), (name, setting)
+                continue
+            assert bool((mine.isfinite() == right.isfinite()).all()), (name, setting)
+            sound = right.isfinite()
+            norm = right[sound].norm()
+            error, least = (float((r.double() - right)[sound].norm() / norm) for r in (mine, theirs))
+            assert error <= max(2 * least, FLOOR[mine.dtype]), f"{name} {setting}: {error:.3g}, torch {least:.3g}"

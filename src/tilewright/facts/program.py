@@ -228,7 +228,7 @@ class Program:
     """See the module's docstring. `body` is in SSA order; every name is defined once, before its use.
 
     A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Product has
-    Statements beside it and nothing else, and nothing is reduced: they are its epilogue."""
+    Statements beside it, its epilogue, and Reductions of its rows; `reduced` is its last dimension, or nothing."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
@@ -373,7 +373,7 @@ def validate(program: Program) -> None:
         if isinstance(item, Statement):
             if POINTWISE.get(item.op) != len(item.args):
                 raise ValueError(
-                    f"{item.result!r}: {item.op!r} with {len(item.args)} arguments is no pointwise operation"
+                    f"{item.result!r}: {item.op!r} of {len(item.args)} arguments is no pointwise operation"
                 )
             if item.op == "inside" and item.args[0] not in loaded:
                 raise ValueError(f"{item.result!r}: {item.args[0]!r} is no load, so nothing is inside of anything")
@@ -425,8 +425,8 @@ def _validate_scan(scan: Scan, program: Program) -> None:
 
 def _validate_product(product: Product, indexed: Mapping[str, Operand], program: Program) -> None:
     name, domain = product.result, program.domain
-    if program.reduced or any(item is not product and not isinstance(item, Statement) for item in program.body):
-        raise ValueError(f"{name!r}: a product has statements beside it, and nothing else")
+    if program.loads or program.ranked or program.reduced not in ((), (len(domain) - 1,)):
+        raise ValueError(f"{name!r}: a product has statements beside it, reductions of its rows, and nothing else")
     if product.left not in indexed or product.right not in indexed:
         raise ValueError(f"{name!r}: {product.left!r} and {product.right!r} are no two indexed operands")
     left, right = indexed[product.left], indexed[product.right]

@@ -10,16 +10,9 @@ import torch
 
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.cubin import taken
+from tilewright.kernels.cuda.gemm.compiling import compile_combine, compile_product, compile_split, compile_streamed
 from tilewright.kernels.cuda.gemm.finish import Finish
-from tilewright.kernels.cuda.gemm.launch import (
-    Gemm,
-    broadcast,
-    compile_combine,
-    compile_product,
-    compile_split,
-    compile_streamed,
-    walk_of,
-)
+from tilewright.kernels.cuda.gemm.launch import Gemm, broadcast, walk_of
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.cuda.gemm.split import Split
 

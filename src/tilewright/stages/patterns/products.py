@@ -3,13 +3,13 @@ reads it for its epilogue, where that one is the only reader and its operands ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
 from tilewright.facts.pattern import Bind, Site
-from tilewright.facts.program import DTYPE_BYTES, Operand, Output, Product, Program, Statement
+from tilewright.facts.program import DTYPE_BYTES, RANKED, Operand, Output, Product, Program, Reduction, Statement
 
 from .contract import Contraction, contraction
 from .region import Flow
@@ -72,7 +72,7 @@ class _Body:
         dtype = whole.node.dtype
         names = [self.operand(f.bind, dtype, f.shape, indexed=True, order=f.order) for f in (whole.left, whole.right)]
         item = Product(result="v0", left=names[0], right=names[1], dtype=dtype, rounded=whole.rounded)
-        self.body: list[Product | Statement] = [item]
+        self.body: list[Product | Statement | Reduction] = [item]
         self.last = "v0"
         if whole.scale != 1.0:
             self.last = self.state("mul", (self.last, whole.scale), dtype)
@@ -95,11 +95,23 @@ class _Body:
         self.body.append(Statement(result=result, op=op, args=args, dtype=dtype))
         return result
 
-    def found(self, nodes: tuple[str, ...], output: Output, bind: Bind) -> Found:
+    def reduction(self, item: Reduction, arg: str) -> tuple[str, ...]:
+        results = tuple(f"v{len(self.body)}_{i}" for i in range(len(item.results)))
+        self.body.append(Reduction(results=results, op=item.op, arg=arg, dtype=item.dtype, count=item.count))
+        return results
+
+    def found(
+        self,
+        nodes: tuple[str, ...],
+        outputs: tuple[Output, ...],
+        binds: tuple[Bind, ...],
+        reduced: tuple[int, ...] = (),
+    ) -> Found:
         program = Program(
-            domain=self.whole.domain, operands=tuple(self.operands), body=tuple(self.body), outputs=(output,)
-        )
-        return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=(bind,))
+            domain=self.whole.domain, reduced=reduced, operands=tuple(self.operands), body=tuple(self.body),
+            outputs=outputs,
+        )  # fmt: skip
+        return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=binds)
 
 
 def _alone(flow: Flow, whole: Contraction) -> Found | None:
@@ -109,23 +121,27 @@ def _alone(flow: Flow, whole: Contraction) -> Found | None:
         return None
     made = _Body(whole)
     bind = Bind(node=node.name, split=node.shape, order=tuple(range(len(node.shape))))
-    return made.found((node.name,), Output(name=made.last, dtype=node.dtype, shape=whole.domain), bind)
+    return made.found((node.name,), (Output(name=made.last, dtype=node.dtype, shape=whole.domain),), (bind,))
 
 
 def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
-    """The product and the region that reads it as one Program; None where the region is no epilogue of it."""
+    """The product and the region that reads it as one Program; None where the region is no epilogue of it: pointwise,
+    or reductions of its rows of which no element is needed again."""
     program, site = region
-    pure = all(isinstance(item, Statement) and item.op != "inside" for item in program.body)
+    pure = all(isinstance(item, Statement | Reduction) and item.op not in ("inside", *RANKED) for item in program.body)
     positions = any(isinstance(item, Statement) and item.op == "index" for item in program.body)
     mine = [i for i, bind in enumerate(site.operands) if bind.node == whole.node.name]
-    if program.reduced or not pure or len(mine) != 1 or len(program.outputs) != 1:
+    if not pure or len(mine) != 1 or (len(program.outputs) != 1 and not program.reduced):
         return None
     if positions and program.domain != whole.domain:
         return None
-    operand, bind, output = program.operands[mine[0]], site.operands[mine[0]], program.outputs[0]
+    operand, bind = program.operands[mine[0]], site.operands[mine[0]]
     groups = _groups(program.domain, whole.domain)
     in_order = bind.order == tuple(range(len(bind.order))) and not operand.order
-    if groups is None or not in_order or operand.shape != program.domain or output.shape != program.domain:
+    if groups is None or not in_order or operand.shape != program.domain or program.reduced not in ((), groups[-1]):
+        return None
+    written = tuple(1 if d in program.reduced else size for d, size in enumerate(program.domain))
+    if any(output.shape != written for output in program.outputs):
         return None
     made = _Body(whole)
     names: dict[str, str] = {operand.name: made.last}
@@ -136,15 +152,17 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
         if collapsed is None:
             return None
         names[other.name] = made.operand(place, other.dtype, collapsed.shape, order=collapsed.order)
-    for item in _statements(program):
-        names[item.result] = made.state(item.op, tuple(names[a] if isinstance(a, str) else a for a in item.args),
-                                        item.dtype)  # fmt: skip
-    whole_output = Output(name=names[output.name], dtype=output.dtype, shape=whole.domain)
-    return made.found((whole.node.name, *site.nodes), whole_output, site.outputs[0])
-
-
-def _statements(program: Program) -> Iterator[Statement]:
-    return (item for item in program.body if isinstance(item, Statement))
+    for item in program.body:
+        if isinstance(item, Reduction):
+            names.update(zip(item.results, made.reduction(item, names[item.arg]), strict=True))
+        elif isinstance(item, Statement):
+            names[item.result] = made.state(
+                item.op, tuple(names[a] if isinstance(a, str) else a for a in item.args), item.dtype
+            )
+    shape = (*whole.domain[:-1], 1) if program.reduced else whole.domain
+    outputs = tuple(Output(name=names[o.name], dtype=o.dtype, shape=shape) for o in program.outputs)
+    reduced = (len(whole.domain) - 1,) if program.reduced else ()
+    return made.found((whole.node.name, *site.nodes), outputs, site.outputs, reduced)
 
 
 def _groups(fine: tuple[int, ...], coarse: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:

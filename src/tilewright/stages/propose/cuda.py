@@ -35,8 +35,8 @@ _CUDA_SKELETONS = (
     "scanners", "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
 _GEMM_SKELETONS = (
-    "__init__", "band", "entries", "finish", "fused", "launch", "outlet", "pair", "plan", "product", "skinny", "split",
-    "staged", "streamed",
+    "__init__", "band", "blocks", "compiling", "entries", "finish", "fused", "launch", "outlet", "pair", "plan",
+    "product", "reduced", "skinny", "split", "staged", "streamed",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",
@@ -239,6 +239,13 @@ def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
             SourceFile(path=f"{name}.py", text=summed_text(program, name)),
             SourceFile(path=f"{name}_rows.py", text=fused_text(rows, f"{name}_rows", point)),
             SourceFile(path=f"{name}_sums.py", text=fused_text(sums, f"{name}_sums", space(sums).points[0])),
+        )
+    if program.product and program.reduced:
+        whole, product, rows = cuda_product.reduced_texts(program, name, point)
+        return (
+            SourceFile(path=f"{name}.py", text=whole),
+            SourceFile(path=f"{name}_product.py", text=product),
+            SourceFile(path=f"{name}_rows.py", text=fused_text(rows, f"{name}_rows", space(rows).points[0])),
         )
     if program.product:
         return (SourceFile(path=f"{name}.py", text=cuda_product.fused_text(program, name, point)),)

@@ -11,9 +11,16 @@ from ...facts.space import Knob, Point, Space, point
 from .cuda_text import Lines, safe_names, tensors
 from .diagonals import Kept, kept_diagonals, share
 from .narrow import computes_in_float8, rounded_once
+from .reduced import BLOCK, blocked, blocks_of
 from .strength import reduced_in_strength
 
 _TYPES = ("f32", "f16", "bf16")
+# Whether rows of a product may be reduced in its own kernel: not until that has run on a GPU.
+REDUCES = False
+_ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
+_LEAST_REDUCED = 128  # columns
+_MOST_PLACES = 1 << 24  # columns: their numbers are exact in fp32
+_WORTH = 1.02  # times as long a product may take whose rows it reduces, beside what else it saves
 _MOST_OPERANDS = 6  # beside the two matrices
 # Below, products of three fp16 ones are farther off than fp32's own (docs/precision.md), and bound by memory anyway.
 _LEAST_K = 32
@@ -92,6 +99,48 @@ configure = _FUSED.configure  # replaces settings; raises ValueError on an unkno
 run = torch_op("{name}", _FUSED, {outputs}, {arity})
 '''
 
+_REDUCED = '''\
+"""{name}: {name}_product.py, a product whose rows are reduced in blocks of columns, and {name}_rows.py, which joins the
+blocks. Made by Tilewright: CuTe DSL, for CUDA."""
+
+import {name}_product
+import {name}_rows
+
+from tilewright_kernels.cuda.gemm.reduced import Reduced
+from tilewright_kernels.ops import torch_op
+
+_FUSED = Reduced({name}_product._FUSED, {name}_rows._FUSED, first={first}, second={second})
+KNOBS = _FUSED.knobs
+configure = _FUSED.configure  # replaces settings; raises ValueError on an unknown knob or value
+# run({reads}) -> ({writes},), contiguous, on torch's current stream
+run = torch_op("{name}", _FUSED, {outputs}, {arity})
+'''
+
+_REDUCED_PRODUCT = '''\
+"""{name}: a product of {left} and {right}, and its rows reduced in blocks of columns. Made by Tilewright: CuTe DSL, for
+CUDA."""
+
+from tilewright_kernels.cuda import math as m
+from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
+from tilewright_kernels.cuda.spec import TensorSpec
+
+
+{epilogue}
+
+SPEC = ProductSpec(
+    name="{name}",
+    left={left_spec}
+    right={right_spec}
+    operands=({operands}
+    ),
+    output={output}
+    epilogue=epilogue,{rounded}
+    reductions={reductions},
+)
+
+_FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
+'''
+
 
 def unsupported(program: Program) -> str | None:
     """Why the skeleton can't, or shouldn't, make this product; None if it does."""
@@ -101,7 +150,7 @@ def unsupported(program: Program) -> str | None:
     types = {*(o.dtype for o in others), *(o.dtype for o in program.outputs)}
     if left.dtype not in _TYPES:
         return f"a product in {left.dtype} has no skeleton"
-    if not types <= set(_TYPES) or len(program.outputs) != 1:
+    if not program.reduced and (not types <= set(_TYPES) or len(program.outputs) != 1):
         return "an epilogue of other types than fp32, fp16, bf16, or of several results"
     if any(item.dtype == "f64" for item in program.body) or computes_in_float8(program):
         return "an epilogue in float64 or in float8"
@@ -115,6 +164,29 @@ def unsupported(program: Program) -> str | None:
         return "rows that don't start at multiples of 16 bytes, which TMA can't read"
     if max(batch * m * n, m * k, k * n) >= 1 << 31:
         return "more than 2^31 elements"
+    return _unreducible(program) if program.reduced else None
+
+
+def _unreducible(program: Program) -> str | None:
+    """Why this product's rows are better reduced by another kernel."""
+    batch, m, n, _ = sizes(program)
+    left, _ = factors(program)
+    cut = blocked(program)
+    others = [o for o in program.operands if not o.indexed]
+    if not REDUCES:
+        return "reductions in a product's kernel have not run on a GPU"
+    if cut is None or n < _LEAST_REDUCED or any(o.dtype not in (*_TYPES, *_ALSO_READ) for o in others):
+        return "a row that is read twice, or is short"
+    if any(o.dtype not in _TYPES and o.shape == program.domain for o in others):
+        return "whole matrices of numbers that are no floats"
+    if n >= _MOST_PLACES and any(r.op in ("argmax", "argmin") for r in cut.reductions):
+        return "positions that fp32 does not hold"
+    best, mine = (min((w for w, _ in ranked), default=None) for ranked in (_ranked(program), _reducing(program)))
+    if best is None or mine is None or _is_skinny(program):
+        return "a product whose sums are not whole in one kernel"
+    saved = 2.0 * batch * m * n * (4.0 if left.dtype == "f32" else 2.0) / 4000.0  # ns: it is neither written nor read
+    if mine > _WORTH * best + saved:
+        return "a product that is faster where its sums are made in parts"
     return None
 
 
@@ -176,11 +248,22 @@ def _skinny_points(program: Program) -> tuple[Point, ...]:
     )
 
 
-def _points(program: Program) -> tuple[Point, ...]:
+def _reducing(program: Program) -> list[tuple[float, Point]]:
+    """The points at which rows can be reduced, with the model's time of each."""
+
+    def fits(point: dict[str, str | int]) -> bool:
+        columns = int(str(point["tile"]).split("x")[1])
+        return point["split_k"] == 1 and point["streamed"] != "right" and columns % BLOCK == 0
+
+    return [(work, p) for work, p in _ranked(program) if fits(dict(p))]
+
+
+def _ranked(program: Program) -> list[tuple[float, Point]]:
+    """All points, in the order in which the model has them, with its time of each."""
     batch, m, n, k = sizes(program)
     split = factors(program)[0].dtype == "f32"
     rounded = is_rounded(program)
-    kept = kept_diagonals(program)
+    kept = (None, None) if program.reduced else kept_diagonals(program)
     ranked: list[tuple[float, int, Point]] = []
     streams = _streams(program) if split and not rounded else ()
     shapes = (*_SHAPES, *(() if split else _WIDE_SHAPES))
@@ -193,9 +276,16 @@ def _points(program: Program) -> tuple[Point, ...]:
             setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **_KERNEL)
             ranked.append((work, rank, setting))
     ranked.sort(key=lambda item: item[:2])
-    points = [p for _, _, p in ranked]
+    return [(work, p) for work, _, p in ranked]
+
+
+def _points(program: Program) -> tuple[Point, ...]:
+    split = factors(program)[0].dtype == "f32"
+    points = [p for _, p in (_reducing(program) if program.reduced else _ranked(program))]
     streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
     chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
+    if program.reduced:
+        return tuple(chosen)
     direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     for p in direct:
         chosen.insert(chosen.index(p) + 1, point(**{**dict(p), "store": "bulk"}))
@@ -216,7 +306,9 @@ def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
 
 def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
     """Tiles, clusters and sides of the matrices that can be streamed: those that lie K by K."""
-    if sizes(program)[3] % _STREAMED_K or kept_diagonals(program) != (None, None):
+    if sizes(program)[3] % _STREAMED_K:
+        return ()
+    if not program.reduced and kept_diagonals(program) != (None, None):
         return ()
     left, right = factors(program)
     found: list[tuple[str, str, str]] = []
@@ -260,6 +352,38 @@ def work_ns(
     moved_bytes = sum(sides.values()) + item * batch * m * n
     product_ns = max(waves * flops / (7e5 / _PROCESSORS), moved_bytes / 4000.0)
     return product_ns + split_bytes / 3300.0 + partial_bytes / 3500.0 + launch_ns
+
+
+def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, str, Program]:
+    """Of a product whose rows are reduced: the file that calls both kernels, that of the product (`NAME_product.py`),
+    and the Program of the other (`NAME_rows.py`)."""
+    left, right = factors(program)
+    cut = blocked(program)
+    assert cut is not None
+    ahead = safe_names(rounded_once(cut.ahead))
+    arguments = tuple(o.name for o in ahead.outputs)
+    others = [o for o in ahead.operands if o.name != "product"]
+    body = [item for item in ahead.body if isinstance(item, Statement)]
+    wide = cut.states * blocks_of(program.domain[-1])
+    product = _REDUCED_PRODUCT.format(
+        name=name, left=left.shape, right=right.shape,
+        epilogue=Lines(ahead).function("epilogue", "Per element: what is reduced.", body, arguments,
+                                       f"({', '.join(arguments)},)"),
+        left_spec=_spec(left), right_spec=_spec(right), operands=tensors(others),
+        output=tensors([Output(name="states", dtype="f32", shape=(*program.domain[:-1], wide))]).strip(),
+        reductions=repr(tuple(r.op for r in cut.reductions)), knobs=repr(dict(settings)),
+        rounded="\n    rounded=True," if is_rounded(program) else "",
+    )  # fmt: skip
+    places = {o.name: i for i, o in enumerate(program.operands)}
+    read = [o.name for o in cut.ahead.operands if o.name != "product"]
+    first = (places[left.name], places[right.name], *(places[n] for n in read))
+    second = tuple(places[o.name] for o in cut.behind.operands[cut.states :])
+    whole = _REDUCED.format(
+        name=name, first=repr(first), second=repr(second), reads=", ".join(places),
+        writes=", ".join(o.name for o in program.outputs), arity=len(program.operands),
+        outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)),
+    )  # fmt: skip
+    return whole, product, cut.behind
 
 
 def fused_text(program: Program, name: str, settings: Point) -> str:

@@ -77,6 +77,8 @@ class Finish:
     are the expression's columns; `diagonals`: the first and the last diagonal (column - row) on which the expression
     depends on the product, or None."""
 
+    reductions: tuple[str, ...] = ()  # that are made of rows, instead of C (see `blocks`)
+
     def __init__(
         self, dtype: str, *, function: Function | None = None, names: Sequence[str] = (), vector: int,
         batched: bool = False, turned: bool = False, diagonals: Diagonals = ALL,
@@ -105,9 +107,14 @@ class Finish:
     def _value(self, product: Any, loaded: dict[str, Any], at: tuple[Any, Any, Any]) -> Any:
         if self.function is None:
             return m.stored(product, self.dtype)
+        return m.stored(self._called(product, loaded, at), self.dtype)
+
+    def _called(self, product: Any, loaded: dict[str, Any], at: tuple[Any, Any, Any]) -> Any:
+        """What the function gives."""
         known: dict[str, Any] = {"product": product, **dict(zip(self.positions, at, strict=False))}
         known |= {name: x.to(Float32) if type(x).is_float else x for name, x in loaded.items()}
-        return m.stored(self.function(**{name: known[name] for name in reads(self.function)}), self.dtype)
+        assert self.function is not None
+        return self.function(**{name: known[name] for name in reads(self.function)})
 
     def store(
         self, total: Any, places: Any, c: Any, operands: Sequence[Any], exponents: Sequence[Any], *,

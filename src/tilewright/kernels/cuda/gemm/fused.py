@@ -23,8 +23,10 @@ from ..cubin import cubin_of, taken
 from ..plan import Device
 from ..spec import Function, TensorSpec
 from ..views import ITEM_BYTES
+from .blocks import WIDTH
+from .compiling import Launch
 from .finish import ALL, Diagonals
-from .launch import Epilogue, Gemm, Launch, broadcast, major_of, walk_of
+from .launch import Epilogue, Gemm, broadcast, major_of, walk_of
 from .plan import KNOBS as LEGAL
 from .plan import Point, make_grid
 
@@ -47,7 +49,8 @@ SMALL_SPILL = 2048
 class ProductSpec:
     """`left` and `right` are the matrices, of one dtype; `operands` have the output's rank, each size its own or 1;
     `epilogue` reads `product`, positions and the operands by name, and gives the output's element, which depends on the
-    product from the first to the last of `diagonals` alone. `rounded`: factors of fp32 may lose all but 11 bits."""
+    product from the first to the last of `diagonals` alone. `rounded`: factors of fp32 may lose all but 11 bits. With
+    `reductions`, it gives a tuple of what each takes, and the output is the states of blocks of columns (`blocks`)."""
 
     name: str
     left: TensorSpec
@@ -57,12 +60,13 @@ class ProductSpec:
     epilogue: Function
     diagonals: Diagonals = ALL
     rounded: bool = False
+    reductions: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
         """(batch, M, N, K)."""
-        *batch, m, n = self.output.shape
-        return prod(batch), m, n, self.left.shape[-1]
+        *batch, m, k = self.left.shape
+        return prod(batch), m, self.right.shape[-1], k
 
 
 def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
@@ -104,7 +108,7 @@ class FusedProduct:
         dtypes = tuple(o.dtype for o in spec.operands)
         self.epilogue = Epilogue(
             function=spec.epilogue, names=tuple(o.name for o in spec.operands), dtypes=dtypes,
-            batched=len(spec.output.shape) == 3, diagonals=spec.diagonals,
+            batched=len(spec.output.shape) == 3, diagonals=spec.diagonals, reductions=spec.reductions,
         )  # fmt: skip
         self.configure(**knobs)
 
@@ -114,6 +118,10 @@ class FusedProduct:
         fp32 = "rounded" if self.spec.rounded else "scaled"
         scheme = fp32 if self.spec.left.dtype == "f32" else "plain"
         point = make_point(wanted, scheme=scheme)
+        if self.spec.reductions and (point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk):
+            raise ValueError("rows are reduced where whole sums are, as they lie: with split_k=1, store='direct'")
+        if self.spec.reductions and point.tile_n % WIDTH:
+            raise ValueError(f"rows are reduced in blocks of {WIDTH}, which {point.tile_n} columns are not made of")
         self.knobs.update(wanted)
         self.gemm = Gemm(
             point,

@@ -18,148 +18,46 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cutlass import Int32, cute
 from torch import Tensor
 
 from ...ops import DTYPES
 from .. import cache
-from ..math import ELEMENT_TYPES
 from ..spec import Function
-from .entries import COMBINE, PRODUCT
-from .entries import split as SPLIT
-from .finish import ALL, WIDE, Combine, Diagonals, Finish
+from .blocks import BlockFinish, width
+from .compiling import (
+    ALIGNED,
+    Launch,
+    Read,
+    Walk,
+    compile_combine,
+    compile_product,
+    compile_split,
+    compile_streamed,
+)
+from .finish import ALL, WIDE, Diagonals, Finish
 from .plan import Grid, Point, make_grid
-from .product import RESIDUAL_SHIFT, Product
-from .skinny import Skinny
+from .product import RESIDUAL_SHIFT
 from .split import Split
-from .streamed import SLAB, Streamed
+from .streamed import SLAB
 
 _HERE = Path(__file__).resolve().parent
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-ALIGNED = 16
 PROCESSORS = 132  # of a Hopper, where no device says
-Launch = Callable[..., None]
-# Strides of an epilogue's operand along (rows, columns, batch): 0, 1, or None, any; and whether columns are neighbours
-# and all else starts at multiples of 16 bytes.
-Walk = tuple[tuple[int | None, ...], bool]
-Read = tuple[str, Walk]  # its dtype, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epilogue:
     """An expression over the product (see `finish`). Operands are broadcast to (M, N), or to (batch, M, N) if it is
-    `batched`; `dtypes` are theirs. `diagonals`: outside of them it does not depend on the product."""
+    `batched`; `dtypes` are theirs. `diagonals`: outside of them it does not depend on the product.
+    `reductions`: C is the states of these (see `blocks`), of which the expression gives a tuple."""
 
     function: Function
     names: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     batched: bool = False
     diagonals: Diagonals = ALL
-
-
-def _fake(dtype: str, shape: Sequence[Any], strides: Sequence[Any], alignment: int) -> Any:
-    return cute.runtime.make_fake_tensor(
-        ELEMENT_TYPES[dtype], tuple(shape), stride=tuple(strides), assumed_align=alignment
-    )
-
-
-def _size() -> Any:
-    return cute.sym_int()
-
-
-def _stride(divisibility: int = 1) -> Any:
-    return cute.sym_int64(divisibility=divisibility)
-
-
-def _options(arch: str, more: str) -> str:
-    return f"--enable-tvm-ffi --gpu-arch {arch} {more}".rstrip()
-
-
-def _stream() -> Any:
-    return cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
-
-
-def _read(operands: Sequence[Read], m: Any, n: Any) -> list[Any]:
-    """What an epilogue reads at (row, column, batch)."""
-    return [
-        _fake(dtype, (m, n, _size()), [_stride(8 if wide else 1) if step is None else step for step in strides],
-              WIDE if wide else ELEMENT_TYPES[dtype].width // 8)
-        for dtype, (strides, wide) in operands
-    ]  # fmt: skip
-
-
-def compile_product(
-    point: Point, *, element: str, majors: tuple[str, str], finish: Finish, operands: Sequence[Read] = (),
-    arch: str = "sm_90a", options: str = "",
-) -> Launch:  # fmt: skip
-    """A launch of (a, b, c, [exponents of A, of B,] operands .., clusters, splits, chunk) for every size. `element`: of
-    A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's. Of a turned Finish,
-    columns of C are contiguous, not rows."""
-    m, n, k = _size(), _size(), _size()
-
-    def operand(rows: Any, major: str) -> Any:
-        strides = (_stride(8), 1, _stride(8)) if major == "k" else (1, _stride(8), _stride(8))
-        return _fake(element, (rows, k, _size()), strides, ALIGNED)
-
-    walk = (1, _stride(), _stride()) if finish.turned else (_stride(finish.vector), 1, _stride(finish.vector))
-    c = _fake(finish.dtype, (m, n, _size()), walk, ALIGNED)
-    scaled = (m, n) if point.scales else ()
-    exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
-    tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *_read(operands, m, n))
-    return cute.compile(
-        PRODUCT[len(tensors)], (Skinny if point.skinny else Product)(point, finish), *tensors, Int32(1), Int32(1),
-        Int32(64), _stream(), options=_options(arch, options),
-    )  # fmt: skip
-
-
-def compile_streamed(
-    point: Point, *, major: str, finish: Finish, operands: Sequence[Read] = (), arch: str = "sm_90a", options: str = "",
-) -> Launch:  # fmt: skip
-    """A launch of (a, b, c, exponents of B, operands .., clusters, splits, chunk) for every size; `major`: of B. Of a
-    turned Finish, columns of C are contiguous, not rows."""
-    m, n, k = _size(), _size(), _size()
-    strides = (_stride(8), 1, _stride(8)) if major == "k" else (1, _stride(8), _stride(8))
-    walk = (1, _stride(), _stride()) if finish.turned else (_stride(finish.vector), 1, _stride(finish.vector))
-    tensors = (
-        _fake("f32", (m, k, _size()), (_stride(4), 1, _stride(4)), ALIGNED),
-        _fake("f16", (n, k, _size()), strides, ALIGNED),
-        _fake(finish.dtype, (m, n, _size()), walk, ALIGNED),
-        _fake("i32", (n, _size()), (1, _stride()), 4),
-        *_read(operands, m, n),
-    )
-    return cute.compile(
-        PRODUCT[len(tensors)], Streamed(point, finish), *tensors, Int32(1), Int32(1), Int32(64), _stream(),
-        options=_options(arch, options),
-    )  # fmt: skip
-
-
-def compile_split(split: Split, *, arch: str = "sm_90a", options: str = "") -> Launch:
-    """A launch of (x, planes, exponents, chunk) for every size."""
-    rows, k = _size(), _size()
-    wide = 4 if split.wide else 1
-    if split.major == "k":
-        walk, plane = (_stride(wide), 1, _stride(wide)), (_stride(8), 1, _stride(8))
-    else:
-        walk, plane = (1, _stride(wide), _stride(wide)), (1, _stride(8), _stride(8))
-    if wide == 1:
-        walk = (_stride(), _stride(), _stride())
-    x = _fake("f32", (rows, k, _size()), walk, 4 * wide)
-    return cute.compile(
-        SPLIT, split, x, _fake("f16", (rows, k, _size()), plane, ALIGNED),
-        _fake("i32", (rows, _size()), (1, _stride()), 4), Int32(64), _stream(), options=_options(arch, options),
-    )  # fmt: skip
-
-
-def compile_combine(
-    finish: Finish, *, operands: Sequence[Read] = (), arch: str = "sm_90a", options: str = ""
-) -> Launch:
-    """A launch of (partial, c, operands ..) for every size."""
-    m, n = _size(), _size()
-    partial = _fake("f32", (m, n, _size()), (_stride(), 1, _stride()), 4)
-    c = _fake(finish.dtype, (m, n, _size()), (_stride(), 1, _stride()), ELEMENT_TYPES[finish.dtype].width // 8)
-    tensors = (partial, c, *_read(operands, m, n))
-    return cute.compile(COMBINE[len(tensors)], Combine(finish), *tensors, _stream(), options=_options(arch, options))
+    reductions: tuple[str, ...] = ()
 
 
 def vector_of(columns: int, dtype: str) -> int:
@@ -289,7 +187,7 @@ class Gemm:
         grid = make_grid(self.point, x.shape[0], y.shape[0], k, batch=batch, processors=_processors(a))
         point = self.point.settled(k=k, results=batch * rows * columns)
         x, y, exponents = self._operands(x, y, grid)
-        c = torch.empty((batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device)
+        c = torch.empty((batch, rows, self._wide(columns)), dtype=DTYPES[self.dtype], device=a.device)
         seen = [broadcast(o, (batch, rows, columns)) for o in operands]
         last = grid.splits == 1
         target = c if last else torch.empty((batch * grid.splits, rows, columns), device=a.device)
@@ -318,9 +216,15 @@ class Gemm:
             c_strides=target.stride(), grid=(grid.clusters, grid.splits, grid.chunk),
         )  # fmt: skip
 
+    def _wide(self, columns: int) -> int:
+        """Columns of what is written for so many of C."""
+        reductions = self.epilogue.reductions if self.epilogue else ()
+        return width(reductions, columns) if reductions else columns
+
     def vector(self, columns: int, *, last: bool) -> int:
         """Of the Finish."""
-        return 1 if self.turned else vector_of(columns, self.dtype if last else "f32")
+        alone = self.turned or (self.epilogue is not None and self.epilogue.reductions)
+        return 1 if alone else vector_of(columns, self.dtype if last else "f32")
 
     def _as_turned(self, c: Tensor) -> Tensor:
         """(rows, columns, layers) as the Point has them."""
@@ -378,7 +282,7 @@ class Gemm:
         found = self.finish(last=last, vector=vector)
         operands = self._reads(walks) if last else ()
         facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, vector,
-                 found.diagonals, found.turned)  # fmt: skip
+                 found.diagonals, found.turned, found.reductions)  # fmt: skip
         return facts, found, operands
 
     def compiled(
@@ -429,6 +333,8 @@ class Gemm:
         diagonals = found.diagonals if found and not turned else ALL
         if found is None or not last:
             return Finish(self.dtype if last else "f32", vector=vector, turned=turned, diagonals=diagonals)
+        if found.reductions:
+            return BlockFinish(found.reductions, function=found.function, names=found.names, batched=found.batched)
         return Finish(
             self.dtype, function=found.function, names=found.names, vector=vector, batched=found.batched,
             turned=turned, diagonals=diagonals,
