@@ -372,9 +372,7 @@ def validate(program: Program) -> None:
             continue
         if isinstance(item, Statement):
             if POINTWISE.get(item.op) != len(item.args):
-                raise ValueError(
-                    f"{item.result!r}: {item.op!r} of {len(item.args)} arguments is no pointwise operation"
-                )
+                raise ValueError(f"{item.result!r}: {item.op!r} of {len(item.args)} arguments is not pointwise")
             if item.op == "inside" and item.args[0] not in loaded:
                 raise ValueError(f"{item.result!r}: {item.args[0]!r} is no load, so nothing is inside of anything")
             define(item.result, item.dtype)
