@@ -8,7 +8,7 @@ from contextlib import suppress
 import torch
 
 
-def start(device: str) -> None:
+def start_compiler(device: str) -> None:
     """Import all that torch.compile needs and start its workers, by a function of a few elements; what it compiled is
     forgotten. What fails here is left to fail where it matters."""
     with suppress(Exception):

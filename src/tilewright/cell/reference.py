@@ -377,6 +377,19 @@ class Reference:
             gc.freeze()  # tracing imports a great deal, which later collections need not walk
 
 
+class _Twice(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+def start_tracer() -> None:
+    """Have torch import what tracing needs, over a thousand modules, by a module of one operator."""
+    from .trace import trace
+
+    with torch.no_grad():
+        trace(_Twice(), (torch.ones(2),), {})
+
+
 def _indexes(tensor: Tensor) -> bool:
     """Whether it may hold places in other tensors."""
     return tensor.ndim > 0 and not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from . import appeals, arena, audit, driver, profile, values, wire
-from .baseline import compiling, start
+from .baseline import compiling, start_compiler
 from .compilers import end_compilers
 from .counterparts import Counterparts
 from .families import upstream
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
 from .modes import require_no_modes
 from .observe import observed
-from .reference import Reference
+from .reference import Reference, start_tracer
 from .replay import replayed
 from .subject import Subject, first_moved, handed, named_state, poisoned
 from .timing import Dealt, Timer, repeated
@@ -51,7 +51,8 @@ class Session:
             wire.LoadCandidate: self._load_candidate, wire.LoadProblem: self._load_problem,
             wire.Construct: self._construct, wire.ConstructCase: self._construct_case,
             wire.Describe: lambda r: self._opened.describe(r.seed, trace=r.trace, training=r.training),
-            wire.StartCompiler: lambda r: start(self._device), wire.Warm: self._warm,
+            wire.StartTracer: lambda r: start_tracer(), wire.StartCompiler: lambda r: start_compiler(self._device),
+            wire.Warm: self._warm,
             wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
             wire.Redraw: lambda r: self._opened.redraw(r.seed, sparsely=r.sparsely), wire.Truth: self._truth,
             wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,

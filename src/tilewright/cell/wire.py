@@ -126,6 +126,11 @@ class Describe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartTracer:
+    """In a reference cell: import what tracing needs, which takes longer than many a module's description."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartCompiler:
     """In a cell that will compile: bring torch.compile up, which takes longer than many a module's compilation."""
 

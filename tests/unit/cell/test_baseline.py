@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tilewright.cell.baseline import compiling, forget, start
+from tilewright.cell import wire
+from tilewright.cell.baseline import compiling, forget, start_compiler
 
 
 @pytest.fixture(autouse=True)
@@ -60,5 +61,12 @@ def test_what_the_module_raises_is_raised() -> None:
 def test_what_starts_the_compiler_leaves_nothing_compiled() -> None:
     import torch
 
-    start("cpu")
+    start_compiler("cpu")
     assert "torch._inductor" in sys.modules and not torch._dynamo.eval_frame.cached_backends
+
+
+def test_a_cell_brings_tracer_and_compiler_up_when_asked_to() -> None:
+    cell = Session("cpu")
+    for request in (wire.StartTracer(), wire.StartCompiler()):
+        assert cell.answer((request, -1)) == wire.Done()
+    assert "torch._dynamo" in sys.modules and "torch._inductor" in sys.modules
