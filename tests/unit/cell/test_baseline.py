@@ -10,6 +10,7 @@ import pytest
 
 from tilewright.cell import wire
 from tilewright.cell.baseline import compiling, forget, start_compiler
+from tilewright.cell.session import Session
 
 
 @pytest.fixture(autouse=True)
