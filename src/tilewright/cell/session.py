@@ -51,9 +51,7 @@ class Session:
             wire.LoadCandidate: self._load_candidate, wire.LoadProblem: self._load_problem,
             wire.Construct: self._construct, wire.ConstructCase: self._construct_case,
             wire.Describe: lambda r: self._opened.describe(r.seed, trace=r.trace, training=r.training),
-            wire.StartTracer: lambda r: start_tracer(), wire.StartCompiler: lambda r: start_compiler(self._device),
-            wire.Warm: self._warm,
-            wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
+            wire.Warm: self._warm, wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
             wire.Redraw: lambda r: self._opened.redraw(r.seed, sparsely=r.sparsely), wire.Truth: self._truth,
             wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,
             wire.Amplify: self._amplify, wire.Attain: self._attain,
@@ -129,6 +127,10 @@ class Session:
         self._reference = Reference(
             request.path, request.source, request.cases, subject=self._subject, compiled=request.compiled
         )
+        if request.starts == "compiler":
+            start_compiler(self._device)
+        elif request.starts == "tracer":
+            start_tracer()
 
     def _construct(self, request: wire.Construct) -> wire.Constructed:
         make = self._make

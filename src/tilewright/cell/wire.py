@@ -44,6 +44,14 @@ from .replays import Observe as Observe
 from .replays import Observed as Observed
 from .replays import Replay as Replay
 from .replays import Replayed as Replayed
+from .ticks import Clear as Clear
+from .ticks import Deal as Deal
+from .ticks import HoldTimed as HoldTimed
+from .ticks import Swap as Swap
+from .ticks import Tick as Tick
+from .ticks import Ticks as Ticks
+from .ticks import TimedCall as TimedCall
+from .ticks import TimedCalls as TimedCalls
 
 # ---- requests (judge -> cell) --------------------------------------------------------------------------------------
 
@@ -75,6 +83,7 @@ class LoadProblem:
     source: str
     cases: tuple[str, ...]
     compiled: bool  # run the module under torch.compile
+    starts: str = ""  # torch's "tracer" or "compiler": bring it up, too, which takes longer than many a module takes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,16 +132,6 @@ class Describe:
     seed: int
     trace: bool
     training: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartTracer:
-    """In a reference cell: import what tracing needs, which takes longer than many a module's description."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartCompiler:
-    """In a cell that will compile: bring torch.compile up, which takes longer than many a module's compilation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,65 +253,6 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deal:
-    """The arguments and the slots of the timed calls that follow."""
-
-    args: str
-    slots: tuple[tuple[TensorRef, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swap:
-    """Places of one input that exchange contents: `count` positions of dimension `dim` (-1: the whole) from `start` in
-    `slot`, and from `other_start` in the slot `other`."""
-
-    input: int
-    dim: int
-    slot: int
-    start: int
-    other: int
-    other_start: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clear:
-    """Let go of what the last timed call returned, and evict caches of `flush_bytes`."""
-
-    flush_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedCall:
-    """Carry out the swaps, with `warm` read the inputs, so that they lie in the caches, then call the module once on
-    `slot` and time it. What comes next, and whether anybody will look at the result, the cell can't know: neither is
-    decided yet. `phase`: "whole", or in training "forward" or "backward" alone. `repeat`: so many calls in the place of
-    one. `delay_ns`: how long a GPU is kept busy before its clock starts, so that launches are not timed."""
-
-    slot: int
-    swaps: tuple[Swap, ...]
-    warm: bool = False
-    phase: str = "whole"
-    repeat: int = 1
-    delay_ns: float = 300e3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedCalls:
-    """Timed calls, one after another without a word in between. `keep`: what each of them returned; else the last's."""
-
-    calls: tuple[TimedCall, ...]
-    keep: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HoldTimed:
-    """Hold what a timed call returned under tag 0: the last, or the one of this number in the row just made."""
-
-    number: int = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Configure:
     """Set the knobs (a JSON object) of one pattern of the candidate."""
 
@@ -430,23 +370,6 @@ class Attained:
     exact: bool
     shortfall: float
     own_shortfall: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
-    """ns of one timed call by the cell's own clock. On a GPU: how long after the delay began all of it was launched,
-    and how long the device went on once the clock had stopped, until no stream had work left."""
-
-    ns: float
-    launched_ns: float = 0.0
-    after_ns: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ticks:
-    """Of each call in a row."""
-
-    ticks: tuple[Tick, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

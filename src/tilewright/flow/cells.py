@@ -95,10 +95,11 @@ class Cells:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def load_problem(self, *, compiled: bool = False) -> wire.LoadProblem:
+    def load_problem(self, *, compiled: bool = False, starts: str = "") -> wire.LoadProblem:
         """The request that loads the problem in a reference cell."""
         problem = self._problem
-        return wire.LoadProblem(path=problem.path, source=problem.source, cases=problem.cases, compiled=compiled)
+        return wire.LoadProblem(path=problem.path, source=problem.source, cases=problem.cases, compiled=compiled,
+                                starts=starts)  # fmt: skip
 
     # ---- candidates
 
@@ -151,15 +152,13 @@ class Cells:
         meanwhile, once it is waited for. One of a `large` case takes memory of a GPU that whoever has the lease counts
         on: in the background it only loads, and torch.compile starts."""
         self.baseline_in_turn = large and self._problem.target == "cuda"
-        started = (wire.StartCompiler(),) if self.baseline_in_turn else ()
         self._baseline_requests = (
-            self.load_problem(compiled=True),
-            *started,
+            self.load_problem(compiled=True, starts="compiler" if self.baseline_in_turn else ""),
             wire.ConstructCase(case=0, seed=construct_seed, gradients=gradients),
             wire.Warm(seed=inputs_seed),
         )
         if self.baseline_in_turn:
-            self._post_to_baseline(2)
+            self._post_to_baseline(1)
         elif self._problem.target == "cuda" or self._threads >= _PLENTY:
             self._post_to_baseline()
 

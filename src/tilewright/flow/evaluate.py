@@ -103,9 +103,7 @@ class Judge:
         self._require_device()
         self._cells.open()
         with users_fault(self._problem):
-            self._ref.do(self._cells.load_problem(), limit_s=LOAD_LIMIT_S)
-            if self._wants_graphs and self._problem.target == "cuda":  # while nobody waits for the device
-                self._ref.do(wire.StartTracer(), limit_s=LOAD_LIMIT_S)
+            self._ref.do(self._cells.load_problem(starts="tracer" * self._wants_graphs), limit_s=LOAD_LIMIT_S)
             described = [self._describe(n, trace=self._wants_graphs) for n in range(len(self._problem.cases))]
         self._cases = tuple(described)
         if self._wants_compile:

@@ -66,8 +66,10 @@ def test_what_starts_the_compiler_leaves_nothing_compiled() -> None:
     assert "torch._inductor" in sys.modules and not torch._dynamo.eval_frame.cached_backends
 
 
-def test_a_cell_brings_tracer_and_compiler_up_when_asked_to() -> None:
-    cell = Session("cpu")
-    for request in (wire.StartTracer(), wire.StartCompiler()):
-        assert cell.answer((request, -1)) == wire.Done()
+def test_a_cell_brings_tracer_and_compiler_up_when_it_loads_a_problem() -> None:
+    source = "import torch\nclass Model(torch.nn.Module):\n    pass\n\ndef get_inputs():\n    return []\n"
+    source += "get_init_inputs = get_inputs\n"
+    for starts in ("tracer", "compiler"):
+        asked = wire.LoadProblem(path="/nowhere/p.py", source=source, cases=("{}",), compiled=False, starts=starts)
+        assert Session("cpu").answer((asked, -1)) == wire.Done()
     assert "torch._dynamo" in sys.modules and "torch._inductor" in sys.modules

@@ -1,0 +1,83 @@
+"""The messages of timed calls: what is dealt, swapped and evicted for them, and how long they took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .parts import TensorRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deal:
+    """The arguments and the slots of the timed calls that follow."""
+
+    args: str
+    slots: tuple[tuple[TensorRef, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """Places of one input that exchange contents: `count` positions of dimension `dim` (-1: the whole) from `start` in
+    `slot`, and from `other_start` in the slot `other`."""
+
+    input: int
+    dim: int
+    slot: int
+    start: int
+    other: int
+    other_start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clear:
+    """Let go of what the last timed call returned, and evict caches of `flush_bytes`."""
+
+    flush_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCall:
+    """Carry out the swaps, with `warm` read the inputs, so that they lie in the caches, then call the module once on
+    `slot` and time it. What comes next, and whether anybody will look at the result, the cell can't know: neither is
+    decided yet. `phase`: "whole", or in training "forward" or "backward" alone. `repeat`: so many calls in the place of
+    one. `delay_ns`: how long a GPU is kept busy before its clock starts, so that launches are not timed."""
+
+    slot: int
+    swaps: tuple[Swap, ...]
+    warm: bool = False
+    phase: str = "whole"
+    repeat: int = 1
+    delay_ns: float = 300e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCalls:
+    """Timed calls, one after another without a word in between. `keep`: what each of them returned; else the last's."""
+
+    calls: tuple[TimedCall, ...]
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldTimed:
+    """Hold what a timed call returned under tag 0: the last, or the one of this number in the row just made."""
+
+    number: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """ns of one timed call by the cell's own clock. On a GPU: how long after the delay began all of it was launched,
+    and how long the device went on once the clock had stopped, until no stream had work left."""
+
+    ns: float
+    launched_ns: float = 0.0
+    after_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticks:
+    """Of each call in a row."""
+
+    ticks: tuple[Tick, ...]
