@@ -269,7 +269,7 @@ def test_rows_that_are_only_reduced_are_so_in_the_kernel_of_the_product(tmp_path
     a, w, b = rand(301, 520, dtype=dtype) / 8, rand(1000, 520, dtype=dtype), rand(1000, dtype=dtype)
     graph = trace(Applies(REDUCED[name]), (a, w, b), {})
     matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
-    (pattern,) = [p for p in matched.patterns if p.kind == "product"]
+    _, pattern = [p for p in matched.patterns if p.kind == "product"]
     assert pattern.program.reduced == (1,), pattern.title
     module = load_fused(pattern.program, tmp_path)
     if name not in ("two", "variance"):

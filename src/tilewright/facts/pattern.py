@@ -137,10 +137,10 @@ def without_idle(cases: Sequence[Sequence[Pattern]], recipe: Recipe) -> Recipe:
     """The recipe without what it realises nowhere: patterns all of whose results a chosen one that takes others gives,
     or spares. `cases`: the patterns of each case."""
     chosen = {choice.pattern for choice in recipe}
-    busy = {p.id for patterns in cases for p in patterns if p.kind in TAKES_OTHERS or not _results([p])}
+    busy = {p.id for patterns in cases for p in patterns if not _results([p])}
     for patterns in cases:
-        made = _results([p for p in patterns if p.kind in TAKES_OTHERS and p.id in chosen])
-        busy.update(p.id for p in patterns if not _results([p]) <= made)
+        takers = [p for p in patterns if p.kind in TAKES_OTHERS and p.id in chosen]
+        busy.update(p.id for p in patterns if not _results([p]) <= _results([t for t in takers if t is not p]))
     return tuple(choice for choice in recipe if choice.written is not None or choice.pattern in busy)
 
 

@@ -43,12 +43,15 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
         if made is not None and unsupported(made[0]) is None and reader is not None:
             taken.add(reader)
             found.append(made)
-            continue
+            if not made[0].reduced:
+                continue
+            # Whether rows are better reduced there or by a kernel of their own is measured: both stay possible.
+            found[-1] = (made[0], replace(made[1], spared=(node.name,)))
         made = _alone(flow, whole)
         why = "its result lies otherwise in memory" if made is None else unsupported(made[0])
         if made is not None and why is None:
             found.append(made)
-        else:
+        elif not (found and node.name in found[-1][1].spared):
             left[node.name] = str(why)
     return Products(found=tuple(reversed(found)), left=left)
 

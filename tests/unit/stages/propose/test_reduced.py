@@ -16,7 +16,7 @@ from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program
 from tilewright.cell.trace import trace
-from tilewright.facts.pattern import Pattern
+from tilewright.facts.pattern import Choice, Pattern, Recipe, without_idle
 from tilewright.facts.program import Program, validate
 from tilewright.kernels.cuda.gemm.blocks import STATES as OF_THE_KERNEL
 from tilewright.kernels.cuda.gemm.blocks import WIDTH
@@ -62,10 +62,16 @@ def products(function: Callable[..., Any], *args: Tensor) -> list[Pattern]:
 
 
 def found(name: str) -> Program:
-    (pattern,) = products(*(lambda f, args: (f, *args))(*REDUCED[name]))
+    alone, pattern = products(*(lambda f, args: (f, *args))(*REDUCED[name]))
+    assert not alone.program.reduced and without_idle([[alone, pattern]], both := chosen(pattern, alone)) == both[:1]
+    assert without_idle([[alone, pattern]], both[1:]) == both[1:]  # for whoever reduces with a kernel of its own
     assert pattern.program.reduced == (len(pattern.program.domain) - 1,), name
     validate(pattern.program)
     return pattern.program
+
+
+def chosen(*patterns: Pattern) -> Recipe:
+    return tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in patterns)
 
 
 def states(op: str, values: Tensor) -> list[Tensor]:
