@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, nan
+from math import inf, nan, prod
 
 import pytest
 import torch
@@ -594,3 +594,17 @@ def test_refuses_other_shapes(folder):
     module = load_fused(kp.chain((10, 10)), folder)
     with pytest.raises(ValueError, match="must be f32"):
         module.run(torch.zeros(10, 11, device="cuda"))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_ragged_bags_as_torch_has_them(mode, folder):
+    def bags(x, i, o):
+        return F.embedding_bag(i, x, o, mode=mode)
+
+    x, i = torch.randn(1000, 96, device="cuda"), torch.randint(0, 1000, (5000,), device="cuda")
+    o = torch.tensor([0, 7, 7, 3000, 3001, 4999], device="cuda")
+    program = only_program(bags, x, i, o)
+    given = {t.numel(): t for t in (x, i, o)}
+    operands = [given[prod(operand.shape)].view(operand.shape) for operand in program.operands]
+    (got,) = load_fused(program, folder).run(*operands)
+    torch.testing.assert_close(got.view(6, 96).double(), bags(x.double(), i, o), rtol=1e-5, atol=1e-4)
