@@ -364,13 +364,14 @@ def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, st
     arguments = tuple(o.name for o in ahead.outputs)
     others = [o for o in ahead.operands if o.name != "product"]
     body = [item for item in ahead.body if isinstance(item, Statement)]
-    wide = cut.states * blocks_of(program.domain[-1])
+    batch, rows, columns, _ = sizes(program)
+    states = (cut.states, batch, rows, blocks_of(columns))
     product = _REDUCED_PRODUCT.format(
         name=name, left=left.shape, right=right.shape,
         epilogue=Lines(ahead).function("epilogue", "Per element: what is reduced.", body, arguments,
                                        f"({', '.join(arguments)},)"),
         left_spec=_spec(left), right_spec=_spec(right), operands=tensors(others),
-        output=tensors([Output(name="states", dtype="f32", shape=(*program.domain[:-1], wide))]).strip(),
+        output=tensors([Output(name="states", dtype="f32", shape=states)]).strip(),
         reductions=repr(tuple(r.op for r in cut.reductions)), knobs=repr(dict(settings)),
         rounded="\n    rounded=True," if is_rounded(program) else "",
     )  # fmt: skip

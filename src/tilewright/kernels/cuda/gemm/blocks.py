@@ -3,7 +3,7 @@
     a part of a sum, 64 rows x 64 columns of it      a thread: 2 rows x 16 columns; four lanes share a row
     for each row: state of 16 values (a tree) -> two exchanges between neighbouring lanes -> one lane writes
 
-    partial states are (M, states x blocks, batch), fp32:   [max of block 0, of block 1, .. | sum of block 0, ..]
+    what is written is (M, blocks, batch) of fp32 for each value of a state, one behind the other: all maxima, all sums
 
 A state is that of `reducers`: a sum, a maximum, a maximum and the sum of exponentials beside it, a count with mean and
 squared deviations, an extremum and where it is (its column, exact in fp32 below 2^24). Another kernel joins the blocks
@@ -28,9 +28,9 @@ _PAIRS = WIDTH // 8
 STATES = {"sum": 1, "max": 1, "min": 1, "softmax_stats": 2, "moments": 3, "argmax": 2, "argmin": 2}
 
 
-def width(reductions: Sequence[str], columns: int) -> int:
-    """Columns of the tensor of partial states, for so many of C."""
-    return sum(STATES[op] for op in reductions) * -(-columns // WIDTH)
+def states(reductions: Sequence[str]) -> int:
+    """Values of all their states."""
+    return sum(STATES[op] for op in reductions)
 
 
 class BlockFinish(Finish):
@@ -75,7 +75,7 @@ class BlockFinish(Finish):
                 values = [seen[r, q][e] for q in mine for e in range(2)]
                 states = self._states(values, valid, positions)
                 inside = m.both(leads, m.both(row < sizes[0], at < blocks))
-                when(inside, lambda states=states, row=row, at=at: self._put(c, states, (row, at, layer), blocks))
+                when(inside, lambda states=states, row=row, at=at: self._put(c, states, (row, at, layer)))
 
     def _states(self, values: list[Any], valid: list[Any], positions: list[Any]) -> list[Any]:
         """Of a row's part in this thread and in the three beside it, all components in order."""
@@ -89,8 +89,9 @@ class BlockFinish(Finish):
         return found
 
     @staticmethod
-    def _put(c: Any, states: list[Any], at: tuple[Any, Any, Any], blocks: Any) -> None:
+    def _put(c: Any, states: list[Any], at: tuple[Any, Any, Any]) -> None:
+        """`c` is where the first value goes; the others' tensors lie behind its last layer."""
         row, column, layer = at
         for i, value in enumerate(states):
             number = value.to(Float32) if type(value) is Int32 else value
-            c[(row, column + blocks * i, layer)] = number
+            c[(row, column, layer + i * cute.size(c, mode=[2]))] = number

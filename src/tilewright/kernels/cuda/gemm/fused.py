@@ -50,7 +50,7 @@ class ProductSpec:
     """`left` and `right` are the matrices, of one dtype; `operands` have the output's rank, each size its own or 1;
     `epilogue` reads `product`, positions and the operands by name, and gives the output's element, which depends on the
     product from the first to the last of `diagonals` alone. `rounded`: factors of fp32 may lose all but 11 bits. With
-    `reductions`, it gives a tuple of what each takes, and the output is the states of blocks of columns (`blocks`)."""
+    `reductions`, it gives a tuple of what each takes, and the output is their states, as Gemm has them."""
 
     name: str
     left: TensorSpec
@@ -108,7 +108,7 @@ class FusedProduct:
         dtypes = tuple(o.dtype for o in spec.operands)
         self.epilogue = Epilogue(
             function=spec.epilogue, names=tuple(o.name for o in spec.operands), dtypes=dtypes,
-            batched=len(spec.output.shape) == 3, diagonals=spec.diagonals, reductions=spec.reductions,
+            batched=len(spec.left.shape) == 3, diagonals=spec.diagonals, reductions=spec.reductions,
         )  # fmt: skip
         self.configure(**knobs)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from ...ops import DTYPES
 from .. import cache
 from ..spec import Function
-from .blocks import BlockFinish, width
+from .blocks import WIDTH, BlockFinish, states
 from .compiling import (
     ALIGNED,
     Launch,
@@ -165,8 +165,8 @@ class Gemm:
 
     def __call__(self, a: Tensor, b: Tensor, *operands: Tensor) -> Tensor:
         """A and B may both have one dimension more, the batch, in front. On meta tensors it compiles what tensors of
-        these shapes and strides need (aligned ones), and launches nothing. Raises ValueError where shapes or types
-        don't fit the Point's scheme."""
+        these shapes and strides need (aligned ones), and launches nothing. Of `reductions` it gives the states, (state,
+        batch, M, block of columns). Raises ValueError where shapes or types don't fit the Point's scheme."""
         key: Hashable = None
         if not self.point.scales and not (a.is_meta or any(t.data_ptr() % ALIGNED for t in (a, b, *operands))):
             key = (a.device, *[(t.dtype, t.shape, t.stride()) for t in (a, b, *operands)])
@@ -174,7 +174,8 @@ class Gemm:
                 return self._known[key]((a, b, *operands))
         self._check(a, b, operands)
         if a.ndim == 2:
-            return self._batched(a[None], b[None], operands, key=key)[0]
+            made = self._batched(a[None], b[None], operands, key=key)
+            return made if self.reductions else made[0]
         return self._batched(a, b, operands, key=key)
 
     def _batched(self, a: Tensor, b: Tensor, operands: Sequence[Tensor], *, key: Hashable) -> Tensor:
@@ -187,10 +188,14 @@ class Gemm:
         grid = make_grid(self.point, x.shape[0], y.shape[0], k, batch=batch, processors=_processors(a))
         point = self.point.settled(k=k, results=batch * rows * columns)
         x, y, exponents = self._operands(x, y, grid)
-        c = torch.empty((batch, rows, self._wide(columns)), dtype=DTYPES[self.dtype], device=a.device)
+        c = torch.empty(self._written(batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device)
         seen = [broadcast(o, (batch, rows, columns)) for o in operands]
         last = grid.splits == 1
-        target = c if last else torch.empty((batch * grid.splits, rows, columns), device=a.device)
+        target = (
+            (c[0] if self.reductions else c)
+            if last
+            else torch.empty((batch * grid.splits, rows, columns), device=a.device)
+        )
         read = [self._as_turned(o) for o in seen]
         launch = self.product(
             point, NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=self.vector(columns, last=last),
@@ -212,19 +217,23 @@ class Gemm:
         assert isinstance(key, tuple)
         return Known(
             launch=launch, views=tuple((i, tuple(t.shape), t.stride()) for i, t in views),
-            result=tuple(c.shape[-len(key[1][1]) :]), dtype=c.dtype, c_shape=tuple(target.shape),
+            result=tuple(c.shape if self.reductions else c.shape[-len(key[1][1]) :]), dtype=c.dtype, c_shape=tuple(target.shape),
             c_strides=target.stride(), grid=(grid.clusters, grid.splits, grid.chunk),
         )  # fmt: skip
 
-    def _wide(self, columns: int) -> int:
-        """Columns of what is written for so many of C."""
-        reductions = self.epilogue.reductions if self.epilogue else ()
-        return width(reductions, columns) if reductions else columns
+    @property
+    def reductions(self) -> tuple[str, ...]:
+        return self.epilogue.reductions if self.epilogue else ()
+
+    def _written(self, batch: int, rows: int, columns: int) -> tuple[int, ...]:
+        """The shape of C, or of the states that are written instead."""
+        if not self.reductions:
+            return batch, rows, columns
+        return states(self.reductions), batch, rows, -(-columns // WIDTH)
 
     def vector(self, columns: int, *, last: bool) -> int:
         """Of the Finish."""
-        alone = self.turned or (self.epilogue is not None and self.epilogue.reductions)
-        return 1 if alone else vector_of(columns, self.dtype if last else "f32")
+        return 1 if self.turned or self.reductions else vector_of(columns, self.dtype if last else "f32")
 
     def _as_turned(self, c: Tensor) -> Tensor:
         """(rows, columns, layers) as the Point has them."""

@@ -22,7 +22,7 @@ class Reduced:
         self.product, self.rows = product, rows
         self.first, self.second = tuple(first), tuple(second)
         self.knobs = product.knobs
-        self._blocks = rows.spec.operands[0].shape[-1]
+        self._shape = rows.spec.operands[0].shape
 
     @property
     def spec(self) -> Any:
@@ -48,5 +48,5 @@ class Reduced:
 
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         (made,) = self.product(*[operands[i] for i in self.first])
-        states = [s.contiguous() for s in made.split(self._blocks, -1)]
+        states = made.view(made.shape[0], *self._shape).unbind(0)
         return self.rows(*states, *[operands[i] for i in self.second])
