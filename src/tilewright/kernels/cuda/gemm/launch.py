@@ -191,11 +191,9 @@ class Gemm:
         c = torch.empty(self._written(batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device)
         seen = [broadcast(o, (batch, rows, columns)) for o in operands]
         last = grid.splits == 1
-        target = (
-            (c[0] if self.reductions else c)
-            if last
-            else torch.empty((batch * grid.splits, rows, columns), device=a.device)
-        )
+        target = c[0] if self.reductions else c
+        if not last:
+            target = torch.empty((batch * grid.splits, rows, columns), device=a.device)
         read = [self._as_turned(o) for o in seen]
         launch = self.product(
             point, NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=self.vector(columns, last=last),
@@ -217,8 +215,8 @@ class Gemm:
         assert isinstance(key, tuple)
         return Known(
             launch=launch, views=tuple((i, tuple(t.shape), t.stride()) for i, t in views),
-            result=tuple(c.shape if self.reductions else c.shape[-len(key[1][1]) :]), dtype=c.dtype, c_shape=tuple(target.shape),
-            c_strides=target.stride(), grid=(grid.clusters, grid.splits, grid.chunk),
+            result=tuple(c.shape if self.reductions else c.shape[-len(key[1][1]) :]), dtype=c.dtype,
+            c_shape=tuple(target.shape), c_strides=target.stride(), grid=(grid.clusters, grid.splits, grid.chunk),
         )  # fmt: skip
 
     @property
