@@ -23,7 +23,7 @@ _ROW_S, _FEWEST, _MOST = 0.02, 4, 24  # a row takes about so long, and holds bet
 _KEPT_BYTES = 256 << 20  # of results and their copies, in a row of which all are kept
 _LONGEST_CALL_S = 5e-3  # of longer calls the judge's clock alone leaves a tenth, and no more could be said here
 _SLACK = 0.1  # of a call
-_SLACK_S = {"cpu": 30e-6, "cuda": 6e-6}
+_SLACK_S = {"cpu": 30e-6, "cuda": 10e-6}
 _SINGLE = 3  # calls by themselves, beside each row
 _DOUBTFUL_LOOKS, _TRIALS = 4, 3
 
