@@ -49,7 +49,7 @@ PROGRAMS: dict[str, tuple[Callable[[int], Program], int, tuple[int, ...], int, f
     "a cluster a row": (lambda n: kp.softmax((n, 65536)), 256, (256, 132, 133, 500), 1, 1e-6),
     "a norm and its weights": (
         lambda n: kp.norm((n, 1000), (1,), affine=(1, 1000), residual=True, dtype="f16"), 640, (640, 5, 641), 2, 4e-3),
-    "a chain": (lambda n: kp.chain((n, 512), bias=(1, 512)), 4096, (4096, 2, 5, 1021, 4100, 70000), 2, 1e-5),
+    "a chain": (lambda n: kp.chain((n, 512), bias=(1, 512)), 4096, (4096, 2, 5, 1021, 4100, 70000), 3, 1e-5),
     "a chain of three dimensions": (
         lambda n: kp.chain((n, 24, 16), bias=(1, 24, 1), dtype="bf16"), 64, (64, 63, 1000), 2, 2e-2),
     "columns": (lambda n: kp.rms_norm((n, 64, 32, 32), 1), 130, (130, 131, 300), 2, 1e-5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tilewright.kernels.cuda.calls import fresh
+from tilewright.kernels.cuda.calls import fresh, lasting
 from tilewright.kernels.cuda.engine import SCRAP_BYTES
 from tilewright.kernels.cuda.launch import Fused
 from tilewright.kernels.cuda.spec import TensorSpec
@@ -130,3 +131,13 @@ def test_a_layout_is_prepared_once_until_other_settings_are_wanted(monkeypatch):
     fused.configure(unroll=2)
     fused.call(aligned.view(8, 1024))
     assert len(prepared) == 4
+
+
+def test_what_a_first_call_keeps_is_allocated_beside_its_thread(monkeypatch):
+    """A pool of CUDA graphs takes what the capturing thread allocates; inside a capture nothing else can be done."""
+    threads: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    for capturing in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda capturing=capturing: capturing)
+        assert lasting(lambda: threads.append(threading.get_ident()) or "made") == "made"
+    assert threads[0] != threading.get_ident() == threads[1]

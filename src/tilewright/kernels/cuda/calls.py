@@ -4,8 +4,9 @@ the time that loops and starred arguments take."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from .views import contiguous
 # What a call needs: the compiled launch, the workspace (None: of each call its own, which the next makes on a device),
 # and of each output what makes it (see `fresh`).
 Ready = tuple[Any, ...]
+T = TypeVar("T")
 Call = Callable[..., tuple[Tensor, ...]]
 
 _CALL = """
@@ -74,3 +76,12 @@ def fresh(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> C
     if bare is not None and device.type == "cuda" and torch.cuda.device_count() == 1:
         return partial(bare, shape, contiguous(shape), dtype)
     return partial(torch.empty_like, torch.empty(1, dtype=dtype, device=device).expand(shape))
+
+
+def lasting(make: Callable[[], T]) -> T:
+    """What `make` gives, from memory that outlives the CUDA graphs of torch.compile: what a first call keeps must not
+    lie in their pool, which takes what their own thread allocates."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        return make()
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        return beside.submit(make).result()

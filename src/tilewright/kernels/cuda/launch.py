@@ -15,7 +15,7 @@ from torch import Tensor
 from ..ops import DTYPES, registered
 from . import cache
 from .addresses import is_wide
-from .calls import Call, Ready, fresh, written_out
+from .calls import Call, Ready, fresh, lasting, written_out
 from .engine import SCRAP_BYTES, Kernel
 from .free import at_rows, freed
 from .math import ELEMENT_TYPES
@@ -242,8 +242,12 @@ class Fused:
 
     def _make_ready(self, launch: Callable[..., None], kernel: Kernel, device: torch.device) -> Ready:
         size, make = kernel.work_bytes, torch.zeros if kernel.zeroed else torch.empty
-        scrap = None if size > SCRAP_BYTES else torch.empty(size, dtype=torch.uint8, device=device)
-        makers = (fresh(tuple(o.shape), DTYPES[o.dtype], device) for o in kernel.spec.outputs)
+
+        def kept() -> Ready:
+            scrap = None if size > SCRAP_BYTES else torch.empty(size, dtype=torch.uint8, device=device)
+            return scrap, *(fresh(tuple(o.shape), DTYPES[o.dtype], device) for o in kernel.spec.outputs)
+
+        scrap, *makers = lasting(kept)
         return (launch, scrap, lambda operand: make(size, dtype=torch.uint8, device=operand.device), *makers)
 
 

@@ -141,6 +141,10 @@ def space(program: Program) -> Space:
         return Space(knobs=_KNOBS, points=tuple(points))
     if program.scan:
         points = [_setting(256, 4), _setting(512, 4), _setting(256, 2), _setting(128, 4), _setting(256, 8)]
+        if _few_long_rows(program):
+            points[3:] = [_setting(512, 4, spread="grid"), _setting(256, 4, spread="grid")]
+            if program.scan.op in ("cumsum", "cumprod"):  # others compute more than a second reading costs
+                points = points[3:] + points[:3]
         return Space(knobs=_KNOBS, points=tuple(points))
     if program.sums:
         points = [_setting(256, 4), _setting(256, 2), _setting(256, 8), _setting(256, 1)]
@@ -178,6 +182,12 @@ def space(program: Program) -> Space:
         points[at:at] = teams if program.inner_size > 2**18 else teams[::-1]
         points.remove(_setting(256, 4))
     return Space(knobs=_KNOBS, points=tuple(points))
+
+
+def _few_long_rows(program: Program) -> bool:
+    """Whether a scan's rows are too few to give each multiprocessor one, and long (docs/measured.md, Scans)."""
+    along = len(program.domain) - 1 in program.reduced
+    return along and program.rows * 2 <= _PROCESSORS and program.inner_size >= 2**18
 
 
 def _along(program: Program) -> list[Operand]:
