@@ -28,7 +28,7 @@ from tilewright.flow.optimize import optimize
 from tilewright.flow.workbench import Places, found_patterns
 from tilewright.stages.patterns import match
 from tilewright.stages.problems import read_problem
-from tilewright.stages.propose import cuda, cuda_product
+from tilewright.stages.propose import cuda
 from tilewright.stages.propose.compose import compose
 from tilewright.stages.timing.measure import Effort
 
@@ -264,8 +264,7 @@ REDUCED: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", REDUCED)
-def test_rows_that_are_only_reduced_are_so_in_the_kernel_of_the_product(tmp_path, monkeypatch, name, dtype):
-    monkeypatch.setattr(cuda_product, "REDUCES", True)
+def test_rows_that_are_only_reduced_are_so_in_the_kernel_of_the_product(tmp_path, name, dtype):
     a, w, b = rand(301, 520, dtype=dtype) / 8, rand(1000, 520, dtype=dtype), rand(1000, dtype=dtype)
     graph = trace(Applies(REDUCED[name]), (a, w, b), {})
     matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)

@@ -3,6 +3,7 @@ text of a `fused_K.py` whose epilogue is the rest of the Program."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, prod
 
@@ -15,8 +16,6 @@ from .reduced import BLOCK, blocked, blocks_of
 from .strength import reduced_in_strength
 
 _TYPES = ("f32", "f16", "bf16")
-# Whether rows of a product may be reduced in its own kernel: not until that has run on a GPU.
-REDUCES = False
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
 _LEAST_REDUCED = 128  # columns
 _MOST_PLACES = 1 << 24  # columns: their numbers are exact in fp32
@@ -52,6 +51,7 @@ _WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("12
 # the time of fused ones, and 3% at K = 768; from K = 1600 on bare ones only lose (H200, 2026-11-22).
 _FUSED_IN_TURNS = (("64x256", "2x1", "bulk"), ("128x128", "2x1", "bulk"))
 _BARE_IN_TURNS = (("64x256", "2x1", "bulk"), ("128x192", "2x1", "direct"))
+_REDUCED_IN_TURNS = (("128x128", "2x1", "direct"), ("64x256", "2x1", "direct"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
 _BULK_TILES = ("256x128", "128x256", "128x128")
@@ -173,8 +173,6 @@ def _unreducible(program: Program) -> str | None:
     left, _ = factors(program)
     cut = blocked(program)
     others = [o for o in program.operands if not o.indexed]
-    if not REDUCES:
-        return "reductions in a product's kernel have not run on a GPU"
     if cut is None or n < _LEAST_REDUCED or any(o.dtype not in (*_TYPES, *_ALSO_READ) for o in others):
         return "a row that is read twice, or is short"
     if any(o.dtype not in _TYPES and o.shape == program.domain for o in others):
@@ -285,7 +283,7 @@ def _points(program: Program) -> tuple[Point, ...]:
     streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
     chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
     if program.reduced:
-        return tuple(chosen)
+        return tuple(chosen) if split else _in_turn([_turn(*shape) for shape in _REDUCED_IN_TURNS], chosen)
     direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     for p in direct:
         chosen.insert(chosen.index(p) + 1, point(**{**dict(p), "store": "bulk"}))
@@ -297,9 +295,17 @@ def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
     fused = len(program.operands) > 2
     if not fused and sizes(program)[3] > _SHORT_K:
         return tuple(others)
-    settings = {**_KERNEL, "split_k": 1, "streamed": "none", "schedule": "pingpong"}
     shapes = _FUSED_IN_TURNS if fused else _BARE_IN_TURNS
-    turns = [point(**{**settings, "tile": t, "cluster": c, "store": s}) for t, c, s in shapes]
+    return _in_turn([_turn(*shape) for shape in shapes], others)
+
+
+def _turn(tile: str, cluster: str, store: str) -> Point:
+    settings = {**_KERNEL, "split_k": 1, "streamed": "none", "schedule": "pingpong"}
+    return point(**{**settings, "tile": tile, "cluster": cluster, "store": store})
+
+
+def _in_turn(turns: Sequence[Point], others: Sequence[Point]) -> tuple[Point, ...]:
+    """One of both after the other."""
     pairs = list(zip(turns, others, strict=False))
     return (*(p for pair in pairs for p in pair), *others[len(pairs) :])
 

@@ -14,7 +14,7 @@ _ROWS = ("cpu/rows.h", "cpu/reductions.h")
 # By the categories of strategies.category; () where nothing of ours is near.
 _NEAR: Mapping[Target, Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "cuda": {
-        "gemm": (_PRODUCT, "cuda/gemm/finish.py"),
+        "gemm": (_PRODUCT, "cuda/gemm/plan.py"),
         "convolution": (_PRODUCT,),
         "attention": (_PRODUCT, "cuda/shares.py"),
         "pointwise": ("cuda/engine.py", "cuda/addresses.py"),

@@ -51,11 +51,6 @@ REDUCED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_product, "REDUCES", True)
-
-
 def products(function: Callable[..., Any], *args: Tensor) -> list[Pattern]:
     matched = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
     return [p for p in matched.patterns if p.kind == "product"]
@@ -114,7 +109,7 @@ def test_the_kernel_has_the_same_blocks_and_states() -> None:
     assert WIDTH == BLOCK and {op: len(names) for op, names in STATES.items()} == OF_THE_KERNEL
 
 
-def test_what_is_read_again_or_does_not_pay_stays_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_read_again_or_does_not_pay_stays_apart() -> None:
     apart: list[tuple[Callable[..., Any], tuple[Tensor, ...]]] = [
         (lambda a, w: F.linear(a, w).softmax(-1), (A, W)),  # elements are wanted
         (lambda a, w: (lambda y: ((y - y.mean(1, keepdim=True)).abs()).amax(1))(F.linear(a, w)), (A, W)),  # two sweeps
@@ -125,8 +120,6 @@ def test_what_is_read_again_or_does_not_pay_stays_apart(monkeypatch: pytest.Monk
     ]
     for function, args in apart:
         assert [p.program.reduced for p in products(function, *args)] == [()], args[0].shape
-    monkeypatch.setattr(cuda_product, "REDUCES", False)
-    assert [p.program.reduced for p in products(*(lambda f, args: (f, *args))(*REDUCED["max"]))] == [()]
 
 
 def test_both_kernels_compile_for_hopper_and_settings_that_can_not_be_are_refused(tmp_path: Path) -> None:
