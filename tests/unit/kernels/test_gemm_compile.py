@@ -108,6 +108,10 @@ def test_a_matrix_comes_where_its_tile_leaves(tmp_path, tile_m, tile_n, pingpong
     assert kernel.local_bytes <= SMALL_SPILL
     check_registers(point, kernel)
     assert ptx.count("ldmatrix.sync") == ptx.count("stmatrix.sync") == 16
+    words = [w for four in re.findall(r"ldmatrix\S* \{([^}]*)\}", ptx) for w in four.split(", ")]
+    assert len(words) == 64 and all(len(re.findall(rf"{w}\b", ptx)) > 1 for w in words)
+    halves = [re.findall(rf"mov\.b32 \t\{{(\S+), (\S+)\}}, {w};", ptx) for w in words]
+    assert all({i for pair in found for i in (0, 1) if pair[i] != "_"} == {0, 1} for found in halves), "both of each"
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.shared", ptx)) == 4 + 2
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.global", ptx)) == 4
     assert "st.global" not in ptx and len(re.findall(r"ld\.global", ptx)) == 32

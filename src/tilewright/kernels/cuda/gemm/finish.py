@@ -236,10 +236,9 @@ class Finish:
     @staticmethod
     def _halves(word: Any, element: Any) -> list[Any]:
         """Both elements of a word."""
-        held = cute.make_rmem_tensor((1,), Int32)
-        held[0] = word
-        pair = cute.recast_tensor(held, element)
-        return [pair[0], pair[1]]
+        held = cute.make_rmem_tensor((2,), element)
+        cute.recast_tensor(held, Int32)[0] = word
+        return [held[0], held[1]]
 
     def _in_pairs(self, tensor: Any) -> bool:
         return self.vector > 1 and not self.turned and tensor.iterator.alignment >= WIDE
