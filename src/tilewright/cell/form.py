@@ -81,16 +81,20 @@ class Form:
             wide = [i for i in after if node.shape[i] > 1]
             new = old
             if len(old) != 1 or len(wide) != 1:
-                side = form.only(old) if old else "left"
-                if not side:
-                    raise Stuck
                 new = form.new_letters(len(wide)) if old else ""
-                if old:
+                for side in form._having(old):
                     form = form._regrouped(side, old, new, tuple(node.shape[i] for i in wide))
             given = iter(new)
             letters += [next(given) if node.shape[i] > 1 else "" for i in after]
         addends = tuple(_reshaped_addend(a, form.shape, node.shape, groups) for a in form.addends)
         return replace(form, letters=tuple(letters), shape=node.shape, addends=addends)
+
+    def _having(self, letters: str) -> tuple[str, ...]:
+        """The factors that have all of these letters, where none has some of them: one, or of a batch both."""
+        side = self.only(letters)
+        if letters and not side and not all(c in self.left_letters and c in self.right_letters for c in letters):
+            raise Stuck
+        return () if not letters else (side,) if side else ("left", "right")
 
     def _regrouped(self, side: str, old: str, new: str, sizes: tuple[int, ...]) -> Form:
         """The factor with letters `old` as one run that is divided into `new`."""

@@ -43,6 +43,7 @@ SUMMED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "groups": (lambda x, w, b: linear(x, w, b).view(M, 8, N // 8).sum(2), (X, W, B)),
     "turned": (lambda x, w: (x @ w.T).T.sum(0).exp(), (X, W)),
     "thin": (lambda a, x, w, t: (a @ (x @ w.T) / 2).mul(3) @ t, (A, X, W, THIN)),
+    "linear attention": (lambda q, k, v: (q @ k.transpose(-1, -2) / 3) @ v, tuple(torch.randn(3, 2, 3, 40, 8))),
     "thin, biased": (lambda x, w, t, b: linear(x @ w.T, t.T, b[:4]), (X, W, THIN, B)),
 }  # fmt: skip
 
