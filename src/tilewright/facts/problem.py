@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Target = Literal["cuda", "cpu"]
@@ -25,6 +25,15 @@ class Problem:
     cases: tuple[str, ...] = ("{}",)
     mode: Mode = "inference"
     precision: Precision = "reference"
+
+    @property
+    def loose(self) -> bool:
+        """Whether products in fp32 may lose all but TF32's bits: where a class of fewer bits is asked for."""
+        return self.precision in ("tf32", "fp16", "bf16")
+
+    def allowed(self, work: Work) -> Work:
+        """The work in the class that is asked for: TF32's bits are had at fp16's rate, too."""
+        return replace(work, dtype="f16") if self.loose and work.dtype == "f32" else work
 
     @property
     def digest(self) -> str:

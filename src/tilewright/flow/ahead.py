@@ -12,6 +12,7 @@ from ..facts.candidate import Candidate
 from ..facts.demand import Demand
 from ..facts.pattern import Choice
 from ..facts.space import Point
+from ..kernels.nvcc import libraries
 from ..kernels.store import anonymous
 from .children import shared_out
 
@@ -23,6 +24,7 @@ class Objects:
     def __init__(self) -> None:
         self._names: dict[tuple[tuple[str, ...], Point], tuple[str, ...]] = {}
         self._demands: dict[tuple[tuple[str, ...], Point], Demand | str] = {}
+        self.ours: set[str] = set()  # ids of candidates in CUDA C++ that this run itself wrote: nvcc may read them here
 
     def put(self, texts: Mapping[str, str], choice: Choice, paths: Sequence[str]) -> None:
         """`texts`: of a candidate's files by path, the pattern's among them."""
@@ -68,6 +70,23 @@ def compiled_ahead(
             _compile_in_cute(candidate, missing, folder, jobs, {"arch": arch, "processors": processors}, known)
         return tuple(dict.fromkeys(path for choice in fused for path in known.of(texts, choice, folder)))
     return ()
+
+
+def built_by_nvcc(
+    candidates: Iterable[Candidate], *, headers: str, folder: Path, jobs: int, objects: Objects
+) -> tuple[Path, ...]:
+    """The libraries of the CUDA C++ files of those that this run wrote, `jobs` built at a time, kept in `folder` from
+    run to run; what does not build fails in the cell, too."""
+    ours = [c for c in candidates if c.id in objects.ours and any(f.path.endswith(".cu") for f in c.files)]
+    with tempfile.TemporaryDirectory(prefix="tilewright-ahead-") as made:
+        sources = []
+        for number, candidate in enumerate(ours):
+            for file in candidate.files:
+                if file.path.endswith(".cu"):
+                    sources.append(Path(made) / f"{number}_{Path(file.path).name}")
+                    sources[-1].write_text(file.text, encoding="utf-8")
+        built = libraries(sources, headers, [folder], jobs=jobs)
+    return tuple(dict.fromkeys(path for path in built if isinstance(path, Path)))
 
 
 # ---- C++

@@ -64,7 +64,7 @@ def discovered(
         if not described.graph:
             raise UserError(f"{problem.path}: {problem.name} can't be traced: {described.trace_failure}")
         graph: Graph = codec.loads(described.graph)
-        replay = _replayed(graph, room, reference, machine=machine, budget_s=budget_s)
+        replay = _replayed(problem, graph, room, reference, machine=machine, budget_s=budget_s)
     return _told(problem, graph, replay, machine=machine, floor_ns=machine.floor_ns(described.work))
 
 
@@ -86,7 +86,7 @@ def looked_into(
     graph: Graph = codec.loads(room.described.graph)
     room.draw(0, family="own", seed=seed)
     try:
-        replay = _replayed(graph, room, reference, machine=machine, budget_s=budget_s)
+        replay = _replayed(problem, graph, room, reference, machine=machine, budget_s=budget_s)
         plain = plain_steps(graph, target=room.device)
         request = wire.Observe(
             args=room.described.args, inputs=room.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
@@ -104,7 +104,7 @@ def looked_into(
 
 def _told(problem: Problem, graph: Graph, replay: Replayed, *, machine: Machine, floor_ns: float) -> Discovery:
     make = renderer(problem.target)
-    matched, left = explained(graph, unsupported=make.unsupported, space=make.space)
+    matched, left = explained(graph, unsupported=make.unsupported, space=make.space, loose=problem.loose)
     every = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched.patterns)
     busy = {choice.pattern for choice in without_idle([matched.patterns], every)}
     patterns = tuple(p for p in matched.patterns if p.id in busy)
@@ -130,6 +130,7 @@ def _room(problem: Problem, reference: Cell, rng: random.Random) -> Iterator[Roo
     seed = secret(rng)
     reference.ask(wire.ConstructCase(case=0, seed=seed), wire.Constructed, limit_s=_LIMIT_S)
     described = reference.ask(wire.Describe(seed=seed, trace=True), wire.Described, limit_s=_LIMIT_S)
+    described = replace(described, work=problem.allowed(described.work))
     try:
         sizes = RoomSizes(pool=1, slots=0, results=0)
         room = Room(described, device=problem.target, reference=reference, limits=Limits(), sizes=sizes)
@@ -140,10 +141,13 @@ def _room(problem: Problem, reference: Cell, rng: random.Random) -> Iterator[Roo
         yield room
 
 
-def _replayed(graph: Graph, room: Room, reference: Cell, *, machine: Machine, budget_s: float) -> Replayed:
+def _replayed(
+    problem: Problem, graph: Graph, room: Room, reference: Cell, *, machine: Machine, budget_s: float
+) -> Replayed:
     plain = plain_steps(graph, target=room.device)
     request = wire.Replay(
         args=room.described.args, inputs=room.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
         flush_bytes=flush_bytes(machine), most_rounds=_MOST_ROUNDS, budget_s=budget_s,
     )  # fmt: skip
-    return reference.ask(request, wire.Replayed, limit_s=_LIMIT_S)
+    found = reference.ask(request, wire.Replayed, limit_s=_LIMIT_S)
+    return replace(found, calls=tuple(replace(c, work=problem.allowed(c.work)) for c in found.calls))

@@ -130,6 +130,7 @@ class Judge:
             training = self._problem.mode == "training"
             request = wire.Describe(seed=secret(self._rng), trace=trace, training=training)
             described = self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S)
+            described = replace(described, work=self._problem.allowed(described.work))
             self._cells.spare_memory()
         return case_of(number, described, seed, algebra=self._algebra)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from ..edges.gpu.machine import architecture, threads
 from ..edges.gpu.machine import machine as measured_machine
 from ..edges.sandbox.forkserver import start_ahead
 from ..edges.toolchain import languages, versions
+from ..edges.toolchain.languages import cutlass_headers
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.document import Document
 from ..facts.errors import UserError
@@ -19,12 +20,13 @@ from ..facts.machine import Machine
 from ..facts.move import Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.outcome import Station
 from ..facts.pattern import Choice, Recipe, piece_of, pieces_written
-from ..facts.problem import Problem, Target
+from ..facts.problem import Target
 from ..facts.realised import Known
 from ..facts.run import AGENT, Brief, CaseFacts, Matched, Request
 from ..facts.verdict import Verified
 from ..stages.patterns import match
 from ..stages.propose.compose import compose
+from ..stages.propose.cutlass import products_by_cutlass
 from ..stages.propose.library import libraries
 from ..stages.propose.near import skeletons_near
 from ..stages.propose.targets import renderer
@@ -33,7 +35,7 @@ from ..stages.tune import memory
 from ..stages.verify import Subject, verified, with_memory
 from ..strategies import WITH_ALGEBRA
 from ..strategies.category import category
-from .ahead import Objects, compiled_ahead
+from .ahead import Objects, built_by_nvcc, compiled_ahead
 from .foresee import foreseen
 from .pieces import Pieces
 from .realisations import known_of_module, known_of_pieces
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from .evaluate import Judge
 
 Say = Callable[[str], None]
+BY_CUTLASS = False  # `fact` also has products in CUTLASS C++; off until they have run on a GPU
 _MOST_NOTES = 3  # that a model is shown with the graph
 
 
@@ -168,7 +171,7 @@ class Workbench:
 
     def brief(self, request: Request) -> Brief:
         self.judge  # noqa: B018  opens it: the cases' facts come from running the reference once
-        matched = found_patterns(self._cases, self.problem.target, loose=is_loose(self.problem))
+        matched = found_patterns(self._cases, self.problem.target, loose=self.problem.loose)
         titles = [p.title for p in matched[0].patterns]
         self.say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
         rewritten = self._rewritten(matched) if request.strategy in WITH_ALGEBRA else ()
@@ -180,7 +183,7 @@ class Workbench:
             folder=self.places.libraries, objects=self._objects,
         )  # fmt: skip
         matched, rewritten = both[: len(matched)], both[len(matched) :]
-        called = self._libraries(request)
+        called = self._libraries(request, matched)
         looked, realised = self._looked_into(request, matched, called) if request.strategy == "fact" else (None, ())
         return Brief(
             run=request.run,
@@ -218,13 +221,15 @@ class Workbench:
         self.say(f"by algebra, with less work: {'; '.join(dict.fromkeys(steps))}")
         cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in self._cases)
         first = sum(len(m.patterns) for m in matched)
-        return found_patterns(cases, self.problem.target, first_id=first, loose=is_loose(self.problem))
+        return found_patterns(cases, self.problem.target, first_id=first, loose=self.problem.loose)
 
-    def _libraries(self, request: Request) -> Recipe:
-        """The parts of the main case for which there is a library call, where a strategy asks for them."""
+    def _libraries(self, request: Request, matched: tuple[Matched, ...]) -> Recipe:
+        """The parts of the main case that a library makes, where a strategy asks for them."""
         graph = self._cases[0].graph
-        wanted = request.strategy == "fact" and self.problem.mode == "inference"
-        return libraries(graph) if wanted and graph is not None else ()
+        if request.strategy != "fact" or self.problem.mode != "inference" or graph is None:
+            return ()
+        headers = dict(languages(self.problem.target)).get("cutlass-cpp", "") if BY_CUTLASS else ""
+        return (*libraries(graph), *(products_by_cutlass(graph, matched[0].patterns, headers) if headers else ()))
 
     def _looked_into(
         self, request: Request, matched: tuple[Matched, ...], called: Recipe
@@ -284,6 +289,7 @@ class Workbench:
         return compose(problem.source, self._cases, matched, recipe, target=problem.target) if recipe else None
 
     def perform(self, brief: Brief, move: Move) -> Outcome:
+        self._objects.ours.update(c.written.candidate.id for c in brief.libraries if c.written is not None)
         if isinstance(move, Enter):
             return self.pieces.entered(brief, move.piece)
         if isinstance(move, Within):
@@ -292,7 +298,7 @@ class Workbench:
             self._pieces.close()
         match move:
             case Try(what=Candidate() as candidate):
-                return self.judge.evaluate(candidate, foreign=True)
+                return self.judge.evaluate(candidate, foreign=True, compiled=self._by_nvcc([candidate]))
             case Try(what=tuple() as recipe):
                 ours = composed(brief, recipe)
                 foreign = any(choice.written is not None for choice in recipe)
@@ -327,19 +333,20 @@ class Workbench:
 
     def _compiled(self, candidate: Candidate, choices: Recipe) -> tuple[Path, ...]:
         """Its kernels, compiled on all processors while no device is leased; those of others compile themselves."""
+        theirs = self._by_nvcc([choice.written.candidate for choice in choices if choice.written is not None])
         choices = tuple(choice for choice in choices if choice.written is None)
         self.judge  # noqa: B018  opened first: on the CPU, what it runs then would share the processors
         machine, places = self.machine, self.places
         arch = architecture(self.problem.target)
-        return compiled_ahead(
+        return theirs + compiled_ahead(
             candidate, choices, folder=places.libraries, jobs=threads(), arch=arch, processors=machine.processors,
             objects=self._objects,
         )  # fmt: skip
 
-
-def is_loose(problem: Problem) -> bool:
-    """Whether products in fp32 may lose all but TF32's bits: where a class of fewer bits is asked for."""
-    return problem.precision in ("tf32", "fp16", "bf16")
+    def _by_nvcc(self, candidates: Sequence[Candidate]) -> tuple[Path, ...]:
+        return built_by_nvcc(
+            candidates, headers=cutlass_headers(), folder=self.places.libraries, jobs=threads(), objects=self._objects
+        )
 
 
 def found_patterns(

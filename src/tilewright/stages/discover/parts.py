@@ -85,7 +85,7 @@ def floor_of(pattern: Pattern, machine: Machine) -> float:
     flops = 2 * prod(program.domain) * _depth(pattern, item) if item is not None else 0
     work = Work(
         bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0,
-        dtype=item.dtype if item is not None else "f32",
+        dtype="f32" if item is None else "f16" if item.rounded else item.dtype,
     )  # fmt: skip
     return machine.floor_ns(work) * max(1, len(pattern.sites))
 

@@ -50,9 +50,10 @@ def explained(
     unsupported: Callable[[Program], str | None],
     space: Callable[[Program], Space],
     tiny_bytes: int = TINY_BYTES,
+    loose: bool = False,
 ) -> tuple[Matched, dict[str, str]]:
     """The same, and why each call that does work is left to torch, by its name."""
-    found = _found(graph, unsupported, tiny_bytes)
+    found = _found(graph, unsupported, tiny_bytes, loose=loose)
     return _numbered(0, found, space, {}, 0), dict(found.left)
 
 
