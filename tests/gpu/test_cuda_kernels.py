@@ -608,3 +608,36 @@ def test_ragged_bags_as_torch_has_them(mode, folder):
     operands = [given[prod(operand.shape)].view(operand.shape) for operand in program.operands]
     (got,) = load_fused(program, folder).run(*operands)
     torch.testing.assert_close(got.view(6, 96).double(), bags(x.double(), i, o), rtol=1e-5, atol=1e-4)
+
+
+BEYOND = 65544  # rows of 32768: more than 2**31 elements, of which row 65536 is the first beyond
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("make", [
+    lambda n: kp.chain((n, 32768), dtype="bf16"), lambda n: kp.softmax((n, 32768), dtype="bf16"),
+    lambda n: kp.cumulative("cumsum", (n, 32768), dtype="f16"), lambda n: kp.rms_norm((n, 64, 32, 16), 1, dtype="bf16"),
+], ids=["chain", "rows", "scan", "columns"])  # fmt: skip
+def test_more_elements_than_32_bits_count(make, folder):
+    program = make(BEYOND)
+    (x,) = kp.make_operands(program, "cuda")
+    (got,) = load_fused(program, folder).run(x)
+    for lo, hi in ((0, 3), (32766, 32770), (65534, BEYOND)):
+        close([got[lo:hi]], make(hi - lo), [x[lo:hi]])
+
+
+@pytest.mark.alone
+def test_more_elements_than_32_bits_count_are_reduced_and_turned(folder):
+    count = 2**31 + 5
+    x = torch.zeros(count, dtype=torch.uint8, device="cuda")
+    x[-2] = 1
+    (place,) = load_fused(kp.reduction("argmax", (count,), (0,), dtype="u8"), folder).run(x)
+    (total,) = load_fused(kp.reduction("sum", (count,), (0,), dtype="u8"), folder).run(x.fill_(1))
+    assert (int(place), int(total)) == (count - 2, count)
+    turned = torch.empty(32768, BEYOND, dtype=torch.bfloat16, device="cuda").random_(-99, 99).t()
+    (got,) = load_fused(kp.laid_out(turned.shape, (1, 0), dtype="bf16"), folder).run(turned)
+    assert all(torch.equal(got[n : n + 9], turned[n : n + 9]) for n in (0, 32763, BEYOND - 9))
+    table, bias = torch.randn(46403, 46400, device="cuda").bfloat16(), torch.randn(1, 46400, device="cuda")
+    chosen = torch.arange(46396, 46403).cuda()
+    (row,) = load_fused(kp.embedded(7, 46400, dtype="bf16"), folder).run(table, chosen[:, None], bias)
+    torch.testing.assert_close(row.double(), table[chosen].double() * 3 + bias.double(), rtol=2**-7, atol=1e-3)

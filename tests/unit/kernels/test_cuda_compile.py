@@ -71,7 +71,6 @@ PATHS = {
     "a product split over launches": (lambda: kp.cumulative("cumprod", (3, 1000003)), {}),
     "a scan split over launches": (lambda: kp.cumulative("cumsum", (4, 2000000), dtype="i64"), {}),
     "a scan by CTAs in turn": (lambda: kp.cumulative("cumsum", (3, 1000003), reverse=True), {"spread": "grid"}),
-    "extrema by CTAs in turn": (lambda: kp.extrema("cummin", (3, 1000003), fused=True), {"spread": "grid"}),
     "a recurrence by CTAs in turn": (lambda: kp.recurrence((5, 400000)), {"spread": "grid", "threads": 512}),
     "a scan of columns": (lambda: kp.busy_cumsum((64, 300, 500), 1), {}),
     "a scan of columns split": (lambda: kp.masked_cumsum((100000, 64), 0, reverse=True), {}),
