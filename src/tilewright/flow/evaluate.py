@@ -127,8 +127,7 @@ class Judge:
         with self._turns.turn("describing" if trace else "describing hidden cases"):
             construct = wire.ConstructCase(case=number, seed=seed)
             self._ref.ask(construct, wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
-            training = self._problem.mode == "training"
-            request = wire.Describe(seed=secret(self._rng), trace=trace, training=training)
+            request = wire.Describe(seed=secret(self._rng), trace=trace, training=self._problem.mode == "training")
             described = self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S)
             described = replace(described, work=self._problem.allowed(described.work))
             self._cells.spare_memory()
