@@ -37,6 +37,11 @@ def stretch_of(program: Program) -> Stretch | None:
     if len(ends) != 1 or found is None:
         return None
     begin, end = found
+    kinds = {o.name: o.dtype for o in program.operands} | {
+        i.result: i.dtype for i in (*cut.head, *cut.passes[0].elements)
+    }
+    if {kinds.get(begin), kinds.get(end)} - {"i64", "i32"}:
+        return None  # a fraction is no place
     shares = prod(program.aligned(begin))
     return Stretch(begin=begin, end=end, usual=max(program.inner_size // shares, 1)) if shares > 1 else None
 
