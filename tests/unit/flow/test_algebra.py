@@ -8,12 +8,15 @@ import torch
 
 from fakes.facts import PROBLEM, brief
 from fakes.modules import Applies
+from tilewright.cell import wire
 from tilewright.cell.algebra import rewritten
 from tilewright.cell.trace import trace
+from tilewright.facts import codec
 from tilewright.facts.candidate import Candidate
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Work
 from tilewright.facts.run import Brief
+from tilewright.flow.rooms import case_of
 from tilewright.flow.workbench import composed, found_patterns
 
 X, W = torch.randn(512, 256), torch.randn(512, 256)
@@ -45,6 +48,21 @@ def test_a_recipe_of_either_side_becomes_a_candidate() -> None:
     assert all(f"{choice.pattern}.run(" in less for choice in sides[1])
     alone = model(composed(whole, sides[1][-1:]))  # what is not fused of it is torch's, part by part
     assert "torch.ops.aten" not in alone and ".sum((" in alone
+
+
+def test_a_case_says_what_algebra_makes_of_it_where_that_is_wanted() -> None:
+    graph = given().cases[0].graph
+    work = Work(bytes_read=1, bytes_written=1, matmul_flops=2 * 512 * 512 * 256, conv_flops=0, dtype="f32")
+    described = wire.Described(
+        init="", init_tensors=(), args="", inputs=(), outputs_tree="", outputs=(), state=(), mutated_state=(),
+        gradients=wire.Gradients(), random=False, work=work, longest_sum=1, graph=codec.dumps(graph), trace_failure="",
+        call_s=0.0,
+    )  # fmt: skip
+    less = case_of(0, described, 1, algebra=True)
+    assert less.facts.algebra == ("mean of matmul: weights summed",) and less.facts.rewritten != less.facts.graph
+    assert less.described.work.flops == 2 * 512 * 256 and less.facts.work == less.described.work
+    plain = case_of(0, described, 1, algebra=False)
+    assert plain.facts.rewritten is None and plain.described.work == work
 
 
 def test_spared_flops_are_no_work_and_bytes_are() -> None:
