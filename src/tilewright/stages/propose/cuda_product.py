@@ -47,10 +47,12 @@ _SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128
 # In 16 bits, for sizes that the others cut into too many waves: 512 x 6144 x 4096 takes 38.5 us instead of 46 (H200,
 # 2026-11-22).
 _WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("128x160", "2x1"))
-# In turns (tile, cluster, store), what follows a product in 16 bits is done while the next is multiplied: up to 5% of
-# the time of fused ones, and 3% at K = 768; from K = 1600 on bare ones only lose (H200, 2026-11-22).
-_FUSED_IN_TURNS = (("64x256", "2x1", "bulk"), ("128x128", "2x1", "bulk"))
-_BARE_IN_TURNS = (("64x256", "2x1", "bulk"), ("128x192", "2x1", "direct"))
+# What is done with a product in 16 bits, in whole tiles of shared memory (tile, cluster, schedule): in turns it takes no
+# time from the next tile, together it takes less from the tensor cores where K is large. Bias + GELU + residual takes 81
+# us at 8192 x 3072 x 768 (97 before), a gate 378 at 2048 x 18944 x 3584 (406); bare ones gain up to K = 1600 (H200,
+# 2026-11-22).
+_FUSED_STAGED = (("128x128", "2x1", "pingpong"), ("128x256", "2x1", "cooperative"), ("64x256", "2x1", "pingpong"))
+_BARE_STAGED = (("64x256", "2x1", "pingpong"), ("128x128", "2x1", "pingpong"))
 _REDUCED_IN_TURNS = (("128x128", "2x1", "direct"), ("64x256", "2x1", "direct"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
@@ -60,7 +62,7 @@ _HELD = 8192  # of K across which a strip of rows stays in the registers of a cl
 _STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 230 TFLOP/s (H200, 2026-11-22)
 _PROCESSORS = 132  # of an H100 or H200
 _DEPTH = 64
-_SHORT_K = 1024  # the end of a tile weighs much
+_SHORT_K = 2048  # the end of a tile weighs much
 # A side of so much makes a product skinny: in 16 bits it takes as long as the large matrix takes to come.
 _SKINNY_SIDE = 64
 _SKINNY_LARGE = 1 << 19  # elements of the large matrix; below, it is all launch
@@ -291,16 +293,18 @@ def _points(program: Program) -> tuple[Point, ...]:
 
 
 def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
-    """Between them points at which warpgroups take turns, where that gains."""
+    """Between them points of whole tiles in shared memory, and of warpgroups that take turns, where that gains."""
     fused = len(program.operands) > 2
-    if not fused and sizes(program)[3] > _SHORT_K:
+    short = sizes(program)[3] <= _SHORT_K
+    if not fused and not short:
         return tuple(others)
-    shapes = _FUSED_IN_TURNS if fused else _BARE_IN_TURNS
-    return _in_turn([_turn(*shape) for shape in shapes], others)
+    staged = program.outputs[0].dtype != "f32" and program.domain[-1] % 8 == 0
+    shapes = _BARE_STAGED if not fused else _FUSED_STAGED if short else (*_FUSED_STAGED[1::-1], *_FUSED_STAGED[2:])
+    return _in_turn([_turn(t, c, "staged" if staged else "direct", s) for t, c, s in shapes], others)
 
 
-def _turn(tile: str, cluster: str, store: str) -> Point:
-    settings = {**_KERNEL, "split_k": 1, "streamed": "none", "schedule": "pingpong"}
+def _turn(tile: str, cluster: str, store: str, schedule: str = "pingpong") -> Point:
+    settings = {**_KERNEL, "split_k": 1, "streamed": "none", "schedule": schedule}
     return point(**{**settings, "tile": tile, "cluster": cluster, "store": store})
 
 
