@@ -47,10 +47,10 @@ _SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128
 # In 16 bits, for sizes that the others cut into too many waves: 512 x 6144 x 4096 takes 38.5 us instead of 46 (H200,
 # 2026-11-22).
 _WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("128x160", "2x1"))
-# What is done with a product in 16 bits, in whole tiles of shared memory (tile, cluster, schedule): in turns it takes no
-# time from the next tile, together it takes less from the tensor cores where K is large. Bias + GELU + residual takes 81
-# us at 8192 x 3072 x 768 (97 before), a gate 378 at 2048 x 18944 x 3584 (406); bare ones gain up to K = 1600 (H200,
-# 2026-11-22).
+# What is done with a product in 16 bits, in whole tiles of shared memory (tile, cluster, schedule): in turns it takes
+# no time from the next tile, together it takes less from the tensor cores where K is large. Bias + GELU + residual
+# takes 81 us at 8192 x 3072 x 768 (97 before), a gate 378 at 2048 x 18944 x 3584 (406); bare ones gain up to K = 1600
+# (H200, 2026-11-22).
 _FUSED_STAGED = (("128x128", "2x1", "pingpong"), ("128x256", "2x1", "cooperative"), ("64x256", "2x1", "pingpong"))
 _BARE_STAGED = (("64x256", "2x1", "pingpong"), ("128x128", "2x1", "pingpong"))
 _REDUCED_IN_TURNS = (("128x128", "2x1", "direct"), ("64x256", "2x1", "direct"))
