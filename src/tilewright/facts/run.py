@@ -17,6 +17,7 @@ from .realised import Known
 from .segment import Segment
 
 AGENT = "agent"  # the strategy of a run whose moves a coding agent makes
+GIVEN = "given"  # that of a run which judges one candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

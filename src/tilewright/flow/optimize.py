@@ -18,7 +18,7 @@ from ..facts.machine import Machine
 from ..facts.move import Ask, Await, Enter, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Tune, Verify, Within
 from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
-from ..facts.run import AGENT, Brief, Limits, Request, Timing
+from ..facts.run import AGENT, GIVEN, Brief, Limits, Request, Timing
 from ..facts.verdict import Verified
 from ..stages.retrieve import table
 from ..stages.tune import memory
@@ -105,7 +105,7 @@ def judge_given(
 ) -> Finished:  # fmt: skip
     """Judge one candidate: a run with nothing to search; `Finished.stop.best` is None if it was refused."""
     request = Request(
-        run=uuid.uuid4().hex[:12], problem=problem, strategy="given", seed=seed, budget_s=0.0, timing=timing
+        run=uuid.uuid4().hex[:12], problem=problem, strategy=GIVEN, seed=seed, budget_s=0.0, timing=timing
     )
     with _new_journal(request, places) as ledger, Workbench(request, places=places, say=say) as bench:
         brief = bench.brief(request)

@@ -11,7 +11,7 @@ from ..facts.machine import Machine
 from ..facts.move import Outcome, Within
 from ..facts.outcome import Failure, Station
 from ..facts.pattern import Piece
-from ..facts.run import Brief, Limits, Request, Timing
+from ..facts.run import GIVEN, Brief, Limits, Request, Timing
 from ..stages.propose.piece_code import NotAlone, piece_code
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Pieces:
         request = replace(
             self._request,
             problem=code.problem,
-            strategy="catalog",
+            strategy=GIVEN if any(c.pattern == piece.name for c in whole.libraries) else "catalog",
             timing=timing,
             sanitize=False,
             limits=Limits(),

@@ -22,7 +22,7 @@ from ..facts.outcome import Station
 from ..facts.pattern import Choice, Recipe, piece_of, pieces_written
 from ..facts.problem import Target
 from ..facts.realised import Known
-from ..facts.run import AGENT, Brief, CaseFacts, Matched, Request
+from ..facts.run import AGENT, GIVEN, Brief, CaseFacts, Matched, Request
 from ..facts.verdict import Verified
 from ..stages.patterns import match
 from ..stages.propose.compose import compose
@@ -178,6 +178,7 @@ class Workbench:
         both = (*matched, *rewritten)
         remembered, hinted = known_winners(both, self.machine, winners=self.places.winners, shipped=self.places.shipped)
         known = {choice.pattern for choice in remembered} if request.strategy != "tune" else set()
+        known |= {p.id for m in both for p in m.patterns} if request.strategy == GIVEN else set()  # nobody tunes them
         both = foreseen(
             both, self.machine, arch=architecture(self.problem.target), known=known, say=self.say,
             folder=self.places.libraries, objects=self._objects,
