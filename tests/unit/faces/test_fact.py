@@ -9,6 +9,7 @@ import pytest
 from tilewright.faces.patterns import known
 from tilewright.facts.move import Enter, Try, Within
 from tilewright.facts.outcome import Timed
+from tilewright.facts.pattern import piece_of
 from tilewright.facts.run import Brief, Timing
 from tilewright.flow.optimize import optimize
 from tilewright.flow.realisations import known_of_module, known_of_pieces
@@ -70,7 +71,7 @@ def test_pieces_are_solved_composed_attributed_and_known_the_next_time(tmp_path:
     graph = brief.cases[0].graph
     assert graph is not None
     here = {"machine": brief.machine, "folder": folder}
-    pieces = tuple(known_of_pieces(problem, graph, brief.matched[0].patterns, brief.spreads, **here))
+    pieces = tuple(known_of_pieces(problem, graph, [*map(piece_of, brief.matched[0].patterns)], brief.spreads, **here))
     whole_again = known_of_module(problem, brief.machine, folder)
     assert len(pieces) + len(whole_again) == len(listed) and (done.stop.best is None) == (not whole_again)
     assert all(k.doubt == "" for k in (*pieces, *whole_again))
