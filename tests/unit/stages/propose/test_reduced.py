@@ -122,6 +122,17 @@ def test_what_is_read_again_or_does_not_pay_stays_apart() -> None:
         assert [p.program.reduced for p in products(function, *args)] == [()], args[0].shape
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_points_are_those_at_which_whole_rows_of_sums_are_at_hand(dtype: torch.dtype) -> None:
+    args = (rand(4096, 1024).to(dtype), rand(4096, 1024).to(dtype))
+    _, pattern = products(lambda a, w: F.linear(a, w).float().logsumexp(1), *args)
+    points = [dict(p) for p in pattern.space.points]
+    assert all((p["split_k"], p["store"]) == (1, "direct") and p["streamed"] != "right" for p in points)
+    assert all(int(str(p["tile"]).split("x")[1]) % BLOCK == 0 for p in points)
+    turns = [p["schedule"] == "pingpong" for p in points]
+    assert turns[:4] == [True, False, True, False] if dtype == torch.bfloat16 else not any(turns)
+
+
 def test_both_kernels_compile_for_hopper_and_settings_that_can_not_be_are_refused(tmp_path: Path) -> None:
     module = load_fused(found("loss"), tmp_path)
     module._FUSED.prepare(Device(arch="sm_90a", processors=132))
