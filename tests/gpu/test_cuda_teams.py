@@ -53,6 +53,7 @@ CASES = {  # program, knobs, how much of a chunk a CTA's ring holds
     "pieces, more than fit": (lambda: kp.norm((16, 3, 112, 132), (0, 2, 3), affine=(1, 3, 1, 1)), {}, "a part"),
     "three sweeps": (lambda: chained((23, 50000)), {}, "all"),
     "three sweeps, more than fits": (lambda: chained((5, 300000)), {"threads": 1024}, "a part"),
+    "three sweeps, a part in registers": (lambda: chained((5, 600000)), {}, "a part"),
     "two operands": (lambda: kp.norm((21, 20000), (1,), residual=True, dtype="bf16"), {}, "all"),
     "whole numbers": (lambda: centred((17, 40000), "i32"), {}, "all"),
     "short whole numbers": (lambda: centred((17, 80000), "i16"), {"unroll": 1}, "all"),
@@ -103,6 +104,7 @@ def test_against_float64(name, folder):
     operands = kp.make_operands(program, "cuda")
     plan, run = on(SMALL, program, folder, operands, **knobs)
     assert plan.teams and part == ("a part" if plan.held < plan.blocks_per_chunk else "all"), plan
+    assert (plan.own > 0) == (part == "a part" and plan.threads < 1024)
     got = run()
     close(got, program, operands)
     for _ in range(3):
@@ -144,6 +146,20 @@ def test_scans_by_ctas_in_turn(name, processors, folder):
     got = run()
     close(got, program, operands)
     for _ in range(3):
+        assert all(torch.equal(a, b) for a, b in zip(got, run(), strict=True))
+
+
+@pytest.mark.parametrize(("width", "dtype"), [(65536, "f32"), (119996, "f32"), (240004, "bf16")])
+def test_weights_that_stay_in_registers(width, dtype, folder, monkeypatch):
+    program = kp.norm((37, width), (1,), affine=(1, width), dtype=dtype)
+    operands = kp.make_operands(program, "cuda", seed=2)
+    load_fused(program, folder)
+    monkeypatch.setattr(import_module("tilewright_kernels.cuda.planning"), "KEPT_BYTES", 0)
+    plan, run = on(SMALL, program, folder, operands)
+    assert len(plan.kept) == 1 and plan.early and plan.held == plan.blocks_per_chunk
+    got = run()
+    close(got, program, operands)
+    for _ in range(10):
         assert all(torch.equal(a, b) for a, b in zip(got, run(), strict=True))
 
 

@@ -64,9 +64,19 @@ def test_what_windows_read_of_a_line_is_counted_and_so_is_a_ring_of_rows(tmp_pat
 def test_of_a_row_that_teams_do_not_hold_what_is_left_is_read_again(tmp_path: Path) -> None:
     tensor = 64 * 2**24 * 4
     found = of(kp.softmax((64, 2**24)), tmp_path, threads=512, unroll=2, spread="grid")
-    assert found["moved_bytes"] == round((2 + 10 / 16) * tensor), "a CTA holds 6 blocks of 16"
-    assert found["in_flight_bytes"] == 2 * 16, "a slot of 7 is on its way"
-    assert found["shared_bytes"] == 7 * 512 * 2 * 16 + 1024 and found["ctas"] == 256 and found["registers"] <= 64
+    assert found["moved_bytes"] == round((2 + 12 / 32) * tensor), "a CTA holds 12 blocks of 32, and 8 in registers"
+    assert found["in_flight_bytes"] == 2 * 2 * 16, "2 slots of 14 are on their way"
+    assert found["shared_bytes"] == 14 * 512 * 2 * 16 + 1024 and found["ctas"] == 128
+    assert 64 < found["registers"] <= 128 and found["local_bytes"] == 0
+
+
+@pytest.mark.slow
+def test_weights_stay_in_registers_without_spilling(tmp_path: Path) -> None:
+    shape = (16, 64, 256, 256)
+    program = kp.norm(shape, (1, 2, 3), affine=(1, *shape[1:]))
+    found = of(program, tmp_path, threads=512, unroll=2, spread="grid")
+    assert found["local_bytes"] == 0 and 64 < found["registers"] <= 128 and found["ctas"] == 128
+    assert found["moved_bytes"] == 2 * (16 + 1) * 2**22 * 4
 
 
 def test_ranked_rows_spill_nothing_and_their_queues_are_counted(tmp_path: Path) -> None:

@@ -145,7 +145,6 @@ def test_shared_rows_fit_a_multiprocessor():
 @pytest.mark.parametrize(("rows", "width", "teams", "chunks", "held"), [
     (300, 8192, 264, 1, 2), (300, 65536, 44, 6, 3), (4096, 393216, 8, 32, 3), (896, 2**21, 1, 256, 2),
     (16, 2**22, 1, 256, 4), (2, 65536, 2, 16, 1),  # few rows: as many CTAs each as there are
-    (64, 2**24, 1, 256, 6),  # of 16 blocks a chunk
 ])  # fmt: skip
 def test_teams_hold_a_row_and_leave_room_for_the_next(rows, width, teams, chunks, held):
     knobs = {**DEFAULTS, "threads": 512, "unroll": 2, "spread": "grid"}
@@ -153,8 +152,18 @@ def test_teams_hold_a_row_and_leave_room_for_the_next(rows, width, teams, chunks
     assert (plan.teams, plan.chunks, plan.held, plan.slots) == (teams, chunks, held, 7)
     assert plan.spread == ("grid" if chunks > 1 else "none") and plan.residence == "shared"
     assert plan.ahead == (2 if chunks > 1 and held <= 3 else 1)
-    assert plan.ctas_per_processor == 2 and plan.teams * plan.chunks <= 2 * H200.processors
+    assert plan.least_ctas == 2 and plan.teams * plan.chunks <= 2 * H200.processors
     assert plan.slots * plan.block_steps * 16 + 2 * 1024 <= 114 * 1024, "two CTAs, their boards and what each costs"
+
+
+def test_what_no_ring_holds_of_a_row_stays_in_registers_as_far_as_they_reach():
+    found = {}
+    for threads in (256, 512, 1024):
+        knobs = {**DEFAULTS, "threads": threads, "unroll": 2, "spread": "grid"}
+        plan = make_plan(spec_of((64, 2**24), (1,)), [(2**24, 1)], [16], knobs, H200)
+        found[threads] = (plan.chunks, plan.blocks_per_chunk, plan.slots, plan.held, plan.own, plan.least_ctas)
+    assert found[512] == (128, 32, 14, 12, 8, 1) and found[256] == (256, 32, 14, 12, 8, 2)
+    assert found[1024] == (128, 16, 7, 6, 0, 1), "64 registers a thread are needed for other things"
 
 
 def test_teams_copy_only_what_cp_async_moves():

@@ -91,10 +91,13 @@ CASES = {  # op, shape, window, stride, padding, dilation, knobs
     "of odd lines": ("max", (3, 29, 45), (3, 2), (1, 2), (1, 0), (2, 3), {"threads": 128}),
     "lines longer than a CTA": ("sum", (2, 20, 1200), (3, 5), (1, 3), (1, 2), (1, 2), {"threads": 128}),
     "odd lines longer than a CTA": ("max", (2, 17, 547), (2, 3), (1, 1), (1, 1), (1, 1), {"threads": 128}),
+    "even lines longer than a CTA": ("max", (2, 16, 1200), (3, 3), (1, 1), (1, 1), (1, 1), {"threads": 128}),
     "windows of one column": ("sum", (6, 40, 36), (5, 1), (2, 1), (0, 0), (1, 1), {}),
     "inside": ("sum", (4, 41, 72), (3, 3), (2, 1), (0, 0), (1, 1), {}),
     "far outside": ("max", (9, 23, 40), (5, 7), (1, 1), (2, 3), (1, 1), {"unroll": 1}),
 }  # fmt: skip
+TOGETHER = {"as its 46": 4, "as its 43": 2, "even lines longer than a CTA": 4, "windows of one column": 4, "inside": 2,
+            "far outside": 4}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(CASES))
@@ -103,6 +106,7 @@ def test_every_result_is_its_windows(name, monkeypatch):
     spec = spec_of(op, shape, window, stride, padding, dilation, bias=True)
     plan = plan_of(spec, **knobs)
     assert plan.slide is not None and (plan.slide.tiles > 1) == ("longer" in name)
+    assert plan.space.vector == TOGETHER.get(name, 1), "results of a thread, side by side"
     rng = np.random.default_rng(0)
     x = rng.integers(-50, 50, shape).astype(np.float32)  # whose sums are exact in any order
     x.ravel()[rng.integers(0, x.size, 5)] = inf if op == "max" else 7

@@ -25,29 +25,40 @@ class Recorded(TeamCta):
     def __init__(self, spec, plan, team, chunk):
         self.spec, self.plan, self.space, self.chunks = spec, plan, plan.space, plan.chunks
         self.group_index, self.chunk, self.tensors = team, chunk, {}
-        self.slots, self.copies, self.commits = {}, [], []
+        self.slots, self.stays, self.copies, self.commits = {}, {}, [], []
         self.resident = SimpleNamespace(names=("x",), request=self._copy)
         held = SimpleNamespace(reducer=SimpleNamespace(identity=tuple))
         self.kernel = SimpleNamespace(reducers=[[held.reducer]] * len(spec.sweeps))
         self.events = []
+        self.at = self._anywhere()
+
+    def _anywhere(self):
+        """Where a load tells from which block it is."""
+        return SimpleNamespace(hints={}, at_step=lambda name, step: step, load=lambda name, at: SimpleNamespace(of=at))
 
     def _enter(self, turn):
         assert 0 <= turn < self.turns
         self.turn, self.group_index = turn, self.team + turn * self.plan.teams
-        self.at, self.rows = SimpleNamespace(hints={}), []
+        self.at, self.rows = self._anywhere(), []
 
     def _block(self, index, place):
-        return SimpleNamespace(indices=[index], steps=[], slots=place)
+        return SimpleNamespace(indices=[index], steps=[index], slots=place, held=None, own=None, asked=False)
+
+    def _load_own(self, k, block):
+        self.stays[k] = (self.group_index, *block.indices)
+
+    def _registers(self, name):
+        return []
 
     def _join(self, blocks):
-        return SimpleNamespace(indices=[i for b in blocks for i in b.indices], slots=None)
+        return SimpleNamespace(indices=[i for b in blocks for i in b.indices], slots=None, own=None)
 
     def _copy(self, at, steps, slots):
         self.copies.append((slots, (at.group, self.requested)))
 
     def _request(self, turn, number):
         held = self.plan.held
-        self.requested = self.chunk * self.plan.blocks_per_chunk + number % held
+        self.requested = self._index(number % held)
         super()._request(turn, number)
 
     def commit(self):
@@ -65,8 +76,12 @@ class Recorded(TeamCta):
     def _note(self, what, sweep, block):
         if block.slots is not None:
             assert self.slots[block.slots] == (self.group_index, *block.indices), (what, sweep, block)
+        if block.own is not None:
+            assert self.stays[block.own] == (self.group_index, *block.indices), (what, sweep, block)
         back = -1 if sweep % 2 else 1  # those that are read together are read at once
         self.events += [(what, sweep, self.group_index, i, block.slots is not None) for i in block.indices[::back]]
+        for name in ("w", "b") if what == "write" and self.plan.kept else ():
+            assert [found.of for found in self._fetch(block, name)] == block.indices, (name, block)
 
     def _reducing(self, sweep, helds):
         return lambda block: self._note("merge", sweep, block)
@@ -99,11 +114,15 @@ class Recorded(TeamCta):
 def by_hand(monkeypatch):
     """TeamCta's module with Python in place of the DSL; returns what binds a CTA to its copies."""
     arch = SimpleNamespace(sync_threads=lambda: None)
+
+    def copied(source, target):
+        target.of = source.of
+
     monkeypatch.setattr(module, "loop", loop)
     monkeypatch.setattr(module, "when", when)
     monkeypatch.setattr(module, "Int32", int)
-    monkeypatch.setattr(module, "cutlass", SimpleNamespace(min=min))
-    monkeypatch.setattr(module, "cute", SimpleNamespace(arch=arch))
+    monkeypatch.setattr(module, "cutlass", SimpleNamespace(min=min, max=max))
+    monkeypatch.setattr(module, "cute", SimpleNamespace(arch=arch, autovec_copy=copied))
     monkeypatch.setattr(module, "m", SimpleNamespace(both=lambda a, b: a and b))
     monkeypatch.setattr(module, "Held", lambda reducer, lanes: _Held(reducer))
     monkeypatch.setattr(module, "Addresses", lambda space, tensors, group, wide: SimpleNamespace(group=group))
@@ -133,6 +152,23 @@ def test_every_block_is_found_where_it_was_copied_to(by_hand, monkeypatch, rows,
     knobs = DEFAULTS | {"threads": 256, "unroll": unroll, "spread": "grid"}
     plan = make_plan(spec, [(width, 1)], [16], knobs, Device(processors=4, arch="sm_90a"))
     assert plan.teams and plan.ahead == (2 if rows == 3 or (share < 0.5 and rows in (23, 37, 41)) else 1)
+    assert (plan.early > 0) == (rows == 1 or (share > 0.5 and rows in (23, 37)))
+    check(plan, spec, by_hand)
+
+
+@pytest.mark.parametrize(("width", "early"), [(100000, True), (20484, False)])
+def test_what_all_rows_share_is_in_registers_or_was_asked_for(by_hand, monkeypatch, width, early):
+    monkeypatch.setattr(plans, "KEPT_BYTES", 0)
+    spec = spec_of((9, width), (1,), operands={"x": (9, width), "w": (1, width), "b": (1, width)})
+    spec = replace(spec, final=lambda x, w, b, s: (x,))
+    knobs = DEFAULTS | {"threads": 256, "unroll": 1, "spread": "grid"}
+    plan = make_plan(spec, [(width, 1)] * 3, [16] * 3, knobs, Device(processors=4, arch="sm_90a"))
+    assert (plan.chunks > 1, plan.early > 0, plan.kept, plan.least_ctas) == (True, early, ("w",), 2)
+    check(plan, spec, by_hand)
+
+
+def check(plan, spec, by_hand):
+    rows, sweeps = spec.domain[0], len(spec.sweeps)
     seen: Counter[tuple[object, ...]] = Counter()
     for team in range(plan.teams):
         for chunk in range(plan.chunks):

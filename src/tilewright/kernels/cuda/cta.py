@@ -39,7 +39,12 @@ class Work(Protocol):
 
 
 class Block:
-    """The steps that a thread takes at once. `valid[u]` is None (all lanes), or one Boolean per lane."""
+    """The steps that a thread takes at once. `valid[u]` is None (all lanes), or one Boolean per lane. `held`, `own`,
+    `asked`: see `team`."""
+
+    held: int | None = None
+    own: int | None = None
+    asked = False
 
     def __init__(self, steps: list[Any], valid: list[list[Any] | None], slots: list[Any], by_element: bool) -> None:
         self.steps = steps

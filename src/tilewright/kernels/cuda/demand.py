@@ -103,7 +103,9 @@ def _item_bytes(operands: list[Any]) -> int:
 def _moved_bytes(spec: Spec, plan: Plan) -> int:
     """Every operand as often as a sweep reads it, but what stays on chip of it once, and every output once."""
     on_chip = set(resident_operands(spec, plan.space)) if plan.residence != "reread" else set()
-    passing = 1.0 - plan.held / plan.blocks_per_chunk if plan.slots else 0.0  # the share of a row that finds no room
+    passing = (
+        1.0 - (plan.held + plan.own) / plan.blocks_per_chunk if plan.slots else 0.0
+    )  # the share of a row that finds no room
     readings = [operand.name for sweep in _reading(spec) for operand in sweep]
 
     def times(name: str) -> float:

@@ -121,11 +121,11 @@ class Kernel:
             last = stage == self._launches - 1 and self.spec.final is None
             chunks = 1 if last else plan.chunks
             extra: dict[str, Any] = {"cluster": [chunks, 1, 1]} if plan.spread == "cluster" else {}
-            if plan.least_ctas:
+            if plan.least_ctas and not plan.teams:
                 chosen_by_driver = -1
                 extra |= {"min_blocks_per_mp": plan.least_ctas, "preferred_smem_carveout": chosen_by_driver}
             if plan.teams:
-                extra = {"min_blocks_per_mp": plan.ctas_per_processor, "preferred_smem_carveout": 100}
+                extra = {"min_blocks_per_mp": plan.least_ctas, "preferred_smem_carveout": 100}
                 extra["cooperative"] = plan.spread == "grid"  # all on the chip at once, or an error
             self._kernel(list(tensors), work, stage, chunks).launch(
                 grid=[self._ctas(tensors) * chunks, 1, 1],

@@ -26,10 +26,14 @@ DEFAULTS: dict[str, int | str | bool] = {
 SHARED_BYTES = 220 * 1024  # of the 227 KB that a CTA may have; the rest is for combining
 PROCESSOR_SHARED_BYTES = 228 * 1024  # of which each CTA costs 1 KB more than it asks for
 HELD_SHARE = 0.43  # of a team's shared memory, at most, that one row takes where it can: 3 blocks of 7 (`Plan.ahead`)
+FINE_SHARE, FINE_SLOTS = 0.6, 14  # the same where a ring has so many slots: teams tell early enough (`Plan.early`)
 MOST_SLOTS = 32  # groups of copies that a thread may have under way
+KEEPING_THREADS = 512  # of a multiprocessor, where operands that all rows of a team share stay in registers
+KEPT_BYTES = 2**24  # of such operands, from which on: less stays in the L2; between 4 and 16 MB nothing was measured
 COLUMN_SHARED_BYTES = 160 * 1024  # boards take more where each lane is a row
 REGISTER_WORDS = 64  # 4-byte registers per thread in which a row may stay
 SUMMED_WORDS = 72  # registers per thread for a row and the sums of its columns
+MOST_TOGETHER = 4  # neighbouring results of a thread that slides: a store of 16 bytes of fp32
 MOST_WINDOW = 32  # steps of a window that one thread takes together
 LIST_PAYS = 64  # elements that a warp looks at for each that it may keep; an estimate, not measured
 REGISTERS, MOST_THREADS = 65536, 2048  # of a multiprocessor
@@ -64,6 +68,8 @@ class Plan:
     wide: bool  # offsets need 64 bits
     teams: int = 0  # of `chunks` CTAs each, all resident: each takes every teams-th group in turn (see `team`)
     parts: int = 0  # of sums over the rows: a group goes through the rows of a part, one after the other
+    kept: tuple[str, ...] = ()  # of a team's threads: operands that all rows share, in registers
+    own: int = 0  # blocks of a chunk, beyond those that the ring holds, that stay in its threads' registers
     slots: int = 0  # in shared memory: blocks of a team's CTA, or vectors a thread of rows whose columns are summed
     windows: int = 0  # neighbouring windows that a CTA takes, from one stretch in shared memory (see `windows`)
     slide: Slide | None = None  # of windows that overlap along several axes: lines, not groups, are a CTA's
@@ -109,23 +115,38 @@ class Plan:
     @property
     def held(self) -> int:
         """Of a team's row: the blocks of a chunk that are read once; what is beyond them is read by each sweep."""
-        return min(self.blocks_per_chunk, self.slots - max(self.slots // 7, 1)) or 1
+        return min(self.blocks_per_chunk, self._arrived) or 1
+
+    @property
+    def _arrived(self) -> int:
+        """Blocks of a ring; a seventh is on its way."""
+        return self.slots - max(self.slots // 7, 1)
 
     @property
     def ahead(self) -> int:
         """Turns between a team's first look at a row and its last: where a ring holds two rows and more, nobody waits
         for what the team told a turn ago."""
-        return 2 if self.chunks > 1 and self.slots - 2 * self.held >= max(self.slots // 7, 1) else 1
+        return 2 if self.chunks > 1 and self._arrived >= 2 * self.held else 1
 
     @property
-    def ctas_per_processor(self) -> int:
-        """Of a team, as many as a multiprocessor surely holds."""
-        return team_ctas(self.threads)
+    def early(self) -> int:
+        """Blocks of a row that are not yet written when the next is told of: as many of a third are in the ring."""
+        return max(self._arrived - self.held, 0) if self.chunks > 1 and self.ahead == 1 else 0
+
+    @property
+    def lead(self) -> int:
+        """Blocks between the one that is written and the one that is merged beside it."""
+        return self.ahead * self.held + self.early
 
 
 def team_ctas(threads: int) -> int:
     """CTAs of teams on a multiprocessor: while one waits for its team, the others load and store."""
     return min(4, max(WAVE_THREADS // threads, 1))
+
+
+def keeping_ctas(threads: int) -> int:
+    """The same of teams that keep operands in registers."""
+    return max(KEEPING_THREADS // threads, 1)
 
 
 def power_of_two(n: int) -> int:
@@ -155,6 +176,7 @@ class Wish:
     windows: bool  # rows are read through loads
     copied: bool  # what stays on chip can be brought there by cp.async, and is written from there
     boards: int  # reductions, each of which needs shared memory to combine in
+    lasting: tuple[tuple[str, int], ...] = ()  # operands that all rows share, and the bytes of a step of theirs
 
     @property
     def words(self) -> int:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import gcd
 
 from .operands import copied, overlap, passing_operands, resident_operands, shared_operands, used_views
 from .plan import (
     COLUMN_SHARED_BYTES,
+    FINE_SHARE,
+    FINE_SLOTS,
     HELD_SHARE,
+    KEPT_BYTES,
     LARGEST_CLUSTER,
     LIST_PAYS,
     MAX_CLUSTER,
     MOST_SLOTS,
     MOST_THREADS,
+    MOST_TOGETHER,
     MOST_WINDOW,
+    OTHER_WORDS,
     PASSING_WORDS,
     PROCESSOR_SHARED_BYTES,
     REGISTER_WORDS,
@@ -28,6 +34,7 @@ from .plan import (
     Knobs,
     Plan,
     Wish,
+    keeping_ctas,
     power_of_two,
     team_ctas,
     waves,
@@ -35,7 +42,7 @@ from .plan import (
 from .sliding import make_slide, slid
 from .spec import Spec
 from .tiling import make_tile
-from .views import ITEM_BYTES, Space, make_space, one_lane
+from .views import ITEM_BYTES, Space, fewer_lanes, make_space
 
 
 def make_plan(
@@ -69,6 +76,7 @@ def make_plan(
         windows=any(o.indexed for o in spec.operands),
         copied=bool(resident) and spec.final is not None and all(copied(spec, space, n) for n in resident),
         boards=sum(len(s.reductions) for s in spec.sweeps),
+        lasting=tuple((n, space.vector * items[n]) for n in shared_operands(spec, space) if space.views[n].lane_stride),
     )
     if spec.scan:
         return _scan_plan(wish)
@@ -221,22 +229,53 @@ def _row_in_shared(wish: Wish) -> Plan | None:
 def _row_of_teams(wish: Wish) -> Plan | None:
     """Rows in turn, each by a team of CTAs that stay on the chip; a row that is too long for the whole chip stays there
     in part."""
-    group, per_cta, unroll = _row_shape(wish)
+    group, per_cta, _ = _row_shape(wish)
     if not wish.copied or per_cta > 1 or wish.residence not in ("auto", "shared") or wish.spread != "grid":
         return None
     if not wish.teams:
         return None
+    plan, keeping = _teams_of(wish, team_ctas(group)), _teams_of(wish, keeping_ctas(group))
+    if keeping is not None and sum(count for _, count in wish.lasting) * wish.space.steps >= KEPT_BYTES:
+        kept = _kept(wish, keeping)
+        if kept:
+            return replace(keeping, kept=kept)
+    if plan is not None and keeping is not None and plan.held < plan.blocks_per_chunk:
+        own = min(_spare_bytes(keeping) // (wish.step_bytes * keeping.unroll), keeping.blocks_per_chunk - keeping.held)
+        if own:
+            return replace(keeping, own=own)
+    return plan
+
+
+def _teams_of(wish: Wish, per_processor: int) -> Plan | None:
+    """By so many CTAs a multiprocessor."""
+    group, _, unroll = _row_shape(wish)
     blocks = -(-wish.space.steps // (group * unroll))
-    per_processor = team_ctas(group)
     ctas = wish.processors * per_processor
     room = PROCESSOR_SHARED_BYTES // per_processor - 1024 * (1 + wish.boards)
     slots = min(room // (group * unroll * wish.step_bytes), MOST_SLOTS)
     if slots == 0:
         return None
-    teams = min(ctas // -(-blocks // max(int(slots * HELD_SHARE), 1)), wish.space.groups) or 1
+    share = FINE_SHARE if slots >= FINE_SLOTS else HELD_SHARE
+    teams = min(ctas // -(-blocks // max(int(slots * share), 1)), wish.space.groups) or 1
     chunks = -(-blocks // -(-blocks // (ctas // teams)))
     teams = min(ctas // chunks, wish.space.groups)
-    return wish.plan(group, 1, unroll, chunks=chunks, spread="grid", residence="shared", teams=teams, slots=slots)
+    plan = wish.plan(group, 1, unroll, chunks=chunks, spread="grid", residence="shared", teams=teams, slots=slots)
+    return replace(plan, least_ctas=per_processor)
+
+
+def _spare_bytes(plan: Plan) -> int:
+    """Of a thread's registers, beside what a team needs anyway."""
+    return (REGISTERS // (plan.least_ctas * plan.threads) - OTHER_WORDS * 2) * 4
+
+
+def _kept(wish: Wish, plan: Plan) -> tuple[str, ...]:
+    """As many of the operands that all rows share as fit registers beside what a thread needs anyway."""
+    room, found = _spare_bytes(plan), []
+    for name, count in wish.lasting:
+        room -= count * plan.unroll * plan.blocks_per_chunk
+        if room >= 0:
+            found.append(name)
+    return tuple(found) if plan.held == plan.blocks_per_chunk else ()
 
 
 def _row_streamed(wish: Wish) -> Plan:
@@ -269,7 +308,8 @@ def _scan_relayed(wish: Wish, group: int, per_cta: int, unroll: int) -> Plan | N
     chunks = min(wish.processors * team_ctas(group) // teams, blocks, group)
     if chunks < 2:
         return None
-    return wish.plan(group, 1, unroll, chunks=chunks, spread="grid", residence="reread", teams=teams)
+    plan = wish.plan(group, 1, unroll, chunks=chunks, spread="grid", residence="reread", teams=teams)
+    return replace(plan, least_ctas=team_ctas(group))
 
 
 def _rank_in_registers(wish: Wish) -> Plan | None:
@@ -307,13 +347,14 @@ def _slide_over_windows(
     if found is None or wish.space.front != "column" or wish.residence not in ("auto", "registers"):
         return None
     number = [o.name for o in spec.operands].index(found[0].name)
-    space = one_lane(wish.space)
+    space = fewer_lanes(wish.space, 1)
     slide = make_slide(
         spec, space, operand_strides[number], alignments[number], threads=wish.threads, rows=4 * wish.unroll,
         processors=wish.processors,
     )  # fmt: skip
     if slide is None or wish.spread == "split":
         return None
+    space = fewer_lanes(wish.space, gcd(wish.space.vector, MOST_TOGETHER, slide.outs))
     under_way = slide.vector * slide.loads * slide.ahead
     return Plan(
         space=space, group_threads=1, groups_per_cta=slide.threads, unroll=under_way, chunks=1, spread="none",
@@ -327,7 +368,7 @@ def _windows_in_shared(spec: Spec, operand_strides: Sequence[Sequence[int]], wis
     if operand is None or wish.space.front != "column" or spec.inner_size > MOST_WINDOW or wish.spread == "split":
         return None
     strides = operand_strides[[o.name for o in spec.operands].index(operand.name)]
-    space = one_lane(wish.space)
+    space = fewer_lanes(wish.space, 1)
     if strides[-1] != 1 or space.group_sizes[-1] < 2 * threads or space.groups >= 2**31:
         return None
     if space.groups < wish.processors * 2048 or wish.residence not in ("auto", "shared"):

@@ -19,8 +19,11 @@ class Ring:
 
     segments = 0  # sweeps do not wait as those of `resident.Resident` do
 
-    def __init__(self, plan: Plan, *, names: tuple[str, ...], dtypes: dict[str, str], allocator: Any, thread: Any):
-        self._plan, self._thread = plan, thread
+    def __init__(
+        self, plan: Plan, *, names: tuple[str, ...], dtypes: dict[str, str], allocator: Any, thread: Any,
+        hinted: bool = True,
+    ) -> None:  # fmt: skip
+        self._plan, self._thread, self._hinted = plan, thread, hinted
         self._shared: dict[str, Any] = {}
         layout = cute.make_layout((plan.ring_steps * plan.threads * plan.space.vector,))
         for name in names:
@@ -38,11 +41,11 @@ class Ring:
 
     def request(self, at: Addresses, steps: list[Any], slots: list[Any]) -> None:
         """Start copying these steps' vectors into these slots. The copies pass the L1 by where they are wide enough,
-        and leave the L2 first: nobody reads them again."""
+        and, `hinted`, leave the L2 first: nobody reads them again."""
         for name in self._shared:
             for step, slot in zip(steps, slots, strict=True):
                 source = at.vector(name, at.at_step(name, step), self._plan.space.vector)
-                _copy(source, self._cell(name, slot))
+                _copy(source, self._cell(name, slot), hinted=self._hinted)
 
     def get(self, name: str, slots: list[Any]) -> list[Any] | None:
         """Fragments of these slots; without slots, or of other operands, nothing is here."""
@@ -61,10 +64,12 @@ class Ring:
         """A sweep leaves the ring as it is."""
 
 
-def _copy(source: Any, target: Any) -> None:
+def _copy(source: Any, target: Any, *, hinted: bool) -> None:
     """cp.async of one vector."""
     size = cute.size(source) * source.element_type.width // 8
-    through = "cg" if size == 16 else "ca"
-    text = "{ .reg .b64 policy; createpolicy.fractional.L2::evict_first.b64 policy, 1.0; "
-    text += f"cp.async.{through}.shared.global.L2::cache_hint [{{$r0}}], [{{$r1}}], {size}, policy; }}"
+    copy = f"cp.async.{'cg' if size == 16 else 'ca'}.shared.global"
+    text = f"{copy} [{{$r0}}], [{{$r1}}], {size};"
+    if hinted:
+        text = "{ .reg .b64 policy; createpolicy.fractional.L2::evict_first.b64 policy, 1.0; "
+        text += f"{copy}.L2::cache_hint [{{$r0}}], [{{$r1}}], {size}, policy; }}"
     cute.arch.inline_ptx(text, read_only_args=[Int32(target.iterator.toint()), source.iterator.toint()])

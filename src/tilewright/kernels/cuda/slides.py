@@ -4,7 +4,7 @@ inside a kernel (see `engine`, and `sliding` for who does what).
     | x x x x | x x x x |  a step: the rows that are new come in vectors, the planes of a window at once, and with what
     | x x x x | x x x x |  the thread has kept they make one value a column
     |  max    |  max    |  these go to shared memory, where outside of the tensor lies the neutral element
-        [o   o   o   o]    a result reads the columns of its window from there, lanes side by side
+        [o   o   o   o]    a thread reads the columns of its results' windows from there, lanes side by side
 
 What a step reads is asked for some steps `ahead`. Two buffers in turn take one barrier a step.
 """
@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from copy import copy
 from functools import partial
-from itertools import product
+from itertools import chain, product
+from math import gcd
 from typing import Any
 
 import cutlass
@@ -93,13 +94,15 @@ class SlideCta(Cta):
             number = cutlass.min(number, Int32(count - 1))
         outer, walk, tile, near = coordinates(number, (slide.outer, slide.walks, slide.tiles, slide.near))
         self.row, self.start = walk * slide.rows, tile * slide.outs
+        self.together = self.space.vector  # results of a thread, side by side
         if down.count % slide.rows:  # the last walk begins early, and writes again what another one does
             self.row = cutlass.min(self.row, Int32(down.count - slide.rows))
         self.sign: Any = None  # of a step; None: all walks go down
         if slide.turns:
             self.sign = m.select(Boolean(walk % 2 == 0), Int32(1), Int32(-1))
         self.chunk, self.member, self.group = Int32(0), Int32(0), thread
-        self.group_index, self.alive = ((outer * slide.near + near) * down.count + self.row) * along.count, None
+        line = (outer * slide.near + near) * down.count + self.row
+        self.group_index, self.alive = line * (along.count // self.together), None
         self.reducer: Reducer = self.kernel.reducers[0][0]
 
     def _allocate(self) -> None:
@@ -132,7 +135,7 @@ class SlideCta(Cta):
             side = now % 2 * slide.lines * slide.cells
             self._put(side, columns.of(rows))
             cute.arch.sync_threads()
-            for turn in range(-(-slide.outs // slide.vectors)):
+            for turn in range(-(-slide.outs // (slide.vectors * self.together))):
                 self._result(walk, side, now, turn)
         assert set(asked) == {row for step in range(slide.rows) for row in self._rows(step)} and down.steps > 1
 
@@ -257,20 +260,22 @@ class SlideCta(Cta):
     # ---- results ---------------------------------------------------------------------------------------------------
 
     def _result(self, walk: Addresses, side: int, step: int, turn: int) -> None:
-        """One result a thread: row `step` of the walk, and of its lines' results the turn-th part."""
-        slide, along = self.slide, self.axes[-1]
-        lane, self.alive = self.quad + turn * slide.vectors, None
-        if (turn + 1) * slide.vectors > slide.outs:
-            self.alive = lane < slide.outs
-            lane = cutlass.min(lane, Int32(slide.outs - 1))
-        first = lane * along.apart + (side + along.start - slide.first)
-        values = [self._cell(self.line * slide.cells + first + i * along.step) for i in range(along.steps)]
-        held = Held(self.reducer, 1)
-        held[0] = tree([(value,) for value in values], self.reducer.merge)
-        column = self.start + lane
+        """A thread's neighbouring results: of row `step` of the walk, and of its lines' results the turn-th part."""
+        slide, along, together = self.slide, self.axes[-1], self.together
+        lane, self.alive, groups = self.quad + turn * slide.vectors, None, slide.outs // together
+        if (turn + 1) * slide.vectors > groups:
+            self.alive = lane < groups
+            lane = cutlass.min(lane, Int32(groups - 1))
+        column = self.start // together + lane
         if slide.tiles * slide.outs > along.count:
-            self.alive = self._both(self.alive, column < along.count)
-            column = cutlass.min(column, Int32(along.count - 1))
+            self.alive = self._both(self.alive, column < along.count // together)
+            column = cutlass.min(column, Int32(along.count // together - 1))
+        begin = along.start - slide.first
+        reads = [[begin + i * along.apart + j * along.step for j in range(along.steps)] for i in range(together)]
+        cells = self._cells(self.line * slide.cells + lane * (along.apart * together) + side, {*chain(*reads)})
+        held = Held(self.reducer, together)
+        for number, places in enumerate(reads):
+            held[number] = tree([(cells[place],) for place in places], self.reducer.merge)
         self.at = copy(walk)
         self.at.base = {name: walk.base[name] + self._moved(name, step, column) for name in self.wanted}
         self.rows = self._new_rows()
@@ -280,12 +285,15 @@ class SlideCta(Cta):
         self._write_rows()
 
     def _load_rows(self) -> None:
-        """What is wanted of it: of positions, most results need none."""
-        (row,) = self.rows
+        """What is wanted of them: of positions, most results need none."""
         for operand in self.spec.aligned_operands:
             if operand.name in self.wanted:
-                row[operand.name] = m.cast(self._row_operand(operand.name)[0], operand.dtype)
-        row.update({name: self.at.base[name] for name in self.wanted if name.startswith("index_")})
+                fragment = self._row_operand(operand.name)
+                for lane, row in enumerate(self.rows):
+                    row[operand.name] = m.cast(fragment[min(lane, cute.size(fragment) - 1)], operand.dtype)
+        for name in self.wanted:
+            for lane, row in enumerate(self.rows) if name.startswith("index_") else ():
+                row[name] = self.at.base[name] + lane * self.space.views[name].lane_stride
 
     def _moved(self, name: str, step: int, column: Any) -> Any:
         strides = self.space.views[name].group_strides
@@ -293,7 +301,11 @@ class SlideCta(Cta):
         down = down + self.at.kind(self._signed(1)) * self.at.kind(strides[-2]) * step
         return self.at.kind(column) * self.at.kind(strides[-1]) + down
 
-    def _cell(self, place: Any) -> Any:
-        single = cute.make_rmem_tensor((1,), Float32)
-        cute.autovec_copy(self._vector(self.shared.iterator, place, 1), single)
-        return single[0]
+    def _cells(self, first: Any, places: set[int]) -> dict[int, Any]:
+        """Those at these places from `first` on, in as wide reads as lanes' distance allows."""
+        wide, found = gcd(4, self.together * self.axes[-1].apart), dict[int, Any]()
+        for begin in sorted({place // wide * wide for place in places}):
+            fragment = cute.make_rmem_tensor((wide,), Float32)
+            cute.autovec_copy(self._vector(self.shared.iterator, first + begin, wide), fragment)
+            found |= {begin + i: fragment[i] for i in range(wide)}
+        return found

@@ -16,6 +16,7 @@ from .control import loop, when
 from .cta import Block, Cta
 from .operands import resident_operands, shared_operands
 from .ring import Ring
+from .spec import reads
 
 PASSING = 4  # vectors of what is not held that a thread has under way
 
@@ -32,23 +33,41 @@ class TeamCta(Cta):
         the ring            | block 0 | 1 | 2 | of the turn in hand | next turn's 0 | 1 ->
 
     The last sweep writes a held block, has the slot filled anew with what comes `plan.slots` blocks later, and merges
-    a later turn's block of the same number, which has come meanwhile. So loads and stores go on side by side. Where the
-    ring holds two chunks and more, the later turn is the one after the next, and nobody waits for what the team tells;
-    else it is the next. What of a chunk is not held is read by each sweep, there and back; the L2 is told to keep it,
-    and to let go first of whatever else passes through it."""
+    the one that comes `plan.lead` blocks later, which has come meanwhile. So loads and stores go on side by side. Where
+    the ring holds two chunks and more, that is a block of the turn after the next, and nobody waits for what the team
+    tells; else it is one of the next turn, which is told `plan.early` blocks before this one is written. What of a
+    chunk finds no room there stays in registers, `plan.own` blocks; the rest is read by each sweep, there and back, and
+    the L2 is told to keep it, and to let go first of whatever else passes through it.
+
+    Operands that all rows share, `plan.kept`, stay in registers: a thread has the same positions of every row. Of
+    others it asks for the next block's while this one is merged."""
 
     def _residence(self, allocator: Any, thread: Any) -> Ring:
         names = resident_operands(self.spec, self.space)
-        return Ring(self.plan, names=names, dtypes=self.dtypes, allocator=allocator, thread=thread)
+        return Ring(
+            self.plan, names=names, dtypes=self.dtypes, allocator=allocator, thread=thread, hinted=self._crowded
+        )  # fmt: skip
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether something is to stay in the L2: what is not held of a row, or what all rows read."""
+        again = [name for name in shared_operands(self.spec, self.space) if name not in self.plan.kept]
+        return bool(again) or self.plan.blocks_per_chunk > self.plan.held + self.plan.own
 
     def run(self) -> None:
+        plan = self.plan
         self.team = self.group_index
-        self.turns = (Int32(self.space.groups + self.plan.teams - 1) - self.team) // self.plan.teams
-        self.mine = [Held(reducer, 1) for reducer in self.kernel.reducers[0]]  # of the turn that comes next
-        loop(Int32(0), Int32(self.plan.slots), lambda number: self._request(Int32(0), number))
-        self._begin(0)
-        if self.plan.ahead == 2:
-            when(self.turns > 1, lambda: self._begin(1))
+        self.turns = (Int32(self.space.groups + plan.teams - 1) - self.team) // plan.teams
+        self.mine = [Held(reducer, 1) for reducer in self.kernel.reducers[0]]  # of the turn that is merged
+        loop(Int32(0), Int32(plan.slots), lambda number: self._request(Int32(0), number))
+        self.lasting: dict[str, list[list[Any]]] = {}  # of what stays in registers: fragments, [block][step]
+        self.asked: dict[str, list[Any]] = {}  # of the block that is written next
+        self.own = {name: self._registers(name) for name in self.resident.names if plan.own}  # of the turn in hand
+        if plan.kept:
+            self._keep()
+        self._begin(0, plan.held)
+        if plan.ahead == 2 or plan.early:
+            when(self.turns > 1, lambda: self._begin(1, plan.early or plan.held))
         loop(Int32(0), self.turns, self._turn)
 
     def _turn(self, turn: Any) -> None:
@@ -59,10 +78,7 @@ class TeamCta(Cta):
                 self._tell(sweep, mine)
             self._finish(sweep, self._all_of(sweep, mine))
         self._write_rows()
-        now = self._context
-        later = turn + self.plan.ahead
-        self._enter(cutlass.min(later, self.turns - 1))
-        self._write_and_merge(now, self._context, follows=later < self.turns)
+        self._write_and_merge(self._context, turn)
 
     # ---- one turn, and the next ------------------------------------------------------------------------------------
 
@@ -84,29 +100,40 @@ class TeamCta(Cta):
         self.turn, self.group_index, self.at, self.rows = context
 
     def _hints(self) -> dict[str, str]:
-        """What is read or written once makes way in the L2; what all rows read shall stay there."""
+        """What is read or written once makes way in the L2 for what shall stay there. Nothing is said where nothing
+        shall: it costs softmax over 393216 3% (H200, 2026-11-22)."""
+        if not self._crowded:
+            return {}
         found = {f"out_{name}": "first" for name in self.spec.element_outputs}
         found |= {o.name: "first" for o in self.spec.element_operands if o.shape == self.spec.domain}
         return found | dict.fromkeys(shared_operands(self.spec, self.space), "last")
 
-    def _write_and_merge(self, now: tuple[Any, ...], later: tuple[Any, ...], *, follows: Any) -> None:
-        """The last sweep of this turn, and the first of a later one, if it follows."""
+    def _write_and_merge(self, now: tuple[Any, ...], turn: Any) -> None:
+        """The last sweep of this turn, and the first of later ones, if they follow."""
         plan, last = self.plan, len(self.spec.sweeps)
-        write, merge = self._writing(), self._merging()
+        write, merge, middle = self._writing(), self._reducing(0, self.mine), plan.held - plan.early
 
-        def both(k: Any) -> None:
-            self._resume(now)
-            self._visit(k, write)
-            self._request(self.turn, k + plan.slots)
-            cute.arch.cp_async_wait_group(plan.slots - plan.ahead * plan.held)
-            self._resume(later)
-            when(follows, lambda: self._visit(k, merge))
+        def both(lo: int, hi: int, later: tuple[Any, ...], shift: int, follows: Any) -> None:
+            def one(k: Any) -> None:
+                self._resume(now)
+                self._visit(k, write, asked=True)
+                self._request(self.turn, k + plan.slots)
+                self._ask(k + 1)
+                cute.arch.cp_async_wait_group(plan.slots - plan.lead)
+                self._resume(later)
+                when(follows, lambda: self._visit(k + shift, merge))
+
+            self._over_held(lo, hi, one)
 
         def begin() -> None:
             self._walk_others(0, merge)
             self._tell_first_sweep()
 
-        parts: list[Callable[[], None]] = [lambda: loop(Int32(0), Int32(plan.held), both)]
+        follows = turn + plan.ahead < self.turns
+        later = self._later(turn + plan.ahead)
+        if not plan.early:
+            self._forget()
+        parts: list[Callable[[], None]] = [lambda: both(0, middle, later, plan.early, follows)]
         parts.insert(1 - last % 2, lambda: self._walk_others(last, write))
         for part in parts:
             self._resume(now)
@@ -115,21 +142,75 @@ class TeamCta(Cta):
             cute.arch.sync_threads()  # boards are free again
         self._resume(later)
         when(follows, begin)
+        if plan.early:
+            self._forget()
+            both(middle, plan.held, self._later(turn + 2), -middle, turn + 2 < self.turns)
 
-    def _merging(self) -> Callable[[Block], None]:
-        """What the first sweep of a turn does with a block; nothing is merged yet."""
+    def _later(self, turn: Any) -> tuple[Any, ...]:
+        """The context of this turn; where there is none, of the last."""
+        self._enter(cutlass.min(turn, self.turns - 1))
+        return self._context
+
+    def _forget(self) -> None:
+        """Nothing is merged yet."""
         for held in self.mine:
             held[0] = held.reducer.identity()
-        return self._reducing(0, self.mine)
 
-    def _begin(self, turn: int) -> None:
-        """The first sweep of a turn that no other came before."""
+    def _begin(self, turn: int, blocks: int) -> None:
+        """The first sweep over so many blocks of a turn that no other came before."""
+        if turn:
+            cute.arch.sync_threads()  # boards are free again
         self._enter(Int32(turn))
-        merge = self._merging()
-        cute.arch.cp_async_wait_group(self.plan.slots - (turn + 1) * self.plan.held)
-        loop(Int32(0), Int32(self.plan.held), lambda k: self._visit(k, merge))
-        self._walk_others(0, merge)
-        self._tell_first_sweep()
+        self._forget()
+        merge = self._reducing(0, self.mine)
+        cute.arch.cp_async_wait_group(self.plan.slots - turn * self.plan.held - blocks)
+        self._over_held(0, blocks, lambda k: self._visit(k, merge))
+        if blocks == self.plan.held:
+            self._walk_others(0, merge)
+            self._tell_first_sweep()
+
+    # ---- what all rows share ---------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Load what stays in registers, and what the first block that is written needs beside it."""
+        plan = self.plan
+        for name in plan.kept:
+            self.lasting[name] = [self._load(name, k) for k in range(plan.held)]
+        names = [
+            n for n in shared_operands(self.spec, self.space) if n not in plan.kept and n in reads(self.spec.final)
+        ]
+        self.asked = {name: self._load(name, 0) for name in names}
+
+    def _registers(self, name: str) -> list[list[Any]]:
+        """Fragments, [block][step], of what of a row stays in registers."""
+        kind, lanes = self.tensors[name].element_type, (self.space.vector,)
+        return [[cute.make_rmem_tensor(lanes, kind) for _ in range(self.plan.unroll)] for _ in range(self.plan.own)]
+
+    def _load(self, name: str, k: int) -> list[Any]:
+        """Of held block k, or of the row's last."""
+        block = self._block(self._nearest(k), None)
+        return [self.at.load(name, self.at.at_step(name, step)) for step in block.steps]
+
+    def _ask(self, k: Any) -> None:
+        """For what block k needs when it is written, in this turn or the next: to all rows it is the same."""
+        for name, fragments in self.asked.items():
+            for fragment, loaded in zip(fragments, self._load(name, k % self.plan.held), strict=True):
+                cute.autovec_copy(loaded, fragment)
+
+    def _fetch(self, block: Block, name: str) -> list[Any]:
+        if block.held is not None and name in self.lasting:
+            return self.lasting[name][block.held]
+        if block.own is not None and name in self.own:
+            return self.own[name][block.own]
+        return self.asked[name] if block.asked and name in self.asked else super()._fetch(block, name)
+
+    def _over_held(self, lo: int, hi: int, body: Callable[[Any], None]) -> None:
+        """body(k) for these held blocks; written out, where registers have numbers of their own."""
+        if not self.plan.kept:
+            loop(Int32(lo), Int32(hi), body)
+            return
+        for k in range(lo, hi):
+            body(k)
 
     # ---- the team --------------------------------------------------------------------------------------------------
 
@@ -169,24 +250,52 @@ class TeamCta(Cta):
     def _walk(self, sweep: int, body: Callable[[Block], None]) -> None:
         """A sweep between the first and the last. What is not held is read last by one and first by the next."""
         parts = [
-            lambda: loop(Int32(0), Int32(self.plan.held), lambda k: self._visit(k, body)),
+            lambda: self._over_held(0, self.plan.held, lambda k: self._visit(k, body)),
             lambda: self._walk_others(sweep, body),
         ]
         for part in parts if sweep % 2 == 0 else reversed(parts):
             part()
 
+    def _index(self, k: Any) -> Any:
+        """Of the chunk's block k, in the row."""
+        return self.chunk * self.plan.blocks_per_chunk + k
+
+    def _nearest(self, k: Any) -> Any:
+        """The same of a block that may not be there."""
+        return cutlass.min(self._index(k), Int32(self.plan.blocks - 1))
+
     def _end_of_chunk(self) -> Any:
-        per_chunk = self.plan.blocks_per_chunk
-        return cutlass.min((self.chunk + 1) * per_chunk, Int32(self.plan.blocks))
+        return cutlass.min(self._index(self.plan.blocks_per_chunk), Int32(self.plan.blocks))
 
     def _walk_others(self, sweep: int, body: Callable[[Block], None]) -> None:
+        """What is not held in the ring: first what stays in registers, then what is read again; or back."""
+        if self.plan.blocks_per_chunk > self.plan.held:
+            parts = [self._walk_own, self._walk_passing]
+            for part in parts if sweep % 2 == 0 else reversed(parts):
+                part(sweep, body)
+
+    def _walk_own(self, sweep: int, body: Callable[[Block], None]) -> None:
         plan = self.plan
-        if plan.blocks_per_chunk == plan.held:
-            return
+        if sweep == 0:
+            self.at.hints.update(dict.fromkeys(self.resident.names if self._crowded else (), "first"))
+            for k in range(plan.own):
+                self._load_own(k, self._block(self._nearest(plan.held + k), None))
+        for k in range(plan.own)[:: -1 if sweep % 2 else 1]:
+            block = self._block(self._index(plan.held + k), None)
+            block.own = k
+            when(self._index(plan.held + k) < self._end_of_chunk(), partial(body, block))
+
+    def _load_own(self, k: int, block: Block) -> None:
+        for name, fragments in self.own.items():
+            for step, fragment in zip(block.steps, fragments[k], strict=True):
+                cute.autovec_copy(self.at.load(name, self.at.at_step(name, step)), fragment)
+
+    def _walk_passing(self, sweep: int, body: Callable[[Block], None]) -> None:
+        plan = self.plan
         self.at.hints.update(dict.fromkeys(self.resident.names, "first" if sweep == len(self.spec.sweeps) else "last"))
-        lo, hi = self.chunk * plan.blocks_per_chunk + plan.held, self._end_of_chunk()
+        lo, hi = self._index(plan.held + plan.own), self._end_of_chunk()
         several = max(PASSING // plan.unroll, 1)
-        pieces = (hi - lo) // several
+        pieces = cutlass.max(hi - lo, Int32(0)) // several
 
         def together(number: Any) -> None:
             body(self._join([self._block(lo + number * several + i, None) for i in range(several)]))
@@ -205,11 +314,12 @@ class TeamCta(Cta):
         steps, valid = [s for b in blocks for s in b.steps], [v for b in blocks for v in b.valid]
         return Block(steps, valid, [], blocks[0].by_element)
 
-    def _visit(self, k: Any, body: Callable[[Block], None]) -> None:
-        """body(the held block k), if there is one."""
-        index = self.chunk * self.plan.blocks_per_chunk + k
+    def _visit(self, k: Any, body: Callable[[Block], None], *, asked: bool = False) -> None:
+        """body(the held block k), if there is one. `asked`: of what was asked for, this is the block."""
         place = (self.turn * self.plan.held + k) % self.plan.slots
-        when(index < self._end_of_chunk(), lambda: body(self._block(index, place)))
+        block = self._block(self._index(k), place)
+        block.held, block.asked = (k if self.plan.kept else None), asked
+        when(self._index(k) < self._end_of_chunk(), lambda: body(block))
 
     def _block(self, index: Any, place: Any) -> Block:
         """Block `index` of the row; `place`: where it lies in the ring, None: nowhere."""
@@ -221,12 +331,11 @@ class TeamCta(Cta):
         """Copy the held block `number`, counted from this turn's first, if there is one; a commit group in any case."""
         plan = self.plan
         turn, k = turn + number // plan.held, number % plan.held
-        index = self.chunk * plan.blocks_per_chunk + k
 
         def copy() -> None:
             at = Addresses(self.space, self.tensors, self.team + turn * plan.teams, wide=plan.wide)
-            block = self._block(index, (turn * plan.held + k) % plan.slots)
+            block = self._block(self._index(k), (turn * plan.held + k) % plan.slots)
             self.resident.request(at, block.steps, block.slots)
 
-        when(m.both(turn < self.turns, index < plan.blocks), copy)
+        when(m.both(turn < self.turns, self._index(k) < plan.blocks), copy)
         cute.arch.cp_async_commit_group()

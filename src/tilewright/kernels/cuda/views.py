@@ -178,15 +178,15 @@ def make_space(
     )  # fmt: skip
 
 
-def one_lane(space: Space) -> Space:
-    """The same space of columns, one of which is a group."""
-    assert space.front == "column"
+def fewer_lanes(space: Space, lanes: int) -> Space:
+    """The same space of columns, of which so many are a group."""
+    assert space.front == "column" and space.vector % lanes == 0
     views = {}
     for name, view in space.views.items():
-        views[name] = replace(view, group_strides=(*view.group_strides[:-1], view.lane_stride))
-    return replace(
-        space, vector=1, group_sizes=(*space.group_sizes[:-1], space.group_sizes[-1] * space.vector), views=views
-    )
+        walk = (*view.group_strides[:-1], view.lane_stride * lanes)
+        views[name] = replace(view, group_strides=walk)
+    groups = space.group_sizes[-1] * space.vector // lanes
+    return replace(space, vector=lanes, group_sizes=(*space.group_sizes[:-1], groups), views=views)
 
 
 def _pick(strides: dict[str, tuple[int, ...]], dims: Sequence[int]) -> dict[str, tuple[int, ...]]:

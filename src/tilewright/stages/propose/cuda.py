@@ -89,6 +89,7 @@ _SUMMED_WORDS = 36 * 1024  # of a row's operands and sums, in the registers of a
 _RING_BYTES = 128 * 1024  # of what passes of a row, in the shared memory of a CTA
 _SUMS = 16 * 1024  # of columns, in the registers of a CTA
 _CLUSTER = 16  # CTAs that may share a row
+_KEPT_BYTES = 2**24  # of an operand that all rows share, in the registers of the whole chip
 _WIDEST_SUMMED = 2**16  # elements of a row; beyond, nothing was measured (docs/measured.md)
 
 
@@ -177,9 +178,17 @@ def space(program: Program) -> Space:
     if _better_in_shared(program):
         points.insert(0, points.pop(1))
     if len(cut.passes) == 1 and _rows_for_teams(program):
-        teams = [_setting(1024, 2, "auto", "grid"), _setting(512, 2, "auto", "grid")]
-        at = 0 if _row_bytes(program) >= 2**20 else 1  # what is less does well in a cluster
-        points[at:at] = teams if program.inner_size > 2**18 else teams[::-1]
+        of_two, fine = _setting(512, 2, "auto", "grid"), _setting(1024, 1, "auto", "grid")
+        teams = [_setting(1024, 2, "auto", "grid"), of_two]
+        if _long_weights(program):
+            teams = [_setting(512, 4, "auto", "grid"), of_two]
+        elif program.inner_size > 2**18:
+            teams.insert(1, fine)
+            points.remove(_setting(1024, 4, "shared"))
+        else:
+            teams.reverse()
+        at = 0 if _row_bytes(program) > 2**20 else 1  # what is less does well in a cluster
+        points[at:at] = teams
         points.remove(_setting(256, 4))
     return Space(knobs=_KNOBS, points=tuple(points))
 
@@ -213,10 +222,22 @@ def _better_in_shared(program: Program) -> bool:
 
 def _rows_for_teams(program: Program) -> bool:
     """Whether CTAs that stay on the chip may win: several rows, long, and none of their operands shared by all rows,
-    which would have to come from memory again for each (docs/measured.md)."""
+    which would have to come from memory again for each, unless threads keep them in registers (docs/measured.md)."""
     kept = [d for d in range(len(program.domain)) if d not in program.reduced]
-    shared = any(prod(o.shape) == program.inner_size for o in program.operands if not o.indexed)
-    return prod(program.domain[d] for d in kept) >= 8 and program.inner_size >= 2**16 and not shared
+    several = prod(program.domain[d] for d in kept) >= 8 and program.inner_size >= 2**16
+    return several and (not _shared_bytes(program) or _long_weights(program))
+
+
+def _shared_bytes(program: Program) -> list[int]:
+    """Of the operands that all rows share."""
+    shared = [o for o in program.operands if not o.indexed and prod(o.shape) == program.inner_size]
+    return [program.inner_size * DTYPE_BYTES[o.dtype] for o in shared]
+
+
+def _long_weights(program: Program) -> bool:
+    """Whether the L2 holds what all rows share no better than the registers of the whole chip do one of them."""
+    found = _shared_bytes(program)
+    return sum(found) >= _KEPT_BYTES and min(found) <= _KEPT_BYTES
 
 
 def free_rows(program: Program) -> int | None:

@@ -203,16 +203,18 @@ def test_skeleton_files_are_whole(tmp_path):
                 assert (node.module or "").split(".")[0] in {"torch", "cutlass", *sys.stdlib_module_names}
 
 
-@pytest.mark.parametrize(("program", "place"), [
-    (lambda: kp.softmax((4096, 393216)), 0),
-    (lambda: kp.norm((64, 64, 512, 512), (0, 2, 3), affine=(1, 64, 1, 1)), 0),
-    (lambda: kp.softmax((4096, 262144)), 0),
-    (lambda: kp.softmax((4096, 262144), dtype="bf16"), 1),  # a cluster may do
-    (lambda: kp.softmax((4096, 16384)), None),
-    (lambda: kp.softmax((1, 1 << 24)), None),  # no next row
-    (lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)), None),  # weights as large as a row
+@pytest.mark.parametrize(("program", "place", "ways"), [
+    (lambda: kp.softmax((4096, 393216)), 0, 3),
+    (lambda: kp.norm((64, 64, 512, 512), (0, 2, 3), affine=(1, 64, 1, 1)), 0, 3),
+    (lambda: kp.softmax((4096, 262144)), 1, 2),  # a cluster may do
+    (lambda: kp.softmax((4096, 262144), dtype="bf16"), 1, 2),
+    (lambda: kp.softmax((4096, 16384)), 0, 0),
+    (lambda: kp.softmax((1, 1 << 24)), 0, 0),  # no next row
+    (lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)), 0, 2),  # weights stay in registers
+    (lambda: kp.norm((16, 64, 256, 255), (1, 2, 3), affine=(1, 64, 256, 255), dtype="f16"), 0, 0),  # in the L2
+    (lambda: kp.norm((16, 256, 256, 256), (1, 2, 3), affine=(1, 256, 256, 256)), 0, 0),  # neither
 ])  # fmt: skip
-def test_long_rows_are_tried_by_teams(program, place):
+def test_long_rows_are_tried_by_teams(program, place, ways):
     points = [dict(p) for p in cuda.space(program()).points]
     teams = [n for n, p in enumerate(points) if p["spread"] == "grid"]
-    assert teams == ([] if place is None else [place, place + 1]) and len(points) <= 8
+    assert teams == list(range(place, place + ways)) and len(points) <= 8
