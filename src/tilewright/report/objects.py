@@ -152,7 +152,8 @@ def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
     the module as it is; these and the `failed` ones, which `failures` lists, count as 1.0 against eager.
     "Best" is the better of eager and torch.compile. A task is
     won where it is improved: faster than eager beyond noise. `device_seconds`: how long a task's run held the device.
-    `pending` ones, which wait for a model, count nowhere."""
+    `pending` ones, which wait for a model, count nowhere. Without algebra: with what was best without it in the tasks
+    whose result has it; null where none has."""
     everything, tasks = tasks, [t for t in tasks if t.get("status") != "pending"]
     eager = [ratio_of(t, "eager") for t in tasks]
     best = [ratio_of(t, "best") for t in tasks]
@@ -167,6 +168,7 @@ def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
         "unchanged": sum(1 for t in tasks if t.get("status") != "failed" and _mid(t, "eager") is None),
         "failed": len(failures),
         "geomean_eager": geomean(eager),
+        "geomean_eager_without_algebra": geomean(map(_without_algebra, tasks)) if any(map(_algebra, tasks)) else None,
         "geomean_best": geomean(best),
         "median_eager": statistics.median(eager) if eager else None,
         "share_won": sum(won(t) for t in tasks) / len(tasks) if tasks else None,
@@ -191,6 +193,20 @@ def ratio_of(task: Task, against: str) -> float:
         eager, compiled = times.get("eager"), times.get("compile")
         return min(1.0, compiled["mid"] / eager["mid"]) if eager and compiled else 1.0
     return found or 1.0
+
+
+def _algebra(task: Task) -> Mapping[str, Any] | None:
+    """What is told of algebra in a task whose result has it."""
+    told = task.get("algebra")
+    return told if told and told["kept"] and task.get("status") == "improved" else None
+
+
+def _without_algebra(task: Task) -> float:
+    told = _algebra(task)
+    if told is None:
+        return ratio_of(task, "eager")
+    without = told["without"]
+    return max(1.0, float(without["mid"])) if without else 1.0
 
 
 def won(task: Task) -> bool:

@@ -158,6 +158,8 @@ def _bench_lines(total: dict[str, object]) -> str:
         + (f", {total['pending']} pending" if total["pending"] else ""),
         f"against eager: median {_x(total['median_eager'])}, won beyond noise {_share(total['share_won'])}",
     ]
+    without = total["geomean_eager_without_algebra"]
+    lines += [f"against eager without algebra: geometric mean {_x(without)}"] if without else []
     failures = total["failures"]
     assert isinstance(failures, list)
     return "\n".join(lines + [f"failed: {f['problem']}: {f['reason']}: {f['summary']}" for f in failures])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from fakes.facts import brief, pattern, timed
 from tilewright.facts.move import Event, Stop, Try
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.pattern import Choice
 from tilewright.facts.run import Matched
 from tilewright.facts.space import point
-from tilewright.report import markdown, summary
-from tilewright.report.tables import table
+from tilewright.report import bench_summary, markdown, summary
+from tilewright.report.tables import bench_table, table
 
 PLAIN, LESS = ((Choice(pattern=f"fused_{i}", point=point(unroll=1)),) for i in (0, 1))
 REWRITTEN = (Matched(case=0, patterns=(pattern("fused_1", title="summed"),), unmatched=()),)
@@ -47,6 +49,16 @@ def test_what_was_refused_says_why_and_the_module_as_it_is_stays() -> None:
     assert isinstance(told, dict)
     assert (told["with"], told["kept"], told["refused"]) == (None, False, "too far off")
     assert "with it nothing" not in markdown(BRIEF, events) and "refused: too far off" in markdown(BRIEF, events)
+
+
+def test_a_bench_tells_the_mean_with_and_without() -> None:
+    more = summary(BRIEF, run(timed(25.0), best=LESS), candidate_dir="")
+    plain = summary(WHOLE, run(timed(25.0), best=PLAIN), candidate_dir="")
+    total = bench_summary([more, plain])
+    assert total["geomean_eager"] == pytest.approx((25.0 * 3.5) ** 0.5)
+    assert total["geomean_eager_without_algebra"] == pytest.approx(3.5)
+    assert "without algebra: geometric mean 3.50x" in str(bench_table([more, plain]).caption)
+    assert bench_summary([plain])["geomean_eager_without_algebra"] is None
 
 
 def test_other_runs_say_nothing_of_it() -> None:
