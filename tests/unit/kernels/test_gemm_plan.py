@@ -66,14 +66,6 @@ def test_short_sums_and_few_results_are_promoted_more_often():
         assert point.settled(k=k, results=results).interval == interval
     assert Point(interval=64, scheme="scaled", tile_n=128).settled(k=32, results=1).interval == 64
     assert Point().settled(k=32, results=1).interval == DEPTH, "what is not split has nothing to promote"
-
-
-def test_short_sums_leave_room_for_a_whole_tile_on_its_way_out():
-    square = Point(tile_m=128, tile_n=128, scheme="scaled", bulk=True)
-    short, long = (square.settled(k=k, results=1 << 30) for k in (64, 4096))
-    assert (short.buffers, short.depth_stages, long.buffers, long.depth_stages) == (4, 2, 2, 3)
-    wide = Point(tile_m=128, tile_n=256, scheme="scaled", bulk=True).settled(k=64, results=1 << 30)
-    assert wide.buffers == 2, "128 KB do not fit beside two stages"
     for scheme in ("shared", "scaled"):
         for interval in (64, 32, 16):
             chains = chains_of(Point(scheme=scheme, tile_n=128, interval=interval))

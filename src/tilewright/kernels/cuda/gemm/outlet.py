@@ -1,6 +1,6 @@
 """C by way of shared memory: a warpgroup puts 64 rows x 128 bytes of it down, and TMA writes them while it goes on.
 
-    64 rows x 32 columns of fp32 (64 of 16 bits), two buffers a warpgroup, or one for each line of its tile
+    64 rows x 32 columns of fp32 (64 of 16 bits), two buffers a warpgroup
 
     row r, 16 bytes number b      lie at r x 128 + (b xor r mod 8) x 16: the order of TMA's 128-byte swizzle
 
@@ -16,25 +16,25 @@ from cutlass import Int32, cute
 from cutlass._mlir.dialects import llvm
 
 from ..control import when
+from .plan import OUTLET_BYTES
 
-ROWS, LINE_BYTES = 64, 128
+ROWS, LINE_BYTES, BUFFERS = 64, 128, 2
 
 
 class Outlet:
     """Of one warpgroup, `group` of 1, 2 ..: `staged` and `tiles` are both sides of the TMA store, partitioned."""
 
-    def __init__(self, tma: Any, memory: Any, staged: Any, tiles: Any, *, group: Any, width: int, buffers: int) -> None:
-        self.buffers = buffers
+    def __init__(self, tma: Any, memory: Any, staged: Any, tiles: Any, *, group: Any, width: int) -> None:
         self.tma, self.staged, self.tiles = tma, staged, tiles
         self.group = group
         self.columns = LINE_BYTES * 8 // width
         self.bytes_each = width // 8
-        self._first = Int32(memory.iterator.toint()) + (group - 1) * buffers * ROWS * LINE_BYTES
+        self._first = Int32(memory.iterator.toint()) + (group - 1) * OUTLET_BYTES
         self._leads = cute.arch.warp_idx() % 4 == 0
 
     def wait(self, turn: int, *, last: bool) -> None:
         """The buffer of this turn is free; `last`: the one before was the same."""
-        pending = 0 if last else self.buffers - 1
+        pending = 0 if last else 1
         when(self._leads, lambda: cute.arch.cp_async_bulk_wait_group(pending, read=True))
         cute.arch.barrier(barrier_id=self.group, number_of_threads=128)
 
@@ -42,7 +42,7 @@ class Outlet:
         """Neighbouring elements, as 2 or 4 words; `row` of 64, `column` of a line."""
         byte = column * self.bytes_each
         inside = ((byte >> 4) ^ (row & 7)) * 16 + (byte & 15)
-        address = self._first + (turn % self.buffers) * (ROWS * LINE_BYTES) + row * LINE_BYTES + inside
+        address = self._first + (turn % BUFFERS) * (ROWS * LINE_BYTES) + row * LINE_BYTES + inside
         count = len(words)
         values = ", ".join(f"${i + 1}" for i in range(count))
         llvm.inline_asm(
@@ -55,7 +55,7 @@ class Outlet:
         """What has been put goes to the tile (64 rows, a line of columns, layer) of C; TMA leaves out what is none."""
         cute.arch.fence_view_async_shared()
         cute.arch.barrier(barrier_id=self.group, number_of_threads=128)
-        buffer = (self.group - 1) * self.buffers + turn % self.buffers
+        buffer = (self.group - 1) * BUFFERS + turn % BUFFERS
 
         def store() -> None:
             cute.copy(self.tma, self.staged[(None, buffer)], self.tiles[(None, *tile)])

@@ -23,7 +23,7 @@ from typing import Any
 
 DEPTH = 64  # of K a stage: 128 bytes of fp16, the widest swizzle
 SHARED_BYTES = 227 * 1024
-LINE_BYTES = 64 * 128  # of C on its way out: 64 rows
+OUTLET_BYTES = 2 * 64 * 128  # of C on its way out, a warpgroup
 RESERVED_BYTES = 2048  # barriers, alignment, and what the system takes of each CTA
 SPLIT_SCHEMES = ("shared", "scaled")
 KNOBS: dict[str, tuple[Any, ...]] = {
@@ -39,7 +39,6 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "band": (1, 4, 8, 16),
     "streamed": (False, True),
     "bulk": (False, True),
-    "buffers": (2, 4, 8),
     "staged": (False, True),
     "skinny": (False, True),
     "pingpong": (False, True),
@@ -55,9 +54,8 @@ class Point:
     """One setting of every knob. `band`: tiles along M that neighbours in time share B's tiles with; `promote`: whether
     a plain product is summed in two levels, as fp32 ones always are; `interval`: K of hi*hi that is promoted at once,
     by the size of the problem if "auto" (see `settled`); `streamed`: A is split by the warps that multiply it (see
-    `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes, in so many
-    `buffers` a warpgroup; `staged`: so does C of 16 bits, a whole tile at a time, and a matrix that the epilogue reads
-    comes there (see `staged`);
+    `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes; `staged`: so
+    does C of 16 bits, a whole tile at a time, and a matrix that the epilogue reads comes there (see `staged`);
     `skinny`: few columns, splits of K summed in a cluster (see `skinny`); `pingpong`: while one warpgroup ends its
     tile, the other multiplies the next."""
 
@@ -73,7 +71,6 @@ class Point:
     band: int = 8
     streamed: bool = False
     bulk: bool = False
-    buffers: int = 2
     staged: bool = False
     skinny: bool = False
     pingpong: bool = False
@@ -107,8 +104,7 @@ class Point:
             raise ValueError(f"fewer than two stages of {self.stage_bytes} bytes fit")
 
     def settled(self, *, k: int, results: int) -> Point:
-        """The same with an interval for so many results of so long sums, and room for what leaves of them."""
-        self = self._roomy() if self.bulk and k <= 2 * DEPTH else self
+        """The same with an interval for so many results of so long sums."""
         if self.interval != "auto":
             return self
         if results <= FEW_RESULTS:
@@ -116,14 +112,6 @@ class Point:
         else:  # where 16 costs a tenth of the time at K = 32 (H200, 2026-11-22)
             interval = 32 if 32 < k < SHORT_K else DEPTH
         return replace(self, interval=interval if self.planes > 1 else DEPTH)
-
-    def _roomy(self) -> Point:
-        """The same with a buffer for each line of a tile, if they fit: it leaves while the next is multiplied."""
-        lines = self.tile_m // (64 * self.groups) * self.tile_n * (4 if self.planes > 1 else 2) // 128
-        try:
-            return replace(self, buffers=lines)
-        except ValueError:
-            return self
 
     @property
     def planes(self) -> int:
@@ -170,7 +158,7 @@ class Point:
     def outlet_bytes(self) -> int:
         if self.staged:
             return self.turns * self.tile_m * self.tile_n * 2
-        return self.groups * self.turns * self.buffers * LINE_BYTES if self.bulk else 0
+        return self.groups * self.turns * OUTLET_BYTES if self.bulk else 0
 
     @property
     def resident(self) -> int:

@@ -43,7 +43,7 @@ from cutlass.utils import hopper_helpers
 from ..math import select
 from .band import Band
 from .finish import Finish
-from .outlet import LINE_BYTES, ROWS, Outlet
+from .outlet import BUFFERS, LINE_BYTES, ROWS, Outlet
 from .plan import DEPTH, Point
 from .staged import Staging
 
@@ -130,10 +130,8 @@ class Product:
         tma_c, to_c, smem_c = tma_a, c, smem_a  # stand-ins
         if self.bulk:
             line = (ROWS, LINE_BYTES * 8 // width)
-            lines = p.tile_m // (ROWS * p.groups) * p.tile_n // line[1]
-            self.buffers = p.buffers if lines % p.buffers == 0 else 2
             smem_c = hopper_helpers.make_smem_layout_epi(
-                c.element_type, LayoutEnum.ROW_MAJOR, line, self.buffers * p.groups * p.turns
+                c.element_type, LayoutEnum.ROW_MAJOR, line, BUFFERS * p.groups * p.turns
             )  # fmt: skip
             out = cpasync.CopyBulkTensorTileS2GOp()
             tma_c, to_c = cpasync.make_tiled_tma_atom(out, c, cute.slice_(smem_c, (None, None, 0)), line)
@@ -214,7 +212,7 @@ class Product:
         memory = shared.allocate_tensor(kind, layout.outer, byte_alignment=1024, swizzle=layout.inner)
         line = (ROWS, LINE_BYTES * 8 // kind.width)
         staged, tiles = self._sides(tma, tensor, memory, line)
-        return Outlet(tma, memory, staged, tiles, group=group, width=kind.width, buffers=self.buffers)
+        return Outlet(tma, memory, staged, tiles, group=group, width=kind.width)
 
     def _staged(self, shared: Any, group: Any, layout: Any, out: tuple[Any, Any], came: tuple[Any, Any]) -> Any:
         return None if self.staging is None else self.staging.place(shared, group, layout, out=out, came=came)
