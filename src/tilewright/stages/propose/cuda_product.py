@@ -49,10 +49,11 @@ _SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128
 _WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("128x160", "2x1"))
 # What is done with a product in 16 bits, in whole tiles of shared memory (tile, cluster, schedule): in turns it takes
 # no time from the next tile, together it takes less from the tensor cores where K is large. Bias + GELU + residual
-# takes 81 us at 8192 x 3072 x 768 (97 before), a gate 378 at 2048 x 18944 x 3584 (406); bare ones gain up to K = 1600
-# (H200, 2026-11-22).
+# takes 81 us at 8192 x 3072 x 768 (97 before), a gate 378 at 2048 x 18944 x 3584 (406), the bare product there 361
+# (369; H200, 2026-11-22).
 _FUSED_STAGED = (("128x128", "2x1", "pingpong"), ("128x256", "2x1", "cooperative"), ("64x256", "2x1", "pingpong"))
 _BARE_STAGED = (("64x256", "2x1", "pingpong"), ("128x128", "2x1", "pingpong"))
+_LONG_STAGED = ("128x256", "2x1", "cooperative")
 _REDUCED_IN_TURNS = (("128x128", "2x1", "direct"), ("64x256", "2x1", "direct"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
@@ -296,11 +297,18 @@ def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
     """Between them points of whole tiles in shared memory, and of warpgroups that take turns, where that gains."""
     fused = len(program.operands) > 2
     short = sizes(program)[3] <= _SHORT_K
-    if not fused and not short:
-        return tuple(others)
     staged = program.outputs[0].dtype != "f32" and program.domain[-1] % 8 == 0
+    if not fused and not short:
+        return _with_long(others) if staged else tuple(others)
     shapes = _BARE_STAGED if not fused else _FUSED_STAGED if short else (*_FUSED_STAGED[1::-1], *_FUSED_STAGED[2:])
     return _in_turn([_turn(t, c, "staged" if staged else "direct", s) for t, c, s in shapes], others)
+
+
+def _with_long(others: Sequence[Point]) -> tuple[Point, ...]:
+    """Before the first point of a tile as large, the one in shared memory."""
+    tile, cluster, schedule = _LONG_STAGED
+    at = next((i for i, p in enumerate(others) if dict(p)["tile"] in ("256x128", tile)), len(others))
+    return (*others[:at], _turn(tile, cluster, "staged", schedule), *others[at:])
 
 
 def _turn(tile: str, cluster: str, store: str, schedule: str = "pingpong") -> Point:
