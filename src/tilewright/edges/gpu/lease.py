@@ -11,15 +11,26 @@ from pathlib import Path
 
 from ...facts.errors import HarnessError
 
+_COMMON = "/tmp"  # what TMPDIR names may be each process's own
 _LONGEST = 500  # of the reason for a quarantine
 _NOTHING: Callable[[str], None] = lambda line: None  # noqa: E731
 
 
 def lease_path(device: str) -> Path:
-    """The lock file of a device ("cpu", "cuda:0"), the same for every process of this user on this machine."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if device.startswith("cuda") else ""
-    name = f"{device}-{visible}".strip("-").replace(":", "-").replace(",", "-").replace("/", "-")
-    return Path(tempfile.gettempdir(), f"tilewright-{os.getuid()}", f"{name}.lease")
+    """The lock file of a device ("cpu", "cuda:0"): of a GPU the same for every process of this user on this machine,
+    whatever it sees of the others and wherever it puts temporary files."""
+    kind, _, number = device.partition(":")
+    if kind != "cuda":
+        return _folder(tempfile.gettempdir()) / f"{device}.lease"
+    visible = [v.strip() for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    index = int(number or 0)
+    one = visible[index] if index < len(visible) and visible[index] else str(index)
+    found = _folder(_COMMON if os.access(_COMMON, os.W_OK) else tempfile.gettempdir())
+    return found / f"cuda-{one.replace('/', '-')}.lease"
+
+
+def _folder(temporary: str) -> Path:
+    return Path(temporary, f"tilewright-{os.getuid()}")
 
 
 @contextmanager
