@@ -79,6 +79,7 @@ def main() -> None:
     advance.add_argument("--only", default="", help="numbers of problems, e.g. 1,4")
     advance.add_argument("--target", default="cuda")
     advance.add_argument("--jobs", default="1")
+    advance.add_argument("--devices", default="", help="GPUs to spread the problems over, e.g. 0,1")
     advance.add_argument("--here", action="store_true", help="judge on this machine; no orders are written")
     advance.add_argument("--timing", default="6s")
     advance.add_argument("--no-compile", action="store_true")
@@ -125,7 +126,7 @@ def bench_command(asked: argparse.Namespace) -> list[str]:
         *(["--no-compile"] if asked.no_compile else []),
         "--budget", "10m" if asked.strategy == "catalog" else asked.budget, "--jobs", asked.jobs,
         "--out", str(folder / "runs" / asked.strategy), "--json", str(folder / f"{asked.strategy}.json"),
-        *(["--only", asked.only] if asked.only else []),
+        *(["--only", asked.only] if asked.only else []), *(["--devices", asked.devices] if asked.devices else []),
     ]  # fmt: skip
 
 
