@@ -54,6 +54,7 @@ from .turns import Turns
 from .variants import Variants
 
 DESCRIBE_LIMIT_S = 300.0
+_TRIALS_OF_MODESTY = 2
 # Such an error sticks to the process that met it, and the reference, which ran before, did not cause it.
 _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUDA_ERROR_(ECC|HARDWARE|LAUNCH)")
 
@@ -81,6 +82,7 @@ class Judge:
         self.held = self._turns.held
         self._cases: tuple[Case, ...] = ()
         self._free_bytes = 0  # when the candidate came
+        self._hoarding = False  # whether it seems to keep what others need
         self._variants = Variants(problem, partial(self._describe, trace=False))
         threads = machine.processors if problem.target == "cpu" else 0
         self._cells = Cells(problem, workdir=workdir, threads=threads, limits=self._limits, say=say)
@@ -147,15 +149,27 @@ class Judge:
         under quarantine and SickDevice raised. `compiled`: its kernels' libraries, as far as they were built ahead."""
         notes = tripwires(candidate) if foreign else ()
         try:
-            return self._evaluate(candidate, notes, compiled)
+            return self._judged(candidate, notes, compiled)
         except SickDevice as sick:
             self._say(f"{sick}; once more, in fresh cells")
         try:
             self._cells.renew_reference()
-            return self._evaluate(candidate, notes, compiled)
+            return self._judged(candidate, notes, compiled)
         except SickDevice as sick:
             quarantine(self._device, str(sick))
             raise
+
+    def _judged(self, candidate: Candidate, notes: Sequence[str], compiled: Sequence[Path]) -> Timed | Failure:
+        """Once more where it seems to have kept others from memory: another process may have given back its own just
+        when this candidate's cell was ended. That does not happen twice."""
+        for trial in range(_TRIALS_OF_MODESTY):
+            self._hoarding = False
+            outcome = self._evaluate(candidate, notes, compiled)
+            if not self._hoarding or trial + 1 == _TRIALS_OF_MODESTY:
+                return outcome
+            assert isinstance(outcome, Failure)
+            self._say(f"{outcome.summary}; once more, to be sure that it was this candidate")
+        raise AssertionError("unreachable")
 
     def _evaluate(self, candidate: Candidate, notes: Sequence[str], compiled: Sequence[Path]) -> Timed | Failure:
         cell = self._cells.take_spare()
@@ -203,7 +217,7 @@ class Judge:
         try:
             self._check_case(case, cell, findings, stations)
         except Refused as refused:
-            others = self._cases[self._cases.index(case) + 1 :] if self._explains else ()
+            others = self._cases[self._cases.index(case) + 1 :] if self._explains and cell.alive else ()
             tried = partial(self._check_briefly, cell)
             raise narrowed(refused, case, others, tried=tried, ours=lambda f: self._is_ours(f, cell)) from refused
 
@@ -214,6 +228,7 @@ class Judge:
     def _require_modest(self, cell: Cell) -> None:
         """Raise Refused where the candidate keeps so much of a GPU's memory that others find none."""
         if kept := hoarded_bytes(cell, self._problem.target, found=self._free_bytes):
+            self._hoarding = True
             raise Refused("out_of_memory", f"it keeps {kept / 2**30:.1f} GiB of the GPU's memory, and others find none")
 
     def _is_ours(self, fault: CellFault, cell: Cell) -> bool:

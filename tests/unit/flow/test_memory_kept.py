@@ -8,12 +8,15 @@ from typing import Any, cast
 
 import pytest
 
-from fakes.facts import PROBLEM
+from fakes.facts import PROBLEM, timed
 from tilewright.cell import wire
 from tilewright.edges.sandbox.cell import Cell, CellFault, Limits
+from tilewright.facts.candidate import Candidate
 from tilewright.facts.errors import HarnessError
+from tilewright.facts.outcome import Failure, Timed
 from tilewright.flow import cells, memory
 from tilewright.flow.cells import Cells
+from tilewright.flow.evaluate import Judge
 
 TOTAL = 1000
 
@@ -68,6 +71,25 @@ def test_a_full_gpu_is_not_booked_on_a_candidate(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(memory, "_GIVING_BACK_S", 0.0)
     with pytest.raises(HarnessError, match="other processes"):
         memory.hoarded_bytes(cast("Cell", gpu), "cuda", found=TOTAL)
+
+
+@pytest.mark.parametrize(("accused", "evaluated", "refused"), [((True, False), 2, False), ((True, True), 2, True)])
+def test_a_candidate_that_seems_to_keep_memory_is_judged_once_more(
+    monkeypatch: pytest.MonkeyPatch, accused: tuple[bool, ...], evaluated: int, refused: bool
+) -> None:
+    """What another process gave back meanwhile looks alike, once."""
+    kept = Failure(stage="check", reason="out_of_memory", summary="it keeps 62.7 GiB of the GPU's memory")
+    left, said = list(accused), []
+    judge = Judge.__new__(Judge)
+    judge._say = said.append
+
+    def evaluate(*_: object) -> Timed | Failure:
+        judge._hoarding = left.pop(0)
+        return kept if judge._hoarding else timed(2.0)
+
+    monkeypatch.setattr(judge, "_evaluate", evaluate)
+    assert (judge.evaluate(Candidate(files=())) == kept) == refused
+    assert len(accused) - len(left) == evaluated and len(said) == 1
 
 
 class _Starting:
