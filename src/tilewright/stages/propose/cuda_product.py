@@ -286,7 +286,8 @@ def _points(program: Program) -> tuple[Point, ...]:
     streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
     chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
     if program.reduced:
-        return tuple(chosen) if split else _in_turn([_turn(*shape) for shape in _REDUCED_IN_TURNS], chosen)
+        turns = () if split else tuple(_turn(*shape) for shape in _REDUCED_IN_TURNS)  # not yet measured: never first
+        return (*chosen[:1], *_in_turn(turns, chosen[1:]))
     direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     for p in direct:
         chosen.insert(chosen.index(p) + 1, point(**{**dict(p), "store": "bulk"}))
