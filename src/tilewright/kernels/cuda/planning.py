@@ -240,8 +240,9 @@ def _row_of_teams(wish: Wish) -> Plan | None:
         if kept:
             return replace(keeping, kept=kept)
     if plan is not None and keeping is not None and plan.held < plan.blocks_per_chunk:
-        own = min(_spare_bytes(keeping) // (wish.step_bytes * keeping.unroll), keeping.blocks_per_chunk - keeping.held)
-        if own:
+        room = _spare_bytes(keeping) - 8 * 4  # that rows' own results may need: a batch norm has three
+        own = min(room // (wish.step_bytes * keeping.unroll), keeping.blocks_per_chunk - keeping.held)
+        if own > 0:
             return replace(keeping, own=own)
     return plan
 
