@@ -131,9 +131,8 @@ class Judge:
             self._ref.ask(construct, wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
             request = wire.Describe(seed=secret(self._rng), trace=trace, training=self._problem.mode == "training")
             described = self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S)
-            described = replace(described, work=self._problem.allowed(described.work))
             self._cells.spare_memory()
-        return case_of(number, described, seed, algebra=self._algebra)
+        return case_of(number, described, seed, algebra=self._algebra, allowed=self._problem.allowed)
 
     @property
     def _ref(self) -> Cell:

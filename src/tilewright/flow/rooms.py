@@ -13,7 +13,7 @@ from ..edges.sandbox.cell import Limits
 from ..edges.sandbox.room import Room, RoomSizes
 from ..facts import codec
 from ..facts.errors import HarnessError, UserError
-from ..facts.problem import Problem, Target
+from ..facts.problem import Problem, Target, Work
 from ..facts.run import CaseFacts
 from .cells import Cells
 
@@ -42,8 +42,11 @@ class Case:
         )
 
 
-def case_of(number: int, described: wire.Described, seed: int, *, algebra: bool) -> Case:
-    """With `algebra`: what that does without is no work of the case."""
+def case_of(
+    number: int, described: wire.Described, seed: int, *, algebra: bool, allowed: Callable[[Work], Work]
+) -> Case:
+    """With `algebra`: what that does without is no work of the case. `allowed`: the work in the class asked for."""
+    described = replace(described, work=allowed(described.work))
     less = rewritten(codec.loads(described.graph)) if described.graph and algebra else None
     if less is not None:
         described = replace(described, work=replace(described.work, spared_flops=less.spared_flops))
