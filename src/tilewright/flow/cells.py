@@ -237,3 +237,11 @@ def users_fault(problem: Problem) -> Iterator[None]:
         if not fault.by_code or fault.reason in ("crashed", "broke_the_protocol"):
             raise HarnessError(f"the reference's cell failed: {fault.summary}\n{fault.excerpt}".strip()) from fault
         raise UserError(f"{problem.path}: {fault.summary}") from fault
+
+
+class PointFault(Exception):
+    """A candidate's cell failed while it was tuned or profiled."""
+
+    def __init__(self, cause: CellFault) -> None:
+        super().__init__(str(cause))
+        self.cause = cause

@@ -40,7 +40,7 @@ from ..stages.check.plan import Trial, secret
 from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Player, Table
 from ..stages.timing.sweep import Contender, one_each, sweep
-from .cells import LOAD_LIMIT_S, Cells, users_fault
+from .cells import LOAD_LIMIT_S, Cells, PointFault, users_fault
 from .discover import LookedInto, looked_into
 from .inspect import seen
 from .memory import available_bytes, check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
@@ -340,7 +340,7 @@ class Judge:
                 with self._harness_fault():
                     times = self._tune_in(cell, pattern, living, trying)
                 return Tuned(points=one_each(points, times, dead))
-            except _PointFault as fault:
+            except PointFault as fault:
                 if not trying:
                     return failure("tune", fault.cause)
                 dead[trying[-1]] = str(fault.cause)[:500]
@@ -350,7 +350,7 @@ class Judge:
         return Tuned(points=one_each(points, (), dead))
 
     def _tune_in(self, cell: Cell, pattern: str, points: Sequence[Point], trying: list[Point]) -> tuple[PointTime, ...]:
-        """Times of the points; `trying` grows by each that is set. Raises _PointFault when the cell fails for good."""
+        """Times of the points; `trying` grows by each that is set. Raises PointFault when the cell fails for good."""
         case = self._cases[0]
         if self._problem.target == "cpu":
             self._cells.settle_baseline()  # its compiler would share the processors with what is timed
@@ -374,7 +374,7 @@ class Judge:
             except CellFault as fault:
                 if self._is_ours(fault, cell):
                     raise
-                raise _PointFault(fault) from fault
+                raise PointFault(fault) from fault
 
     def _set_point(self, check: Check, trial: Trial, pattern: str, trying: list[Point], point: Point) -> str:
         """Configure the candidate and, where the point is set for the first time, verify one call; why the point does
@@ -410,13 +410,13 @@ class Judge:
                 return built
             with self._harness_fault():
                 return self._tools.told(self._cases[0], self._inspect_in(cell), candidate, question)
-        except _PointFault as fault:
+        except PointFault as fault:
             return failure("timing", fault.cause)
         finally:
             cell.close()
 
     def _inspect_in(self, cell: Cell) -> wire.Profiled:
-        """Raises _PointFault where the candidate fails."""
+        """Raises PointFault where the candidate fails."""
         self._cells.settle_spare()
         case = self._cases[0]
         with self._turns.turn("profiling"), self._rooms.room(case, sizes=check_room_sizes) as room:
@@ -429,16 +429,12 @@ class Judge:
             except CellFault as fault:
                 if self._is_ours(fault, cell):
                     raise
-                raise _PointFault(fault) from fault
-
-    # ---- sanitizing
+                raise PointFault(fault) from fault
 
     def sanitize(self, candidate: Candidate) -> Sanitized | Failure:
         """Watch a candidate's memory on the smallest case: by compute-sanitizer, on a CPU by guard pages."""
         with self._harness_fault():
             return self._tools.sanitized(candidate, min(self._cases, key=lambda c: c.described.work.bytes_moved))
-
-    # ---- looking into the module
 
     def look_into(self) -> LookedInto | None:
         """Of the first case; see `looked_into`."""
@@ -449,16 +445,6 @@ class Judge:
                 self._problem, room=room, reference=self._ref, machine=self._machine, seed=seed, say=self._say
             )
 
-    # ---- end
-
     def close(self) -> None:
         """End all cells and remove their folders. Safe to call twice."""
         self._cells.close()
-
-
-class _PointFault(Exception):
-    """A candidate's cell failed while it was tuned."""
-
-    def __init__(self, cause: CellFault) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
