@@ -1,13 +1,14 @@
 """Journals of runs made small enough to be kept, and replayed from that: no GPU, no model, no judge.
 
-    python benchmarks/journals.py pack RUNS/runs/cutegen benchmarks/journals [--without SOURCES]
-    python benchmarks/journals.py replay benchmarks/journals/*.jsonl.gz
+    python benchmarks/journals.py pack RUNS/runs/cutegen benchmarks/journals/cutegen [--without SOURCES]
+    python benchmarks/journals.py replay benchmarks/journals/*/*.jsonl.gz
 
 A packed journal is a gzipped file of facts, a line each: the request, the brief, the events. Of a judgement's samples
-the fastest burst of each player is kept: all that a strategy looks at. The words of prompts are left out: they follow
-from the rest, and may be bettered without an end to the replay, which holds when what was asked, not how. The text of
-problem files in the folder SOURCES, which are not ours to give away, is replaced by their names, everywhere alike, so
-that candidates still follow. What a model's reply quotes of them is looked through by whoever commits it.
+the fastest burst of each player is kept: all that a strategy looks at. Left out are the text of the library's own
+files, which lie beside every candidate, and the words of prompts: they follow from the rest, and may be bettered
+without an end to the replay, which holds when what was asked, not how. The text of problem files in the folder
+SOURCES, which are not ours to give away, is replaced by their names, everywhere alike, so that candidates still follow.
+What a model's reply quotes of them is looked through by whoever commits it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tilewright.edges.ledger import Ledger
 from tilewright.facts import codec
@@ -59,7 +61,8 @@ def pack(journal: Path, folder: Path, hidden: Sequence[Path] = ()) -> Path:
         request, brief, events = ledger.request(), ledger.brief(), ledger.events()
     if request is None or brief is None:
         raise SystemExit(f"{journal}: the run has not begun")
-    lines = [codec.dumps(fact) for fact in (request, brief, *map(_slim, events))]
+    facts = map(codec.to_plain, (request, brief, *map(_slim, events)))
+    lines = [json.dumps(_without_library(fact), separators=(",", ":")) for fact in facts]
     for path in hidden:
         inside = json.dumps(path.read_text(encoding="utf-8").strip())[1:-1]
         lines = [line.replace(inside, f"# {path.name}, which is not ours to give away") for line in lines]
@@ -111,6 +114,17 @@ def _wordless(strategy: Strategy) -> Strategy:
 
 def _bare(move: Move) -> Move:
     return replace(move, prompt=Prompt(system="", messages=())) if isinstance(move, Ask) else move
+
+
+def _without_library(fact: Any) -> Any:
+    """Files of the library's own kernels, which lie beside every candidate, without their text."""
+    if isinstance(fact, list):
+        return [_without_library(value) for value in fact]
+    if not isinstance(fact, dict):
+        return fact
+    if fact.get("$") == "SourceFile" and fact["path"].startswith("tilewright_kernels/"):
+        return fact | {"text": ""}
+    return {key: _without_library(value) for key, value in fact.items()}
 
 
 def _slim(event: Event) -> Event:

@@ -21,7 +21,8 @@ from tilewright.facts.run import Limits, Request
 from tilewright.flow.drive import JournalMismatch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-KEPT = sorted((BENCHMARKS / "journals").glob("*.jsonl.gz"))
+KEPT = sorted((BENCHMARKS / "journals").glob("*/*.jsonl.gz"))
+LIBRARY = SourceFile(path="tilewright_kernels/rows.py", text="# the library's\n")
 SECRET = "class Model:\n    'not ours'\n"
 
 
@@ -49,7 +50,7 @@ def test_what_is_packed_is_small_holds_no_source_and_replays_to_the_same_end(
     script: ModuleType, tmp_path: Path
 ) -> None:
     problem = replace(PROBLEM, source=SECRET)
-    start = Candidate(files=(*START.files, SourceFile(path="original.py", text=SECRET)))
+    start = Candidate(files=(*START.files, SourceFile(path="original.py", text=SECRET), LIBRARY))
     on = asking(problem=problem, start=start, limits=Limits(calls=3), strategy="cutegen")
     journal = tmp_path / "toy" / "run.db"
     journal.parent.mkdir()
@@ -63,7 +64,11 @@ def test_what_is_packed_is_small_holds_no_source_and_replays_to_the_same_end(
     file = script.pack(journal, tmp_path / "kept", [tmp_path / "hidden" / "toy.py"])
     found = script.unpacked(file)
     text = "".join(codec.dumps(fact) for fact in (*found[:2], *found[2]))
-    assert "not ours'" not in text and json.dumps(SECRET.strip())[1:-1] in journal_text(events)
+    assert (
+        "the library's" not in text
+        and "not ours'" not in text
+        and json.dumps(SECRET.strip())[1:-1] in journal_text(events)
+    )
     assert len(journal_text(found[2])) < len(journal_text(events)) / 2 and "# toy.py, which is not ours" in text
     assert script.replayed(found).why == stop.why and len(found[2]) == len(events)
     request, brief, kept = found
@@ -77,7 +82,7 @@ def journal_text(events: tuple[object, ...]) -> str:
     return "".join(codec.dumps(event) for event in events)
 
 
-@pytest.mark.parametrize("file", KEPT, ids=lambda f: f.stem)
+@pytest.mark.parametrize("file", KEPT, ids=lambda f: f"{f.parent.name}-{f.stem}")
 def test_kept_journals_replay(script: ModuleType, file: Path) -> None:
     request, brief, events = script.unpacked(file)
     assert script.replayed((request, brief, events)) == (events[-1].move if isinstance(events[-1].move, Stop) else None)
