@@ -61,8 +61,10 @@ def test_a_window_of_eight_is_eight_reads_of_shared_memory_and_no_check(tmp_path
     turns = plan.windows // plan.threads
     found = Counter(line.split()[0] for line in ptx.splitlines() if line.strip())
     shared = sum(n for name, n in found.items() if name.startswith("ld.shared"))
-    assert turns == 8 and shared == 8 * turns and found["max.NaN.f32"] <= 8 * turns
-    assert found["st.global.b32"] + found["st.global.f32"] == turns and ptx.count("cp.async.ca.shared.global") == 3
+    assert turns in (4, 8) and shared == 8 * turns and found["max.NaN.f32"] <= 8 * turns
+    assert found["st.global.b32"] + found["st.global.f32"] == turns and ptx.count("cp.async.ca.shared.global") == -(
+        -(plan.windows + 7 * 3) // (4 * plan.threads)
+    )
     body = ptx[ptx.index("bar.sync") :]
     assert body.count("selp") == 0 and "ld.global" not in body
 

@@ -105,9 +105,12 @@ class Table:
         self._take(player.cell, tick)
         return request.slot, tick, wall_s
 
-    def row(self, player: Player, *, calls: int, keep: bool, look: RowLook | None = None) -> float:
-        """Calls in a row with warm caches, of which the judge hears when all are over: the wall time in s of them all.
-        With `look`, one of them is looked at (the last, unless all are kept); which one is decided afterwards."""
+    def row(
+        self, player: Player, *, calls: int, keep: bool, look: RowLook | None = None
+    ) -> tuple[tuple[float, ...], float]:
+        """Calls in a row with warm caches, of which the judge hears when all are over: their ticks in ns, and the wall
+        time in s of them all. With `look`, one of them is looked at (the last, unless all are kept); which one is
+        decided afterwards."""
         requests = tuple(self._request(player, cold=False) for _ in range(calls))
         ticks, wall_s = self._ask(player.cell, wire.TimedCalls(calls=requests, keep=keep), wire.Ticks, cold=False)
         if len(ticks.ticks) != calls:
@@ -119,7 +122,7 @@ class Table:
             self.room.swap(request.swaps)
             if look is not None and number == looked:
                 look(request.slot, number if keep else -1)
-        return wall_s
+        return tuple(tick.ns for tick in ticks.ticks), wall_s
 
     def _request(
         self, player: Player, *, cold: bool, phase: str = "whole", slot: int = -1, stir: bool = True

@@ -20,7 +20,7 @@ from .interleave import Player, RowLook, Table
 from .measure import Implausible, check_contents
 
 # A row takes about so long, and holds between so many calls; a round takes the medians of so many rows. On two busy
-# threads (AMD EPYC, 2026-11-22) a call that hid 75 us was refused in 11 of 12 judgements with five rows of 3 ms, and in
+# threads (AMD EPYC, 2026-11-22) a call that hid 75 us was refused in 7 of 8 judgements with five rows of 3 ms, and in
 # none of 6 with one of 20 ms: what disturbs a process meets few of the short ones.
 _ROW_S, _FEWEST, _MOST, _ROWS = 0.003, 4, 24, 5
 _KEPT_BYTES = 256 << 20  # of results and their copies, in a row of which all are kept
@@ -32,9 +32,10 @@ _DOUBTFUL_LOOKS, _TRIALS, _WARM = 6, 3, 3
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one player, in each round: the ns that one call more in a row took, and the tick of one by itself."""
+    """Of one player, in each round, in ns: what one call more in a row took beyond the tick of one by itself, and that
+    tick."""
 
-    more_ns: list[float] = field(default_factory=list)
+    extra_ns: list[float] = field(default_factory=list)
     tick_ns: list[float] = field(default_factory=list)
 
 
@@ -73,18 +74,15 @@ def _excess(
         table.row(player, calls=calls, keep=keep)  # memory for so many results is had once
     looking = table.rng.randrange(statistics.LOOKS[0])
     for rounds in statistics.LOOKS[:_DOUBTFUL_LOOKS]:
-        while len(seen[players[0].name].more_ns) < rounds:
-            looked = look if len(seen[players[0].name].more_ns) == looking else None
+        while len(seen[players[0].name].extra_ns) < rounds:
+            looked = look if len(seen[players[0].name].extra_ns) == looking else None
             for player in table.shuffled(players):
                 verify = looked if player is players[0] else None
                 if verify is not None:
                     before()
                 _round(table, player, seen[player.name], calls, keep, verify)
         ours, eager = (seen[p.name] for p in players)
-        extra_ns = [
-            (mine - said) - (theirs - told)
-            for mine, said, theirs, told in zip(ours.more_ns, ours.tick_ns, eager.more_ns, eager.tick_ns, strict=True)
-        ]
+        extra_ns = [mine - theirs for mine, theirs in zip(ours.extra_ns, eager.extra_ns, strict=True)]
         excess_ns, tick_ns = statistics.median_interval(extra_ns), plain.median(ours.tick_ns)
         if not excess_ns.low <= _slack_ns(table, tick_ns) < excess_ns.mid:
             break
@@ -93,13 +91,17 @@ def _excess(
 
 
 def _round(table: Table, player: Player, seen: _Seen, calls: int, keep: bool, look: RowLook | None) -> None:
-    more_ns, tick_ns = [], []
+    beyond_ns: list[float] = []
+    row_ns: list[float] = []
+    tick_ns: list[float] = []
     for number in range(_ROWS):
         _, tick, wall_s = table.call(player, cold=False)
-        row_s = table.row(player, calls=calls, keep=keep, look=look if number == 0 else None)
-        more_ns.append((row_s - wall_s) / (calls - 1) * 1e9)
+        ticks_ns, row_s = table.row(player, calls=calls, keep=keep, look=look if number == 0 else None)
+        beyond_ns.append(((row_s - wall_s) * 1e9 - sum(ticks_ns) + tick.ns) / (calls - 1))
+        row_ns += ticks_ns
         tick_ns.append(tick.ns)
-    seen.more_ns.append(plain.median(more_ns))
+    # what disturbs a call is in its tick: in the mean of a row, but not in the median that a call by itself is known by
+    seen.extra_ns.append(plain.median(beyond_ns) + plain.median(row_ns) - plain.median(tick_ns))
     seen.tick_ns.append(plain.median(tick_ns))
     if table.room.tight:
         player.cell.do(wire.Drop())

@@ -96,7 +96,7 @@ def test_what_is_hidden_shows_in_a_row(
     with pytest.raises(Implausible, match="one call more in a row costs") as refused:
         check_slope(table, *table.players, before=_nothing, look=None)
     told_us = float(str(refused.value).split("costs ")[1].split(" us")[0])
-    assert told_us == pytest.approx(hidden_s * 1e6, abs=1.5)
+    assert told_us == pytest.approx(hidden_s * 1e6, rel=0.1)
 
 
 @pytest.mark.parametrize(("device", "hidden_s"), [("cpu", 0.0), ("cpu", 5e-6), ("cuda", 0.0), ("cuda", 1e-6)])
