@@ -86,7 +86,7 @@ def _nothing() -> None:
     pass
 
 
-@pytest.mark.parametrize(("device", "hidden_s"), [("cpu", 6e-5), ("cuda", 1.6e-5)])
+@pytest.mark.parametrize(("device", "hidden_s"), [("cpu", 6e-5), ("cuda", 3.2e-5)])
 @pytest.mark.parametrize("honest_rows", [False, True])
 def test_what_is_hidden_shows_in_a_row(
     monkeypatch: pytest.MonkeyPatch, device: str, hidden_s: float, honest_rows: bool
