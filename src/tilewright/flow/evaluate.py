@@ -54,7 +54,6 @@ from .turns import Turns
 from .variants import Variants
 
 DESCRIBE_LIMIT_S = 300.0
-_TRIALS_OF_MODESTY = 2
 # Such an error sticks to the process that met it, and the reference, which ran before, did not cause it.
 _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUDA_ERROR_(ECC|HARDWARE|LAUNCH)")
 
@@ -161,14 +160,13 @@ class Judge:
     def _judged(self, candidate: Candidate, notes: Sequence[str], compiled: Sequence[Path]) -> Timed | Failure:
         """Once more where it seems to have kept others from memory: another process may have given back its own just
         when this candidate's cell was ended. That does not happen twice."""
-        for trial in range(_TRIALS_OF_MODESTY):
-            self._hoarding = False
-            outcome = self._evaluate(candidate, notes, compiled)
-            if not self._hoarding or trial + 1 == _TRIALS_OF_MODESTY:
-                return outcome
-            assert isinstance(outcome, Failure)
-            self._say(f"{outcome.summary}; once more, to be sure that it was this candidate")
-        raise AssertionError("unreachable")
+        self._hoarding = False
+        outcome = self._evaluate(candidate, notes, compiled)
+        if not self._hoarding:
+            return outcome
+        assert isinstance(outcome, Failure)
+        self._say(f"{outcome.summary}; once more, to be sure that it was this candidate")
+        return self._evaluate(candidate, notes, compiled)
 
     def _evaluate(self, candidate: Candidate, notes: Sequence[str], compiled: Sequence[Path]) -> Timed | Failure:
         cell = self._cells.take_spare()

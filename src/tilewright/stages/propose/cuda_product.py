@@ -9,7 +9,7 @@ from math import ceil, prod
 
 from ...facts.program import Operand, Output, Product, Program, Statement
 from ...facts.space import Knob, Point, Space, point
-from .cuda_text import Lines, safe_names, tensors
+from .cuda_text import RUN_OP, Lines, safe_names, tensors
 from .diagonals import Kept, kept_diagonals, share
 from .narrow import computes_in_float8, rounded_once
 from .reduced import BLOCK, blocked, blocks_of
@@ -74,7 +74,8 @@ _CTA_RATE = 45.0  # bytes/ns
 _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
 _KERNEL: dict[str, str | int] = {"stages": "auto", "store": "direct", "sum": "kernel", "schedule": "cooperative"}
 
-_TEXT = '''\
+_TEXT = (
+    '''\
 """{name}: a product of {left} and {right}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
 
 from tilewright_kernels.cuda import math as m
@@ -96,13 +97,12 @@ SPEC = ProductSpec(
 )
 
 _FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
-KNOBS = _FUSED.knobs
-configure = _FUSED.configure  # replaces settings; raises ValueError on an unknown knob or value
-# run({reads}) -> ({writes},), contiguous, on torch's current stream
-run = torch_op("{name}", _FUSED, {outputs}, {arity})
 '''
+    + RUN_OP
+)
 
-_REDUCED = '''\
+_REDUCED = (
+    '''\
 """{name}: {name}_product.py, a product whose rows are reduced in blocks of columns, and {name}_rows.py, which joins the
 blocks. Made by Tilewright: CuTe DSL, for CUDA."""
 
@@ -113,11 +113,9 @@ from tilewright_kernels.cuda.gemm.reduced import Reduced
 from tilewright_kernels.ops import torch_op
 
 _FUSED = Reduced({name}_product._FUSED, {name}_rows._FUSED, first={first}, second={second})
-KNOBS = _FUSED.knobs
-configure = _FUSED.configure  # replaces settings; raises ValueError on an unknown knob or value
-# run({reads}) -> ({writes},), contiguous, on torch's current stream
-run = torch_op("{name}", _FUSED, {outputs}, {arity})
 '''
+    + RUN_OP
+)
 
 _REDUCED_PRODUCT = '''\
 """{name}: a product of {left} and {right}, and its rows reduced in blocks of columns. Made by Tilewright: CuTe DSL, for

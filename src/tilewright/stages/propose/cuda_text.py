@@ -57,7 +57,16 @@ _FREE = """\
 takes = _FUSED.takes  # takes(rows): whether a kernel takes so many
 """
 
-_SUMMED = '''\
+# The end of a file whose `_FUSED` is more than one kernel, or none of `Fused`'s own.
+RUN_OP = """\
+KNOBS = _FUSED.knobs
+configure = _FUSED.configure  # replaces settings; raises ValueError on an unknown knob or value
+# run({reads}) -> ({writes},), contiguous, on torch's current stream
+run = torch_op("{name}", _FUSED, {outputs}, {arity})
+"""
+
+_SUMMED = (
+    '''\
 """{name}: {name}_rows.py, which also sums over rows in parts, and {name}_sums.py, which adds the parts up."""
 
 import {name}_rows
@@ -67,11 +76,9 @@ from tilewright_kernels.cuda.launch import Summed
 from tilewright_kernels.ops import torch_op
 
 _FUSED = Summed({name}_rows._FUSED, {name}_sums._FUSED)
-KNOBS = _FUSED.knobs
-configure = _FUSED.configure
-# run({reads}) -> ({writes},), contiguous, on torch's current stream
-run = torch_op("{name}", _FUSED, {outputs}, {arity})
 '''
+    + RUN_OP
+)
 
 
 def safe_names(program: Program) -> Program:
