@@ -14,12 +14,14 @@ from tilewright.facts.run import Brief, CaseFacts, Matched
 from tilewright.facts.space import Knob, Point, Space, point
 from tilewright.facts.version import VERSION
 from tilewright.facts.winner import Winner, toolchain
+from tilewright.stages.propose.digests import skeleton_digests
 
 MACHINE = Machine(
     target="cpu", device="test", driver="-", torch="0", dsl="-", processors=2, cache_bytes=1 << 20,
     copy_bytes_per_s=1e10, matmul_flops_per_s=(("f32", 1e11),),
 )  # fmt: skip
-TOOLCHAIN = toolchain(MACHINE, tilewright=VERSION)
+VERSIONS = (("tilewright", VERSION), *skeleton_digests("cpu"))
+TOOLCHAIN = toolchain(MACHINE, tilewright=f"{VERSION} {dict(VERSIONS)['kernels']}")
 WON = point(threads=256, vector=4, layout="rows", split=True)
 PROBLEM = Problem(name="toy", path="/nowhere/toy.py", source="pass\n", target="cpu")
 PROGRAM = Program(

@@ -105,7 +105,7 @@ class Brief:
     matched: tuple[Matched, ...]
     remembered: Recipe  # winners on this machine with this toolchain, by pattern id: they need no tuning
     sanitize: bool = False
-    versions: tuple[tuple[str, str], ...] = ()  # python, torch, dsl, compiler, tilewright
+    versions: tuple[tuple[str, str], ...] = ()  # python, torch, dsl, compiler, tilewright, its kernels
     model: str = ""  # whom a strategy may ask; "": nobody
     limits: Limits = Limits()
     start: Candidate | None = None  # where a model is to be asked: what the library alone makes of the module, untuned

@@ -16,7 +16,7 @@ class Toolchain:
     driver: str
     torch: str
     dsl: str  # the CuTe DSL, or the C++ compiler
-    tilewright: str
+    tilewright: str  # its version, and for winners a digest of what makes the kernels: "0.1.0 5c11c25f46e4"
 
 
 def toolchain(machine: Machine, *, tilewright: str) -> Toolchain:

@@ -27,6 +27,7 @@ from ..facts.verdict import Verified
 from ..stages.patterns import match
 from ..stages.propose.compose import compose
 from ..stages.propose.cutlass import products_by_cutlass
+from ..stages.propose.digests import skeleton_digests
 from ..stages.propose.library import libraries
 from ..stages.propose.near import skeletons_near
 from ..stages.propose.targets import renderer
@@ -197,7 +198,7 @@ class Workbench:
             matched=matched,
             remembered=remembered,
             sanitize=request.sanitize,
-            versions=versions(),
+            versions=(*versions(), *skeleton_digests(self.problem.target)),
             languages=languages(request.problem.target),
             hinted=hinted,
             model=request.model.name if request.model else "",

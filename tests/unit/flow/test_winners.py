@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fakes.facts import MACHINE, TOOLCHAIN, brief, pattern, winner
+from fakes.facts import MACHINE, TOOLCHAIN, VERSIONS, brief, pattern, winner
 from tilewright.facts.move import Event, Outcome, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
 from tilewright.facts.pattern import Choice
@@ -30,6 +30,9 @@ def test_this_toolchains_winner_is_believed_and_anothers_is_a_hint(tmp_path: Pat
     assert known_winners(MATCHED, MACHINE, winners=path, shipped=nowhere) == ((), (choice,))
     remember(path, winner(choice.point, shape_class=SHAPE))
     assert known_winners(MATCHED, MACHINE, winners=path, shipped=nowhere) == ((choice,), ())
+    other = tmp_path / "other skeletons.db"
+    remember(other, winner(choice.point, shape_class=SHAPE, toolchain=replace(TOOLCHAIN, tilewright=VERSION)))
+    assert known_winners(MATCHED, MACHINE, winners=other, shipped=nowhere) == ((), (choice,))
     moved_on = replace(MACHINE, torch="another")
     assert known_winners(MATCHED, moved_on, winners=path, shipped=nowhere) == ((), (choice,))
 
@@ -72,7 +75,7 @@ def test_a_winner_carries_the_points_tried_and_the_share_of_the_modules_floor() 
         PointTime(point=point(unroll=u), time_ns=None if t is None else Interval(low=t, mid=t, high=t), failure="")
         for u, t in times.items()
     )
-    known = replace(brief(PATTERN), versions=(("tilewright", VERSION),))
+    known = replace(brief(PATTERN), versions=VERSIONS)
     found = winner_of(known, tuning(Tuned(points=tried)), point(unroll=2), found_at="2026-11-21T00:00:00+00:00")
     assert found is not None
     assert (found.tried, found.time_ns.mid, found.toolchain, found.shape_class) == (tried, 51.2, TOOLCHAIN, SHAPE)

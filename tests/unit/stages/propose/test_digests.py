@@ -1,0 +1,43 @@
+"""Digests of what makes kernels: what changes a kernel changes them, what says something of it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.stages.propose import digests
+from tilewright.stages.propose.digests import meaning, skeleton_digests
+
+PYTHON = '''"""A kernel."""
+
+def body(x):
+    """What it does."""
+    name = "kept"
+    if x:
+        return 2 * x  # twice
+    return name
+'''
+CPP = """// A kernel.
+inline float body(float x) {  /* twice,
+as it says */ return 2 * x;
+}
+"""
+
+
+def test_words_do_not_count_and_code_does() -> None:
+    told = PYTHON.replace("A kernel.", "Another.").replace("  # twice", "\n\n").replace("What it does.", "Tells.")
+    assert meaning("a.py", told) == meaning("a.py", PYTHON) != meaning("a.py", PYTHON.replace("2 *", "3 *"))
+    assert meaning("a.py", PYTHON.replace('"kept"', '"other"')) != meaning("a.py", PYTHON)
+    outside = PYTHON.replace("    return name", "return name")
+    assert meaning("a.py", outside) != meaning("a.py", PYTHON), "where a block ends counts"
+    told = CPP.replace("as it says", "or so").replace("// A kernel.\n", "").replace("}", "\n}")
+    assert meaning("a.h", told) == meaning("a.h", CPP) != meaning("a.h", CPP.replace("2 *", "3 *"))
+
+
+def test_each_target_has_its_own_and_products_of_matrices_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, cpu = dict(skeleton_digests("cuda")), dict(skeleton_digests("cpu"))
+    assert len({*cuda.values(), *cpu.values()}) == 3 and cpu["kernels"] == cpu["products"]
+    read: list[str] = []
+    monkeypatch.setattr(digests, "meaning", lambda name, text: read.append(name) or "")
+    skeleton_digests.__wrapped__("cuda")
+    assert {"cta.py", "team.py", "ops.py", "cuda_text.py"} <= set(read) and "demand.py" not in read
+    assert read.count("cta.py") == 2 and read.count("streamed.py") == 1, "products take the other kernels' files too"
