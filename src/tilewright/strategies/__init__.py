@@ -6,6 +6,7 @@ from types import MappingProxyType
 from ..facts.move import Event, Move
 from ..facts.run import Brief
 from .catalog import catalog
+from .cutegen import PARTS as CUTEGEN_PARTS
 from .cutegen import cutegen, cutegen_paper
 from .evolve import PARTS as EVOLVE_PARTS
 from .evolve import evolve, evolve_paper
@@ -29,7 +30,7 @@ STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType(
     }
 )
 PARTS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
-    {"evolve": EVOLVE_PARTS, "evolve_paper": EVOLVE_PARTS}  # what can be switched off
+    {"cutegen": CUTEGEN_PARTS, "evolve": EVOLVE_PARTS, "evolve_paper": EVOLVE_PARTS}  # what can be switched off
 )
 MAY_ASK = ("fact",)  # those that put prompts to a model where one is named
 WITH_ALGEBRA = ("catalog",)  # those that also try the module as declared algebra has it

@@ -236,6 +236,9 @@ def test_it_starts_from_what_the_library_makes_of_the_module_tuned(tmp_path: Pat
     known = replace(on, remembered=(Choice(pattern="fused_0", point=fast),))
     _, events = ran(tmp_path / "b.db", "cutegen", [whole("ns 600")], on=known, judge=judged)
     assert [type(e.move) for e in events] == [Try, Ask, Try, Stop]  # `start` holds it
+    untuned = replace(on, without=("tuning",))
+    _, events = ran(tmp_path / "d.db", "cutegen", [whole("ns 600")], on=untuned, judge=judged)
+    assert [type(e.move) for e in events] == [Try, Ask, Try, Stop]
     _, events = ran(tmp_path / "c.db", "cutegen_paper", [whole("ns 600")], on=on, judge=judged)
     assert Tune not in {type(e.move) for e in events}
 
