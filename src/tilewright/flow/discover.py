@@ -48,8 +48,8 @@ def discover(
         with users_fault(problem):
             reference = cells.open()
             reference.wait_ready()
+            reference.do(cells.load_problem(starts="tracer"), limit_s=LOAD_LIMIT_S)
             with lease("cuda:0" if problem.target == "cuda" else "cpu", say):
-                reference.do(cells.load_problem(), limit_s=LOAD_LIMIT_S)
                 return discovered(problem, machine=machine, reference=reference, seed=seed, budget_s=budget_s)
     finally:
         cells.close()
