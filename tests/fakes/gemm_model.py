@@ -13,6 +13,7 @@ from torch import Tensor
 DEPTH, ATOM = 64, 16
 GUARD = 2
 TINY = 2.0**-24
+LEAST = 2.0**-133  # the smallest bf16
 SHIFT = {"shared": 0, "scaled": 11, "rounded": 0}
 
 
@@ -26,6 +27,40 @@ def split(x: Tensor, shift: int) -> tuple[Tensor, Tensor, Tensor]:
     hi = torch.where(~x.isfinite() | ((x != 0) & (hi == 0)), tiny, hi)
     lo = ((y - hi.float()) * 2.0**shift).half()
     return hi.double(), lo.double(), exponent[:, 0]
+
+
+def split_wide(x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Three planes and exponents of rows; the planes as bf16 held in float64."""
+    magnitude = torch.where(x.isfinite(), x.abs(), 0.0).double().amax(1, keepdim=True)
+    exponent = torch.where(magnitude > 0, 15 - torch.frexp(magnitude).exponent, 0)
+    y = torch.ldexp(x.double(), exponent).float()
+    first = y.bfloat16()
+    least = torch.where(x < 0, -LEAST, LEAST).bfloat16()
+    first = torch.where(~x.isfinite() | ((x != 0) & (first == 0)), least, first)
+    rest = y - first.float()
+    second = torch.where(x.isfinite(), rest.bfloat16(), 0.0)
+    third = torch.where(x.isfinite(), rest - second.float(), x).bfloat16()
+    return first.double(), second.double(), third.double(), exponent[:, 0]
+
+
+def wide(a: Tensor, b: Tensor, *, interval: int = DEPTH) -> Tensor:
+    """a @ b of fp32 as the scheme of three planes has it."""
+    *of_a, exponents_a = split_wide(a)
+    *of_b, exponents_b = split_wide(b.t().contiguous())
+    pairs = [(of_a[i], of_b[j].t()) for i, j in ((0, 2), (1, 1), (2, 0), (0, 1), (1, 0), (0, 0))]
+    zero = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
+    total = zero.float()
+    for at in range(0, a.shape[1], interval):
+        wave = _chain(pairs, zero, at, min(at + interval, a.shape[1]))
+        total = (total.double() + wave).float()
+    return _unscaled(total, exponents_a, exponents_b)
+
+
+def _unscaled(total: Tensor, of_rows: Tensor, of_columns: Tensor) -> Tensor:
+    exponent = (-(of_rows[:, None] + of_columns[None, :])).clamp(-252, 252)
+    half = exponent // 2
+    one = torch.ones_like(total)
+    return total * torch.ldexp(one, half) * torch.ldexp(one, exponent - half)
 
 
 def _cut(x: Tensor, exponent: Tensor) -> Tensor:
@@ -89,10 +124,7 @@ def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int, interval: int) -> Te
                 total, wave = (total.double() + wave).float(), zero
         else:
             total = (total.double() + _chain(cross + main, zero, at, end)).float()
-    exponent = (-(of_a[:, None] + of_b[None, :])).clamp(-252, 252)
-    half = exponent // 2
-    one = torch.ones_like(total)
-    return total * torch.ldexp(one, half) * torch.ldexp(one, exponent - half)
+    return _unscaled(total, of_a, of_b)
 
 
 def streamed(a: Tensor, b: Tensor, *, scheme: str = "scaled") -> Tensor:
@@ -115,10 +147,7 @@ def streamed(a: Tensor, b: Tensor, *, scheme: str = "scaled") -> Tensor:
         wave = _chain([(lo, high)], wave, 0, block.shape[1]) * 2.0**-shift
         wave = _chain([(hi, high)], wave, 0, block.shape[1])
         total = (total.double() + wave * factor).float()
-    exponent = (-(base[:, None] + of_b[None, :])).clamp(-252, 252)
-    half = exponent // 2
-    one = torch.ones_like(total)
-    return total * torch.ldexp(one, half) * torch.ldexp(one, exponent - half)
+    return _unscaled(total, base, of_b)
 
 
 def tf32(x: Tensor) -> Tensor:

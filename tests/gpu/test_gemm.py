@@ -59,7 +59,7 @@ def whole_precision():
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+@pytest.mark.parametrize("scheme", ["shared", "scaled", "wide"])
 @pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
 def test_fp32_of_every_shape_and_transpose(scheme, turned):
     run = gemm(**tile((128, 128, 1, 1), scheme))
@@ -147,8 +147,22 @@ def test_fp32_families(family):
         a, b = a * torch.exp2(steps), b * torch.exp2(-steps)[:, None]
     for splits in (1, 4):
         check(gemm(**tile((128, 128, 1, 1), "scaled", split_k=splits))(a, b), a, b)
+        check(gemm(**tile((128, 128, 1, 1), "wide", split_k=splits))(a, b), a, b)
         if family != "opposite":
             check(gemm(**tile((128, 128, 1, 1), "shared", split_k=splits))(a, b), a, b)
+
+
+@pytest.mark.parametrize("shape", [(128, 128, 2, 1), (128, 64, 1, 1), (64, 64, 1, 1)], ids=str)
+def test_three_planes_hold_exponents_as_wide_as_fp32s(shape):
+    """Where a row's elements lie 2^60 apart and their partners make all of them count, pairs of fp16 are not enough."""
+    k, side = 3000, 200
+    steps = torch.linspace(-30, 30, k, device="cuda").round()
+    a = torch.randn(side, k, device="cuda") * torch.exp2(steps)
+    b = torch.randn(k, side, device="cuda") * torch.exp2(-steps)[:, None]
+    for more in ({}, {"split_k": 4}, {"bulk": True}):
+        check(gemm(**tile(shape, "wide", **more))(a, b), a, b)
+    with pytest.raises(AssertionError):
+        check(gemm(**tile(shape, "scaled"))(a, b), a, b)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -384,7 +398,7 @@ def test_triangles(scheme, knobs):
             assert float((batched(*pair).double() - truth).norm() / truth.norm()) <= FLOOR[dtype]
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+@pytest.mark.parametrize("scheme", ["shared", "scaled", "wide"])
 @pytest.mark.parametrize("turned", [False, True])
 def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme, turned):
     """Infinities times numbers, zeros, infinities, and numbers that vanish beside the largest of their column."""
@@ -402,8 +416,10 @@ def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme, turned):
     if turned:
         a, b = a.t().contiguous().t(), b.t().contiguous().t()
     padded = [torch.cat([a, torch.zeros(140, 10)], 1).cuda(), torch.cat([b, torch.zeros(10, 140)], 0).cuda()]
-    runs = [gemm(**tile((128, 128, 1, 1), scheme)), streamed(scheme), streamed(scheme, across=True)]
-    for run, given in zip(runs, ((a.cuda(), b.cuda()), padded, padded), strict=True):
+    runs = [gemm(**tile((128, 128, 1, 1), scheme))]
+    if scheme != "wide":
+        runs += [streamed(scheme), streamed(scheme, across=True)]
+    for run, given in zip(runs, ((a.cuda(), b.cuda()), padded, padded), strict=False):
         found = run(*given).cpu()
         assert torch.equal(found.isnan(), truth.isnan())
         assert torch.equal(torch.where(truth.isinf(), found, 0.0), torch.where(truth.isinf(), truth, 0.0))
@@ -413,7 +429,7 @@ def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme, turned):
         assert bool((found[4, [2, 3, 5]].isnan() == truth[4, [2, 3, 5]].isnan()).all()) and float(found[4, 4]) == 0.0
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+@pytest.mark.parametrize("scheme", ["shared", "scaled", "wide"])
 def test_a_product_of_one_overflows_and_vanishes_where_fp32_does(scheme):
     a = torch.tensor([[2.0**127], [2.0**-149], [1.0], [0.0], [2.0**64]])
     b = torch.tensor([[2.0**-149, 2.0**127, 2.0**-126, 2.0**0, 2.0**63]])

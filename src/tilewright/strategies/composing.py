@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..facts.move import Try
-from ..facts.outcome import Timed
+from ..facts.outcome import Failure, Timed
 from ..facts.pattern import Choice, Recipe
 from .asking import faster
 from .tuning import Steps, Tuning
 
 MAX_LEFT_OUT = 6  # patterns whose share is measured by leaving each out; a Try each
+EXACTER = ("split", "bf16x6")  # the knob's value that is right where the others are not accurate enough
 
 
 class Composing(Tuning):
@@ -22,6 +24,17 @@ class Composing(Tuning):
         """What the products of a recipe do on their way out, as kernels of their own: for torch's products."""
         return tuple(c for c in self.all if c not in recipe and c not in self.busy((*recipe, c)))
 
+    def exacter(self, recipe: Recipe) -> Recipe:
+        """The same, each choice at the first of its Space's points that is exacter, where there is one."""
+        spaces = {p.id: p.space for p in self.patterns}
+
+        def chosen(choice: Choice) -> Choice:
+            points = spaces[choice.pattern].points if choice.pattern in spaces else ()
+            exact = next((p for p in points if EXACTER in p), None)
+            return choice if exact is None or EXACTER in choice.point else replace(choice, point=exact)
+
+        return tuple(chosen(c) for c in recipe)
+
     def accepted(self, recipe: Recipe) -> Steps[tuple[Recipe, Timed] | None]:
         """The recipe if the judge takes it; else the largest part of it that it takes, found by halving."""
         event = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused"))
@@ -29,6 +42,12 @@ class Composing(Tuning):
             return recipe, event.outcome
         groups = self.groups(recipe)
         if len(groups) < 2:
+            exacter = self.exacter(recipe)
+            wrong = isinstance(event.outcome, Failure) and event.outcome.reason == "wrong_values"
+            if wrong and exacter != recipe and self.has_time(0.9):
+                event = yield from self.move(Try(what=exacter, why="the same, with all bits of fp32"))
+                if isinstance(event.outcome, Timed):
+                    return exacter, event.outcome
             spares = self.spares(recipe)
             return (yield from self.accepted(spares)) if spares and self.has_time(0.9) else None
         good: list[tuple[Recipe, Timed]] = []

@@ -63,15 +63,17 @@ def test_both_majors_of_both_operands_compile(tmp_path, majors):
         ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "shared"}, 12, 2),
         ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "scaled", "interval": 32}, 12, 1),
         ({"tile_m": 64, "tile_n": 128, "cluster_m": 1, "scheme": "shared", "split_k": 4}, 12, 1),
+        ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "wide"}, 24, 1),
         ({"tile_m": 128, "tile_n": 128, "cluster_m": 1, "promote": True}, 4, 1),
     ],
 )
 def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, parts):
-    """Three products for each step of K, in as many chains as there are parts (and scales), each sum followed by an
-    addition of its own that ptxas may not move; before, what is scaled is scaled back."""
-    ptx, kernel = compiled(tmp_path, Point(**settings), ("k", "r"))
+    """Three products (of bf16 six) for each step of K, in as many chains as there are parts (and scales), each sum
+    followed by an addition of its own that ptxas may not move; before, what is scaled is scaled back."""
+    point = Point(**settings)
+    ptx, kernel = compiled(tmp_path, point, ("k", "r"), element=point.halves)
     assert wgmma(ptx, 128) == chain * parts
-    check_registers(Point(**settings), kernel)
+    check_registers(point, kernel)
     assert kernel.local_bytes <= SMALL_SPILL
     assert len(re.findall(r"add\.rn\.f32", ptx)) == 64 * parts * 64 // settings.get("interval", 64)
     assert len(re.findall(r"mul\.rn\.f32", ptx)) >= 64 * parts * (settings.get("scheme") == "scaled")
@@ -257,16 +259,18 @@ def test_what_is_rounded_is_one_product_of_scaled_halves(tmp_path):
         Point(tile_m=128, tile_n=128, scheme="rounded", pingpong=True)
 
 
+@pytest.mark.parametrize("planes", [2, 3])
 @pytest.mark.parametrize(
     ("major", "wide", "chunk"),
     [("k", True, 4096), ("k", False, 10**6), ("k", True, 64), ("r", True, 4096), ("r", True, 10**5), ("r", False, 77)],
 )
-def test_splits_compile_without_spilling(tmp_path, major, wide, chunk):
-    split = Split.for_chunk(major=major, wide=wide, chunk=chunk, shift=11)
+def test_splits_compile_without_spilling(tmp_path, major, wide, chunk, planes):
+    split = Split.for_chunk(major=major, wide=wide, chunk=chunk, shift=11, planes=planes)
     launch = compile_split(split, options=f"--keep-cubin --dump-dir={tmp_path}")
     (kernel,) = taken(launch.artifacts.CUBIN)
-    assert kernel.local_bytes <= 16
-    assert kernel.registers <= 64, "two CTAs across K, four along K, on each multiprocessor"
+    assert kernel.local_bytes <= (16 if planes == 2 else 64)
+    most = 64 if planes == 2 or major == "r" else 80
+    assert kernel.registers <= most, "two CTAs across K, four along K (three of three planes), on each multiprocessor"
 
 
 def test_a_long_chunk_across_k_stays_in_more_registers(tmp_path):

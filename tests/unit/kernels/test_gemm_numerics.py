@@ -63,6 +63,19 @@ def test_at_most_twice_the_error_of_fp32(family):
             assert error <= (2 * own if k > 100 else CONTRACT), f"streamed {scheme}, K = {k}: {error:.2g}"
 
 
+@pytest.mark.parametrize("family", [*FAMILIES, "opposite ends"])
+def test_three_planes_are_as_accurate_as_fp32_whatever_the_exponents(family):
+    """Also where elements lie 2^60 apart and their partners make all of them count: there pairs of fp16 fail."""
+    for k in (7, 704):
+        a, b = opposite(k, 30) if family == "opposite ends" else FAMILIES[family](k)
+        truth = a.double() @ b.double()
+        own = model.norm_error(model.fp32(a, b), truth)
+        error = model.norm_error(model.wide(a, b), truth)
+        assert error <= (2 * own if k > 100 else CONTRACT), f"K = {k}: {error:.2g}, fp32 {own:.2g}"
+        if family == "opposite ends" and k > 100:
+            assert model.norm_error(model.product(a, b, scheme="scaled"), truth) > 100 * own
+
+
 def test_the_model_gives_what_was_measured():
     """On an H200, 2026-11-20 (docs/measured.md), relative in the norm: K = 8192, uniform, by K between promotions."""
     a, b = torch.rand(8, 8192), torch.rand(8192, 8)
@@ -141,7 +154,7 @@ def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme):
     b[9, 7], b[10, 7] = 1.0, -1.0
     b[:, 8] = 2.0**127
     truth = (a.double() @ b.double()).float()
-    for found in (model.product(a, b, scheme=scheme), model.streamed(a, b, scheme=scheme)):
+    for found in (model.product(a, b, scheme=scheme), model.streamed(a, b, scheme=scheme), model.wide(a, b)):
         assert torch.equal(found.isnan(), truth.isnan())
         assert torch.equal(torch.where(truth.isinf(), found, 0.0), torch.where(truth.isinf(), truth, 0.0))
         assert not bool(found[4, 1:3].isfinite().any()) and float(found[4, 4]) == 0.0
@@ -153,6 +166,7 @@ def test_a_product_of_one_overflows_and_vanishes_where_fp32_does(scheme):
     a = torch.tensor([[2.0**127], [2.0**-149], [1.0], [0.0], [2.0**64]])
     b = torch.tensor([[2.0**-149, 2.0**127, 2.0**-126, 2.0**0, 2.0**63]])
     assert torch.equal(model.product(a, b, scheme=scheme), (a.double() @ b.double()).float())
+    assert torch.equal(model.wide(a, b), (a.double() @ b.double()).float())
 
 
 def test_the_pair_holds_23_bits_and_is_never_zero_but_for_zero():

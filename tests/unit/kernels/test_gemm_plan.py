@@ -21,6 +21,7 @@ def test_stages_fill_shared_memory_and_no_more():
             assert used < SHARED_BYTES and point.depth_stages >= 2
             assert point.depth_stages == 8 or used + (point.stage_bytes + 4096) * point.resident > SHARED_BYTES
     assert Point(tile_m=256, tile_n=128, scheme="shared").stage_bytes == 96 * 1024
+    assert Point(tile_m=128, tile_n=128, scheme="wide", bulk=True).depth_stages == 2
 
 
 def test_registers_of_all_warpgroups_fit_the_file():
@@ -39,6 +40,8 @@ def test_registers_of_all_warpgroups_fit_the_file():
         {"streamed": True, "scheme": "scaled", "cluster_m": 1},
         {"streamed": True, "scheme": "scaled", "tile_n": 128, "cluster_n": 2},
         {"tile_m": 96},
+        {"scheme": "wide"},  # of 128 x 256 one stage fits
+        {"scheme": "wide", "streamed": True, "tile_n": 128},
         {"scheme": "fp8"},
         {"tile_m": 256, "tile_n": 256},
         {"split_k": 5},
@@ -72,6 +75,9 @@ def test_short_sums_and_few_results_are_promoted_more_often():
             taken = [(pair, block) for c in chains for pair in c.products for block in c.blocks]
             assert sorted(taken) == [(pair, b) for pair in ((0, 0), (0, 1), (1, 0)) for b in range(4)]
             assert len(chains) == 64 // interval + (scheme == "scaled")
+    chains = chains_of(Point(scheme="wide", tile_n=128, interval=32))
+    six = [(0, 2), (1, 1), (2, 0), (0, 1), (1, 0), (0, 0)]
+    assert [(list(c.products), c.shift, list(c.blocks)) for c in chains] == [(six, 0, [0, 1]), (six, 0, [2, 3])]
 
 
 def test_two_warpgroups_that_take_turns_hold_a_tile_each():

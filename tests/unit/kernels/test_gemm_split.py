@@ -28,21 +28,27 @@ def on_the_host(monkeypatch):
     def larger(most, x):
         return Float32(np.maximum(most.value, np.abs(x.value)))  # NaN if either is
 
+    def packed_wide(low, high):
+        both = torch.tensor([float(low.value), float(high.value)]).bfloat16()
+        return Int32(both.view(torch.int32).item())
+
+    monkeypatch.setattr(pair, "_packed_wide", packed_wide)
     monkeypatch.setattr(pair, "_packed", packed)
     monkeypatch.setattr(pair, "_unpacked", unpacked)
     monkeypatch.setattr(pair, "_larger", larger)
 
 
-def halves(row, shift):
-    """(hi, lo, exponent) of a row as one thread has it."""
+def parts(row, shift, *, planes=2):
+    """The planes and the exponent of a row as one thread has it."""
     quads = [[Float32(v) for v in row[at : at + 4]] for at in range(0, len(row), 4)]
     seen = pair.Seen(1)
     seen.look(quads)
     exponent = pair.exponent_of(seen.most[0])
-    scales = [pair.Scale(exponent)] * 4
-    words = [pair.split_quad(quad, scales, seen.odd[0], shift) for quad in quads]
-    planes = [np.array([w.value for quad in words for w in quad[p]], np.int32).view(np.float16) for p in range(2)]
-    return (*(torch.from_numpy(p.astype(np.float64)) for p in planes), int(exponent.value))
+    scales = [pair.Scale(exponent, least=pair.LEAST if planes == 3 else pair.TINY)] * 4
+    words = [pair.split_quad(quad, scales, seen.odd[0], shift, planes=planes) for quad in quads]
+    kind = torch.bfloat16 if planes == 3 else torch.float16
+    found = [torch.tensor([w.value for quad in words for w in quad[p]], dtype=torch.int32) for p in range(planes)]
+    return *(words.view(kind).double() for words in found), int(exponent.value)
 
 
 def rows():
@@ -69,12 +75,28 @@ def rows():
 def test_a_row_is_split_as_the_model_has_it(kind, scheme):
     row = rows()[kind]
     shift = model.SHIFT[scheme]
-    hi, lo, exponent = halves(row.numpy(), shift)
+    hi, lo, exponent = parts(row.numpy(), shift)
     wanted_hi, wanted_lo, wanted = model.split(row[None], shift)
     assert exponent == int(wanted[0])
     torch.testing.assert_close(hi, wanted_hi[0], rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(lo, wanted_lo[0], rtol=0, atol=0, equal_nan=True)
     assert torch.equal(hi == 0, row == 0), "hi is never zero but for zero"
+
+
+@pytest.mark.parametrize("kind", list(rows()))
+def test_three_planes_are_the_row_itself(kind):
+    """As the model has them; their sum is every element, where it lies within 2^117 of the largest."""
+    row = rows()[kind]
+    *found, exponent = parts(row.numpy(), 0, planes=3)
+    *wanted, of_row = model.split_wide(row[None])
+    assert exponent == int(of_row[0])
+    for plane, same in zip(found, wanted, strict=True):
+        torch.testing.assert_close(plane, same[0], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(found[0] == 0, row == 0), "the first is never zero but for zero"
+    largest = torch.where(row.isfinite(), row.abs(), 0.0).max()
+    near = row.isfinite() & (row.double().abs() >= largest.double() * 2.0**-117)
+    back = torch.ldexp(sum(found), torch.tensor(-exponent))
+    assert torch.equal(back[near], row.double()[near])
 
 
 def test_the_order_of_16_of_k_gives_each_lane_four_neighbours():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from fakes.facts import brief, pattern, timed
 from tilewright.facts.move import Event, Move, Outcome, Sanitize, Stop, Try, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Sanitized, Tuned
 from tilewright.facts.pattern import Bind, Choice, Pattern, Recipe, Site
 from tilewright.facts.run import Brief, Matched
-from tilewright.facts.space import point
+from tilewright.facts.space import Space, point
 from tilewright.strategies.catalog import catalog
 
 
@@ -160,6 +161,26 @@ def test_where_a_product_is_refused_what_follows_it_is_a_kernel_of_its_own() -> 
     assert [chosen(m) for m in moves if isinstance(m, Try)][:3] == [
         ["fused_1", "fused_2"], ["fused_1"], ["fused_0"]]  # fmt: skip
     assert {c.pattern for c in stop.best} == {"fused_0", "fused_2"}
+
+
+def test_a_product_that_is_not_accurate_enough_is_tried_with_all_bits() -> None:
+    """Only where its values were wrong, and before anything is left to torch."""
+    exact = point(split="bf16x6", unroll=1)
+    space = Space(knobs=(), points=(point(split="fp16x3", unroll=1), exact))
+    made = replace(gives(pattern("fused_1"), "gelu", "product"), space=space)
+
+    def judge(reason: str, move: Move) -> Outcome:
+        if isinstance(move, Tune):
+            return tuned(move, 1)
+        if ("split", "bf16x6") in move.what[0].point:
+            return timed(2.0)
+        return Failure(stage="check", reason=reason, summary="") if chosen(move) == ["fused_1"] else timed(1.5)
+
+    stop, moves = played(brief(GELU, made), partial(judge, "wrong_values"))
+    assert [chosen(m) for m in moves if isinstance(m, Try)] == [["fused_1"], ["fused_1"], ["fused_0"]]
+    assert stop.best == (Choice(pattern="fused_1", point=exact),)
+    stop, moves = played(brief(GELU, made), partial(judge, "crashed"))
+    assert [chosen(m) for m in moves if isinstance(m, Try)] == [["fused_1"], ["fused_0"]]
 
 
 def test_a_kernel_with_other_places_of_its_own_stays() -> None:

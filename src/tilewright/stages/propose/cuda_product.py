@@ -10,8 +10,9 @@ from math import ceil, prod
 from ...facts.program import Operand, Output, Product, Program, Statement
 from ...facts.space import Knob, Point, Space, point
 from .cuda_text import RUN_OP, Lines, safe_names, tensors
-from .diagonals import Kept, kept_diagonals, share
+from .diagonals import kept_diagonals
 from .narrow import computes_in_float8, rounded_once
+from .product_time import DEPTH, PROCESSORS, work_ns
 from .reduced import BLOCK, blocked, blocks_of
 from .strength import reduced_in_strength
 
@@ -40,6 +41,8 @@ _KNOBS = (
     Knob(name="store", values=("direct", "bulk", "staged"),
          about="who writes the result: threads, or TMA from shared memory (staged: whole tiles, a matrix comes there)"),
     Knob(name="schedule", values=("cooperative", "pingpong"), about="warpgroups share a tile, or take tiles in turns"),
+    Knob(name="split", values=("fp16x3", "bf16x6"),
+         about="what stands for fp32; six products take twice as long, and hold exponents as wide as fp32's own"),
     Knob(name="sum", values=("kernel", "cluster"), about="who adds parts of K up: a second kernel, or one cluster"),
 )  # fmt: skip
 _SHAPES = (("256x128", "1x2"), ("128x256", "2x1"), ("128x256", "1x1"), ("128x128", "2x1"), ("128x128", "1x1"),
@@ -57,12 +60,9 @@ _LONG_STAGED = ("128x256", "2x1", "cooperative")
 _REDUCED_IN_TURNS = (("128x128", "2x1", "direct"), ("64x256", "2x1", "direct"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
+_THREE_PLANES = ("128x128", "128x64", "64x128", "64x64")  # of which two stages of three planes fit
 _BULK_TILES = ("256x128", "128x256", "128x128")
 _STREAMED_K = 16  # a multiple of which K is
-_HELD = 8192  # of K across which a strip of rows stays in the registers of a cluster (gemm/split.py)
-_STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 230 TFLOP/s (H200, 2026-11-22)
-_PROCESSORS = 132  # of an H100 or H200
-_DEPTH = 64
 _SHORT_K = 2048  # the end of a tile weighs much
 # A side of so much makes a product skinny: in 16 bits it takes as long as the large matrix takes to come.
 _SKINNY_SIDE = 64
@@ -72,7 +72,9 @@ _SKINNY_POINTS = 4
 # One H200, 2026-11-22, weights of 63 MB to 2.1 GB: what a CTA draws alone, and what a cluster of p parts costs a wave.
 _CTA_RATE = 45.0  # bytes/ns
 _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
-_KERNEL: dict[str, str | int] = {"stages": "auto", "store": "direct", "sum": "kernel", "schedule": "cooperative"}
+_KERNEL: dict[str, str | int] = {
+    "stages": "auto", "store": "direct", "sum": "kernel", "schedule": "cooperative", "split": "fp16x3"
+}  # fmt: skip
 
 _TEXT = (
     '''\
@@ -224,7 +226,17 @@ def space(program: Program) -> Space:
     """The knobs, and at most 8 points in the order in which the model has them."""
     skinny = _skinny_points(program) if _is_skinny(program) else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
-    return Space(knobs=_KNOBS, points=(*skinny, *others)[:_POINTS])
+    wide = _exact_points(program)
+    return Space(knobs=_KNOBS, points=(*(*skinny, *others)[: _POINTS - len(wide)], *wide))
+
+
+def _exact_points(program: Program) -> tuple[Point, ...]:
+    """Of fp32 one with six products of bf16: half as fast, and right where three of fp16 are not accurate enough."""
+    if factors(program)[0].dtype != "f32" or is_rounded(program):
+        return ()
+    ranked = _reducing(program) if program.reduced else _ranked(program)
+    fitting = (dict(p) for _, p in ranked if dict(p)["tile"] in _THREE_PLANES and dict(p)["streamed"] == "none")
+    return tuple(point(**{**p, "split": "bf16x6"}) for p in fitting)[:1]
 
 
 def _skinny_points(program: Program) -> tuple[Point, ...]:
@@ -235,12 +247,12 @@ def _skinny_points(program: Program) -> tuple[Point, ...]:
 
     def work_ns(parts: int) -> float:
         ctas = ceil(large / wide) * batch * parts
-        waves = max(ctas / (_PROCESSORS * resident), 1.0)
+        waves = max(ctas / (PROCESSORS * resident), 1.0)
         summing = _CLUSTER_SUM_NS * parts**2 * waves if parts > 1 else 0.0
         return 2.0 * batch * large * k / min(4200.0, ctas * _CTA_RATE) + summing
 
     tile = f"{small}x{wide}" if m < n else f"{wide}x{small}"
-    possible = [parts for parts in _SKINNY_PARTS if parts == 1 or ceil(k / _DEPTH) // parts >= 2]
+    possible = [parts for parts in _SKINNY_PARTS if parts == 1 or ceil(k / DEPTH) // parts >= 2]
     return tuple(
         point(tile=tile, cluster="1x1", split_k=parts, streamed="none", **{**_KERNEL, "sum": "cluster"})
         for parts in sorted(possible, key=work_ns)[:_SKINNY_POINTS]
@@ -268,7 +280,7 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
     shapes = (*_SHAPES, *(() if split else _WIDE_SHAPES))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
-            if parts > 1 and ceil(k / _DEPTH) // parts < 4:
+            if parts > 1 and ceil(k / DEPTH) // parts < 4:
                 break
             work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
                            kept=kept, rounded=rounded)  # fmt: skip
@@ -334,41 +346,6 @@ def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
     if right.order and right.order[-1] == len(right.shape) - 2:
         found += [("128x128", "1x2", "right"), ("128x128", "1x1", "right"), ("64x128", "1x1", "right")]
     return tuple(found)
-
-
-def work_ns(
-    batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, parts: int, fp32: bool, streamed: str = "none",
-    kept: Kept = (None, None), rounded: bool = False,
-) -> float:  # fmt: skip
-    """The model: the splits; whole waves of tiles at the rate at which wgmma of that size runs, or the traffic if that
-    takes longer; the traffic of partial sums. `kept`: the diagonals that are needed. An order of magnitude of the time;
-    it ranks, it doesn't claim."""
-    tile_m, tile_n = map(int, tile.split("x"))
-    cluster_m, cluster_n = map(int, cluster.split("x"))
-    resident = 2 if tile_m == 64 and tile_n <= 128 and streamed == "none" else 1
-    each = ceil(ceil(k / _DEPTH) / parts) * _DEPTH
-    tiles = ceil(m / (tile_m * cluster_m)) * ceil(n / (tile_n * cluster_n)) * cluster_m * cluster_n * batch
-    if kept != (None, None):
-        tiles = ceil(tiles * share(kept, m, n, tall=tile_m * cluster_m, wide=tile_n * cluster_n))
-    waves = ceil(tiles * ceil(k / each) / (_PROCESSORS * resident))
-    # Small tiles read more of shared memory for each product: wgmma of 64 x 64 runs at about half its rate.
-    rate = {64 * 64: 0.5, 64 * 128: 0.7, 128 * 128: 0.9}.get(tile_m * tile_n, 1.0)
-    rate *= 1.0 if cluster_m * cluster_n > 1 else 0.95
-    if streamed != "none":
-        rate *= _STREAMED_RATE
-    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 and not rounded else 1) * each / rate + 256)
-    partial_bytes = 8.0 * batch * m * n * parts if parts > 1 else 0.0
-    launch_ns = 3000.0 if parts > 1 else 0.0
-    item = 4.0 if fp32 else 2.0
-    sides = {"left": batch * m * k * item, "right": batch * k * n * item}
-    split_bytes = (
-        (1.5 if rounded else 2.0) * sum(size for side, size in sides.items() if side != streamed) if fp32 else 0.0
-    )
-    if rounded and each > _HELD:  # longer parts of K don't stay in registers while they are scaled: read twice
-        split_bytes *= 1.5
-    moved_bytes = sum(sides.values()) + item * batch * m * n
-    product_ns = max(waves * flops / (7e5 / _PROCESSORS), moved_bytes / 4000.0)
-    return product_ns + split_bytes / 3300.0 + partial_bytes / 3500.0 + launch_ns
 
 
 def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, str, Program]:

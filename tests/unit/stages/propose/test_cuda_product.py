@@ -22,9 +22,10 @@ from tilewright.facts.run import CaseFacts
 from tilewright.facts.space import point
 from tilewright.flow import training
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cpu, cuda, cuda_product
+from tilewright.stages.propose import cpu, cuda
 from tilewright.stages.propose.compose import compose
 from tilewright.stages.propose.diagonals import kept_diagonals, share
+from tilewright.stages.propose.product_time import work_ns
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_warpgroups_take_turns_where_a_tile_ends_soon() -> None:
 
 def test_the_model_counts_three_products_for_fp32() -> None:
     def time(*, fp32: bool) -> float:
-        return cuda_product.work_ns(1, 8192, 8192, 8192, tile="256x128", cluster="1x2", parts=1, fp32=fp32)
+        return work_ns(1, 8192, 8192, 8192, tile="256x128", cluster="1x2", parts=1, fp32=fp32)
 
     assert 3.0 < time(fp32=True) / time(fp32=False) < 3.5, "and what splits them"
 
@@ -234,7 +235,7 @@ def test_half_of_a_triangle_is_half_the_work() -> None:
         share((None, None), 100, 100, tall=64, wide=64) == 1 and share((-1, 1), 256, 256, tall=64, wide=64) == 10 / 16
     )
     times = [
-        cuda_product.work_ns(1, 4096, 4096, 4096, tile="128x128", cluster="1x1", parts=1, fp32=True, kept=kept)
+        work_ns(1, 4096, 4096, 4096, tile="128x128", cluster="1x1", parts=1, fp32=True, kept=kept)
         for kept in ((None, None), (0, None))
     ]
     assert 1.5 < times[0] / times[1] < 2.1

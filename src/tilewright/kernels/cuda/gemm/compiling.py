@@ -114,7 +114,7 @@ def compile_split(split: Split, *, arch: str = "sm_90a", options: str = "") -> L
         walk = (_stride(), _stride(), _stride())
     x = _fake("f32", (rows, k, _size()), walk, 4 * wide)
     return cute.compile(
-        SPLIT, split, x, _fake("f16", (rows, k, _size()), plane, ALIGNED),
+        SPLIT, split, x, _fake("bf16" if split.planes == 3 else "f16", (rows, k, _size()), plane, ALIGNED),
         _fake("i32", (rows, _size()), (1, _stride()), 4), Int32(64), _stream(), options=_options(arch, options),
     )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
     C[M, N] or C[B, M, N] = epilogue(A @ B, operands ..)        A: (M, K), B: (K, N), a batch in front of both or none
 
-fp32 operands are split anew in every call (scheme `scaled`): nothing that is derived from a weight outlives the call.
+fp32 operands are split anew in every call (schemes `scaled`, `wide`): nothing derived from a weight outlives it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
     "streamed": ("none", "left", "right"), "store": ("direct", "bulk", "staged"), "sum": ("kernel", "cluster"),
-    "schedule": ("cooperative", "pingpong"),
+    "schedule": ("cooperative", "pingpong"), "split": ("fp16x3", "bf16x6"),
 }  # fmt: skip
 DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1, "streamed": "none", "store": "direct",
-            "sum": "kernel", "schedule": "cooperative"}  # fmt: skip
+            "sum": "kernel", "schedule": "cooperative", "split": "fp16x3"}  # fmt: skip
 # Bytes a thread that are no matter: loops over K spill at most 64 (see the tests of their compilation); what an
 # epilogue spills it spills once a tile. Whether that costs is measured.
 SMALL_SPILL = 2048
@@ -115,7 +115,7 @@ class FusedProduct:
     def configure(self, **knobs: Any) -> None:
         """Replace settings. Raises ValueError, and replaces none, where they are unknown or don't fit together."""
         wanted = self.knobs | knobs
-        fp32 = "rounded" if self.spec.rounded else "scaled"
+        fp32 = "rounded" if self.spec.rounded else "wide" if wanted["split"] == "bf16x6" else "scaled"
         scheme = fp32 if self.spec.left.dtype == "f32" else "plain"
         point = make_point(wanted, scheme=scheme)
         if self.spec.reductions and (point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk):
@@ -161,7 +161,7 @@ class FusedProduct:
         last = grid.splits == 1
         seen = [broadcast(_whole(o), (batch, m, n)) for o in self.spec.operands]
         walks = tuple(walk_of(o.transpose(0, 1) if turned else o) for o in seen)
-        element, majors = "f16" if point.scales else self.spec.left.dtype, majors[::-1] if turned else majors
+        element, majors = point.halves if point.scales else self.spec.left.dtype, majors[::-1] if turned else majors
         vector = self.gemm.vector(n, last=last)
         kept = self.gemm.kept_product(point, element, majors, last=last, vector=vector, walks=walks)
         if kept is not None:

@@ -350,7 +350,7 @@ class Gemm:
     def _split(self, x: Tensor, splits: int, chunk: int) -> tuple[Tensor, Tensor]:
         rows, k, batch = x.shape
         major = major_of(x)
-        planes = empty_planes(x, self.point.planes, torch.float16)
+        planes = empty_planes(x, self.point.planes, DTYPES[self.point.halves])
         exponents = torch.empty((batch * splits, rows), dtype=torch.int32, device=x.device).t()
         wide = _lines(x, 4) and x.shape[1 if major == "k" else 0] % 4 == 0
         launch = self.splitter(major, wide=wide, chunk=min(chunk, k))

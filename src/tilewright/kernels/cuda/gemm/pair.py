@@ -1,7 +1,8 @@
 """The arithmetic of a split: an fp32 number and an exponent to a pair of fp16 ones; see `split` for what holds of them.
 
 Most numbers take a few instructions: scaled, rounded to fp16 two at a time, subtracted, rounded again. What is not
-finite or would vanish is split once more, with more care, where a lane has any.
+finite or would vanish is split once more, with more care, where a lane has any. Three bf16 numbers hold all of an fp32
+one (8 bits each, every rest is exact).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ QUAD = 4  # elements of one access
 TOP = 14  # the exponent of a row's largest element, scaled
 INFINITE = 0x7F800000
 TINY = 2.0**-24  # the smallest fp16
+LEAST = 2.0**-133  # the smallest bf16
 
 
 def magnitude(x: Any) -> Int32:
@@ -70,6 +72,15 @@ def _packed(low: Any, high: Any) -> Int32:
     return Int32(_asm(T.i32(), "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", low, high))
 
 
+def _packed_wide(low: Any, high: Any) -> Int32:
+    """Two fp32 numbers, rounded to a pair of bf16 ones."""
+    return Int32(_asm(T.i32(), "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", low, high))
+
+
+def _unpacked_wide(pair: Any) -> tuple[Any, Any]:
+    return (pair << Int32(16)).bitcast(Float32), (pair & Int32(-65536)).bitcast(Float32)
+
+
 def _unpacked(pair: Any) -> tuple[Float32, Float32]:
     text = "{ .reg .b16 l, h; mov.b32 {l, h}, $1; cvt.f32.f16 $0, %s; }"
     low, high = (Float32(_asm(T.f32(), text % part, "=f,r", pair)) for part in "lh")
@@ -87,17 +98,18 @@ def highest(bits: Any, width: int, offset: int = 1) -> Any:
 class Scale:
     """How elements of a row are scaled: by two powers of two, since one may be too large for a number."""
 
-    def __init__(self, exponent: Any) -> None:
+    def __init__(self, exponent: Any, *, least: float = TINY) -> None:
+        """`least`: the smallest number of the type that it is rounded to."""
         half = exponent >> Int32(1)
         self._factors = power_of_two(half), power_of_two(exponent - half)
-        largest = Float32(TINY / 2) * power_of_two(-half) * power_of_two(half - exponent)
-        self._lost = _twice(largest)  # the largest that fp16 has as 0, scaled
+        largest = Float32(least / 2) * power_of_two(-half) * power_of_two(half - exponent)
+        self._lost = _twice(largest)  # the largest that this type has as 0, scaled
 
     def apply(self, x: Any) -> Float32:
         return x * self._factors[0] * self._factors[1]
 
     def loses(self, x: Any) -> Any:
-        """Whether fp16 has this as 0, though it is none. Twice the bits, less one: zero becomes the largest of all."""
+        """Whether it is 0 there, though it is none. Twice the bits, less one: zero becomes the largest of all."""
         return _twice(x) - Uint32(1) < self._lost
 
 
@@ -114,8 +126,10 @@ def turned(step: Any) -> Any:
 
 def split_quad(quad: Any, scales: list[Scale], odd: Any, shift: int, *, planes: int = 2) -> list[Any]:
     """[hi, lo] of four elements, each as two words of two; `scales` of its elements; of one of the `planes` hi
-    alone. `odd` is not 0 where some may be infinite or NaN."""
+    alone, of three those of bf16. `odd` is not 0 where some may be infinite or NaN."""
     scaled = [scale.apply(quad[e]) for e, scale in enumerate(scales)]
+    if planes == 3:
+        return _split_wide(quad, scaled, scales, odd)
     if planes == 1:
         words = cute.make_rmem_tensor((2,), Int32)
         for pair in range(2):
@@ -142,6 +156,45 @@ def split_quad(quad: Any, scales: list[Scale], odd: Any, shift: int, *, planes: 
         rare = m.either(rare, scale.loses(quad[e]))
     when(rare, again)
     return made
+
+
+def _split_wide(quad: Any, scaled: list[Any], scales: list[Scale], odd: Any) -> list[Any]:
+    """Three planes of bf16 of four elements, each as two words of two."""
+    made = [cute.make_rmem_tensor((2,), Int32) for _ in range(3)]
+    for pair in range(2):
+        rest = [scaled[2 * pair], scaled[2 * pair + 1]]
+        for plane in range(3):
+            made[plane][pair] = _packed_wide(*rest)
+            if plane < 2:
+                near = _unpacked_wide(made[plane][pair])
+                rest = [rest[0] - near[0], rest[1] - near[1]]
+
+    def again() -> None:
+        for pair in range(2):
+            first = _unpacked_wide(_packed_wide(scaled[2 * pair], scaled[2 * pair + 1]))
+            parts = [_three(quad[2 * pair + e], scaled[2 * pair + e], first[e]) for e in range(2)]
+            for plane in range(3):
+                made[plane][pair] = _packed_wide(parts[0][plane], parts[1][plane])
+
+    rare = odd != Int32(0)
+    for e, scale in enumerate(scales):
+        rare = m.either(rare, scale.loses(quad[e]))
+    when(rare, again)
+    return made
+
+
+def _three(x: Any, y: Any, near: Any) -> tuple[Any, Any, Any]:
+    """The parts of one element of any kind, as fp32; y is x, scaled, and `near` the bf16 next to it. What is not finite
+    travels in the last, which only the firsts of its partners meet."""
+    bits = magnitude(x)
+    infinite = bits >= Int32(INFINITE)
+    lost = m.both(bits != Int32(0), near == Float32(0.0))
+    least = m.select(x < Float32(0.0), Float32(-LEAST), Float32(LEAST))
+    first = m.select(m.either(lost, infinite), least, near)
+    rest = y - first
+    both = _unpacked_wide(_packed_wide(rest, rest))
+    second = m.select(infinite, Float32(0.0), both[0])
+    return first, second, m.select(infinite, x, rest - second)
 
 
 class Seen:

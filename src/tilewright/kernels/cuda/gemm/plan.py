@@ -10,10 +10,13 @@
     plain      the operands as they are, fp16 or bf16
     shared     fp32 as fp16 hi + lo: hi*lo + lo*hi + hi*hi in one chain of the tensor cores' accumulator
     scaled     the same, lo times 2^11: hi*lo + lo*hi in a chain of its own, scaled back on the way into the registers
+    wide       fp32 as three of bf16, whose sum it is, small products first: 0*2 + 1*1 + 2*0 + 0*1 + 1*0 + 0*0, at half
+               the speed; it holds what lies 2^117 below the largest of its row as well as that one
     rounded    fp32 as its fp16 hi alone, scaled like those: rounded to 11 bits, as TF32 is, at fp16's rate
 
-The two before *promote*: every DEPTH of K the tensor cores' sum, which truncates, is added to one in registers.
-What truncation takes of hi*hi is always of its sign; where fp32's own sums are short, `interval` halves that.
+Those of several products *promote*: every DEPTH of K the tensor cores' sum, which truncates, is added to one in
+registers. What truncation takes of hi*hi is always of its sign; where fp32's own sums are short, `interval`
+halves that.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ DEPTH = 64  # of K a stage: 128 bytes of fp16, the widest swizzle
 SHARED_BYTES = 227 * 1024
 OUTLET_BYTES = 2 * 64 * 128  # of C on its way out, a warpgroup
 RESERVED_BYTES = 2048  # barriers, alignment, and what the system takes of each CTA
-SPLIT_SCHEMES = ("shared", "scaled")
+SPLIT_SCHEMES = ("shared", "scaled", "wide")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile_m": (64, 128, 256),
     "tile_n": (16, 32, 64, 128, 160, 192, 256),
@@ -86,8 +89,10 @@ class Point:
             raise ValueError(f"a tile of {self.tile_m} x {self.tile_n} does not fit the registers of two warpgroups")
         if self.tile_m == 64 and self.tile_n == 256 and self.two_levels:
             raise ValueError("64 x 256 with promotion does not fit the registers of one warpgroup")
-        if self.streamed and (self.planes == 1 or self.tile_m != 128 or self.tile_n > 128 or self.cluster_n > 1):
-            raise ValueError("what is streamed is fp32, in tiles of 128 x 64 or 128 x 128, and clusters along M")
+        if self.streamed and (self.planes != 2 or self.tile_m != 128 or self.tile_n > 128 or self.cluster_n > 1):
+            raise ValueError(
+                "what is streamed is fp32 as pairs, in tiles of 128 x 64 or 128 x 128, and clusters along M"
+            )
         if not self.skinny and self.tile_n < 64:
             raise ValueError(f"tiles of {self.tile_n} columns are skinny ones'")
         if self.scheme == "rounded" and (self.skinny or self.staged or self.pingpong or self.tile_n in (160, 192)):
@@ -115,8 +120,13 @@ class Point:
 
     @property
     def planes(self) -> int:
-        """fp16 matrices that stand for one operand."""
-        return 2 if self.scheme in SPLIT_SCHEMES else 1
+        """Matrices of 16 bits that stand for one operand."""
+        return {"wide": 3, "shared": 2, "scaled": 2}.get(self.scheme, 1)
+
+    @property
+    def halves(self) -> str:
+        """The type of which planes are."""
+        return "bf16" if self.scheme == "wide" else "f16"
 
     @property
     def scales(self) -> bool:

@@ -9,7 +9,8 @@
                             for each part (64 x atom_n of C): a chain of wgmma into `wave`, then `sum[part] += wave`
                             plain products without promotion: one chain over all of K into `sum`
 
-    A chain of an fp32 product: [hi*lo, lo*hi, hi*hi]. Small terms first: what truncation takes, it takes of them.
+    A chain of an fp32 product: [hi*lo, lo*hi, hi*hi]. Small terms first: what truncation takes, it takes of them. Of
+    three planes: [0*2, 1*1, 2*0, 0*1, 1*0, 0*0].
     An interval of 32 or 16 of K makes two or four chains of what hi*hi is in.
 
 In turns (`pingpong`) a warpgroup takes every other tile whole, and skips the stages of those between. It multiplies
@@ -64,10 +65,13 @@ class Chain:
 
 def chains_of(point: Point) -> tuple[Chain, ...]:
     """The chains of one stage, in order."""
-    hi, lo = 0, 1
-    cross, main = ((hi, lo), (lo, hi)), ((hi, hi),)
+    hi, lo, least = 0, 1, 2
+    cross: tuple[tuple[int, int], ...] = ((hi, lo), (lo, hi))
+    main = ((hi, hi),)
+    if point.scheme == "wide":
+        cross = ((hi, least), (lo, lo), (least, hi), *cross)
     first = [Chain(cross, RESIDUAL_SHIFT, range(DEPTH // ATOM))] if point.scheme == "scaled" else []
-    last = (*cross, *main) if point.scheme == "shared" else main
+    last = (*cross, *main) if point.scheme in ("shared", "wide") else main
     each = (DEPTH if point.interval == "auto" else int(point.interval)) // ATOM
     return (*first, *(Chain(last, 0, range(at, at + each)) for at in range(0, DEPTH // ATOM, each)))
 

@@ -22,6 +22,9 @@ maximum and the split where the chunk is not too long; so X is read once:
     along K ("k")       `group` threads side by side a row
     across K ("r")      a strip of 32 rows a CTA, four a thread; a cluster of `cluster` CTAs has the whole chunk
 
+Of three planes, of bf16 (scheme `wide`), the sum is x to the last bit, down to 2^-117 of the row's largest element and
+to an absolute 2^-148 of it below. What is not finite travels in the last, its first is +-2^-133.
+
 Of one plane alone (scheme `rounded`) there is hi, as fp16 has it: 0 where it vanishes, and what is not finite.
 
 Longer chunks are read twice. What lies beyond the end is read as the last that is there, which changes no maximum; a
@@ -39,7 +42,7 @@ from cutlass.memory import SmemAllocator
 
 from .. import math as m
 from ..control import loop, when
-from .pair import QUAD, Scale, Seen, exponent_of, highest, split_quad, turned
+from .pair import LEAST, QUAD, TINY, Scale, Seen, exponent_of, highest, split_quad, turned
 
 PER = 8  # quads that a thread keeps; MOST_PER where a cluster can't be larger
 MOST_PER = 16
@@ -112,6 +115,11 @@ class Split:
             major=major, wide=wide, shift=shift, turned=turned, planes=planes, held=held, per=per if held else REREAD,
             cluster=cluster if held else 1,
         )  # fmt: skip
+
+    @property
+    def least(self) -> float:
+        """The smallest number of the planes' type."""
+        return LEAST if self.planes == 3 else TINY
 
     @property
     def facts(self) -> tuple[Any, ...]:
@@ -199,7 +207,7 @@ class Split:
             loop(Int32(0), blocks, lambda number: seen.look(read(number)))
         exponent = exponent_of(self._highest_of_row(seen.most[0], chunk.thread))
         when(m.both(there, member == 0), lambda: chunk.note(row, exponent))
-        scales = [Scale(exponent)] * QUAD
+        scales = [Scale(exponent, least=self.least)] * QUAD
 
         def write(number: Any) -> None:
             for quad, step in zip(kept or read(number), steps(number), strict=True):
@@ -250,7 +258,7 @@ class Split:
         for e, exponent in enumerate(exponents):
             first = m.both(m.both(side == 0, rank == 0), row + e < chunk.rows)
             when(first, lambda e=e, exponent=exponent: chunk.note(row + e, exponent))
-        scales = [Scale(exponent) for exponent in exponents]
+        scales = [Scale(exponent, least=self.least) for exponent in exponents]
 
         def write(number: Any) -> None:
             for quad, step in zip(kept or read(number), steps(number), strict=True):
