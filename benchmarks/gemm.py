@@ -61,6 +61,20 @@ TASKS: dict[str, Task] = {
     "layer_128_half": (0, 128, 16384, 16384, "nt", "f32", ""),
     "bf16_4096": (0, 4096, 4096, 4096, "nt", "bf16", ""),
     "bf16_8192": (0, 8192, 8192, 8192, "nt", "bf16", ""),
+    # So many tiles of 128 x 256 on 132 multiprocessors: what balance costs, beside one whole wave (`--only tiles`).
+    **{
+        f"tiles_{tiles}_{dtype}": (0, rows, columns, k, "nt", dtype, "")
+        for tiles, rows, columns, k in (
+            (8, 512, 512, 65536),
+            (32, 1024, 1024, 8192),
+            (64, 1024, 2048, 8192),
+            (96, 1536, 2048, 8192),
+            (132, 1536, 2816, 8192),
+            (144, 2048, 2304, 8192),
+            (192, 2048, 3072, 8192),
+        )
+        for dtype in ("bf16", "f32")
+    },
 }
 KEPT: dict[str, tuple[int | None, int | None]] = {"triu": (0, None), "tril": (None, 0)}
 FOLLOWING = {"": lambda c: c, "triu": torch.triu, "tril": torch.tril}
@@ -114,9 +128,10 @@ def gemms(task: Task, count: int, store: str) -> dict[str, Gemm]:
     follows, made, compiled = task[-1], {}, {}
     epilogue = Epilogue(function=upper if follows == "triu" else lower, diagonals=KEPT[follows]) if follows else None
     for knobs in map(dict, cuda.space(whole).points[:count]):
+        fp32 = "wide" if knobs["split"] == "bf16x6" else "scaled"
         try:
             point = make_point(
-                knobs | ({"store": store} if store else {}), scheme="scaled" if task[5] == "f32" else "plain"
+                knobs | ({"store": store} if store else {}), scheme=fp32 if task[5] == "f32" else "plain"
             )
         except ValueError:  # no room in shared memory
             continue
