@@ -54,12 +54,15 @@ def said_by(error: BaseException) -> str:
         return f"(it says nothing: its text raised a {type(second).__name__})"
 
 
+_NO_MEMORY = ("can't allocate memory", "CUDA error: out of memory")  # of the host; of a GPU on which no context fits
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory of the host or of a device was lacking."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or "can't allocate memory" in said_by(error)
+        or any(words in said_by(error) for words in _NO_MEMORY)
     )
 
 

@@ -7,9 +7,10 @@ from contextlib import suppress
 
 from ..cell import wire
 from ..cell.arena import bytes_of
+from ..cell.load import is_out_of_memory
 from ..edges.sandbox.cell import Cell, CellFault
 from ..edges.sandbox.room import RoomSizes
-from ..facts.errors import HarnessError
+from ..facts.errors import HarnessError, UserError
 from ..facts.machine import Machine
 from ..facts.problem import Target
 
@@ -26,9 +27,7 @@ _MAX_FLUSH_BYTES = {"cpu": 128 << 20, "cuda": 512 << 20}
 def available_bytes(target: Target) -> int:
     """Free memory of the device."""
     if target == "cuda":
-        import torch
-
-        return int(torch.cuda.mem_get_info()[0])
+        return _gpu_bytes()[0]
     with open("/proc/meminfo") as file:
         for line in file:
             if line.startswith("MemAvailable:"):
@@ -36,13 +35,27 @@ def available_bytes(target: Target) -> int:
     raise OSError("/proc/meminfo names no MemAvailable")
 
 
+def _gpu_bytes() -> tuple[int, int]:
+    """Free and total memory of the GPU. UserError where others leave not even this process's context room."""
+    import torch
+
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            "the GPU's memory is full, and a judge finds no room beside what runs there: wait for it, or run fewer "
+            "problems at once (--jobs)"
+        ) from error
+    return int(free), int(total)
+
+
 def _to_plan_with(target: Target) -> int:
     """What may be planned with of the free memory."""
     if target == "cpu":
         return available_bytes(target)
-    import torch
-
-    free, total = torch.cuda.mem_get_info()
+    free, total = _gpu_bytes()
     return int(free - _SPARE_SHARE * total)
 
 
@@ -66,9 +79,7 @@ def hoarded_bytes(cell: Cell, target: Target, *, found: int) -> int:
 
 
 def _lacks(found: int) -> bool:
-    import torch
-
-    free, total = torch.cuda.mem_get_info()
+    free, total = _gpu_bytes()
     spare = _SPARE_SHARE * total
     return free < spare and found - free > spare
 

@@ -102,5 +102,5 @@ class DoesNotFit(UserError):
 def too_large(problem: Problem, what: str) -> DoesNotFit:
     return DoesNotFit(
         f"{problem.path}: it does not fit into memory beside the copies that judging takes ({what}); make "
-        "the case smaller"
+        "the case smaller, or run fewer problems at once"
     )

@@ -12,7 +12,7 @@ from fakes.facts import PROBLEM, timed
 from tilewright.cell import wire
 from tilewright.edges.sandbox.cell import Cell, CellFault, Limits
 from tilewright.facts.candidate import Candidate
-from tilewright.facts.errors import HarnessError
+from tilewright.facts.errors import HarnessError, UserError
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.flow import cells, memory
 from tilewright.flow.cells import Cells
@@ -132,3 +132,19 @@ def test_not_for_ever_and_not_for_another_reason(tmp_path: Path, monkeypatch: py
     with pytest.raises(HarnessError, match=why):
         found.take_spare()
     assert len(made) == (1 if why == "no such device" else cells._MEMORY_LIMIT_S + 1)
+
+
+def test_a_gpu_without_room_for_the_judge_itself_is_the_users_to_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> tuple[int, int]:
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported elsewhere")
+
+    monkeypatch.setattr("torch.cuda.mem_get_info", full)
+    with pytest.raises(UserError, match="--jobs"):
+        memory.available_bytes("cuda")
+
+    def broken() -> tuple[int, int]:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr("torch.cuda.mem_get_info", broken)
+    with pytest.raises(RuntimeError, match="unspecified"):
+        memory.available_bytes("cuda")
