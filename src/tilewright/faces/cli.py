@@ -224,6 +224,9 @@ def tune(
     trials: Annotated[
         int, typer.Option("--trials", min=0, help="Search so many settings more of each kernel (extra `search`).")
     ] = 0,
+    ahead: Annotated[
+        str, typer.Option("--ahead", help="Measure nothing: compile all settings for a GPU that is not here (h200).")
+    ] = "",
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -232,6 +235,11 @@ def tune(
     from ..stages.problems import read_problem
     from .winners import tuned_object, tuned_table
 
+    if ahead:
+        from .tunings import prepared
+
+        put(*prepared(read_problem(file, target="cuda"), ahead, say=say(as_json)), as_json=as_json)
+        return
     problem = read_problem(file, target=target_of(target))
     tuned = run(
         problem, cache=config.cache_dir(), budget_s=config.seconds(budget), seed=seed, say=say(as_json), trials=trials
