@@ -166,7 +166,8 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
                         exclusive=item.exclusive)  # fmt: skip
             values.update(zip(item.results, made, strict=True))
         elif isinstance(item, Product):
-            values[item.result] = values[item.left].to(dtype) @ values[item.right].to(dtype)
+            product = values[item.left].to(dtype) @ values[item.right].to(dtype)
+            values[item.result] = product.reshape(program.domain)
         elif item.op == "inside":
             values[item.result] = masks[item.args[0]]
         elif item.op == "index":

@@ -190,8 +190,8 @@ class Scan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """`result = left @ right` over the whole domain, (M, N) or (B, M, N): `left` is (M, K) or (B, M, K), `right` (K, N)
-    or (B, K, N), both indexed operands of `dtype`. Sums are fp32's at least, and not rounded to `dtype`.
-    `rounded`: both may be rounded to 11 bits first, TF32's, where a looser class than fp32's is asked for."""
+    or (B, K, N), both indexed operands of `dtype`. Sums are fp32's at least, not rounded to `dtype`. `rounded`: both
+    may be rounded to 11 bits first, TF32's. Where groups of columns are reduced, N is two dimensions: group, column."""
 
     result: str
     left: str
@@ -228,7 +228,7 @@ class Program:
     """See the module's docstring. `body` is in SSA order; every name is defined once, before its use.
 
     A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Product has
-    Statements beside it, its epilogue, and Reductions of its rows; `reduced` is its last dimension, or nothing."""
+    Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
@@ -266,8 +266,7 @@ class Program:
 
     @property
     def traffic_bytes(self) -> int:
-        """The fewest bytes through memory: every operand read once (or as much of it as Loads ask for), every output
-        written once."""
+        """The fewest bytes through memory: operands read once (or what Loads ask for), outputs written once."""
         read = sum(DTYPE_BYTES[o.dtype] * min(prod(o.shape), self._asked(o)) for o in self.operands)
         return read + sum(DTYPE_BYTES[o.dtype] * prod(o.shape) for o in self.outputs)
 
@@ -423,11 +422,12 @@ def _validate_scan(scan: Scan, program: Program) -> None:
 
 def _validate_product(product: Product, indexed: Mapping[str, Operand], program: Program) -> None:
     name, domain = product.result, program.domain
-    if program.loads or program.ranked or program.reduced not in ((), (len(domain) - 1,)):
+    if program.loads or program.ranked or program.reduced not in ((), (len(program.domain) - 1,)):
         raise ValueError(f"{name!r}: a product has statements beside it, reductions of its rows, and nothing else")
-    if product.left not in indexed or product.right not in indexed:
+    if not {product.left, product.right} <= indexed.keys():
         raise ValueError(f"{name!r}: {product.left!r} and {product.right!r} are no two indexed operands")
     left, right = indexed[product.left], indexed[product.right]
+    domain = (*domain[:-2], domain[-2] * domain[-1]) if len(domain) > len(left.shape) and program.reduced else domain
     batch, k = domain[:-2], left.shape[-1]
     if len(domain) not in (2, 3) or left.shape != (*batch, domain[-2], k) or right.shape != (*batch, k, domain[-1]):
         raise ValueError(f"{name!r}: {left.shape} times {right.shape} is not {domain}")

@@ -1,5 +1,7 @@
 """Products of matrices with what is computed of them on the way out: a contraction takes the pointwise region that
-reads it for its epilogue, where that one is the only reader and its operands are rows, columns or whole matrices."""
+reads it for its epilogue, where that one is the only reader and its operands are rows, columns or whole matrices.
+
+What reduces rows of it whole, or groups of neighbouring columns, is such a region, too."""
 
 from __future__ import annotations
 
@@ -116,6 +118,29 @@ class _Body:
         )  # fmt: skip
         return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=binds)
 
+    def in_groups(self, node: str, region: Found, names: dict[str, str]) -> Found:
+        """The same, with its columns in two dimensions, of which the region reduces the second."""
+        (output,), size = region[0].outputs, region[0].inner_size
+        *outer, columns = self.whole.domain
+        domain = (*outer, columns // size, size)
+        self.operands = [o if o.indexed or len(o.shape) == len(domain) else _in_two(o, domain) for o in self.operands]
+        shape = domain if output.shape == region[0].domain else (*domain[:-1], 1)
+        made = Output(name=names[output.name], dtype=output.dtype, shape=shape)
+        program = Program(
+            domain=domain, reduced=(len(domain) - 1,), operands=tuple(self.operands), body=tuple(self.body),
+            outputs=(made,),
+        )  # fmt: skip
+        nodes = (node, *region[1].nodes)
+        return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=region[1].outputs)
+
+
+def _in_two(operand: Operand, domain: tuple[int, ...]) -> Operand:
+    """An operand over a product's domain where the last dimension is in two."""
+    last = len(operand.shape) - 1
+    columns = domain[-2:] if operand.shape[-1] > 1 else (1, 1)
+    order = tuple(new for d in operand.order for new in ((d, d + 1) if d == last else (d,)))
+    return replace(operand, shape=(*operand.shape[:-1], *columns), order=order)
+
 
 def _alone(flow: Flow, whole: Contraction) -> Found | None:
     """The product with what its operator adds to it; None where others expect its result in another order."""
@@ -141,10 +166,16 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     operand, bind = program.operands[mine[0]], site.operands[mine[0]]
     groups = _groups(program.domain, whole.domain)
     in_order = bind.order == tuple(range(len(bind.order))) and not operand.order
-    if groups is None or not in_order or operand.shape != program.domain or program.reduced not in ((), groups[-1]):
+    if groups is None or not in_order or operand.shape != program.domain:
+        return None
+    inner = len(program.reduced)
+    if inner and program.reduced != groups[-1][-inner:]:
+        return None
+    grouped = inner and program.reduced != groups[-1]  # columns are reduced in groups of neighbours
+    if grouped and len(program.outputs) != 1:
         return None
     written = tuple(1 if d in program.reduced else size for d, size in enumerate(program.domain))
-    if any(output.shape != written for output in program.outputs):
+    if any(output.shape not in ((program.domain, written) if grouped else (written,)) for output in program.outputs):
         return None
     made = _Body(whole)
     names: dict[str, str] = {operand.name: made.last}
@@ -152,6 +183,9 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
         if other is operand:
             continue
         collapsed = _collapsed(other, place, groups)
+        if collapsed is None and grouped:  # one value for each group, or the same for all
+            collapsed = _collapsed(other, place, (*groups[:-1], groups[-1][:-inner], program.reduced))
+            collapsed = None if collapsed is None or 1 not in collapsed.shape[-2:] else collapsed
         if collapsed is None:
             return None
         names[other.name] = made.operand(place, other.dtype, collapsed.shape, order=collapsed.order)
@@ -162,6 +196,8 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
             names[item.result] = made.state(
                 item.op, tuple(names[a] if isinstance(a, str) else a for a in item.args), item.dtype
             )
+    if grouped:
+        return made.in_groups(whole.node.name, region, names)
     shape = (*whole.domain[:-1], 1) if program.reduced else whole.domain
     outputs = tuple(Output(name=names[o.name], dtype=o.dtype, shape=shape) for o in program.outputs)
     reduced = (len(whole.domain) - 1,) if program.reduced else ()

@@ -11,8 +11,9 @@ from ...facts.partial import adding_up, in_parts, usual_parts
 from ...facts.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, Statement
 from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
-from . import cuda_product
+from . import cuda_product, product_text
 from .cuda_text import by_rows, fused_text, summed_text
+from .grouped import is_grouped
 from .narrow import computes_in_float8
 from .over_windows import over_windows
 
@@ -35,8 +36,8 @@ _CUDA_SKELETONS = (
     "scanners", "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
 _GEMM_SKELETONS = (
-    "__init__", "band", "blocks", "compiling", "entries", "finish", "fused", "launch", "outlet", "pair", "plan",
-    "product", "reduced", "skinny", "split", "staged", "streamed",
+    "__init__", "band", "blocks", "compiling", "entries", "finish", "fused", "groups", "launch", "outlet", "pair",
+    "plan", "product", "reduced", "skinny", "split", "staged", "streamed",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",
@@ -271,15 +272,15 @@ def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
             SourceFile(path=f"{name}_rows.py", text=fused_text(rows, f"{name}_rows", point)),
             SourceFile(path=f"{name}_sums.py", text=fused_text(sums, f"{name}_sums", space(sums).points[0])),
         )
-    if program.product and program.reduced:
-        whole, product, rows = cuda_product.reduced_texts(program, name, point)
+    if program.product and program.reduced and not is_grouped(program):
+        whole, product, rows = product_text.reduced_texts(program, name, point)
         return (
             SourceFile(path=f"{name}.py", text=whole),
             SourceFile(path=f"{name}_product.py", text=product),
             SourceFile(path=f"{name}_rows.py", text=fused_text(rows, f"{name}_rows", space(rows).points[0])),
         )
     if program.product:
-        return (SourceFile(path=f"{name}.py", text=cuda_product.fused_text(program, name, point)),)
+        return (SourceFile(path=f"{name}.py", text=product_text.fused_text(program, name, point)),)
     text = fused_text(program, name, point, rows_of=free_rows(program), slides=over_windows(program))
     return (SourceFile(path=f"{name}.py", text=text),)
 

@@ -1,20 +1,17 @@
-"""Propose matrix products for CUDA: which the skeleton `gemm` takes, its knobs with a model that ranks them, and the
-text of a `fused_K.py` whose epilogue is the rest of the Program."""
+"""Propose matrix products for CUDA: which the skeleton `gemm` takes, and its knobs with a model that ranks them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil, prod
 
-from ...facts.program import Operand, Output, Product, Program, Statement
+from ...facts.program import Operand, Program
 from ...facts.space import Knob, Point, Space, point
-from .cuda_text import RUN_OP, Lines, safe_names, tensors
 from .diagonals import kept_diagonals
-from .narrow import computes_in_float8, rounded_once
+from .grouped import fits, is_grouped, ungroupable
+from .narrow import computes_in_float8
 from .product_time import DEPTH, PROCESSORS, work_ns
-from .reduced import BLOCK, blocked, blocks_of
-from .strength import reduced_in_strength
+from .reduced import BLOCK, blocked
 
 _TYPES = ("f32", "f16", "bf16")
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
@@ -76,74 +73,6 @@ _KERNEL: dict[str, str | int] = {
     "stages": "auto", "store": "direct", "sum": "kernel", "schedule": "cooperative", "split": "fp16x3"
 }  # fmt: skip
 
-_TEXT = (
-    '''\
-"""{name}: a product of {left} and {right}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
-
-from tilewright_kernels.cuda import math as m
-from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
-from tilewright_kernels.cuda.spec import TensorSpec
-from tilewright_kernels.ops import torch_op
-
-
-{epilogue}
-
-SPEC = ProductSpec(
-    name="{name}",
-    left={left_spec}
-    right={right_spec}
-    operands=({operands}
-    ),
-    output={output}
-    epilogue=epilogue,{rounded}{diagonals}
-)
-
-_FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
-'''
-    + RUN_OP
-)
-
-_REDUCED = (
-    '''\
-"""{name}: {name}_product.py, a product whose rows are reduced in blocks of columns, and {name}_rows.py, which joins the
-blocks. Made by Tilewright: CuTe DSL, for CUDA."""
-
-import {name}_product
-import {name}_rows
-
-from tilewright_kernels.cuda.gemm.reduced import Reduced
-from tilewright_kernels.ops import torch_op
-
-_FUSED = Reduced({name}_product._FUSED, {name}_rows._FUSED, first={first}, second={second})
-'''
-    + RUN_OP
-)
-
-_REDUCED_PRODUCT = '''\
-"""{name}: a product of {left} and {right}, and its rows reduced in blocks of columns. Made by Tilewright: CuTe DSL, for
-CUDA."""
-
-from tilewright_kernels.cuda import math as m
-from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
-from tilewright_kernels.cuda.spec import TensorSpec
-
-
-{epilogue}
-
-SPEC = ProductSpec(
-    name="{name}",
-    left={left_spec}
-    right={right_spec}
-    operands=({operands}
-    ),
-    output={output}
-    epilogue=epilogue,{rounded}
-    reductions={reductions},
-)
-
-_FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
-'''
-
 
 def unsupported(program: Program) -> str | None:
     """Why the skeleton can't, or shouldn't, make this product; None if it does."""
@@ -153,7 +82,7 @@ def unsupported(program: Program) -> str | None:
     types = {*(o.dtype for o in others), *(o.dtype for o in program.outputs)}
     if left.dtype not in _TYPES:
         return f"a product in {left.dtype} has no skeleton"
-    if not program.reduced and (not types <= set(_TYPES) or len(program.outputs) != 1):
+    if (not program.reduced or is_grouped(program)) and (not types <= set(_TYPES) or len(program.outputs) != 1):
         return "an epilogue of other types than fp32, fp16, bf16, or of several results"
     if any(item.dtype == "f64" for item in program.body) or computes_in_float8(program):
         return "an epilogue in float64 or in float8"
@@ -172,8 +101,9 @@ def unsupported(program: Program) -> str | None:
 
 def _unreducible(program: Program) -> str | None:
     """Why this product's rows are better reduced by another kernel."""
-    batch, m, n, _ = sizes(program)
-    left, _ = factors(program)
+    if is_grouped(program):
+        return ungroupable(program) or _slower(program)
+    n = sizes(program)[2]
     cut = blocked(program)
     others = [o for o in program.operands if not o.indexed]
     if cut is None or n < _LEAST_REDUCED or any(o.dtype not in (*_TYPES, *_ALSO_READ) for o in others):
@@ -182,6 +112,13 @@ def _unreducible(program: Program) -> str | None:
         return "whole matrices of numbers that are no floats"
     if n >= _MOST_PLACES and any(r.op in ("argmax", "argmin") for r in cut.reductions):
         return "positions that fp32 does not hold"
+    return _slower(program)
+
+
+def _slower(program: Program) -> str | None:
+    """Whether to reduce a product's rows, or groups of columns, costs more than it saves."""
+    batch, m, n, _ = sizes(program)
+    left, _ = factors(program)
     best, mine = (min((w for w, _ in ranked), default=None) for ranked in (_ranked(program), _reducing(program)))
     if best is None or mine is None or _is_skinny(program):
         return "a product whose sums are not whole in one kernel"
@@ -193,8 +130,9 @@ def _unreducible(program: Program) -> str | None:
 
 def sizes(program: Program) -> tuple[int, int, int, int]:
     """(batch, M, N, K)."""
-    *batch, m, n = program.domain
-    return prod(batch), m, n, factors(program)[0].shape[-1]
+    left, right = factors(program)
+    *batch, m, k = left.shape
+    return prod(batch), m, right.shape[-1], k
 
 
 def factors(program: Program) -> tuple[Operand, Operand]:
@@ -262,11 +200,12 @@ def _skinny_points(program: Program) -> tuple[Point, ...]:
 def _reducing(program: Program) -> list[tuple[float, Point]]:
     """The points at which rows can be reduced, with the model's time of each."""
 
-    def fits(point: dict[str, str | int]) -> bool:
+    def takes(point: dict[str, str | int]) -> bool:
         columns = int(str(point["tile"]).split("x")[1])
-        return point["split_k"] == 1 and point["streamed"] != "right" and columns % BLOCK == 0
+        whole = fits(program, columns) if is_grouped(program) else columns % BLOCK == 0
+        return point["split_k"] == 1 and point["streamed"] != "right" and whole
 
-    return [(work, p) for work, p in _ranked(program) if fits(dict(p))]
+    return [(work, p) for work, p in _ranked(program) if takes(dict(p))]
 
 
 def _ranked(program: Program) -> list[tuple[float, Point]]:
@@ -296,7 +235,8 @@ def _points(program: Program) -> tuple[Point, ...]:
     streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
     chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
     if program.reduced:
-        turns = () if split else tuple(_turn(*shape) for shape in _REDUCED_IN_TURNS)  # not yet measured: never first
+        shapes = [s for s in _REDUCED_IN_TURNS if not is_grouped(program) or fits(program, int(s[0].split("x")[1]))]
+        turns = () if split else tuple(_turn(*shape) for shape in shapes)  # not yet measured: never first
         return (*chosen[:1], *_in_turn(turns, chosen[1:]))
     direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     for p in direct:
@@ -346,79 +286,3 @@ def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
     if right.order and right.order[-1] == len(right.shape) - 2:
         found += [("128x128", "1x2", "right"), ("128x128", "1x1", "right"), ("64x128", "1x1", "right")]
     return tuple(found)
-
-
-def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, str, Program]:
-    """Of a product whose rows are reduced: the file that calls both kernels, that of the product (`NAME_product.py`),
-    and the Program of the other (`NAME_rows.py`)."""
-    left, right = factors(program)
-    cut = blocked(program)
-    assert cut is not None
-    ahead = safe_names(rounded_once(cut.ahead))
-    arguments = tuple(o.name for o in ahead.outputs)
-    others = [o for o in ahead.operands if o.name != "product"]
-    body = [item for item in ahead.body if isinstance(item, Statement)]
-    batch, rows, columns, _ = sizes(program)
-    states = (cut.states, batch, rows, blocks_of(columns))
-    product = _REDUCED_PRODUCT.format(
-        name=name, left=left.shape, right=right.shape,
-        epilogue=Lines(ahead).function("epilogue", "Per element: what is reduced.", body, arguments,
-                                       f"({', '.join(arguments)},)"),
-        left_spec=_spec(left), right_spec=_spec(right), operands=tensors(others),
-        output=tensors([Output(name="states", dtype="f32", shape=states)]).strip(),
-        reductions=repr(tuple(r.op for r in cut.reductions)), knobs=repr(dict(settings)),
-        rounded="\n    rounded=True," if is_rounded(program) else "",
-    )  # fmt: skip
-    places = {o.name: i for i, o in enumerate(program.operands)}
-    read = [o.name for o in cut.ahead.operands if o.name != "product"]
-    first = (places[left.name], places[right.name], *(places[n] for n in read))
-    second = tuple(places[o.name] for o in cut.behind.operands[cut.states :])
-    whole = _REDUCED.format(
-        name=name, first=repr(first), second=repr(second), reads=", ".join(places),
-        writes=", ".join(o.name for o in program.outputs), arity=len(program.operands),
-        outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)),
-    )  # fmt: skip
-    return whole, product, cut.behind
-
-
-def fused_text(program: Program, name: str, settings: Point) -> str:
-    """The whole file."""
-    left, right = factors(program)
-    product = program.product
-    assert product is not None
-    kept = kept_diagonals(program)
-    program = safe_names(reduced_in_strength(rounded_once(_epilogue(program, product))))
-    others = [o for o in program.operands if o.name != "product"]
-    (output,) = program.outputs
-    body = [item for item in program.body if isinstance(item, Statement)]
-    return _TEXT.format(
-        name=name,
-        left=left.shape, right=right.shape,
-        epilogue=Lines(program).function("epilogue", "Per element: what is written.", body, [output.name], output.name),
-        left_spec=_spec(left), right_spec=_spec(right),
-        operands=tensors(others), output=_spec(output),
-        rounded="\n    rounded=True," if product.rounded else "",
-        diagonals="" if kept == (None, None) else f"\n    diagonals={kept!r},",
-        knobs=repr(dict(settings)),
-        reads=", ".join(("left", "right", *(o.name for o in others))), writes=output.name,
-        outputs=repr(((output.shape, output.dtype),)), arity=2 + len(others),
-    )  # fmt: skip
-
-
-def _spec(tensor: Operand | Output) -> str:
-    """Its TensorSpec; a matrix has strides there, as an operand that is not read at positions of its own."""
-    return tensors([replace(tensor, indexed=False) if isinstance(tensor, Operand) else tensor]).strip()
-
-
-def _epilogue(program: Program, product: Product) -> Program:
-    """What is left when the product is at hand, as an operand of this name."""
-
-    def named(value: str | float) -> str | float:
-        return "product" if value == product.result else value
-
-    body = tuple(replace(item, args=tuple(named(a) for a in item.args))
-                 for item in program.body if isinstance(item, Statement))  # fmt: skip
-    whole = Operand(name="product", dtype="f32", shape=program.domain)
-    outputs = tuple(replace(o, name=str(named(o.name))) for o in program.outputs)
-    operands = (whole, *(o for o in program.operands if not o.indexed))
-    return replace(program, operands=operands, body=body, outputs=outputs)

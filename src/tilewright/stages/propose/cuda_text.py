@@ -187,11 +187,11 @@ def _tuple(names: Sequence[str]) -> str:
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
-def _dict(statements: Sequence[Plain]) -> str:
+def dict_of(statements: Sequence[Plain]) -> str:
     return "{" + ", ".join(f'"{s.result}": {s.result}' for s in statements) + "}"
 
 
-def _sweeps(plan: Schedule, lines: Lines, dtypes: dict[str, str]) -> tuple[list[str], list[str]]:
+def sweeps_of(plan: Schedule, lines: Lines, dtypes: dict[str, str]) -> tuple[list[str], list[str]]:
     """The functions of the sweeps, and the lines of their entries in the Spec."""
     functions, entries = [], []
     for k, sweep in enumerate(plan.passes):
@@ -201,7 +201,7 @@ def _sweeps(plan: Schedule, lines: Lines, dtypes: dict[str, str]) -> tuple[list[
         rows = "None"
         if sweep.rows:
             rows = f"rows_{k}"
-            functions.append(lines.function(rows, f"Per row, after sweep {k}.", sweep.rows, (), _dict(sweep.rows)))
+            functions.append(lines.function(rows, f"Per row, after sweep {k}.", sweep.rows, (), dict_of(sweep.rows)))
         reductions = [
             f'ReductionSpec(op="{r.op}", source="{dtypes[r.arg]}", dtype="{r.dtype}", results={_strings(r.results)})'
             for r in sweep.reductions
@@ -253,7 +253,7 @@ def tensors(values: Sequence[Operand | Output], program: Program | None = None, 
     )
 
 
-def _dtypes(program: Program) -> dict[str, str]:
+def dtypes_of(program: Program) -> dict[str, str]:
     found = {o.name: o.dtype for o in program.operands}
     for item in program.body:
         if isinstance(item, Scan | Reduction):
@@ -305,24 +305,24 @@ def fused_text(
     """The whole file. `rows_of`: the operand that says how many rows there are, where that is free. `slides`: threads
     may slide over windows (see `over_windows`)."""
     program = safe_names(reduced_in_strength(rounded_once(program)))
-    lines, dtypes, scan, rank = Lines(program), _dtypes(program), list[str](), list[str]()
+    lines, dtypes, scan, rank = Lines(program), dtypes_of(program), list[str](), list[str]()
     if program.scan:
         plan, function, scan = _scanned(program, lines, dtypes)
         functions, entries = [function], list[str]()
     elif program.ranked:
         plan, function, rank = _ranked(program, lines, dtypes)
-        functions, entries = _sweeps(plan, lines, dtypes)
+        functions, entries = sweeps_of(plan, lines, dtypes)
         functions.append(function)
     else:
         plan = schedule(program)
-        functions, entries = _sweeps(plan, lines, dtypes)
+        functions, entries = sweeps_of(plan, lines, dtypes)
     spec = [f'    name="{name}",', f"    domain={program.domain!r},", f"    reduced={program.reduced!r},"]
     spec += [
         f"    operands=({tensors(program.operands, program, free=rows_of is not None)}\n    ),",
         f"    outputs=({tensors(program.outputs)}\n    ),",
     ]
     if plan.head:
-        functions.insert(0, lines.function("head", "Per row, before any sweep.", plan.head, (), _dict(plan.head)))
+        functions.insert(0, lines.function("head", "Per row, before any sweep.", plan.head, (), dict_of(plan.head)))
         spec.append("    head=head,")
     if rows_of is not None:
         spec.append("    free=True,")

@@ -98,7 +98,7 @@ class _Leaf:
 def _candidate(graph: Graph, pattern: Pattern, headers: str) -> Candidate:
     program, site = pattern.program, pattern.sites[0]
     product = program.product
-    if product is None or (product.dtype == "f32" and not product.rounded):
+    if product is None or program.reduced or (product.dtype == "f32" and not product.rounded):
         raise _Refused("fp32's own accuracy")
     named = {o.name: o for o in program.operands}
     left, right = named[product.left], named[product.right]

@@ -36,6 +36,8 @@ def states(reductions: Sequence[str]) -> int:
 class BlockFinish(Finish):
     """A Finish whose function gives a tuple, what each of `reductions` takes of an element."""
 
+    own_columns = True
+
     def __init__(self, reductions: Sequence[str], **more: Any) -> None:
         super().__init__("f32", vector=1, **more)
         if self.turned or self.function is None:

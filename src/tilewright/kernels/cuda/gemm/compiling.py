@@ -48,12 +48,13 @@ def _stream() -> Any:
     return cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
 
 
-def _read(operands: Sequence[Read], m: Any, n: Any) -> list[Any]:
+def _read(operands: Sequence[Read], m: Any, n: Any, finish: Finish) -> list[Any]:
     """What an epilogue reads at (row, column, batch)."""
+    columns = [_size() if name in finish.apart else n for name in finish.names]
     return [
-        _fake(dtype, (m, n, _size()), [_stride(8 if wide else 1) if step is None else step for step in strides],
+        _fake(dtype, (m, seen, _size()), [_stride(8 if wide else 1) if step is None else step for step in strides],
               WIDE if wide else ELEMENT_TYPES[dtype].width // 8)
-        for dtype, (strides, wide) in operands
+        for seen, (dtype, (strides, wide)) in zip(columns, operands, strict=False)
     ]  # fmt: skip
 
 
@@ -71,10 +72,10 @@ def compile_product(
         return _fake(element, (rows, k, _size()), strides, ALIGNED)
 
     walk = (1, _stride(), _stride()) if finish.turned else (_stride(finish.vector), 1, _stride(finish.vector))
-    c = _fake(finish.dtype, (m, _size() if finish.reductions else n, _size()), walk, ALIGNED)
+    c = _fake(finish.dtype, (m, _size() if finish.own_columns else n, _size()), walk, ALIGNED)
     scaled = (m, n) if point.scales else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
-    tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *_read(operands, m, n))
+    tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *_read(operands, m, n, finish))
     return cute.compile(
         PRODUCT[len(tensors)], (Skinny if point.skinny else Product)(point, finish), *tensors, Int32(1), Int32(1),
         Int32(64), _stream(), options=_options(arch, options),
@@ -92,9 +93,9 @@ def compile_streamed(
     tensors = (
         _fake("f32", (m, k, _size()), (_stride(4), 1, _stride(4)), ALIGNED),
         _fake("f16", (n, k, _size()), strides, ALIGNED),
-        _fake(finish.dtype, (m, _size() if finish.reductions else n, _size()), walk, ALIGNED),
+        _fake(finish.dtype, (m, _size() if finish.own_columns else n, _size()), walk, ALIGNED),
         _fake("i32", (n, _size()), (1, _stride()), 4),
-        *_read(operands, m, n),
+        *_read(operands, m, n, finish),
     )
     return cute.compile(
         PRODUCT[len(tensors)], Streamed(point, finish), *tensors, Int32(1), Int32(1), Int32(64), _stream(),
@@ -126,5 +127,5 @@ def compile_combine(
     m, n = _size(), _size()
     partial = _fake("f32", (m, n, _size()), (_stride(), 1, _stride()), 4)
     c = _fake(finish.dtype, (m, n, _size()), (_stride(), 1, _stride()), ELEMENT_TYPES[finish.dtype].width // 8)
-    tensors = (partial, c, *_read(operands, m, n))
+    tensors = (partial, c, *_read(operands, m, n, finish))
     return cute.compile(COMBINE[len(tensors)], Combine(finish), *tensors, _stream(), options=_options(arch, options))

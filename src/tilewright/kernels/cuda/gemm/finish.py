@@ -78,6 +78,8 @@ class Finish:
     depends on the product, or None."""
 
     reductions: tuple[str, ...] = ()  # that are made of rows, instead of C (see `blocks`)
+    own_columns = False  # whether what is written has other columns than the product
+    apart: frozenset[str] = frozenset()  # operands that have, too
 
     def __init__(
         self, dtype: str, *, function: Function | None = None, names: Sequence[str] = (), vector: int,

@@ -26,6 +26,7 @@ from ..views import ITEM_BYTES
 from .blocks import WIDTH
 from .compiling import Launch
 from .finish import ALL, Diagonals
+from .groups import Groups
 from .launch import Epilogue, Gemm, broadcast, major_of, walk_of
 from .plan import KNOBS as LEGAL
 from .plan import Point, make_grid
@@ -50,17 +51,19 @@ class ProductSpec:
     """`left` and `right` are the matrices, of one dtype; `operands` have the output's rank, each size its own or 1;
     `epilogue` reads `product`, positions and the operands by name, and gives the output's element, which depends on the
     product from the first to the last of `diagonals` alone. `rounded`: factors of fp32 may lose all but 11 bits. With
-    `reductions`, it gives a tuple of what each takes, and the output is their states, as Gemm has them."""
+    `reductions`, it gives a tuple of what each takes, and the output is their states, as Gemm has them. With `groups`
+    instead, operands and output have the columns in two, (group, column in it)."""
 
     name: str
     left: TensorSpec
     right: TensorSpec
     operands: tuple[TensorSpec, ...]
     output: TensorSpec
-    epilogue: Function
+    epilogue: Function | None = None
     diagonals: Diagonals = ALL
     rounded: bool = False
     reductions: tuple[str, ...] = ()
+    groups: Groups | None = None
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -108,7 +111,7 @@ class FusedProduct:
         dtypes = tuple(o.dtype for o in spec.operands)
         self.epilogue = Epilogue(
             function=spec.epilogue, names=tuple(o.name for o in spec.operands), dtypes=dtypes,
-            batched=len(spec.left.shape) == 3, diagonals=spec.diagonals, reductions=spec.reductions,
+            batched=len(spec.left.shape) == 3, diagonals=spec.diagonals, reductions=spec.reductions, groups=spec.groups,
         )  # fmt: skip
         self.configure(**knobs)
 
@@ -120,6 +123,11 @@ class FusedProduct:
         point = make_point(wanted, scheme=scheme)
         if self.spec.reductions and (point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk):
             raise ValueError("rows are reduced where whole sums are, as they lie: with split_k=1, store='direct'")
+        groups = self.spec.groups
+        if groups and (point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk or point.staged):
+            raise ValueError("groups are reduced where whole sums are, as they lie: with split_k=1, store='direct'")
+        if groups and point.atom_n % groups.together:
+            raise ValueError(f"groups of {groups.size} columns don't lie in {point.atom_n} each")
         if self.spec.reductions and point.tile_n % WIDTH:
             raise ValueError(f"rows are reduced in blocks of {WIDTH}, which {point.tile_n} columns are not made of")
         self.knobs.update(wanted)
@@ -139,7 +147,10 @@ class FusedProduct:
         for tensor, (shape, dtype) in zip(operands, self._shapes, strict=True):
             if tensor.shape != shape or tensor.dtype != dtype:
                 raise ValueError(f"{self.spec.name}: {dtype} {shape} is wanted, not {tensor.dtype} {tensor.shape}")
-        return (self.gemm(*operands),)
+        if self.spec.groups is None:
+            return (self.gemm(*operands),)
+        left, right, *others = operands
+        return (self.gemm(left, right, *map(_flat, others)).view(self.spec.output.shape),)
 
     @property
     def objects(self) -> set[Path]:
@@ -159,7 +170,9 @@ class FusedProduct:
         left, right = (_lying(spec) for spec in (self.spec.left, self.spec.right))
         majors = (major_of(left), major_of(right.transpose(0, 1)))
         last = grid.splits == 1
-        seen = [broadcast(_whole(o), (batch, m, n)) for o in self.spec.operands]
+        whole = [_flat(_whole(o)) if self.spec.groups else _whole(o) for o in self.spec.operands]
+        columns = self.gemm.columns_of(whole, n)
+        seen = [broadcast(o, (batch, m, wide)) for o, wide in zip(whole, columns, strict=True)]
         walks = tuple(walk_of(o.transpose(0, 1) if turned else o) for o in seen)
         element, majors = point.halves if point.scales else self.spec.left.dtype, majors[::-1] if turned else majors
         vector = self.gemm.vector(n, last=last)
@@ -199,6 +212,11 @@ class FusedProduct:
         others = sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.operands, spec.output))
         partial = 8 * splits * prod(spec.output.shape) if splits > 1 else 0
         return matrices + others + partial
+
+
+def _flat(x: Tensor) -> Tensor:
+    """An operand whose columns are in two as a matrix' or a vector."""
+    return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
 
 
 def _lying(spec: TensorSpec) -> Tensor:

@@ -35,6 +35,7 @@ from .compiling import (
     compile_streamed,
 )
 from .finish import ALL, WIDE, Diagonals, Finish
+from .groups import GroupFinish, Groups
 from .plan import Grid, Point, make_grid
 from .product import RESIDUAL_SHIFT
 from .split import Split
@@ -50,14 +51,16 @@ PROCESSORS = 132  # of a Hopper, where no device says
 class Epilogue:
     """An expression over the product (see `finish`). Operands are broadcast to (M, N), or to (batch, M, N) if it is
     `batched`; `dtypes` are theirs. `diagonals`: outside of them it does not depend on the product.
-    `reductions`: C is the states of these (see `blocks`), of which the expression gives a tuple."""
+    `reductions`: C is the states of these (see `blocks`), of which the expression gives a tuple. `groups`, instead of
+    the expression: what is done with groups of columns (see `groups`)."""
 
-    function: Function
+    function: Function | None = None
     names: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     batched: bool = False
     diagonals: Diagonals = ALL
     reductions: tuple[str, ...] = ()
+    groups: Groups | None = None
 
 
 def vector_of(columns: int, dtype: str) -> int:
@@ -189,7 +192,9 @@ class Gemm:
         point = self.point.settled(k=k, results=batch * rows * columns)
         x, y, exponents = self._operands(x, y, grid)
         c = torch.empty(self._written(batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device)
-        seen = [broadcast(o, (batch, rows, columns)) for o in operands]
+        seen = [
+            broadcast(o, (batch, rows, n)) for o, n in zip(operands, self.columns_of(operands, columns), strict=True)
+        ]
         last = grid.splits == 1
         target = c[0] if self.reductions else c
         if not last:
@@ -223,8 +228,23 @@ class Gemm:
     def reductions(self) -> tuple[str, ...]:
         return self.epilogue.reductions if self.epilogue else ()
 
+    @property
+    def groups(self) -> Groups | None:
+        return self.epilogue.groups if self.epilogue else None
+
+    def columns_of(self, operands: Sequence[Tensor], columns: int) -> list[int]:
+        """Of the epilogue's operands."""
+        if self.epilogue is None or self.groups is None:
+            return [columns] * len(operands)
+        apart = (*self.groups.within, *self.groups.of_groups)
+        return [
+            o.shape[-1] if name in apart else columns for name, o in zip(self.epilogue.names, operands, strict=True)
+        ]
+
     def _written(self, batch: int, rows: int, columns: int) -> tuple[int, ...]:
-        """The shape of C, or of the states that are written instead."""
+        """The shape of C, or of what is written instead: states, or a number for each group."""
+        if self.groups is not None and self.groups.final is None:
+            return batch, rows, columns // self.groups.size
         if not self.reductions:
             return batch, rows, columns
         return states(self.reductions), batch, rows, -(-columns // WIDTH)
@@ -289,7 +309,7 @@ class Gemm:
         found = self.finish(last=last, vector=vector)
         operands = self._reads(walks) if last else ()
         facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, vector,
-                 found.diagonals, found.turned, found.reductions)  # fmt: skip
+                 found.diagonals, found.turned, found.reductions, self.groups and self.groups.size)  # fmt: skip
         return facts, found, operands
 
     def compiled(
@@ -340,6 +360,8 @@ class Gemm:
         diagonals = found.diagonals if found and not turned else ALL
         if found is None or not last:
             return Finish(self.dtype if last else "f32", vector=vector, turned=turned, diagonals=diagonals)
+        if found.groups is not None:
+            return GroupFinish(found.groups, self.dtype, names=found.names, vector=vector, batched=found.batched)
         if found.reductions:
             return BlockFinish(found.reductions, function=found.function, names=found.names, batched=found.batched)
         return Finish(

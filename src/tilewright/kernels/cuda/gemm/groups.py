@@ -1,0 +1,169 @@
+"""Groups of a product's columns, reduced while its sums are in registers: a group norm, each head's norm or softmax,
+pooling. A group lies within a tile; either what becomes of each element leaves, or one number a group.
+
+    a part of a sum, 64 rows x 64 columns of it      a thread: 2 rows x 16 columns; four lanes share a row
+    groups of 16: for each row, the state of 4 values (a tree) -> two exchanges between lanes -> all four know it ->
+    what is done with each value, and the next 16 columns
+
+Sizes are powers of two, so that groups are whole wherever C has a part of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cutlass import Float32, Int32, cute
+
+from .. import math as m
+from ..combine import Held, butterfly
+from ..control import when
+from ..reducers import Reducer
+from ..spec import Function, Sweep, reads
+from .finish import Finish
+
+LANES = 4  # of a warp, that share a row of a part
+LEAST = 16  # columns that are taken at once: two pairs of each thread, which lanes exchange to write four
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """What is done with each group of `size` columns side by side: `sweeps` as a Spec's, `head` what needs none of
+    them. `final` gives the element that is written; without it, the group's value `row` is written. Operands have C's
+    columns, but for those `within` a group, which are the same for all of them, and `of_groups`, one value each."""
+
+    size: int
+    sweeps: tuple[Sweep, ...]
+    head: Function | None = None
+    final: Function | None = None
+    row: str = ""
+    within: tuple[str, ...] = ()
+    of_groups: tuple[str, ...] = ()
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        all_of = (self.head, self.final, *(f for s in self.sweeps for f in (s.elements, s.rows)))
+        return tuple(f for f in all_of if f is not None)
+
+    @property
+    def together(self) -> int:
+        """Columns that are taken at once."""
+        return max(self.size, LEAST)
+
+
+class GroupFinish(Finish):
+    """A Finish of Groups; `names` are the operands'."""
+
+    def __init__(self, groups: Groups, dtype: str, *, names: Sequence[str], vector: int, **more: Any) -> None:
+        super().__init__(dtype, names=names, vector=vector if groups.final else 1, **more)
+        if self.turned:
+            raise ValueError("groups of columns are reduced as they lie")
+        self.groups = groups
+        self.own_columns = groups.final is None
+        self.apart = frozenset((*groups.within, *groups.of_groups))
+        self.reducers = [
+            [Reducer(op=r.op, source=r.source, dtype=r.dtype) for r in sweep.reductions] for sweep in groups.sweeps
+        ]
+        self.read = {name for function in groups.functions for name in reads(function)}
+
+    def _wanted(self, operands: Sequence[Any]) -> list[tuple[str, Any]]:
+        return [pair for pair in zip(self.names, operands, strict=True) if pair[0] in self.read]
+
+    def store(
+        self, total: Any, places: Any, c: Any, operands: Sequence[Any], exponents: Sequence[Any], *,
+        corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], outlet: Any = None,
+        part: tuple[int, int, int] = (0, 0, 1), block: int = 0,
+    ) -> None:  # fmt: skip
+        """Write one part of a tile."""
+        layer, pairs = corner[2], cute.size(total) // 4
+        rows = [corner[0] + places[((0, r, 0),)][0] for r in range(2)]
+        columns = [corner[1] + places[((0, 0, q),)][1] for q in range(pairs)]
+        if exponents:
+            last = (sizes[0] - 1, sizes[1] - 1)
+            self._scale(total, exponents, rows, columns, layer=layer, last=last)
+        wide = self.groups.together // 8
+        for first in range(0, pairs, wide):
+            for r, row in enumerate(rows):
+                numbers = [(r, q) for q in range(first, first + wide)]
+                firsts = [(row, columns[q], layer) for _, q in numbers]
+                seen = self._seen(operands, self._places(firsts, sizes))
+                known = [self._known(total, number, found) for number, found in zip(numbers, seen, strict=True)]
+                self._write_groups(c, known, firsts, sizes)
+
+    def _seen(
+        self, operands: Sequence[Any], places: list[list[tuple[Any, Any, Any]]]
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """What is read of each pair."""
+        size = Int32(self.groups.size)
+        found: list[dict[str, Any]] = [{} for _ in places]
+        for name, tensor in self._wanted(operands):
+            for pair, made in zip(places, found, strict=True):
+                if name in self.groups.of_groups:
+                    row, column, layer = pair[0]
+                    made[name] = [tensor[(row, column // size, layer)]] * 2
+                    continue
+                inner = [(row, column % size, layer) for row, column, layer in pair]
+                made[name] = self._neighbours(tensor, inner if name in self.groups.within else pair)
+        return found
+
+    @staticmethod
+    def _known(total: Any, number: tuple[int, int], loaded: dict[str, Any]) -> list[dict[str, Any]]:
+        """Of both elements of a pair, what functions may read."""
+        r, q = number
+        read = {name: [x.to(Float32) if type(x).is_float else x for x in both] for name, both in loaded.items()}
+        return [
+            {"product": total[((e, r, q), 0, 0)], **{name: both[e] for name, both in read.items()}} for e in range(2)
+        ]
+
+    def _write_groups(
+        self, c: Any, known: list[list[dict[str, Any]]], firsts: list[tuple[Any, Any, Any]], sizes: tuple[Any, Any]
+    ) -> None:
+        """The neighbouring groups of one row that lie in these pairs."""
+        each = max(self.groups.size // 8, 1)
+        made: list[list[Any]] = []
+        for at in range(0, len(known), each):
+            pairs = known[at : at + each]
+            values = self._reduced([element for pair in pairs for element in pair])
+            if self.groups.final is None:
+                self._write_one(c, values[self.groups.row], firsts[at], sizes)
+                continue
+            made += [[m.stored(_call(self.groups.final, element, values), self.dtype) for element in pair]
+                     for pair in pairs]  # fmt: skip
+        if made and self.vector >= 4:
+            for i in range(0, len(made), 2):
+                self._write_four(c, made[i : i + 2], firsts[i], sizes)
+            return
+        for first, pair in zip(firsts, made, strict=False):
+            self._write(c, pair, first, sizes)
+
+    def _reduced(self, elements: list[dict[str, Any]]) -> dict[str, Any]:
+        """What is known of a group, of which this lane has these elements."""
+        lanes = min(LANES, max(self.groups.size // 2, 1))
+        values: dict[str, Any] = {}
+        if self.groups.head is not None:
+            values |= _call(self.groups.head, elements[0], values)
+        for sweep, reducers in zip(self.groups.sweeps, self.reducers, strict=True):
+            given = [_call(sweep.elements, element, values) for element in elements]
+            for i, (reduction, reducer) in enumerate(zip(sweep.reductions, reducers, strict=True)):
+                held = Held(reducer, 1)
+                held[0] = reducer.block([reducer.prepare(g[i]) for g in given], None, [])
+                butterfly(held, lanes)
+                values |= zip(reduction.results, reducer.results(held[0]), strict=True)
+            if sweep.rows is not None:
+                values |= _call(sweep.rows, elements[0], values)
+        return values
+
+    def _write_one(self, c: Any, value: Any, at: tuple[Any, Any, Any], sizes: tuple[Any, Any]) -> None:
+        """A group's number, by the first of the lanes that know it. `at`: of its first element in this lane."""
+        row, column, layer = at
+        size = self.groups.size
+        leads = column % size == 0 if size < 8 else cute.arch.lane_idx() % LANES == 0
+        inside = m.both(leads, m.both(row < sizes[0], column < sizes[1]))
+        stored = m.stored(value, self.dtype)
+        when(inside, lambda: c.__setitem__((row, column // size, layer), stored))
+
+
+def _call(function: Function, element: dict[str, Any], values: dict[str, Any]) -> Any:
+    """`function` of what it names: an element's, or its group's."""
+    return function(**{name: values[name] if name in values else element[name] for name in reads(function)})

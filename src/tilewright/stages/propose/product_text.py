@@ -1,0 +1,202 @@
+"""The text of a product's `fused_K.py`, whose epilogue is the rest of the Program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...facts.program import Operand, Output, Product, Program, Statement
+from ...facts.space import Point
+from .cuda_product import factors, is_rounded, sizes
+from .cuda_text import RUN_OP, Lines, safe_names, tensors
+from .diagonals import kept_diagonals
+from .grouped import grouped_texts, is_grouped
+from .narrow import rounded_once
+from .reduced import blocked, blocks_of
+from .strength import reduced_in_strength
+
+_TEXT = (
+    '''\
+"""{name}: a product of {left} and {right}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
+
+from tilewright_kernels.cuda import math as m
+from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
+from tilewright_kernels.cuda.spec import TensorSpec
+from tilewright_kernels.ops import torch_op
+
+
+{epilogue}
+
+SPEC = ProductSpec(
+    name="{name}",
+    left={left_spec}
+    right={right_spec}
+    operands=({operands}
+    ),
+    output={output}
+    epilogue=epilogue,{rounded}{diagonals}
+)
+
+_FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
+'''
+    + RUN_OP
+)
+
+_REDUCED = (
+    '''\
+"""{name}: {name}_product.py, a product whose rows are reduced in blocks of columns, and {name}_rows.py, which joins the
+blocks. Made by Tilewright: CuTe DSL, for CUDA."""
+
+import {name}_product
+import {name}_rows
+
+from tilewright_kernels.cuda.gemm.reduced import Reduced
+from tilewright_kernels.ops import torch_op
+
+_FUSED = Reduced({name}_product._FUSED, {name}_rows._FUSED, first={first}, second={second})
+'''
+    + RUN_OP
+)
+
+_GROUPED = (
+    '''\
+"""{name}: a product of {left} and {right}, and what is done with groups of {size} columns of it. Made by Tilewright:
+CuTe DSL, for CUDA."""
+
+from tilewright_kernels.cuda import math as m
+from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
+from tilewright_kernels.cuda.gemm.groups import Groups
+from tilewright_kernels.cuda.spec import ReductionSpec, Sweep, TensorSpec
+from tilewright_kernels.ops import torch_op
+
+
+{functions}
+
+SPEC = ProductSpec(
+    name="{name}",
+    left={left_spec}
+    right={right_spec}
+    operands=({operands}
+    ),
+    output={output}
+    groups={groups},{rounded}
+)
+
+_FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
+'''
+    + RUN_OP
+)
+
+_REDUCED_PRODUCT = '''\
+"""{name}: a product of {left} and {right}, and its rows reduced in blocks of columns. Made by Tilewright: CuTe DSL, for
+CUDA."""
+
+from tilewright_kernels.cuda import math as m
+from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
+from tilewright_kernels.cuda.spec import TensorSpec
+
+
+{epilogue}
+
+SPEC = ProductSpec(
+    name="{name}",
+    left={left_spec}
+    right={right_spec}
+    operands=({operands}
+    ),
+    output={output}
+    epilogue=epilogue,{rounded}
+    reductions={reductions},
+)
+
+_FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
+'''
+
+
+def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, str, Program]:
+    """Of a product whose rows are reduced: the file that calls both kernels, that of the product (`NAME_product.py`),
+    and the Program of the other (`NAME_rows.py`)."""
+    left, right = factors(program)
+    cut = blocked(program)
+    assert cut is not None
+    ahead = safe_names(rounded_once(cut.ahead))
+    arguments = tuple(o.name for o in ahead.outputs)
+    others = [o for o in ahead.operands if o.name != "product"]
+    body = [item for item in ahead.body if isinstance(item, Statement)]
+    batch, rows, columns, _ = sizes(program)
+    states = (cut.states, batch, rows, blocks_of(columns))
+    product = _REDUCED_PRODUCT.format(
+        name=name, left=left.shape, right=right.shape,
+        epilogue=Lines(ahead).function("epilogue", "Per element: what is reduced.", body, arguments,
+                                       f"({', '.join(arguments)},)"),
+        left_spec=_spec(left), right_spec=_spec(right), operands=tensors(others),
+        output=tensors([Output(name="states", dtype="f32", shape=states)]).strip(),
+        reductions=repr(tuple(r.op for r in cut.reductions)), knobs=repr(dict(settings)),
+        rounded="\n    rounded=True," if is_rounded(program) else "",
+    )  # fmt: skip
+    places = {o.name: i for i, o in enumerate(program.operands)}
+    read = [o.name for o in cut.ahead.operands if o.name != "product"]
+    first = (places[left.name], places[right.name], *(places[n] for n in read))
+    second = tuple(places[o.name] for o in cut.behind.operands[cut.states :])
+    whole = _REDUCED.format(
+        name=name, first=repr(first), second=repr(second), reads=", ".join(places),
+        writes=", ".join(o.name for o in program.outputs), arity=len(program.operands),
+        outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)),
+    )  # fmt: skip
+    return whole, product, cut.behind
+
+
+def fused_text(program: Program, name: str, settings: Point) -> str:
+    """The whole file."""
+    if is_grouped(program):
+        return _grouped_text(program, name, settings)
+    left, right = factors(program)
+    product = program.product
+    assert product is not None
+    kept = kept_diagonals(program)
+    program = safe_names(reduced_in_strength(rounded_once(_epilogue(program, product))))
+    others = [o for o in program.operands if o.name != "product"]
+    (output,) = program.outputs
+    body = [item for item in program.body if isinstance(item, Statement)]
+    return _TEXT.format(
+        name=name,
+        left=left.shape, right=right.shape,
+        epilogue=Lines(program).function("epilogue", "Per element: what is written.", body, [output.name], output.name),
+        left_spec=_spec(left), right_spec=_spec(right),
+        operands=tensors(others), output=_spec(output),
+        rounded="\n    rounded=True," if product.rounded else "",
+        diagonals="" if kept == (None, None) else f"\n    diagonals={kept!r},",
+        knobs=repr(dict(settings)),
+        reads=", ".join(("left", "right", *(o.name for o in others))), writes=output.name,
+        outputs=repr(((output.shape, output.dtype),)), arity=2 + len(others),
+    )  # fmt: skip
+
+
+def _grouped_text(program: Program, name: str, settings: Point) -> str:
+    left, right = factors(program)
+    functions, groups, operands, output = grouped_texts(program)
+    return _GROUPED.format(
+        name=name, left=left.shape, right=right.shape, functions=functions, groups=groups,
+        size=program.domain[-1], left_spec=_spec(left), right_spec=_spec(right), operands=tensors(operands),
+        output=_spec(output), rounded="\n    rounded=True," if is_rounded(program) else "", knobs=repr(dict(settings)),
+        reads=", ".join(("left", "right", *(o.name for o in operands))), writes=output.name,
+        outputs=repr(((output.shape, output.dtype),)), arity=2 + len(operands),
+    )  # fmt: skip
+
+
+def _spec(tensor: Operand | Output) -> str:
+    """Its TensorSpec; a matrix has strides there, as an operand that is not read at positions of its own."""
+    return tensors([replace(tensor, indexed=False) if isinstance(tensor, Operand) else tensor]).strip()
+
+
+def _epilogue(program: Program, product: Product) -> Program:
+    """What is left when the product is at hand, as an operand of this name."""
+
+    def named(value: str | float) -> str | float:
+        return "product" if value == product.result else value
+
+    body = tuple(replace(item, args=tuple(named(a) for a in item.args))
+                 for item in program.body if isinstance(item, Statement))  # fmt: skip
+    whole = Operand(name="product", dtype="f32", shape=program.domain)
+    outputs = tuple(replace(o, name=str(named(o.name))) for o in program.outputs)
+    operands = (whole, *(o for o in program.operands if not o.indexed))
+    return replace(program, operands=operands, body=body, outputs=outputs)

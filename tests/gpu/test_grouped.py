@@ -1,0 +1,59 @@
+"""Groups of a product's columns, reduced in its kernel, on a GPU: held against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fakes.fused import load_fused
+from fakes.grouped import GROUPED
+from fakes.modules import Applies
+from fakes.program_interpreter import GraphRun, run_program, view
+from tilewright.cell.trace import trace
+from tilewright.facts.space import point
+from tilewright.stages.patterns import match
+from tilewright.stages.propose import cuda
+from tilewright.stages.propose.grouped import is_grouped
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+FLOOR = {torch.float32: 8 * 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md
+COMMON = {"stages": "auto", "split_k": 1, "streamed": "none", "store": "direct"}
+LARGE = point(tile="256x128", cluster="1x2", schedule="cooperative", **COMMON)
+WIDE = point(tile="128x256", cluster="2x1", schedule="cooperative", **COMMON)
+TURNS = point(tile="128x128", cluster="2x1", schedule="pingpong", **COMMON)
+STREAMED = point(tile="128x128", cluster="2x1", schedule="cooperative", **{**COMMON, "streamed": "left"})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_are_reduced_where_the_product_is_made(tmp_path, name, dtype):
+    torch.backends.cuda.matmul.allow_tf32 = False
+    function, args, _ = GROUPED[name]
+    args = [a.to(dtype) for a in args]
+    graph = trace(Applies(function), tuple(args), {})
+    matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
+    (pattern,) = [p for p in matched.patterns if is_grouped(p.program)]
+    run = GraphRun(graph, Applies(function), exact=False)
+    if name == "softmax":
+        args[0][3, 5] = torch.nan  # one row of NaN, and no other
+    inputs = (n for n in graph.nodes if n.op == "input")
+    run.values.update({n.name: a.cuda() for n, a in zip(inputs, args, strict=True)})
+    operands = [view(run.value(bind.node), bind, spec.shape)
+                for bind, spec in zip(pattern.sites[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
+    (truth,) = run_program(pattern.program, [o.double() for o in operands], exact=True)
+    (own,) = run_program(pattern.program, operands)
+    sound = truth.isfinite()
+    norm = truth[sound].norm()
+    module = load_fused(pattern.program, tmp_path)
+    settings = [LARGE, WIDE, *pattern.space.points[:3]]
+    settings += [STREAMED] if dtype == torch.float32 and operands[0].shape[-1] % 16 == 0 else []
+    settings += [TURNS] if dtype != torch.float32 else []
+    for setting in settings:
+        module.configure(**dict(setting))
+        (result,) = module.run(*operands)
+        assert result.shape == truth.shape and result.dtype == own.dtype and result.is_contiguous(), setting
+        assert bool((result.isfinite() == sound).all()), (name, setting)
+        error, theirs = (float((r.double() - truth)[sound].norm() / norm) for r in (result, own))
+        assert error <= max(2 * theirs, FLOOR[dtype]), f"{name} {dict(setting)}: {error:.3g}, torch {theirs:.3g}"
+        assert torch.equal(module.run(*operands)[0][sound], result[sound]), "the same each time"

@@ -1,0 +1,89 @@
+"""Groups of a product's columns, reduced in its kernel: which are found, that the Program is what the module gives,
+that kernels compile for Hopper without spilling, and what stays apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fakes.fused import load_fused
+from fakes.grouped import GROUPED, A, K, M, W, rand
+from fakes.modules import Applies
+from fakes.program_interpreter import GraphRun
+from tilewright.cell.trace import trace
+from tilewright.facts.pattern import Pattern
+from tilewright.facts.program import validate
+from tilewright.kernels.cuda.gemm.groups import LEAST
+from tilewright.kernels.cuda.plan import Device
+from tilewright.stages.patterns import match
+from tilewright.stages.propose import cuda
+from tilewright.stages.propose.grouped import LEAST_TOGETHER, is_grouped
+
+
+def products(function: Callable[..., Any], *args: Tensor) -> list[Pattern]:
+    matched = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
+    return [p for p in matched.patterns if p.kind == "product"]
+
+
+def found(name: str, dtype: torch.dtype = torch.float32) -> Pattern:
+    function, args, size = GROUPED[name]
+    alone, pattern = products(function, *(a.to(dtype) for a in args))
+    assert not alone.program.reduced and is_grouped(pattern.program) and pattern.program.domain[-1] == size
+    validate(pattern.program)
+    return pattern
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_the_program_is_what_the_module_gives(name: str) -> None:
+    function, args, _ = GROUPED[name]
+    exact = [a.double() for a in args]
+    graph = trace(Applies(function), args, {})
+    pattern = found(name)
+    run = GraphRun(graph, Applies(function), patterns=[pattern])
+    torch.testing.assert_close(run(*exact), function(*exact))
+    assert run.fused == set(pattern.sites[0].nodes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", GROUPED)
+def test_kernels_compile_for_hopper_and_spill_nothing(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    pattern = found(name, dtype)
+    module = load_fused(pattern.program, tmp_path)
+    module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+    assert module._FUSED.demand(132)["local_bytes"] == 0
+
+
+def test_settings_that_can_not_be_are_refused(tmp_path: Path) -> None:
+    module = load_fused(found("heads").program, tmp_path)
+    for wrong in ({"split_k": 2}, {"store": "bulk"}, {"streamed": "right", "tile": "128x128", "cluster": "1x2"}):
+        with pytest.raises(ValueError, match="groups are reduced"):
+            module.configure(**wrong)
+    with pytest.raises(ValueError, match="groups of 128 columns"):
+        module.configure(tile="128x64", cluster="1x1")
+
+
+def test_points_are_those_at_which_groups_lie_in_tiles() -> None:
+    assert LEAST_TOGETHER == LEAST
+    for dtype in (torch.float32, torch.bfloat16):
+        points = [dict(p) for p in found("heads", dtype).space.points]
+        assert all((p["split_k"], p["store"]) == (1, "direct") and p["streamed"] != "right" for p in points)
+        assert all(int(str(p["tile"]).split("x")[1]) % 128 == 0 for p in points)
+
+
+def test_what_lies_in_no_tile_or_is_read_twice_stays_apart() -> None:
+    apart: list[tuple[Callable[..., Any], tuple[Tensor, ...]]] = [
+        (lambda a, w: F.group_norm(a @ w.T, 2), (A, W)),  # 192 columns
+        (lambda a, w: F.group_norm(a @ w.T, 32), (A, W)),  # 12 columns
+        (lambda a, w: F.group_norm(a @ w.T, 2), (A, rand(512, K))),  # 256 columns of fp32
+        (lambda a, w: (a @ w.T).view(M, 24, 16).argmax(-1), (A, W)),  # positions
+        (lambda a, w: (lambda y: (y.view(M, 24, 16).amax(-1), y))(a @ w.T), (A, W)),  # the product is wanted
+        (lambda a, w: (a @ w.T).view(M, 24, 16).amax(1), (A, W)),  # across groups
+    ]
+    for function, args in apart:
+        assert [p.program.reduced for p in products(function, *args)] == [()], function
