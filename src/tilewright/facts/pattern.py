@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .candidate import Candidate
@@ -80,13 +81,36 @@ class Pattern:
     sites: tuple[Site, ...] = ()
 
     @property
+    def same(self) -> str:
+        """Equal for programs that differ in names and numbers alone."""
+        return self._digest(lambda shape: shape)
+
+    @property
     def shape_class(self) -> str:
-        """Equal for programs that differ only in names: the key under which winning points are remembered."""
-        text = repr((self.kind, self.program.domain, self.program.reduced,
-                     [(o.dtype, o.shape, *([o.order] if o.order else [])) for o in self.program.operands],
-                     [_told(s) for s in self.program.body],
-                     [(o.dtype, o.shape) for o in self.program.outputs]))  # fmt: skip
+        """The key under which winning points are remembered. Equal for programs that differ in names and numbers, and
+        in how many rows they have where these are many: of the same nearest power of two, and as even."""
+        program = self.program
+        if program.loads or program.product:
+            return self.same
+        kept = {d for d in range(len(program.domain)) if d not in program.reduced}
+        return self._digest(lambda shape: tuple(_many(n) if d in kept else n for d, n in enumerate(shape)))
+
+    def _digest(self, told: Callable[[tuple[int, ...]], object]) -> str:
+        program = self.program
+        text = repr((self.kind, told(program.domain), program.reduced,
+                     [(o.dtype, told(o.shape), *([o.order] if o.order else [])) for o in program.operands],
+                     [_told(s) for s in program.body],
+                     [(o.dtype, told(o.shape)) for o in program.outputs]))  # fmt: skip
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+_MANY = 1024  # rows: enough for each multiprocessor to have several, so that a few more change little
+_LANES = 16  # neighbours that one access may take
+
+
+def _many(count: int) -> object:
+    """What counts of a number of rows: the number where they are few."""
+    return count if count < _MANY else (round(math.log2(count)), math.gcd(count, _LANES))
 
 
 def _told(item: object) -> object:

@@ -90,8 +90,8 @@ def _is_the_piece(brief: Brief, piece: Piece, inside: Brief, what: Candidate | R
     """Whether a recipe of the piece's problem is the module's own pattern, so that its point holds there."""
     if isinstance(what, Candidate):
         return True
-    here = {p.id: p.shape_class for m in brief.matched for p in m.patterns}
-    there = {p.id: p.shape_class for m in inside.matched for p in m.patterns}
+    here = {p.id: p.same for m in brief.matched for p in m.patterns}
+    there = {p.id: p.same for m in inside.matched for p in m.patterns}
     return len(what) == 1 and here.get(piece.name) is not None and there.get(what[0].pattern) == here[piece.name]
 
 

@@ -333,15 +333,15 @@ def _fits(brief: Brief, recipe: Recipe) -> bool:
 
 def _is_found(pattern: Pattern, inside: Brief) -> bool:
     """Whether a piece, traced by itself, holds this very pattern."""
-    return any(p.shape_class == pattern.shape_class for m in inside.matched for p in m.patterns)
+    return any(p.same == pattern.same for m in inside.matched for p in m.patterns)
 
 
 def _is_of(pattern: Pattern, inside: Brief, what: Candidate | Recipe) -> bool:
     """Whether what was made within a piece is this very pattern, and nothing else."""
     if isinstance(what, Candidate):
         return True
-    classes = {p.id: p.shape_class for m in inside.matched for p in m.patterns}
-    mine = [c.point for c in what if classes.get(c.pattern) == pattern.shape_class]
+    classes = {p.id: p.same for m in inside.matched for p in m.patterns}
+    mine = [c.point for c in what if classes.get(c.pattern) == pattern.same]
     return len(what) == len(mine) == 1 and pattern.space.holds(mine[0])
 
 

@@ -58,8 +58,8 @@ def test_pieces_are_solved_composed_attributed_and_known_the_next_time(tmp_path:
     assert len(patterns) == 1 and entered.keys() == patterns.keys()
     for name, inside in entered.items():
         assert isinstance(inside, Brief)
-        classes = [p.shape_class for p in inside.matched[0].patterns]
-        assert classes == [patterns[name].shape_class], "by itself it is the same pattern"
+        classes = [p.same for p in inside.matched[0].patterns]
+        assert classes == [patterns[name].same], "by itself it is the same pattern"
     tries = [e for e in done.events if isinstance(e.move, Within) and isinstance(e.move.move, Try)]
     assert len(tries) == 1 and all(isinstance(e.outcome, Timed) for e in tries)
     whole = [e.outcome for e in done.events if isinstance(e.move, Try)]

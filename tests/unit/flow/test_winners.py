@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from fakes import kernel_programs as kp
 from fakes.facts import MACHINE, TOOLCHAIN, VERSIONS, brief, pattern, winner
 from tilewright.facts.move import Event, Outcome, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
-from tilewright.facts.pattern import Choice
+from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Knob, Space, point
 from tilewright.facts.version import VERSION
@@ -63,6 +64,23 @@ def test_a_legal_point_need_not_be_among_those_worth_trying() -> None:
     space = Space(knobs=knobs, points=(point(unroll=1, stream=False),))
     assert space.holds(point(unroll=4, stream=True))
     assert not space.holds(point(unroll=4, stream=1)) and not space.holds(point(unroll=4))
+
+
+def softmaxes(*shapes: tuple[int, ...]) -> list[Pattern]:
+    return [replace(PATTERN, program=kp.softmax(shape)) for shape in shapes]
+
+
+def test_a_few_rows_more_are_of_the_same_class_where_rows_are_many() -> None:
+    many, more, odd, few, fewer, wider, twice = softmaxes(
+        (8192, 4096), (9008, 4096), (9001, 4096), (512, 4096), (496, 4096), (8192, 4112), (16384, 4096)
+    )
+    assert many.shape_class == more.shape_class and many.same != more.same
+    others = [p.shape_class for p in (many, odd, few, fewer, wider, twice)]
+    assert len({*others}) == len(others)
+    columns = [replace(PATTERN, program=kp.softmax((64, 4096, n), 1)) for n in (2048, 2064, 2049)]
+    assert columns[0].shape_class == columns[1].shape_class != columns[2].shape_class, "as vectors can be read"
+    gathers = [replace(PATTERN, program=kp.embedded(n, 512)) for n in (8192, 8208)]
+    assert len({p.shape_class for p in gathers}) == 2, "of loads each shape is its own"
 
 
 def tuning(outcome: Outcome) -> Event:
