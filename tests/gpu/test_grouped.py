@@ -46,7 +46,7 @@ def test_groups_are_reduced_where_the_product_is_made(tmp_path, name, dtype):
     sound = truth.isfinite()
     norm = truth[sound].norm()
     module = load_fused(pattern.program, tmp_path)
-    settings = [LARGE, WIDE, *pattern.space.points[:3]]
+    settings = [LARGE, WIDE, pattern.space.points[0]]
     settings += [STREAMED] if dtype == torch.float32 and operands[0].shape[-1] % 16 == 0 else []
     settings += [TURNS] if dtype != torch.float32 else []
     for setting in settings:
