@@ -3,8 +3,8 @@
     python benchmarks/products_reduced.py --json benchmarks/results/h200/products-reduced.json
 
 Shapes are those of layers with a norm behind them, and of KernelBench's level 2; times in ms, medians of rounds in
-random turns with cold caches, launches hidden. `apart` leaves to a kernel of its own what reduces; the points of either are
-chosen in the first half of the rounds. `error` is relative in the norm, against float64 of a part of the rows where
+random turns with cold caches, launches hidden. `apart` leaves to a kernel of its own what reduces; the points of either
+are chosen in the first half of the rounds. `error` is relative in the norm, against float64 of a part of the rows where
 what is reduced allows that. No claim: the judge measures what is claimed.
 """
 
