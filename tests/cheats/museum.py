@@ -36,7 +36,7 @@ from tilewright.faces import config
 from tilewright.faces.deliver import commit
 from tilewright.facts.errors import HarnessError
 from tilewright.facts.machine import Machine
-from tilewright.facts.outcome import Failure
+from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Target
 from tilewright.flow.evaluate import Judge
 from tilewright.stages.build import load_candidate
@@ -79,8 +79,8 @@ class Exhibit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What the judge said of an exhibit. `off`: the guards that were switched off. `accused`: what a clock held against
-    an honest one, which was judged again then."""
+    """What the judge said of an exhibit, or how fast one is that it accepted. `off`: the guards that were switched off.
+    `accused`: what a clock held against an honest one, which was judged again then."""
 
     exhibit: str
     target: str
@@ -153,22 +153,30 @@ def open_judge(name: str, target: Target, workdir: Path, *, call_s: float = 0.0)
 def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ()) -> Shown:
     """Have the exhibit judged. Where the judge itself fails, that is what is shown."""
     started = time.monotonic()
-    failed, accused = _failure(judge, exhibit), ""
-    if failed is not None and exhibit.room == "honest" and failed.reason in CLOCKED:
-        failed, accused = _failure(judge, exhibit), f"{failed.reason}: {failed.summary}"
+    outcome, accused = _outcome(judge, exhibit), ""
+    if isinstance(outcome, Failure) and exhibit.room == "honest" and outcome.reason in CLOCKED:
+        outcome, accused = _outcome(judge, exhibit), f"{outcome.reason}: {outcome.summary}"
+    failed = outcome if isinstance(outcome, Failure) else None
     return Shown(
         exhibit=exhibit.name, target=target, off=off, accepted=failed is None,
-        reason=failed.reason if failed else "", summary=failed.summary if failed else "",
+        reason=failed.reason if failed else "", summary=outcome.summary if failed else _by_clocks(outcome),
         excerpt=failed.excerpt if failed else "", seconds=round(time.monotonic() - started, 2), accused=accused,
     )  # fmt: skip
 
 
-def _failure(judge: Judge, exhibit: Exhibit) -> Failure | None:
+def _outcome(judge: Judge, exhibit: Exhibit) -> Timed | Failure:
     try:
-        outcome = judge.evaluate(load_candidate(exhibit.path))
+        return judge.evaluate(load_candidate(exhibit.path))
     except HarnessError as error:
         return Failure(stage="cell", reason=OURS, summary=str(error)[:1000])
-    return outcome if isinstance(outcome, Failure) else None
+
+
+def _by_clocks(timed: Timed) -> str:
+    """How fast one is that was accepted, and what its clocks were held against."""
+    times = [("a call", timed.time("ours")), ("eager's", timed.time("eager"))]
+    beyond = [("unseen", timed.unseen_ns), ("in a row", timed.row_excess_ns), ("on new contents", timed.new_excess_ns)]
+    told = ((name, of) for name, of in (*times, *beyond) if of is not None)
+    return "; ".join(f"{name} {of.mid / 1e3:.1f} us [{of.low / 1e3:.1f}, {of.high / 1e3:.1f}]" for name, of in told)
 
 
 def tour(chosen: Sequence[Exhibit], target: Target, *, unguarded: bool = False) -> Iterator[Shown]:

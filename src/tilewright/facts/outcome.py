@@ -143,6 +143,7 @@ class Timed:
     # What the judge's clock sees of one of our calls beyond its tick, more than it sees of eager's: nothing but noise.
     unseen_ns: Interval | None = None
     row_excess_ns: Interval | None = None  # what one more of our calls in a row costs beyond that; None: calls too long
+    new_excess_ns: Interval | None = None  # what a call costs more on contents that are new as a whole than in part
     device: tuple[DeviceState, ...] = ()  # before and after timing
     launches: Launches | None = None  # None: not seen, or not on a GPU
 

@@ -15,7 +15,7 @@ from ..edges.sandbox.room import Room
 from ..edges.sandbox.stirring import Stirring
 from ..facts.errors import SickDevice
 from ..facts.machine import Machine
-from ..facts.outcome import Checked, Launches, Phase, Timed
+from ..facts.outcome import Checked, Interval, Launches, Phase, Timed
 from ..facts.problem import Target
 from ..stages.check import draws
 from ..stages.check.check import Check, concluded
@@ -70,10 +70,13 @@ class CaseTiming:
             moves = bool(self.room.described.mutated_state)  # what state a call in the middle found is not known
             verify = None if moves else partial(self._verify_row, table)
             row_excess = check_slope(table, table.players[0], table.players[1], before=self._refresh_state, look=verify)
+        new_excess: Interval | None = None
         if self.room.described.inputs:
             with self.stations.station("new contents", reference=self.reference, candidate=cell):
                 look = self.look(table)
-                timing.check_fresh(table, table.players[0], table.players[1], renew=self._renew, look=look)
+                new_excess = timing.check_fresh(
+                    table, table.players[0], table.players[1], renew=self._renew, look=look
+                )  # fmt: skip
         phases: tuple[Phase, ...] = ()
         if self.room.described.gradients.outputs:
             with self.stations.station("forward and backward apart", reference=self.reference, candidate=cell):
@@ -92,8 +95,8 @@ class CaseTiming:
         assert mine is not None
         timing.check_floor(self.machine, work, mine)
         return replace(
-            timed, stations=self.stations.found, unseen_ns=unseen, row_excess_ns=row_excess, phases=phases,
-            peak_bytes=peaks, device=(before, after),
+            timed, stations=self.stations.found, unseen_ns=unseen, row_excess_ns=row_excess,
+            new_excess_ns=new_excess, phases=phases, peak_bytes=peaks, device=(before, after),
             launches=Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None,
         )  # fmt: skip
 

@@ -40,6 +40,10 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "peak_bytes": dict(end.seen.peak_bytes) if end.seen else {},
         "tried": _tried(end),
         "noise": _interval(end.seen.ratio("aa") if end.seen else None),
+        **{
+            name: _interval(getattr(end.seen, name) if end.seen else None)
+            for name in ("unseen_ns", "row_excess_ns", "new_excess_ns")
+        },
         "stations": _stations(end.seen),
         "floor_ns": end.seen.floor_ns if end.seen else None,
         "floor_share": floor_share(end.timed),
