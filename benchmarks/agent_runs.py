@@ -5,7 +5,7 @@
     python benchmarks/agent_runs.py table --folder RUNS
 
 Where only letters have to travel, the runs may live on the machine with the GPU: `advance --here` judges in place, each
-problem until its next prompt, and RUNS is what is carried to whoever answers and back.
+problem until its next prompt, and RUNS, at one and the same path, is what is carried to whoever answers and back.
 
 Five problems are KernelBench's, of those that `catalog` can't match at all; their files come from a checkout and are
 no part of this project. Five are ours. Prompts lie in `RUNS/mail`, and so do replies (docs/models.md); orders and
@@ -81,6 +81,7 @@ def main() -> None:
     advance.add_argument("--jobs", default="1")
     advance.add_argument("--devices", default="", help="GPUs to spread the problems over, e.g. 0,1")
     advance.add_argument("--here", action="store_true", help="judge on this machine; no orders are written")
+    advance.add_argument("--wait", action="store_true", help="for replies, with the judges open, until killed")
     advance.add_argument("--timing", default="6s")
     advance.add_argument("--no-compile", action="store_true")
     advance.add_argument("--without", default="", help="parts of the strategy to switch off, e.g. tuning")
@@ -122,7 +123,7 @@ def bench_command(asked: argparse.Namespace) -> list[str]:
     mail = [] if asked.strategy == "catalog" else ["--model", f"mailbox:{folder / 'mail'}"]
     return [
         sys.executable, "-m", "tilewright", "bench", str(folder / "problems"), "--target", asked.target,
-        "--strategy", asked.strategy, *mail, "--no-wait", "--timing", asked.timing,
+        "--strategy", asked.strategy, *mail, *([] if asked.wait else ["--no-wait"]), "--timing", asked.timing,
         *([] if asked.here else ["--evaluator", f"bundle:{folder / 'bundle'}"]),
         *(["--no-compile"] if asked.no_compile else []), *(["--without", asked.without] if asked.without else []),
         "--budget", "10m" if asked.strategy == "catalog" else asked.budget, "--jobs", asked.jobs,

@@ -43,7 +43,7 @@ def test_ten_problems_are_laid_out_once(script: ModuleType, tmp_path: Path) -> N
 def test_a_step_of_all_is_one_command_of_bench(script: ModuleType, tmp_path: Path) -> None:
     asked = argparse.Namespace(
         folder=tmp_path, strategy="cutegen", target="cuda", budget="2h", jobs="2", only="1,4", timing="2s",
-        here=False, no_compile=False, devices="", without="tuning",
+        here=False, no_compile=False, devices="", without="tuning", wait=False,
     )  # fmt: skip
     command = " ".join(script.bench_command(asked))
     assert f"--model mailbox:{tmp_path}/mail --no-wait --timing 2s --evaluator bundle:{tmp_path}/bundle" in command
@@ -51,6 +51,8 @@ def test_a_step_of_all_is_one_command_of_bench(script: ModuleType, tmp_path: Pat
     assert "--without tuning" in command
     asked.here = True
     assert "bundle" not in " ".join(script.bench_command(asked))
+    asked.wait = True
+    assert "--no-wait" not in script.bench_command(asked)
     asked.strategy = "catalog"
     assert "mailbox" not in " ".join(script.bench_command(asked))
 
