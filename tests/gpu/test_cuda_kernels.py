@@ -167,6 +167,7 @@ PROGRAMS = {
     "recurrence_split": lambda: kp.recurrence((3, 1000003)),
     "recurrence_split_reverse": lambda: kp.recurrence((2, 1 << 20), reverse=True, exclusive=True),
     "recurrence_column": lambda: kp.recurrence((16, 300, 500), 1, dtype="f16"),
+    "recurrence_column_bf16": lambda: kp.recurrence((16, 300, 512), 1, dtype="bf16"),
     "recurrence_column_odd": lambda: kp.recurrence((5, 4001, 13), 1, reverse=True),
     "recurrence_column_decay": lambda: kp.recurrence((16, 300, 500), 1, decay=(1, 1, 500)),
     "recurrence_column_split": lambda: kp.recurrence((100000, 64), 0, reverse=True),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tilewright.kernels.cuda.plan import DEFAULTS, KNOBS, Device, Plan
 from tilewright.kernels.cuda.planning import make_plan
-from tilewright.kernels.cuda.spec import RankSpec, ReductionSpec, Spec, Sweep, TensorSpec
+from tilewright.kernels.cuda.spec import RankSpec, ReductionSpec, ScanSpec, Spec, Sweep, TensorSpec
 from tilewright.kernels.cuda.views import collapse, contiguous, widest
 
 H200 = Device(processors=132, arch="sm_90a")
@@ -322,3 +322,18 @@ def test_rows_too_long_for_eight_ctas_get_a_cluster_of_sixteen():
     plan = make_plan(spec, [(262144, 1)] * 2, [16] * 2, DEFAULTS, H200)
     assert (plan.spread, plan.chunks, plan.residence) == ("cluster", 16, "shared")
     assert plan.block_steps * plan.blocks_per_chunk * 2 * 16 == 128 * 1024
+
+
+def test_a_thread_has_fewer_columns_where_the_state_of_a_scan_is_large():
+    """Two f64 of each of eight columns would spill; every element is read once all the same."""
+    found = {}
+    for op in ("cumsum", "cumprod", "recurrence"):
+        scan = ScanSpec(op=op, elements=lambda x: (x,), sources=("f32",), dtype="f32", results=("h",), reverse=False,
+                        exclusive=False)  # fmt: skip
+        for domain in ((3, 20, 64), (3, 20, 60), (60, 64)):
+            spec = replace(spec_of(domain, (1,), "bf16"), sweeps=(), scan=scan, final=lambda x, h: (h,))
+            plan = make_plan(spec, [contiguous(domain)], [16], DEFAULTS, Device(processors=1, arch="sm_90a"))
+            assert visited(plan, "x") == visited(plan, "out_y") == Counter(range(prod(domain)))
+            found[op, domain] = plan.space.vector
+    assert [found[op, (3, 20, 64)] for op in ("cumsum", "cumprod", "recurrence")] == [8, 8, 4]
+    assert found["recurrence", (3, 20, 60)] == 4 and found["recurrence", (60, 64)] == 8, "rows have a state a thread"

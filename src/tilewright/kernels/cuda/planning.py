@@ -18,6 +18,7 @@ from .plan import (
     LIST_PAYS,
     MAX_CLUSTER,
     MOST_SLOTS,
+    MOST_STATES,
     MOST_THREADS,
     MOST_TOGETHER,
     MOST_WINDOW,
@@ -26,6 +27,7 @@ from .plan import (
     PROCESSOR_SHARED_BYTES,
     REGISTER_WORDS,
     REGISTERS,
+    SCAN_WORDS,
     SHARED_BYTES,
     SUMMED_WORDS,
     WARP,
@@ -79,7 +81,9 @@ def make_plan(
         lasting=tuple((n, space.vector * items[n]) for n in shared_operands(spec, space) if space.views[n].lane_stride),
     )
     if spec.scan:
-        return _scan_plan(wish)
+        most = MOST_STATES // SCAN_WORDS.get(spec.scan.op, 1)
+        lanes = gcd(space.vector, most) if space.front == "column" else space.vector
+        return _scan_plan(replace(wish, space=fewer_lanes(space, lanes)) if lanes < space.vector else wish)
     if spec.sums:
         return _row_in_parts(wish, spec)
     if spec.stretch:
