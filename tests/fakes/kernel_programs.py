@@ -660,7 +660,7 @@ def product(m: int, n: int, k: int, dtype: str = "f32", *, out: str = "", order:
         domain=(m, n),
         operands=(Operand(name="x0", dtype=dtype, shape=(m, k), indexed=True),
                   Operand(name="x1", dtype=dtype, shape=(k, n), indexed=True, order=order)),
-        body=(Product(result="v0", left="x0", right="x1", dtype=dtype),
+        body=(Product(result="v0", left="x0", right="x1", dtype="f32" if dtype == "float8_e4m3fn" else dtype),
               Statement(result="v1", op="maximum", args=("v0", 0), dtype=out or dtype)),
         outputs=(Output(name="v1", dtype=out or dtype, shape=(m, n)),),
     )  # fmt: skip

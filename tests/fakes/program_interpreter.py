@@ -16,7 +16,7 @@ from tilewright.facts.program import RANKED, SCANS, Load, Position, Product, Pro
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
           "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
-          "bool": torch.bool}  # fmt: skip
+          "bool": torch.bool, "float8_e4m3fn": torch.float8_e4m3fn}  # fmt: skip
 _RENAMED = {"atan2": "arctan2", "maximum": "maximum", "minimum": "minimum"}
 
 

@@ -246,6 +246,57 @@ def test_optimize_makes_a_linear_layer_and_gelu_one_kernel_and_it_wins(tmp_path)
     assert Path(tmp_path / "run").exists()
 
 
+FLOAT8 = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+CASES = [{"tokens": 1024, "width": 2048, "features": 2048}, {"tokens": 300, "width": 256, "features": 512}]
+
+
+class Model(nn.Module):
+    def __init__(self, width: int, features: int):
+        super().__init__()
+        weight = torch.randn(features, width) * width**-0.5
+        scale = weight.abs().amax(1, keepdim=True) / 448
+        self.register_buffer("weight", (weight / scale).to(torch.float8_e4m3fn))
+        self.register_buffer("scale", scale.t().contiguous())
+        self.register_buffer("bias", torch.randn(features).to(torch.bfloat16))
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        y = torch._scaled_mm(x, self.weight.t(), scale, self.scale, bias=self.bias, out_dtype=torch.bfloat16)
+        return F.gelu(y)
+
+
+def get_inputs(tokens: int, width: int, **_):
+    x = torch.randn(tokens, width)
+    scale = x.abs().amax(1, keepdim=True) / 448
+    return [(x / scale).to(torch.float8_e4m3fn), scale]
+
+
+def get_init_inputs(width: int, features: int, **_):
+    return [width, features]
+"""
+
+
+def test_the_judge_takes_a_product_of_eight_bits(tmp_path):
+    """With a scale for every row, a bias and GELU in its kernel, over all families; torch's own is its measure."""
+    (tmp_path / "problem.py").write_text(FLOAT8)
+    problem = read_problem(tmp_path / "problem.py", target="cuda")
+    effort = Effort(tight=0.2, budget_s=0.5, min_rounds=3, max_rounds=6, verified=2)
+    with Judge(
+        problem, machine=machine("cuda", cache_dir=tmp_path), seed=1, workdir=tmp_path, say=print, effort=effort,
+        compile_baseline=False,
+    ) as judge:  # fmt: skip
+        cases = judge.open()
+        matched = found_patterns(cases, "cuda")
+        recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for m in matched for p in m.patterns
+                       if p.kind == "product")  # fmt: skip
+        timed = judge.evaluate(compose(problem.source, cases, matched, recipe, target="cuda"))
+    assert isinstance(timed, Timed), timed
+    print(timed.ratio("eager"), file=sys.stderr)
+
+
 def _lowest(a: Tensor, w: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     y = F.linear(a, w, bias)
     return y.amin(-1), torch.sigmoid(y).sum(-1) * 2

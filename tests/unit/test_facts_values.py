@@ -70,7 +70,7 @@ class TestFloor:
         assert GPU.floor_ns(replace(WORK, matmul_flops=10**12, conv_flops=10**12, dtype="bf16")) == pytest.approx(2.5e6)
 
     def test_a_rate_that_was_not_measured_counts_as_the_fastest(self) -> None:
-        assert GPU.rate("f16") == 800e12
+        assert GPU.rate("f16") == 800e12 and GPU.rate("float8_e4m3fn") == 1600e12
 
     @given(st.integers(0, 10**11), st.integers(0, 10**11), st.integers(0, 10**15))
     def test_the_impossible_lies_below_the_floor(self, read: int, written: int, flops: int) -> None:

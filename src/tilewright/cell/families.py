@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from .eight_bits import computable, within
 from .structure import Structure
 
 OWN = "own"
@@ -112,8 +113,10 @@ def redistribute(own: Tensor, family: str, seed: int, structure: Structure | Non
     """A tensor like `own` (floating) drawn from the family, of the same structure; where `own` is not finite (a mask)
     it stays as it is."""
     source = torch.Generator(device=own.device).manual_seed(seed)
-    drawn = FAMILIES[family](own, source).to(own.dtype)
-    return (structure or Structure()).enforce(drawn, own)
+    drawn = FAMILIES[family](own, source)
+    if computable(own) is not own:  # no structure is known of eight bits
+        return within(drawn, own.dtype)
+    return (structure or Structure()).enforce(drawn.to(own.dtype), own)
 
 
 def _sparse(like: Tensor, source: torch.Generator) -> Tensor:
@@ -157,6 +160,11 @@ def perturb_state(
     if name.endswith("num_batches_tracked"):
         tensor.add_(int(torch.randint(1, 9, (1,), generator=source, device=source.device)))
     if not tensor.is_floating_point() or tensor.numel() == 0:
+        return
+    if computable(tensor) is not tensor:
+        wide = computable(tensor)
+        perturb_state(name, wide, is_parameter=is_parameter, source=source, sparsely=sparsely)
+        tensor.copy_(within(wide, tensor.dtype))
         return
     noise = torch.randn(tensor.shape, generator=source, device=tensor.device, dtype=_drawn(tensor))
     old = tensor.clone() if sparsely and tensor.numel() > _FEW_ELEMENTS else None

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from .arena import overlaps
+from .eight_bits import computable
 from .step import tensors_of
 from .subject import Subject, named_state, seed_all
 from .wire import Moved
@@ -246,7 +247,7 @@ def _arrangeable(module: torch.nn.Module, spared: frozenset[str]) -> Iterator[tu
 
 def _is_two_valued(tensor: Tensor) -> bool:
     """Whether it holds two values, of which one is zero or infinite."""
-    flat = tensor.detach().reshape(-1)
+    flat = computable(tensor.detach().reshape(-1))
     other = flat != flat[0]
     if not bool(other.any()):
         return False

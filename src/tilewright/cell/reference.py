@@ -16,6 +16,7 @@ from ..facts import codec
 from . import jitter, values, work
 from .arena import spec_of
 from .bits import fingerprint, words
+from .eight_bits import Widened, computable
 from .families import OWN, perturb_state, redistribute, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
 from .rearrange import Rearranger, runs_on_cpu
@@ -122,7 +123,9 @@ class Reference:
         negative numbers as well."""
         _, second = self._own_inputs(seed)
         pairs = zip(first[: len(second)], second, strict=True)
-        found = tuple(structure_of(a, b) if a.is_floating_point() else Structure() for a, b in pairs)
+        found = tuple(
+            structure_of(a, b) if a.is_floating_point() and computable(a) is a else Structure() for a, b in pairs
+        )
         free = tuple(s.without(NOT_NEGATIVE) for s in found)
         self._structures[self._number] = free
         if any(NOT_NEGATIVE in s.forms for s in found) and not self._takes(text, self.inputs(seed, "normal")[1]):
@@ -227,9 +230,10 @@ class Reference:
 
     def _in_double(self, module: torch.nn.Module, args_text: str, wide: Sequence[Tensor]) -> Any:
         gradients = self._subject.gradients
-        if gradients.outputs:
-            return Step(module, module, args_text, wide, gradients).readied("whole")()
-        return values.bound(module, values.decode(args_text, wide))()
+        with Widened():
+            if gradients.outputs:
+                return Step(module, module, args_text, wide, gradients).readied("whole")()
+            return values.bound(module, values.decode(args_text, wide))()
 
     def _jittered(self, module: torch.nn.Module, wide: Sequence[Tensor], amount: float, seed: int) -> list[Tensor]:
         """The inputs, moved; the module's parameters are moved where they are."""

@@ -18,7 +18,7 @@ from .arena import bytes_of, dtype_name, spec_of
 
 _GATHERS = ("embedding", "index", "gather", "index_select", "take")  # they read a part of their first argument
 _ALONG_A_DIMENSION = ("softmax", "cumsum", "cumprod", "logcumsumexp")
-_WIDEST_FIRST = ("f64", "f32", "bf16", "f16")
+_WIDEST_FIRST = ("f64", "f32", "bf16", "f16", "float8_e4m3fn")
 
 
 class _Witness(TorchDispatchMode):
@@ -43,9 +43,11 @@ class _Witness(TorchDispatchMode):
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.layout == torch.strided]
         packet = getattr(func, "overloadpacket", None)
+        name = getattr(packet, "__name__", "")
         if packet in flop_registry:
-            self.matrix_dtypes |= {dtype_name(t.dtype) for t in tensors if t.is_floating_point()}
-        partial = getattr(packet, "__name__", "") in _GATHERS and isinstance(result, Tensor)
+            factors = tensors[:2] if name == "_scaled_mm" else tensors  # its scales are not multiplied
+            self.matrix_dtypes |= {dtype_name(t.dtype) for t in factors if t.is_floating_point()}
+        partial = name in _GATHERS and isinstance(result, Tensor)
         for place, tensor in enumerate(t for t in tensors if t.numel()):
             key = tensor.untyped_storage().data_ptr()
             if partial and place == 0:

@@ -1,5 +1,5 @@
 """Which torch operators contract two tensors, and along which dimensions: linear, matmul, mm, bmm, addmm, baddbmm,
-einsum, each read as an einsum."""
+einsum, each read as an einsum; and _scaled_mm, whose operands have eight bits, with its scales."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _PLACES = {"aten.linear.default": (0, 1), "aten.matmul.default": (0, 1), "aten.mm.default": (0, 1),
            "aten.bmm.default": (0, 1), "aten.addmm.default": (1, 2), "aten.baddbmm.default": (1, 2)}  # fmt: skip
 _EINSUM = "aten.einsum.default"
-OPERATORS = tuple(target.split(".")[1] for target in (*_PLACES, _EINSUM))
+_SCALED = "aten._scaled_mm.default"
+OPERATORS = tuple(target.split(".")[1] for target in (*_PLACES, _EINSUM, _SCALED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,41 @@ class Letters:
     left: str
     right: str
     result: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """The call is left @ right * of_left * of_right + added, summed in fp32, (M, K) @ (K, N) of float8_e4m3fn. Scales
+    are fp32: one number each, or of every row of `left`, (M, 1), and every column of `right`, (1, N)."""
+
+    left: Node
+    right: Node
+    of_left: Node
+    of_right: Node
+    added: str
+
+    letters = Letters(left="mz", right="zy", result="my")
+
+
+def scaled(call: Call, nodes: Mapping[str, Node]) -> Scaled | None:
+    """What this `_scaled_mm` multiplies; None where it is none, or one with other scales or options."""
+    if call.target != _SCALED:
+        return None
+    names = ("self", "mat2", "scale_a", "scale_b", "bias", "scale_result", "out_dtype", "use_fast_accum")
+    given = dict(zip(names, call.args, strict=False)) | dict(call.kwargs)
+    tensors = [nodes[x.name] for name in names[:4] if isinstance(x := given.get(name), Ref)]
+    if len(tensors) != 4 or given.get("scale_result") is not None:
+        return None
+    left, right, of_left, of_right = tensors
+    ones = [all(size == 1 for size in x.shape) for x in (of_left, of_right)]
+    by_rows = of_left.shape == (left.shape[0], 1) and of_right.shape == (1, right.shape[1])
+    if {left.dtype, right.dtype} != {"float8_e4m3fn"} or {of_left.dtype, of_right.dtype} != {"f32"}:
+        return None
+    if not (all(ones) or by_rows):
+        return None
+    bias = given.get("bias")
+    return Scaled(left=left, right=right, of_left=of_left, of_right=of_right,
+                  added=bias.name if isinstance(bias, Ref) else "")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -243,6 +243,18 @@ def test_meta_tensors_compile_what_a_call_needs():
         gemm(a.half(), a.half())
 
 
+@pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (64, 64, 1, 1)], ids=str)
+def test_float8_is_multiplied_in_steps_of_128_and_promoted(tmp_path, shape):
+    tile_m, tile_n, cluster_m, cluster_n = shape
+    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, scheme="narrow")
+    ptx, kernel = compiled(tmp_path, point, element="float8_e4m3fn", finish=Finish("bf16", vector=8))
+    check_registers(point, kernel)
+    parts = tile_m * tile_n // (64 * point.groups * point.atom_n)
+    assert point.depth == 128 and kernel.local_bytes == 0
+    assert len(re.findall(rf"m64n{point.atom_n}k32\.f32\.e4m3\.e4m3", ptx)) == 4 * parts
+    assert len(re.findall(r"add\.rn\.f32", ptx)) == parts * point.atom_n // 2
+
+
 def test_what_is_rounded_is_one_product_of_scaled_halves(tmp_path):
     """As many wgmma as fp16 takes, no promotion; exponents are undone at the end, and operands rounded by one plane."""
     point = Point(tile_m=256, tile_n=128, cluster_m=1, cluster_n=2, scheme="rounded")

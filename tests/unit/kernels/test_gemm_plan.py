@@ -40,6 +40,8 @@ def test_registers_of_all_warpgroups_fit_the_file():
         {"streamed": True, "scheme": "scaled", "cluster_m": 1},
         {"streamed": True, "scheme": "scaled", "tile_n": 128, "cluster_n": 2},
         {"tile_m": 96},
+        {"scheme": "narrow", "pingpong": True, "tile_n": 128},
+        {"scheme": "narrow", "streamed": True, "tile_n": 128},
         {"scheme": "wide"},  # of 128 x 256 one stage fits
         {"scheme": "wide", "streamed": True, "tile_n": 128},
         {"scheme": "fp8"},
@@ -95,6 +97,14 @@ def test_no_split_is_empty_and_none_overlaps():
         grid = make_grid(point, 256, 256, k, processors=132)
         assert 1 <= grid.splits <= 8 and grid.chunk % DEPTH == 0
         assert (grid.splits - 1) * grid.chunk < k <= grid.splits * grid.chunk
+
+
+def test_of_float8_a_stage_is_as_many_bytes_and_twice_as_much_of_k():
+    point, half = Point(scheme="narrow", split_k=4), Point(split_k=4)
+    assert (point.depth, point.stage_bytes, point.two_levels, point.scales) == (128, half.stage_bytes, True, False)
+    grid = make_grid(point, 256, 256, 1000, processors=132)
+    assert grid.chunk == 256 and grid.splits == 4
+    assert [len(c.blocks) for c in chains_of(point.settled(k=1000, results=1))] == [4]
 
 
 def test_skinny_products_are_one_cluster_a_tile_and_many_to_a_multiprocessor():

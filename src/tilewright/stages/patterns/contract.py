@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.facts.contraction import Letters, contracted
+from tilewright.facts.contraction import Letters, Scaled, contracted, scaled
 from tilewright.facts.graph import Node
 from tilewright.facts.pattern import Bind
 
@@ -38,7 +38,8 @@ class Addend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contraction:
-    """`node` = `scale` * left @ right (+ addend), over `domain`: (M, N) or (B, M, N); `rounded` as program.Product."""
+    """`node` = `scale` * left @ right (+ addend), over `domain`: (M, N) or (B, M, N); `rounded` as program.Product.
+    `element`: the factors' dtype. With `scales`, which the product is multiplied by, all is computed in fp32."""
 
     node: Node
     left: Factor
@@ -47,6 +48,8 @@ class Contraction:
     scale: float = 1.0
     addend: Addend | None = None
     rounded: bool = False
+    element: str = ""
+    scales: tuple[Addend, ...] = ()
 
 
 def contraction(flow: Flow, node: Node) -> Contraction | None:
@@ -54,6 +57,9 @@ def contraction(flow: Flow, node: Node) -> Contraction | None:
     call = flow.calls.get(node.origin)
     if node.op != "call" or call is None or call.results != (node.name,):
         return None
+    eighth = scaled(call, flow.nodes)
+    if eighth is not None:
+        return _scaled(flow, node, eighth)
     found = contracted(call, flow.nodes)
     if found is None or not found.left.dtype == found.right.dtype == node.dtype:
         return None
@@ -66,7 +72,23 @@ def contraction(flow: Flow, node: Node) -> Contraction | None:
     addend = _addend(flow, found.added, domain, found.beta) if found.added and found.beta else None
     if found.added and found.beta and addend is None:
         return None
-    return Contraction(node=node, left=first, right=second, domain=domain, scale=found.alpha, addend=addend)
+    return Contraction(
+        node=node, left=first, right=second, domain=domain, scale=found.alpha, addend=addend, element=node.dtype
+    )
+
+
+def _scaled(flow: Flow, node: Node, found: Scaled) -> Contraction | None:
+    """A product of eight bits: scales and bias are operands of its epilogue."""
+    made = _matrices(flow, (found.left, found.right), found.letters)
+    if made is None:
+        return None
+    first, second, domain = made
+    scales = [_addend(flow, x.name, domain, 1.0) for x in (found.of_left, found.of_right)]
+    addend = _addend(flow, found.added, domain, 1.0) if found.added else None
+    if None in scales or (found.added and addend is None):
+        return None
+    return Contraction(node=node, left=first, right=second, domain=domain, addend=addend, element=found.left.dtype,
+                       scales=tuple(s for s in scales if s is not None))  # fmt: skip
 
 
 def _matrices(flow: Flow, nodes: tuple[Node, Node], letters: Letters) -> tuple[Factor, Factor, tuple[int, ...]] | None:

@@ -74,18 +74,26 @@ class _Body:
         self.whole = whole
         self.operands: list[Operand] = []
         self.binds: list[Bind] = []
-        dtype = whole.node.dtype
-        names = [self.operand(f.bind, dtype, f.shape, indexed=True, order=f.order) for f in (whole.left, whole.right)]
+        dtype = "f32" if whole.scales else whole.node.dtype
+        names = [
+            self.operand(f.bind, whole.element, f.shape, indexed=True, order=f.order) for f in (whole.left, whole.right)
+        ]
         item = Product(result="v0", left=names[0], right=names[1], dtype=dtype, rounded=whole.rounded)
         self.body: list[Product | Statement | Reduction] = [item]
         self.last = "v0"
         if whole.scale != 1.0:
             self.last = self.state("mul", (self.last, whole.scale), dtype)
+        for by in whole.scales:
+            self.last = self.state("mul", (self.last, self.operand(by.bind, "f32", by.shape)), "f32")
         if whole.addend is not None:
-            added = self.operand(whole.addend.bind, dtype, whole.addend.shape)
+            added = self.operand(whole.addend.bind, whole.node.dtype, whole.addend.shape)
+            if dtype != whole.node.dtype:
+                added = self.state("to", (added,), dtype)
             if whole.addend.scale != 1.0:
                 added = self.state("mul", (added, whole.addend.scale), dtype)
             self.last = self.state("add", (self.last, added), dtype)
+        if dtype != whole.node.dtype:
+            self.last = self.state("to", (self.last,), whole.node.dtype)
 
     def operand(
         self, bind: Bind, dtype: str, shape: tuple[int, ...], *, indexed: bool = False, order: tuple[int, ...] = ()

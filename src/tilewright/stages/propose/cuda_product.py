@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, prod
 
-from ...facts.program import Operand, Program
+from ...facts.program import DTYPE_BYTES, Operand, Program
 from ...facts.space import Knob, Point, Space, point
 from .diagonals import kept_diagonals
 from .grouped import fits, is_grouped, ungroupable
@@ -14,6 +14,7 @@ from .product_time import DEPTH, PROCESSORS, work_ns
 from .reduced import BLOCK, blocked
 
 _TYPES = ("f32", "f16", "bf16")
+_EIGHT_BITS = "float8_e4m3fn"
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
 _LEAST_REDUCED = 128  # columns
 _MOST_PLACES = 1 << 24  # columns: their numbers are exact in fp32
@@ -80,8 +81,10 @@ def unsupported(program: Program) -> str | None:
     left, right = factors(program)
     others = [o for o in program.operands if not o.indexed]
     types = {*(o.dtype for o in others), *(o.dtype for o in program.outputs)}
-    if left.dtype not in _TYPES:
+    if left.dtype not in (*_TYPES, _EIGHT_BITS):
         return f"a product in {left.dtype} has no skeleton"
+    if left.dtype == _EIGHT_BITS and not all(_lies_along_k(program)):
+        return "a product in eight bits whose matrices don't lie along K"
     if (not program.reduced or is_grouped(program)) and (not types <= set(_TYPES) or len(program.outputs) != 1):
         return "an epilogue of other types than fp32, fp16, bf16, or of several results"
     if any(item.dtype == "f64" for item in program.body) or computes_in_float8(program):
@@ -92,7 +95,7 @@ def unsupported(program: Program) -> str | None:
         return f"{m} x {n} x {k} is bound by memory, or too short for fp32's accuracy"
     if batch * m * n * k < _LEAST_WORK and not _is_skinny(program):
         return f"{m} x {n} x {k} is all launch"
-    if left.dtype != "f32" and any(line_of(o) % 8 for o in (left, right)):
+    if left.dtype != "f32" and any(line_of(o) % (16 // DTYPE_BYTES[o.dtype]) for o in (left, right)):
         return "rows that don't start at multiples of 16 bytes, which TMA can't read"
     if max(batch * m * n, m * k, k * n) >= 1 << 31:
         return "more than 2^31 elements"
@@ -153,11 +156,22 @@ def line_of(operand: Operand) -> int:
     return operand.shape[wide[-1]] if wide else 1
 
 
+def _lies_along_k(program: Program) -> tuple[bool, bool]:
+    """Whether neighbours in memory are neighbours along K, of both matrices."""
+    left, right = factors(program)
+    rank = len(left.shape)
+    return (not left.order or left.order[-1] == rank - 1), bool(right.order) and right.order[-1] == rank - 2
+
+
+def _is_plain(program: Program) -> bool:
+    """Whether tensor cores add up all of K: of 16 bits."""
+    return factors(program)[0].dtype in ("f16", "bf16")
+
+
 def _is_skinny(program: Program) -> bool:
     """Whether it is bound by the way of one matrix from memory, in 16 bits."""
     _, m, n, k = sizes(program)
-    left, _ = factors(program)
-    return left.dtype != "f32" and min(m, n) <= _SKINNY_SIDE and max(m, n) * k >= _SKINNY_LARGE
+    return _is_plain(program) and min(m, n) <= _SKINNY_SIDE and max(m, n) * k >= _SKINNY_LARGE
 
 
 def space(program: Program) -> Space:
@@ -216,7 +230,7 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
     kept = (None, None) if program.reduced else kept_diagonals(program)
     ranked: list[tuple[float, int, Point]] = []
     streams = _streams(program) if split and not rounded else ()
-    shapes = (*_SHAPES, *(() if split else _WIDE_SHAPES))
+    shapes = (*_SHAPES, *(_WIDE_SHAPES if _is_plain(program) else ()))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
             if parts > 1 and ceil(k / DEPTH) // parts < 4:
@@ -230,18 +244,18 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
 
 
 def _points(program: Program) -> tuple[Point, ...]:
-    split = factors(program)[0].dtype == "f32"
+    plain = _is_plain(program)
     points = [p for _, p in (_reducing(program) if program.reduced else _ranked(program))]
     streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
     chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
     if program.reduced:
         shapes = [s for s in _REDUCED_IN_TURNS if not is_grouped(program) or fits(program, int(s[0].split("x")[1]))]
-        turns = () if split else tuple(_turn(*shape) for shape in shapes)  # not yet measured: never first
+        turns = tuple(_turn(*shape) for shape in shapes) if plain else ()  # not yet measured: never first
         return (*chosen[:1], *_in_turn(turns, chosen[1:]))
     direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     for p in direct:
         chosen.insert(chosen.index(p) + 1, point(**{**dict(p), "store": "bulk"}))
-    return tuple(chosen) if split else _with_turns(program, chosen)
+    return _with_turns(program, chosen) if plain else tuple(chosen)
 
 
 def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
@@ -279,10 +293,10 @@ def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
         return ()
     if not program.reduced and kept_diagonals(program) != (None, None):
         return ()
-    left, right = factors(program)
+    left, right = _lies_along_k(program)
     found: list[tuple[str, str, str]] = []
-    if not left.order or left.order[-1] == len(left.shape) - 1:
+    if left:
         found += [("128x128", "2x1", "left"), ("128x128", "1x1", "left"), ("128x64", "1x1", "left")]
-    if right.order and right.order[-1] == len(right.shape) - 2:
+    if right:
         found += [("128x128", "1x2", "right"), ("128x128", "1x1", "right"), ("64x128", "1x1", "right")]
     return tuple(found)

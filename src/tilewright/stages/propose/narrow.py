@@ -16,7 +16,7 @@ def computes_in_float8(program: Program) -> bool:
         results = item.results if isinstance(item, Reduction | Scan) else (item.result,)
         narrow.update(results if item.dtype == "float8_e4m3fn" else ())
         arguments = (item.arg,) if isinstance(item, Reduction) else item.args
-        if item.op not in ("load", "to", "where") and narrow.intersection((*results, *arguments)):
+        if item.op not in ("load", "product", "to", "where") and narrow.intersection((*results, *arguments)):
             return True
     return False
 

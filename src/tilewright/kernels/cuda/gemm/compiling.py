@@ -67,8 +67,10 @@ def compile_product(
     columns of C are contiguous, not rows."""
     m, n, k = _size(), _size(), _size()
 
+    pitch = ALIGNED * 8 // ELEMENT_TYPES[element].width
+
     def operand(rows: Any, major: str) -> Any:
-        strides = (_stride(8), 1, _stride(8)) if major == "k" else (1, _stride(8), _stride(8))
+        strides = (_stride(pitch), 1, _stride(pitch)) if major == "k" else (1, _stride(pitch), _stride(pitch))
         return _fake(element, (rows, k, _size()), strides, ALIGNED)
 
     walk = (1, _stride(), _stride()) if finish.turned else (_stride(finish.vector), 1, _stride(finish.vector))

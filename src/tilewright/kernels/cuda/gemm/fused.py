@@ -119,7 +119,7 @@ class FusedProduct:
         """Replace settings. Raises ValueError, and replaces none, where they are unknown or don't fit together."""
         wanted = self.knobs | knobs
         fp32 = "rounded" if self.spec.rounded else "wide" if wanted["split"] == "bf16x6" else "scaled"
-        scheme = fp32 if self.spec.left.dtype == "f32" else "plain"
+        scheme = {"f32": fp32, "float8_e4m3fn": "narrow"}.get(self.spec.left.dtype, "plain")
         point = make_point(wanted, scheme=scheme)
         if self.spec.reductions and (point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk):
             raise ValueError("rows are reduced where whole sums are, as they lie: with split_k=1, store='direct'")

@@ -3,7 +3,7 @@
     gemm = Gemm(Point(scheme="shared", ...), "f32")
     c = gemm(a, b)                      fp32: split A, split B, product (, sum of the splits of K)
                                         fp32, streamed: split B, product (, sum)
-                                        fp16, bf16: product (, sum)
+                                        fp16, bf16, float8: product (, sum)
                                         fp32, rounded: round A, round B, product (, sum)
 
 A and B may be transposed or strided; what TMA can't read (rows that don't start at multiples of 16 bytes) is copied to
@@ -273,7 +273,7 @@ class Gemm:
         return self._split(x, grid.splits, grid.chunk)
 
     def _check(self, a: Tensor, b: Tensor, operands: Sequence[Tensor]) -> None:
-        wanted = "f32" if self.point.scales else "f16 or bf16"
+        wanted = "f32" if self.point.scales else "float8_e4m3fn" if self.point.scheme == "narrow" else "f16 or bf16"
         if a.dtype != b.dtype or NAMES.get(a.dtype, "?") not in wanted.split(" or "):
             raise ValueError(f"a product of scheme {self.point.scheme!r} takes {wanted}, not {a.dtype} and {b.dtype}")
         fit = a.ndim == b.ndim and a.ndim in (2, 3) and a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]
@@ -380,9 +380,15 @@ class Gemm:
         return planes, exponents
 
     def _loadable(self, x: Tensor) -> Tensor:
-        """(rows, k, batch) as TMA can read it: as it is, or copied to padded lines."""
-        if _lines(x, 8):
-            return _tidied(x, 8)
-        made = empty_planes(x, 1, x.dtype)
+        """(rows, k, batch) as TMA can read it, float8 along K alone: as it is, or copied to padded lines."""
+        narrow = self.point.scheme == "narrow"
+        multiple = 16 if narrow else 8
+        if _lines(x, multiple) and not (narrow and major_of(x) == "r"):
+            return _tidied(x, multiple)
+        if narrow:
+            wide = _up(x.shape[1], multiple)
+            made = torch.empty_strided(x.shape, (wide, 1, x.shape[0] * wide), dtype=x.dtype, device=x.device)
+        else:
+            made = empty_planes(x, 1, x.dtype)
         made.copy_(x)
         return made

@@ -8,6 +8,8 @@
 `scheme` says what a product is made of:
 
     plain      the operands as they are, fp16 or bf16
+    narrow     the same of float8 (e4m3), at twice the rate, both along K; tensor cores keep some 14 bits of such a
+               sum, so it is promoted, too, every 128 of K
     shared     fp32 as fp16 hi + lo: hi*lo + lo*hi + hi*hi in one chain of the tensor cores' accumulator
     scaled     the same, lo times 2^11: hi*lo + lo*hi in a chain of its own, scaled back on the way into the registers
     wide       fp32 as three of bf16, whose sum it is, small products first: 0*2 + 1*1 + 2*0 + 0*1 + 1*0 + 0*0, at half
@@ -36,7 +38,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "cluster_n": (1, 2),
     "stages": ("auto", 2, 3, 4, 5, 6, 7, 8),
     "split_k": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128),
-    "scheme": ("plain", *SPLIT_SCHEMES, "rounded"),
+    "scheme": ("plain", *SPLIT_SCHEMES, "rounded", "narrow"),
     "promote": (False, True),
     "interval": ("auto", 64, 32, 16),
     "band": (1, 4, 8, 16),
@@ -124,6 +126,11 @@ class Point:
         return {"wide": 3, "shared": 2, "scaled": 2}.get(self.scheme, 1)
 
     @property
+    def depth(self) -> int:
+        """K of a stage: 128 bytes of it."""
+        return 2 * DEPTH if self.scheme == "narrow" else DEPTH
+
+    @property
     def halves(self) -> str:
         """The type of which planes are."""
         return "bf16" if self.scheme == "wide" else "f16"
@@ -131,11 +138,11 @@ class Point:
     @property
     def scales(self) -> bool:
         """Whether operands are scaled, row by row, by powers of two that are undone at the end."""
-        return self.scheme != "plain"
+        return self.scheme not in ("plain", "narrow")
 
     @property
     def two_levels(self) -> bool:
-        return self.promote or self.planes > 1
+        return self.promote or self.planes > 1 or self.scheme == "narrow"
 
     @property
     def groups(self) -> int:
@@ -210,12 +217,12 @@ class Grid:
 
 def make_grid(point: Point, m: int, n: int, k: int, *, batch: int = 1, processors: int) -> Grid:
     """Persistent clusters, as many as are resident at once, or fewer; splits of whole stages, none of them empty."""
-    steps = -(-k // DEPTH)
+    steps = -(-k // point.depth)
     if point.skinny:
         tiles = -(-m // point.tile_m) * -(-n // point.tile_n) * batch
-        return Grid(clusters=tiles, splits=1, chunk=-(-steps // point.split_k) * DEPTH)
+        return Grid(clusters=tiles, splits=1, chunk=-(-steps // point.split_k) * point.depth)
     each = -(-steps // min(point.split_k, steps))
     splits = -(-steps // each)
     tiles = -(-m // (point.tile_m * point.cluster_m)) * -(-n // (point.tile_n * point.cluster_n)) * splits * batch
     room = processors * point.resident // point.cluster
-    return Grid(clusters=max(min(tiles, room), 1), splits=splits, chunk=each * DEPTH)
+    return Grid(clusters=max(min(tiles, room), 1), splits=splits, chunk=each * point.depth)

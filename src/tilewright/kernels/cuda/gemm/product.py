@@ -49,7 +49,7 @@ from .plan import DEPTH, Point
 from .staged import Staging
 
 RESIDUAL_SHIFT = 11  # of the scheme `scaled`
-ATOM = 16  # of K: what a wgmma takes
+ATOM = 16  # of K: what a wgmma takes; of float8 twice as much
 TURN = 3  # named barrier of the first warpgroup's turn; the next one is of the second's. An Outlet has 1 and 2
 
 
@@ -118,7 +118,7 @@ class Product:
         a, b, c, *more = tensors
         major_a, major_b = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
         self.element = a.element_type
-        tile = (p.tile_m, p.tile_n, DEPTH)
+        tile = (p.tile_m, p.tile_n, p.depth)
         slots = p.depth_stages * p.planes
         smem_a = hopper_helpers.make_smem_layout_a(major_a, tile, self.element, slots)
         smem_b = hopper_helpers.make_smem_layout_b(major_b, tile, self.element, slots)
@@ -126,8 +126,8 @@ class Product:
             self.element, self.element, major_a.sm90_mma_major_mode(), major_b.sm90_mma_major_mode(), Float32,
             (p.groups, 1, 1), tiler_mn=(64, p.atom_n),
         )  # fmt: skip
-        tma_a, from_a = self._tma(a, smem_a, (p.tile_m, DEPTH), p.cluster_n)
-        tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), p.cluster_m)
+        tma_a, from_a = self._tma(a, smem_a, (p.tile_m, p.depth), p.cluster_n)
+        tma_b, from_b = self._tma(b, smem_b, (p.tile_n, p.depth), p.cluster_m)
 
         width = c.element_type.width
         self.bulk = p.bulk and self.finish.vector * width >= 128
@@ -286,8 +286,8 @@ class Product:
         group = cute.arch.make_warp_uniform(thread // 128)
         self.staged = self._staged(shared, group, smem_c, (tma_c, to_c), (tma_x, from_x))
         pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, p.cluster_n), is_relaxed=True)
-        to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, DEPTH), at=at[1], together=p.cluster_n)
-        to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, DEPTH), at=at[0], together=p.cluster_m)
+        to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, p.depth), at=at[1], together=p.cluster_n)
+        to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, p.depth), at=at[0], together=p.cluster_m)
 
         self.outlet = self._outlet(tma_c, to_c, smem_c, shared, group, c.element_type)
         member = 0 if p.pingpong else group - 1
@@ -300,8 +300,8 @@ class Product:
         m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
         rows = cute.ceil_div(m, p.tile_m * p.cluster_m)
         columns = cute.ceil_div(n, p.tile_n * p.cluster_n)
-        steps = cute.ceil_div(k, DEPTH)
-        each = chunk // DEPTH
+        steps = cute.ceil_div(k, p.depth)
+        each = chunk // p.depth
         first_work = cute.arch.block_idx()[0] // p.cluster
         stride = cute.arch.grid_dim()[0] // p.cluster
         all_work = rows * columns * cute.size(c, mode=[2])
