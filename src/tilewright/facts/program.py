@@ -190,7 +190,7 @@ class Scan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """`result = left @ right` over the domain, (M, N) or (B, M, N): `left` is (M, K) or (B, M, K), `right` (K, N) or
-    (B, K, N), indexed operands of `dtype` or float8_e4m3fn; sums are fp32's at least, not rounded to `dtype`. `rounded`:
+    (B, K, N), operands of `dtype` or float8_e4m3fn; sums are fp32's at least, not rounded to `dtype`. `rounded`:
     they may be, to TF32's 11 bits. Where groups of columns are reduced, N is two dimensions: group, column."""
 
     result: str
