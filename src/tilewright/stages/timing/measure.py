@@ -32,6 +32,7 @@ _KEPT_SHARE = 0.25  # of a call, may be saved where contents are new in part alo
 _FRESH_ROUNDS = 3  # which are enough where nothing speaks against the candidate
 _MORE_FRESH_ROUNDS = (12, 24, 36, 60, 84, 120)  # which may decide: the more where noise leaves a doubt
 _CLEARED = 2.0  # of what may be, is not reached by the interval of who is known to keep nothing
+_CALM = 0.8  # eager's two calls are at least so much alike where nothing disturbs them
 _ASIDE_SHARE, _ASIDE_S = 0.25, 0.1  # of one processor; and at least so much in all
 _REST_WINDOW_S = 0.1
 # By how much two processes may differ for good that run the same code: where code, weights and page tables lie costs
@@ -57,6 +58,16 @@ class Effort:
     warm_rounds: int = 8
     most_calls: int = MOST_CALLS
     rest_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FreshRound:
+    """By how much longer a call of the candidate took on new contents than eager's let expect, how long it took on
+    others, and whether eager's calls were alike."""
+
+    extra_ns: float
+    part_ns: float
+    steady: bool
 
 
 class Implausible(Exception):
@@ -146,18 +157,19 @@ def check_fresh(table: Table, ours: Player, eager: Player, *, renew: Renew, look
     how many ns the first is dearer than eager's calls let expect: of few rounds their least, median and most."""
     looking = table.rng.randrange(_FRESH_ROUNDS)
     seen = [_fresh_round(table, ours, eager, renew, look if n == looking else None) for n in range(_FRESH_ROUNDS)]
-    (low_ns, mid_ns, high_ns), slack_ns = sorted(extra_ns for extra_ns, _ in seen), _fresh_slack_ns(table, seen)
-    if -_CLEARED * slack_ns <= low_ns and high_ns <= slack_ns:
+    (low_ns, mid_ns, high_ns), slack_ns = sorted(r.extra_ns for r in seen), _fresh_slack_ns(table, seen)
+    if all(r.steady for r in seen) and -_CLEARED * slack_ns <= low_ns and high_ns <= slack_ns:
         return Interval(low=low_ns, mid=mid_ns, high=high_ns)
     seen, looking = [], table.rng.randrange(_MORE_FRESH_ROUNDS[0])
     while True:
         seen.append(_fresh_round(table, ours, eager, renew, look if len(seen) == looking else None, careful=True))
         if len(seen) in _MORE_FRESH_ROUNDS:
-            extra_ns, slack_ns = statistics.median_interval([e for e, _ in seen]), _fresh_slack_ns(table, seen)
+            extra_ns, slack_ns = statistics.median_interval([r.extra_ns for r in seen]), _fresh_slack_ns(table, seen)
             if extra_ns.low > slack_ns:
+                part_ns = plain.median(r.part_ns for r in seen)
                 raise Implausible(
                     "remembers",
-                    f"a call takes {plain.median(u for _, u in seen) / 1e3:.1f} us where contents are new in part, and "
+                    f"a call takes {part_ns / 1e3:.1f} us where contents are new in part, and "
                     f"{extra_ns.mid / 1e3:.1f} us more where all are, if eager's calls are the measure: it works on "
                     "what it kept of earlier calls",
                 )
@@ -168,8 +180,7 @@ def check_fresh(table: Table, ours: Player, eager: Player, *, renew: Renew, look
 
 def _fresh_round(
     table: Table, ours: Player, eager: Player, renew: Renew, look: Look | None, *, careful: bool = False
-) -> tuple[float, float]:
-    """By how much longer a call of the candidate took on new contents, and how long it took on others, in ns."""
+) -> _FreshRound:
     slot, seen = table.rng.randrange(table.room.slots), {}
     if not careful:
         renew(slot, False)
@@ -182,12 +193,13 @@ def _fresh_round(
         if table.room.tight:
             player.cell.do(wire.Drop())
     (fresh, part), (eager_fresh, eager_part) = seen[ours.name], seen[eager.name]
-    return fresh * eager_part / eager_fresh - part, part
+    expected = eager_part / eager_fresh
+    return _FreshRound(extra_ns=fresh * expected - part, part_ns=part, steady=_CALM < expected < 1 / _CALM)
 
 
-def _fresh_slack_ns(table: Table, seen: Sequence[tuple[float, float]]) -> float:
+def _fresh_slack_ns(table: Table, seen: Sequence[_FreshRound]) -> float:
     """Of the quick ones among the calls: that others hold calls back is no reason to forgive more."""
-    usual_ns = sorted(part_ns for _, part_ns in seen)[len(seen) // 4]
+    usual_ns = sorted(r.part_ns for r in seen)[len(seen) // 4]
     return _KEPT_SHARE * usual_ns + _CLOCK_SLACK_S[table.room.device] * 1e9
 
 
