@@ -21,7 +21,8 @@ MACHINE = Machine(
     copy_bytes_per_s=1e10, matmul_flops_per_s=(("f32", 1e11),),
 )  # fmt: skip
 VERSIONS = (("tilewright", VERSION), *skeleton_digests("cpu"))
-TOOLCHAIN = toolchain(MACHINE, tilewright=f"{VERSION} {dict(VERSIONS)['kernels']}")
+TOOLCHAIN = toolchain(MACHINE, tilewright=VERSION)
+OF_WINNERS = replace(TOOLCHAIN, tilewright=f"{VERSION} {dict(VERSIONS)['kernels']}")
 WON = point(threads=256, vector=4, layout="rows", split=True)
 PROBLEM = Problem(name="toy", path="/nowhere/toy.py", source="pass\n", target="cpu")
 PROGRAM = Program(
@@ -66,7 +67,7 @@ def winner(point: Point = WON, **changes: object) -> Winner:
     """A winner of MACHINE with its evidence: the point, and one that was slower."""
     slower = PointTime(point=(("threads", 999),), time_ns=Interval(low=199.0, mid=200.0, high=201.0))
     whole = Winner(
-        target=MACHINE.target, device=MACHINE.device, toolchain=TOOLCHAIN, shape_class="s", title="scale -> softmax",
+        target=MACHINE.target, device=MACHINE.device, toolchain=OF_WINNERS, shape_class="s", title="scale -> softmax",
         point=point, tried=(PointTime(point=point, time_ns=Interval(low=99.0, mid=100.0, high=101.0)), slower),
         floor_share=0.5, found_at="2026-11-21T20:15:00+00:00",
     )  # fmt: skip

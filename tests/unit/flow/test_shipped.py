@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fakes.facts import MACHINE as FAKE
-from fakes.facts import TOOLCHAIN, winner
+from fakes.facts import OF_WINNERS, winner
 from tilewright.cell.trace import trace
 from tilewright.edges.gpu.machine import threads
 from tilewright.facts.move import Try
@@ -57,7 +57,7 @@ def test_a_first_run_with_what_is_shipped_tunes_nothing_and_judges_all_the_same(
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=trace(names["Model"](), tuple(names["get_inputs"]()), {}))
     ((pattern,),) = (matched.patterns for matched in found_patterns((case,), "cpu"))
     last = pattern.space.points[-1]
-    known = winner(last, shape_class=pattern.shape_class, toolchain=TOOLCHAIN)
+    known = winner(last, shape_class=pattern.shape_class, toolchain=OF_WINNERS)
     shipped = tmp_path / "package" / "shipped.db"
     export([known], shipped, add=True)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fakes import kernel_programs as kp
-from fakes.facts import MACHINE, TOOLCHAIN, VERSIONS, brief, pattern, winner
+from fakes.facts import MACHINE, OF_WINNERS, VERSIONS, brief, pattern, winner
 from tilewright.facts.move import Event, Outcome, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
 from tilewright.facts.pattern import Choice, Pattern
@@ -26,13 +26,13 @@ def test_this_toolchains_winner_is_believed_and_anothers_is_a_hint(tmp_path: Pat
     path, nowhere = tmp_path / "winners.db", tmp_path / "none.db"
     assert known_winners(MATCHED, MACHINE, winners=path, shipped=nowhere) == ((), ())
     choice = Choice(pattern="fused_0", point=point(unroll=3))
-    older = winner(choice.point, shape_class=SHAPE, toolchain=replace(TOOLCHAIN, driver="older"))
+    older = winner(choice.point, shape_class=SHAPE, toolchain=replace(OF_WINNERS, driver="older"))
     remember(path, older)
     assert known_winners(MATCHED, MACHINE, winners=path, shipped=nowhere) == ((), (choice,))
     remember(path, winner(choice.point, shape_class=SHAPE))
     assert known_winners(MATCHED, MACHINE, winners=path, shipped=nowhere) == ((choice,), ())
     other = tmp_path / "other skeletons.db"
-    remember(other, winner(choice.point, shape_class=SHAPE, toolchain=replace(TOOLCHAIN, tilewright=VERSION)))
+    remember(other, winner(choice.point, shape_class=SHAPE, toolchain=replace(OF_WINNERS, tilewright=VERSION)))
     assert known_winners(MATCHED, MACHINE, winners=other, shipped=nowhere) == ((), (choice,))
     moved_on = replace(MACHINE, torch="another")
     assert known_winners(MATCHED, moved_on, winners=path, shipped=nowhere) == ((), (choice,))
@@ -96,7 +96,7 @@ def test_a_winner_carries_the_points_tried_and_the_share_of_the_modules_floor() 
     known = replace(brief(PATTERN), versions=VERSIONS)
     found = winner_of(known, tuning(Tuned(points=tried)), point(unroll=2), found_at="2026-11-21T00:00:00+00:00")
     assert found is not None
-    assert (found.tried, found.time_ns.mid, found.toolchain, found.shape_class) == (tried, 51.2, TOOLCHAIN, SHAPE)
+    assert (found.tried, found.time_ns.mid, found.toolchain, found.shape_class) == (tried, 51.2, OF_WINNERS, SHAPE)
     assert found.floor_share == 256 / 1e10 * 1e9 / 51.2, "of 256 bytes at 1e10 bytes/s"
     assert winner_of(known, tuning(Tuned(points=tried)), point(unroll=3), found_at="") is None, "it did not run"
     refused = Failure(stage="tune", reason="crashed", summary="")

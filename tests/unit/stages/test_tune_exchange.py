@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.facts import TOOLCHAIN, winner
+from fakes.facts import OF_WINNERS, winner
 from tilewright.facts.errors import UserError
 from tilewright.facts.space import point
 from tilewright.stages.tune.exchange import Merged, export, merge, winners
@@ -21,7 +21,7 @@ def test_of_the_same_key_the_newer_evidence_wins(tmp_path: Path) -> None:
     mine, theirs = tmp_path / "winners.db", tmp_path / "theirs.db"
     remember(mine, winner(shape_class="a", found_at=OLD))
     remember(mine, winner(shape_class="b", found_at=NEW))
-    other = replace(TOOLCHAIN, torch="9")
+    other = replace(OF_WINNERS, torch="9")
     given = [
         winner(point(threads=1), shape_class="a", found_at=NEW),
         winner(point(threads=2), shape_class="b", found_at=OLD),
@@ -30,8 +30,8 @@ def test_of_the_same_key_the_newer_evidence_wins(tmp_path: Path) -> None:
     export(given, theirs)
     assert merge(mine, theirs) == Merged(added=1, replaced=1, kept=1)
     by_key = {(w.shape_class, w.toolchain): w for w in winners(mine)}
-    assert by_key[("a", TOOLCHAIN)] == given[0]
-    assert by_key[("b", TOOLCHAIN)] == winner(shape_class="b", found_at=NEW)
+    assert by_key[("a", OF_WINNERS)] == given[0]
+    assert by_key[("b", OF_WINNERS)] == winner(shape_class="b", found_at=NEW)
     assert by_key[("b", other)] == given[2]
     assert merge(mine, theirs) == Merged(added=0, replaced=0, kept=3), "once more changes nothing"
 

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fakes.facts import MACHINE, TOOLCHAIN, WON, winner
+from fakes.facts import MACHINE, OF_WINNERS, WON, winner
 from tilewright.facts.space import Point, point
 from tilewright.facts.winner import Winner
 from tilewright.stages.tune import memory
 from tilewright.stages.tune.exchange import export
 from tilewright.stages.tune.memory import remember
 
-OLDER = replace(TOOLCHAIN, driver="an older driver")
+OLDER = replace(OF_WINNERS, driver="an older driver")
 
 
 def recall(path: Path, shape_class: str = "s", *, shipped: Path = Path("/nowhere")) -> Winner | None:
-    return memory.recall(path, MACHINE, TOOLCHAIN, shape_class, shipped=shipped)
+    return memory.recall(path, MACHINE, OF_WINNERS, shape_class, shipped=shipped)
 
 
 def test_what_is_remembered_comes_back_equal_with_its_evidence(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_what_is_remembered_comes_back_equal_with_its_evidence(tmp_path: Path) -
     assert recall(path) == winner()
     assert recall(path, "other class") is None
     for other in (replace(MACHINE, device="another"), replace(MACHINE, target="cuda")):
-        assert memory.recall(path, other, TOOLCHAIN, "s") is None
+        assert memory.recall(path, other, OF_WINNERS, "s") is None
 
 
 def test_the_last_winner_counts(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_last_winner_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", ["driver", "torch", "dsl", "tilewright"])
 def test_another_toolchains_winner_is_found_as_what_it_is(tmp_path: Path, field: str) -> None:
     path = tmp_path / "winners.db"
-    other = replace(TOOLCHAIN, **{field: "another"})
+    other = replace(OF_WINNERS, **{field: "another"})
     remember(path, winner(toolchain=other, found_at="2026-01-01T00:00:00+00:00"))
     assert recall(path) == winner(toolchain=other, found_at="2026-01-01T00:00:00+00:00")
     remember(

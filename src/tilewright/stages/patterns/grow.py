@@ -118,14 +118,15 @@ class Growth:
         )
 
     def _siblings(self) -> list[tuple[str, str]]:
-        """Readers of one value that is large for both of them: together they read it once."""
+        """Readers of one value that, with all else that both read, is large for them: together they read it once."""
         found = []
         for name, readers in self.flow.readers.items():
             inside = [r for r in readers if r in self.home]
-            size = self.flow.loaded(name)
-            traffic = [self._traffic(self.regions[self.home[r]]) for r in inside]
-            pairs = zip(pairwise(inside), pairwise(traffic), strict=True)
-            found += [(size, *pair) for pair, both in pairs if size * 4 >= sum(both)]
+            for pair in pairwise(inside):
+                one, other = (self.regions[self.home[r]] for r in pair)
+                size = sum(self.flow.loaded(root) for root in {name} | ({*one.roots} & {*other.roots}))
+                if size * 4 >= self._traffic(one) + self._traffic(other):
+                    found.append((size, *pair))
         return [(a, b) for _, a, b in sorted(found, key=lambda s: -s[0])]
 
     def _traffic(self, region: Region) -> int:

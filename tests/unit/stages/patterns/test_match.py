@@ -82,6 +82,12 @@ def test_a_chain_is_one_kernel() -> None:
     assert program.domain == (33, 17) and [o.shape for o in program.operands] == [(33, 17)] * 2
 
 
+def test_results_of_the_same_tensors_are_one_kernel() -> None:
+    """Each reads both, and neither reads the other."""
+    (both,) = fused(Applies(lambda a, b: (F.silu(a) * b, a + b)), x, y).patterns
+    assert (len(both.program.operands), len(both.program.outputs)) == (2, 2)
+
+
 def test_broadcast_operands_keep_size_one() -> None:
     program = (
         fused(Applies(lambda a, r, c, s: a * r + c[:, None] - s), x, y[0], y[:, 0], torch.tensor(2.0))
