@@ -40,7 +40,7 @@ class Plan:
     patience: int = 6  # steps in a row that brought nothing, after which the search stops
 
 
-PARTS = ("tuning",)  # what can be switched off: of the library's patterns, before the loop begins with them
+PARTS = ("library", "tuning")  # what can be switched off: what the library makes of the module; its tuning alone
 
 OURS = Plan(steps=60, fixes=5, rounds=1, keep_best=True, evidence_from=None, enough_of_floor=0.95)
 # As published: ten steps, profiler from the seventh, five fixes, three rounds, always from the last passing kernel,
@@ -55,7 +55,8 @@ def cutegen(brief: Brief, *, tunes: bool = True) -> Steps[None]:
     module; then for each step `Ask` (again once, where nothing came of it) and `Try`, with at most five `Ask`s and
     `Try`s to mend what was refused; once structure has stopped paying, `Try` for each value of a knob, and `Inspect` of
     what a step starts from; `Stop` with the best, at 95% of the floor, on a budget, or where nothing helps any more.
-    Without `tunes`, or its part "tuning", the library's points are taken as they are."""
+    Without `tunes`, or its part "tuning", the library's points are taken as they are; without its part "library" the
+    loop begins with nothing."""
     tunes = tunes and "tuning" not in brief.without
     yield from _loop(brief, OURS if tunes else replace(OURS, tunes=False))
 
@@ -135,7 +136,7 @@ class _Round:
     def _begin(self) -> Steps[None]:
         """With what the library makes of the module, tuned, where it makes anything."""
         start = self.author.brief.start
-        if start is None:
+        if start is None or "library" in self.author.brief.without:
             return
         told = "what the library makes of it"
         tuning = _Tuning(self.author)

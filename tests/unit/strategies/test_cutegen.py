@@ -236,6 +236,9 @@ def test_it_starts_from_what_the_library_makes_of_the_module_tuned(tmp_path: Pat
     known = replace(on, remembered=(Choice(pattern="fused_0", point=fast),))
     _, events = ran(tmp_path / "b.db", "cutegen", [whole("ns 600")], on=known, judge=judged)
     assert [type(e.move) for e in events] == [Try, Ask, Try, Stop]  # `start` holds it
+    alone = replace(on, without=("library",))
+    _, events = ran(tmp_path / "e.db", "cutegen", [whole("ns 600")], on=alone, judge=judged)
+    assert [type(e.move) for e in events] == [Ask, Try, Stop]
     untuned = replace(on, without=("tuning",))
     _, events = ran(tmp_path / "d.db", "cutegen", [whole("ns 600")], on=untuned, judge=judged)
     assert [type(e.move) for e in events] == [Try, Ask, Try, Stop]
