@@ -18,6 +18,7 @@ from .baseline import compiling, start_compiler
 from .compilers import end_compilers
 from .counterparts import Counterparts
 from .families import upstream
+from .graphed import Recorded
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
 from .modes import require_no_modes
 from .observe import observed
@@ -45,6 +46,7 @@ class Session:
         self._entry_module: Any = None
         self._arenas: dict[str, arena.Opened] = {}
         self._dealt: Dealt | None = None
+        self._recorded: Recorded | None = None
         self._counterparts: Counterparts | None = None
         self._answers: Mapping[type, Callable[[Any], Any]] = MappingProxyType({
             wire.MapArena: self._map, wire.UnmapArena: self._unmap,
@@ -67,6 +69,7 @@ class Session:
             wire.Profile: self._profile, wire.Peak: self._peak,
             wire.ListOperations: self._list_operations, wire.Ablate: self._ablate, wire.Perturb: self._perturb,
             wire.Replay: self._replay, wire.Capture: self._capture, wire.Observe: self._observe,
+            wire.RecordGraph: self._record_graph, wire.ReplayGraph: self._replay_graph,
         })  # fmt: skip
         if device == "cuda":
             driver.synchronize()  # brings the context up now, so that a spare cell is ready when it is needed
@@ -107,7 +110,7 @@ class Session:
 
     def _unmap(self, request: wire.UnmapArena) -> None:
         self._subject.drop()
-        self._dealt = None
+        self._dealt = self._recorded = None
         self._arenas.pop(request.name).close()
 
     def _read(self, refs: tuple[wire.TensorRef, ...]) -> tuple[Tensor, ...]:
@@ -368,6 +371,21 @@ class Session:
         ready = self._subject.bound(request.args, self._read(request.inputs))
         with self._subject.grad_mode():
             return wire.Captured(leaves_streams=leaves_streams(lambda: ready()()))
+
+    def _record_graph(self, request: wire.RecordGraph) -> None:
+        if self._reference is not None:
+            self._reference.release_truth()
+        ready = self._subject.bound(request.args, self._read(request.inputs))
+        with self._subject.grad_mode(), blaming("raised", "forward raised"):
+            self._recorded = Recorded(lambda: ready()())
+
+    def _replay_graph(self, request: wire.ReplayGraph) -> wire.GraphReplayed:
+        if self._recorded is None:
+            raise RuntimeError("no call was recorded")
+        with blaming("raised", "a replayed CUDA graph failed"):
+            ns = self._recorded.replayed(request.times, evict=partial(self._timer.evict, request.flush_bytes))
+        tree, outputs = self._subject.hold_seen(0, self._recorded.seen, self._read(request.inputs))
+        return wire.GraphReplayed(ns=ns, outputs_tree=tree, outputs=outputs)
 
     def _replay(self, request: wire.Replay) -> wire.Replayed:
         self._opened.release_truth()

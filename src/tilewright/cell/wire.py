@@ -20,6 +20,9 @@ from .ablation import Perturb as Perturb
 from .ablation import Perturbed as Perturbed
 from .captures import Capture as Capture
 from .captures import Captured as Captured
+from .captures import GraphReplayed as GraphReplayed
+from .captures import RecordGraph as RecordGraph
+from .captures import ReplayGraph as ReplayGraph
 from .parsing import WireError as WireError
 from .parsing import parse as parse
 from .parsing import to_plain as to_plain

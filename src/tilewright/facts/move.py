@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .candidate import Candidate
 from .dialogue import AS_IT_IS, Prompt, Reply, Sampling
-from .outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
+from .outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
 from .pattern import Piece, Recipe
 from .profile import Question
 from .run import Brief
@@ -34,6 +34,13 @@ class Tune:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sanitize:
     """Watch the memory of an accepted candidate: by compute-sanitizer on a GPU, by guard pages on a CPU."""
+
+    what: Candidate | Recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capture:
+    """Record a call of an accepted candidate as a CUDA graph, on a GPU, and replay it beside the module's own."""
 
     what: Candidate | Recipe
 
@@ -102,8 +109,8 @@ class Stop:
     why: str
 
 
-Move = Try | Tune | Sanitize | Verify | Ask | Await | Inspect | Compose | Enter | Within | Stop
-Outcome = Timed | Tuned | Sanitized | Verified | Inspected | Candidate | Reply | Brief | Failure | None
+Move = Try | Tune | Sanitize | Capture | Verify | Ask | Await | Inspect | Compose | Enter | Within | Stop
+Outcome = Timed | Tuned | Sanitized | Captured | Verified | Inspected | Candidate | Reply | Brief | Failure | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

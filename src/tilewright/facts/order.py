@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .move import Event, Move
-from .outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
+from .outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
 from .run import Brief, Request
 from .verdict import Verified
 
@@ -40,7 +40,8 @@ class Fault:
     text: str
 
 
-Found = Brief | Timed | Tuned | Sanitized | Verified | Inspected | Failure  # what an order that is carried out comes to
+# What an order that is carried out comes to.
+Found = Brief | Timed | Tuned | Sanitized | Captured | Verified | Inspected | Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

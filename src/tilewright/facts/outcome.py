@@ -183,6 +183,23 @@ class Sanitized:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A call of the first case as a CUDA graph: it was recorded, filled with other inputs, replayed, and right. Times
+    of a replay with cold caches, ns; `eager` is the module's own, recorded in its process, `ratio` that over ours. None
+    where the module itself can't be recorded: `why`."""
+
+    ours_ns: Interval
+    eager_ns: Interval | None
+    ratio: Interval | None
+    why: str = ""
+
+    @property
+    def pays(self) -> bool:
+        """Whether whoever records the module gains by it, beyond what two processes of the same code differ by."""
+        return self.ratio is None or self.ratio.low > 1 + LEAST_GAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTime:
     """What a call spent in one kernel, or on the CPU in one of torch's operators, each without what it calls: `origin`
     is whose code that is ("own", "torch", "cuBLAS"), `times` how often it ran, `ns` all of them together."""

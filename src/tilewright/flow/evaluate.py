@@ -28,7 +28,7 @@ from ..edges.toolchain.tripwires import tripwires
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, SickDevice, UserError
 from ..facts.machine import Machine
-from ..facts.outcome import Built, Checked, Failure, Inspected, PointTime, Sanitized, Timed, Tuned
+from ..facts.outcome import Built, Captured, Checked, Failure, Inspected, PointTime, Sanitized, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.profile import Question
 from ..facts.run import CaseFacts
@@ -41,7 +41,7 @@ from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Player, Table
 from ..stages.timing.sweep import Contender, one_each, sweep
 from .cells import LOAD_LIMIT_S, Cells, PointFault, users_fault
-from .discover import LookedInto, looked_into
+from .discover import LookedInto
 from .inspect import seen
 from .memory import available_bytes, check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
 from .rooms import Case, DoesNotFit, Rooms, case_of, too_large
@@ -436,12 +436,13 @@ class Judge:
 
     def look_into(self) -> LookedInto | None:
         """Of the first case; see `looked_into`."""
-        case, seed = self._cases[0], secret(self._rng)
-        opened = self._rooms.room(case, sizes=check_room_sizes)
-        with self._harness_fault(), self._turns.turn("discovering"), opened as room:
-            return looked_into(
-                self._problem, room=room, reference=self._ref, machine=self._machine, seed=seed, say=self._say
-            )
+        with self._harness_fault():
+            return self._tools.looked_into(self._problem, self._cases[0])
+
+    def capture(self, candidate: Candidate, *, compiled: Sequence[Path] = ()) -> Captured | Failure:
+        """Record the first case's call as a CUDA graph, and replay it; `compiled`: as in `evaluate`."""
+        with self._harness_fault():
+            return self._tools.captured(self._problem, self._cases[0], candidate, compiled=compiled)
 
     def close(self) -> None:
         """End all cells and remove their folders. Safe to call twice."""

@@ -15,8 +15,23 @@ from ..facts.candidate import Candidate
 from ..facts.dialogue import ModelChoice, Reply
 from ..facts.errors import HarnessError, UserError
 from ..facts.machine import Machine
-from ..facts.move import Ask, Await, Enter, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Tune, Verify, Within
-from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
+from ..facts.move import (
+    Ask,
+    Await,
+    Capture,
+    Enter,
+    Event,
+    Inspect,
+    Move,
+    Outcome,
+    Sanitize,
+    Stop,
+    Try,
+    Tune,
+    Verify,
+    Within,
+)
+from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.run import AGENT, GIVEN, Brief, Limits, Request, Timing
 from ..facts.verdict import Verified
@@ -305,6 +320,9 @@ def progress(event: Event) -> str:
         case Sanitize(), Sanitized() as sanitized:
             clean = f"no errors by {' and '.join(sanitized.clean)}" if sanitized.clean else "not run"
             return f"memory: {'; '.join([clean, *sanitized.notes])} ({event.wall_s:.1f} s)"
+        case Capture(), Captured() as graph:
+            beside = f"{graph.ratio.mid:.2f}x of the module's own" if graph.ratio else f"the module's own: {graph.why}"
+            return f"as a CUDA graph: {graph.ours_ns.mid / 1e3:.1f} us, {beside} ({event.wall_s:.1f} s)"
         case Enter(piece=piece), Brief():
             return f"{piece.name} ({piece.title}): a problem of its own ({event.wall_s:.1f} s)"
         case Within(piece=piece, move=made), outcome:

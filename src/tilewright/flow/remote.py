@@ -12,9 +12,9 @@ from typing import Self
 from ..edges.bundle import Bundle
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, Pending, UserError
-from ..facts.move import Compose, Enter, Event, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
+from ..facts.move import Capture, Compose, Enter, Event, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.order import Answer, Fault, Job, Order
-from ..facts.outcome import Failure, Inspected, Sanitized, Station, Timed, Tuned
+from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.run import Brief, Request
 from ..facts.verdict import Verified
@@ -25,7 +25,8 @@ _POLL_S = 1.0
 _KIND = "bundle"
 _ANSWERED_BY = {
     Try: (Timed, Failure), Tune: (Tuned, Failure), Sanitize: (Sanitized, Failure), Inspect: (Inspected, Failure),
-    Verify: (Verified,), Enter: (Brief, Failure), Within: (Timed, Tuned, Sanitized, Inspected, Failure),
+    Capture: (Captured, Failure), Verify: (Verified,), Enter: (Brief, Failure),
+    Within: (Timed, Tuned, Sanitized, Inspected, Failure),
 }  # fmt: skip
 
 

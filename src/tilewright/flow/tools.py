@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ..cell import wire
 from ..cell.rerun import RECORDED
+from ..edges.sandbox.cell import CellFault, Limits
 from ..facts.candidate import Candidate
 from ..facts.machine import Machine
-from ..facts.outcome import Failure, Inspected, Launches, Sanitized
-from ..facts.problem import Target
+from ..facts.outcome import Captured, Failure, Inspected, Launches, Sanitized
+from ..facts.problem import Problem, Target
 from ..facts.profile import Question
+from ..stages.build.build import build, failure
+from ..stages.check.check import Check, Findings, Refused
 from ..stages.check.plan import secret
 from ..stages.profiling.limits import Call
 from . import sanitize as sanitizing
+from .capture import captured
 from .cells import Cells
+from .discover import LookedInto, looked_into
 from .inspect import of_the_cpu, summed
 from .memory import check_room_sizes
 from .profile import Look, diagnosed, lack
 from .rooms import Case, Rooms
+from .seats import seat
 from .turns import Turns
 
 
@@ -71,6 +77,38 @@ class Tools:
             self._record(case, folder)
             job = sanitizing.Job(candidate=candidate, described=case.described, folder=folder, seed=case.seed)
             return sanitizing.watched(job, target=self._target, say=self._say)
+
+    def captured(
+        self, problem: Problem, case: Case, candidate: Candidate, *, compiled: Sequence[Path]
+    ) -> Captured | Failure:
+        """The candidate's call on this case as a CUDA graph, and the module's; their cells end with it."""
+        cell = self._cells.take_spare()
+        try:
+            built = build(candidate, cell, limit_s=Limits().build_s, compiled=compiled)
+            if isinstance(built, Failure):
+                return built
+            self._cells.settle_spare()
+            with self._turns.turn("CUDA graphs"), self._rooms.room(case, sizes=check_room_sizes) as room:
+                check = Check(room, cell, case=case.number, precision=problem.precision, findings=Findings())
+                seat(check, construct_seed=case.seed, seed=secret(self._rng))
+                return captured(check, self._cells.reference, machine=self._machine, rng=self._rng)
+        except Refused as refused:
+            return refused.failure
+        except CellFault as fault:
+            if fault.source != cell.plan.name:
+                raise
+            return failure("check", fault)
+        finally:
+            cell.close()
+            self._cells.renew_reference()
+
+    def looked_into(self, problem: Problem, case: Case) -> LookedInto | None:
+        """What the case spends its time in; see `discover.looked_into`."""
+        seed = secret(self._rng)
+        with self._turns.turn("discovering"), self._rooms.room(case, sizes=check_room_sizes) as room:
+            return looked_into(
+                problem, room=room, reference=self._cells.reference, machine=self._machine, seed=seed, say=self._say
+            )
 
     def _record(self, case: Case, folder: Path) -> None:
         """Have what a candidate is to be called with written to a folder, for cell.rerun."""

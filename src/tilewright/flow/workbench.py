@@ -17,7 +17,7 @@ from ..facts.candidate import Candidate, SourceFile
 from ..facts.document import Document
 from ..facts.errors import UserError
 from ..facts.machine import Machine
-from ..facts.move import Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
+from ..facts.move import Capture, Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.outcome import Station
 from ..facts.pattern import Choice, Recipe, piece_of, pieces_written
 from ..facts.problem import Target
@@ -315,6 +315,11 @@ class Workbench:
                 return self.judge.sanitize(candidate)
             case Sanitize(what=tuple() as recipe):
                 return self.judge.sanitize(composed(brief, recipe))
+            case Capture(what=what):
+                ours = what if isinstance(what, Candidate) else composed(brief, what)
+                choices = () if isinstance(what, Candidate) else what
+                built = self._compiled(ours, choices) if choices else self._by_nvcc([ours])
+                return self.judge.capture(ours, compiled=built)
             case Verify():
                 return self._verified(brief, move.what)
             case Tune():

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..facts.dialogue import Reply
-from ..facts.move import Ask, Await, Event, Inspect, Sanitize, Try, Tune
+from ..facts.move import Ask, Await, Capture, Event, Inspect, Sanitize, Try, Tune
 from ..facts.outcome import Timed
 from ..facts.spent import Spent
 from . import words
@@ -15,7 +15,7 @@ from . import words
 _COUNTED = re.compile(r"^(?:step|generation|reply) \d+(?: of \d+)?(?:: |$)")
 _NAMES = {"": "replies", "again": "asked once more"}
 _OTHERS = ((Try, "judging"), (Tune, "tuning"), (Inspect, "profiling"), (Sanitize, "compute-sanitizer"),
-           (Await, "the agent itself"))  # fmt: skip
+           (Capture, "CUDA graphs"), (Await, "the agent itself"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

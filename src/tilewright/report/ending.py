@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..facts.candidate import Candidate
-from ..facts.move import Event, Sanitize, Stop, Try, Tune
-from ..facts.outcome import Failure, PointTime, Sanitized, Timed, Tuned
+from ..facts.move import Capture, Event, Sanitize, Stop, Try, Tune
+from ..facts.outcome import Captured, Failure, PointTime, Sanitized, Timed, Tuned
 from ..facts.pattern import Pattern, Recipe
 from ..facts.run import AGENT, Brief
 from ..facts.space import Point
@@ -47,6 +47,7 @@ class Ending:
     timed: Timed | None
     seen: Timed | None
     sanitized: Sanitized | None = None  # of what is handed over; None where it was not asked for
+    captured: Captured | None = None  # the same as a CUDA graph; None where that was not looked at
 
     @property
     def recipe(self) -> Recipe:
@@ -63,7 +64,11 @@ def ending(brief: Brief, events: Sequence[Event]) -> Ending:
     if isinstance(outcome, Timed) and best:
         status, verdict = _judged(outcome)
         sanitized = next((e.outcome for e in reversed(events) if isinstance(e.outcome, Sanitized)), None)
-        return Ending(status=status, verdict=verdict, best=best, timed=outcome, seen=outcome, sanitized=sanitized)
+        captured = next((e.outcome for e in reversed(events) if isinstance(e.outcome, Captured)), None)
+        return Ending(
+            status=status, verdict=verdict, best=best, timed=outcome, seen=outcome, sanitized=sanitized,
+            captured=captured,
+        )  # fmt: skip
     if stop is None:
         by_agent = "the agent has not finished it; it continues by opening the folder again, through `tilewright mcp`"
         said = by_agent if brief.strategy == AGENT else "the run has not ended; `tilewright resume` continues it"
@@ -92,7 +97,7 @@ def _judged(timed: Timed) -> tuple[Status, Verdict]:
 
 def _kept(stop: Stop, events: Sequence[Event]) -> tuple[Status, Verdict]:
     """The module is kept as it is: since nothing was found or won, or since nothing could be judged."""
-    unsound = next((e.outcome for e in reversed(events) if isinstance(e.move, Sanitize)), None)
+    unsound = next((e.outcome for e in reversed(events) if isinstance(e.move, Sanitize | Capture)), None)
     if isinstance(unsound, Failure):
         return "failed", _refused(unsound)
     attempts = [e for e in events if isinstance(e.move, Try | Tune)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..facts.candidate import Candidate
-from ..facts.move import Ask, Await, Compose, Enter, Inspect, Move, Sanitize, Stop, Try, Tune, Verify, Within
+from ..facts.move import Ask, Await, Capture, Compose, Enter, Inspect, Move, Sanitize, Stop, Try, Tune, Verify, Within
 from ..facts.pattern import Recipe
 
 
@@ -21,6 +21,8 @@ def what(move: Move) -> str:
             return f"{move.pattern}: {len(move.points)} settings"
         case Sanitize():
             return f"{_named(move.what)}, its memory watched"
+        case Capture():
+            return f"{_named(move.what)} as a CUDA graph"
         case Verify():
             return f"{_named(move.what)}, before it is judged"
         case Stop():

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..facts.move import Event
-from ..facts.outcome import Interval, Timed
+from ..facts.outcome import Captured, Interval, Timed
 from ..facts.pattern import Pattern
 from ..facts.run import Brief
 from .algebra import algebra
@@ -76,6 +76,7 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "own_share": end.timed.checked.own_share if end.timed else None,
         "time_shares": dict(end.timed.checked.time_shares) if end.timed else {},
         "launches": _launches(end.timed),
+        "cuda_graph": _captured(end.captured),
         "sanitizer": (
             {"clean": list(end.sanitized.clean), "notes": list(end.sanitized.notes)} if end.sanitized else None
         ),
@@ -225,6 +226,15 @@ def geomean(values: Iterable[float]) -> float | None:
 def _mid(task: Task, against: str) -> float | None:
     ratio = (task.get("ratio") or {}).get(against)
     return float(ratio["mid"]) if ratio and task.get("status") != "failed" else None
+
+
+def _captured(found: Captured | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "ours_ns": _interval(found.ours_ns), "eager_ns": _interval(found.eager_ns), "ratio": _interval(found.ratio),
+        "why": found.why,
+    }  # fmt: skip
 
 
 def _interval(value: Interval | None) -> dict[str, float] | None:

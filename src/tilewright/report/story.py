@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..facts.candidate import Candidate
 from ..facts.dialogue import Reply
 from ..facts.move import Await, Enter, Event, Stop, Try, Tune, Within
-from ..facts.outcome import Failure, Inspected, OutputError, Sanitized, Timed, Tuned
+from ..facts.outcome import Captured, Failure, Inspected, OutputError, Sanitized, Timed, Tuned
 from ..facts.pattern import Recipe
 from ..facts.problem import TensorSpec
 from ..facts.run import Brief
@@ -321,6 +321,8 @@ def _fate(event: Event, end: Ending) -> tuple[str, str]:
             return ("refused" if verified.proven else "verified"), words.verified(verified)
         case _, Sanitized() as sanitized:
             return "end", "; ".join(words.sanitized(sanitized))
+        case _, Captured() as graph:
+            return ("seen" if graph.pays else "refused"), words.captured(graph)
         case _, Candidate() as written:
             return "seen", f"candidate {written.id}"
         case Enter(), Brief() as inside:
@@ -375,7 +377,8 @@ def _notes(end: Ending) -> tuple[str, ...]:
     share = words.shares(end.timed.checked.time_shares)
     shares: tuple[str, ...] = (f"time of a call by whose kernels it is spent in: {share}",) if share else ()
     shares += (words.launch_bound(end.timed),) if end.timed.launch_bound else ()
-    return end.timed.checked.notes + shares + (words.sanitized(end.sanitized) if end.sanitized else ())
+    shares += words.sanitized(end.sanitized) if end.sanitized else ()
+    return end.timed.checked.notes + shares + ((words.captured(end.captured),) if end.captured else ())
 
 
 def _errors(errors: Sequence[OutputError]) -> tuple[ErrorRow, ...]:

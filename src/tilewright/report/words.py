@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..facts.dialogue import Reply
-from ..facts.outcome import Inspected, Interval, Sanitized, Timed
+from ..facts.outcome import Captured, Inspected, Interval, Sanitized, Timed
 from ..facts.space import Point
 from ..facts.verdict import Verified
 
@@ -78,6 +78,14 @@ def sanitized(found: Sanitized) -> tuple[str, ...]:
     by = "compute-sanitizer" if "memcheck" in found.clean or "racecheck" in found.clean else "memory"
     clean = (f"{by}, on the smallest case: no errors by {' and '.join(found.clean)}",)
     return (clean if found.clean else ()) + found.notes
+
+
+def captured(found: Captured) -> str:
+    """What a recorded call takes, beside the module's own."""
+    told = f"as a CUDA graph, filled anew and replayed: right, {duration(found.ours_ns.mid)}"
+    if found.ratio is None:
+        return f"{told}; the module itself can't be recorded: {found.why}"
+    return f"{told}, {times(found.ratio)} as fast as the module as a CUDA graph"
 
 
 def verified(found: Verified) -> str:

@@ -54,8 +54,8 @@ def fact(brief: Brief) -> Steps[None]:
     the one that can win most first: `Enter` it, unless what solves it is known, and within it `Try` what is known and
     doubted, or else the moves of `catalog`, then of `cutegen` where a model is at hand and enough is left above the
     floor; `Tune` in its place for what can't be run by itself; `Try` all together, the largest measured gain first
-    where they overlap, then each rival in the place of what it overlaps with, and all but each; `Stop` with the best,
-    if it is faster than eager beyond noise."""
+    where they overlap, then each rival in the place of what it overlaps with, and all but each; on a GPU
+    `Capture` of the best; `Stop` with it, if it is faster than eager beyond noise, and the same as a CUDA graph."""
     search = _Fact(brief)
     if not search.patterns:
         yield Stop(best=None, why=nothing_matched(brief))
@@ -73,7 +73,7 @@ def fact(brief: Brief) -> Steps[None]:
         return
     best, timed = yield from search.with_rivals(*accepted, rivals)
     best, timed = yield from search.pruned(best, timed, most=MOST_LEFT_OUT)
-    yield from handed_over(best, timed, brief=brief)
+    yield from handed_over(best, timed, brief=brief, recorded=True)
 
 
 class _Fact(Composing):

@@ -16,8 +16,8 @@ from tilewright.edges.llm.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import LIBRARY, Candidate, SourceFile
 from tilewright.facts.discovery import Part
 from tilewright.facts.graph import Call, Graph, Node
-from tilewright.facts.move import Ask, Enter, Event, Move, Outcome, Stop, Try, Tune, Within
-from tilewright.facts.outcome import Failure, Interval, PointTime, Timed, Tuned
+from tilewright.facts.move import Ask, Capture, Enter, Event, Move, Outcome, Stop, Try, Tune, Within
+from tilewright.facts.outcome import Captured, Failure, Interval, PointTime, Timed, Tuned
 from tilewright.facts.pattern import Bind, Choice, Pattern, Recipe, Region, Site, Written
 from tilewright.facts.program import Operand, Output, Program, Statement
 from tilewright.facts.realised import Known
@@ -356,3 +356,40 @@ def test_a_library_call_that_is_slower_is_left_and_one_refused_by_itself_is_trie
     stop, events = ran(tmp_path / "run.db", world)
     assert "library_0: try" in told(events) and told(events).count("try library_0") == tried
     assert set(chosen(stop.best)) == ({"library_0"} if kept == "library" else {"a", "b"})
+
+
+def recorded(on: Brief, path: Path, outcome: Captured | Failure) -> tuple[Stop, list[str]]:
+    """A run on a GPU where the best is recorded as a CUDA graph with this outcome."""
+    on = replace(on, problem=replace(on.problem, target="cuda"))
+
+    class Graphs(World):
+        def perform(self, move: Move) -> Outcome:
+            return outcome if isinstance(move, Capture) else super().perform(move)
+
+    stop, events = ran(path, Graphs(on, {"a": 300.0, "b": 200.0}, lambda recipe: at(600.0)))
+    return stop, told(events)
+
+
+def test_on_a_gpu_what_is_handed_over_pays_as_a_cuda_graph_too(tmp_path: Path) -> None:
+    a, b = stands("a", width=8), stands("b", width=16)
+    on = given(a, b, parts=[part("b", 600), part("a", 390)])
+    ours, twice = Interval(low=99, mid=100, high=101), Interval(low=1.9, mid=2.0, high=2.1)
+    good = Captured(ours_ns=ours, eager_ns=Interval(low=199, mid=200, high=201), ratio=twice)
+    stop, moves = recorded(on, tmp_path / "good.db", good)
+    assert stop.best and "2.00x [1.90, 2.10] as CUDA graphs" in stop.why and moves[-2:] == ["capture", "stop"]
+    slow = replace(good, ratio=Interval(low=0.99, mid=1.0, high=1.02))
+    stop, _ = recorded(on, tmp_path / "slow.db", slow)
+    assert stop.best is None and "not faster beyond noise as a CUDA graph" in stop.why
+    alone = replace(good, eager_ns=None, ratio=None, why="it asks the device for a number")
+    stop, _ = recorded(on, tmp_path / "alone.db", alone)
+    assert stop.best, "who can't record the module has no graph to lose"
+    wrong = Failure(stage="check", reason="wrong_values", summary="a replay gives what the first inputs gave")
+    stop, _ = recorded(on, tmp_path / "wrong.db", wrong)
+    assert stop.best is None and "as a CUDA graph refused: a replay gives" in stop.why
+
+
+def test_on_a_cpu_nothing_is_recorded(tmp_path: Path) -> None:
+    a, b = stands("a", width=8), stands("b", width=16)
+    on = given(a, b, parts=[part("b", 600), part("a", 390)])
+    _, events = ran(tmp_path / "run.db", World(on, {"a": 300.0, "b": 200.0}, lambda recipe: at(600.0)))
+    assert "capture" not in told(events)
