@@ -11,9 +11,8 @@ from ..edges.gpu.machine import identity, machine
 from ..facts.document import Document
 from ..facts.errors import UserError
 from ..facts.problem import Target
-from ..facts.realised import Realised, doubt
+from ..facts.realised import Realised
 from ..facts.run import Timing
-from ..facts.version import VERSION
 from ..report import words
 from ..report.realisations import realised_object, realised_text
 from ..stages.retrieve import table
@@ -88,4 +87,6 @@ def _absent(target: Target) -> bool:
 def _doubt(entry: Realised) -> str:
     if _absent(entry.problem.target):
         return "no such device here"
-    return doubt(entry, identity(entry.problem.target), tilewright=VERSION)
+    from ..flow.realisations import doubt_of  # as above
+
+    return doubt_of(entry, identity(entry.problem.target))

@@ -14,11 +14,12 @@ from ..facts.machine import Machine
 from ..facts.move import Enter, Event, Stop, Try, Within
 from ..facts.outcome import Timed
 from ..facts.pattern import Piece, Recipe
-from ..facts.problem import Problem
+from ..facts.problem import Problem, Target
 from ..facts.realised import Known, Realised, doubt
 from ..facts.run import Brief
 from ..facts.version import VERSION
 from ..facts.winner import toolchain
+from ..stages.propose.digests import skeleton_digests
 from ..stages.propose.piece_code import NotAlone, piece_code
 from ..stages.retrieve import table
 
@@ -26,7 +27,19 @@ from ..stages.retrieve import table
 def known_of_module(problem: Problem, machine: Machine, folder: Path) -> tuple[Known, ...]:
     """What was handed over for this very problem before, if anything was."""
     entry = table.recall(folder, problem.target, problem.digest)
-    return (Known(name="", realised=entry, doubt=doubt(entry, machine, tilewright=VERSION)),) if entry else ()
+    return (Known(name="", realised=entry, doubt=doubt_of(entry, machine)),) if entry else ()
+
+
+def doubt_of(entry: Realised, machine: Machine) -> str:
+    """Why an entry is not to be trusted on this machine, with these skeletons; "" where it is."""
+    return doubt(entry, machine, tilewright=made_by(entry.what, entry.problem.target))
+
+
+def made_by(what: Candidate | Recipe, target: Target) -> str:
+    """Our part of the toolchain that an entry rests on: the version and, where skeletons realise any of it, the digest
+    of what makes their kernels."""
+    ours = isinstance(what, tuple) and any(choice.written is None for choice in what)
+    return f"{VERSION} {dict(skeleton_digests(target))['products']}" if ours else VERSION
 
 
 def known_of_pieces(
@@ -38,7 +51,7 @@ def known_of_pieces(
         key = _key(problem, graph, piece, spreads)
         entry = table.recall(folder, problem.target, key) if key else None
         if entry is not None:
-            yield Known(name=piece.name, realised=entry, doubt=doubt(entry, machine, tilewright=VERSION))
+            yield Known(name=piece.name, realised=entry, doubt=doubt_of(entry, machine))
 
 
 def _key(problem: Problem, graph: Graph, piece: Piece, spreads: Sequence[Spread]) -> str:
@@ -80,7 +93,7 @@ def entry_of(
         return
     yield Realised(
         key=key, title=title, problem=replace(brief.problem, path=""), what=what, model=brief.model,
-        device=brief.machine.device, toolchain=toolchain(brief.machine, tilewright=VERSION), ratio=ratio,
+        device=brief.machine.device, toolchain=toolchain(brief.machine, tilewright=made_by(what, brief.problem.target)), ratio=ratio,
         time_ns=time_ns, floor_share=timed.floor_ns / time_ns.mid, error=worst.share if worst else 0.0, run=run,
         journal=journal, found_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip

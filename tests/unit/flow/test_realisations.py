@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from fakes.facts import MACHINE, brief, pattern, realised, timed
+from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import UserError
 from tilewright.facts.move import Enter, Event, Move, Outcome, Stop, Try, Within
 from tilewright.facts.outcome import Failure
 from tilewright.facts.pattern import Choice, Piece, Region
 from tilewright.facts.run import Brief, Timing
 from tilewright.facts.space import point
-from tilewright.flow.realisations import known_of_module, realised_by
+from tilewright.flow.realisations import doubt_of, known_of_module, realised_by
 from tilewright.flow.recheck import recheck
 from tilewright.stages.retrieve import table
 
@@ -73,6 +74,20 @@ def test_an_entry_is_trusted_anew_or_dropped(outcome: Outcome, opened: Any, why:
     else:
         assert kept is not None and kept.judged and kept.ratio.mid == 3.0 and kept.model == "someone"
         assert bench.asked[1] == entry.what and bench.asked[0].problem.path.endswith("toy.py")
+
+
+def test_a_skeletons_entry_expires_with_the_text_of_the_skeletons_and_a_models_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = replace(brief(pattern("fused_0")), strategy="fact")
+    written = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: ..."),))
+    for what, expires in ((CHOICE, True), (written, False)):
+        events = (Event(seq=0, move=Try(what=what, why=""), outcome=timed(2.0), wall_s=1.0),)
+        (entry,) = realised_by(on, events, Stop(best=what, why=""), journal="")
+        assert doubt_of(entry, MACHINE) == ""
+        with monkeypatch.context() as changed:
+            changed.setattr("tilewright.flow.realisations.skeleton_digests", lambda target: (("products", "other"),))
+            assert doubt_of(entry, MACHINE).endswith("is 0.1.0 other") == expires
 
 
 def test_a_run_leaves_what_it_handed_over_and_the_next_finds_it(tmp_path: Path) -> None:
