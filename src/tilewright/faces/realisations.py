@@ -13,7 +13,6 @@ from ..facts.errors import UserError
 from ..facts.problem import Target
 from ..facts.realised import Realised
 from ..facts.run import Timing
-from ..report import words
 from ..report.realisations import realised_object, realised_text
 from ..stages.retrieve import table
 
@@ -36,14 +35,9 @@ def whole(cache: Path, key: str) -> tuple[dict[str, Any], str] | None:
 
 def documents(cache: Path) -> list[Document]:
     """The entries, as the index finds them."""
-    return [
-        Document(
-            kind="realised", name=e.key, title=e.title,
-            text=f"{e.title}: {e.ratio.mid:.2f}x as fast as torch by a {e.by} on {e.device}, "
-            f"{words.percent(e.floor_share)} of the floor, {e.found_at}",
-        )
-        for e in table.entries(cache / table.FOLDER)
-    ]  # fmt: skip
+    from ..flow.realisations import document_of  # it brings torch along
+
+    return [document_of(e) for e in table.entries(cache / table.FOLDER)]
 
 
 def checked(cache: Path, key: str, *, seed: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
@@ -87,6 +81,6 @@ def _absent(target: Target) -> bool:
 def _doubt(entry: Realised) -> str:
     if _absent(entry.problem.target):
         return "no such device here"
-    from ..flow.realisations import doubt_of  # as above
+    from ..flow.realisations import doubt_of  # it brings torch along
 
     return doubt_of(entry, identity(entry.problem.target))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..facts.candidate import Candidate
 from ..facts.discovery import Spread
+from ..facts.document import Document
 from ..facts.graph import Graph
 from ..facts.machine import Machine
 from ..facts.move import Enter, Event, Stop, Try, Within
@@ -28,6 +29,21 @@ def known_of_module(problem: Problem, machine: Machine, folder: Path) -> tuple[K
     """What was handed over for this very problem before, if anything was."""
     entry = table.recall(folder, problem.target, problem.digest)
     return (Known(name="", realised=entry, doubt=doubt_of(entry, machine)),) if entry else ()
+
+
+def document_of(entry: Realised) -> Document:
+    """An entry as the index finds it; with the code, where a model wrote it."""
+    written = entry.what if isinstance(entry.what, Candidate) else None
+    code = (
+        "".join(f"\n\n{f.path}:\n```\n{f.text}\n```" for f in written.files)
+        if written and len(written.files) == 1
+        else ""
+    )
+    return Document(
+        kind="realised", name=entry.key, title=entry.title,
+        text=f"{entry.title}: {entry.ratio.mid:.2f}x as fast as torch by a {entry.by} on {entry.device}, "
+        f"{100 * entry.floor_share:.0f}% of the floor, {entry.found_at}{code}",
+    )  # fmt: skip
 
 
 def doubt_of(entry: Realised, machine: Machine) -> str:
@@ -91,9 +107,10 @@ def entry_of(
     ratio, time_ns, worst = timed.ratio("eager"), timed.time("ours"), timed.checked.worst_error
     if ratio is None or time_ns is None or ratio.high < 1.0:
         return
+    on = toolchain(brief.machine, tilewright=made_by(what, brief.problem.target))
     yield Realised(
         key=key, title=title, problem=replace(brief.problem, path=""), what=what, model=brief.model,
-        device=brief.machine.device, toolchain=toolchain(brief.machine, tilewright=made_by(what, brief.problem.target)), ratio=ratio,
+        device=brief.machine.device, toolchain=on, ratio=ratio,
         time_ns=time_ns, floor_share=timed.floor_ns / time_ns.mid, error=worst.share if worst else 0.0, run=run,
         journal=journal, found_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip

@@ -39,7 +39,7 @@ from ..strategies.category import category
 from .ahead import Objects, built_by_nvcc, compiled_ahead
 from .foresee import foreseen
 from .pieces import Pieces
-from .realisations import known_of_module, known_of_pieces
+from .realisations import document_of, doubt_of, known_of_module, known_of_pieces
 from .training import match_training
 from .winners import known_winners
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 BY_CUTLASS = False  # `fact` also has products in CUTLASS C++; off until they have run on a GPU
-_MOST_NOTES = 3  # that a model is shown with the graph
+_MOST_KNOWN: tuple[tuple[tuple[str, ...], int], ...] = ((("note",), 3), (("rule", "realised"), 2))  # shown to a model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,12 +253,18 @@ class Workbench:
         return looked, (*whole, *pieces)
 
     def _notes(self, looked: LookedInto) -> tuple[Document, ...]:
-        """The notes that speak of what is left to torch, and of what can win most."""
+        """What speaks of what is left to torch, and of what can win most: notes, and vetted examples, which are rules
+        with their code and what the judge took here."""
         parts = looked.discovery.parts
         sought = " ".join(dict.fromkeys(p.title for p in (*(p for p in parts if not p.pattern), *parts)))
-        notes = Index(d for d in packaged() if d.kind == "note")
-        found = notes.search(sought, architecture=architecture(self.problem.target) or "x86-64", most=_MOST_NOTES)
-        return tuple(hit.document for hit in found)
+        there, mine = architecture(self.problem.target) or "x86-64", table.entries(self.places.realised)
+        vetted = [e for e in mine if e.problem.target == self.problem.target and not doubt_of(e, self.machine)]
+        known = (*packaged(), *map(document_of, vetted))
+        found = (
+            Index(d for d in known if d.kind in kinds).search(sought, architecture=there, most=most)
+            for kinds, most in _MOST_KNOWN
+        )
+        return tuple(hit.document for hits in found for hit in hits)
 
     def held(self) -> tuple[Station, ...]:
         """For what the device was held since this was last asked, and how long."""

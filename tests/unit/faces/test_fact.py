@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,10 +12,10 @@ from tilewright.faces.patterns import known
 from tilewright.facts.move import Enter, Try, Within
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import piece_of
-from tilewright.facts.run import Brief, Timing
+from tilewright.facts.run import Brief, Request, Timing
 from tilewright.flow.optimize import optimize
 from tilewright.flow.realisations import known_of_module, known_of_pieces
-from tilewright.flow.workbench import Places
+from tilewright.flow.workbench import Places, Workbench
 from tilewright.stages.problems import read_problem
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
@@ -75,3 +77,12 @@ def test_pieces_are_solved_composed_attributed_and_known_the_next_time(tmp_path:
     whole_again = known_of_module(problem, brief.machine, folder)
     assert len(pieces) + len(whole_again) == len(listed) and (done.stop.best is None) == (not whole_again)
     assert all(k.doubt == "" for k in (*pieces, *whole_again))
+
+    request = Request(
+        run="r", problem=problem, strategy="fact", seed=0, budget_s=60.0, timing=Timing(budget_s=0.2, compiled=False)
+    )
+    bench = Workbench(request, places=places, say=print, machine=brief.machine)
+    looked: Any = SimpleNamespace(discovery=SimpleNamespace(parts=brief.parts))
+    kinds = [document.kind for document in bench._notes(looked)]
+    assert "note" in kinds and len(kinds) == kinds.count("note") + 2, "beside notes a model reads vetted examples"
+    assert ("realised" in kinds) == bool(listed), "what was judged here among them"
