@@ -393,3 +393,17 @@ def test_on_a_cpu_nothing_is_recorded(tmp_path: Path) -> None:
     on = given(a, b, parts=[part("b", 600), part("a", 390)])
     _, events = ran(tmp_path / "run.db", World(on, {"a": 300.0, "b": 200.0}, lambda recipe: at(600.0)))
     assert "capture" not in told(events)
+
+
+def test_a_step_of_training_is_composed_of_what_is_tuned_where_it_stands(tmp_path: Path) -> None:
+    """No operator of a backward is run by itself: nothing is entered; what has a backward is composed and left out in
+    turn all the same."""
+    a, b = stands("a", width=8), stands("b", width=16)
+    on = given(a, b, parts=[])
+    on = replace(on, problem=replace(on.problem, target="cuda", mode="training"))
+    took = {("a", "b"): 400.0, ("a",): 700.0, ("b",): 600.0}
+    world = World(on, {}, lambda recipe: at(took[tuple(sorted(c.pattern for c in recipe))]))
+    stop, events = ran(tmp_path / "run.db", world)
+    moves = told(events)
+    assert moves[:2] == ["tune", "tune"] and {"try a b", "try a", "try b"} <= set(moves), moves
+    assert set(chosen(stop.best)) == {"a", "b"} and "capture" not in moves
