@@ -1,0 +1,154 @@
+"""`tilewright discover` over folders of problems, each within a time of its own, and one table of what came of it.
+
+    python benchmarks/discoveries.py look PATH/level2 PATH/level3 --out FOLDER [--jobs 6] [--limit 30] [--budget 0.5s]
+    python benchmarks/discoveries.py table FOLDER --json benchmarks/results/h200/discover.json
+
+`look` keeps a file for each problem as it comes, goes on where it was stopped, and ends one that takes longer than
+`--limit` seconds: on a GPU all wait for the one that has it. `table` prints the means of each level, what is left to
+torch, and what failed and why, from such folders; no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tilewright.edges.gpu.machine import machine
+from tilewright.edges.toolchain import versions
+from tilewright.faces import config
+from tilewright.facts import codec
+from tilewright.report import discoveries_summary
+
+Task = dict[str, Any]
+_KEPT = ("problem", "level", "module_ns", "calls_ns", "floor_ns", "rounds", "covered", "gain", "parts", "verdict")
+_OF_A_PART = ("pattern", "title", "rule", "why", "ns", "share", "floor_ns", "gain")
+_LINES = 15
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    look = actions.add_parser("look")
+    look.add_argument("levels", type=Path, nargs="+")
+    look.add_argument("--out", type=Path, required=True)
+    look.add_argument("--target", default="cuda")
+    look.add_argument("--jobs", type=int, default=6)
+    look.add_argument("--limit", type=float, default=30.0, help="seconds for one problem")
+    look.add_argument("--budget", default="0.5s", help="seconds after which no round of timing is begun")
+    told = actions.add_parser("table")
+    told.add_argument("folder", type=Path)
+    told.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    if asked.action == "table":
+        found = numbers(asked.folder)
+        print("\n".join(lines(found)))
+        if asked.json:
+            asked.json.write_text(json.dumps(found, indent=1) + "\n")
+        return
+    asked.out.mkdir(parents=True, exist_ok=True)
+    put(asked.out / "run.json", about(asked))
+    todo = [(level.name, file) for level in asked.levels for file in problems(level)]
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        for line in pool.map(lambda job: looked(*job, asked=asked), todo):
+            if line:
+                print(line, flush=True)
+
+
+def problems(level: Path) -> list[Path]:
+    """In the order of their numbers."""
+    return sorted(level.glob("*.py"), key=lambda f: (int(re.match(r"\d*", f.name)[0] or 0), f.name))  # type: ignore[index]
+
+
+def about(asked: argparse.Namespace) -> Task:
+    measured = codec.to_plain(machine(asked.target, cache_dir=config.cache_dir()))
+    return {
+        "command": " ".join(["python", "benchmarks/discoveries.py", *sys.argv[1:]]), "commit": config.commit(),
+        "date": time.strftime("%Y-%m-%d"), "limit_s": asked.limit,
+        "machine": {k: v for k, v in measured.items() if k != "$"} | {"versions": dict(versions())},
+    }  # fmt: skip
+
+
+def looked(level: str, file: Path, *, asked: argparse.Namespace) -> str:
+    """One problem; a line of what came of it, "" where that is known already."""
+    place: Path = asked.out / level / f"{file.stem}.json"
+    if place.exists():
+        return ""
+    command = [sys.executable, "-m", "tilewright", "discover", str(file), "--target", asked.target,
+               "--budget", asked.budget, "--json"]  # fmt: skip
+    began = time.monotonic()
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        out, said = child.communicate(timeout=asked.limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+        out, said = "", f"no result within {asked.limit:g} s"
+    try:
+        task: Task = json.loads(out)
+    except ValueError:
+        last = ([line for line in said.splitlines() if line.strip()] or ["no output"])[-1]
+        task = {"problem": file.stem, "verdict": {"reason": "failed", "summary": last[-300:]}}
+    put(place, task | {"level": level})
+    told = f"{task['covered']:.0%} in patterns" if "parts" in task else task["verdict"]["summary"][:100]
+    return f"{level} {file.stem}: {told} ({time.monotonic() - began:.0f} s)"
+
+
+def put(place: Path, found: Task) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = place.with_suffix(".part")
+    part.write_text(json.dumps(found, indent=1))
+    part.replace(place)
+
+
+def numbers(folder: Path) -> Task:
+    """What the result file holds: by level the summary, and of each problem all but its single operators."""
+    levels = {
+        level.name: [json.loads(f.read_text()) for f in problems_in(level)]
+        for level in sorted(folder.iterdir())
+        if level.is_dir()
+    }
+    return json.loads((folder / "run.json").read_text()) | {
+        "levels": {name: discoveries_summary(tasks) for name, tasks in levels.items()},
+        "tasks": [short(task) for tasks in levels.values() for task in tasks],
+    }
+
+
+def problems_in(level: Path) -> list[Path]:
+    return sorted(level.glob("*.json"), key=lambda f: (int(re.match(r"\d*", f.name)[0] or 0), f.name))  # type: ignore[index]
+
+
+def short(task: Task) -> Task:
+    parts = [{k: p[k] for k in _OF_A_PART if p.get(k) not in ("", None)} for p in task.get("parts", [])]
+    return {k: task[k] for k in _KEPT if k in task} | ({"parts": parts} if parts else {})
+
+
+def lines(found: Task) -> Iterator[str]:
+    yield "| | looked into | in patterns, mean | median | could win | failed |"
+    yield "|---|---|---|---|---|---|"
+    for name, of in found["levels"].items():
+        seen = of["tasks"] - of["failed"]
+        if seen:
+            yield (
+                f"| {name} | {seen} | {of['mean_covered']:.0%} | {of['median_covered']:.0%} | {of['mean_gain']:.0%} | "
+                f"{of['failed']} |"
+            )
+    for name, of in found["levels"].items():
+        yield from ("", f"{name}, left to torch:")
+        for item in of["left"][:_LINES]:
+            yield f"- {item['what']}: {item['share']:.1%} of the time in {item['tasks']}: {item['why']}"
+        for failure in of["failures"]:
+            yield f"- not looked into: {failure['problem']}: {failure['summary']}"
+
+
+if __name__ == "__main__":
+    main()
