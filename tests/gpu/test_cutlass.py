@@ -14,6 +14,7 @@ from fakes.modules import Applies
 from tilewright.cell.trace import trace
 from tilewright.edges.toolchain.languages import cutlass_headers
 from tilewright.faces.config import cache_dir
+from tilewright.kernels.nvcc import toolchain
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda
 from tilewright.stages.propose.cutlass import products_by_cutlass
@@ -45,7 +46,7 @@ def test_every_kernel_is_right(name, tmp_path: Path, monkeypatch):
     graph = trace(Applies(function), args, {})
     matched = match(graph, unsupported=cuda.unsupported, space=cuda.space, loose=loose)
     (choice,) = products_by_cutlass(graph, matched.patterns, cutlass_headers())
-    kept = cache_dir() / "libraries"
+    kept = cache_dir() / "libraries" / f"nvcc-{toolchain(cutlass_headers())}"
     kept.mkdir(parents=True, exist_ok=True)
     (tmp_path / "build").symlink_to(kept, target_is_directory=True)  # nvcc takes a minute for each
     for file in choice.written.candidate.files:

@@ -12,7 +12,7 @@ from ..facts.candidate import Candidate
 from ..facts.demand import Demand
 from ..facts.pattern import Choice
 from ..facts.space import Point
-from ..kernels.nvcc import libraries
+from ..kernels.nvcc import libraries, toolchain
 from ..kernels.store import anonymous
 from .children import shared_out
 
@@ -76,7 +76,7 @@ def built_by_nvcc(
     candidates: Iterable[Candidate], *, headers: str, folder: Path, jobs: int, objects: Objects
 ) -> tuple[Path, ...]:
     """The libraries of the CUDA C++ files of those that this run wrote, `jobs` built at a time, kept in `folder` from
-    run to run; what does not build fails in the cell, too."""
+    run to run, those of each toolchain by themselves; what does not build fails in the cell, too."""
     ours = [c for c in candidates if c.id in objects.ours and any(f.path.endswith(".cu") for f in c.files)]
     with tempfile.TemporaryDirectory(prefix="tilewright-ahead-") as made:
         sources = []
@@ -85,7 +85,7 @@ def built_by_nvcc(
                 if file.path.endswith(".cu"):
                     sources.append(Path(made) / f"{number}_{Path(file.path).name}")
                     sources[-1].write_text(file.text, encoding="utf-8")
-        built = libraries(sources, headers, [folder], jobs=jobs)
+        built = libraries(sources, headers, [folder / f"nvcc-{toolchain(headers)}"], jobs=jobs) if sources else []
     return tuple(dict.fromkeys(path for path in built if isinstance(path, Path)))
 
 

@@ -1,6 +1,7 @@
-"""CUDA C++ files to libraries, by nvcc: each is kept under a digest of all that can change it, in a folder `build`.
+"""CUDA C++ files to libraries, by nvcc: each is kept in a folder `build` under a digest of its text.
 
-A candidate carries this file, and builds what was not built ahead for it.
+A candidate carries this file, and builds what was not built ahead for it. Where it runs, neither the compiler nor
+CUTLASS's headers need be there then; whoever keeps libraries for long has a folder for each `toolchain`.
 """
 
 from __future__ import annotations
@@ -33,12 +34,19 @@ def _compiler() -> tuple[str, str]:
     return found, said
 
 
-def name_of(source: Path, headers: str) -> str:
+def name_of(source: Path) -> str:
     """The file in which what this source becomes is kept."""
+    return f"nvcc_{_digest(source.read_text(), *FLAGS)}.so"
+
+
+def toolchain(headers: str) -> str:
+    """A digest of what else can change a library: the compiler, and CUTLASS's version."""
     version = Path(headers, "cutlass", "version.h")
-    told = version.read_text() if version.is_file() else ""
-    text = "\0".join((source.read_text(), *FLAGS, _compiler()[1], told))
-    return f"nvcc_{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
+    return _digest(_compiler()[1], version.read_text() if version.is_file() else "")
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]
 
 
 def libraries(sources: Sequence[Path], headers: str, places: Sequence[Path], *, jobs: int) -> list[Path | NotBuilt]:
@@ -49,7 +57,7 @@ def libraries(sources: Sequence[Path], headers: str, places: Sequence[Path], *, 
 
 
 def _library(source: Path, headers: str, places: Sequence[Path]) -> Path | NotBuilt:
-    name = name_of(source, headers)
+    name = name_of(source)
     kept = next((place / name for place in places if (place / name).is_file()), None)
     if kept is not None:
         return kept

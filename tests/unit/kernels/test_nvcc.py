@@ -53,5 +53,13 @@ def test_only_what_this_run_wrote_is_built_ahead(tmp_path: Path, compiler: Path)
     objects.ours.add(ours.id)
     for _ in range(2):
         (built,) = built_by_nvcc([ours, theirs], headers="", folder=tmp_path / "kept", jobs=2, objects=objects)
-        assert built.read_text() == "ours" and built.parent == tmp_path / "kept"
+        assert built.read_text() == "ours" and built.parent.parent == tmp_path / "kept"
     assert len(compiler.read_text().split()) == 1
+    (tmp_path / "cutlass").mkdir()
+    (tmp_path / "cutlass" / "version.h").write_text("4.7")
+    (other,) = built_by_nvcc([ours], headers=str(tmp_path), folder=tmp_path / "kept", jobs=1, objects=objects)
+    assert len(compiler.read_text().split()) == 2 and other.parent != built.parent, "other headers, another library"
+    (tmp_path / "kernel_0.cu").write_text("ours")
+    (tmp_path / "bin" / "nvcc").unlink()
+    nvcc._compiler.cache_clear()
+    assert nvcc.libraries([tmp_path / "kernel_0.cu"], "/not/seen", [built.parent], jobs=1) == [built], "in a cell"
