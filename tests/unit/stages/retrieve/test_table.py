@@ -76,9 +76,9 @@ def test_a_key_is_no_way_out_of_the_folder(tmp_path: Path) -> None:
 
 def test_an_entry_is_doubted_when_what_its_times_rest_on_has_changed() -> None:
     def why(**changes: object) -> str:
-        return doubt(realised(**changes), MACHINE, tilewright=VERSION)
+        return doubt(realised(**changes), MACHINE, tilewright=TOOLCHAIN.tilewright)
 
     assert why() == ""
     assert why(device="NVIDIA H200") == "judged on NVIDIA H200"
     assert why(toolchain=replace(TOOLCHAIN, driver="570", torch="2.0")) == "driver was 570, is -; torch was 2.0, is 0"
-    assert doubt(realised(), MACHINE, tilewright="9") == f"tilewright was {VERSION}, is 9"
+    assert doubt(realised(), MACHINE, tilewright="9") == f"tilewright was {TOOLCHAIN.tilewright}, is 9"
