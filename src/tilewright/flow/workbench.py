@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from .evaluate import Judge
 
 Say = Callable[[str], None]
-BY_CUTLASS = False  # `fact` also has products in CUTLASS C++; off until they have run on a GPU
 _MOST_KNOWN: tuple[tuple[tuple[str, ...], int], ...] = ((("note",), 3), (("rule", "realised"), 2))  # shown to a model
 
 
@@ -230,7 +229,7 @@ class Workbench:
         graph = self._cases[0].graph
         if request.strategy != "fact" or self.problem.mode != "inference" or graph is None:
             return ()
-        headers = dict(languages(self.problem.target)).get("cutlass-cpp", "") if BY_CUTLASS else ""
+        headers = dict(languages(self.problem.target)).get("cutlass-cpp", "")
         return (*libraries(graph), *(products_by_cutlass(graph, matched[0].patterns, headers) if headers else ()))
 
     def _looked_into(

@@ -104,8 +104,8 @@ tensor of the dtype in question, `i64<64 300` whole numbers below 64, `bool 64` 
 Beside the rules stands what was found here: `--strategy fact` keeps each realisation that the judge accepted, with its
 evidence (device, toolchain, shapes, error, ratio, journal), and finds it again where the same computation meets tensors
 of the same shapes, strides and dtypes. `tilewright patterns list|show|check|export|import` shows and exchanges them
-([cli.md](cli.md)). One that was judged under another driver or toolchain, with other skeletons or on another machine, is judged again before
-it is trusted.
+([cli.md](cli.md)). One that was judged under another driver or toolchain, with other skeletons, or on another machine,
+is judged again before it is trusted.
 """
 
 

@@ -10,6 +10,7 @@ from .cutegen import PARTS as CUTEGEN_PARTS
 from .cutegen import cutegen, cutegen_paper
 from .evolve import PARTS as EVOLVE_PARTS
 from .evolve import evolve, evolve_paper
+from .fact import PARTS as FACT_PARTS
 from .fact import fact
 from .given import given
 from .oneshot import best_of_n, oneshot
@@ -30,7 +31,12 @@ STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType(
     }
 )
 PARTS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
-    {"cutegen": CUTEGEN_PARTS, "evolve": EVOLVE_PARTS, "evolve_paper": EVOLVE_PARTS}  # what can be switched off
+    {  # what can be switched off
+        "cutegen": CUTEGEN_PARTS,
+        "fact": FACT_PARTS,
+        "evolve": EVOLVE_PARTS,
+        "evolve_paper": EVOLVE_PARTS,
+    }
 )
 MAY_ASK = ("fact",)  # those that put prompts to a model where one is named
 WITH_ALGEBRA = ("catalog",)  # those that also try the module as declared algebra has it

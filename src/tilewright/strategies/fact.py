@@ -22,6 +22,12 @@ from .spending import Spending
 from .tuning import Steps
 from .within import Solution, solution_of, solved_within
 
+PARTS = (  # what can be switched off
+    "table",  # what was realised before
+    "alone",  # each pattern solved by itself; else all is realised where it stands
+    "tuning",  # a skeleton's points are measured; else they are taken as foreseen or remembered
+    "graphs",  # what is handed over must pay as a CUDA graph, too
+)
 LEAST_GAIN = 0.01  # share of the module's time: a pattern that could win less is realised untuned, and not by itself
 LEAST_TO_ASK = 0.03  # and of what a tuned skeleton leaves above the floor: below that no model is asked
 _SOLVING_SHARE, _TUNING_SHARE = 0.6, 0.8  # of the budget, until which that may begin
@@ -54,8 +60,9 @@ def fact(brief: Brief) -> Steps[None]:
     the one that can win most first: `Enter` it, unless what solves it is known, and within it `Try` what is known and
     doubted, or else the moves of `catalog`, then of `cutegen` where a model is at hand and enough is left above the
     floor; `Tune` in its place for what can't be run by itself; `Try` all together, the largest measured gain first
-    where they overlap, then each rival in the place of what it overlaps with, and all but each; on a GPU
-    `Capture` of the best; `Stop` with it, if it is faster than eager beyond noise, and the same as a CUDA graph."""
+    where they overlap, then each rival in the place of what it overlaps with, and all but each; on a GPU `Capture` of
+    the best; `Stop` with it, if it is faster than eager beyond noise, and the same as a CUDA graph. `brief.without`
+    names parts that are switched off (PARTS)."""
     search = _Fact(brief)
     if not search.patterns:
         yield Stop(best=None, why=nothing_matched(brief))
@@ -73,7 +80,7 @@ def fact(brief: Brief) -> Steps[None]:
         return
     best, timed = yield from search.with_rivals(*accepted, rivals)
     best, timed = yield from search.pruned(best, timed, most=MOST_LEFT_OUT)
-    yield from handed_over(best, timed, brief=brief, recorded=True)
+    yield from handed_over(best, timed, brief=brief, recorded="graphs" in search.parts)
 
 
 class _Fact(Composing):
@@ -81,7 +88,8 @@ class _Fact(Composing):
         super().__init__(brief)
         self.spending = Spending(brief)
         self.stands = {p.id: p for p in self.main}
-        self.known = {k.name: k for k in brief.known}
+        self.parts = frozenset(PARTS) - frozenset(brief.without)
+        self.known = {k.name: k for k in brief.known} if "table" in self.parts else {}
         self.libraries = {c.pattern: c.written for c in brief.libraries if c.written is not None}
         self._turns = 0
 
@@ -155,6 +163,8 @@ class _Fact(Composing):
         """By pattern, and by piece that a model proposed or a library makes, what was found for it; None: nothing that
         is right and no slower than torch. A pattern that could not be run by itself, could win too little or is the
         whole module is not among them."""
+        if "alone" not in self.parts:
+            return {name: self._untried(name) for name in self.libraries}
         found: dict[str, Solved | None] = {}
         proposed = yield from self.proposed()
         for target in self.targets(proposed):
@@ -225,7 +235,7 @@ class _Fact(Composing):
 
     def _given(self, inside: Brief, share: float) -> Brief:
         """A piece's problem with its share of what is left."""
-        left_s = max(_SOLVING_SHARE * self.brief.budget_s - self.spent_s, 0.0)
+        left_s = max(_SOLVING_SHARE * self.brief.budget_s - self.spent_s, 0.0) if "tuning" in self.parts else 0.0
         return replace(
             inside, budget_s=share * left_s, limits=self.spending.left().share(share), model=self.brief.model
         )
@@ -248,7 +258,7 @@ class _Fact(Composing):
         given = {id: s.choice.point for id, s in solved.items() if s is not None and s.choice.written is None}
         proposed = [s for id, s in solved.items() if s is not None and id not in self.stands]
         given |= {id: p.space.points[0] for id, p in self.stands.items() if id in solved and id not in given}
-        points = yield from self.tuned(_TUNING_SHARE, given=given)
+        points = yield from self.tuned(_TUNING_SHARE if "tuning" in self.parts else 0.0, given=given)
         found = [_realised(p.id, points[p.id], solved) for p in self.patterns]
         kept = [*(s for s in found if s is not None), *proposed]
         self.all = tuple(s.choice for s in kept)

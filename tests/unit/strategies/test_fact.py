@@ -407,3 +407,18 @@ def test_a_step_of_training_is_composed_of_what_is_tuned_where_it_stands(tmp_pat
     moves = told(events)
     assert moves[:2] == ["tune", "tune"] and {"try a b", "try a", "try b"} <= set(moves), moves
     assert set(chosen(stop.best)) == {"a", "b"} and "capture" not in moves
+
+
+def test_parts_are_switched_off_by_name(tmp_path: Path) -> None:
+    """Without its pieces and its tuning all is realised where it stands, and libraries' calls are rivals."""
+    a, b = stands("a", width=8, nodes=["n0"]), stands("b", width=16, nodes=["n1"])
+    library = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 10'\n"),), language=LIBRARY)
+    region = Region(nodes=("n0",), inputs=("x",), outputs=("n0",))
+    called = Choice(pattern="library_0", point=(), written=Written(title="t", candidate=library, regions=(region,)))
+    on = replace(given(a, b, parts=[part("b", 600), part("a", 390)]), libraries=(called,), without=("alone", "tuning"))
+    took = {("a", "b"): 500.0, ("b", "library_0"): 300.0, ("b",): 800.0, ("library_0",): 600.0}
+    world = World(on, {"a": 1.0, "b": 1.0}, lambda recipe: at(took[tuple(sorted(c.pattern for c in recipe))]))
+    stop, events = ran(tmp_path / "run.db", world)
+    moves = told(events)
+    assert not [m for m in moves if "enter" in m or m == "tune"] and moves[0] == "try a b", moves
+    assert set(chosen(stop.best)) == {"b", "library_0"}
