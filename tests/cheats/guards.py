@@ -42,8 +42,8 @@ def _none(*args: object, **named: object) -> tuple[str, ...]:
     return ()
 
 
-def _never(*args: object, **named: object) -> bool:
-    return False
+def _whole(*args: object, **named: object) -> str:
+    return "whole"
 
 
 def _nowhere(*args: object, **named: object) -> int:
@@ -154,7 +154,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "moved state": ((check.Check, "compare_state", _nothing), (draws, "_compare_states", _nothing)),
     "kept state": ((check.Check, "require_kept_state", _nothing),),
     "moved inputs": ((check.Check, "accept", _accept_any_input),),
-    "sparse redraws": ((check, "sparsely", _never),),
+    "sparse redraws": ((check, "spread_of", _whole),),
     "aliasing": ((check.Check, "accept", _accept_any("aliases_input", -1)),),
     "shared outputs": ((check.Check, "accept", _accept_any("aliases_output", -1)),),
     "strides": ((check.Check, "accept", _accept_any("overlaps", False)),),

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .arena import dtype_name
 from .bits import fingerprint
-from .families import perturb_state
+from .families import chosen_to_move, perturb_state
 from .rearrange import Rearranger
 from .subject import named_state
 from .wire import Mark, Moved
@@ -47,9 +47,10 @@ class Counterparts:
         """As before the last rearrangement."""
         self._rearranger.put_back()
 
-    def redraw(self, seed: int, keys: tuple[str, ...], *, sparsely: bool = False) -> None:
-        """Perturb in place every floating tensor whose mark has one of these keys, or one element in eight of each."""
+    def redraw(self, seed: int, keys: tuple[str, ...], *, spread: str = "whole") -> None:
+        """Perturb in place the floating tensors whose marks have these keys, as far as `spread` says."""
         seen: set[int] = set()
+        keys = chosen_to_move(keys, spread=spread, seed=seed)
         with torch.no_grad():
             for name, tensor in named_state(self._module).items():
                 mark = self._marks.get(name)
@@ -57,7 +58,7 @@ class Counterparts:
                     continue
                 seen.add(id(tensor))
                 source = torch.Generator(device=tensor.device).manual_seed(seed ^ zlib.crc32(mark.key.encode()))
-                perturb_state("", tensor, is_parameter=mark.is_parameter, source=source, sparsely=sparsely)
+                perturb_state("", tensor, is_parameter=mark.is_parameter, source=source, spread=spread)
 
 
 def _mark(tensor: Tensor, *, is_parameter: bool) -> Mark:

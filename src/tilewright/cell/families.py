@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from .eight_bits import computable, within
+from .redraws import SPREADS
 from .structure import Structure
 
 OWN = "own"
 SPECIALS = "specials"
-_SPARSE_SHARE, _FEW_ELEMENTS = 0.125, 16
+_OF_FEW = SPREADS[2:]
+_SPARSE_SHARE, _FEW_ELEMENTS, _FEW_SHARE = 0.125, 16, 512
 # Bits 15 .. 8 of an fp32 number: bf16 cuts at bit 16, TF32 and fp16 at bit 13; both find a little less than half there.
 _JUST_UNDER_HALF = 0b0110_1111 << 8
 
@@ -151,28 +153,61 @@ def upstream(places: Sequence[Tensor], kind: str, seed: int) -> tuple[Tensor, ..
 
 
 def perturb_state(
-    name: str, tensor: Tensor, *, is_parameter: bool, source: torch.Generator, sparsely: bool = False
+    name: str, tensor: Tensor, *, is_parameter: bool, source: torch.Generator, spread: str = "whole"
 ) -> None:
     """Move a floating parameter or buffer in place, so that weights of one and biases of zero come to matter.
     Parameters get a factor and an offset at their own scale; buffers a positive factor alone, which keeps masks
     masks and variances positive; means that are all zero get an offset too. Batches counted so far become more.
-    `sparsely`: one element in eight moves, which a look at a few of them does not show."""
+    `spread` is one of SPREADS: a look at some elements does not show that one in eight moves, or a few, and no sum
+    shows that some change places."""
     if name.endswith("num_batches_tracked"):
         tensor.add_(int(torch.randint(1, 9, (1,), generator=source, device=source.device)))
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return
     if computable(tensor) is not tensor:
         wide = computable(tensor)
-        perturb_state(name, wide, is_parameter=is_parameter, source=source, sparsely=sparsely)
+        perturb_state(name, wide, is_parameter=is_parameter, source=source, spread=spread)
         tensor.copy_(within(wide, tensor.dtype))
         return
+    offset = is_parameter or name.endswith("running_mean")
+    if spread in _OF_FEW:
+        _move_few(tensor, exchanged=spread == "exchanged", offset=offset, source=source)
+        return
     noise = torch.randn(tensor.shape, generator=source, device=tensor.device, dtype=_drawn(tensor))
-    old = tensor.clone() if sparsely and tensor.numel() > _FEW_ELEMENTS else None
+    old = tensor.clone() if spread == "sparse" and tensor.numel() > _FEW_ELEMENTS else None
     factor = torch.exp(0.2 * torch.randn(tensor.shape, generator=source, device=tensor.device, dtype=_drawn(tensor)))
     tensor.mul_(factor.to(tensor.dtype))
-    if is_parameter or name.endswith("running_mean"):
+    if offset:
         scale = float(tensor.abs().mean(dtype=torch.float64)) or 0.5
         tensor.add_((0.2 * scale * noise).to(tensor.dtype))
     if old is not None:
         stays = torch.rand(tensor.shape, generator=source, device=tensor.device) >= _SPARSE_SHARE
         tensor.copy_(torch.where(stays, old, tensor))
+
+
+def chosen_to_move(names: Sequence[str], *, spread: str, seed: int) -> tuple[str, ...]:
+    """Which of these tensors move: all, or every other time that few elements do, one alone."""
+    if spread not in _OF_FEW or not names or seed // len(SPREADS) % 2:
+        return tuple(names)
+    return (names[seed // (2 * len(SPREADS)) % len(names)],)
+
+
+def _move_few(tensor: Tensor, *, exchanged: bool, offset: bool, source: torch.Generator) -> None:
+    """Elements that lie together, at most one in _FEW_SHARE of all, change places with others, where these are not the
+    same, or move by far: what one weight does must be seen in 16 bits, too."""
+
+    def below(count: int) -> int:
+        return int(torch.randint(count, (), generator=source, device=source.device))
+
+    flat = tensor.reshape(-1).clone()
+    count = 1 << below(max(1, flat.numel() // _FEW_SHARE).bit_length())
+    here, there = (slice(at, at + count) for at in (below(flat.numel() - count + 1) for _ in range(2)))
+    ours, theirs = flat[here].clone(), flat[there].clone()
+    if exchanged and not torch.equal(ours, theirs):
+        flat[here], flat[there] = theirs, ours
+    elif offset:
+        scale = float(flat.abs().mean(dtype=torch.float64)) or 0.5
+        flat[here] += scale * (3 if below(2) else -3)
+    else:
+        flat[here] *= 3.0 if below(2) else 0.3
+    tensor.copy_(flat.view(tensor.shape))

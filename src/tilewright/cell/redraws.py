@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from .parts import TensorRef
 
+# Of state, all elements move, one in eight, or a few that lie together; or a few change places with others.
+SPREADS = ("whole", "sparse", "few", "exchanged")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redraw:
-    """In a reference cell: perturb all floating parameters and buffers in place around the values constructed.
-    `sparsely`: one element in eight of each."""
+    """In a reference cell: perturb floating parameters and buffers in place around the values constructed. `spread`:
+    which elements of them, one of SPREADS."""
 
     seed: int
-    sparsely: bool = False
+    spread: str = "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +27,12 @@ class MarkState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedrawAlike:
-    """Perturb in place the tensors whose marks have these keys: by the same numbers in every cell. `sparsely` as in
+    """Perturb in place the tensors whose marks have these keys: by the same numbers in every cell. `spread` as in
     Redraw."""
 
     seed: int
     keys: tuple[str, ...]
-    sparsely: bool = False
+    spread: str = "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

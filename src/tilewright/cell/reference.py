@@ -17,7 +17,7 @@ from . import jitter, values, work
 from .arena import spec_of
 from .bits import fingerprint, words
 from .eight_bits import Widened, computable
-from .families import OWN, perturb_state, redistribute, upstream
+from .families import OWN, chosen_to_move, perturb_state, redistribute, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
 from .rearrange import Rearranger, runs_on_cpu
 from .step import Step, learn, tensors_of
@@ -161,18 +161,20 @@ class Reference:
             seed_all(seed)
             return self._problem.get_inputs(**self._case)
 
-    def redraw(self, seed: int, *, sparsely: bool = False) -> None:
+    def redraw(self, seed: int, *, spread: str = "whole") -> None:
         self.put_back()
         source = torch.Generator(device=self._device).manual_seed(seed)
         module = self._subject.built
         parameters = {n for n, _ in module.named_parameters(remove_duplicate=False)}
         seen: set[int] = set()
+        state = named_state(module)
+        chosen = chosen_to_move([n for n, t in state.items() if t.is_floating_point()], spread=spread, seed=seed)
         with torch.no_grad():
-            for name, tensor in named_state(module).items():
-                if id(tensor) not in seen:
+            for name, tensor in state.items():
+                if id(tensor) not in seen and (name in chosen or not tensor.is_floating_point()):
                     seen.add(id(tensor))
                     wanted = name in parameters
-                    perturb_state(name, tensor, is_parameter=wanted, source=source, sparsely=sparsely)
+                    perturb_state(name, tensor, is_parameter=wanted, source=source, spread=spread)
 
     def rearrange(
         self, seed: int, args: str, inputs: Sequence[Tensor], labels: Mapping[str, str] | None = None

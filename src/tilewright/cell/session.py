@@ -54,7 +54,7 @@ class Session:
             wire.Construct: self._construct, wire.ConstructCase: self._construct_case,
             wire.Describe: lambda r: self._opened.describe(r.seed, trace=r.trace, training=r.training),
             wire.Warm: self._warm, wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
-            wire.Redraw: lambda r: self._opened.redraw(r.seed, sparsely=r.sparsely), wire.Truth: self._truth,
+            wire.Redraw: lambda r: self._opened.redraw(r.seed, spread=r.spread), wire.Truth: self._truth,
             wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,
             wire.Amplify: self._amplify, wire.Attain: self._attain,
             wire.StoreState: self._store_state, wire.LoadState: self._load_state,
@@ -243,7 +243,7 @@ class Session:
             self._counterparts.put_back()
             if self._reference is not None:
                 self._reference.put_back()
-            self._counterparts.redraw(request.seed, request.keys, sparsely=request.sparsely)
+            self._counterparts.redraw(request.seed, request.keys, spread=request.spread)
         if self._reference is not None:
             self._reference.release_truth()
 

@@ -33,6 +33,7 @@ from .parts import NamedSpec as NamedSpec
 from .parts import OutputFacts as OutputFacts
 from .parts import Spent as Spent
 from .parts import TensorRef as TensorRef
+from .redraws import SPREADS as SPREADS
 from .redraws import CarryOut as CarryOut
 from .redraws import ComparedState as ComparedState
 from .redraws import CompareState as CompareState

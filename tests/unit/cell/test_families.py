@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilewright.cell.families import FAMILIES, perturb_state, redistribute
+from tilewright.cell.families import FAMILIES, chosen_to_move, perturb_state, redistribute
+from tilewright.cell.wire import SPREADS
 
 LIKE = torch.zeros(64, 500)
 
@@ -57,11 +58,44 @@ def test_all_families_draw_in_every_type_and_shape() -> None:
 
 
 def test_state_moves_whole_or_sparsely() -> None:
-    def moved(*, sparsely: bool, shape: tuple[int, ...]) -> float:
+    def moved(spread: str, shape: tuple[int, ...]) -> float:
         tensor, source = torch.ones(shape), torch.Generator().manual_seed(3)
-        perturb_state("weight", tensor, is_parameter=True, source=source, sparsely=sparsely)
+        perturb_state("weight", tensor, is_parameter=True, source=source, spread=spread)
         return float((tensor != 1).float().mean())
 
-    assert moved(sparsely=False, shape=(64, 500)) == 1.0
-    assert 0.1 < moved(sparsely=True, shape=(64, 500)) < 0.15
-    assert moved(sparsely=True, shape=(16,)) == 1.0, "of so few none may stay"
+    assert moved("whole", (64, 500)) == 1.0
+    assert 0.1 < moved("sparse", (64, 500)) < 0.15
+    assert moved("sparse", (16,)) == 1.0, "of so few none may stay"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("spread", ["few", "exchanged"])
+def test_a_few_elements_move_by_far_or_change_places(dtype: torch.dtype, spread: str) -> None:
+    start: Tensor = torch.randn(300, 70, generator=torch.Generator().manual_seed(1)).to(dtype)
+    counts = set()
+    for seed in range(40):
+        tensor = start.T.clone().T  # whose elements do not lie in order
+        perturb_state("w", tensor, is_parameter=True, source=torch.Generator().manual_seed(seed), spread=spread)
+        differs = tensor != start
+        assert 1 <= int(differs.sum()) <= 2 * 300 * 70 // 512
+        counts.add(int(differs.sum()))
+        same = torch.equal(tensor.flatten().sort().values, start.flatten().sort().values)
+        assert same == (spread == "exchanged")
+        assert float((tensor - start)[differs].abs().max()) > 1e-3
+    assert len(counts) > 5
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (7,)])
+def test_a_few_elements_of_tiny_state_move(shape: tuple[int, ...]) -> None:
+    for seed in range(8):
+        tensor, source = torch.ones(shape), torch.Generator().manual_seed(seed)
+        perturb_state("running_var", tensor, is_parameter=False, source=source, spread=SPREADS[2 + seed % 2])
+        assert int((tensor != 1).sum()) == 1 and bool((tensor > 0).all())
+
+
+def test_where_few_elements_move_one_tensor_may_move_alone() -> None:
+    names = ("a", "b", "c", "d")
+    found = {chosen_to_move(names, spread="few", seed=seed) for seed in range(200)}
+    assert found == {names, *((n,) for n in names)}
+    assert all(chosen_to_move(names, spread=s, seed=5) == names for s in SPREADS[:2])
+    assert chosen_to_move((), spread="few", seed=6) == ()

@@ -22,7 +22,7 @@ from ...facts.problem import Precision, TensorSpec
 from . import gradients, metric, state
 from .counterparts import moved
 from .locate import located
-from .plan import OWN, SPECIALS, Trial, plan
+from .plan import OWN, SPECIALS, Trial, plan, spread_of
 
 # Kinds of upstream gradients, in turn over the trials (training), and those that come in another layout.
 _UPSTREAM = ("normal", "ones", "alone", "sparse")
@@ -105,13 +105,13 @@ class Check:
 
     def redraw(self, seed: int) -> None:
         """Move the reference's state and, where `load_state` can't, the candidate's with it. Pool set 0 must be drawn:
-        masks and indices are moved as far as the reference bears it there. Of every other seed's state most elements
-        stay: whoever looks at a few of them alone takes it for what it was."""
+        masks and indices are moved as far as the reference bears it there. Under some seeds most elements stay, or all
+        but a few: whoever looks at some of them alone takes the state for what it was."""
         if self.shares_state:
-            self.room.redraw(wire.Redraw(seed=seed, sparsely=sparsely(seed)))
+            self.room.redraw(wire.Redraw(seed=seed, spread=spread_of(seed)))
             self._note_moved(self.room.rearrange(seed))
         elif self._alike:
-            request = wire.RedrawAlike(seed=seed, keys=self._alike, sparsely=sparsely(seed))
+            request = wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed))
             self.room.redraw(request)
             self.cell.do(request)
             found = self.room.rearrange(seed, self._alike)
@@ -414,11 +414,6 @@ class Check:
                     "result_changes",
                     f"case {self.case}: output {i} of an earlier call changed when it was called again",
                 )
-
-
-def sparsely(seed: int) -> bool:
-    """Whether a redraw under this seed leaves most elements as they are."""
-    return seed % 2 == 1
 
 
 def holds(error: OutputError) -> bool:

@@ -6,6 +6,8 @@ import random
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from ...cell.wire import SPREADS
+
 HUGE_BYTES = 2 << 30
 LARGE_BYTES = 64 << 20
 OWN, SPECIALS = "own", "specials"
@@ -37,13 +39,25 @@ def plan(case: int, *, case_bytes: int, has_floats: bool, redraws: bool, rng: ra
     else:
         families = [*ALWAYS, *OFTEN, *EDGES]
     names = [OWN] * own + (families if has_floats else [])
+    spreads = rng.sample(SPREADS, len(SPREADS))  # in turn: each is there in every case that has so many trials
+    redrawn = [_redraw_seed(rng, spreads[i % len(spreads)]) if redraws and i else 0 for i in range(len(names))]
     trials = [
-        Trial(case=case, family=f, seed=secret(rng), redraw=secret(rng) if redraws and i else 0, draws=secret(rng))
-        for i, f in enumerate(names)
+        Trial(case=case, family=f, seed=secret(rng), redraw=redraw, draws=secret(rng))
+        for f, redraw in zip(names, redrawn, strict=True)
     ]
     if redraws and own == 3:
         trials[2] = replace(trials[2], seed=trials[0].seed)
     return tuple(trials)
+
+
+def spread_of(seed: int) -> str:
+    """How many elements of the state a redraw under this seed moves."""
+    return SPREADS[seed % len(SPREADS)]
+
+
+def _redraw_seed(rng: random.Random, spread: str) -> int:
+    seed = len(SPREADS) + secret(rng)
+    return seed - seed % len(SPREADS) + SPREADS.index(spread)
 
 
 def secret(rng: random.Random) -> int:

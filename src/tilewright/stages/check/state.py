@@ -27,9 +27,8 @@ def misplaced(room: Room, cell: Cell, precision: Precision, *, specials: bool) -
         norm, worst = max(norm, metric.FACTOR * own.norm), max(worst, metric.FACTOR * own.worst)
         strange = found.misplaced and (not specials or metric.masks_infinity(got, truth, wanted))
         if strange:
-            return (
-                f"after the call {found.misplaced} elements of {name} are not finite where the truth is, or the reverse"
-            )
+            how = "not finite where the truth is, or the reverse" if got.dtype.is_floating_point else "wrong"
+            return f"after the call {found.misplaced} elements of {name} are {how}"
         if found.norm > norm or found.worst > worst:
             return f"after the call {name} is off by {found.norm:.3g} in the norm"
     return ""

@@ -318,14 +318,18 @@ def _said_s(table: Table, name: str) -> float:
 def check_floor(machine: Machine, work: Work, time_ns: Interval) -> None:
     impossible_ns = machine.impossible_ns(work)
     if time_ns.mid < impossible_ns:
-        bytes_moved, flops = work.bytes_moved, work.flops
+        per_ns = 1e9 / time_ns.mid
         raise Implausible(
             "implausible",
-            f"{time_ns.mid / 1e3:.1f} us a call would be {bytes_moved / time_ns.mid / 1e3:.2f} TB/s for "
-            f"{bytes_moved / 1e6:.1f} MB and {flops / time_ns.mid / 1e3:.1f} TFLOP/s for {flops / 1e9:.2f} GFLOP; "
-            f"measured here were {machine.copy_bytes_per_s / 1e12:.2f} TB/s and "
-            f"{machine.rate(work.dtype) / 1e12:.1f} TFLOP/s, which leave {impossible_ns / 1e3:.1f} us at least",
+            f"{time_ns.mid / 1e3:.1f} us a call would be {_rate(work.bytes_moved * per_ns, 'B/s')} for "
+            f"{work.bytes_moved / 1e6:.1f} MB and {_rate(work.flops * per_ns, 'FLOP/s')} for "
+            f"{work.flops / 1e9:.2f} GFLOP; measured here were {_rate(machine.copy_bytes_per_s, 'B/s')} and "
+            f"{_rate(machine.rate(work.dtype), 'FLOP/s')}, which leave {impossible_ns / 1e3:.1f} us at least",
         )
+
+
+def _rate(per_s: float, unit: str) -> str:
+    return f"{per_s / 1e12:.2f} T{unit}" if per_s >= 1e11 else f"{per_s / 1e9:.2f} G{unit}"
 
 
 def summarise(checked: Checked, table: Table, *, ours: str, machine: Machine, work: Work) -> Timed:
