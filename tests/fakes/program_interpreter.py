@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -141,6 +142,13 @@ def in_parts(value: torch.Tensor, program: Program, parts: int) -> torch.Tensor:
     return torch.stack([share.sum(0) for share in shares]).reshape(program.shape_in_parts(parts))
 
 
+def by_expert(left: torch.Tensor, right: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Rows in stretches, each with a matrix of its own; nought behind the last."""
+    places = [0, *ends.tolist()]
+    parts = [left[a:b] @ right[e] for e, (a, b) in enumerate(itertools.pairwise(places))]
+    return torch.cat([*parts, left.new_zeros(len(left) - places[-1], right.shape[2])])
+
+
 def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bool = False) -> tuple[torch.Tensor, ...]:
     """The outputs of a Program on aligned operands; with `exact`, in float64 throughout."""
     values: dict[str, Any] = {}
@@ -166,7 +174,8 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
                         exclusive=item.exclusive)  # fmt: skip
             values.update(zip(item.results, made, strict=True))
         elif isinstance(item, Product):
-            product = values[item.left].to(dtype) @ values[item.right].to(dtype)
+            left, right = values[item.left].to(dtype), values[item.right].to(dtype)
+            product = by_expert(left, right, values[item.ends]) if item.ends else left @ right
             values[item.result] = product.reshape(program.domain)
         elif item.op == "inside":
             values[item.result] = masks[item.args[0]]

@@ -16,7 +16,7 @@ from ..facts import codec
 from . import jitter, values, work
 from .arena import spec_of
 from .bits import fingerprint, words
-from .eight_bits import Widened, computable
+from .eight_bits import computable
 from .families import OWN, chosen_to_move, perturb_state, redistribute, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
 from .rearrange import Rearranger, runs_on_cpu
@@ -24,6 +24,7 @@ from .step import Step, learn, tensors_of
 from .structure import NOT_NEGATIVE, Structure, structure_of
 from .subject import Subject, facts_of, named_state, seed_all
 from .variant import resized, restrided
+from .widened import Widened
 from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Variant
 
 _SAMPLE = 1 << 26  # elements of a result that are kept for a comparison

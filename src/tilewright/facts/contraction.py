@@ -13,7 +13,8 @@ _PLACES = {"aten.linear.default": (0, 1), "aten.matmul.default": (0, 1), "aten.m
            "aten.bmm.default": (0, 1), "aten.addmm.default": (1, 2), "aten.baddbmm.default": (1, 2)}  # fmt: skip
 _EINSUM = "aten.einsum.default"
 _SCALED = "aten._scaled_mm.default"
-OPERATORS = tuple(target.split(".")[1] for target in (*_PLACES, _EINSUM, _SCALED))
+ROUTED = "aten._grouped_mm.default"  # rows in stretches, each with a matrix of its own
+OPERATORS = tuple(target.split(".")[1] for target in (*_PLACES, _EINSUM, _SCALED, ROUTED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

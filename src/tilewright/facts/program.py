@@ -190,23 +190,19 @@ class Scan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """`result = left @ right` over the domain, (M, N) or (B, M, N): `left` is (M, K) or (B, M, K), `right` (K, N) or
-    (B, K, N), operands of `dtype` or float8_e4m3fn; sums are fp32's at least, not rounded to `dtype`. `rounded`:
-    they may be, to TF32's 11 bits. Where groups of columns are reduced, N is two dimensions: group, column."""
+    (B, K, N), of `dtype` or float8_e4m3fn; sums are fp32's at least. `rounded`: factors may be, to TF32's 11 bits. For
+    groups of columns that are reduced, N is two dimensions: group, column. `ends`: an operand, (E,) of i32; `right` is
+    (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]."""
 
     result: str
     left: str
     right: str
     dtype: str
     rounded: bool = False
+    ends: str = ""
 
-    @property
-    def op(self) -> str:
-        return "product"
-
-    @property
-    def args(self) -> tuple[str, ...]:
-        """What is computed before it: nothing, its operands are no values."""
-        return ()
+    op = "product"
+    args = ()  # its operands are no values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

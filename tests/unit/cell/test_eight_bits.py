@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from tilewright.cell import families
-from tilewright.cell.eight_bits import Widened, computable, within
+from tilewright.cell.eight_bits import computable, within
 from tilewright.cell.rearrange import Rearranger
+from tilewright.cell.widened import Widened
 from tilewright.cell.work import measure
 
 E4M3 = torch.float8_e4m3fn
@@ -27,6 +28,18 @@ def test_a_truth_is_the_product_of_what_the_eight_bits_hold() -> None:
             assert found.dtype == torch.float64 and torch.allclose(found, wanted)
         own = torch._scaled_mm(a, w.t(), torch.tensor(1.0), torch.tensor(1.0), out_dtype=torch.bfloat16)
     assert own.dtype == torch.bfloat16, "what is not the truth's stays torch's"
+
+
+def test_a_truth_of_experts_is_the_products_of_their_rows() -> None:
+    x, w = torch.randn(10, 16), torch.randn(3, 16, 8)
+    offs = torch.tensor([4, 4, 9], dtype=torch.int32)
+    with Widened():
+        found = torch._grouped_mm(x.double(), w.double(), offs=offs)
+    wanted = torch.cat([x[:4].double() @ w[0].double(), x[4:9].double() @ w[2].double(), torch.zeros(1, 8)])
+    assert found.dtype == torch.float64 and torch.allclose(found, wanted)
+    x, w = x.bfloat16(), w.bfloat16()
+    seen = measure(lambda: torch._grouped_mm(x, w, offs=offs), (x, w), lambda r: [r])
+    assert (seen.work.dtype, seen.work.matmul_flops, seen.longest_sum) == ("bf16", 2 * 10 * 16 * 8, 16)
 
 
 def test_its_rate_is_that_of_eight_bits_whatever_its_scales_are() -> None:

@@ -244,6 +244,21 @@ def test_meta_tensors_compile_what_a_call_needs():
 
 
 @pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (64, 64, 1, 1)], ids=str)
+def test_experts_multiply_as_one_matrix_would(tmp_path, shape):
+    tile_m, tile_n, cluster_m, cluster_n = shape
+    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n)
+    finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), vector=8)
+    launch = compile_product(
+        point, element="bf16", majors=("k", "r"), finish=finish, operands=READS, routed=True,
+        options=f"--keep-ptx --keep-cubin --dump-dir={tmp_path}",
+    )  # fmt: skip
+    (kernel,) = taken(launch.artifacts.CUBIN)
+    check_registers(point, kernel)
+    assert kernel.local_bytes == 0
+    assert wgmma(launch.artifacts.PTX, point.atom_n) == 4 * tile_m // (64 * point.groups)
+
+
+@pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (64, 64, 1, 1)], ids=str)
 def test_float8_is_multiplied_in_steps_of_128_and_promoted(tmp_path, shape):
     tile_m, tile_n, cluster_m, cluster_n = shape
     point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, scheme="narrow")

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.facts.contraction import Letters, Scaled, contracted, scaled
-from tilewright.facts.graph import Node
+from tilewright.facts.contraction import ROUTED, Letters, Scaled, contracted, scaled
+from tilewright.facts.graph import Call, Node, Ref
 from tilewright.facts.pattern import Bind
 
 from .region import Flow
@@ -49,6 +49,7 @@ class Contraction:
     addend: Addend | None = None
     rounded: bool = False
     element: str = ""
+    ends: Bind | None = None  # of the rows of each of the right factor's matrices (see program.Product)
     scales: tuple[Addend, ...] = ()
 
 
@@ -57,6 +58,8 @@ def contraction(flow: Flow, node: Node) -> Contraction | None:
     call = flow.calls.get(node.origin)
     if node.op != "call" or call is None or call.results != (node.name,):
         return None
+    if call.target == ROUTED:
+        return _routed(flow, node, call)
     eighth = scaled(call, flow.nodes)
     if eighth is not None:
         return _scaled(flow, node, eighth)
@@ -75,6 +78,24 @@ def contraction(flow: Flow, node: Node) -> Contraction | None:
     return Contraction(
         node=node, left=first, right=second, domain=domain, scale=found.alpha, addend=addend, element=node.dtype
     )
+
+
+def _routed(flow: Flow, node: Node, call: Call) -> Contraction | None:
+    """Rows in stretches, each with a matrix of its own: `_grouped_mm(rows, matrices, offs=ends)`."""
+    given = dict(zip(("self", "mat2", "offs", "bias", "out_dtype"), call.args, strict=False)) | dict(call.kwargs)
+    names = [x.name for key in ("self", "mat2", "offs") if isinstance(x := given.get(key), Ref)]
+    if len(names) != 3 or given.get("bias") is not None:
+        return None
+    rows, matrices, ends = (flow.nodes[name] for name in names)
+    if (len(rows.shape), len(matrices.shape), ends.dtype) != (2, 3, "i32"):
+        return None
+    if not rows.dtype == matrices.dtype == node.dtype or ends.shape != matrices.shape[:1]:
+        return None
+    return Contraction(
+        node=node, left=_factor(flow, rows, "mz", ("m", "z")), right=_factor(flow, matrices, "ezy", ("e", "z", "y")),
+        domain=(rows.shape[0], matrices.shape[2]), element=node.dtype,
+        ends=Bind(node=ends.name, split=ends.shape, order=(0,)),
+    )  # fmt: skip
 
 
 def _scaled(flow: Flow, node: Node, found: Scaled) -> Contraction | None:

@@ -78,7 +78,10 @@ class _Body:
         names = [
             self.operand(f.bind, whole.element, f.shape, indexed=True, order=f.order) for f in (whole.left, whole.right)
         ]
-        item = Product(result="v0", left=names[0], right=names[1], dtype=dtype, rounded=whole.rounded)
+        if whole.ends is not None:
+            names.append(self.operand(whole.ends, "i32", whole.ends.split, indexed=True))
+        item = Product(result="v0", left=names[0], right=names[1], dtype=dtype, rounded=whole.rounded,
+                       ends=names[2] if len(names) > 2 else "")  # fmt: skip
         self.body: list[Product | Statement | Reduction] = [item]
         self.last = "v0"
         if whole.scale != 1.0:

@@ -95,6 +95,8 @@ def unsupported(program: Program) -> str | None:
         return f"{m} x {n} x {k} is bound by memory, or too short for fp32's accuracy"
     if batch * m * n * k < _LEAST_WORK and not _is_skinny(program):
         return f"{m} x {n} x {k} is all launch"
+    if is_routed(program) and (program.reduced or not _is_plain(program)):
+        return "rows of experts in other types than fp16 and bf16, or reduced"
     if left.dtype != "f32" and any(line_of(o) % (16 // DTYPE_BYTES[o.dtype]) for o in (left, right)):
         return "rows that don't start at multiples of 16 bytes, which TMA can't read"
     if max(batch * m * n, m * k, k * n) >= 1 << 31:
@@ -150,6 +152,11 @@ def is_rounded(program: Program) -> bool:
     return program.product is not None and program.product.rounded
 
 
+def is_routed(program: Program) -> bool:
+    """Whether rows lie in stretches, each with a matrix of its own."""
+    return program.product is not None and bool(program.product.ends)
+
+
 def line_of(operand: Operand) -> int:
     """The size of the dimension along which neighbours in memory lie."""
     wide = [d for d in operand.order or range(len(operand.shape)) if operand.shape[d] > 1]
@@ -171,7 +178,9 @@ def _is_plain(program: Program) -> bool:
 def _is_skinny(program: Program) -> bool:
     """Whether it is bound by the way of one matrix from memory, in 16 bits."""
     _, m, n, k = sizes(program)
-    return _is_plain(program) and min(m, n) <= _SKINNY_SIDE and max(m, n) * k >= _SKINNY_LARGE
+    return (
+        _is_plain(program) and not is_routed(program) and min(m, n) <= _SKINNY_SIDE and max(m, n) * k >= _SKINNY_LARGE
+    )
 
 
 def space(program: Program) -> Space:
@@ -252,6 +261,8 @@ def _points(program: Program) -> tuple[Point, ...]:
         shapes = [s for s in _REDUCED_IN_TURNS if not is_grouped(program) or fits(program, int(s[0].split("x")[1]))]
         turns = tuple(_turn(*shape) for shape in shapes) if plain else ()  # not yet measured: never first
         return (*chosen[:1], *_in_turn(turns, chosen[1:]))
+    if is_routed(program):
+        return tuple(p for p in chosen if dict(p)["split_k"] == 1)
     direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     for p in direct:
         chosen.insert(chosen.index(p) + 1, point(**{**dict(p), "store": "bulk"}))

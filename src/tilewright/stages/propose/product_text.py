@@ -33,7 +33,7 @@ SPEC = ProductSpec(
     operands=({operands}
     ),
     output={output}
-    epilogue=epilogue,{rounded}{diagonals}
+    epilogue=epilogue,{rounded}{diagonals}{ends}
 )
 
 _FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
@@ -153,6 +153,8 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
     product = program.product
     assert product is not None
     kept = kept_diagonals(program)
+    ends = next((o for o in program.operands if o.name == product.ends), None)
+    first = ("left", "right", *(("ends",) if ends else ()))
     program = safe_names(reduced_in_strength(rounded_once(_epilogue(program, product))))
     others = [o for o in program.operands if o.name != "product"]
     (output,) = program.outputs
@@ -165,9 +167,9 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         operands=tensors(others), output=_spec(output),
         rounded="\n    rounded=True," if product.rounded else "",
         diagonals="" if kept == (None, None) else f"\n    diagonals={kept!r},",
-        knobs=repr(dict(settings)),
-        reads=", ".join(("left", "right", *(o.name for o in others))), writes=output.name,
-        outputs=repr(((output.shape, output.dtype),)), arity=2 + len(others),
+        ends=f"\n    ends={_spec(ends)}" if ends else "", knobs=repr(dict(settings)),
+        reads=", ".join((*first, *(o.name for o in others))), writes=output.name,
+        outputs=repr(((output.shape, output.dtype),)), arity=len(first) + len(others),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from cutlass import Int32, cute
 from ..math import ELEMENT_TYPES
 from .entries import COMBINE, PRODUCT
 from .entries import split as SPLIT
+from .experts import Experts
 from .finish import WIDE, Combine, Finish
 from .plan import Point
 from .product import Product
@@ -60,13 +61,12 @@ def _read(operands: Sequence[Read], m: Any, n: Any, finish: Finish) -> list[Any]
 
 def compile_product(
     point: Point, *, element: str, majors: tuple[str, str], finish: Finish, operands: Sequence[Read] = (),
-    arch: str = "sm_90a", options: str = "",
+    routed: bool = False, arch: str = "sm_90a", options: str = "",
 ) -> Launch:  # fmt: skip
     """A launch of (a, b, c, [exponents of A, of B,] operands .., clusters, splits, chunk) for every size. `element`: of
     A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's. Of a turned Finish,
-    columns of C are contiguous, not rows."""
+    columns of C are contiguous, not rows. `routed`: behind C come the ends of experts' rows (see `experts`)."""
     m, n, k = _size(), _size(), _size()
-
     pitch = ALIGNED * 8 // ELEMENT_TYPES[element].width
 
     def operand(rows: Any, major: str) -> Any:
@@ -77,11 +77,19 @@ def compile_product(
     c = _fake(finish.dtype, (m, _size() if finish.own_columns else n, _size()), walk, ALIGNED)
     scaled = (m, n) if point.scales else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
-    tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *_read(operands, m, n, finish))
+    ends = (_fake("i32", (_size(),), (1,), 4),) if routed else ()
+    tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *ends, *_read(operands, m, n, finish))
+    kernel = (Experts if routed else Skinny if point.skinny else Product)(point, finish)
     return cute.compile(
-        PRODUCT[len(tensors)], (Skinny if point.skinny else Product)(point, finish), *tensors, Int32(1), Int32(1),
-        Int32(64), _stream(), options=_options(arch, options),
-    )  # fmt: skip
+        PRODUCT[len(tensors)],
+        kernel,
+        *tensors,
+        Int32(1),
+        Int32(1),
+        Int32(64),
+        _stream(),
+        options=_options(arch, options),
+    )
 
 
 def compile_streamed(

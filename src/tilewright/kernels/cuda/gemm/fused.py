@@ -25,11 +25,13 @@ from ..spec import Function, TensorSpec
 from ..views import ITEM_BYTES
 from .blocks import WIDTH
 from .compiling import Launch
+from .experts import takes
 from .finish import ALL, Diagonals
 from .groups import Groups
 from .launch import Epilogue, Gemm, broadcast, major_of, walk_of
 from .plan import KNOBS as LEGAL
-from .plan import Point, make_grid
+from .plan import Point
+from .routed import Routed
 
 TILES = ("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x256", "128x128", "128x160",
          "128x192", "128x256", "256x128", "256x160", "256x192")  # fmt: skip
@@ -52,7 +54,8 @@ class ProductSpec:
     `epilogue` reads `product`, positions and the operands by name, and gives the output's element, which depends on the
     product from the first to the last of `diagonals` alone. `rounded`: factors of fp32 may lose all but 11 bits. With
     `reductions`, it gives a tuple of what each takes, and the output is their states, as Gemm has them. With `groups`
-    instead, operands and output have the columns in two, (group, column in it)."""
+    instead, operands and output have the columns in two, (group, column in it). With `ends`, (experts,) of int32,
+    `left` is (M, K), `right` (experts, K, N), and the rows of expert e end before ends[e]."""
 
     name: str
     left: TensorSpec
@@ -64,6 +67,12 @@ class ProductSpec:
     rounded: bool = False
     reductions: tuple[str, ...] = ()
     groups: Groups | None = None
+    ends: TensorSpec | None = None
+
+    @property
+    def read(self) -> tuple[TensorSpec, ...]:
+        """What it is called with, in order."""
+        return (self.left, self.right, *((self.ends,) if self.ends else ()), *self.operands)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -107,7 +116,7 @@ class FusedProduct:
         self.arch = arch
         self.knobs = dict(DEFAULTS)
         self._compiled: dict[Hashable, Launch] = {}  # for all knobs: those that differ in splits of K share kernels
-        self._shapes = tuple((o.shape, DTYPES[o.dtype]) for o in (spec.left, spec.right, *spec.operands))
+        self._shapes = tuple((o.shape, DTYPES[o.dtype]) for o in spec.read)
         dtypes = tuple(o.dtype for o in spec.operands)
         self.epilogue = Epilogue(
             function=spec.epilogue, names=tuple(o.name for o in spec.operands), dtypes=dtypes,
@@ -130,8 +139,10 @@ class FusedProduct:
             raise ValueError(f"groups of {groups.size} columns don't lie in {point.atom_n} each")
         if self.spec.reductions and point.tile_n % WIDTH:
             raise ValueError(f"rows are reduced in blocks of {WIDTH}, which {point.tile_n} columns are not made of")
+        if self.spec.ends and (is_turned(wanted) or not takes(point)):
+            raise ValueError("experts multiply 16 bits with split_k=1, store='direct', schedule='cooperative'")
         self.knobs.update(wanted)
-        self.gemm = Gemm(
+        self.gemm = (Routed if self.spec.ends else Gemm)(
             point,
             self.spec.output.dtype,
             self.epilogue,
@@ -159,13 +170,14 @@ class FusedProduct:
 
     def prepare(self, device: Device) -> None:
         """Compile, or find on disk, what operands need that are aligned and lie as the Spec says; no GPU needed."""
-        self(*(_whole(o) for o in (self.spec.left, self.spec.right, *self.spec.operands)))
+        self(*map(_whole, self.spec.read))
 
     def demand(self, processors: int) -> dict[str, int | str]:
         """What the product's kernel takes, operands lying as the Spec says (see `cuda.demand`): read from the object in
         which it is kept (see `prepare`), or compiled for this alone; no GPU is needed."""
         point, turned, (batch, m, n, k) = self.gemm.point, self.gemm.turned, self.spec.sizes
-        grid = make_grid(point, n if turned else m, m if turned else n, k, batch=batch, processors=processors)
+        several = self.spec.ends.shape[0] if self.spec.ends else batch
+        grid = self.gemm.grid(several, n if turned else m, m if turned else n, k, processors=processors)
         point = point.settled(k=k, results=batch * m * n)
         left, right = (_lying(spec) for spec in (self.spec.left, self.spec.right))
         majors = (major_of(left), major_of(right.transpose(0, 1)))

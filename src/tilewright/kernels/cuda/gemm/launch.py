@@ -117,11 +117,11 @@ def walk_of(x: Tensor) -> Walk:
     return tuple(s if s in (0, 1) else None for s in strides), wide
 
 
-def _processors(x: Tensor) -> int:
+def processors_of(x: Tensor) -> int:
     return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else PROCESSORS
 
 
-def _launch(launch: Launch, first: Tensor, *rest: Any) -> None:
+def run_on(launch: Launch, first: Tensor, *rest: Any) -> None:
     if not first.is_meta:
         launch(first, *rest)
 
@@ -188,7 +188,7 @@ class Gemm:
         x, y = a.permute(1, 2, 0), b.permute(2, 1, 0)
         if self.turned:
             x, y = y, x
-        grid = make_grid(self.point, x.shape[0], y.shape[0], k, batch=batch, processors=_processors(a))
+        grid = self.grid(batch, x.shape[0], y.shape[0], k, processors=processors_of(a))
         point = self.point.settled(k=k, results=batch * rows * columns)
         x, y, exponents = self._operands(x, y, grid)
         c = torch.empty(self._written(batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device)
@@ -205,12 +205,12 @@ class Gemm:
             walks=tuple(map(walk_of, read)),
         )  # fmt: skip
         tensors = (x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()))
-        _launch(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
+        run_on(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
         first, second = (b, a) if self.turned else (a, b)
         if key is not None and last and (x.data_ptr(), y.data_ptr()) == (first.data_ptr(), second.data_ptr()):
             self._known[key] = self._known_as(launch, tensors, grid, key, c)
         if not last:
-            _launch(self.combine(tuple(map(walk_of, seen))), target.permute(1, 2, 0), c.permute(1, 2, 0), *seen)
+            run_on(self.combine(tuple(map(walk_of, seen))), target.permute(1, 2, 0), c.permute(1, 2, 0), *seen)
         return c
 
     def _known_as(self, launch: Launch, tensors: Sequence[Tensor], grid: Grid, key: Hashable, c: Tensor) -> Known:
@@ -223,6 +223,10 @@ class Gemm:
             result=tuple(c.shape if self.reductions else c.shape[-len(key[1][1]) :]), dtype=c.dtype,
             c_shape=tuple(target.shape), c_strides=target.stride(), grid=(grid.clusters, grid.splits, grid.chunk),
         )  # fmt: skip
+
+    def grid(self, batch: int, m: int, n: int, k: int, *, processors: int) -> Grid:
+        """The launch for so many matrices, M and N as the Point has them."""
+        return make_grid(self.point, m, n, k, batch=batch, processors=processors)
 
     @property
     def reductions(self) -> tuple[str, ...]:
@@ -376,7 +380,7 @@ class Gemm:
         exponents = torch.empty((batch * splits, rows), dtype=torch.int32, device=x.device).t()
         wide = _lines(x, 4) and x.shape[1 if major == "k" else 0] % 4 == 0
         launch = self.splitter(major, wide=wide, chunk=min(chunk, k))
-        _launch(launch, _tidied(x, 4) if wide else x, planes, exponents, chunk)
+        run_on(launch, _tidied(x, 4) if wide else x, planes, exponents, chunk)
         return planes, exponents
 
     def _loadable(self, x: Tensor) -> Tensor:
