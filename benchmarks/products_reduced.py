@@ -5,16 +5,20 @@
 Shapes are those of layers with a norm behind them, and of KernelBench's level 2; times in ms, medians of rounds in
 random turns with cold caches, launches hidden. `apart` leaves to a kernel of its own what reduces, `bare` is the
 product alone; points are chosen in the first half of the rounds. `error` is relative in the norm, against float64 of
-a part of the rows where what is reduced allows that. No claim: the judge measures what is claimed.
+a part of the rows where what is reduced allows that. A process a task compiles; they measure one at a time. No claim:
+the judge measures what is claimed.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -34,13 +38,16 @@ from tilewright.cell.trace import trace
 from tilewright.faces.deliver import commit
 from tilewright.facts.graph import Graph, Ref
 from tilewright.facts.pattern import Pattern
+from tilewright.kernels.cuda.plan import Device
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda
 
 ROUNDS = 16
-DELAY_CYCLES = 1_000_000
+DELAY_CYCLES = 3_000_000
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 CHECKED = 512  # rows
+DEVICE = Device(processors=132, arch="sm_90a")
+LOCK = Path(tempfile.gettempdir()) / "products_reduced.lock"
 
 
 def swish_group_norm(groups: int) -> Callable[..., Tensor]:
@@ -101,14 +108,6 @@ TASKS: dict[str, Task] = {
 }
 
 
-def arguments(task: Task) -> tuple[Tensor, ...]:
-    m, n, k = task.sizes
-    torch.manual_seed(0)
-    shapes = ((m, k), (n, k), (n,), (n,), (n,))
-    made = [torch.randn(s, device="cuda") / (k**0.5 if len(s) == 2 else 1.0) for s in shapes]
-    return tuple(t.to(DTYPES[task.dtype]) for t in made)
-
-
 class Chain:
     """Patterns run one after the other as a candidate would, views and all."""
 
@@ -117,10 +116,21 @@ class Chain:
         self.modules = [load_fused(p.program, folder) for p in patterns]
         self.patterns, self.graph, self.function, self.whole = patterns, graph, function, whole
 
-    def __call__(self, inputs: dict[str, Tensor], number: int) -> Any:
-        """With the first pattern, the product, at the point of this number."""
+    def prepare(self, points: int) -> None:
+        """Compile at the first points of the product, and at the first of the others."""
+        for number in range(points):
+            self._configure(number)
+            self.modules[0]._FUSED.prepare(DEVICE)
+        for module in self.modules[1:]:
+            module._FUSED.prepare(DEVICE)
+
+    def _configure(self, number: int) -> None:
         points = self.patterns[0].space.points
         self.modules[0].configure(**dict(points[min(number, len(points) - 1)]))
+
+    def __call__(self, inputs: dict[str, Tensor], number: int) -> Any:
+        """With the first pattern, the product, at the point of this number."""
+        self._configure(number)
         run = GraphRun(self.graph, Applies(self.function), exact=False)
         run.values.update(inputs)
         for module, pattern in zip(self.modules, self.patterns, strict=True):
@@ -143,40 +153,63 @@ def error(found: Any, truth: Any, rows: int | None) -> float:
     return max(float((a[:rows].double() - b).norm() / b.norm()) for a, b in pairs)
 
 
-def players(
-    task: Task, graph: Graph, inputs: dict[str, Tensor], points: int
-) -> Iterator[tuple[str, Callable[[], Any]]]:
+def chains(task: Task, graph: Graph, points: int, folder: Path) -> dict[str, Chain]:
+    """By what they leave to others; compiled."""
     matched = match(graph, unsupported=cuda.unsupported, space=cuda.space).patterns
     one = [p for p in matched if p.kind == "product" and p.sites[0].spared]
-    two = [p for p in matched if p not in one]
-    two.sort(key=lambda p: p.kind != "product")
-    for name, patterns in (("bare", [p for p in two if p.kind == "product"]), ("apart", two), ("one", one)):
-        if not patterns:
-            continue
-        chain = Chain(graph, task.function, patterns, Path(tempfile.mkdtemp()), whole=name != "bare")
-        for number in range(points):
-            yield f"{name}:{number}", lambda chain=chain, number=number: chain(inputs, number)  # type: ignore[misc]
+    two = sorted((p for p in matched if p not in one), key=lambda p: p.kind != "product")
+    parts = {"bare": [p for p in two if p.kind == "product"], "apart": two, "one": one}
+    made = {}
+    for name, patterns in parts.items():
+        if patterns:
+            made[name] = Chain(graph, task.function, patterns, folder / name, whole=name != "bare")
+            made[name].prepare(points)
+    return made
 
 
-def measured(task: Task, points: int, rounds: int) -> dict[str, Any]:
-    args = arguments(task)
-    graph = trace(Applies(task.function), tuple(a.to("meta") for a in args), {})
+def measured(name: str, points: int, rounds: int) -> dict[str, Any]:
+    task = TASKS[name]
+    m, n, k = task.sizes
+    shapes = ((m, k), (n, k), (n,), (n,), (n,))
+    dtype = DTYPES[task.dtype]
+    graph = trace(Applies(task.function), tuple(torch.empty(s, dtype=dtype, device="meta") for s in shapes), {})
+    with tempfile.TemporaryDirectory() as folder, open(LOCK, "w") as lock:
+        made = chains(task, graph, points, Path(folder))
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one at a time measures
+        torch.manual_seed(0)
+        args = tuple(
+            (torch.randn(s, device="cuda") / (k**0.5 if len(s) == 2 else 1.0)).to(dtype) for s in shapes
+        )  # fmt: skip
+        return timed(task, graph, made, args, points=points, rounds=rounds)
+
+
+def timed(
+    task: Task, graph: Graph, made: dict[str, Chain], args: tuple[Tensor, ...], *, points: int, rounds: int
+) -> dict[str, Any]:
     inputs = {n.name: t for n, t in zip((n for n in graph.nodes if n.op == "input"), args, strict=True)}
     calls: dict[str, Callable[[], Any]] = {"eager": lambda: task.function(*args)}
-    calls |= dict(players(task, graph, inputs, points))
+    for name, chain in made.items():
+        for number in range(points):
+            calls[f"{name}:{number}"] = lambda chain=chain, number=number: chain(inputs, number)  # type: ignore[misc]
     rows = None if task.whole else CHECKED
     truth = task.function(args[0][:rows].double(), *(a.double() for a in args[1:]))
     errors = {name: error(call(), truth, rows) for name, call in calls.items() if not name.startswith("bare")}
+    del truth
     samples = sampled(calls, rounds, delay_cycles=DELAY_CYCLES)
     early = {n: median(s[: rounds // 2]) for n, s in samples.items()}
     late = {n: median(s[rounds // 2 :]) for n, s in samples.items()}
-    kinds = {kind: [n for n in early if n.startswith(kind)] for kind in ("eager", "bare", "apart", "one")}
-    best = {kind: min(names, key=early.__getitem__) for kind, names in kinds.items() if names}
+    kinds = {kind: [n for n in early if n.startswith(kind)] for kind in ("eager", *made)}
+    best = {kind: min(names, key=early.__getitem__) for kind, names in kinds.items()}
     return {
-        "times_ms": {kind: late[n] for kind, n in best.items()},
-        "error": {k: errors[n] for k, n in best.items() if n in errors},
-        "best": best, "points_ms": early,
+        "sizes": task.sizes, "dtype": task.dtype, "times_ms": {kind: late[n] for kind, n in best.items()},
+        "error": {k: errors[n] for k, n in best.items() if n in errors}, "best": best, "points_ms": early,
     }  # fmt: skip
+
+
+def shown(name: str, found: dict[str, Any]) -> str:
+    errors = found["error"]
+    cells = [f"{k} {ms:.3f} ms" + (f" ({errors[k]:.1e})" if k in errors else "") for k, ms in found["times_ms"].items()]
+    return f"{name:28} {found['dtype']} {'x'.join(map(str, found['sizes']))}: {'  '.join(cells)}  {found['best']}"
 
 
 def main() -> None:
@@ -185,28 +218,33 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of tasks, between semicolons")
     parser.add_argument("--points", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--worker", default="", help="for the script itself: one task, whose result is printed")
     asked = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
+    if asked.worker:
+        print(json.dumps(measured(asked.worker, asked.points, asked.rounds)), flush=True)
+        return
     told: dict[str, Any] = {
         "command": "python benchmarks/products_reduced.py" + (f' --only "{asked.only}"' if asked.only else ""),
         "commit": commit(), "device": torch.cuda.get_device_name(), "torch": torch.__version__, "tasks": {},
     }  # fmt: skip
-    for name in asked.only.split(";") if asked.only else TASKS:
-        task = TASKS[name]
-        try:
-            found = measured(task, asked.points, asked.rounds)
-        except Exception as reason:  # a task of its own
-            print(f"{name}: {type(reason).__name__}: {str(reason)[:300]}", flush=True)
-            continue
-        told["tasks"][name] = {"sizes": task.sizes, "dtype": task.dtype} | found
-        times, errors = found["times_ms"], found["error"]
-        shown = "  ".join(
-            f"{k} {ms:.3f} ms" + (f" ({errors[k]:.1e})" if k in errors else "") for k, ms in times.items()
-        )
-        print(f"{name:28} {task.dtype} {'x'.join(map(str, task.sizes))}: {shown}  {found['best']}", flush=True)
-        if asked.json:
-            asked.json.write_text(json.dumps(told, indent=1) + "\n")
-        torch.cuda.empty_cache()
+    again = [sys.executable, __file__, "--points", str(asked.points), "--rounds", str(asked.rounds), "--worker"]
+    names = asked.only.split(";") if asked.only else list(TASKS)
+    running = {name: subprocess.Popen([*again, name], stdout=subprocess.PIPE, text=True) for name in names}
+    while running:
+        done = [name for name, process in running.items() if process.poll() is not None]
+        for name in done:
+            process = running.pop(name)
+            assert process.stdout is not None
+            lines = process.stdout.read().splitlines()
+            if process.returncode or not lines:
+                print(f"{name}: exit {process.returncode}", flush=True)
+                continue
+            told["tasks"][name] = json.loads(lines[-1])
+            print(shown(name, told["tasks"][name]), flush=True)
+            if asked.json:
+                asked.json.write_text(json.dumps(told, indent=1) + "\n")
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -57,3 +57,16 @@ def test_groups_are_reduced_where_the_product_is_made(tmp_path, name, dtype):
         error, theirs = (float((r.double() - truth)[sound].norm() / norm) for r in (result, own))
         assert error <= max(2 * theirs, FLOOR[dtype]), f"{name} {dict(setting)}: {error:.3g}, torch {theirs:.3g}"
         assert torch.equal(module.run(*operands)[0][sound], result[sound]), "the same each time"
+
+
+def test_sigmoid_and_mish_are_as_accurate_as_torchs(tmp_path):
+    at = torch.cat([torch.linspace(-30, 30, 100001), torch.linspace(-100, 100, 4095)]).reshape(-1, 4096)[:, :4000]
+    at = at.contiguous().cuda()
+    for function in (torch.sigmoid, torch.nn.functional.mish, torch.nn.functional.silu):
+        matched = match(trace(Applies(function), (at.cpu(),), {}), unsupported=cuda.unsupported, space=cuda.space)
+        (pattern,) = matched.patterns
+        (found,) = load_fused(pattern.program, tmp_path, name=function.__name__).run(at)
+        truth = function(at.double())
+        sound = truth.abs() > 1e-37
+        error, theirs = (float(((r.double() - truth).abs() / truth.abs())[sound].max()) for r in (found, function(at)))
+        assert error <= max(2 * theirs, 4 * 2.0**-23), f"{function.__name__}: {error:.3g}, torch {theirs:.3g}"

@@ -1,5 +1,5 @@
 """Which torch operators contract two tensors, and along which dimensions: linear, matmul, mm, bmm, addmm, baddbmm,
-einsum, each read as an einsum; and _scaled_mm, whose operands have eight bits, with its scales."""
+einsum, tensordot, inner, each read as an einsum; and _scaled_mm, whose operands have eight bits, with its scales."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from .graph import Call, Node, Ref, Struct, Template
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+_LETTERS = _ALPHABET + _ALPHABET.upper()
 _PLACES = {"aten.linear.default": (0, 1), "aten.matmul.default": (0, 1), "aten.mm.default": (0, 1),
            "aten.bmm.default": (0, 1), "aten.addmm.default": (1, 2), "aten.baddbmm.default": (1, 2)}  # fmt: skip
-_EINSUM = "aten.einsum.default"
+_EINSUM, _TENSORDOT, _INNER = "aten.einsum.default", "aten.tensordot.default", "aten.inner.default"
 _SCALED = "aten._scaled_mm.default"
 ROUTED = "aten._grouped_mm.default"  # rows in stretches, each with a matrix of its own
-OPERATORS = tuple(target.split(".")[1] for target in (*_PLACES, _EINSUM, _SCALED, ROUTED))
+OPERATORS = tuple(target.split(".")[1] for target in (*_PLACES, _EINSUM, _TENSORDOT, _INNER, _SCALED, ROUTED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +74,16 @@ class Contracted:
     added: str
 
 
-def contracted(call: Call, nodes: Mapping[str, Node]) -> Contracted | None:
-    """What this call contracts; None where it is no contraction, or one with options that are not understood."""
-    found = _einsum(call, nodes) if call.target == _EINSUM else _named(call, nodes)
+def contracted(call: Call, nodes: Mapping[str, Node], *, spread: bool = False) -> Contracted | None:
+    """What this call contracts; None where it is no contraction, or one with options that are not understood.
+
+    `spread`: also where a dimension of 1 of either operand meets a longer one under the same letter."""
+    if call.target == _EINSUM:
+        found = _einsum(call, nodes)
+    elif call.target in (_TENSORDOT, _INNER):
+        found = _over_dims(call, nodes)
+    else:
+        found = _named(call, nodes, spread=spread)
     scales = _scales(call)
     if found is None or scales is None:
         return None
@@ -101,7 +109,7 @@ def _scales(call: Call) -> tuple[float, float] | None:
     return None if alpha is None or beta is None else (alpha, beta)
 
 
-def _named(call: Call, nodes: Mapping[str, Node]) -> tuple[Node, Node, Letters] | None:
+def _named(call: Call, nodes: Mapping[str, Node], *, spread: bool) -> tuple[Node, Node, Letters] | None:
     if call.target not in _PLACES:
         return None
     given = [call.args[i] if i < len(call.args) else None for i in _PLACES[call.target]]
@@ -109,14 +117,19 @@ def _named(call: Call, nodes: Mapping[str, Node]) -> tuple[Node, Node, Letters] 
     if found is None or any(len(n.shape) < 2 for n in found):
         return None
     left, right = found
-    outer, m = _ALPHABET[: len(left.shape) - 2], _ALPHABET[len(left.shape) - 2]
+    rank = max(len(left.shape), len(right.shape))
+    outer, m = _ALPHABET[: len(left.shape) - 2], _ALPHABET[rank - 2]
     if call.label == "linear":
         return left, right, Letters(left=f"{outer}{m}z", right="yz", result=f"{outer}{m}y")
     if len(right.shape) == 2:
         return left, right, Letters(left=f"{outer}{m}z", right="zy", result=f"{outer}{m}y")
-    if left.shape[:-2] != right.shape[:-2]:  # a batch that is broadcast
+    # A batch that one of them lacks, or has once, is broadcast.
+    both = list(zip(reversed(left.shape[:-2]), reversed(right.shape[:-2]), strict=False))
+    if any(a != b and (not spread or 1 not in (a, b)) for a, b in both):
         return None
-    return left, right, Letters(left=f"{outer}{m}z", right=f"{outer}zy", result=f"{outer}{m}y")
+    whole = _ALPHABET[: rank - 2]
+    outer, other = whole[rank - len(left.shape) :], whole[rank - len(right.shape) :]
+    return left, right, Letters(left=f"{outer}{m}z", right=f"{other}zy", result=f"{whole}{m}y")
 
 
 def _tensors(nodes: Mapping[str, Node], given: Sequence[Template]) -> tuple[Node, Node] | None:
@@ -126,13 +139,51 @@ def _tensors(nodes: Mapping[str, Node], given: Sequence[Template]) -> tuple[Node
 
 def _einsum(call: Call, nodes: Mapping[str, Node]) -> tuple[Node, Node, Letters] | None:
     equation, tensors = call.args[0], call.args[1] if len(call.args) > 1 else None
-    if not isinstance(equation, str) or not isinstance(tensors, Struct) or "->" not in equation:
+    if not isinstance(equation, str) or not isinstance(tensors, Struct):
         return None
     found = _tensors(nodes, tensors.items)
-    given, result = equation.replace(" ", "").split("->")
+    given, arrow, result = equation.replace(" ", "").partition("->")
     letters = given.split(",")
-    if found is None or len(letters) != 2 or not all(part.isalpha() for part in (*letters, result)):
+    if found is None or len(letters) != 2:
+        return None
+    letters, outer = _spelt_out(letters, found)
+    result = result.replace("...", outer) if arrow else outer + _left_over(letters, outer)
+    if not all(part.isalpha() for part in (*letters, result)):
         return None
     if any(len(word) != len(node.shape) for word, node in zip(letters, found, strict=True)):
         return None
     return *found, Letters(left=letters[0], right=letters[1], result=result)
+
+
+def _spelt_out(letters: Sequence[str], found: Sequence[Node]) -> tuple[list[str], str]:
+    """Both operands' letters where dots stand for dimensions, and those for the longer one's."""
+    free = [c for c in _LETTERS if not any(c in word for word in letters)]
+    counts = [
+        len(node.shape) - len(word) + 3 if "..." in word else 0 for word, node in zip(letters, found, strict=True)
+    ]
+    outer = "".join(free[: max(*counts, 0)])
+    spelt = [word.replace("...", outer[len(outer) - max(n, 0) :]) for word, n in zip(letters, counts, strict=True)]
+    return spelt, outer
+
+
+def _left_over(letters: Sequence[str], outer: str) -> str:
+    """The result of an equation without an arrow: what stands once, in the alphabet's order."""
+    whole = "".join(letters)
+    return "".join(sorted(c for c in set(whole) - set(outer) if whole.count(c) == 1))
+
+
+def _over_dims(call: Call, nodes: Mapping[str, Node]) -> tuple[Node, Node, Letters] | None:
+    """tensordot, and inner, which is over the last dimensions."""
+    found = _tensors(nodes, call.args[:2])
+    if found is None or call.kwargs or any(not node.shape for node in found):
+        return None
+    left, right = found
+    given = call.args[2:] if call.target == _TENSORDOT else (Struct(kind="list", items=(-1,)),) * 2
+    dims = [[d for d in s.items if isinstance(d, int)] for s in given if isinstance(s, Struct)]
+    if len(dims) != 2 or len(dims[0]) != len(dims[1]) or len(left.shape) + len(right.shape) > len(_LETTERS):
+        return None
+    words = [list(_LETTERS[: len(left.shape)]), list(_LETTERS[len(left.shape) :][: len(right.shape)])]
+    for d, e in zip(*dims, strict=True):
+        words[1][e] = words[0][d]
+    result = [c for i in range(2) for c in words[i] if c not in words[1 - i]]
+    return left, right, Letters(left="".join(words[0]), right="".join(words[1]), result="".join(result))

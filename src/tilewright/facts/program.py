@@ -190,9 +190,9 @@ class Scan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """`result = left @ right` over the domain, (M, N) or (B, M, N): `left` is (M, K) or (B, M, K), `right` (K, N) or
-    (B, K, N), of `dtype` or float8_e4m3fn; sums are fp32's at least. `rounded`: factors may be, to TF32's 11 bits. For
-    groups of columns that are reduced, N is two dimensions: group, column. `ends`: an operand, (E,) of i32; `right` is
-    (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]."""
+    (B, K, N), or (1, ..), of `dtype` or float8_e4m3fn; sums are fp32's at least. `rounded`: factors may be, to TF32's
+    11 bits. For groups of columns that are reduced, N is two dimensions: group, column. `ends`: an operand, (E,) of
+    i32; `right` is (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]."""
 
     result: str
     left: str
@@ -209,9 +209,8 @@ class Product:
 class Output:
     """A value written to memory, contiguous, with its aligned shape.
 
-    `parts`: of an element-level value the sums over the rows (over all dimensions that are not reduced), in so many
-    equal shares of the rows in order. They lie along the first dimension that is not reduced; the others have size 1.
-    Such outputs come last, each under a name of its own."""
+    `parts`: of an element-level value the sums over the rows, in so many equal shares of them in order. They lie along
+    the first dimension that is not reduced; the others have size 1. They come last, each under a name of its own."""
 
     name: str
     dtype: str
@@ -424,8 +423,9 @@ def _validate_product(product: Product, indexed: Mapping[str, Operand], program:
         raise ValueError(f"{name!r}: {product.left!r} and {product.right!r} are no two indexed operands")
     left, right = indexed[product.left], indexed[product.right]
     domain = (*domain[:-2], domain[-2] * domain[-1]) if len(domain) > len(left.shape) and program.reduced else domain
-    batch, k = domain[:-2], left.shape[-1]
-    if len(domain) not in (2, 3) or left.shape != (*batch, domain[-2], k) or right.shape != (*batch, k, domain[-1]):
+    k, batches = left.shape[-1], (domain[:-2], (1,) * len(domain[:-2]))
+    fit = (left.shape[-2:], right.shape[-2:]) == ((domain[-2], k), (k, domain[-1])) and len(domain) in (2, 3)
+    if not fit or left.shape[:-2] not in batches or right.shape[:-2] not in batches:
         raise ValueError(f"{name!r}: {left.shape} times {right.shape} is not {domain}")
     if not left.dtype == right.dtype == product.dtype:
         raise ValueError(f"{name!r}: {left.dtype} times {right.dtype} in {product.dtype}")

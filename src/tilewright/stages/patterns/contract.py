@@ -7,10 +7,11 @@ is summed. A group is one dimension of a matrix.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.facts.contraction import ROUTED, Letters, Scaled, contracted, scaled
+from tilewright.facts.contraction import ROUTED, Contracted, Letters, Scaled, contracted, scaled
 from tilewright.facts.graph import Call, Node, Ref
 from tilewright.facts.pattern import Bind
 
@@ -38,13 +39,17 @@ class Addend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contraction:
-    """`node` = `scale` * left @ right (+ addend), over `domain`: (M, N) or (B, M, N); `rounded` as program.Product.
-    `element`: the factors' dtype. With `scales`, which the product is multiplied by, all is computed in fp32."""
+    """`node` = `scale` * left @ right (+ addend), over `domain`: (M, N) or (B, M, N), as `result` views it; of a batch
+    that a factor lacks it has one matrix. `lies`: the node's dimensions, outermost first, as the product writes them.
+    `rounded` as program.Product. `element`: the factors' dtype. With `scales`, which the product is multiplied by, all
+    is computed in fp32."""
 
     node: Node
     left: Factor
     right: Factor
     domain: tuple[int, ...]
+    result: Bind
+    lies: tuple[int, ...]
     scale: float = 1.0
     addend: Addend | None = None
     rounded: bool = False
@@ -63,21 +68,18 @@ def contraction(flow: Flow, node: Node) -> Contraction | None:
     eighth = scaled(call, flow.nodes)
     if eighth is not None:
         return _scaled(flow, node, eighth)
-    found = contracted(call, flow.nodes)
+    found = contracted(call, flow.nodes, spread=True)
     if found is None or not found.left.dtype == found.right.dtype == node.dtype:
         return None
-    made = _matrices(flow, (found.left, found.right), found.letters)
+    made = _laid(flow, node, found)
     if made is None:
         return None
-    first, second, domain = made
-    if prod(domain) != prod(node.shape):
-        return None
+    first, second, domain, result, lies = made
     addend = _addend(flow, found.added, domain, found.beta) if found.added and found.beta else None
     if found.added and found.beta and addend is None:
         return None
-    return Contraction(
-        node=node, left=first, right=second, domain=domain, scale=found.alpha, addend=addend, element=node.dtype
-    )
+    return Contraction(node=node, left=first, right=second, domain=domain, result=result, lies=lies, scale=found.alpha,
+                       addend=addend, element=node.dtype)  # fmt: skip
 
 
 def _routed(flow: Flow, node: Node, call: Call) -> Contraction | None:
@@ -91,61 +93,109 @@ def _routed(flow: Flow, node: Node, call: Call) -> Contraction | None:
         return None
     if not rows.dtype == matrices.dtype == node.dtype or ends.shape != matrices.shape[:1]:
         return None
+    left, right = (
+        _factor(flow, rows, "mz", ("m", "z"), {*"mz"}),
+        _factor(flow, matrices, "ezy", ("e", "z", "y"), {*"ezy"}),
+    )
     return Contraction(
-        node=node, left=_factor(flow, rows, "mz", ("m", "z")), right=_factor(flow, matrices, "ezy", ("e", "z", "y")),
-        domain=(rows.shape[0], matrices.shape[2]), element=node.dtype,
+        node=node, left=left, right=right, domain=(rows.shape[0], matrices.shape[2]), element=node.dtype,
+        result=Bind(node=node.name, split=node.shape, order=(0, 1)), lies=(0, 1),
         ends=Bind(node=ends.name, split=ends.shape, order=(0,)),
     )  # fmt: skip
 
 
 def _scaled(flow: Flow, node: Node, found: Scaled) -> Contraction | None:
     """A product of eight bits: scales and bias are operands of its epilogue."""
-    made = _matrices(flow, (found.left, found.right), found.letters)
+    made = _laid(flow, node, found)
     if made is None:
         return None
-    first, second, domain = made
+    first, second, domain, result, lies = made
     scales = [_addend(flow, x.name, domain, 1.0) for x in (found.of_left, found.of_right)]
     addend = _addend(flow, found.added, domain, 1.0) if found.added else None
     if None in scales or (found.added and addend is None):
         return None
-    return Contraction(node=node, left=first, right=second, domain=domain, addend=addend, element=found.left.dtype,
-                       scales=tuple(s for s in scales if s is not None))  # fmt: skip
+    return Contraction(node=node, left=first, right=second, domain=domain, result=result, lies=lies, addend=addend,
+                       element=found.left.dtype, scales=tuple(s for s in scales if s is not None))  # fmt: skip
 
 
-def _matrices(flow: Flow, nodes: tuple[Node, Node], letters: Letters) -> tuple[Factor, Factor, tuple[int, ...]] | None:
-    """Both operands as matrices, in the order in which their product is the result, and its domain."""
-    left, right, result = letters.left, letters.right, letters.result
-    if any(len(set(word)) != len(word) for word in (left, right, result)):
+def _laid(
+    flow: Flow, node: Node, found: Contracted | Scaled
+) -> tuple[Factor, Factor, tuple[int, ...], Bind, tuple[int, ...]] | None:
+    """Both factors, the domain, and how the result is viewed and lies: as others expect it to, where that can be."""
+    made = [m for m in _matrices(flow, (found.left, found.right), found.letters)
+            if prod(m[2]) == prod(node.shape) and len(m[3]) == len(node.shape)]  # fmt: skip
+    ways = [tuple(found.letters.result.index(c) for c in word) for *_, word in made]
+    if not made:
         return None
-    batch = "".join(c for c in result if c in left and c in right)
-    rows = "".join(c for c in result if c in left and c not in right)
-    columns = "".join(c for c in result if c in right and c not in left)
-    summed = "".join(c for c in left if c in right and c not in result)
-    if set(left) != set(batch + rows + summed) or set(right) != set(batch + summed + columns):
-        return None
-    if not (rows and columns and summed) or result not in (batch + rows + columns, batch + columns + rows):
-        return None
-    if result != batch + rows + columns:
-        nodes, left, right, rows, columns = (nodes[1], nodes[0]), right, left, columns, rows
-    sizes = dict(zip(left + right, (*nodes[0].shape, *nodes[1].shape), strict=True))
-    if any(sizes[c] != size for word, node in zip((left, right), nodes, strict=True)
+    wanted = (node.order or tuple(range(len(node.shape)))) if node.name in flow.laid else ways[0]
+    chosen = ways.index(wanted) if wanted in ways else 0
+    first, second, domain, word = made[chosen]
+    order = tuple(word.index(c) for c in found.letters.result)
+    result = Bind(node=node.name, split=tuple(node.shape[d] for d in ways[chosen]), order=order)
+    return first, second, domain, result, ways[chosen]
+
+
+def _matrices(
+    flow: Flow, nodes: tuple[Node, Node], letters: Letters
+) -> Iterator[tuple[Factor, Factor, tuple[int, ...], str]]:
+    """Both operands as matrices, in the order in which their product is written, its domain, and the result's letters
+    as they then lie: in their own order first, in another where that can't be."""
+    words = (letters.left, letters.right)
+    if any(len(set(word)) != len(word) for word in (*words, letters.result)):
+        return
+    sizes: dict[str, int] = {}
+    for word, node in zip(words, nodes, strict=True):
+        for c, size in zip(word, node.shape, strict=True):
+            sizes[c] = max(size, sizes.get(c, 1))
+    if any(size not in (1, sizes[c]) for word, node in zip(words, nodes, strict=True)
            for c, size in zip(word, node.shape, strict=True)):  # fmt: skip
-        return None
-    front = (batch,) if batch else ()
-    factors = (
-        _factor(flow, nodes[0], left, (*front, rows, summed)), _factor(flow, nodes[1], right, (*front, summed, columns))
-    )  # fmt: skip
-    domain = tuple(prod(sizes[c] for c in group) for group in (*front, rows, columns))
-    return *factors, domain
+        return
+    # A dimension of 1 that meets a longer one is as good as none.
+    left, right = ({c for c, size in zip(word, node.shape, strict=True) if size == sizes[c]}
+                   for word, node in zip(words, nodes, strict=True))  # fmt: skip
+    summed = "".join(c for c in words[0] if c in left and c not in letters.result)
+    if not summed or (left ^ right) - set(letters.result) or set(letters.result) - (left | right):
+        return
+    for front, first, second in _groups(letters.result, left, right):
+        turn = 1 if first[0] in left else -1
+        own, theirs = (left, right)[::turn]
+        fronts = (front,) if front else ()
+        one = _factor(flow, nodes[::turn][0], words[::turn][0], (*fronts, first, summed), own)
+        other = _factor(flow, nodes[::turn][1], words[::turn][1], (*fronts, summed, second), theirs)
+        domain = tuple(prod(sizes[c] for c in group) for group in (*fronts, first, second))
+        yield one, other, domain, front + first + second
 
 
-def _factor(flow: Flow, node: Node, letters: str, groups: tuple[str, ...]) -> Factor:
-    order = tuple(letters.index(c) for group in groups for c in group)
-    sizes = dict(zip(letters, node.shape, strict=True))
+def _groups(result: str, left: set[str], right: set[str]) -> Iterator[tuple[str, str, str]]:
+    """The letters of the batch and of either factor, in orders in which they may lie. One factor may lack the batch,
+    where it stands in front."""
+    front = "".join(c for c in result if c in left and c in right)
+    rows = "".join(c for c in result if c not in right)
+    columns = "".join(c for c in result if c not in left)
+    if not rows or not columns:
+        return
+    if result in (front + rows + columns, front + columns + rows):
+        yield (front, rows, columns) if result == front + rows + columns else (front, columns, rows)
+        return
+    for mine, others in ((rows, columns), (columns, rows)):
+        first = next(i for i, c in enumerate(result) if c in others)
+        outer, inner = result[:first], mine[first:]
+        if not front and inner and result[first:] in (others + inner, inner + others):
+            yield (outer, others, inner) if result[first:] == others + inner else (outer, inner, others)
+    yield front, rows, columns
+    yield front, columns, rows
+
+
+def _factor(flow: Flow, node: Node, letters: str, groups: tuple[str, ...], own: set[str]) -> Factor:
+    """`own`: the letters that the node has, of which it varies along those of more than 1."""
+    thin = tuple(d for d, c in enumerate(letters) if c not in own)
+    order = (*thin, *(letters.index(c) for group in groups for c in group if c in own))
+    sizes = {c: size for c, size in zip(letters, node.shape, strict=True) if c in own}
     bind = Bind(node=node.name, split=node.shape, order=order)
     in_memory = "".join(letters[d] for d in _memory(flow, node) if node.shape[d] > 1)
-    return Factor(bind=bind, shape=tuple(prod(sizes[c] for c in group) for group in groups),
-                  order=_lies(in_memory, groups, sizes))  # fmt: skip
+    mine = tuple("".join(c for c in group if c in own) for group in groups)
+    return Factor(bind=bind, shape=tuple(prod(sizes[c] for c in group) for group in mine),
+                  order=_lies(in_memory, mine, sizes))  # fmt: skip
 
 
 def _lies(in_memory: str, groups: tuple[str, ...], sizes: dict[str, int]) -> tuple[int, ...]:

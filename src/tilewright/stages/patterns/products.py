@@ -156,10 +156,10 @@ def _in_two(operand: Operand, domain: tuple[int, ...]) -> Operand:
 def _alone(flow: Flow, whole: Contraction) -> Found | None:
     """The product with what its operator adds to it; None where others expect its result in another order."""
     node = whole.node
-    if node.name in flow.laid and node.order not in ((), tuple(range(len(node.shape)))):
+    if node.name in flow.laid and (node.order or tuple(range(len(node.shape)))) != whole.lies:
         return None
     made = _Body(whole)
-    bind = Bind(node=node.name, split=node.shape, order=tuple(range(len(node.shape))))
+    bind = whole.result
     return made.found((node.name,), (Output(name=made.last, dtype=node.dtype, shape=whole.domain),), (bind,))
 
 
@@ -167,6 +167,8 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     """The product and the region that reads it as one Program; None where the region is no epilogue of it: pointwise,
     or reductions of its rows of which no element is needed again."""
     program, site = region
+    if whole.lies != tuple(range(len(whole.lies))):
+        return None
     pure = all(isinstance(item, Statement | Reduction) and item.op not in ("inside", *RANKED) for item in program.body)
     positions = any(isinstance(item, Statement) and item.op == "index" for item in program.body)
     mine = [i for i, bind in enumerate(site.operands) if bind.node == whole.node.name]

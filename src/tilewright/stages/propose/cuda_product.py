@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, prod
+from math import ceil
 
 from ...facts.program import DTYPE_BYTES, Operand, Program
 from ...facts.space import Knob, Point, Space, point
@@ -137,7 +137,7 @@ def sizes(program: Program) -> tuple[int, int, int, int]:
     """(batch, M, N, K)."""
     left, right = factors(program)
     *batch, m, k = left.shape
-    return prod(batch), m, right.shape[-1], k
+    return max(*batch, right.shape[0]) if batch else 1, m, right.shape[-1], k
 
 
 def factors(program: Program) -> tuple[Operand, Operand]:

@@ -104,6 +104,8 @@ def _candidate(graph: Graph, pattern: Pattern, headers: str) -> Candidate:
     left, right = named[product.left], named[product.right]
     others = [o for o in program.operands if o not in (left, right)]
     *batch, m, n = program.domain
+    if left.shape[:-2] != right.shape[:-2]:
+        raise _Refused("one matrix for a batch of others")
     k = left.shape[-1]
     aligned = 4 if product.dtype == "f32" else 8
     if prod(batch) * m * n * k < _LEAST_WORK or any(size % aligned for size in (m, n, k)):

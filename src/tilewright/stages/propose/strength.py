@@ -5,6 +5,7 @@
 - An element's share of a softmax, exp(x - maximum) / sum, is found among what is computed: where a row stays in
   registers, its exponentials need not be taken again (`shares.py` of the skeletons).
 - A position is compared with what a row holds in 32 bits, not in 64.
+- The tanh of log1p of exp(x), of which Mish is made, is one exponential and one inverse.
 - `exp`, `sigmoid` and what divisions are left are the hardware's own, wherever all that becomes of them is rounded to
   16 bits. So is an `erf` to which 1 is added (GELU): it is wanted to 1e-6 of 1, not of itself.
 
@@ -32,13 +33,35 @@ Item = Statement | Load | Reduction | Scan | Product
 
 def reduced_in_strength(program: Program) -> Program:
     """The same, with operations that only the renderer for CUDA knows: approx_exp, approx_sigmoid, approx_div,
-    approx_erf, divisor, ordinary_divisor, quotient, approx_quotient, place."""
+    approx_erf, divisor, ordinary_divisor, quotient, approx_quotient, place, tanh_of_softplus."""
+    program = _with_softplus(program)
     exact = _exact(program)
     program = _with_approximated(program, _APPROXIMATED, exact)
     if program.reduced and not program.scan and not program.ranked:
         program = _divided_once(_compared_in_32_bits(program), exact)
     program = _with_approximated(program, _APPROXIMATED_LAST, exact)
     return _with_approximated(program, ("erf",), exact | _relative_erfs(program))
+
+
+def _with_softplus(program: Program) -> Program:
+    """tanh(log1p(exp(x))) as one operation, where nothing else reads what lies between."""
+    made = {item.result: item for item in program.body if isinstance(item, Statement)}
+    read = [a for i in program.body for a in ((i.arg,) if isinstance(i, Reduction) else i.args) if isinstance(a, str)]
+    read += [o.name for o in program.outputs]
+    gone: set[str] = set()
+    body: list[Item] = []
+    for item in program.body:
+        chain = [item] if isinstance(item, Statement) and item.op == "tanh" else []
+        for op in ("log1p", "exp") if chain else ():
+            inner = made.get(str(chain[-1].args[0]))
+            if inner is not None and inner.op == op and inner.dtype == item.dtype and read.count(inner.result) == 1:
+                chain.append(inner)
+        if len(chain) == 3:
+            gone |= {s.result for s in chain[1:]}
+            item = replace(chain[0], op="tanh_of_softplus", args=chain[2].args)
+        body.append(item)
+    left = (i for i in body if not (isinstance(i, Statement) and i.result in gone))
+    return replace(program, body=tuple(left))
 
 
 def _exact(program: Program) -> set[str]:

@@ -113,8 +113,7 @@ def test_what_others_read_and_what_is_reduced_stay_apart() -> None:
         (lambda a, b: torch.einsum("ij,jk->i", a, b), (A, rand(10, 4))),  # a letter that only one has is summed
         (lambda a: torch.einsum("ii,ij->ij", a, a), (rand(4, 4),)),
         (lambda a, b: torch.einsum("ij,kl->ijkl", a, b), (A, W)),
-        (lambda a, b: torch.einsum("...k,kj->...j", a, b), (A, rand(10, 4))),
-        (lambda a, b: a @ b, (rand(2, 3, 6, 10), rand(3, 10, 4))),  # a batch that is broadcast
+        (lambda a, b: a @ b, (rand(2, 3, 6, 10), rand(3, 10, 4))),  # one has a part of the batch
         (lambda a, b: a @ b, (rand(10), rand(10, 4))),
     ],
 )

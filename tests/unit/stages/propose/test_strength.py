@@ -114,3 +114,14 @@ def test_labels_are_compared_with_positions_in_32_bits():
     (compared,) = (item for item in found.values() if item.op == "eq")
     assert [(found[a].op, found[a].dtype) for a in compared.args] == [("index", "i32"), ("place", "i32")]
     assert schedule(program).head == (found[compared.args[1]],), "once a row"
+
+
+def test_mish_is_one_exponential_unless_what_lies_between_is_wanted():
+    for wanted in (False, True):
+        b = kp.Builder((8, 64))
+        x = b.read("x")
+        between = b.op("log1p", b.op("exp", x))
+        b.write(b.op("mul", x, b.op("tanh", between)))
+        if wanted:
+            b.write(between)
+        assert operations(b.done()) == (["exp", "log1p", "tanh", "mul"] if wanted else ["tanh_of_softplus", "mul"])

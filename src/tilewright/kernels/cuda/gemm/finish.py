@@ -285,9 +285,11 @@ class Finish:
         of_rows, of_columns = exponents
         row_shifts = of_rows
         if not isinstance(of_rows, list):
-            row_shifts = [of_rows[(cutlass.min(row, last[0]), layer)] for row in rows]
+            of_row = layer % cute.size(of_rows, mode=[1])
+            row_shifts = [of_rows[(cutlass.min(row, last[0]), of_row)] for row in rows]
+        of_column = layer % cute.size(of_columns, mode=[1])
         column_shifts = [
-            [of_columns[(self._clamped(column, e, last[1]), layer)] for e in range(2)] for column in columns
+            [of_columns[(self._clamped(column, e, last[1]), of_column)] for e in range(2)] for column in columns
         ]
         flat = [shift for pair in column_shifts for shift in pair]
         highest, lowest = flat[0], flat[0]

@@ -78,7 +78,7 @@ class ProductSpec:
     def sizes(self) -> tuple[int, int, int, int]:
         """(batch, M, N, K)."""
         *batch, m, k = self.left.shape
-        return prod(batch), m, self.right.shape[-1], k
+        return max(*batch, self.right.shape[0]) if batch else 1, m, self.right.shape[-1], k
 
 
 def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:

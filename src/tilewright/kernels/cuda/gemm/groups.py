@@ -19,11 +19,12 @@ from cutlass import Float32, Int32, cute
 from .. import math as m
 from ..combine import Held, butterfly
 from ..control import when
-from ..reducers import Reducer
+from ..reducers import Reducer, State, tree
 from ..spec import Function, Sweep, reads
 from .finish import Finish
 
 LANES = 4  # of a warp, that share a row of a part
+MOST_READ = 128  # columns of all operands together that are read at once for both rows of a thread
 LEAST = 16  # columns that are taken at once: two pairs of each thread, which lanes exchange to write four
 
 
@@ -83,13 +84,17 @@ class GroupFinish(Finish):
             last = (sizes[0] - 1, sizes[1] - 1)
             self._scale(total, exponents, rows, columns, layer=layer, last=last)
         wide = self.groups.together // 8
+        # What is read for one row serves the other, where registers hold it.
+        at_once = 2 if self.groups.together * len(self.names) <= MOST_READ else 1
         for first in range(0, pairs, wide):
-            for r, row in enumerate(rows):
-                numbers = [(r, q) for q in range(first, first + wide)]
-                firsts = [(row, columns[q], layer) for _, q in numbers]
-                seen = self._seen(operands, self._places(firsts, sizes))
-                known = [self._known(total, number, found) for number, found in zip(numbers, seen, strict=True)]
-                self._write_groups(c, known, firsts, sizes)
+            for lead in range(0, 2, at_once):
+                numbers = [[(r, q) for q in range(first, first + wide)] for r in range(lead, lead + at_once)]
+                firsts = [[(rows[r], columns[q], layer) for r, q in of_row] for of_row in numbers]
+                seen = [self._seen(operands, self._places(of_row, sizes)) for of_row in firsts]
+                known = [[self._known(total, number, found) for number, found in zip(of_row, at, strict=True)]
+                         for of_row, at in zip(numbers, seen, strict=True)]  # fmt: skip
+                for of_row, at in zip(known, firsts, strict=True):
+                    self._write_groups(c, of_row, at, sizes)
 
     def _seen(
         self, operands: Sequence[Any], places: list[list[tuple[Any, Any, Any]]]
@@ -146,13 +151,23 @@ class GroupFinish(Finish):
         for sweep, reducers in zip(self.groups.sweeps, self.reducers, strict=True):
             given = [_call(sweep.elements, element, values) for element in elements]
             for i, (reduction, reducer) in enumerate(zip(sweep.reductions, reducers, strict=True)):
-                held = Held(reducer, 1)
-                held[0] = reducer.block([reducer.prepare(g[i]) for g in given], None, [])
-                butterfly(held, lanes)
-                values |= zip(reduction.results, reducer.results(held[0]), strict=True)
+                state = self._state(reducer, [reducer.prepare(g[i]) for g in given], lanes)
+                values |= zip(reduction.results, reducer.results(state), strict=True)
             if sweep.rows is not None:
                 values |= _call(sweep.rows, elements[0], values)
         return values
+
+    def _state(self, reducer: Reducer, values: list[Any], lanes: int) -> State:
+        """Of a group, of which this lane has these values."""
+        if reducer.op != "moments":
+            held = Held(reducer, 1)
+            held[0] = reducer.block(values, None, [])
+            butterfly(held, lanes)
+            return held[0]
+        # The number of values is known, and a power of two: nothing is divided.
+        count = Float32(float(self.groups.size))
+        mean = _total(values, lanes) * Float32(1.0 / self.groups.size)
+        return (count, mean, _total([(v - mean) * (v - mean) for v in values], lanes))
 
     def _write_one(self, c: Any, value: Any, at: tuple[Any, Any, Any], sizes: tuple[Any, Any]) -> None:
         """A group's number, by the first of the lanes that know it. `at`: of its first element in this lane."""
@@ -162,6 +177,14 @@ class GroupFinish(Finish):
         inside = m.both(leads, m.both(row < sizes[0], column < sizes[1]))
         stored = m.stored(value, self.dtype)
         when(inside, lambda: c.__setitem__((row, column // size, layer), stored))
+
+
+def _total(values: list[Any], lanes: int) -> Any:
+    """The sum over these and those of the lanes beside it."""
+    total = tree(values, lambda a, b: a + b)
+    for offset in (1, 2)[: lanes.bit_length() - 1]:
+        total = total + cute.arch.shuffle_sync_bfly(total, offset=offset)
+    return total
 
 
 def _call(function: Function, element: dict[str, Any], values: dict[str, Any]) -> Any:

@@ -167,9 +167,10 @@ class Gemm:
         self._known: dict[Hashable, Known] = {}
 
     def __call__(self, a: Tensor, b: Tensor, *operands: Tensor) -> Tensor:
-        """A and B may both have one dimension more, the batch, in front. On meta tensors it compiles what tensors of
-        these shapes and strides need (aligned ones), and launches nothing. Of `reductions` it gives the states, (state,
-        batch, M, block of columns). Raises ValueError where shapes or types don't fit the Point's scheme."""
+        """A and B may both have one dimension more, the batch, in front; either may have one matrix for all of it. On
+        meta tensors it compiles what tensors of these shapes and strides need (aligned ones), and launches nothing. Of
+        `reductions` it gives the states, (state, batch, M, block of columns). Raises ValueError where shapes or types
+        don't fit the Point's scheme."""
         key: Hashable = None
         if not self.point.scales and not (a.is_meta or any(t.data_ptr() % ALIGNED for t in (a, b, *operands))):
             key = (a.device, *[(t.dtype, t.shape, t.stride()) for t in (a, b, *operands)])
@@ -183,7 +184,7 @@ class Gemm:
 
     def _batched(self, a: Tensor, b: Tensor, operands: Sequence[Tensor], *, key: Hashable) -> Tensor:
         """`key`: under which a call of one launch is known from now on, or None."""
-        batch, rows, k = a.shape
+        batch, rows, k = max(a.shape[0], b.shape[0]), *a.shape[1:]
         columns = b.shape[2]
         x, y = a.permute(1, 2, 0), b.permute(2, 1, 0)
         if self.turned:
@@ -280,7 +281,8 @@ class Gemm:
         wanted = "f32" if self.point.scales else "float8_e4m3fn" if self.point.scheme == "narrow" else "f16 or bf16"
         if a.dtype != b.dtype or NAMES.get(a.dtype, "?") not in wanted.split(" or "):
             raise ValueError(f"a product of scheme {self.point.scheme!r} takes {wanted}, not {a.dtype} and {b.dtype}")
-        fit = a.ndim == b.ndim and a.ndim in (2, 3) and a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]
+        fit = a.ndim == b.ndim and a.ndim in (2, 3) and a.shape[-1] == b.shape[-2]
+        fit = fit and (a.shape[:-2] == b.shape[:-2] or 1 in (a.shape[0], b.shape[0]))
         if not fit or 0 in (*a.shape, *b.shape):
             raise ValueError(f"no product of {tuple(a.shape)} and {tuple(b.shape)}")
         if self.point.streamed and a.shape[-1] % SLAB:

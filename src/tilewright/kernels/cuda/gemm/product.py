@@ -1,6 +1,7 @@
 """The product itself: TMA loads, wgmma, two-level sums, persistent clusters (sm_90a).
 
-    A is (M, K, batch x planes), B is (N, K, batch x planes), either mode contiguous; C is (M, N, batch x splits)
+    A is (M, K, batch x planes), B is (N, K, batch x planes), either mode contiguous, either with one matrix for the
+    whole batch; C is (M, N, batch x splits)
 
     work = tile of C x split of K x batch, in bands of `band` cluster tiles along M: neighbours in time share operands
 
@@ -316,6 +317,8 @@ class Product:
                 while work < all_work:
                     row, column, layer = self._place(work, rows, columns)
                     batch = layer // splits
+                    of_a = batch * p.planes % cute.size(from_a, mode=[2])  # the one matrix of all, or its own
+                    of_b = batch * p.planes % cute.size(from_b, mode=[2])
                     begin = (layer - batch * splits) * each
                     end = self._end(begin, cutlass.min(begin + each, steps), row, column, columns)
                     for step in cutlass.range(begin, end, unroll=1):
@@ -323,14 +326,13 @@ class Product:
                         barrier = stages.producer_get_barrier(filling)
                         for plane in cutlass.range_constexpr(p.planes):
                             slot = filling.index * p.planes + plane
-                            matrix = batch * p.planes + plane
                             cute.copy(
-                                tma_a, g_a[(None, row * p.cluster_m + at[0], step, matrix)], to_a[(None, slot)],
+                                tma_a, g_a[(None, row * p.cluster_m + at[0], step, of_a + plane)], to_a[(None, slot)],
                                 tma_bar_ptr=barrier, mcast_mask=mask_a,
                             )  # fmt: skip
                             cute.copy(
-                                tma_b, g_b[(None, column * p.cluster_n + at[1], step, matrix)], to_b[(None, slot)],
-                                tma_bar_ptr=barrier, mcast_mask=mask_b,
+                                tma_b, g_b[(None, column * p.cluster_n + at[1], step, of_b + plane)],
+                                to_b[(None, slot)], tma_bar_ptr=barrier, mcast_mask=mask_b,
                             )  # fmt: skip
                         stages.producer_commit(filling)
                         filling.advance()

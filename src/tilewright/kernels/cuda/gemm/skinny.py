@@ -98,6 +98,7 @@ class Skinny(Product):
         rest = work - layer * (rows * columns)
         row = rest // columns
         column = rest - row * columns  # neighbours in time read the same of A
+        of_a, of_b = layer % cute.size(from_a, mode=[2]), layer % cute.size(from_b, mode=[2])
         begin = rank * (chunk // DEPTH)
         end = cutlass.min(begin + chunk // DEPTH, cute.ceil_div(k, DEPTH))
         board = Int32(s_a.iterator.toint())
@@ -109,8 +110,8 @@ class Skinny(Product):
             for step in cutlass.range(begin, end, unroll=1):
                 stages.producer_acquire(filling)
                 barrier = stages.producer_get_barrier(filling)
-                cute.copy(tma_a, g_a[(None, row, step, layer)], to_a[(None, filling.index)], tma_bar_ptr=barrier)
-                cute.copy(tma_b, g_b[(None, column, step, layer)], to_b[(None, filling.index)], tma_bar_ptr=barrier)
+                cute.copy(tma_a, g_a[(None, row, step, of_a)], to_a[(None, filling.index)], tma_bar_ptr=barrier)
+                cute.copy(tma_b, g_b[(None, column, step, of_b)], to_b[(None, filling.index)], tma_bar_ptr=barrier)
                 stages.producer_commit(filling)
                 filling.advance()
             stages.producer_tail(filling)

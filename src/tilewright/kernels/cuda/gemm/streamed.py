@@ -120,6 +120,8 @@ class Streamed(Product):
                 while work < all_work:
                     row, column, layer = self._place(work, rows, columns)
                     batch = layer // splits
+                    of_a = batch % cute.size(from_a, mode=[2])
+                    of_b = batch % (cute.size(from_b, mode=[2]) // p.planes)
                     begin = (layer - batch * splits) * each
                     end = cutlass.min(begin + each, steps)
                     for step in cutlass.range(begin, end, unroll=1):
@@ -127,12 +129,12 @@ class Streamed(Product):
                         barrier = stages.producer_get_barrier(filling)
                         for slab in cutlass.range_constexpr(SLABS):
                             cute.copy(
-                                tma_a, g_a[(None, row * p.cluster_m + at[0], step * SLABS + slab, batch)],
+                                tma_a, g_a[(None, row * p.cluster_m + at[0], step * SLABS + slab, of_a)],
                                 to_a[(None, filling.index * SLABS + slab)], tma_bar_ptr=barrier,
                             )  # fmt: skip
                         for plane in cutlass.range_constexpr(p.planes):
                             cute.copy(
-                                tma_b, g_b[(None, column, step, batch * p.planes + plane)],
+                                tma_b, g_b[(None, column, step, of_b * p.planes + plane)],
                                 to_b[(None, filling.index * p.planes + plane)], tma_bar_ptr=barrier, mcast_mask=mask_b,
                             )  # fmt: skip
                         stages.producer_commit(filling)

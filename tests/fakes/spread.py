@@ -1,0 +1,35 @@
+"""Contractions whose batch one factor lacks, whose result lies in another order than it reads, or that other operators
+write: what tests match, compile and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...], tuple[int, ...]]
+
+# A function, its arguments' shapes, and the domain of its product.
+SPREAD: dict[str, Case] = {
+    "one weight for a batch": (lambda a, b: a @ b, ((5, 136, 200), (1, 200, 184)), (680, 184)),
+    "one left for a batch": (lambda a, b: torch.relu(a @ b) * 2, ((136, 200), (5, 200, 184)), (5, 136, 184)),
+    "a batch of one": (lambda a, b: a @ b, ((1, 136, 200), (5, 200, 184)), (5, 136, 184)),
+    "one right, transposed": (lambda a, b: (a @ b.mT).sigmoid(), ((72, 264), (6, 184, 264)), (6, 72, 184)),
+    "heads share keys": (lambda a, b: a @ b, ((3, 4, 72, 128), (3, 1, 128, 264)), (3, 288, 264)),
+    "experts": (lambda x, w: torch.relu(torch.einsum("tk,ekn->etn", x, w)), ((136, 200), (4, 200, 184)),
+                (4, 136, 184)),
+    "heads behind": (lambda p, v: torch.einsum("bhqk,bkhd->bqhd", p, v), ((2, 3, 136, 400), (2, 400, 3, 72)),
+                     (6, 136, 72)),
+    "dots": (lambda a, b: torch.einsum("...ij,jk", a, b), ((3, 4, 72, 200), (200, 184)), (864, 184)),
+    "no arrow": (lambda a, b: torch.einsum("zj,ja", a, b), ((136, 1000), (1000, 184)), (184, 136)),
+    "tensordot": (lambda a, b: torch.tensordot(a, b, dims=([0, 2], [1, 0])), ((8, 136, 125), (125, 8, 184)),
+                  (136, 184)),
+    "inner": (lambda a, b: torch.inner(a, b) + 1, ((4, 36, 1000), (184, 1000)), (144, 184)),
+}  # fmt: skip
+
+
+def arguments(name: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+    draw = torch.Generator().manual_seed(len(name))
+    return tuple(torch.randn(shape, generator=draw).to(dtype) for shape in SPREAD[name][1])

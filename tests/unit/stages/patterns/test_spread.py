@@ -1,0 +1,59 @@
+"""Contractions that are products of matrices once their dimensions are put in groups: a batch that one factor lacks, a
+result that lies otherwise, equations without arrows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fakes.fused import load_fused
+from fakes.modules import Applies
+from fakes.program_interpreter import GraphRun
+from fakes.spread import SPREAD, arguments
+from tilewright.cell.trace import trace
+from tilewright.facts.pattern import Pattern
+from tilewright.facts.program import validate
+from tilewright.kernels.cuda.plan import Device
+from tilewright.stages.patterns import match
+from tilewright.stages.propose import cuda
+
+
+def found(name: str, dtype: torch.dtype = torch.float32) -> Pattern:
+    graph = trace(Applies(SPREAD[name][0]), arguments(name, dtype), {})
+    matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
+    (pattern,) = [p for p in matched.patterns if p.kind == "product"]
+    validate(pattern.program)
+    return pattern
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_the_product_is_what_the_module_gives(name: str) -> None:
+    function, _, domain = SPREAD[name]
+    pattern = found(name)
+    assert pattern.program.domain == domain
+    args = [a.double() for a in arguments(name)]
+    run = GraphRun(trace(Applies(function), arguments(name), {}), Applies(function), patterns=[pattern])
+    torch.testing.assert_close(run(*args), function(*args))
+    assert run.fused == set(pattern.sites[0].nodes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["one left for a batch", "one right, transposed", "heads behind"])
+def test_kernels_compile_for_hopper(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    module = load_fused(found(name, dtype).program, tmp_path)
+    module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+    assert module._FUSED.demand(132)["local_bytes"] == 0
+
+
+def test_what_is_no_product_of_two_matrices_is_left() -> None:
+    left = [
+        (lambda a, b: torch.einsum("ijk,kl->il", a, b), ((136, 4, 200), (200, 184))),  # summed in one of them alone
+        (lambda a, b: torch.einsum("bij,bj->bi", a, b), ((5, 136, 200), (5, 200))),  # no columns
+        (lambda a, b: a @ b, ((3, 1, 72, 128), (3, 4, 128, 264))),  # a batch of which one has a part
+    ]
+    for function, shapes in left:
+        args = tuple(torch.randn(s) for s in shapes)
+        matched = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
+        assert not [p for p in matched.patterns if p.kind == "product"], shapes
