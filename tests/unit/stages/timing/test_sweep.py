@@ -20,7 +20,11 @@ class Script:
     """A table whose bursts are written beforehand: `times_ns[unroll]` is a point's true time, and a share of `noise`
     disturbs each burst. It counts how often each point was set, and can drift."""
 
-    def __init__(self, times_ns: list[float], *, noise: float = 0.0, drift: float = 0.0) -> None:
+    fill = 1  # calls that fill a burst
+
+    def __init__(self, times_ns: list[float], *, noise: float = 0.0, drift: float = 0.0, device: str = "cpu") -> None:
+        self.room = SimpleNamespace(device=device)
+        self.counts: set[int] = set()
         self.times_ns, self.noise, self.drift = times_ns, noise, drift
         self.rng = random.Random(7)
         self.players: tuple[Any, ...] = ()
@@ -41,12 +45,13 @@ class Script:
 
     def warm_up(self, players: list[Any]) -> None:
         self.warmed.append([p.name for p in players])
-        self.calls |= dict.fromkeys(self.warmed[-1], 1)
+        self.calls |= dict.fromkeys(self.warmed[-1], self.fill)
         if self.sets[-1] in self.broken:
             raise CellFault("raised", "it raises when it is timed", source="candidate", by_code=True)
         self.bursts = {"ours": [], "eager": []}
 
     def round(self) -> None:
+        self.counts |= set(self.calls.values())
         self.slow *= 1 + self.drift
         for name, ns in (("ours", self.times_ns[self.sets[-1]]), ("eager", 1000.0)):
             shaken = ns * self.slow * (1 + self.noise * self.rng.uniform(-1, 1))
@@ -70,6 +75,14 @@ def test_the_anchor_is_warmed_up_once_and_each_point_whenever_it_is_set() -> Non
     script = Script([100.0, 101.0, *[200.0] * 6], noise=0.02)
     script.play()
     assert script.warmed == [["ours", "eager"], *[["ours"]] * (len(script.sets) - 1)] and len(script.sets) > 8
+
+
+def test_a_long_call_on_a_gpu_is_made_three_times_in_a_burst() -> None:
+    for device, fill, made in (("cuda", 7, 3), ("cuda", 40, 40), ("cuda", 2, 2), ("cpu", 7, 7)):
+        script = Script([5000.0, 8000.0], device=device)
+        script.fill = fill
+        script.play(POINTS[:2])
+        assert script.counts == {made}
 
 
 def test_near_points_are_measured_again_until_one_cannot_win() -> None:
