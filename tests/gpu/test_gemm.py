@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from tilewright.kernels.cuda import math as m
+from tilewright.kernels.cuda.gemm.compiling import compile_ampere
+from tilewright.kernels.cuda.gemm.finish import Finish
 from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.plan import Point
 
@@ -540,6 +542,21 @@ def test_what_does_not_fit_is_refused():
         gemm(torch.bfloat16, **tile((64, 64, 1, 1), "plain"))(a, a)
     with pytest.raises(ValueError, match="no product"):
         gemm(**tile((64, 64, 1, 1), "shared"))(a, a[:7])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("tile_m", "tile_n"), [(128, 128), (128, 64), (64, 64)])
+def test_the_kernel_for_gpus_without_tma(tile_m, tile_n, dtype):
+    """As compiled for this GPU: a tile's ends are those of wgmma."""
+    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1)
+    for batch, rows, columns, k in ((1, 128, 128, 64), (1, 300, 264, 1000), (3, 77, 40, 8), (1, 1025, 520, 4096)):
+        a = torch.randn(batch, rows, k, device="cuda").to(dtype).permute(1, 2, 0)
+        b = torch.randn(batch, columns, k, device="cuda").to(dtype).permute(1, 2, 0)
+        c = torch.full((batch, rows, columns), 7.0, device="cuda")
+        launch = compile_ampere(point, element=NAMES[dtype], finish=Finish("f32", vector=4), arch="sm_90a")
+        launch(a, b, c.permute(1, 2, 0), 1, 1, 64)
+        truth = a.permute(2, 0, 1).double() @ b.permute(2, 1, 0).double()
+        assert float((c.double() - truth).norm() / truth.norm()) < 1e-6
 
 
 def eighth(rows, columns, *, seed=0):

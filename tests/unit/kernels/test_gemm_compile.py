@@ -10,7 +10,14 @@ import torch
 
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.cubin import taken
-from tilewright.kernels.cuda.gemm.compiling import compile_combine, compile_product, compile_split, compile_streamed
+from tilewright.kernels.cuda.gemm.ampere import Ampere
+from tilewright.kernels.cuda.gemm.compiling import (
+    compile_ampere,
+    compile_combine,
+    compile_product,
+    compile_split,
+    compile_streamed,
+)
 from tilewright.kernels.cuda.gemm.finish import Finish
 from tilewright.kernels.cuda.gemm.launch import Gemm, broadcast, walk_of
 from tilewright.kernels.cuda.gemm.plan import Point
@@ -241,6 +248,34 @@ def test_meta_tensors_compile_what_a_call_needs():
         gemm(a, a)
     with pytest.raises(ValueError, match="takes f32"):
         gemm(a.half(), a.half())
+
+
+@pytest.mark.parametrize(("tile_m", "tile_n"), [(128, 128), (128, 64), (64, 64)])
+@pytest.mark.parametrize("element", ["f16", "bf16"])
+def test_without_tma_it_is_mma_out_of_shared_memory_that_cp_async_fills(tmp_path, tile_m, tile_n, element):
+    """For sm_80: of 32 of K two steps of 16 for each 16 x 8 of a warp's quarter; four stages ahead, no spills."""
+    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1)
+    finish = Finish(element, function=biased_gelu, names=("bias", "residual"), vector=8)
+    launch = compile_ampere(
+        point, element=element, finish=finish, operands=READS, options=f"--keep-ptx --keep-cubin --dump-dir={tmp_path}"
+    )
+    ptx, (kernel,) = launch.artifacts.PTX, taken(launch.artifacts.CUBIN)
+    assert ".target sm_80" in ptx and kernel.local_bytes == 0
+    kind = f"m16n8k16.row.col.f32.{element}.{element}.f32"
+    assert ptx.count(kind) == 2 * (tile_m // 32) * (tile_n // 16)
+    assert len(re.findall("ldmatrix", ptx)) == 2 * (tile_m // 32 + tile_n // 32)
+    assert len(re.findall("cp.async.cg", ptx)) == 4 * (tile_m + tile_n) * 4 // 128
+
+
+def test_products_without_tma_are_plain_and_copy_what_lies_across_k():
+    gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1), "bf16", arch="sm_80")
+    a = torch.empty(3, 100, 200, device="meta", dtype=torch.bfloat16)
+    assert gemm(a, torch.empty(3, 200, 72, device="meta", dtype=torch.bfloat16)).shape == (3, 100, 72)
+    assert [key[:2] for key in gemm._compiled] == [("product", "sm_80")]
+    assert gemm._loadable(torch.empty(72, 200, 1).transpose(0, 1).bfloat16()).stride() == (72, 1, 200 * 72)
+    for point in (Point(scheme="scaled", tile_n=128), Point(tile_m=256, tile_n=128), Point(tile_n=128, split_k=2)):
+        with pytest.raises(ValueError, match="without TMA"):
+            Ampere(point, Finish("f32", vector=4))
 
 
 @pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (64, 64, 1, 1)], ids=str)

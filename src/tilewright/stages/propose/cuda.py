@@ -36,8 +36,8 @@ _CUDA_SKELETONS = (
     "scanners", "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
 _GEMM_SKELETONS = (
-    "__init__", "band", "blocks", "compiling", "entries", "experts", "finish", "fused", "groups", "launch", "outlet",
-    "pair", "plan", "product", "reduced", "routed", "skinny", "split", "staged", "streamed",
+    "__init__", "ampere", "band", "blocks", "compiling", "entries", "experts", "finish", "fused", "groups", "launch",
+    "outlet", "pair", "plan", "product", "reduced", "routed", "skinny", "split", "staged", "streamed",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",

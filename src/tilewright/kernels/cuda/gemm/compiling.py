@@ -9,6 +9,7 @@ from typing import Any
 from cutlass import Int32, cute
 
 from ..math import ELEMENT_TYPES
+from .ampere import Ampere
 from .entries import COMBINE, PRODUCT
 from .entries import split as SPLIT
 from .experts import Experts
@@ -90,6 +91,23 @@ def compile_product(
         _stream(),
         options=_options(arch, options),
     )
+
+
+def compile_ampere(
+    point: Point, *, element: str, finish: Finish, operands: Sequence[Read] = (), arch: str = "sm_80",
+    options: str = "",
+) -> Launch:  # fmt: skip
+    """A launch of (a, b, c, operands .., clusters, splits, chunk) for every size, on GPUs without TMA; A and B lie
+    along K. The last three are what other kernels take, and count for nothing."""
+    m, n, k = _size(), _size(), _size()
+    lying = (_stride(8), 1, _stride(8))
+    c = _fake(finish.dtype, (m, n, _size()), (_stride(finish.vector), 1, _stride(finish.vector)), ALIGNED)
+    a, b = (_fake(element, (rows, k, _size()), lying, ALIGNED) for rows in (m, n))
+    tensors = (a, b, c, *_read(operands, m, n, finish))
+    return cute.compile(
+        PRODUCT[len(tensors)], Ampere(point, finish), *tensors, Int32(1), Int32(1), Int32(64), _stream(),
+        options=_options(arch, options),
+    )  # fmt: skip
 
 
 def compile_streamed(

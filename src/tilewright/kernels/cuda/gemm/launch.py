@@ -29,6 +29,7 @@ from .compiling import (
     Launch,
     Read,
     Walk,
+    compile_ampere,
     compile_combine,
     compile_product,
     compile_split,
@@ -230,6 +231,11 @@ class Gemm:
         return make_grid(self.point, m, n, k, batch=batch, processors=processors)
 
     @property
+    def without_tma(self) -> bool:
+        """Whether the GPU is older than Hopper."""
+        return self.arch.startswith("sm_8")
+
+    @property
     def reductions(self) -> tuple[str, ...]:
         return self.epilogue.reductions if self.epilogue else ()
 
@@ -324,6 +330,8 @@ class Gemm:
     ) -> Launch:  # fmt: skip
         """The product, compiled now; `element` and `majors` of what it reads."""
         rest: dict[str, Any] = {"finish": finish, "operands": operands, "arch": self.arch, "options": options}
+        if self.without_tma:
+            return compile_ampere(point, element=element, **rest)
         if point.streamed:
             return compile_streamed(point, major=majors[1], **rest)
         return compile_product(point, element=element, majors=majors, **rest)
@@ -386,12 +394,14 @@ class Gemm:
         return planes, exponents
 
     def _loadable(self, x: Tensor) -> Tensor:
-        """(rows, k, batch) as TMA can read it, float8 along K alone: as it is, or copied to padded lines."""
+        """(rows, k, batch) as TMA can read it, along K alone of float8, and without TMA: as it is, or copied to padded
+        lines."""
         narrow = self.point.scheme == "narrow"
         multiple = 16 if narrow else 8
-        if _lines(x, multiple) and not (narrow and major_of(x) == "r"):
+        along_k = narrow or self.without_tma
+        if _lines(x, multiple) and not (along_k and major_of(x) == "r"):
             return _tidied(x, multiple)
-        if narrow:
+        if along_k:
             wide = _up(x.shape[1], multiple)
             made = torch.empty_strided(x.shape, (wide, 1, x.shape[0] * wide), dtype=x.dtype, device=x.device)
         else:
