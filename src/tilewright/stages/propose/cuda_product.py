@@ -22,6 +22,7 @@ _WORTH = 1.02  # times as long a product may take whose rows it reduces, beside 
 _MOST_OPERANDS = 6  # beside the two matrices
 # Below, products of three fp16 ones are farther off than fp32's own (docs/precision.md), and bound by memory anyway.
 _LEAST_K = 32
+_LEAST_EXACT_K = 8  # of six products of bf16, which are as near as fp32's own there, and take no time beside the result
 _LEAST_SIDE = 64  # the smallest tile; vectors and thin matrices are bound by memory
 _LEAST_WORK = 1 << 24  # M N K: below, it is all launch
 _POINTS = 8
@@ -58,7 +59,7 @@ _LONG_STAGED = ("128x256", "2x1", "cooperative")
 _REDUCED_IN_TURNS = (("128x128", "2x1", "direct"), ("64x256", "2x1", "direct"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
-_THREE_PLANES = ("128x128", "128x64", "64x128", "64x64")  # of which two stages of three planes fit
+_THREE_PLANES = ("128x128", "128x64", "64x64")  # of which two stages of three planes fit
 _BULK_TILES = ("256x128", "128x256", "128x128")
 _STREAMED_K = 16  # a multiple of which K is
 _SHORT_K = 2048  # the end of a tile weighs much
@@ -91,7 +92,8 @@ def unsupported(program: Program) -> str | None:
         return "an epilogue in float64 or in float8"
     if len(others) > _MOST_OPERANDS:
         return f"an epilogue of more than {_MOST_OPERANDS} operands"
-    if k < _LEAST_K or (min(m, n) < _LEAST_SIDE and left.dtype == "f32"):
+    exact = left.dtype == "f32" and not (program.reduced or is_rounded(program))
+    if k < (_LEAST_EXACT_K if exact else _LEAST_K) or (min(m, n) < _LEAST_SIDE and left.dtype == "f32"):
         return f"{m} x {n} x {k} is bound by memory, or too short for fp32's accuracy"
     if batch * m * n * k < _LEAST_WORK and not _is_skinny(program):
         return f"{m} x {n} x {k} is all launch"
@@ -188,16 +190,23 @@ def space(program: Program) -> Space:
     skinny = _skinny_points(program) if _is_skinny(program) else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
     wide = _exact_points(program)
+    if sizes(program)[3] < _LEAST_K:
+        return Space(knobs=_KNOBS, points=wide)
     return Space(knobs=_KNOBS, points=(*(*skinny, *others)[: _POINTS - len(wide)], *wide))
 
 
 def _exact_points(program: Program) -> tuple[Point, ...]:
-    """Of fp32 one with six products of bf16: half as fast, and right where three of fp16 are not accurate enough."""
+    """Of fp32 one with six products of bf16: half as fast, and right where three of fp16 are not accurate enough; where
+    K is short several, and nothing else."""
     if factors(program)[0].dtype != "f32" or is_rounded(program):
         return ()
     ranked = _reducing(program) if program.reduced else _ranked(program)
     fitting = (dict(p) for _, p in ranked if dict(p)["tile"] in _THREE_PLANES and dict(p)["streamed"] == "none")
-    return tuple(point(**{**p, "split": "bf16x6"}) for p in fitting)[:1]
+    points = [point(**{**p, "split": "bf16x6"}) for p in fitting]
+    if sizes(program)[3] >= _LEAST_K:
+        return tuple(points[:1])
+    bulk = [point(**{**dict(p), "store": "bulk"}) for p in points[:1] if dict(p)["tile"] in _BULK_TILES]
+    return (*points[:1], *bulk, *points[1:])
 
 
 def _skinny_points(program: Program) -> tuple[Point, ...]:

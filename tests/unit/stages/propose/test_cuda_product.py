@@ -21,6 +21,7 @@ from tilewright.facts.program import Program
 from tilewright.facts.run import CaseFacts
 from tilewright.facts.space import point
 from tilewright.flow import training
+from tilewright.kernels.cuda.gemm.fused import make_point
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cpu, cuda
 from tilewright.stages.propose.compose import compose
@@ -34,7 +35,9 @@ from tilewright.stages.propose.product_time import work_ns
         (kp.product(4096, 4096, 4096), None),
         (kp.product(4096, 4096, 64), None),
         (kp.product(4096, 4096, 32), None),
-        (kp.product(4096, 4096, 31), "too short for fp32's accuracy"),
+        (kp.product(4096, 4096, 8), None),
+        (kp.product(4096, 4096, 7), "too short for fp32's accuracy"),
+        (kp.product(4096, 4096, 31, "bf16"), "bound by memory"),
         (kp.product(4096, 16, 4096), "bound by memory"),
         (kp.product(4096, 16, 4096, "bf16"), None),
         (kp.product(1, 4096, 4096, "f16"), None),
@@ -65,6 +68,26 @@ def test_large_products_get_large_tiles_and_small_ones_are_split() -> None:
     for program in (kp.product(4096, 4096, 4096), kp.product(256, 256, 4096, "bf16")):
         space = cuda.space(program)
         assert len(space.points) == 8 and all(space.holds(p) for p in space.points)
+
+
+def test_every_point_that_is_proposed_can_be_made() -> None:
+    for dtype, scheme, out in (("f32", "scaled", ""), ("bf16", "plain", ""), ("float8_e4m3fn", "narrow", "bf16")):
+        for sides in ((4096, 4096, 4096), (64, 4096, 4096), (256, 256, 65536), (100, 1000, 1024), (4096, 4096, 32)):
+            for found in cuda.space(kp.product(*sides, dtype, out=out)).points:
+                knobs = dict(found)
+                make_point(knobs, scheme="wide" if knobs["split"] == "bf16x6" else scheme)
+    for knobs in map(dict, cuda.space(kp.product(200, 4096, 8)).points):
+        make_point(knobs, scheme="wide")
+
+
+def test_short_sums_of_fp32_are_six_products_of_bf16() -> None:
+    """Three of fp16 are farther off than fp32's own there; and elsewhere six come last, for who needs them."""
+    for k, count in ((8, None), (31, None), (32, 1), (4096, 1)):
+        space = cuda.space(kp.product(4096, 4096, k))
+        exact = [("split", "bf16x6") in p for p in space.points]
+        assert all(space.holds(p) for p in space.points) and exact[-1]
+        assert (all(exact) and len(exact) > 3) if count is None else sum(exact) == count
+    assert not any(("split", "bf16x6") in p for p in cuda.space(kp.product(4096, 4096, 4096, "bf16")).points)
 
 
 def test_skinny_products_of_16_bits_are_summed_on_the_chip() -> None:
