@@ -71,8 +71,10 @@ def problems(level: Path) -> list[Path]:
 
 def about(asked: argparse.Namespace) -> Task:
     measured = codec.to_plain(machine(asked.target, cache_dir=config.cache_dir()))
+    where = " ".join(f"PATH/{level.name}" for level in asked.levels)
+    how = f"--jobs {asked.jobs} --limit {asked.limit:g} --budget {asked.budget}"
     return {
-        "command": " ".join(["python", "benchmarks/discoveries.py", *sys.argv[1:]]), "commit": config.commit(),
+        "command": f"python benchmarks/discoveries.py look {where} --out FOLDER {how}", "commit": config.commit(),
         "date": time.strftime("%Y-%m-%d"), "limit_s": asked.limit,
         "machine": {k: v for k, v in measured.items() if k != "$"} | {"versions": dict(versions())},
     }  # fmt: skip
