@@ -188,6 +188,7 @@ BINARY = ["add", "sub", "mul", "div", "fmod", "remainder", "floor_divide", "pow"
 COMPARE = ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"]
 
 
+@pytest.mark.optimised
 def test_every_float_operation(build: Callable[..., ModuleType]) -> None:
     n = 147
     body = [let(f"u_{op}", op, "x") for op in UNARY] + [let(f"u_{op}", op, "x", dtype="bool") for op in TESTS]
@@ -235,6 +236,7 @@ def test_whole_numbers_and_truth_values(build: Callable[..., ModuleType]) -> Non
     agree(build(program), program, tensors, ulps=1)
 
 
+@pytest.mark.optimised
 def test_casts_from_floats_truncate_and_narrow_types_round_to_even(build: Callable[..., ModuleType]) -> None:
     n = 70
     body = [let(f"to_{k}", "to", "x", dtype=k) for k in ("i64", "i32", "i16", "i8", "f16", "bf16", "bool", "f64")]
@@ -402,6 +404,7 @@ def test_narrow_and_wide_types_reduce_in_their_own_way(build: Callable[..., Modu
         agree(build(program), program, ((1 + torch.rand(6, 101)).to(DTYPES[dtype]),), ulps=ulps)
 
 
+@pytest.mark.optimised
 def test_non_finite_values_reduce_as_in_torch(build: Callable[..., ModuleType]) -> None:
     body = (
         fold("s", "sum", "x"), fold("hi", "max", "x"), fold("lo", "min", "x"), fold("ahi", "argmax", "x", "i64"),
@@ -441,6 +444,7 @@ def test_non_finite_values_reduce_as_in_torch(build: Callable[..., ModuleType]) 
         torch.testing.assert_close(y, torch.softmax(value, dims[0]), equal_nan=True, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.optimised
 def test_moments_do_not_cancel(build: Callable[..., ModuleType]) -> None:
     program = Program(
         domain=(4, 5003), reduced=(1,), operands=(operand("x", 4, 5003),), body=(fold("mean dev", "moments", "x"),),
@@ -458,6 +462,7 @@ def test_moments_do_not_cancel(build: Callable[..., ModuleType]) -> None:
     assert dev[2].item() == 0.0 and mean[2].item() == 7.25
 
 
+@pytest.mark.optimised
 def test_sums_of_long_rows_stay_accurate_and_repeat(build: Callable[..., ModuleType]) -> None:
     n = 2_000_003
     program = Program(
@@ -511,6 +516,7 @@ def softmax_program(rows: int, columns: int) -> Program:
     )  # fmt: skip
 
 
+@pytest.mark.optimised
 def test_every_point_gives_the_same_values(build: Callable[..., ModuleType]) -> None:
     program = softmax_program(9, 2048)
     module = build(program)

@@ -79,6 +79,7 @@ def test_against_float64(name: str, folder: Path) -> None:
     agrees(module, program, turned)
 
 
+@pytest.mark.optimised
 def test_every_point_of_a_large_scan(folder: Path) -> None:
     program = kp.cumulative("cumsum", (3000, 3000), reverse=True)
     operands = kp.make_operands(program, "cpu")
@@ -107,6 +108,7 @@ def test_nan_and_infinities_spread_onwards_only(folder: Path) -> None:
     assert bool(torch.isfinite(made[0, :35]).all()) and bool(made[1, 9:].isnan().all())
 
 
+@pytest.mark.optimised
 def test_extrema_keep_torch_rules_for_nan_and_ties(folder: Path) -> None:
     x = torch.randint(-2, 3, (6, 41)).float()
     x[0, 7], x[0, 20], x[1, :5], x[1, 9], x[2] = nan, nan, -inf, inf, -inf
