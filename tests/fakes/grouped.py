@@ -35,6 +35,8 @@ GROUPED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "softmax": (lambda a, w: (a @ w.T).view(M, 48, 8).softmax(-1), (A, W), 8),
     "largest of four": (lambda a, w, b: F.linear(a, w, b).view(M, 96, 4).amax(-1).relu(), (A, W, B), 4),
     "means of pairs": (lambda a, w: (a @ w.T).view(M, 192, 2).mean(-1) * 2, (A, W), 2),
+    "average pooling": (lambda a, w, b: F.gelu(F.avg_pool1d(F.linear(a, w, b)[:, None], 16)[:, 0]) * 2, (A, W, B), 16),
+    "maximum pooling": (lambda a, w: F.max_pool1d((a @ w.T)[:, None], 2)[:, 0], (A, W), 2),
     "residual": (lambda a, w, x: F.layer_norm((a @ w.T + x).view(M, 6, 64), (64,)), (A, W, rand(M, N)), 64),
     "of groups": (lambda a, w, g: ((a @ w.T).view(M, 24, 16) * g).softmax(-1) + g, (A, W, rand(24, 1)), 16),
     "batches": (lambda q, k: (q @ k.transpose(1, 2)).view(8, 136, 16, 16).amax(3),

@@ -14,9 +14,9 @@ Case = tuple[Callable[..., Any], tuple[tuple[int, ...], ...], tuple[int, ...]]
 # A function, its arguments' shapes, and the domain of its product.
 SPREAD: dict[str, Case] = {
     "one weight for a batch": (lambda a, b: a @ b, ((5, 136, 200), (1, 200, 184)), (680, 184)),
-    "one left for a batch": (lambda a, b: torch.relu(a @ b) * 2, ((136, 200), (5, 200, 184)), (5, 136, 184)),
-    "a batch of one": (lambda a, b: a @ b, ((1, 136, 200), (5, 200, 184)), (5, 136, 184)),
-    "one right, transposed": (lambda a, b: (a @ b.mT).sigmoid(), ((72, 264), (6, 184, 264)), (6, 72, 184)),
+    "one left for a batch": (lambda a, b: torch.relu(a @ b) * 2, ((136, 208), (5, 208, 184)), (5, 136, 184)),
+    "a batch of one": (lambda a, b: a @ b, ((1, 136, 208), (5, 208, 184)), (5, 136, 184)),
+    "one right, transposed": (lambda a, b: (a @ b.mT).sigmoid(), ((72, 272), (6, 184, 272)), (6, 72, 184)),
     "heads share keys": (lambda a, b: a @ b, ((3, 4, 72, 128), (3, 1, 128, 264)), (3, 288, 264)),
     "experts": (lambda x, w: torch.relu(torch.einsum("tk,ekn->etn", x, w)), ((136, 200), (4, 200, 184)),
                 (4, 136, 184)),

@@ -20,12 +20,11 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 FLOOR = {torch.float32: 8 * 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md
 COMMON = {"stages": "auto", "split_k": 1, "streamed": "none", "store": "direct"}
 LARGE = point(tile="256x128", cluster="1x2", schedule="cooperative", **COMMON)
-WIDE = point(tile="128x256", cluster="2x1", schedule="cooperative", **COMMON)
 TURNS = point(tile="128x128", cluster="2x1", schedule="pingpong", **COMMON)
 STREAMED = point(tile="128x128", cluster="2x1", schedule="cooperative", **{**COMMON, "streamed": "left"})
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", GROUPED)
 def test_groups_are_reduced_where_the_product_is_made(tmp_path, name, dtype):
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -46,7 +45,7 @@ def test_groups_are_reduced_where_the_product_is_made(tmp_path, name, dtype):
     sound = truth.isfinite()
     norm = truth[sound].norm()
     module = load_fused(pattern.program, tmp_path)
-    settings = [LARGE, WIDE, pattern.space.points[0]]
+    settings = [LARGE, pattern.space.points[0]]
     settings += [STREAMED] if dtype == torch.float32 and operands[0].shape[-1] % 16 == 0 else []
     settings += [TURNS] if dtype != torch.float32 else []
     for setting in settings:

@@ -15,6 +15,7 @@ from tilewright.facts.program import DTYPE_BYTES, RANKED, Operand, Output, Produ
 
 from .contract import Contraction, contraction
 from .region import Flow
+from .unrolled import unrolled
 
 Found = tuple[Program, Site]
 Unsupported = Callable[[Program], str | None]
@@ -41,7 +42,11 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             continue
         whole = replace(whole, rounded=loose and node.dtype == "f32")
         reader = _only_reader(flow, node.name, regions)
-        made = _with_epilogue(whole, regions[reader]) if reader is not None and reader not in taken else None
+        made = (
+            _with_epilogue(whole, unrolled(flow, regions[reader], node.name))
+            if reader is not None and reader not in taken
+            else None
+        )
         if made is not None and unsupported(made[0]) is None and reader is not None:
             taken.add(reader)
             found.append(made)

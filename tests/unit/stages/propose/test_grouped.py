@@ -84,6 +84,8 @@ def test_what_lies_in_no_tile_or_is_read_twice_stays_apart() -> None:
         (lambda a, w: (a @ w.T).view(M, 24, 16).argmax(-1), (A, W)),  # positions
         (lambda a, w: (lambda y: (y.view(M, 24, 16).amax(-1), y))(a @ w.T), (A, W)),  # the product is wanted
         (lambda a, w: (a @ w.T).view(M, 24, 16).amax(1), (A, W)),  # across groups
+        (lambda a, w: F.max_pool1d((a @ w.T)[:, None], 4, 2)[:, 0], (A, W)),  # windows that overlap
+        (lambda a, w: F.max_pool1d((a @ w.T)[:, None], 4, padding=1)[:, 0], (A, W)),
     ]
     for function, args in apart:
         assert [p.program.reduced for p in products(function, *args)] == [()], function
