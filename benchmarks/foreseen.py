@@ -1,10 +1,14 @@
 """Holds the tuner's model against measured sweeps: what it would have left out, and what its first guess costs.
 
     PYTHONPATH=src:tests python benchmarks/foreseen.py benchmarks/results/h200/kernels.json [--only NAME,NAME]
+    PYTHONPATH=src:tests python benchmarks/foreseen.py WINNERS.db --problems KERNELBENCH/level1
 
-The file is what `kernels.py --all-points --json` wrote. Needs no GPU: every point is compiled here for the architecture
+The file is what `kernels.py --all-points --json` wrote, or one of winners, whose evidence are the points that were
+measured, for patterns of the problem files. Needs no GPU: every point is compiled here for the architecture
 of `--arch` (sm_90a) and 132 multiprocessors (`--processors`). For each case: how many points are left to measure; the
-time of the model's first point, of the skeleton's first point and of the best point left, over the best of all.
+time of the model's first point, of the skeleton's first point and of the best point left, over the best of all. For
+winners, the slowest stands in the place of the best left, and beside it: of pairs of points whose times differ by over
+3%, how many there are, how many the model tells apart, and how many of these in the right order.
 """
 
 from __future__ import annotations
@@ -12,22 +16,30 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sqlite3
 import sys
 import tempfile
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from statistics import geometric_mean
 
 from kernels import CASES
+from restamped import patterns_of
 
+from tilewright.facts.demand import Demand
 from tilewright.facts.machine import Machine
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Point
 from tilewright.flow.ahead import Objects
-from tilewright.flow.foresee import foreseen
+from tilewright.flow.foresee import demanded, foreseen
 from tilewright.stages.propose import cuda
+from tilewright.stages.tune.predict import cuda_ns, likeliest
+from tilewright.stages.tune.store import COLUMNS, from_row
 
-COLUMNS = ("model's first", "skeleton's first", "best left")
+HEADS = ("model's first", "skeleton's first", "best left")
+COPY_BYTES_PER_S = 4.24e12  # of an H200 (docs/measured.md)
 
 
 def label(point: Point) -> str:
@@ -41,7 +53,7 @@ def pattern(name: str) -> Pattern:
 
 
 def ratios(before: Pattern, after: Pattern, times_ms: dict[str, float]) -> tuple[float, ...] | None:
-    """In the order of COLUMNS; None where the file holds no time of most points."""
+    """In the order of HEADS; None where the file holds no time of most points."""
     found = {p: times_ms[label(p)] for p in before.space.points if label(p) in times_ms}
     if len(found) < 2 or before.space.points[0] not in found:
         return None
@@ -50,13 +62,48 @@ def ratios(before: Pattern, after: Pattern, times_ms: dict[str, float]) -> tuple
     return left[0] / best, found[before.space.points[0]] / best, min(left) / best
 
 
+def of_winners(file: Path, problems: Path, machine: Machine, device: dict[str, str | int]) -> int:
+    """The model against the evidence of winners that were measured with this very tree's skeletons."""
+    with sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True) as rows:
+        known = [from_row(row) for row in rows.execute(f"SELECT {COLUMNS} FROM winners")]
+    times = {w.shape_class: {t.point: t.time_ns.mid for t in w.tried if t.time_ns is not None} for w in known}
+    patterns = [p for p in patterns_of(problems) if p.shape_class in times]
+    with tempfile.TemporaryDirectory() as folder:
+        demands = demanded(patterns, device=device, folder=Path(folder), objects=Objects())
+    seen, counts = [], [0, 0, 0]
+    for one in patterns:
+        found = {p: t for p, t in times[one.shape_class].items() if p in one.space.points}
+        taken = {p: demands.get((one.id, p), "not known") for p in found}
+        model = {p: cuda_ns(d, machine) for p, d in taken.items() if isinstance(d, Demand)}
+        if len(found) < 2 or len(model) < len(found):
+            continue
+        points = tuple(p for p in one.space.points if p in found)
+        first = likeliest(replace(one.space, points=points), model).points[0]
+        best = min(found.values())
+        pairs = [(a, b) for a, b in combinations(points, 2) if abs(math.log(found[a] / found[b])) > math.log(1.03)]
+        told = [(a, b) for a, b in pairs if model[a] != model[b]]
+        right = [(a, b) for a, b in told if (found[a] < found[b]) == (model[a] < model[b])]
+        seen.append((found[first] / best, found[points[0]] / best, max(found.values()) / best))
+        here = (len(pairs), len(told), len(right))
+        counts = [sum(both) for both in zip(counts, here, strict=True)]
+        print(f"{one.title[:34]:34s}{len(found):8d}", *(f"{r:17.3f}" for r in seen[-1]), here)
+    print(f"{'geometric mean':42s}", *(f"{geometric_mean(column):17.3f}" for column in zip(*seen, strict=True)), counts)
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--arch", default="sm_90a")
     parser.add_argument("--processors", type=int, default=132)
+    parser.add_argument("--problems", type=Path, help="with a file of winners: the problem files that have them")
     options = parser.parse_args()
+    if options.problems:
+        h200 = Machine(target="cuda", device="", driver="", torch="", dsl="", processors=options.processors,
+                       cache_bytes=0, copy_bytes_per_s=COPY_BYTES_PER_S, matmul_flops_per_s=())  # fmt: skip
+        device: dict[str, str | int] = {"arch": options.arch, "processors": options.processors}
+        return of_winners(options.file, options.problems, h200, device)
     measured = json.loads(options.file.read_text())
     machine = Machine(
         target="cuda", device=measured["device"], driver="", torch=measured["torch"], dsl="",
@@ -73,7 +120,7 @@ def main() -> int:
         )  # fmt: skip
     times = {c["name"]: c["times_ms"] for c in wanted}
     seen = []
-    print(f"{'':34s}{'points':>8s}", *(f"{c:>17s}" for c in COLUMNS))
+    print(f"{'':34s}{'points':>8s}", *(f"{c:>17s}" for c in HEADS))
     for one, left in zip(before, after.patterns, strict=True):
         found = ratios(one, left, times[one.id])
         if found is None:

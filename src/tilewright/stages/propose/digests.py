@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
-import io
 import re
-import tokenize
 from collections.abc import Iterable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -38,18 +37,21 @@ def _digest(sources: Iterable[Traversable]) -> str:
 
 
 def meaning(name: str, text: str) -> str:
-    """What of a file of this name is more than comments, docstrings and white space."""
-    if not name.endswith(".py"):
-        return " ".join(re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL).split())
-    kept: list[str] = []
-    line: list[str] = []
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.NEWLINE:
-            docstring = len(line) == 1 and line[0].endswith(('"', "'"))
-            kept += [] if docstring else [" ".join(line)]
-            line = []
-        elif token.type in (tokenize.INDENT, tokenize.DEDENT):
-            kept.append(tokenize.tok_name[token.type])
-        elif token.type not in (tokenize.COMMENT, tokenize.NL):
-            line.append(token.string)
-    return "\n".join(kept)
+    """What of a file of this name is more than comments, docstrings and white space; the same under every Python."""
+    if name.endswith(".py"):
+        return repr(_parts(ast.parse(text)))
+    return " ".join(re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL).split())
+
+
+def _parts(node: object) -> object:
+    """A syntax tree as names and values, without what is empty: newer Pythons have fields that older ones have not."""
+    if isinstance(node, list):
+        return [_parts(item) for item in node if not _is_docstring(item)]
+    if not isinstance(node, ast.AST):
+        return node
+    fields = ((name, _parts(value)) for name, value in ast.iter_fields(node) if value is not None and value != [])
+    return type(node).__name__, *fields
+
+
+def _is_docstring(node: object) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

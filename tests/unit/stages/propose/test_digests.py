@@ -33,6 +33,15 @@ def test_words_do_not_count_and_code_does() -> None:
     assert meaning("a.h", told) == meaning("a.h", CPP) != meaning("a.h", CPP.replace("2 *", "3 *"))
 
 
+def test_the_same_is_said_under_every_python() -> None:
+    """Newer ones put fields into a syntax tree that older ones have not: what is empty says nothing."""
+    assert meaning("a.py", "def f(x): return x") == (
+        "('Module', ('body', [('FunctionDef', ('name', 'f'), "
+        "('args', ('arguments', ('args', [('arg', ('arg', 'x'))]))), "
+        "('body', [('Return', ('value', ('Name', ('id', 'x'), ('ctx', ('Load',)))))]))]))"
+    )
+
+
 def test_each_target_has_its_own_and_products_of_matrices_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda, cpu = dict(skeleton_digests("cuda")), dict(skeleton_digests("cpu"))
     assert len({*cuda.values(), *cpu.values()}) == 3 and cpu["kernels"] == cpu["products"]
