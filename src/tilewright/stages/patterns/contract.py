@@ -8,7 +8,7 @@ is summed. A group is one dimension of a matrix.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.facts.contraction import ROUTED, Contracted, Letters, Scaled, contracted, scaled
@@ -54,12 +54,14 @@ class Contraction:
     addend: Addend | None = None
     rounded: bool = False
     element: str = ""
+    spared: tuple[str, ...] = ()  # values that nobody else reads, and that this is made without
     ends: Bind | None = None  # of the rows of each of the right factor's matrices (see program.Product)
     scales: tuple[Addend, ...] = ()
 
 
-def contraction(flow: Flow, node: Node) -> Contraction | None:
-    """The product of matrices that this result of a call is, or None."""
+def contraction(flow: Flow, node: Node, *, eight_bits: bool = True) -> Contraction | None:
+    """The product of matrices that this result of a call is, or None. `eight_bits`: of what was converted from
+    float8_e4m3fn to 16 bits for it, of these."""
     call = flow.calls.get(node.origin)
     if node.op != "call" or call is None or call.results != (node.name,):
         return None
@@ -71,6 +73,9 @@ def contraction(flow: Flow, node: Node) -> Contraction | None:
     found = contracted(call, flow.nodes, spread=True)
     if found is None or not found.left.dtype == found.right.dtype == node.dtype:
         return None
+    spared: tuple[str, ...] = ()
+    if eight_bits and node.dtype in ("f16", "bf16"):
+        found, spared = _before_conversion(flow, node, found)
     made = _laid(flow, node, found)
     if made is None:
         return None
@@ -79,7 +84,25 @@ def contraction(flow: Flow, node: Node) -> Contraction | None:
     if found.added and found.beta and addend is None:
         return None
     return Contraction(node=node, left=first, right=second, domain=domain, result=result, lies=lies, scale=found.alpha,
-                       addend=addend, element=node.dtype)  # fmt: skip
+                       addend=addend, element=found.left.dtype, spared=spared)  # fmt: skip
+
+
+def _before_conversion(flow: Flow, node: Node, found: Contracted) -> tuple[Contracted, tuple[str, ...]]:
+    """The same of both factors as they were in eight bits, where 16 hold them as well, and what nobody reads then."""
+    nodes, words, made = [], [], []
+    for factor, word in ((found.left, found.letters.left), (found.right, found.letters.right)):
+        while factor.op == "permute":
+            inner = dict(zip(factor.dims, word, strict=True))
+            factor, word = flow.nodes[factor.sources[0]], "".join(inner[d] for d in range(len(word)))
+        source = flow.nodes[factor.sources[0]] if factor.op == "to" else factor
+        if factor.op != "to" or source.dtype != "float8_e4m3fn":
+            return found, ()
+        nodes.append(source)
+        words.append(word)
+        if factor.name not in flow.kept and set(flow.readers[factor.name]) == {node.name}:
+            made.append(factor.name)
+    letters = replace(found.letters, left=words[0], right=words[1])
+    return replace(found, left=nodes[0], right=nodes[1], letters=letters), tuple(made)
 
 
 def _routed(flow: Flow, node: Node, call: Call) -> Contraction | None:

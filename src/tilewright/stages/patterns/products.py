@@ -40,6 +40,10 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
         whole = contraction(flow, node) if node.name in flow.live and node.dtype in DTYPE_BYTES else None
         if whole is None:
             continue
+        if whole.element != node.dtype and not whole.scales:
+            narrow = _alone(flow, whole)
+            if narrow is None or unsupported(narrow[0]) is not None:
+                whole = contraction(flow, node, eight_bits=False) or whole
         whole = replace(whole, rounded=loose and node.dtype == "f32")
         reader = _only_reader(flow, node.name, regions)
         made = (
@@ -53,7 +57,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             if not made[0].reduced:
                 continue
             # Whether rows are better reduced there or by a kernel of their own is measured: both stay possible.
-            found[-1] = (made[0], replace(made[1], spared=(node.name,)))
+            found[-1] = (made[0], replace(made[1], spared=(*made[1].spared, node.name)))
         made = _alone(flow, whole)
         why = "its result lies otherwise in memory" if made is None else unsupported(made[0])
         if made is not None and why is None:
@@ -132,7 +136,7 @@ class _Body:
             domain=self.whole.domain, reduced=reduced, operands=tuple(self.operands), body=tuple(self.body),
             outputs=outputs,
         )  # fmt: skip
-        return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=binds)
+        return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=binds, spared=self.whole.spared)
 
     def in_groups(self, node: str, region: Found, names: dict[str, str]) -> Found:
         """The same, with its columns in two dimensions, of which the region reduces the second."""

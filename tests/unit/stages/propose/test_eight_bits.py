@@ -15,10 +15,13 @@ from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program
 from tilewright.cell.trace import trace
-from tilewright.facts.run import Matched
+from tilewright.facts.pattern import Choice, without_idle
+from tilewright.facts.problem import Work
+from tilewright.facts.run import CaseFacts, Matched
 from tilewright.facts.space import point
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda
+from tilewright.stages.propose.compose import compose
 
 
 def eighth(rows: int, columns: int) -> Tensor:
@@ -66,6 +69,36 @@ def test_scales_and_bias_are_its_epilogue(kind: str, tmp_path: Path) -> None:
     assert module.run(*given)[0].dtype == torch.bfloat16
     assert len(module._FUSED._compiled) == 1, "one kernel: nothing is split or copied"
     assert module._FUSED.gemm.point.scheme == "narrow" and module._FUSED.demand(132)["local_bytes"] == 0
+
+
+def converted(a: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    return F.relu((a.to(torch.bfloat16) @ w.to(torch.bfloat16).t()) * scale)
+
+
+def test_what_is_converted_for_a_product_is_multiplied_as_it_was() -> None:
+    """Of 16 bits: fp32 is more than tensor cores have of a sum of eight. The conversions are no kernels then."""
+    scale = torch.rand(1024).bfloat16()
+    found = matched(converted, A, W, scale)
+    (product,) = [p for p in found.patterns if p.kind == "product"]
+    operands = product.program.operands
+    assert [(o.dtype, o.shape) for o in operands] == [
+        ("float8_e4m3fn", (512, 256)), ("float8_e4m3fn", (256, 1024)), ("bf16", (1, 1024)),
+    ]  # fmt: skip
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in found.patterns)
+    assert [c.pattern for c in without_idle([found.patterns], recipe)] == [product.id]
+    (made,) = run_program(product.program, [A, W.t(), scale.reshape(1, 1024)])
+    torch.testing.assert_close(made, converted(A, W, scale), rtol=2**-6, atol=2**-4)
+    graph = trace(Applies(converted), (A, W, scale), {})
+    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="bf16")
+    facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
+    files = compose("class Model: ...", (facts,), (found,), without_idle([found.patterns], recipe), target="cuda").files
+    case = next(f.text for f in files if f.path == "model.py").split("def _case_0", 1)[1].split("def ", 1)[0]
+    assert f"{product.id}.run(args_0, args_1.permute((1, 0))" in case and "bfloat16" not in case, case
+
+    wide = matched(lambda a, w: a.float() @ w.float().t(), A, W)
+    assert {o.dtype for p in wide.patterns if p.kind == "product" for o in p.program.operands} == {"f32"}
+    odd = matched(lambda a, w: a.to(torch.bfloat16) @ w.to(torch.bfloat16), A, eighth(256, 1024))
+    assert {o.dtype for p in odd.patterns if p.kind == "product" for o in p.program.operands} == {"bf16"}
 
 
 def test_other_scales_and_layouts_are_torchs() -> None:
