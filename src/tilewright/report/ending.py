@@ -72,10 +72,17 @@ def ending(brief: Brief, events: Sequence[Event]) -> Ending:
     if stop is None:
         by_agent = "the agent has not finished it; it continues by opening the folder again, through `tilewright mcp`"
         said = by_agent if brief.strategy == AGENT else "the run has not ended; `tilewright resume` continues it"
-        verdict = Verdict(accepted=False, stage="search", reason="unfinished", summary=said)
+        verdict = Verdict(accepted=False, stage="search", reason="unfinished", summary=said + _so_far(tries))
         return Ending(status="failed", verdict=verdict, best=None, timed=None, seen=seen)
     status, verdict = _kept(stop, events)
     return Ending(status=status, verdict=verdict, best=None, timed=None, seen=seen)
+
+
+def _so_far(tries: Sequence[object]) -> str:
+    """What a run that goes on has come to; "" where nothing is faster than eager yet."""
+    faster = [(ratio.mid, _judged(t)) for t in tries if isinstance(t, Timed) and (ratio := t.ratio("eager"))]
+    best = max(faster, key=lambda pair: pair[0], default=None)
+    return f"; so far {best[1][1].summary}" if best and best[1][0] == "improved" else ""
 
 
 def _judged(timed: Timed) -> tuple[Status, Verdict]:

@@ -148,7 +148,7 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
     return Story(
         brief=brief,
         end=end,
-        heading=_HEADINGS[end.status],
+        heading="Not ended" if end.verdict.reason == "unfinished" else _HEADINGS[end.status],
         tiles=_tiles(end),
         times=_times(end),
         chart=chart(end.seen, ours="ours" if end.timed else "tried, not kept") if end.seen else None,

@@ -115,3 +115,8 @@ def test_floor_share() -> None:
     assert floor_share(timed()) == pytest.approx(150 / 200)
     assert floor_share(timed(times_ns=())) is None
     assert floor_share(None) is None
+
+
+def test_a_run_that_goes_on_says_how_far_it_has_come() -> None:
+    whole, none = ending(brief(), IMPROVED[:-1]).verdict.summary, ending(brief(), ()).verdict.summary
+    assert whole == f"{none}; so far {ending(brief(), IMPROVED).verdict.summary}" and "as fast as eager" in whole
