@@ -31,13 +31,13 @@ _KNOBS = (
     ),
 )
 _CUDA_SKELETONS = (
-    "addresses", "cache", "calls", "cluster", "combine", "control", "cta", "engine", "free", "launch", "math",
-    "operands", "plan", "planning", "ragged", "rank", "ranking", "reducers", "relay", "resident", "ring", "scan",
-    "scanners", "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
+    "addresses", "cache", "calls", "chained", "cluster", "combine", "control", "cta", "engine", "free", "launch",
+    "math", "operands", "plan", "planning", "ragged", "rank", "ranking", "reducers", "relay", "resident", "ring",
+    "scan", "scanners", "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
 _GEMM_SKELETONS = (
     "__init__", "ampere", "band", "blocks", "compiling", "entries", "experts", "finish", "fused", "groups", "launch",
-    "outlet", "pair", "plan", "product", "reduced", "routed", "skinny", "split", "staged", "streamed",
+    "outlet", "pair", "plan", "product", "routed", "skinny", "split", "staged", "streamed",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",

@@ -72,10 +72,10 @@ _SUMMED = (
 import {name}_rows
 import {name}_sums
 
-from tilewright_kernels.cuda.launch import Summed
+from tilewright_kernels.cuda.chained import Chained
 from tilewright_kernels.ops import torch_op
 
-_FUSED = Summed({name}_rows._FUSED, {name}_sums._FUSED)
+_FUSED = Chained({name}_rows._FUSED, {name}_sums._FUSED, keeps={keeps}, aligned=True)
 '''
     + RUN_OP
 )
@@ -373,6 +373,7 @@ def summed_text(program: Program, name: str) -> str:
     """The file that runs both kernels of a Program with sums over the rows."""
     return _SUMMED.format(
         name=name,
+        keeps=len(program.outputs) - len(program.sums),
         reads=", ".join(o.name for o in program.operands),
         writes=", ".join(o.name for o in program.outputs),
         outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)),

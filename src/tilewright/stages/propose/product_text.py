@@ -49,10 +49,10 @@ blocks. Made by Tilewright: CuTe DSL, for CUDA."""
 import {name}_product
 import {name}_rows
 
-from tilewright_kernels.cuda.gemm.reduced import Reduced
+from tilewright_kernels.cuda.chained import Chained
 from tilewright_kernels.ops import torch_op
 
-_FUSED = Reduced({name}_product._FUSED, {name}_rows._FUSED, first={first}, second={second})
+_FUSED = Chained({name}_product._FUSED, {name}_rows._FUSED, first={first}, second={second}, stacked=True)
 '''
     + RUN_OP
 )
