@@ -51,7 +51,8 @@ COLUMNS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One problem under one strategy. Times in ns of a whole call, cold; None: nothing was accepted. `start`: what the
-    library made of it. `fixes`: prompts to mend what was refused; `refused`: candidates. `tokens` in and out; None:
+    library made of it. `eager` was timed beside the best; `gain`: over the start, or over eager in the best's own
+    judgement. `fixes`: prompts to mend what was refused; `refused`: candidates. `tokens` in and out; None:
     nobody said. `end`: why it stopped, "" where it goes on."""
 
     problem: str
@@ -59,6 +60,7 @@ class Row:
     eager: float | None
     start: float | None
     best: float | None
+    gain: float | None
     steps: int
     fixes: int
     refused: int
@@ -158,8 +160,7 @@ def table(folder: Path) -> list[str]:
         for row in rows(place):
             share = f"{row.floor / row.best:.0%}" if row.best else ""
             tokens = f"{row.tokens[0]} in, {row.tokens[1]} out" if row.tokens else "unknown"
-            before = row.start or row.eager
-            gain = f"{before / row.best:.2f}" if before and row.best else ""
+            gain = f"{row.gain:.2f}" if row.gain else ""
             cells = [
                 row.problem, _us(row.eager), _us(row.start), _us(row.best), gain, _us(row.floor), share,
                 str(row.steps), str(row.fixes), str(row.refused), str(row.calls), tokens, row.end,
@@ -200,8 +201,10 @@ def journals(place: Path) -> list[tuple[Brief, tuple[Event, ...]]]:
 def row_of(brief: Brief, events: tuple[Event, ...]) -> Row:
     """A run in numbers. Steps are the changes that were asked for, and fixes the prompts to mend what was refused."""
     passed = [(e.move.why, e.outcome) for e in events if isinstance(e.move, Try) and isinstance(e.outcome, Timed)]
-    ours = [(why, time.mid) for why, timed in passed if (time := timed.time("ours"))]
-    eager = [time.mid for _, timed in passed if (time := timed.time("eager"))]
+    ours = [(time.mid, why, timed) for why, timed in passed if (time := timed.time("ours"))]
+    start = next((ns for ns, why, _ in ours if "library makes" in why), None)
+    best, _, timed = min(ours, key=lambda tried: tried[0], default=(None, "", None))
+    eager, ratio = (timed.time("eager"), timed.ratio("eager")) if timed else (None, None)
     asks = [e for e in events if isinstance(e.move, Ask)]
     whys = [e.move.why for e in asks if isinstance(e.move, Ask)]
     again = [why for why in whys if why.endswith(", again")]
@@ -210,9 +213,10 @@ def row_of(brief: Brief, events: tuple[Event, ...]) -> Row:
     known = [u for u in used if u is not None]
     return Row(
         problem=brief.problem.name, floor=brief.machine.floor_ns(brief.cases[0].work),
-        eager=eager[-1] if eager else None, start=next((ns for why, ns in ours if "library makes" in why), None),
-        best=min((ns for _, ns in ours), default=None), steps=len(whys) - len(fixes) - len(again), fixes=len(fixes),
-        calls=len(whys), refused=sum(isinstance(e.move, Try) and isinstance(e.outcome, Failure) for e in events),
+        eager=eager.mid if eager else None, start=start, best=best,
+        gain=start / best if start and best else ratio.mid if ratio else None,
+        steps=len(whys) - len(fixes) - len(again), fixes=len(fixes), calls=len(whys),
+        refused=sum(isinstance(e.move, Try) and isinstance(e.outcome, Failure) for e in events),
         end=next((e.move.why for e in events if isinstance(e.move, Stop)), ""),
         tokens=(sum(u.input_tokens for u in known), sum(u.output_tokens for u in known))
         if known and len(known) == len(used) else None,

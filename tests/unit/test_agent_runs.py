@@ -78,7 +78,7 @@ def test_the_table_is_read_from_journals(script: ModuleType, tmp_path: Path) -> 
     with Ledger(place / "run.db") as ledger:
         ledger.write(on)
     (row,) = script.rows(tmp_path / "runs" / "cutegen")
-    assert (row.start, row.best, row.steps, row.fixes, row.calls) == (1000.0, 500.0, 2, 1, 4)
+    assert (row.start, row.best, row.gain, row.steps, row.fixes, row.calls) == (1000.0, 500.0, 2.0, 2, 1, 4)
     assert row.tokens == (4 * 900, 4 * 100)
     assert row.refused == 1 and row.end.startswith("the calls are used up (4)")
     (line,) = [line for line in script.table(tmp_path) if row.problem in line]
