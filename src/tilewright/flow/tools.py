@@ -83,6 +83,7 @@ class Tools:
     ) -> Captured | Failure:
         """The candidate's call on this case as a CUDA graph, and the module's; their cells end with it."""
         cell = self._cells.take_spare()
+        found: Captured | None = None
         try:
             built = build(candidate, cell, limit_s=Limits().build_s, compiled=compiled)
             if isinstance(built, Failure):
@@ -91,16 +92,18 @@ class Tools:
             with self._turns.turn("CUDA graphs"), self._rooms.room(case, sizes=check_room_sizes) as room:
                 check = Check(room, cell, case=case.number, precision=problem.precision, findings=Findings())
                 seat(check, construct_seed=case.seed, seed=secret(self._rng))
-                return captured(check, self._cells.reference, machine=self._machine, rng=self._rng)
+                found = captured(check, self._cells.reference, machine=self._machine, rng=self._rng)
         except Refused as refused:
             return refused.failure
         except CellFault as fault:
-            if fault.source != cell.plan.name:
+            if fault.source == cell.plan.name:
+                return failure("check", fault)
+            if found is None:  # else the reference's cell could not be tidied up, and ends anyway
                 raise
-            return failure("check", fault)
         finally:
             cell.close()
             self._cells.renew_reference()
+        return found
 
     def looked_into(self, problem: Problem, case: Case) -> LookedInto | None:
         """What the case spends its time in; see `discover.looked_into`."""
