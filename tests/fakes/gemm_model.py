@@ -56,6 +56,23 @@ def wide(a: Tensor, b: Tensor, *, interval: int = DEPTH) -> Tensor:
     return _unscaled(total, exponents_a, exponents_b)
 
 
+def eighths(a: Tensor, b: Tensor, *, kept: int = 14, promote: int = 128) -> Tensor:
+    """a @ b of float8 held in float64, as Hopper's tensor cores sum it: 32 of K a step, `kept` bits of a sum and of
+    what is added to it; promoted to fp32 registers."""
+    total = torch.zeros(a.shape[0], b.shape[1])
+    for at in range(0, a.shape[1], promote):
+        wave = torch.zeros(total.shape, dtype=torch.float64)
+        for step in range(at, min(at + promote, a.shape[1]), 2 * ATOM):
+            addends = torch.cat(
+                [wave[:, None], a[:, step : step + 2 * ATOM, None] * b[None, step : step + 2 * ATOM]], 1
+            )
+            last = torch.frexp(addends.abs().amax(1, keepdim=True)).exponent - kept
+            wave = _cut(addends, last).sum(1)
+            wave = _cut(wave, torch.frexp(wave).exponent - kept)
+        total = (total.double() + wave).float()
+    return total
+
+
 def _unscaled(total: Tensor, of_rows: Tensor, of_columns: Tensor) -> Tensor:
     exponent = (-(of_rows[:, None] + of_columns[None, :])).clamp(-252, 252)
     half = exponent // 2

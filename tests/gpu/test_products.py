@@ -28,7 +28,7 @@ from tilewright.flow.optimize import optimize
 from tilewright.flow.workbench import Places, found_patterns
 from tilewright.stages.patterns import match
 from tilewright.stages.problems import read_problem
-from tilewright.stages.propose import cuda
+from tilewright.stages.propose import cuda, cuda_product
 from tilewright.stages.propose.compose import compose
 from tilewright.stages.timing.measure import Effort
 
@@ -279,8 +279,9 @@ def get_init_inputs(width: int, features: int, **_):
 """
 
 
-def test_the_judge_takes_a_product_of_eight_bits(tmp_path):
+def test_the_judge_takes_a_product_of_eight_bits(tmp_path, monkeypatch):
     """With a scale for every row, a bias and GELU in its kernel, over all families; torch's own is its measure."""
+    monkeypatch.setattr(cuda_product, "EIGHT_BITS", True)
     (tmp_path / "problem.py").write_text(FLOAT8)
     problem = read_problem(tmp_path / "problem.py", target="cuda")
     effort = Effort(tight=0.2, budget_s=0.5, min_rounds=3, max_rounds=6, verified=2)

@@ -76,6 +76,16 @@ def test_three_planes_are_as_accurate_as_fp32_whatever_the_exponents(family):
             assert model.norm_error(model.product(a, b, scheme="scaled"), truth) > 100 * own
 
 
+@pytest.mark.parametrize(("one_sided", "most"), [(False, 2.0**-12), (True, 2.0**-10)])
+def test_sums_of_eight_bits_are_promoted_as_long_as_14_bits_hold_them(one_sided, most):
+    a, b = (torch.randn(*s).to(torch.float8_e4m3fn).double() for s in ((SIDE, 1024), (1024, SIDE)))
+    a, b = (a.abs(), b.abs()) if one_sided else (a, b)
+    truth = a @ b
+    error = model.norm_error(model.eighths(a, b), truth)
+    alone = model.norm_error(model.eighths(a, b, promote=1024), truth)
+    assert most / 4 < error < most and alone > 1.5 * error
+
+
 def test_the_model_gives_what_was_measured():
     """On an H200, 2026-11-20 (docs/measured.md), relative in the norm: K = 8192, uniform, by K between promotions."""
     a, b = torch.rand(8, 8192), torch.rand(8192, 8)

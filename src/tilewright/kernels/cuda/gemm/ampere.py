@@ -122,7 +122,8 @@ class Ampere:
             left = cutlass.max(cutlass.min(sizes[1] - begin, Int32(_CHUNK)), Int32(0))
             inside = cutlass.min(first + row, sizes[0] - 1)
             bytes_there = left * 2 * Int32(first + row < sizes[0])
-            start = x.iterator + cute.crd2idx((inside, cutlass.min(begin, sizes[1] - 1), layer), x.layout)
+            whole = cutlass.min(begin, (sizes[1] - 1) // _CHUNK * _CHUNK)  # what is not read is aligned, too
+            start = x.iterator + cute.crd2idx((inside, whole, layer), x.layout)
             place = self._place(step % STAGES, row, chunk, rows=rows)
             cute.arch.inline_ptx(
                 "cp.async.cg.shared.global [{$r0}], [{$r1}], 16, {$r2};",
