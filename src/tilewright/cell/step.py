@@ -19,6 +19,7 @@ from .load import CodeRaised, blaming
 from .wire import Gradients
 
 Call = Callable[[], Any]
+_BETWEEN, _LARGE_BYTES = 4, 64 << 20  # forwards whose results wait for a backward, of inputs not larger
 
 
 def tensors_of(result: Any) -> list[Tensor]:
@@ -61,15 +62,20 @@ class Step:
                 raise CodeRaised("no_gradient", f"it has no parameter {name!r}, and the reference's has a gradient")
         self._wanted = [leaves[i] for i in gradients.inputs] + [known[n] for n in gradients.parameters]
         self._holders = [*leaves, *known.values()]
+        self._accumulates = False
 
     def disturb(self, between: Call | None) -> None:
-        """Make the backward of each step come after another forward, and its upstream gradients as `wire.Call` says."""
+        """Make the backward of each step come after other forwards, and its upstream gradients as `wire.Call` says.
+        Where there is another forward, so that one more moves nothing, gradients are added to those of the same step
+        made before, and half of them is what is given."""
+        self._accumulates = between is not None
         forward = self.forward
+        several = _BETWEEN if sum(t.nbytes for t in self.leaves) <= _LARGE_BYTES else 1
         kept: list[Any] = []
 
         def both() -> Any:
             result = forward()
-            kept[:] = [between()] if between is not None else []
+            kept[:] = [between() for _ in range(several)] if between is not None else []
             return result
 
         self.forward = both
@@ -92,7 +98,11 @@ class Step:
         return result, tuple(_dense(t) for t in self._wanted)
 
     def __call__(self) -> tuple[Any, tuple[Tensor, ...]]:
-        return self.backward(self.forward())
+        if not self._accumulates:
+            return self.backward(self.forward())
+        self.backward(self.forward())
+        result, found = self.backward(self.forward())
+        return result, tuple(g / 2 for g in found)
 
     def readied(self, phase: str) -> Call:
         """What is to be timed, with all before it done: the whole step, its "forward", or its "backward"."""

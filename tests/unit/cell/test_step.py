@@ -159,7 +159,25 @@ def test_a_step_that_is_disturbed_has_the_same_gradients(first: torch.Tensor, se
     _Asks.seen.clear()
     (one, _), (gradient,) = step()
     assert torch.equal(one, 2.0 * x) and torch.equal(gradient, 2.0 * first + 3.0 * second)
-    assert _Asks.seen == ["forward", "forward", given]
+    assert _Asks.seen == [*["forward"] * 5, given] * 2
+
+
+def test_gradients_of_a_step_that_is_disturbed_are_added_to_what_is_there() -> None:
+    module, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    gradients = Gradients(outputs=(0,), inputs=(0,), parameters=("weight",))
+    upstream = torch.randn(4, 2)
+    step = Step(module, module, ONE_INPUT, [x, upstream], gradients)
+    _, usual = step()
+    step.clear()
+    step.disturb(Step(module, module, ONE_INPUT, [x + 1, upstream], gradients).forward)
+    assert all(torch.equal(a, b) for a, b in zip(step()[1], usual, strict=True))
+
+    def puts(weight: torch.Tensor) -> None:
+        weight.grad = usual[1].clone()
+
+    step.clear()
+    module.weight.register_post_accumulate_grad_hook(puts)
+    assert torch.equal(step()[1][1], usual[1] / 2)
 
 
 def test_tensors_come_in_the_order_of_sorted_keys() -> None:
