@@ -22,8 +22,14 @@ from tilewright.facts.program import validate
 from tilewright.kernels.cuda.gemm.groups import LEAST
 from tilewright.kernels.cuda.plan import Device
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda
+from tilewright.stages.propose import cuda, cuda_product
 from tilewright.stages.propose.grouped import LEAST_TOGETHER, is_grouped
+
+
+@pytest.fixture(autouse=True)
+def proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what is better done by another kernel."""
+    monkeypatch.setattr(cuda_product, "unhidden", lambda program: None)
 
 
 def products(function: Callable[..., Any], *args: Tensor) -> list[Pattern]:
@@ -74,6 +80,18 @@ def test_points_are_those_at_which_groups_lie_in_tiles() -> None:
         points = [dict(p) for p in found("heads", dtype).space.points]
         assert all((p["split_k"], p["store"]) == (1, "direct") and p["streamed"] != "right" for p in points)
         assert all(int(str(p["tile"]).split("x")[1]) % 128 == 0 for p in points)
+
+
+def test_elements_are_written_there_only_while_another_tile_is_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    function, args, _ = GROUPED["heads"]
+    wide = (rand(2048, 4096) / 64, rand(2048, 4096), rand(128))
+    for given, dtype, wanted in ((args, torch.bfloat16, 1), (wide, torch.float32, 1), (wide, torch.bfloat16, 2)):
+        found = products(function, *(a.to(dtype) for a in given))
+        assert len(found) == wanted, (dtype, given[0].shape)
+    assert {dict(p)["schedule"] for p in found[-1].space.points} == {"pingpong"}
+    pooling, args, _ = GROUPED["average pooling"]
+    assert len(products(pooling, *args)) == 2, "one number a group is written at once"
 
 
 def test_what_lies_in_no_tile_or_is_read_twice_stays_apart() -> None:
