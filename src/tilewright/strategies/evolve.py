@@ -10,7 +10,7 @@ from typing import Any, Literal
 from ..facts.candidate import Candidate
 from ..facts.dialogue import AS_IT_IS, Effort, Message, Sampling
 from ..facts.move import Ask, Inspect, Verify
-from ..facts.outcome import Failure, Inspected
+from ..facts.outcome import Failure, Inspected, Timed
 from ..facts.run import Brief
 from ..facts.verdict import Verified
 from .archive import Archive, Member, member
@@ -340,7 +340,7 @@ class _Search:
         """What becomes of a kernel that is right."""
         new = member(passed, idea=idea, born=born)
         stays = self.archive.admit(new, island)
-        if self.best is not None and not faster(passed.timed, self.best.passed.timed):
+        if self.best is not None and not _overtakes(passed.timed, self.best.passed.timed):
             return "kept" if stays else "not kept: others like it are faster"
         self.best, self.profile = new, None
         self.lessons.outdate()
@@ -356,6 +356,11 @@ class _Search:
             self.refused.append(
                 _Refused(candidate=candidate, failure=failure, idea=idea, island=proposal.draft.island, mended=mended)
             )
+
+
+def _overtakes(new: Timed, best: Timed) -> bool:
+    """Whether it is faster beyond noise than the best, or than eager where of the best that is not known."""
+    return faster(new, best) or (new.faster_than("eager") and not best.faster_than("eager"))
 
 
 def _files(one: Member) -> Any:
