@@ -56,8 +56,11 @@ def test_the_program_is_what_the_module_gives(name: str) -> None:
     assert run.fused == set(pattern.sites[0].nodes)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("group norm", torch.float32), ("of groups", torch.float32), ("largest of four", torch.float32),
+     ("heads", torch.bfloat16), ("softmax", torch.bfloat16)],
+)  # fmt: skip
 def test_kernels_compile_for_hopper_and_spill_nothing(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     pattern = found(name, dtype)
     module = load_fused(pattern.program, tmp_path)
