@@ -46,8 +46,10 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.slow
+@pytest.mark.measured
 def test_pieces_are_solved_composed_attributed_and_known_the_next_time(tmp_path: Path) -> None:
-    """How fast it is decides nothing here: others are at work, too."""
+    """What is worth a look is decided by times, and where others are at work a piece may seem not to be."""
     (tmp_path / "block.py").write_text(PROBLEM)
     problem = read_problem(tmp_path / "block.py", target="cpu")
     places = Places(out=tmp_path / "run", cache=tmp_path / "cache")

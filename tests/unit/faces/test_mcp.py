@@ -138,7 +138,7 @@ async def until_it_is_killed(folder: Path) -> None:
         made = await agent.told("read_skeletons")
         assert "cos -> add" in made and "FILE: fused_0.py" in made
         profile = await agent.told("profile")
-        assert profile["longest"][0]["name"] == "aten::cos" and profile["longest"][0]["times"] == 24
+        assert {"aten::cos": 24, "aten::add": 24}.items() <= {n["name"]: n["times"] for n in profile["longest"]}.items()
         assert "ModelNew in model.py" in await agent.refused("submit", idea="nothing")
         files = {"model.py": RIGHT, "many.py": "HOW_MANY = 25\n"}
         wrong = await agent.told("submit", idea="one cosine", files=files)
