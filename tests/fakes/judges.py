@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tilewright.edges.gpu.machine import threads
+from tilewright.edges.gpu.machine import machine, threads
 from tilewright.edges.sandbox.cell import Limits
 from tilewright.facts.machine import Machine
 from tilewright.facts.problem import Problem
 from tilewright.flow.evaluate import Judge
+from tilewright.stages.problems import read_problem
 from tilewright.stages.timing.measure import Effort
 
 
@@ -24,4 +25,15 @@ def brief_judge(problem: Problem | str, folder: Path, *, limits: Limits | None =
         problem, machine=machine, seed=1, workdir=folder, say=print, compile_baseline=False, trace=False,
         effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
         limits=limits or Limits(build_s=60.0, call_s=30.0, memory_bytes=3 << 30),
+    )  # fmt: skip
+
+
+def judge_on_gpu(source: str, folder: Path) -> Judge:
+    """Not open yet, of the machine as it is measured. `source`: the text of a problem file, which is put into the
+    folder."""
+    (folder / "problem.py").write_text(source)
+    return Judge(
+        read_problem(folder / "problem.py", target="cuda"), machine=machine("cuda", cache_dir=folder), seed=1,
+        workdir=folder, say=print, compile_baseline=False,
+        effort=Effort(tight=0.2, budget_s=0.5, min_rounds=3, max_rounds=6, verified=2),
     )  # fmt: skip

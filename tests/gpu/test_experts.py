@@ -7,18 +7,15 @@ import sys
 import pytest
 import torch
 
-from tilewright.edges.gpu.machine import machine
+from fakes.judges import judge_on_gpu
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice
-from tilewright.flow.evaluate import Judge
 from tilewright.flow.workbench import found_patterns
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.gemm.launch import Epilogue
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.cuda.gemm.routed import Routed
-from tilewright.stages.problems import read_problem
 from tilewright.stages.propose.compose import compose
-from tilewright.stages.timing.measure import Effort
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 LENGTHS = ([300, 0, 1, 129, 128, 500], [0, 0, 640, 0], [1] * 40, [7, 64, 63, 65, 1000, 3, 0, 0, 258], [2048])
@@ -94,18 +91,12 @@ def get_init_inputs(width, hidden, experts, **_):
 
 
 def test_the_judge_takes_both_products_of_a_mixture_of_experts(tmp_path):
-    (tmp_path / "problem.py").write_text(PROBLEM)
-    problem = read_problem(tmp_path / "problem.py", target="cuda")
-    effort = Effort(tight=0.2, budget_s=0.5, min_rounds=3, max_rounds=6, verified=2)
-    with Judge(
-        problem, machine=machine("cuda", cache_dir=tmp_path), seed=1, workdir=tmp_path, say=print, effort=effort,
-        compile_baseline=False,
-    ) as judge:  # fmt: skip
+    with judge_on_gpu(PROBLEM, tmp_path) as judge:
         cases = judge.open()
         matched = found_patterns(cases, "cuda")
         products = [p for p in matched[0].patterns if p.kind == "product"]
         assert len(products) == 2, matched[0]
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in products)
-        timed = judge.evaluate(compose(problem.source, cases, matched, recipe, target="cuda"))
+        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
     assert isinstance(timed, Timed), timed
     print(timed.ratio("eager"), file=sys.stderr)

@@ -15,22 +15,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fakes.fused import load_fused
+from fakes.judges import judge_on_gpu
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, run_program, view
 from tilewright.cell.trace import trace
-from tilewright.edges.gpu.machine import machine
 from tilewright.edges.toolchain.installed import cuda_tool
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.space import point
-from tilewright.flow.evaluate import Judge
 from tilewright.flow.optimize import optimize
 from tilewright.flow.workbench import Places, found_patterns
 from tilewright.stages.patterns import match
 from tilewright.stages.problems import read_problem
 from tilewright.stages.propose import cuda, cuda_product
 from tilewright.stages.propose.compose import compose
-from tilewright.stages.timing.measure import Effort
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -206,18 +204,12 @@ def get_init_inputs():
 @pytest.mark.parametrize("setting", [SMALL, SPLIT, LARGE])
 def test_the_judge_takes_a_product_and_compute_sanitizer_finds_nothing_in_it(tmp_path, setting):
     """In a candidate's own process, over all families of inputs; nothing falls back to torch."""
-    (tmp_path / "problem.py").write_text(PROBLEM.replace("2048", "512").replace("4096", "640"))
-    problem = read_problem(tmp_path / "problem.py", target="cuda")
-    effort = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=2)
-    with Judge(
-        problem, machine=machine("cuda", cache_dir=tmp_path), seed=1, workdir=tmp_path, say=print, effort=effort,
-        compile_baseline=False,
-    ) as judge:  # fmt: skip
+    with judge_on_gpu(PROBLEM.replace("2048", "512").replace("4096", "640"), tmp_path) as judge:
         cases = judge.open()
         matched = found_patterns(cases, "cuda")
         (product,) = [p for p in matched[0].patterns if p.kind == "product"]
         recipe = (Choice(pattern=product.id, point=setting),)
-        candidate = compose(problem.source, cases, matched, recipe, target="cuda")
+        candidate = compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda")
         timed = judge.evaluate(candidate)
         assert isinstance(timed, Timed), timed
         assert timed.checked.own_share is not None and timed.checked.own_share > 0.95
@@ -282,18 +274,12 @@ def get_init_inputs(width: int, features: int, **_):
 def test_the_judge_takes_a_product_of_eight_bits(tmp_path, monkeypatch):
     """With a scale for every row, a bias and GELU in its kernel, over all families; torch's own is its measure."""
     monkeypatch.setattr(cuda_product, "EIGHT_BITS", True)
-    (tmp_path / "problem.py").write_text(FLOAT8)
-    problem = read_problem(tmp_path / "problem.py", target="cuda")
-    effort = Effort(tight=0.2, budget_s=0.5, min_rounds=3, max_rounds=6, verified=2)
-    with Judge(
-        problem, machine=machine("cuda", cache_dir=tmp_path), seed=1, workdir=tmp_path, say=print, effort=effort,
-        compile_baseline=False,
-    ) as judge:  # fmt: skip
+    with judge_on_gpu(FLOAT8, tmp_path) as judge:
         cases = judge.open()
         matched = found_patterns(cases, "cuda")
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for m in matched for p in m.patterns
                        if p.kind == "product")  # fmt: skip
-        timed = judge.evaluate(compose(problem.source, cases, matched, recipe, target="cuda"))
+        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
     assert isinstance(timed, Timed), timed
     print(timed.ratio("eager"), file=sys.stderr)
 
