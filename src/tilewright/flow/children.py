@@ -11,7 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ..edges.sandbox.environment import common_environment
+
 _LIMIT_S = 240.0
+_OURS = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TILEWRIGHT_NO_KERNEL_CACHE")  # what a child has that a cell has not
 
 
 def shared_out(module: str, asked: Mapping[str, Any], tasks: Sequence[Any], *, folder: Path, jobs: int) -> list[str]:
@@ -32,12 +35,14 @@ def shared_out(module: str, asked: Mapping[str, Any], tasks: Sequence[Any], *, f
 
 
 def _child(module: str, asked: Mapping[str, Any], folder: Path) -> list[str]:
-    roots = (str(folder), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", ""))
+    # As in a cell: what else steers a compiler would make another kernel than the one that a cell asks for.
+    environment = common_environment(threads=0, outer=os.environ)
+    environment |= {name: os.environ[name] for name in _OURS if name in os.environ}
+    environment["PYTHONPATH"] = os.pathsep.join((str(folder), environment["PYTHONPATH"]))
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", module], input=json.dumps(asked), capture_output=True, text=True,
-            timeout=_LIMIT_S, check=False, cwd=folder,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, roots)), "PYTHONDONTWRITEBYTECODE": "1"},
+            timeout=_LIMIT_S, check=False, cwd=folder, env=environment,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return []

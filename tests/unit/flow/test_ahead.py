@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from fakes import kernel_programs as kp
+from tilewright.edges.sandbox.cell import Cell, CellPlan
 from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.outcome import Built
 from tilewright.facts.pattern import Choice
 from tilewright.facts.space import point
 from tilewright.flow.ahead import compiled_ahead
+from tilewright.stages.build.build import build, compiled_late
 from tilewright.stages.propose import cpu, cuda
 
 POINTS = tuple(
@@ -107,6 +110,41 @@ def test_kernels_for_a_gpu_are_compiled_ahead_without_one(tmp_path: Path) -> Non
         [sys.executable, "run.py"], cwd=tmp_path / "candidate", capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "it compiles\n"), done.stderr
+
+
+IN_A_CELL = """
+import fused_0, fused_1
+from tilewright_kernels.cuda.plan import Device
+
+for fused in (fused_0._FUSED, fused_1._FUSED):
+    fused.prepare(Device(processors=132, arch="sm_90a"))
+
+class ModelNew:
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_a_cell_compiles_nothing_that_was_compiled_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folders are its own, and what the user tells compilers beside it does not reach it."""
+    for name, value in (("CUTLASS_PATH", "/opt/cutlass"), ("CUTE_DSL_LINEINFO", "1"), ("CUDA_TOOLKIT_PATH", "/opt/c")):
+        monkeypatch.setenv(name, value)
+    softmax, product = kp.softmax((64, 256)), kp.product(256, 256, 256)
+    points = [cuda.space(program).points[0] for program in (softmax, product)]
+    files = [*cuda.skeleton_files([softmax, product]), SourceFile(path="model.py", text=IN_A_CELL)]
+    for number, program in enumerate((softmax, product)):
+        files += cuda.render(program, f"fused_{number}", points[number])
+    candidate = Candidate(files=tuple(files))
+    choices = [Choice(pattern=f"fused_{number}", point=at) for number, at in enumerate(points)]
+    objects = compiled_ahead(candidate, choices, folder=tmp_path / "kept", jobs=1, arch="sm_90a", processors=132)
+    plan = CellPlan(name="candidate", device="cpu", folder=tmp_path / "cell", memory_bytes=3 << 30)
+    cell = Cell(plan)
+    try:
+        built = build(candidate, cell, limit_s=120.0, compiled=objects)
+        assert isinstance(built, Built), built
+        assert len(objects) == 3 and compiled_late(cell, objects) == 0
+    finally:
+        cell.close()
 
 
 def test_what_does_not_compile_is_left_out(tmp_path: Path) -> None:

@@ -94,6 +94,9 @@ def test_the_key_holds_all_that_can_change_the_result(tmp_path: Path, monkeypatc
     monkeypatch.setenv("CUTE_DSL_KEEP_PTX", "1")
     seen += [cache.key(source, facts)]
     monkeypatch.delenv("CUTE_DSL_KEEP_PTX")
+    monkeypatch.setenv("CUTE_DSL_CACHE_DIR", str(tmp_path))  # of each cell its own
+    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(tmp_path))
+    assert cache.key(source, facts) == seen[0]
     source.write_text("b")
     seen += [cache.key(source, facts)]
     monkeypatch.setattr(cache, "_toolchain", lambda: "another DSL")

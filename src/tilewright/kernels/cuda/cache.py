@@ -25,6 +25,7 @@ _FUNCTION = "launch"
 _PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi")
 _PARTS = tuple(f"nvidia-cutlass-dsl-libs-{part}" for part in ("base", "core", "cu12", "cu13"))  # as they are installed
 _SETTINGS = ("CUTE_DSL_", "CUTLASS_", "CUDA_TOOLKIT_PATH", "TVM_FFI_")
+_PLACES = ("_CACHE_DIR", "_DUMP_DIR")  # where tools put their files: each cell has folders of its own
 _NO_SKELETONS = ("ahead.py", "cubin.py", "demand.py")  # they look at what was compiled
 OFF = "TILEWRIGHT_NO_KERNEL_CACHE"  # set to anything, nothing is read from disk or written there
 
@@ -59,7 +60,8 @@ def key(source: Path, facts: tuple[object, ...]) -> str:
         return ""
     if not toolchain:
         return ""
-    settings = sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith(_SETTINGS))
+    steering = (k for k in os.environ if k.startswith(_SETTINGS) and not k.endswith(_PLACES))
+    settings = sorted(f"{k}={os.environ[k]}" for k in steering)
     for part in (toolchain, *settings, repr(facts)):
         digest.update(b"\0" + part.encode())
     return digest.hexdigest()[:24]
