@@ -18,20 +18,32 @@ from .wire import Amplified, Attained
 
 _STEP = 2.0**-23  # an fp32 unit in the last place
 _NORM_OF_JITTER, _MOST_OF_JITTER = 0.289, 0.5  # of a step: root mean square and largest of uniform noise
+_DRAWS = 5  # one number that all rests on may hardly move in one of them
+_MOST_BY_PARAMETERS = 64.0  # a difference of two weights, which torch computes exactly, shall not hide a lower class
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def amplified(
     reference: Reference, args: str, inputs: Sequence[Tensor], truths: Sequence[Tensor], *, seed: int
 ) -> Amplified:
-    """How each output's truth moves when every floating input is off by up to half of `_STEP`, per such a step."""
+    """How each output's truth moves when every floating input is off by up to half of `_STEP`, per such a step; or,
+    where that is more (up to _MOST_BY_PARAMETERS), when parameters are off, too: of what is a bias alone."""
     source = torch.Generator(device=inputs[0].device if inputs else "cpu").manual_seed(seed)
     found = reference.truth(args, [_jittered(t, source) for t in inputs], seed)
-    pairs = [_distance(f, t) if f.shape == t.shape else (0.0, 0.0) for f, t in zip(found, truths, strict=True)]
-    return Amplified(
-        norm=tuple(norm / (_NORM_OF_JITTER * _STEP) for norm, _ in pairs),
-        worst=tuple(worst / (_MOST_OF_JITTER * _STEP) for _, worst in pairs),
-    )
+    most = _times(found, truths)
+    for draw in range(_DRAWS):
+        found = reference.truth(args, inputs, seed, moved_by=_NORM_OF_JITTER * _STEP, draw=draw)
+        most = tuple(
+            (max(norm, min(n, _MOST_BY_PARAMETERS)), max(worst, min(w, _MOST_BY_PARAMETERS)))
+            for (norm, worst), (n, w) in zip(most, _times(found, truths), strict=True)
+        )
+    return Amplified(norm=tuple(norm for norm, _ in most), worst=tuple(worst for _, worst in most))
+
+
+def _times(moved: Sequence[Tensor], truths: Sequence[Tensor]) -> tuple[tuple[float, float], ...]:
+    """The distances (norm, worst element) of each output, in steps of the jitter."""
+    pairs = (_distance(m, t) if m.shape == t.shape else (0.0, 0.0) for m, t in zip(moved, truths, strict=True))
+    return tuple((norm / (_NORM_OF_JITTER * _STEP), worst / (_MOST_OF_JITTER * _STEP)) for norm, worst in pairs)
 
 
 def _jittered(tensor: Tensor, source: torch.Generator) -> Tensor:

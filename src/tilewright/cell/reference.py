@@ -206,11 +206,12 @@ class Reference:
     # ---- truth
 
     def truth(
-        self, args_text: str, inputs: Sequence[Tensor], seed: int, *, moved_by: float = 0.0, buffers: Sequence[str] = ()
-    ) -> tuple[Tensor, ...]:
+        self, args_text: str, inputs: Sequence[Tensor], seed: int, *, moved_by: float = 0.0, draw: int = 0,
+        buffers: Sequence[str] = (),
+    ) -> tuple[Tensor, ...]:  # fmt: skip
         """Outputs of the module in float64 on the same inputs and state, or on such that are moved by about that share,
-        and then the buffers named, as they are afterwards. Raises CodeRaised("no_truth") where an operation has no
-        float64, and for lack of memory."""
+        each `draw` in its own way, and then the buffers named, as they are afterwards. Raises CodeRaised("no_truth")
+        where an operation has no float64, and for lack of memory."""
         self._subject.drop()
         seed_all(seed)
         wide = [t.double() if t.is_floating_point() else t.to(torch.complex128) if t.is_complex() else t.clone()
@@ -221,7 +222,7 @@ class Reference:
                 torch.set_default_dtype(torch.float64)
                 module = self._double = self._double or copy.deepcopy(self._subject.built).double()
                 if moved_by:
-                    wide = self._jittered(module, wide, moved_by, seed)
+                    wide = self._jittered(module, wide, moved_by, seed + draw)
                 result = self._in_double(module, args_text, wide)
                 del wide
         finally:

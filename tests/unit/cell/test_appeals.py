@@ -27,8 +27,17 @@ class Model(nn.Module):
         return """
 
 
-def _open(expression: str) -> Reference:
-    reference = Reference("/nowhere/p.py", HEAD + expression, ["{}"], subject=Subject("cpu"), compiled=False)
+WEIGHTS = """    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.tensor([1000.0])), nn.Parameter(torch.tensor([999.9]))
+        self.bias = nn.Parameter(torch.tensor([0.0, 0.0, 0.0, -2.2]))
+
+"""
+
+
+def _open(expression: str, weights: str = "") -> Reference:
+    head = HEAD.replace("    def forward", weights + "    def forward")
+    reference = Reference("/nowhere/p.py", head + expression, ["{}"], subject=Subject("cpu"), compiled=False)
     reference.construct(0, seed=1)
     return reference
 
@@ -134,3 +143,22 @@ def test_amplification(expression: str, least: float, most: float) -> None:
     truths = reference.truth(text, [x], 1)
     found = appeals.amplified(reference, text, [x], truths, seed=3)
     assert least <= found.norm[0] <= most
+
+
+@pytest.mark.parametrize(
+    ("expression", "least", "most"),
+    [
+        ("nn.functional.gelu(x * 1e-8 + self.bias)", 1.5, 20.0),  # one number, next to which all else is nought
+        ("x * (self.a - self.b)", 64.0, 64.0),  # exact in torch: a lower class must not pass for it
+        ("x * self.b", 0.9, 5.0),
+    ],
+)
+def test_amplification_of_what_parameters_hold(expression: str, least: float, most: float) -> None:
+    x = torch.rand(64, 4)
+    reference = _open(expression, WEIGHTS)
+    text = values.encode([x], [])
+    truths = reference.truth(text, [x], 1)
+    for seed in range(5):
+        found = appeals.amplified(reference, text, [x], truths, seed=seed)
+        assert least <= found.norm[0] <= most
+    assert torch.equal(reference.truth(text, [x], 1)[0], truths[0])  # nothing stays moved
