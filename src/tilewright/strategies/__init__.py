@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from ..facts.move import Event, Move
 from ..facts.run import Brief
+from .catalog import PARTS as CATALOG_PARTS
 from .catalog import catalog
 from .cutegen import PARTS as CUTEGEN_PARTS
 from .cutegen import cutegen, cutegen_paper
@@ -32,6 +33,7 @@ STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType(
 )
 PARTS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
     {  # what can be switched off
+        "catalog": CATALOG_PARTS,
         "cutegen": CUTEGEN_PARTS,
         "fact": FACT_PARTS,
         "evolve": EVOLVE_PARTS,

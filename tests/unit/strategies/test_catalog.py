@@ -47,6 +47,13 @@ def test_a_remembered_winner_is_not_tuned_again() -> None:
     assert stop.best == remembered
 
 
+def test_without_tuning_the_likeliest_point_is_judged_as_it_is() -> None:
+    given = replace(brief(pattern("fused_0", points=3)), without=("tuning",))
+    stop, moves = played(given, lambda m: timed(2.0))
+    assert [type(m) for m in moves] == [Try]
+    assert stop.best == (Choice(pattern="fused_0", point=point(unroll=1)),)
+
+
 def test_the_fastest_point_goes_on() -> None:
     stop, _ = played(brief(pattern("fused_0", points=3)), lambda m: tuned(m, 3) if isinstance(m, Tune) else timed(2.0))
     assert stop.best == (Choice(pattern="fused_0", point=point(unroll=3)),)

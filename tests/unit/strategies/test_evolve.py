@@ -209,7 +209,7 @@ def test_a_part_that_no_strategy_has_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match="no such part; it has library, repair, islands"):
         require_parts("evolve", ("isles",))
     with pytest.raises(UserError, match="no parts"):
-        require_parts("catalog", ("islands",))
+        require_parts("oneshot", ("islands",))
 
 
 # ---------------------------------------------------------------- the archive

@@ -62,6 +62,9 @@ _LONG_STAGED = ("128x256", "2x1", "cooperative")
 _REDUCED_IN_TURNS = (("128x128", "2x1", "direct"), ("64x256", "2x1", "direct"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
+# From this K on fp32 is faster in tiles of 128 x 256 than of 256 x 128 (1024 x 8192 x 8192: 687 us, 752; 4096 cubed:
+# 614, 624; 64 of K: 1577, 1547), and bare in bulk (4096 cubed: 608; 16384 x 768 x 2048: 291, 307; H200, 2026-11-22).
+_FLAT_K = 1024
 _THREE_PLANES = ("128x128", "128x64", "64x64")  # of which two stages of three planes fit
 _BULK_TILES = ("256x128", "128x256", "128x128")
 _STREAMED_K = 16  # a multiple of which K is
@@ -266,7 +269,8 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
     kept = (None, None) if program.reduced else kept_diagonals(program)
     ranked: list[tuple[float, int, Point]] = []
     streams = _streams(program) if split and not rounded else ()
-    shapes = (*_SHAPES, *(_WIDE_SHAPES if _is_plain(program) else ()))
+    flat = split and k >= _FLAT_K
+    shapes = (*(_SHAPES[1::-1] if flat else _SHAPES[:2]), *_SHAPES[2:], *(_WIDE_SHAPES if _is_plain(program) else ()))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
             if parts > 1 and ceil(k / DEPTH) // parts < 4:
@@ -293,8 +297,9 @@ def _points(program: Program) -> tuple[Point, ...]:
     if is_routed(program):
         return tuple(p for p in chosen if dict(p)["split_k"] == 1)
     direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
+    bare = not plain and len(program.operands) == 2 and sizes(program)[3] >= _FLAT_K
     for p in direct:
-        chosen.insert(chosen.index(p) + 1, point(**{**dict(p), "store": "bulk"}))
+        chosen.insert(chosen.index(p) + (0 if bare else 1), point(**{**dict(p), "store": "bulk"}))
     return _with_turns(program, chosen) if plain else tuple(chosen)
 
 

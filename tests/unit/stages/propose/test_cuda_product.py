@@ -274,12 +274,12 @@ SQUARE, WIDE, DEEP = meta(4096, 4096), meta(8192, 4096), meta(2048, 8192)
 @pytest.mark.parametrize(
     ("title", "function", "args", "wanted"),
     [  # KernelBench, level 1
-        ("matmul", lambda a, b: a @ b, (SQUARE, SQUARE), {"tile": "256x128", "split_k": 1}),  # 1, 13
-        ("matmul", lambda a, b: a @ b, (DEEP, WIDE), {"tile": "256x128", "split_k": 1}),  # 2
+        ("matmul", lambda a, b: a @ b, (SQUARE, SQUARE), {"tile": "128x256", "store": "bulk"}),  # 1, 13
+        ("matmul", lambda a, b: a @ b, (DEEP, WIDE), {"tile": "128x256", "split_k": 1}),  # 2
         ("bmm", torch.bmm, (meta(128, 512, 1024), meta(128, 1024, 2048)), {"split_k": 1}),  # 3
         ("matmul", lambda a, b: a @ b, (meta(2048, 2**20), meta(2**20, 1)), None),  # 4: a sum of rows
         ("matmul", lambda a, b: a @ b, (meta(256, 2**19), meta(2**19, 256)), {"split_k": 32, "streamed": "left"}),  # 6
-        ("matmul", lambda a, b: a @ b, (meta(32768, 64), meta(64, 32768)), {"split_k": 1, "streamed": "none"}),  # 7
+        ("matmul", lambda a, b: a @ b, (meta(32768, 64), meta(64, 32768)), {"tile": "256x128", "split_k": 1}),  # 7
         ("matmul", lambda a, b: a @ b, (meta(8205, 2949), meta(2949, 5921)), {"split_k": 1}),  # 8
         ("matmul", lambda a, b: a @ b, (meta(32768, 32), meta(32, 32768)), {"split_k": 1}),  # 9
         ("matmul", lambda a, b: a @ b, (meta(16, 1024, 2048), meta(2048, 768)), {"split_k": 1}),  # 10
@@ -287,15 +287,15 @@ SQUARE, WIDE, DEEP = meta(4096, 4096), meta(8192, 4096), meta(2048, 8192)
          {"split_k": 1}),  # 11
         ("matmul -> triu", lambda a, b: torch.triu(a @ b), (SQUARE, SQUARE), {"tile": "128x128"}),  # 14
         ("matmul -> tril", lambda a, b: torch.tril(a @ b), (SQUARE, SQUARE), {"tile": "128x128"}),  # 15
-        ("matmul", lambda a, b: a.T @ b, (meta(8192, 2048), WIDE), {"tile": "256x128"}),  # 16
-        ("matmul", lambda a, b: a @ b.T, (DEEP, meta(4096, 8192)), {"tile": "256x128"}),  # 17
-        ("matmul", lambda a, b: a.T @ b.T, (meta(8192, 2048), meta(4096, 8192)), {"tile": "256x128"}),  # 18
+        ("matmul", lambda a, b: a.T @ b, (meta(8192, 2048), WIDE), {"tile": "128x256"}),  # 16
+        ("matmul", lambda a, b: a @ b.T, (DEEP, meta(4096, 8192)), {"tile": "128x256"}),  # 17
+        ("matmul", lambda a, b: a.T @ b.T, (meta(8192, 2048), meta(4096, 8192)), {"tile": "128x256"}),  # 18
         # level 2: 55, 56, 59; 66, 68: weights that are read once
         ("linear -> sigmoid", lambda x, w, b: F.linear(x, w, b).sigmoid(), (meta(128, 32768), meta(32768, 32768),
          meta(32768)), {"tile": "128x128", "streamed": "right"}),
         ("linear", F.linear, (meta(128, 16384), meta(16384, 16384), meta(16384)), {"streamed": "right"}),
         ("linear -> relu", lambda x, w: F.linear(x, w).relu(), (meta(1024, 8192), meta(8192, 8192)),
-         {"tile": "256x128", "streamed": "none"}),
+         {"tile": "128x256", "streamed": "none"}),
     ],
 )  # fmt: skip
 def test_what_is_proposed_for_known_tasks(title: str, function: Any, args: Any, wanted: Any) -> None:
