@@ -47,7 +47,7 @@ def audit_file(file: Path, *, target: Target, budget_s: float, seed: int, say: C
 
 
 def audit_folder(
-    where: str, *, out: Path | None, only: frozenset[int] | None, target: Target, budget_s: float, seed: int,
+    where: str, *, out: Path | None, only: tuple[int, ...] | None, target: Target, budget_s: float, seed: int,
     jobs: int, devices: tuple[str, ...], command: str, say: Callable[[str], None],
 ) -> Shown:  # fmt: skip
     """Audit every problem file; started again with the same `out`, it continues with what has no result yet."""

@@ -53,7 +53,7 @@ def usual_budget_s(asking: bool) -> float:
 
 
 def campaign_of(
-    where: str, *, out: Path | None, only: frozenset[int] | None, target: Target, budget: str, settings: Sequence[str],
+    where: str, *, out: Path | None, only: tuple[int, ...] | None, target: Target, budget: str, settings: Sequence[str],
     asked: Asked, jobs: int, devices: tuple[str, ...], usual_s: float | None = None,
 ) -> Campaign:  # fmt: skip
     """The campaign that the flags describe; UserError for those that don't go together. `usual_s`: the time of a budget

@@ -149,12 +149,12 @@ def _least(one: T | None, other: T | None) -> T | None:
     return min((v for v in (one, other) if v is not None), default=None)
 
 
-def numbers(text: str) -> frozenset[int]:
-    """`1,5,19-31` as the set of those numbers; UserError on anything else."""
-    found: set[int] = set()
+def numbers(text: str) -> tuple[int, ...]:
+    """`1,5,19-31` as those numbers, each once; UserError on anything else."""
+    found: dict[int, None] = {}
     for part in text.split(","):
         ends = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         if not ends or int(ends[2] or ends[1]) < int(ends[1]):
             raise UserError(f"{part!r}: not a number or a range; write --only 1,5,19-31")
-        found |= set(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
-    return frozenset(found)
+        found |= dict.fromkeys(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
+    return tuple(found)

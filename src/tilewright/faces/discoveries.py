@@ -47,7 +47,7 @@ class Wish:
 
 
 def discovered(
-    where: str, wish: Wish, *, svg: Path | None, out: Path | None, only: frozenset[int] | None, jobs: int,
+    where: str, wish: Wish, *, svg: Path | None, out: Path | None, only: tuple[int, ...] | None, jobs: int,
     devices: tuple[str, ...], command: str, say: Callable[[str], None],
 ) -> Shown:  # fmt: skip
     """Of one file (drawn into `svg`, if that is named), or of every file of a folder, whose results `out` keeps."""

@@ -64,15 +64,16 @@ class Campaign:
         return {"flags": self.flags} if self.asks else {"stamp": self.stamp, "flags": self.flags}
 
 
-def problem_files(where: str, only: frozenset[int] | None) -> tuple[Path, ...]:
+def problem_files(where: str, only: tuple[int, ...] | None) -> tuple[Path, ...]:
     """The problem files of a folder or of `kernelbench:PATH/levelN`, by their numbers where their names begin with one.
 
-    `only` keeps those whose name begins with one of the numbers. UserError if nothing is left."""
+    `only` keeps those whose name begins with one of the numbers, in their order: what comes last is what a run that is
+    cut off lacks. UserError if nothing is left."""
     folder = Path(where.removeprefix("kernelbench:"))
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; give a folder of problem files, or kernelbench:PATH/levelN")
     files = sorted((f for f in folder.glob("*.py") if not f.name.startswith("_")), key=lambda f: (_number(f), f.name))
-    chosen = tuple(f for f in files if only is None or _number(f) in only)
+    chosen = tuple(files if only is None else (f for number in only for f in files if _number(f) == number))
     if not chosen:
         raise UserError(f"{folder}: no problem file{' with such a number (--only)' if files else ''} there")
     return chosen

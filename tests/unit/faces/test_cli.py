@@ -115,7 +115,7 @@ def test_no_durations(text: str) -> None:
 
 
 def test_numbers() -> None:
-    assert config.numbers("1,5,19-21") == {1, 5, 19, 20, 21}
+    assert config.numbers("19-21,5,20,1") == (19, 20, 21, 5, 1)
     with pytest.raises(UserError, match="'9-3'"):
         config.numbers("9-3")
 

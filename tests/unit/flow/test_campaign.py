@@ -11,7 +11,7 @@ import pytest
 
 from tilewright.facts.errors import UserError
 from tilewright.flow import campaign as module
-from tilewright.flow.campaign import Campaign, run_campaign
+from tilewright.flow.campaign import Campaign, problem_files, run_campaign
 
 
 @pytest.fixture
@@ -25,6 +25,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
 
     monkeypatch.setattr(module, "_child", child)
     return commands
+
+
+def test_numbers_choose_files_in_their_order(tmp_path: Path) -> None:
+    for name in ("1_a", "2_b", "10_c", "10_d"):
+        (tmp_path / f"{name}.py").touch()
+    assert [f.stem for f in problem_files(str(tmp_path), (10, 7, 1))] == ["10_c", "10_d", "1_a"]
+    assert [f.stem for f in problem_files(str(tmp_path), None)] == ["1_a", "2_b", "10_c", "10_d"]
 
 
 def test_a_kept_result_counts_for_the_same_stamp_and_flags_alone(tmp_path: Path, started: list[Sequence[str]]) -> None:
