@@ -22,7 +22,9 @@ from .measure import Implausible, check_contents
 # A row takes about so long, and holds between so many calls; a round takes the medians of so many rows. On two busy
 # threads (AMD EPYC, 2026-11-22) a call that hid 75 us was refused in 7 of 8 judgements with five rows of 3 ms, and in
 # none of 6 with one of 20 ms: what disturbs a process meets few of the short ones.
-_ROW_S, _FEWEST, _MOST, _ROWS = 0.003, 4, 24, 5
+# On a GPU rows of calls of ms last longer by themselves, and fewer of them fill a round: of what is refused, a tenth of
+# such a call, noise is a small part, and five rows would hold the device for 2.5 to 5.6 s (one H200, 2026-11-22).
+_ROW_S, _FEWEST, _MOST, _ROWS, _LONG_ROWS = 0.003, 4, 24, 5, 2
 _KEPT_BYTES = 256 << 20  # of results and their copies, in a row of which all are kept
 _LONGEST_CALL_S = 5e-3  # of longer calls the judge's clock alone leaves a tenth, and no more could be said here
 _SLACK = 0.1  # of a call
@@ -71,7 +73,7 @@ def _excess(
 ) -> tuple[Interval, float]:
     """By how much the first player's calls in a row cost more beyond their ticks than the second's, and its tick, in
     ns. More rounds where few leave a doubt."""
-    calls, keep = _length(table, players)
+    calls, rows, keep = _length(table, players)
     seen = {p.name: _Seen() for p in players}
     for player in players:
         table.row(player, calls=calls, keep=keep)  # memory for so many results is had once
@@ -83,7 +85,7 @@ def _excess(
                 verify = looked if player is players[0] else None
                 if verify is not None:
                     before()
-                _round(table, player, seen[player.name], calls, keep, verify)
+                _round(table, player, seen[player.name], (calls, rows), keep, verify)
         ours, eager = (seen[p.name] for p in players)
         extra_ns = [mine - theirs for mine, theirs in zip(ours.extra_ns, eager.extra_ns, strict=True)]
         excess_ns, tick_ns = statistics.median_interval(extra_ns), plain.median(ours.tick_ns)
@@ -93,11 +95,12 @@ def _excess(
     return excess_ns, tick_ns
 
 
-def _round(table: Table, player: Player, seen: _Seen, calls: int, keep: bool, look: RowLook | None) -> None:
+def _round(table: Table, player: Player, seen: _Seen, size: tuple[int, int], keep: bool, look: RowLook | None) -> None:
+    calls, rows = size
     beyond_ns: list[float] = []
     row_ns: list[float] = []
     tick_ns: list[float] = []
-    for number in range(_ROWS):
+    for number in range(rows):
         _, tick, wall_s = table.call(player, cold=False)
         ticks_ns, row_s = table.row(player, calls=calls, keep=keep, look=look if number == 0 else None)
         beyond_ns.append(((row_s - wall_s) * 1e9 - sum(ticks_ns) + tick.ns) / (calls - 1))
@@ -110,14 +113,16 @@ def _round(table: Table, player: Player, seen: _Seen, calls: int, keep: bool, lo
         player.cell.do(wire.Drop())
 
 
-def _length(table: Table, players: Sequence[Player]) -> tuple[int, bool]:
-    """How many calls a row has, and whether all their results are kept."""
+def _length(table: Table, players: Sequence[Player]) -> tuple[int, int, bool]:
+    """How many calls a row has, how many rows a round, and whether all results of a row are kept."""
     each_s = max(
         plain.median(wall_s for *_, wall_s in (table.call(p, cold=False) for _ in range(_WARM))) for p in players
     )
     calls = max(_FEWEST, min(_MOST, round(_ROW_S / each_s)))
     kept = _KEPT_BYTES // max(1, 2 * sum(table.room.poison_bytes()))
-    return (min(calls, kept), True) if kept >= _FEWEST else (_FEWEST, False)
+    calls, keep = (min(calls, kept), True) if kept >= _FEWEST else (_FEWEST, False)
+    enough = max(_LONG_ROWS, min(_ROWS, round(_ROWS * _ROW_S / (calls * each_s))))
+    return calls, enough if table.room.device == "cuda" else _ROWS, keep
 
 
 def _slack_ns(table: Table, tick_ns: float) -> float:

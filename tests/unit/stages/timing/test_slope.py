@@ -130,6 +130,17 @@ def test_of_large_results_the_last_is_looked_at(monkeypatch: pytest.MonkeyPatch)
     assert numbers == [-1]
 
 
+@pytest.mark.parametrize(("device", "rows"), [("cpu", 5), ("cuda", 2)])
+def test_of_long_calls_fewer_rows_tell_enough_on_a_gpu(monkeypatch: pytest.MonkeyPatch, device: str, rows: int) -> None:
+    table, (ours, _) = _table(monkeypatch, device, hidden_s=5e-4, said_s=4e-3)
+    with pytest.raises(Implausible, match="one call more in a row costs"):
+        check_slope(table, *table.players, before=_nothing, look=None)
+    assert ours.rows == 3 * (1 + 8 * rows), "each trial begins with a row of which nothing is kept"
+    table, (ours, _) = _table(monkeypatch, device, hidden_s=0.0, said_s=4e-5)
+    check_slope(table, *table.players, before=_nothing, look=None)
+    assert ours.rows == 1 + 8 * 5
+
+
 def test_long_calls_are_left_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     table, (ours, _) = _table(monkeypatch, "cpu", hidden_s=0.0, said_s=6e-3)
     assert check_slope(table, *table.players, before=_nothing, look=None) is None
