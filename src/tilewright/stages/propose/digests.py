@@ -14,7 +14,7 @@ from ...facts.problem import Target
 
 _RENDERERS = {"cuda": ("cuda_text.py",), "cpu": ("cpu.py", "cpu_source.py", "cpu_text.py")}
 _OF_ALL = ("ops.py", "store.py")
-_LOOK_ON = ("ahead.py", "cubin.py", "demand.py")  # they look at what was compiled
+_LOOK_ON = ("ahead.py", "cache.py", "cubin.py", "demand.py")  # they look at what was compiled, or keep it
 
 
 @functools.cache
