@@ -336,3 +336,39 @@ def test_rows_that_are_only_reduced_are_so_in_the_kernel_of_the_product(tmp_path
             norm = right[sound].norm()
             error, least = (float((r.double() - right)[sound].norm() / norm) for r in (mine, theirs))
             assert error <= max(2 * least, FLOOR[mine.dtype]), f"{name} {setting}: {error:.3g}, torch {least:.3g}"
+
+
+COLUMNS: dict[str, Callable[..., Any]] = {
+    "max": lambda a, w, b, c: F.linear(a, w, b).amax(0, keepdim=True).tanh(),
+    "sum": lambda a, w, b, c: (F.gelu(F.linear(a, w, b)) * c).sum(0),
+    "variance": lambda a, w, b, c: F.linear(a, w, b).var(0, correction=0),
+    "logsumexp": lambda a, w, b, c: (F.linear(a, w, b) + c).logsumexp(0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_that_are_only_reduced_are_rows_of_the_transpose(tmp_path, name, dtype):
+    """Beside float64; a NaN in a row of weights makes one column NaN, and nothing else."""
+    a, w, b, c = (rand(*s, dtype=dtype) for s in ((520, 512), (1000, 512), (1000,), (520, 1)))
+    a /= 8
+    graph = trace(Applies(COLUMNS[name]), (a, w, b, c), {})
+    matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
+    pattern = [p for p in matched.patterns if p.kind == "product"][-1]
+    assert pattern.program.domain == (1000, 520) and pattern.program.reduced == (1,), pattern.title
+    w[3, 5] = torch.nan
+    inputs = dict(zip((n.name for n in graph.nodes if n.op == "input"), (a, w, b, c), strict=True))
+    operands = [view(inputs[bind.node], bind, spec.shape).cuda()
+                for bind, spec in zip(pattern.sites[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
+    (truth,) = run_program(pattern.program, [o.double() for o in operands], exact=True)
+    (own,) = run_program(pattern.program, operands)
+    module = load_fused(pattern.program, tmp_path)
+    sound = torch.arange(1000, device="cuda") != 3
+    for setting in (SMALL, LARGE, *pattern.space.points[:2]):
+        module.configure(**dict(setting))
+        (mine,) = module.run(*operands)
+        assert mine.shape == truth.shape and mine.dtype == own.dtype, (name, setting)
+        assert torch.equal(mine.isfinite().reshape(-1), sound), (name, setting)
+        norm = truth[sound].norm()
+        error, least = (float((r.double() - truth)[sound].norm() / norm) for r in (mine, own))
+        assert error <= max(2 * least, FLOOR[mine.dtype]), f"{name} {setting}: {error:.3g}, torch {least:.3g}"

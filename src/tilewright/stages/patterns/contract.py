@@ -21,20 +21,24 @@ from .region import Flow
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
     """An operand as matrices: `bind` views the node as `shape`, (rows, columns) or (batch, rows, columns); `order` is
-    how they lie in memory, as in program.Operand."""
+    how they lie in memory, as in program.Operand. The node has `middle` dimensions for rows, the `inner` ones last for
+    columns."""
 
     bind: Bind
     shape: tuple[int, ...]
     order: tuple[int, ...]
+    middle: int = 1
+    inner: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addend:
-    """What is added to the product, times `scale`; its shape has the product's rank."""
+    """What is added to the product, times `scale`; its shape has the product's rank. `order` as a Factor's."""
 
     bind: Bind
     shape: tuple[int, ...]
     scale: float
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,43 @@ class Contraction:
     spared: tuple[str, ...] = ()  # values that nobody else reads, and that this is made without
     ends: Bind | None = None  # of the rows of each of the right factor's matrices (see program.Product)
     scales: tuple[Addend, ...] = ()
+
+    @property
+    def turned(self) -> Contraction:
+        """The same of the transposes: right.T @ left.T, whose rows are this one's columns."""
+        *front, m, n = self.domain
+        return replace(
+            self, left=_transposed(self.right), right=_transposed(self.left), domain=(*front, n, m),
+            addend=self.addend and _across(self.addend), scales=tuple(map(_across, self.scales)),
+        )  # fmt: skip
+
+
+def _transposed(factor: Factor) -> Factor:
+    """Of each matrix the transpose."""
+    rank, inner = len(factor.shape), factor.inner
+    order = factor.bind.order
+    at = len(order) - inner
+    before = at - factor.middle
+    bind = replace(factor.bind, order=(*order[:before], *order[at:], *order[before:at]))
+    turn = {rank - 2: rank - 1, rank - 1: rank - 2}
+    lies = tuple(turn.get(d, d) for d in factor.order or range(rank))
+    return Factor(
+        bind=bind, shape=_swapped(factor.shape), order=() if lies == tuple(range(rank)) else lies,
+        middle=inner, inner=factor.middle,
+    )  # fmt: skip
+
+
+def _across(addend: Addend) -> Addend:
+    """The same for the product's transpose."""
+    rank, order = len(addend.shape), addend.bind.order
+    order = _swapped(order) if len(order) > 1 else order
+    lies = (*range(rank - 2), rank - 1, rank - 2) if min(addend.shape[-2:]) > 1 else ()
+    return replace(addend, bind=replace(addend.bind, order=order), shape=_swapped(addend.shape), order=lies)
+
+
+def _swapped(items: tuple[int, ...]) -> tuple[int, ...]:
+    """With the last two in each other's place."""
+    return (*items[:-2], items[-1], items[-2])
 
 
 def contraction(flow: Flow, node: Node, *, eight_bits: bool = True) -> Contraction | None:
@@ -218,7 +259,7 @@ def _factor(flow: Flow, node: Node, letters: str, groups: tuple[str, ...], own: 
     in_memory = "".join(letters[d] for d in _memory(flow, node) if node.shape[d] > 1)
     mine = tuple("".join(c for c in group if c in own) for group in groups)
     return Factor(bind=bind, shape=tuple(prod(sizes[c] for c in group) for group in mine),
-                  order=_lies(in_memory, mine, sizes))  # fmt: skip
+                  order=_lies(in_memory, mine, sizes), middle=len(mine[-2]), inner=len(mine[-1]))  # fmt: skip
 
 
 def _lies(in_memory: str, groups: tuple[str, ...], sizes: dict[str, int]) -> tuple[int, ...]:

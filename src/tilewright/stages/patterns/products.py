@@ -13,6 +13,7 @@ from math import prod
 from tilewright.facts.pattern import Bind, Site
 from tilewright.facts.program import DTYPE_BYTES, RANKED, Operand, Output, Product, Program, Reduction, Statement
 
+from .across import across, parted
 from .contract import Contraction, contraction
 from .region import Flow
 from .unrolled import unrolled
@@ -96,9 +97,9 @@ class _Body:
         if whole.scale != 1.0:
             self.last = self.state("mul", (self.last, whole.scale), dtype)
         for by in whole.scales:
-            self.last = self.state("mul", (self.last, self.operand(by.bind, "f32", by.shape)), "f32")
+            self.last = self.state("mul", (self.last, self.operand(by.bind, "f32", by.shape, order=by.order)), "f32")
         if whole.addend is not None:
-            added = self.operand(whole.addend.bind, whole.node.dtype, whole.addend.shape)
+            added = self.operand(whole.addend.bind, whole.node.dtype, whole.addend.shape, order=whole.addend.order)
             if dtype != whole.node.dtype:
                 added = self.state("to", (added,), dtype)
             if whole.addend.scale != 1.0:
@@ -174,10 +175,13 @@ def _alone(flow: Flow, whole: Contraction) -> Found | None:
 
 def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     """The product and the region that reads it as one Program; None where the region is no epilogue of it: pointwise,
-    or reductions of its rows of which no element is needed again."""
-    program, site = region
+    or reductions of its rows of which no element is needed again. Columns are reduced as the transpose's rows."""
     if whole.lies != tuple(range(len(whole.lies))):
         return None
+    turned = across(whole, region)
+    if turned is not None:
+        whole, region = whole.turned, turned
+    program, site = region
     pure = all(isinstance(item, Statement | Reduction) and item.op not in ("inside", *RANKED) for item in program.body)
     positions = any(isinstance(item, Statement) and item.op == "index" for item in program.body)
     mine = [i for i, bind in enumerate(site.operands) if bind.node == whole.node.name]
@@ -186,7 +190,7 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     if positions and program.domain != whole.domain:
         return None
     operand, bind = program.operands[mine[0]], site.operands[mine[0]]
-    groups = _groups(program.domain, whole.domain)
+    groups = parted(program.domain, whole.domain)
     in_order = bind.order == tuple(range(len(bind.order))) and not operand.order
     if groups is None or not in_order or operand.shape != program.domain:
         return None
@@ -224,19 +228,6 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     outputs = tuple(Output(name=names[o.name], dtype=o.dtype, shape=shape) for o in program.outputs)
     reduced = (len(whole.domain) - 1,) if program.reduced else ()
     return made.found((whole.node.name, *site.nodes), outputs, site.outputs, reduced)
-
-
-def _groups(fine: tuple[int, ...], coarse: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
-    """For each dimension of `coarse` those of `fine` that make it up, in order; None where they cut across."""
-    groups, at = [], 0
-    for size in coarse:
-        start = at
-        while at < len(fine) and prod(fine[start:at]) < size:
-            at += 1
-        if prod(fine[start:at]) != size:
-            return None
-        groups.append(tuple(range(start, at)))
-    return tuple(groups) if at == len(fine) else None
 
 
 def _collapsed(operand: Operand, bind: Bind, groups: tuple[tuple[int, ...], ...]) -> Operand | None:

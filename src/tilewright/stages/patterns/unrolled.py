@@ -33,7 +33,7 @@ def unrolled(flow: Flow, region: Found, node: str) -> Found:
     turn = {old: new for new, old in enumerate(order)}
     operands = tuple(
         Operand(name=load.result, dtype=o.dtype, shape=tuple(program.domain[d] for d in order)) if o is source
-        else _turned(o, order, turn) for o in program.operands
+        else turned(o, order, turn) for o in program.operands
     )  # fmt: skip
     outputs = tuple(replace(o, shape=tuple(o.shape[d] for d in order)) for o in program.outputs)
     if any([d for d in order if o.shape[d] > 1] != [d for d, size in enumerate(o.shape) if size > 1]
@@ -71,7 +71,8 @@ def _order(load: Load, source: Operand, domain: tuple[int, ...]) -> tuple[int, .
     return order if dense else None
 
 
-def _turned(operand: Operand, order: tuple[int, ...], turn: dict[int, int]) -> Operand:
+def turned(operand: Operand, order: tuple[int, ...], turn: dict[int, int]) -> Operand:
+    """The operand with its dimensions in this order; `turn` is where each goes."""
     if operand.indexed:
         return operand
     shape = tuple(operand.shape[d] for d in order)

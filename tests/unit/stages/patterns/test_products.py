@@ -108,6 +108,29 @@ def test_what_others_read_and_what_is_reduced_stay_apart() -> None:
 
 
 @pytest.mark.parametrize(
+    ("title", "domain", "function", "args"),
+    [
+        ("linear -> gelu -> sum", (4, 6), lambda a, w, b: F.gelu(F.linear(a, w, b)).sum(0), (A, W, BIAS)),
+        ("linear -> add -> amax -> mul", (4, 6), lambda a, w, c, r: (F.linear(a, w) + c + r).amax(0) * c[0],
+         (A, W, rand(6, 4), rand(6, 1))),
+        ("addmm -> amin", (4, 6), lambda c, a, w: torch.addmm(c, a, w.t(), beta=0.5).amin(0), (rand(6, 4), A, W)),
+        ("linear -> mean", (4, 6), lambda a, w: F.linear(a.view(2, 3, 10), w).mean((0, 1), keepdim=True), (A, W)),
+        ("matmul -> triu -> sum", (4, 6), lambda a, w: torch.triu(a @ w, 1).sum(0), (A, rand(10, 4))),
+        ("baddbmm -> amax", (2, 4, 6), lambda c, a, b: torch.baddbmm(c, a, b).amax(1),
+         (rand(2, 1, 4), rand(2, 6, 10), rand(2, 10, 4))),
+        ("matmul -> sum", (6, 7, 5), lambda q, k: (q @ k.transpose(-1, -2)).sum(2), (Q, KEYS)),
+        ("einsum -> amax", (4, 6), lambda a, b: torch.einsum("kj,ik->ji", a, b).amax(1), (rand(9, 4), rand(6, 9))),
+    ],
+)  # fmt: skip
+def test_columns_that_are_reduced_are_rows_of_the_transpose(
+    title: str, domain: tuple[int, ...], function: Callable[..., Any], args: tuple[Tensor, ...]
+) -> None:
+    """Each is held against the module in float64 (see `fused`)."""
+    by_domain = {(p.title, p.program.domain): p.program for p in products(function, *args)}
+    assert by_domain[title, domain].reduced == (len(domain) - 1,), list(by_domain)
+
+
+@pytest.mark.parametrize(
     ("function", "args"),
     [
         (lambda a, b: torch.einsum("ij,jk->i", a, b), (A, rand(10, 4))),  # a letter that only one has is summed

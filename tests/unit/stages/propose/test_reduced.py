@@ -1,5 +1,5 @@
-"""Rows of a product that are only reduced: what its kernel reduces in blocks and what joins them is what the module
-gives; both kernels compile for Hopper; where it does not pay, or can't be, the product stays alone."""
+"""Rows of a product, or its columns, that are only reduced: what its kernel reduces in blocks and what joins them is
+what the module gives; both kernels compile for Hopper; where it does not pay, or can't be, the product stays alone."""
 
 from __future__ import annotations
 
@@ -48,6 +48,13 @@ REDUCED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "batches": (lambda q, k: (q @ k.transpose(1, 2)).amax(2), (rand(8, 136, 64), rand(8, 264, 64))),
     "tokens": (lambda a, w: F.linear(a.view(4, 50, K), w).amin(-1), (A, W)),
     "both": (lambda a, w: (lambda y: (y.amax(1), y.sum(1)))((a @ w.T).relu()), (A, W)),
+    "columns": (lambda a, w, b: F.linear(a, w, b).amax(0, keepdim=True).tanh(), (A, W, BIAS)),
+    "columns beside rows": (lambda a, w, r: (torch.sigmoid(a @ w.T) * r).sum(0) / M, (A, W, rand(M, 1))),
+    "columns of two": (lambda a, w, c: (F.linear(a, w) + c).logsumexp(0), (A, W, rand(M, N))),
+    "columns of batches": (lambda q, k: (q @ k.transpose(1, 2)).var(1, correction=0),
+                           (rand(8, 136, 64), rand(8, 264, 64))),
+    "columns of tokens": (lambda a, w: F.linear(a.view(4, 50, K), w).amax((0, 1)), (A, W)),
+    "added columns": (lambda c, a, w: torch.addmm(c, a, w.T).argmax(0), (rand(M, N), A, W)),
 }  # fmt: skip
 
 
@@ -113,7 +120,9 @@ def test_what_is_read_again_or_does_not_pay_stays_apart() -> None:
     apart: list[tuple[Callable[..., Any], tuple[Tensor, ...]]] = [
         (lambda a, w: F.linear(a, w).softmax(-1), (A, W)),  # elements are wanted
         (lambda a, w: (lambda y: ((y - y.mean(1, keepdim=True)).abs()).amax(1))(F.linear(a, w)), (A, W)),  # two sweeps
-        (lambda a, w: F.linear(a, w).amax(0), (A, W)),  # columns
+        (lambda a, w: F.linear(a, w).softmax(0), (A, W)),
+        (lambda a, w: F.linear(a.view(4, 50, K), w).amax(1), (A, W)),  # stretches of columns
+        (lambda a, w: F.linear(a, w).amax(0), (A[:100], W)),
         (lambda a, w: F.linear(a, w).amax(1), (rand(520, K), W[:100])),  # short
         (lambda a, w: F.linear(a, w).amax(1), (rand(64, 65536), rand(128, 65536))),  # K must be split
         (lambda a, w: F.linear(a, w).amax(1), (rand(16, 4096).half(), rand(8192, 4096).half())),  # skinny
@@ -135,6 +144,7 @@ def test_points_are_those_at_which_whole_rows_of_sums_are_at_hand(dtype: torch.d
 
 def test_both_kernels_compile_for_hopper_and_settings_that_can_not_be_are_refused(tmp_path: Path) -> None:
     module = load_fused(found("loss"), tmp_path)
+    load_fused(found("columns of two"), tmp_path / "columns")._FUSED.prepare(Device(arch="sm_90a", processors=132))
     module._FUSED.prepare(Device(arch="sm_90a", processors=132))
     assert len(module._FUSED.objects) >= 3  # a split, the product, the rows
     spilled = module._FUSED.demand(132)["local_bytes"]
