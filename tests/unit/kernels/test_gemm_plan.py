@@ -37,6 +37,9 @@ def test_registers_of_all_warpgroups_fit_the_file():
     "knobs",
     [
         {"streamed": True},
+        {"woven": True},
+        {"woven": True, "scheme": "scaled", "split_k": 2},
+        {"woven": True, "scheme": "scaled", "tile_n": 128, "streamed": True},
         {"streamed": True, "scheme": "scaled", "cluster_m": 1},
         {"streamed": True, "scheme": "scaled", "tile_n": 128, "cluster_n": 2},
         {"tile_m": 96},

@@ -3,6 +3,7 @@
     gemm = Gemm(Point(scheme="shared", ...), "f32")
     c = gemm(a, b)                      fp32: split A, split B, product (, sum of the splits of K)
                                         fp32, streamed: split B, product (, sum)
+                                        fp32, woven: split A, product
                                         fp16, bf16, float8: product (, sum)
                                         fp32, rounded: round A, round B, product (, sum)
 
@@ -37,7 +38,7 @@ from .compiling import (
 )
 from .finish import ALL, WIDE, Diagonals, Finish
 from .groups import GroupFinish, Groups
-from .plan import Grid, Point, make_grid
+from .plan import WOVEN_CHUNK, Grid, Point, make_grid
 from .product import RESIDUAL_SHIFT
 from .split import Split
 from .streamed import SLAB
@@ -106,6 +107,11 @@ def broadcast(x: Tensor, shape: tuple[int, int, int]) -> Tensor:
     """An epilogue's operand over (batch, rows, columns), as (rows, columns, batch); it moves along no size of 1."""
     whole = x.expand(shape).permute(1, 2, 0)
     return whole.as_strided(whole.shape, [s if n > 1 else 0 for s, n in zip(whole.stride(), whole.shape, strict=True)])
+
+
+def _along_k(x: Tensor) -> Tensor:
+    """(rows, k, batch), copied to lie along K."""
+    return x.permute(2, 0, 1).contiguous().permute(1, 2, 0)
 
 
 def walk_of(x: Tensor) -> Walk:
@@ -192,7 +198,7 @@ class Gemm:
             x, y = y, x
         grid = self.grid(batch, x.shape[0], y.shape[0], k, processors=processors_of(a))
         point = self.point.settled(k=k, results=batch * rows * columns)
-        x, y, exponents = self._operands(x, y, grid)
+        x, y, exponents, others = self._operands(x, y, grid)
         c = torch.empty(self._written(batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device)
         seen = [
             broadcast(o, (batch, rows, n)) for o, n in zip(operands, self.columns_of(operands, columns), strict=True)
@@ -206,7 +212,7 @@ class Gemm:
             point, NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=self.vector(columns, last=last),
             walks=tuple(map(walk_of, read)),
         )  # fmt: skip
-        tensors = (x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()))
+        tensors = (x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()), *others)
         run_on(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
         first, second = (b, a) if self.turned else (a, b)
         if key is not None and last and (x.data_ptr(), y.data_ptr()) == (first.data_ptr(), second.data_ptr()):
@@ -268,16 +274,31 @@ class Gemm:
         """(rows, columns, layers) as the Point has them."""
         return c.transpose(0, 1) if self.turned else c
 
-    def _operands(self, x: Tensor, y: Tensor, grid: Grid) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        """What the product reads, and the exponents."""
+    def _operands(
+        self, x: Tensor, y: Tensor, grid: Grid
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """What the product reads, the exponents, and what comes behind all else."""
         if self.point.streamed:
             planes, of_y = self._split(y, grid.splits, grid.chunk)
             fits = major_of(x) == "k" and _lines(x, 4)
-            return _tidied(x if fits else x.permute(2, 0, 1).contiguous().permute(1, 2, 0), 4), planes, (of_y,)
+            return _tidied(x if fits else _along_k(x), 4), planes, (of_y,), ()
         if not self.point.scales:
-            return self._loadable(x), self._loadable(y), ()
+            return self._loadable(x), self._loadable(y), (), ()
+        if self.point.woven:
+            planes_x, of_x = self._split(x, grid.splits, grid.chunk)
+            return planes_x, *self._unsplit(y, of_x)
         (planes_x, of_x), (planes_y, of_y) = (self._split(z, grid.splits, grid.chunk) for z in (x, y))
-        return planes_x, planes_y, (of_x, of_y)
+        return planes_x, planes_y, (of_x, of_y), ()
+
+    def _unsplit(self, y: Tensor, of_x: Tensor) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Room for planes and exponents of what the product splits itself; and that, with its counters."""
+        rows, k, _ = y.shape
+        whole = _tidied(y if major_of(y) == "k" and _lines(y, 4) else _along_k(y), 4)
+        chunks = -(-k // WOVEN_CHUNK)
+        exponents = torch.empty((chunks, rows), dtype=torch.int32, device=y.device).t()
+        tiles = -(-rows // (self.point.tile_n * self.point.cluster_n))
+        counters = torch.zeros(1 + tiles * chunks, dtype=torch.int32, device=y.device)
+        return empty_planes(whole, self.point.planes, torch.float16), (of_x, exponents), (whole, counters)
 
     def split_operand(self, x: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
         """Planes and exponents of (rows, K, batch), as this product has them."""
@@ -293,6 +314,8 @@ class Gemm:
             raise ValueError(f"no product of {tuple(a.shape)} and {tuple(b.shape)}")
         if self.point.streamed and a.shape[-1] % SLAB:
             raise ValueError(f"what is streamed has a K that is a multiple of {SLAB}, not {a.shape[-1]}")
+        if self.point.woven and (a.shape[-1] % SLAB or (a.ndim == 3 and max(a.shape[0], b.shape[0]) > 1)):
+            raise ValueError(f"what is woven is no batch, with a K that is a multiple of {SLAB}, not {a.shape[-1]}")
         dtypes = self.epilogue.dtypes if self.epilogue else ()
         if tuple(NAMES[o.dtype] for o in operands) != dtypes:
             raise ValueError(f"the epilogue takes {dtypes}, not {[o.dtype for o in operands]}")
