@@ -38,6 +38,7 @@ _CUDA_SKELETONS = (
 _GEMM_SKELETONS = (
     "__init__", "ampere", "band", "blocks", "compiling", "entries", "experts", "finish", "fused", "groups", "launch",
     "outlet", "pair", "plan", "product", "routed", "skinny", "split", "staged", "streamed",
+    "woven",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",
