@@ -18,7 +18,7 @@ class Realised:
     """`key` is a piece's (equal for equal computations on tensors of the same shapes, strides and dtypes) or a whole
     problem's digest; `problem` is how it is judged anew, its path "". `ratio`: eager's time over ours there, `time_ns`
     ours; `error`: the share of the allowance that its worst comparison used. `judged`: here, not only where it comes
-    from."""
+    from. `candidate`: the id of the files that were judged."""
 
     key: str
     title: str
@@ -35,6 +35,7 @@ class Realised:
     journal: str
     found_at: str  # UTC, ISO 8601
     judged: bool = True
+    candidate: str = ""
 
     @property
     def by(self) -> Literal["skeleton", "library", "model"]:

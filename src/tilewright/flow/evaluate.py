@@ -140,12 +140,13 @@ class Judge:
     # ---- judging
 
     def evaluate(
-        self, candidate: Candidate, *, foreign: bool = False, compiled: Sequence[Path] = ()
+        self, candidate: Candidate, *, foreign: bool = False, compiled: Sequence[Path] = (), vouched: bool = False
     ) -> Timed | Failure:
         """Build, check on all cases, time on the first. At the text of a foreign candidate static detectors look, too:
         what they find becomes notes. A device that fails under it is tried once more, with fresh cells; then it is put
-        under quarantine and SickDevice raised. `compiled`: its kernels' libraries, as far as they were built ahead."""
-        notes = tripwires(candidate) if foreign else ()
+        under quarantine and SickDevice raised. `compiled`: its kernels, as far as they were built ahead. `vouched`:
+        these very files passed at hidden cases here before, which are left out then."""
+        self._vouched, notes = vouched, (tripwires(candidate) if foreign else ()) + (hidden.VOUCHED,) * vouched
         try:
             return self._judged(candidate, notes, compiled)
         except SickDevice as sick:
@@ -267,7 +268,7 @@ class Judge:
 
     def _check_hidden(self, cell: Cell, findings: Findings, stations: Stations) -> None:
         """Other shapes and strides: wrong results in silence are refused, a candidate that raises is told of."""
-        for case in self._variants.cases(self._cases, self._ref):
+        for case in () if self._vouched else self._variants.cases(self._cases, self._ref):
             shapes = ", ".join("x".join(map(str, s.shape)) for s in case.described.inputs)[:200]
             trials = hidden.trials(case.number, case.described, rng=self._rng)
             try:

@@ -31,6 +31,12 @@ def known_of_module(problem: Problem, machine: Machine, folder: Path) -> tuple[K
     return (Known(name="", realised=entry, doubt=doubt_of(entry, machine)),) if entry else ()
 
 
+def vouched(brief: Brief, candidate: Candidate) -> bool:
+    """Whether these very files were handed over before for the whole problem, and what is known of them holds here."""
+    whole = [known for known in brief.known if known.name == "" and "table" not in brief.without]
+    return any(not known.doubt and known.realised.candidate == candidate.id for known in whole)
+
+
 def document_of(entry: Realised) -> Document:
     """An entry as the index finds it; with the code, where a model wrote it."""
     written = entry.what if isinstance(entry.what, Candidate) else None
@@ -113,6 +119,7 @@ def entry_of(
         device=brief.machine.device, toolchain=on, ratio=ratio,
         time_ns=time_ns, floor_share=timed.floor_ns / time_ns.mid, error=worst.share if worst else 0.0, run=run,
         journal=journal, found_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        candidate=timed.checked.built.candidate_id,
     )  # fmt: skip
 
 

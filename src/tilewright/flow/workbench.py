@@ -39,7 +39,7 @@ from ..strategies.category import category
 from .ahead import Objects, built_by_nvcc, compiled_ahead
 from .foresee import foreseen
 from .pieces import Pieces
-from .realisations import document_of, doubt_of, known_of_module, known_of_pieces
+from .realisations import document_of, doubt_of, known_of_module, known_of_pieces, vouched
 from .training import match_training
 from .winners import known_winners
 
@@ -309,7 +309,9 @@ class Workbench:
             case Try(what=tuple() as recipe):
                 ours = composed(brief, recipe)
                 foreign = any(choice.written is not None for choice in recipe)
-                return self.judge.evaluate(ours, foreign=foreign, compiled=self._compiled(ours, recipe))
+                return self.judge.evaluate(
+                    ours, foreign=foreign, compiled=self._compiled(ours, recipe), vouched=vouched(brief, ours)
+                )
             case Compose(recipe=recipe):
                 return composed(brief, recipe)
             case Inspect(what=tuple() as recipe, question=question):

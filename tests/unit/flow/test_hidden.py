@@ -84,6 +84,16 @@ def test_what_is_wrong_elsewhere_in_silence_is_refused(judge: Judge, result: str
 
 
 @pytest.mark.measured
+def test_who_passed_before_is_not_asked_again(judge: Judge) -> None:
+    """Wrong elsewhere: whether hidden cases are looked at shows."""
+    wrong = "torch.cat([x[:60].relu() * 2, 0 * x[60:]]), x.argmax(1)"
+    outcome = judge.evaluate(_candidate(_new(wrong)), vouched=True)
+    assert isinstance(outcome, Timed), outcome
+    assert [s.name for s in outcome.stations if "hidden" in s.name] == []
+    assert any("not repeated" in note for note in outcome.checked.notes)
+
+
+@pytest.mark.measured
 def test_what_raises_elsewhere_is_told_of(judge: Judge) -> None:
     loud = "assert x.shape == (60, 100) and x.is_contiguous(), 'made for 60 x 100'"
     outcome = judge.evaluate(_candidate(_new(before=loud)))

@@ -14,9 +14,10 @@ from tilewright.facts.errors import UserError
 from tilewright.facts.move import Enter, Event, Move, Outcome, Stop, Try, Within
 from tilewright.facts.outcome import Failure
 from tilewright.facts.pattern import Choice, Piece, Region
+from tilewright.facts.realised import Known
 from tilewright.facts.run import Brief, Timing
 from tilewright.facts.space import point
-from tilewright.flow.realisations import doubt_of, known_of_module, realised_by
+from tilewright.flow.realisations import doubt_of, known_of_module, realised_by, vouched
 from tilewright.flow.recheck import recheck
 from tilewright.stages.retrieve import table
 
@@ -90,6 +91,22 @@ def test_a_skeletons_entry_expires_with_the_text_of_the_skeletons_and_a_models_d
             assert doubt_of(entry, MACHINE).endswith("is 0.1.0 other") == expires
 
 
+def test_only_the_very_files_that_were_handed_over_here_are_vouched_for() -> None:
+    files = (SourceFile(path="model.py", text="class ModelNew: ..."),)
+    mine, other = Candidate(files=files), Candidate(files=(replace(files[0], text="class ModelNew: pass"),))
+    entry = realised(candidate=mine.id)
+    whole = Known(name="", realised=entry, doubt="")
+
+    def knowing(known: Known) -> Brief:
+        return replace(brief(pattern("fused_0")), known=(known,))
+
+    assert vouched(knowing(whole), mine)
+    assert not vouched(knowing(whole), other), "composed otherwise since"
+    assert not vouched(knowing(replace(whole, doubt="driver was -, is new")), mine)
+    assert not vouched(knowing(replace(whole, name="fused_0")), mine), "a piece"
+    assert not vouched(replace(knowing(whole), without=("table",)), mine)
+
+
 def test_a_run_leaves_what_it_handed_over_and_the_next_finds_it(tmp_path: Path) -> None:
     on = replace(brief(pattern("fused_0")), strategy="fact")
     events = (
@@ -100,6 +117,7 @@ def test_a_run_leaves_what_it_handed_over_and_the_next_finds_it(tmp_path: Path) 
     stop = Stop(best=CHOICE, why="")
     (whole,) = realised_by(on, events, stop, journal="/runs/r/run.db")  # the piece has no graph to be known by
     assert (whole.key, whole.ratio.mid, whole.what) == (on.problem.digest, 2.0, CHOICE)
+    assert whole.candidate == timed(2.0).checked.built.candidate_id
     table.remember(tmp_path, whole)
     (found,) = known_of_module(on.problem, MACHINE, tmp_path)
     assert (found.name, found.realised, found.doubt) == ("", whole, "")

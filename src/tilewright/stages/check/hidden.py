@@ -18,6 +18,7 @@ from .plan import Trial, secret
 SHAPES = 3  # accepted variants of the shape; one more of the strides
 MOST_BYTES = 64 << 20  # of inputs and outputs of a variant
 HOPELESS_BYTES = 4 << 30  # a case so large is drawn too slowly, to be cut down then
+VOUCHED = "hidden cases: passed when this very candidate was handed over before, and not repeated"
 _LEAST_ODD = 8  # smaller extents are widths of kernels and channels, which modules insist on
 
 
