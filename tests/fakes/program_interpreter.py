@@ -174,6 +174,9 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
                         exclusive=item.exclusive)  # fmt: skip
             values.update(zip(item.results, made, strict=True))
         elif isinstance(item, Product):
+            for prologue in item.prologues:
+                given = [values[name] for name in prologue.operands]
+                (values[prologue.factor],) = run_program(prologue.program, given, exact=exact)
             left, right = values[item.left].to(dtype), values[item.right].to(dtype)
             product = by_expert(left, right, values[item.ends]) if item.ends else left @ right
             values[item.result] = product.reshape(program.domain)

@@ -117,7 +117,11 @@ def _told(item: object) -> object:
     """What a shape class says of a part of a program."""
     if isinstance(item, Load):
         return item.at, item.fill
-    return "product, rounded" if isinstance(item, Product) and item.rounded else getattr(item, "op")  # noqa: B009
+    if isinstance(item, Product):
+        said = "product, rounded" if item.rounded else item.op
+        before = [(p.factor == item.left, [_told(i) for i in p.program.body]) for p in item.prologues]
+        return (said, *before) if before else said
+    return getattr(item, "op")  # noqa: B009
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -188,11 +188,29 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prologue:
+    """What makes a Product's `factor` (its name): `program`, whose domain is that factor's shape, of the `operands` of
+    these names, indexed ones of the Program around it, in order. It has Statements, Reductions along K, and one
+    output."""
+
+    factor: str
+    program: Program
+    operands: tuple[str, ...]
+
+    @property
+    def made(self) -> Operand:
+        """The factor, as if it were an operand."""
+        (output,) = self.program.outputs
+        return Operand(name=self.factor, dtype=output.dtype, shape=output.shape, indexed=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """`result = left @ right` over the domain, (M, N) or (B, M, N): `left` is (M, K) or (B, M, K), `right` (K, N) or
     (B, K, N), or (1, ..), of `dtype` or float8_e4m3fn; sums are fp32's at least. `rounded`: factors may be, to TF32's
     11 bits. For groups of columns that are reduced, N is two dimensions: group, column. `ends`: an operand, (E,) of
-    i32; `right` is (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]."""
+    i32; `right` is (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]. What a factor is
+    computed of on its way in, its Prologue says."""
 
     result: str
     left: str
@@ -200,6 +218,7 @@ class Product:
     dtype: str
     rounded: bool = False
     ends: str = ""
+    prologues: tuple[Prologue, ...] = ()
 
     op = "product"
     args = ()  # its operands are no values
@@ -419,6 +438,9 @@ def _validate_product(product: Product, indexed: Mapping[str, Operand], program:
     name, domain = product.result, program.domain
     if program.loads or program.ranked or program.reduced not in ((), (len(program.domain) - 1,)):
         raise ValueError(f"{name!r}: a product has statements beside it, reductions of its rows, and nothing else")
+    for prologue in product.prologues:
+        _validate_prologue(prologue, product, indexed)
+    indexed = {**indexed, **{p.factor: p.made for p in product.prologues}}
     if not {product.left, product.right} <= indexed.keys():
         raise ValueError(f"{name!r}: {product.left!r} and {product.right!r} are no two indexed operands")
     left, right = indexed[product.left], indexed[product.right]
@@ -429,6 +451,23 @@ def _validate_product(product: Product, indexed: Mapping[str, Operand], program:
         raise ValueError(f"{name!r}: {left.shape} times {right.shape} is not {domain}")
     if not left.dtype == right.dtype == product.dtype:
         raise ValueError(f"{name!r}: {left.dtype} times {right.dtype} in {product.dtype}")
+
+
+def _validate_prologue(prologue: Prologue, product: Product, indexed: Mapping[str, Operand]) -> None:
+    name, program = prologue.factor, prologue.program
+    validate(program)
+    if name not in (product.left, product.right) or name in indexed:
+        raise ValueError(f"{name!r}: no factor of {product.result!r} that is to be made")
+    if len(program.outputs) != 1 or program.outputs[0].shape != program.domain or program.sums:
+        raise ValueError(f"{name!r}: a prologue has one output, and that is a whole factor")
+    if any(not isinstance(item, Statement | Reduction) for item in program.body) or program.ranked:
+        raise ValueError(f"{name!r}: a prologue has statements and reductions")
+    if program.reduced not in ((), (len(program.domain) - (1 if name == product.left else 2),)):
+        raise ValueError(f"{name!r}: a prologue reduces along K")
+    if [(o.dtype, o.shape) for o in program.operands] != [
+        (indexed[n].dtype, indexed[n].shape) if n in indexed else None for n in prologue.operands
+    ]:
+        raise ValueError(f"{name!r}: {prologue.operands} are not the operands that its prologue reads")
 
 
 def _validate_load(load: Load, source: Operand | None, domain: Sequence[int], defined: Mapping[str, str]) -> None:

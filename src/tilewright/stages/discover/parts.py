@@ -92,7 +92,8 @@ def floor_of(pattern: Pattern, machine: Machine) -> float:
 
 def _depth(pattern: Pattern, item: Product) -> int:
     """K: the last dimension of what is multiplied from the left."""
-    return next(o.shape[-1] for o in pattern.program.operands if o.name == item.left)
+    factors = (*pattern.program.operands, *(p.made for p in item.prologues))
+    return next(o.shape[-1] for o in factors if o.name == item.left)
 
 
 def owners(graph: Graph, patterns: Sequence[Pattern], left: Mapping[str, str]) -> dict[str, dict[str, float]]:

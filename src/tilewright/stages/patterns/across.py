@@ -4,11 +4,11 @@ same, with the last two dimensions in each other's place."""
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 from tilewright.facts.pattern import Bind, Site
 from tilewright.facts.program import Operand, Program, Statement
 
+from .coarse import parted
 from .contract import Contraction
 from .unrolled import turned
 
@@ -50,16 +50,3 @@ def _seen(operand: Operand, bind: Bind, node: str, order: tuple[int, ...]) -> tu
     source = dict(zip(wide, bind.order, strict=True))
     turn = {old: new for new, old in enumerate(order)}
     return turned(operand, order, turn), replace(bind, order=tuple(source[d] for d in order if d in source))
-
-
-def parted(fine: tuple[int, ...], coarse: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
-    """For each dimension of `coarse` those of `fine` that make it up, in order; None where they cut across."""
-    groups, at = [], 0
-    for size in coarse:
-        start = at
-        while at < len(fine) and prod(fine[start:at]) < size:
-            at += 1
-        if prod(fine[start:at]) != size:
-            return None
-        groups.append(tuple(range(start, at)))
-    return tuple(groups) if at == len(fine) else None

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from math import prod
 
 from tilewright.facts.pattern import Bind, Site
 from tilewright.facts.program import DTYPE_BYTES, RANKED, Operand, Output, Product, Program, Reduction, Statement
 
-from .across import across, parted
+from .across import across
+from .coarse import collapsed, parted
 from .contract import Contraction, contraction
+from .prologues import with_prologues
 from .region import Flow
 from .unrolled import unrolled
 
@@ -54,18 +54,28 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
         )
         if made is not None and unsupported(made[0]) is None and reader is not None:
             taken.add(reader)
-            found.append(made)
+            if made[0].reduced:
+                # Whether rows are better reduced there or by a kernel of their own is measured: both stay possible.
+                made = (made[0], replace(made[1], spared=(*made[1].spared, node.name)))
+            found += _ways(flow, made, regions, node.name, unsupported)
             if not made[0].reduced:
                 continue
-            # Whether rows are better reduced there or by a kernel of their own is measured: both stay possible.
-            found[-1] = (made[0], replace(made[1], spared=(*made[1].spared, node.name)))
+        reduced = bool(found) and node.name in found[-1][1].spared
         made = _alone(flow, whole)
         why = "its result lies otherwise in memory" if made is None else unsupported(made[0])
         if made is not None and why is None:
-            found.append(made)
-        elif not (found and node.name in found[-1][1].spared):
+            # Of two that each take what the other leaves, neither would be idle beside the other: one takes factors.
+            found += (made,) if reduced else _ways(flow, made, regions, node.name, unsupported)
+        elif not reduced:
             left[node.name] = str(why)
     return Products(found=tuple(reversed(found)), left=left)
+
+
+def _ways(flow: Flow, made: Found, regions: Sequence[Found], node: str, unsupported: Unsupported) -> tuple[Found, ...]:
+    """The product, after the same with what makes its factors on the way in, where that can be: which of them is faster
+    is measured."""
+    entered = with_prologues(flow, made, regions, node)
+    return (entered, made) if entered is not None and unsupported(entered[0]) is None else (made,)
 
 
 def _only_reader(flow: Flow, name: str, regions: Sequence[Found]) -> int | None:
@@ -208,13 +218,13 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     for other, place in zip(program.operands, site.operands, strict=True):
         if other is operand:
             continue
-        collapsed = _collapsed(other, place, groups)
-        if collapsed is None and grouped:  # one value for each group, or the same for all
-            collapsed = _collapsed(other, place, (*groups[:-1], groups[-1][:-inner], program.reduced))
-            collapsed = None if collapsed is None or 1 not in collapsed.shape[-2:] else collapsed
-        if collapsed is None:
+        seen = collapsed(other, place, groups)
+        if seen is None and grouped:  # one value for each group, or the same for all
+            seen = collapsed(other, place, (*groups[:-1], groups[-1][:-inner], program.reduced))
+            seen = None if seen is None or 1 not in seen.shape[-2:] else seen
+        if seen is None:
             return None
-        names[other.name] = made.operand(place, other.dtype, collapsed.shape, order=collapsed.order)
+        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order)
     for item in program.body:
         if isinstance(item, Reduction):
             names.update(zip(item.results, made.reduction(item, names[item.arg]), strict=True))
@@ -228,27 +238,3 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     outputs = tuple(Output(name=names[o.name], dtype=o.dtype, shape=shape) for o in program.outputs)
     reduced = (len(whole.domain) - 1,) if program.reduced else ()
     return made.found((whole.node.name, *site.nodes), outputs, site.outputs, reduced)
-
-
-def _collapsed(operand: Operand, bind: Bind, groups: tuple[tuple[int, ...], ...]) -> Operand | None:
-    """The operand over the coarse domain; None where it varies along a part of a dimension, or would have to be copied
-    for the parts to be one."""
-    if operand.indexed:
-        return None
-    wide = [d for d, size in enumerate(operand.shape) if size > 1]
-    source = dict(zip(wide, bind.order, strict=True))  # dimension -> its place in the value that is read
-    shape = []
-    for group in groups:
-        inside = [d for d in group if operand.shape[d] > 1]
-        if inside and len(inside) != len(group):
-            return None
-        if any(source[b] != source[a] + 1 for a, b in pairwise(inside)):
-            return None
-        shape.append(prod(operand.shape[d] for d in group))
-    home = {d: i for i, group in enumerate(groups) for d in group}
-    order = tuple(dict.fromkeys(home[d] for d in operand.order))
-    runs = [home[d] for d in operand.order]
-    if sum(1 for a, b in pairwise(runs) if a != b) != max(len(order) - 1, 0):
-        return None
-    order = (*(i for i in range(len(groups)) if i not in order), *order) if order else ()
-    return replace(operand, shape=tuple(shape), order=() if order == tuple(range(len(groups))) else order)

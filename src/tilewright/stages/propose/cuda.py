@@ -36,9 +36,8 @@ _CUDA_SKELETONS = (
     "scan", "scanners", "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
 _GEMM_SKELETONS = (
-    "__init__", "ampere", "band", "blocks", "compiling", "entries", "experts", "finish", "fused", "groups", "launch",
-    "outlet", "pair", "plan", "product", "routed", "skinny", "split", "staged", "streamed",
-    "woven",
+    "__init__", "ampere", "band", "blocks", "compiling", "entering", "entries", "experts", "finish", "fused", "groups",
+    "launch", "outlet", "pair", "plan", "product", "routed", "skinny", "split", "staged", "streamed", "woven",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",

@@ -8,6 +8,7 @@ from math import ceil
 from ...facts.program import DTYPE_BYTES, Operand, Program
 from ...facts.space import Knob, Point, Space, point
 from .diagonals import kept_diagonals
+from .entered import enters, unenterable
 from .grouped import fits, is_grouped, ungroupable
 from .narrow import computes_in_float8
 from .product_time import DEPTH, PROCESSORS, work_ns
@@ -112,7 +113,7 @@ def unsupported(program: Program) -> str | None:
         return "rows that don't start at multiples of 16 bytes, which TMA can't read"
     if max(batch * m * n, m * k, k * n) >= 1 << 31:
         return "more than 2^31 elements"
-    return _unreducible(program) if program.reduced else None
+    return unenterable(program) or (_unreducible(program) if program.reduced else None)
 
 
 def _unreducible(program: Program) -> str | None:
@@ -165,9 +166,9 @@ def sizes(program: Program) -> tuple[int, int, int, int]:
 
 
 def factors(program: Program) -> tuple[Operand, Operand]:
-    """Both matrices."""
+    """Both matrices; of one that is made on its way in, what it would be as an operand."""
     assert program.product is not None
-    named = {o.name: o for o in program.operands}
+    named = {o.name: o for o in program.operands} | {p.factor: p.made for p in program.product.prologues}
     return named[program.product.left], named[program.product.right]
 
 
@@ -279,7 +280,8 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
             work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
                            kept=kept, rounded=rounded)  # fmt: skip
             setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **_KERNEL)
-            ranked.append((work, rank, setting))
+            if enters(program, dict(setting)):
+                ranked.append((work, rank, setting))
     ranked.sort(key=lambda item: item[:2])
     return [(work, p) for work, _, p in ranked]
 

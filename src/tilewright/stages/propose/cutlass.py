@@ -100,6 +100,8 @@ def _candidate(graph: Graph, pattern: Pattern, headers: str) -> Candidate:
     product = program.product
     if product is None or program.reduced or (product.dtype == "f32" and not product.rounded):
         raise _Refused("fp32's own accuracy")
+    if product.prologues:
+        raise _Refused("factors that are made on their way in")
     named = {o.name: o for o in program.operands}
     left, right = named[product.left], named[product.right]
     others = [o for o in program.operands if o not in (left, right)]

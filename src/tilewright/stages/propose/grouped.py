@@ -20,8 +20,10 @@ _MOST_SWEEPS = 2
 def is_grouped(program: Program) -> bool:
     """Whether the product's columns are in two dimensions, of which the last is reduced."""
     product = program.product
-    return product is not None and any(o.name == product.left and len(o.shape) < len(program.domain)
-                                       for o in program.operands)  # fmt: skip
+    if product is None:
+        return False
+    factors = (*program.operands, *(p.made for p in product.prologues))
+    return any(o.name == product.left and len(o.shape) < len(program.domain) for o in factors)
 
 
 def ungroupable(program: Program) -> str | None:

@@ -9,6 +9,7 @@ from ...facts.space import Point
 from .cuda_product import factors, is_rounded, sizes
 from .cuda_text import RUN_OP, Lines, safe_names, tensors
 from .diagonals import kept_diagonals
+from .entered import entering_texts, prologue_of
 from .grouped import grouped_texts, is_grouped
 from .narrow import rounded_once
 from .reduced import blocked, blocks_of
@@ -19,12 +20,12 @@ _TEXT = (
 """{name}: a product of {left} and {right}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
 
 from tilewright_kernels.cuda import math as m
-from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
+{imports}from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
 from tilewright_kernels.cuda.spec import TensorSpec
 from tilewright_kernels.ops import torch_op
 
 
-{epilogue}
+{made}{epilogue}
 
 SPEC = ProductSpec(
     name="{name}",
@@ -33,7 +34,7 @@ SPEC = ProductSpec(
     operands=({operands}
     ),
     output={output}
-    epilogue=epilogue,{rounded}{diagonals}{ends}
+    epilogue=epilogue,{rounded}{diagonals}{ends}{before}
 )
 
 _FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
@@ -63,13 +64,13 @@ _GROUPED = (
 CuTe DSL, for CUDA."""
 
 from tilewright_kernels.cuda import math as m
-from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
+{imports}from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
 from tilewright_kernels.cuda.gemm.groups import Groups
 from tilewright_kernels.cuda.spec import ReductionSpec, Sweep, TensorSpec
 from tilewright_kernels.ops import torch_op
 
 
-{functions}
+{made}{functions}
 
 SPEC = ProductSpec(
     name="{name}",
@@ -78,7 +79,7 @@ SPEC = ProductSpec(
     operands=({operands}
     ),
     output={output}
-    groups={groups},{rounded}
+    groups={groups},{rounded}{before}
 )
 
 _FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
@@ -91,11 +92,11 @@ _REDUCED_PRODUCT = '''\
 CUDA."""
 
 from tilewright_kernels.cuda import math as m
-from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
+{imports}from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
 from tilewright_kernels.cuda.spec import TensorSpec
 
 
-{epilogue}
+{made}{epilogue}
 
 SPEC = ProductSpec(
     name="{name}",
@@ -104,7 +105,7 @@ SPEC = ProductSpec(
     operands=({operands}
     ),
     output={output}
-    epilogue=epilogue,{rounded}
+    epilogue=epilogue,{rounded}{before}
     reductions={reductions},
 )
 
@@ -123,6 +124,7 @@ def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, st
     others = [o for o in ahead.operands if o.name != "product"]
     body = [item for item in ahead.body if isinstance(item, Statement)]
     batch, rows, columns, _ = sizes(program)
+    imports, made, before = entering_texts(program)
     states = (cut.states, batch, rows, blocks_of(columns))
     product = _REDUCED_PRODUCT.format(
         name=name, left=left.shape, right=right.shape,
@@ -131,11 +133,11 @@ def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, st
         left_spec=_spec(left), right_spec=_spec(right), operands=tensors(others),
         output=tensors([Output(name="states", dtype="f32", shape=states)]).strip(),
         reductions=repr(tuple(r.op for r in cut.reductions)), knobs=repr(dict(settings)),
-        rounded="\n    rounded=True," if is_rounded(program) else "",
+        rounded="\n    rounded=True," if is_rounded(program) else "", imports=imports, made=made, before=before,
     )  # fmt: skip
     places = {o.name: i for i, o in enumerate(program.operands)}
     read = [o.name for o in cut.ahead.operands if o.name != "product"]
-    first = (places[left.name], places[right.name], *(places[n] for n in read))
+    first = tuple(places[n] for n in (*_read(program), *read))
     second = tuple(places[o.name] for o in cut.behind.operands[cut.states :])
     whole = _REDUCED.format(
         name=name, first=repr(first), second=repr(second), reads=", ".join(places),
@@ -154,7 +156,8 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
     assert product is not None
     kept = kept_diagonals(program)
     ends = next((o for o in program.operands if o.name == product.ends), None)
-    first = ("left", "right", *(("ends",) if ends else ()))
+    first = (*_read(program, "left", "right"), *(("ends",) if ends else ()))
+    imports, made, before = entering_texts(program)
     program = safe_names(reduced_in_strength(rounded_once(_epilogue(program, product))))
     others = [o for o in program.operands if o.name != "product"]
     (output,) = program.outputs
@@ -168,6 +171,7 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         rounded="\n    rounded=True," if product.rounded else "",
         diagonals="" if kept == (None, None) else f"\n    diagonals={kept!r},",
         ends=f"\n    ends={_spec(ends)}" if ends else "", knobs=repr(dict(settings)),
+        imports=imports, made=made, before=before,
         reads=", ".join((*first, *(o.name for o in others))), writes=output.name,
         outputs=repr(((output.shape, output.dtype),)), arity=len(first) + len(others),
     )  # fmt: skip
@@ -176,13 +180,27 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
 def _grouped_text(program: Program, name: str, settings: Point) -> str:
     left, right = factors(program)
     functions, groups, operands, output = grouped_texts(program)
+    first = _read(program, "left", "right")
+    imports, made, before = entering_texts(program)
     return _GROUPED.format(
         name=name, left=left.shape, right=right.shape, functions=functions, groups=groups,
         size=program.domain[-1], left_spec=_spec(left), right_spec=_spec(right), operands=tensors(operands),
         output=_spec(output), rounded="\n    rounded=True," if is_rounded(program) else "", knobs=repr(dict(settings)),
-        reads=", ".join(("left", "right", *(o.name for o in operands))), writes=output.name,
-        outputs=repr(((output.shape, output.dtype),)), arity=2 + len(operands),
+        reads=", ".join((*first, *(o.name for o in operands))), writes=output.name,
+        outputs=repr(((output.shape, output.dtype),)), arity=len(first) + len(operands),
+        imports=imports, made=made, before=before,
     )  # fmt: skip
+
+
+def _read(program: Program, left: str = "", right: str = "") -> tuple[str, ...]:
+    """What is read of both factors: the matrices, under these names if any, or what they are made of."""
+    product = program.product
+    assert product is not None
+    found: list[str] = []
+    for side, own, told in (("left", product.left, left), ("right", product.right, right)):
+        prologue = prologue_of(program, side)
+        found += prologue.operands if prologue else (told or own,)
+    return tuple(found)
 
 
 def _spec(tensor: Operand | Output) -> str:

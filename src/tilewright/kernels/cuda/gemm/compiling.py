@@ -10,6 +10,7 @@ from cutlass import Int32, cute
 
 from ..math import ELEMENT_TYPES
 from .ampere import Ampere
+from .entering import EnteringSplit
 from .entries import COMBINE, PRODUCT
 from .entries import split as SPLIT
 from .experts import Experts
@@ -149,6 +150,27 @@ def compile_split(split: Split, *, arch: str = "sm_90a", options: str = "") -> L
     return cute.compile(
         SPLIT, split, x, _fake("bf16" if split.planes == 3 else "f16", (rows, k, _size()), plane, ALIGNED),
         _fake("i32", (rows, _size()), (1, _stride()), 4), Int32(64), _stream(), options=_options(arch, options),
+    )  # fmt: skip
+
+
+def compile_entering(split: EnteringSplit, *, arch: str = "sm_90a", options: str = "") -> Launch:
+    """A launch of (planes, exponents, operands .., clusters, splits, chunk) for every size: what a prologue makes,
+    split. Two of the numbers are what other kernels take, and count for nothing."""
+    rows, k = _size(), _size()
+    plane = (1, _stride(8), _stride(8)) if split.major == "r" else (_stride(8), 1, _stride(8))
+    operands = []
+    for name, (strides, lines) in split.walks.items():
+        kind = ELEMENT_TYPES[split.dtypes[name]]
+        each = ALIGNED * 8 // kind.width if lines else 1
+        walk = [_stride(each) if step is None else step for step in strides]
+        operands.append(_fake(split.dtypes[name], (rows, k, _size()), walk, ALIGNED if lines else kind.width // 8))
+    tensors = (
+        _fake("bf16" if split.planes == 3 else "f16", (rows, k, _size()), plane, ALIGNED),
+        _fake("i32", (rows, _size()), (1, _stride()), 4), *operands,
+    )  # fmt: skip
+    return cute.compile(
+        PRODUCT[len(tensors)], split, *tensors, Int32(1), Int32(1), Int32(64), _stream(),
+        options=_options(arch, options),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -25,6 +25,7 @@ from ..spec import Function, TensorSpec
 from ..views import ITEM_BYTES
 from .blocks import WIDTH
 from .compiling import Launch
+from .entering import Entering, Prologue
 from .experts import takes
 from .finish import ALL, Diagonals
 from .groups import Groups
@@ -55,7 +56,8 @@ class ProductSpec:
     product from the first to the last of `diagonals` alone. `rounded`: factors of fp32 may lose all but 11 bits. With
     `reductions`, it gives a tuple of what each takes, and the output is their states, as Gemm has them. With `groups`
     instead, operands and output have the columns in two, (group, column in it). With `ends`, (experts,) of int32,
-    `left` is (M, K), `right` (experts, K, N), and the rows of expert e end before ends[e]."""
+    `left` is (M, K), `right` (experts, K, N), and the rows of expert e end before ends[e]. `before`: what makes the
+    left and the right factor, which is no operand then, but what its Prologue reads is."""
 
     name: str
     left: TensorSpec
@@ -68,11 +70,13 @@ class ProductSpec:
     reductions: tuple[str, ...] = ()
     groups: Groups | None = None
     ends: TensorSpec | None = None
+    before: tuple[Prologue | None, Prologue | None] = (None, None)
 
     @property
     def read(self) -> tuple[TensorSpec, ...]:
         """What it is called with, in order."""
-        return (self.left, self.right, *((self.ends,) if self.ends else ()), *self.operands)
+        left, right = (p.operands if p else (o,) for p, o in zip(self.before, (self.left, self.right), strict=True))
+        return (*left, *right, *((self.ends,) if self.ends else ()), *self.operands)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -143,6 +147,11 @@ class FusedProduct:
             raise ValueError(f"rows are reduced in blocks of {WIDTH}, which {point.tile_n} columns are not made of")
         if self.spec.ends and (is_turned(wanted) or not takes(point)):
             raise ValueError("experts multiply 16 bits with split_k=1, store='direct', schedule='cooperative'")
+        for prologue, streamed in zip(self.spec.before, ("left", "right"), strict=True):
+            if prologue and (str(wanted["streamed"]).startswith(streamed) or not point.scales):
+                raise ValueError(f"the {streamed} factor is made while fp32 is split, and can't be streamed")
+            if prologue and prologue.sweeps and point.split_k > 1:
+                raise ValueError("rows that are reduced on their way in are whole: with split_k=1")
         self.knobs.update(wanted)
         self.gemm = (Routed if self.spec.ends else Gemm)(
             point,
@@ -160,10 +169,20 @@ class FusedProduct:
         for tensor, (shape, dtype) in zip(operands, self._shapes, strict=True):
             if tensor.shape != shape or tensor.dtype != dtype:
                 raise ValueError(f"{self.spec.name}: {dtype} {shape} is wanted, not {tensor.dtype} {tensor.shape}")
+        left, right, *others = self._with_factors(operands)
+        product = self.gemm if self.spec.before == (None, None) else self.gemm.of_entering
         if self.spec.groups is None:
-            return (self.gemm(*operands),)
-        left, right, *others = operands
-        return (self.gemm(left, right, *map(_flat, others)).view(self.spec.output.shape),)
+            return (product(left, right, *others),)
+        return (product(left, right, *map(_flat, others)).view(self.spec.output.shape),)
+
+    def _with_factors(self, operands: Sequence[Tensor]) -> list[Any]:
+        """Both factors, and what else is read."""
+        rest, factors = list(operands), list[Any]()
+        for prologue, spec in zip(self.spec.before, (self.spec.left, self.spec.right), strict=True):
+            count = len(prologue.operands) if prologue else 1
+            given, rest = rest[:count], rest[count:]
+            factors.append(Entering(prologue, given, spec.shape) if prologue else given[0])
+        return [*factors, *rest]
 
     @property
     def objects(self) -> set[Path]:
@@ -181,8 +200,7 @@ class FusedProduct:
         several = self.spec.ends.shape[0] if self.spec.ends else batch
         grid = self.gemm.grid(several, n if turned else m, m if turned else n, k, processors=processors)
         point = point.settled(k=k, results=batch * m * n)
-        left, right = (_lying(spec) for spec in (self.spec.left, self.spec.right))
-        majors = (major_of(left), major_of(right.transpose(0, 1)))
+        majors = self._majors()
         last = grid.splits == 1
         whole = [_flat(_whole(o)) if self.spec.groups else _whole(o) for o in self.spec.operands]
         columns = self.gemm.columns_of(whole, n)
@@ -216,11 +234,25 @@ class FusedProduct:
             "moved_bytes": self._moved_bytes(grid.splits),
         }
 
+    def _majors(self) -> tuple[str, str]:
+        """Of A, and of B as (N, K), operands lying as the Spec says."""
+        left, right, *_ = self._with_factors([_whole(o) for o in self.spec.read])
+        first, second = (x.batched() if isinstance(x, Entering) and x.ndim == 2 else x for x in (left, right))
+        found = []
+        for x, dims in ((first, (1, 2, 0)), (second, (2, 1, 0))):
+            if isinstance(x, Entering):
+                found.append(x.permute(*dims).major)
+            else:
+                found.append(major_of((x if x.ndim == 3 else x[None]).permute(*dims)[..., 0]))
+        return found[0], found[1]
+
     def _moved_bytes(self, splits: int) -> int:
         """Every operand and the output once; planes of fp32 operands are written and read, and so are partial sums."""
         spec, point = self.spec, self.gemm.point
         sides = [prod(o.shape) * ITEM_BYTES[o.dtype] for o in (spec.left, spec.right)]
         matrices = sum(sides) * (1 + point.planes if point.scales else 1)
+        for prologue, side in zip(spec.before, sides, strict=True):
+            matrices += sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in prologue.operands) - side if prologue else 0
         if point.streamed:
             matrices -= 2 * sides[1 if self.gemm.turned else 0]
         others = sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.operands, spec.output))
@@ -231,12 +263,6 @@ class FusedProduct:
 def _flat(x: Tensor) -> Tensor:
     """An operand whose columns are in two as a matrix' or a vector."""
     return x.reshape(*x.shape[:-2], x.shape[-2] * x.shape[-1])
-
-
-def _lying(spec: TensorSpec) -> Tensor:
-    """(rows, columns) of the first matrix, as `_whole`."""
-    whole = _whole(spec)
-    return whole if whole.ndim == 2 else whole[0]
 
 
 def _whole(spec: TensorSpec) -> Tensor:

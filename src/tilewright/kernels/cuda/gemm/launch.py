@@ -32,10 +32,12 @@ from .compiling import (
     Walk,
     compile_ampere,
     compile_combine,
+    compile_entering,
     compile_product,
     compile_split,
     compile_streamed,
 )
+from .entering import Entering, EnteringSplit, Factor
 from .finish import ALL, WIDE, Diagonals, Finish
 from .groups import GroupFinish, Groups
 from .plan import WOVEN_CHUNK, Grid, Point, make_grid
@@ -65,6 +67,16 @@ class Epilogue:
     groups: Groups | None = None
 
 
+def _one(a: Factor) -> Factor:
+    """One matrix as a batch of one."""
+    return a.batched() if isinstance(a, Entering) else a[None]
+
+
+def _same(x: Tensor, y: Factor) -> bool:
+    """Whether one is the other's memory."""
+    return isinstance(y, Tensor) and x.data_ptr() == y.data_ptr()
+
+
 def vector_of(columns: int, dtype: str) -> int:
     """Of how many elements the start of each row of C is a multiple: 1, 2, 4, or 8 if that is 16 bytes."""
     return next(n for n in ((4, 2, 1) if dtype == "f32" else (8, 4, 2, 1)) if columns % n == 0)
@@ -79,10 +91,10 @@ def _up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def empty_planes(x: Tensor, planes: int, dtype: torch.dtype) -> Tensor:
+def empty_planes(x: Tensor | Entering, planes: int, dtype: torch.dtype) -> Tensor:
     """(rows, k, batch x planes) for x of (rows, k, batch), lines starting at multiples of 16 bytes."""
     rows, k, batch = x.shape
-    if major_of(x) == "k":
+    if (x.major if isinstance(x, Entering) else major_of(x)) == "k":
         wide = _up(k, 8)
         return torch.empty_strided((rows, k, batch * planes), (wide, 1, rows * wide), dtype=dtype, device=x.device)
     wide = _up(rows, 8)
@@ -124,8 +136,8 @@ def walk_of(x: Tensor) -> Walk:
     return tuple(s if s in (0, 1) else None for s in strides), wide
 
 
-def processors_of(x: Tensor) -> int:
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.is_cuda else PROCESSORS
+def processors_of(x: Factor) -> int:
+    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.device.type == "cuda" else PROCESSORS
 
 
 def run_on(launch: Launch, first: Tensor, *rest: Any) -> None:
@@ -183,22 +195,29 @@ class Gemm:
             key = (a.device, *[(t.dtype, t.shape, t.stride()) for t in (a, b, *operands)])
             if key in self._known:
                 return self._known[key]((a, b, *operands))
+        return self._checked(a, b, operands, key=key)
+
+    def of_entering(self, a: Factor, b: Factor, *operands: Tensor) -> Tensor:
+        """The same of factors of which some are made on their way in: fp32's."""
+        return self._checked(a, b, operands, key=None)
+
+    def _checked(self, a: Factor, b: Factor, operands: Sequence[Tensor], *, key: Hashable) -> Tensor:
         self._check(a, b, operands)
         if a.ndim == 2:
-            made = self._batched(a[None], b[None], operands, key=key)
+            made = self._batched(_one(a), _one(b), operands, key=key)
             return made if self.reductions else made[0]
         return self._batched(a, b, operands, key=key)
 
-    def _batched(self, a: Tensor, b: Tensor, operands: Sequence[Tensor], *, key: Hashable) -> Tensor:
+    def _batched(self, a: Factor, b: Factor, operands: Sequence[Tensor], *, key: Hashable) -> Tensor:
         """`key`: under which a call of one launch is known from now on, or None."""
         batch, rows, k = max(a.shape[0], b.shape[0]), *a.shape[1:]
         columns = b.shape[2]
-        x, y = a.permute(1, 2, 0), b.permute(2, 1, 0)
+        given: tuple[Factor, Factor] = (a.permute(1, 2, 0), b.permute(2, 1, 0))
         if self.turned:
-            x, y = y, x
-        grid = self.grid(batch, x.shape[0], y.shape[0], k, processors=processors_of(a))
+            given = given[::-1]
+        grid = self.grid(batch, given[0].shape[0], given[1].shape[0], k, processors=processors_of(a))
         point = self.point.settled(k=k, results=batch * rows * columns)
-        x, y, exponents, others = self._operands(x, y, grid)
+        x, y, exponents, others = self._operands(*given, grid)
         c = torch.empty(self._written(batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device)
         seen = [
             broadcast(o, (batch, rows, n)) for o, n in zip(operands, self.columns_of(operands, columns), strict=True)
@@ -214,8 +233,7 @@ class Gemm:
         )  # fmt: skip
         tensors = (x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()), *others)
         run_on(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
-        first, second = (b, a) if self.turned else (a, b)
-        if key is not None and last and (x.data_ptr(), y.data_ptr()) == (first.data_ptr(), second.data_ptr()):
+        if key is not None and last and all(_same(read, z) for read, z in zip((x, y), given, strict=True)):
             self._known[key] = self._known_as(launch, tensors, grid, key, c)
         if not last:
             run_on(self.combine(tuple(map(walk_of, seen))), target.permute(1, 2, 0), c.permute(1, 2, 0), *seen)
@@ -275,16 +293,16 @@ class Gemm:
         return c.transpose(0, 1) if self.turned else c
 
     def _operands(
-        self, x: Tensor, y: Tensor, grid: Grid
+        self, x: Factor, y: Factor, grid: Grid
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """What the product reads, the exponents, and what comes behind all else."""
-        if self.point.streamed:
+        if self.point.streamed and isinstance(x, Tensor):
             planes, of_y = self._split(y, grid.splits, grid.chunk)
             fits = major_of(x) == "k" and _lines(x, 4)
             return _tidied(x if fits else _along_k(x), 4), planes, (of_y,), ()
-        if not self.point.scales:
+        if not self.point.scales and isinstance(x, Tensor) and isinstance(y, Tensor):
             return self._loadable(x), self._loadable(y), (), ()
-        if self.point.woven:
+        if self.point.woven and isinstance(y, Tensor):
             planes_x, of_x = self._split(x, grid.splits, grid.chunk)
             return planes_x, *self._unsplit(y, of_x)
         (planes_x, of_x), (planes_y, of_y) = (self._split(z, grid.splits, grid.chunk) for z in (x, y))
@@ -304,7 +322,7 @@ class Gemm:
         """Planes and exponents of (rows, K, batch), as this product has them."""
         return self._split(x, grid.splits, grid.chunk)
 
-    def _check(self, a: Tensor, b: Tensor, operands: Sequence[Tensor]) -> None:
+    def _check(self, a: Factor, b: Factor, operands: Sequence[Tensor]) -> None:
         wanted = "f32" if self.point.scales else "float8_e4m3fn" if self.point.scheme == "narrow" else "f16 or bf16"
         if a.dtype != b.dtype or NAMES.get(a.dtype, "?") not in wanted.split(" or "):
             raise ValueError(f"a product of scheme {self.point.scheme!r} takes {wanted}, not {a.dtype} and {b.dtype}")
@@ -316,6 +334,11 @@ class Gemm:
             raise ValueError(f"what is streamed has a K that is a multiple of {SLAB}, not {a.shape[-1]}")
         if self.point.woven and (a.shape[-1] % SLAB or (a.ndim == 3 and max(a.shape[0], b.shape[0]) > 1)):
             raise ValueError(f"what is woven is no batch, with a K that is a multiple of {SLAB}, not {a.shape[-1]}")
+        if not self.point.scales and (isinstance(a, Entering) or isinstance(b, Entering)):
+            raise ValueError("factors are made while fp32 is split, which this Point does not do")
+        x, y = (b, a) if self.turned else (a, b)
+        if (self.point.streamed and isinstance(x, Entering)) or (self.point.woven and isinstance(y, Entering)):
+            raise ValueError("what is streamed or woven is not made on its way in")
         dtypes = self.epilogue.dtypes if self.epilogue else ()
         if tuple(NAMES[o.dtype] for o in operands) != dtypes:
             raise ValueError(f"the epilogue takes {dtypes}, not {[o.dtype for o in operands]}")
@@ -372,12 +395,16 @@ class Gemm:
         skeletons = cache.contents(_HERE)
         return self.source if skeletons else None, (*facts, skeletons)
 
+    @property
+    def _shift(self) -> int:
+        return RESIDUAL_SHIFT if self.point.scheme == "scaled" else 0
+
     def splitter(self, major: str, *, wide: bool, chunk: int) -> Launch:
         """The compiled split of an operand."""
-        shift = RESIDUAL_SHIFT if self.point.scheme == "scaled" else 0
         split = Split.for_chunk(
-            major=major, wide=wide, chunk=chunk, shift=shift, turned=self.point.streamed, planes=self.point.planes
-        )
+            major=major, wide=wide, chunk=chunk, shift=self._shift, turned=self.point.streamed,
+            planes=self.point.planes,
+        )  # fmt: skip
         return self._made(("split", self.arch, *split.facts), lambda: compile_split(split, arch=self.arch))
 
     def combine(self, walks: tuple[Walk, ...] = ()) -> Launch:
@@ -406,11 +433,23 @@ class Gemm:
             turned=turned, diagonals=diagonals,
         )  # fmt: skip
 
-    def _split(self, x: Tensor, splits: int, chunk: int) -> tuple[Tensor, Tensor]:
+    def entering(self, x: Entering, *, chunk: int) -> Launch:
+        """The compiled split of what a prologue makes of (rows, K, batch)."""
+        split = EnteringSplit.for_chunk(
+            major=x.major, wide=x.wide, chunk=chunk, shift=self._shift, turned=self.point.streamed,
+            planes=self.point.planes, prologue=x.prologue, walks=x.walks(),
+        )  # fmt: skip
+        facts = ("entering", self.arch, x.prologue.side, *split.facts, *split.walks.values())
+        return self._made(facts, lambda: compile_entering(split, arch=self.arch))
+
+    def _split(self, x: Tensor | Entering, splits: int, chunk: int) -> tuple[Tensor, Tensor]:
         rows, k, batch = x.shape
-        major = major_of(x)
         planes = empty_planes(x, self.point.planes, DTYPES[self.point.halves])
         exponents = torch.empty((batch * splits, rows), dtype=torch.int32, device=x.device).t()
+        if isinstance(x, Entering):
+            run_on(self.entering(x, chunk=min(chunk, k)), planes, exponents, *x.tensors, 1, splits, chunk)
+            return planes, exponents
+        major = major_of(x)
         wide = _lines(x, 4) and x.shape[1 if major == "k" else 0] % 4 == 0
         launch = self.splitter(major, wide=wide, chunk=min(chunk, k))
         run_on(launch, _tidied(x, 4) if wide else x, planes, exponents, chunk)

@@ -33,8 +33,9 @@ last quad may write into the padding of the planes' lines, which are whole multi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import cutlass
 from cutlass import Float32, Int32, cute
@@ -60,8 +61,8 @@ def _distant(cell: Any, rank: Any) -> Int32:
     return Int32(cute.arch.inline_ptx(text, write_only_types=[Int32], read_only_args=args))
 
 
-class _Chunk:
-    """What a CTA works on: a chunk of K of some rows."""
+class Chunk:
+    """What a CTA works on: a chunk of K of some rows; `x` has the sizes of (rows, K)."""
 
     def __init__(self, x: Any, exponents: Any, length: Any) -> None:
         self.thread = cute.arch.thread_idx()[0]
@@ -95,8 +96,10 @@ class Split:
         self.planes = planes
         self.threads = ACROSS if major == "r" else max(group, ALONG)
 
-    @staticmethod
-    def for_chunk(*, major: str, wide: bool, chunk: int, shift: int, turned: bool = False, planes: int = 2) -> Split:
+    @classmethod
+    def for_chunk(
+        cls, *, major: str, wide: bool, chunk: int, shift: int, turned: bool = False, planes: int = 2, **more: Any
+    ) -> Self:
         """As few threads to a row as keep it in registers, if they can; across K as few CTAs."""
         quads = -(-chunk // QUAD)
         if major == "k":
@@ -104,16 +107,16 @@ class Split:
             while group < MOST_GROUP and group * PER < quads:
                 group *= 2
             held = group * PER >= quads
-            return Split(major=major, wide=wide, shift=shift, turned=turned, planes=planes, group=group, held=held,
-                         per=-(-quads // group) if held else REREAD)  # fmt: skip
+            return cls(major=major, wide=wide, shift=shift, turned=turned, planes=planes, group=group, held=held,
+                       per=-(-quads // group) if held else REREAD, **more)  # fmt: skip
         side, cluster = ACROSS * QUAD // STRIP, 1
         while cluster < MOST_CLUSTER and cluster * side * PER < chunk:
             cluster *= 2
         per = -(-chunk // (cluster * side))
         held = per <= MOST_PER
-        return Split(
+        return cls(
             major=major, wide=wide, shift=shift, turned=turned, planes=planes, held=held, per=per if held else REREAD,
-            cluster=cluster if held else 1,
+            cluster=cluster if held else 1, **more,
         )  # fmt: skip
 
     @property
@@ -129,27 +132,34 @@ class Split:
 
     def __call__(self, x: Any, planes: Any, exponents: Any, chunk: Any, stream: Any) -> None:
         """Emit the launch; `chunk` is K of a split."""
-        rows, batches = cute.size(x, mode=[0]), cute.size(x, mode=[2])
-        splits = cute.size(exponents, mode=[1]) // batches
+        kernel = (self._across if self.major == "r" else self._along)(x, planes, exponents, chunk)
+        self.launch(kernel, rows=cute.size(x, mode=[0]), batches=cute.size(x, mode=[2]),
+                    layers=cute.size(exponents, mode=[1]), stream=stream)  # fmt: skip
+
+    def launch(self, kernel: Any, *, rows: Any, batches: Any, layers: Any, stream: Any) -> None:
+        """Emit it; `layers`: splits of all the batch."""
         across = STRIP if self.major == "r" else self.threads // self.group
-        kernel = self._across if self.major == "r" else self._along
         extra: dict[str, Any] = {"cluster": [self.cluster, 1, 1]} if self.cluster > 1 else {}
         if self.major == "r" and self.per <= PER:
             extra |= {"min_blocks_per_mp": 2, "preferred_smem_carveout": 10}
-        kernel(x, planes, exponents, chunk).launch(
-            grid=[cute.ceil_div(rows, across) * self.cluster, splits, batches], block=[self.threads, 1, 1],
+        kernel.launch(
+            grid=[cute.ceil_div(rows, across) * self.cluster, layers // batches, batches], block=[self.threads, 1, 1],
             stream=stream, **extra,
         )  # fmt: skip
 
     @cute.kernel
     def _along(self, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32) -> None:
-        self._rows_along(_Chunk(x, exponents, chunk), x, planes)
+        self.rows_along(Chunk(x, exponents, chunk), x, planes)
 
     @cute.kernel
     def _across(self, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32) -> None:
-        self._rows_across(_Chunk(x, exponents, chunk), x, planes)
+        self.rows_across(Chunk(x, exponents, chunk), x, planes)
 
-    def _read(self, chunk: _Chunk, x: Any, row: Any, step: Any) -> Any:
+    def read_quads(self, chunk: Chunk, x: Any, row: Any, steps: Sequence[Any]) -> list[Any]:
+        """The quads that begin at (row, step) for each step."""
+        return [self._read(chunk, x, row, step) for step in steps]
+
+    def _read(self, chunk: Chunk, x: Any, row: Any, step: Any) -> Any:
         """The quad that begins at (row, step), or the last there is."""
         held = cute.make_rmem_tensor((QUAD,), Float32)
         across = self.major == "r"
@@ -184,7 +194,7 @@ class Split:
             )  # fmt: skip
             cute.autovec_copy(words, target)
 
-    def _rows_along(self, chunk: _Chunk, x: Any, planes: Any) -> None:
+    def rows_along(self, chunk: Chunk, x: Any, planes: Any) -> None:
         """A CTA takes threads / group rows, and of each one chunk of K."""
         row = chunk.block * (self.threads // self.group) + chunk.thread // self.group
         member = chunk.thread % self.group
@@ -198,7 +208,7 @@ class Split:
             return [first + i * stride for i in range(self.per)]
 
         def read(number: Any) -> list[Any]:
-            return [self._read(chunk, x, safe, step) for step in steps(number)]
+            return self.read_quads(chunk, x, safe, steps(number))
 
         kept = read(Int32(0)) if self.held else []
         if self.held:
@@ -230,7 +240,7 @@ class Split:
         cute.arch.sync_threads()
         return highest(board[thread // self.group * warps + cute.arch.lane_idx() % warps], warps)
 
-    def _rows_across(self, chunk: _Chunk, x: Any, planes: Any) -> None:
+    def rows_across(self, chunk: Chunk, x: Any, planes: Any) -> None:
         """A cluster takes a strip of rows, which lie side by side, and one chunk of K: each CTA of it every cluster-th
         slab of `per` quads a thread."""
         lanes = STRIP // QUAD
@@ -246,7 +256,7 @@ class Split:
             return [chunk.begin + (number * self.per + i) * tall + side for i in range(self.per)]
 
         def read(number: Any) -> list[Any]:
-            return [self._read(chunk, x, row, step) for step in steps(number)]
+            return self.read_quads(chunk, x, row, steps(number))
 
         kept = read(rank) if self.held else []
         if self.held:
