@@ -173,6 +173,7 @@ def test_clusters_are_as_many_as_are_resident_or_needed():
     assert make_grid(Point(), 4096, 4096, 64, processors=132).clusters == 66
     assert make_grid(Point(), 1, 1, 1, processors=132).clusters == 1
     assert make_grid(Point(cluster_m=1), 300, 300, 64, processors=132).clusters == 6
+    assert make_grid(Point(scheme="scaled", woven=True), 1, 1, 64, processors=132).clusters == 66  # all split
 
 
 def test_every_tile_of_every_layer_has_its_turn_once_and_neighbours_share_columns():

@@ -232,4 +232,5 @@ def make_grid(point: Point, m: int, n: int, k: int, *, batch: int = 1, processor
     splits = -(-steps // each)
     tiles = -(-m // (point.tile_m * point.cluster_m)) * -(-n // (point.tile_n * point.cluster_n)) * splits * batch
     room = processors * point.resident // point.cluster
-    return Grid(clusters=max(min(tiles, room), 1), splits=splits, chunk=each * point.depth)
+    clusters = room if point.woven else min(tiles, room)  # who has no tile helps to split
+    return Grid(clusters=max(clusters, 1), splits=splits, chunk=each * point.depth)
