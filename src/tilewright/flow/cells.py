@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -201,11 +201,14 @@ class Cells:
         if self._baseline is not None and not self._baseline_pending and not self._baseline_requests:
             self._baseline.do(wire.Drop())
 
-    def spare_memory(self) -> None:
-        """Have all give a GPU's cached memory back: the next to lease it counts on what it finds free."""
+    def spare_memory(self, guests: Iterable[Cell] = ()) -> None:
+        """Have all, and these, give a GPU's cached memory back: the next to lease it counts on what it finds free."""
         if self._problem.target == "cuda" and self.reference.alive:
             self.reference.do(wire.Drop())
             self.spare_baseline_memory()
+            for cell in guests:
+                if cell.alive and cell is not self.reference and cell is not self._baseline:
+                    cell.do(wire.Drop())
 
     def _note(self, text: str) -> None:
         self.notes.append(text)

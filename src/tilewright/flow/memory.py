@@ -59,6 +59,14 @@ def _to_plan_with(target: Target) -> int:
     return int(free - _SPARE_SHARE * total)
 
 
+def give_back(target: Target) -> None:
+    """What this process's own comparisons have left cached of a GPU's memory."""
+    if target == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
+
+
 def hoarded_bytes(cell: Cell, target: Target, *, found: int) -> int:
     """What a candidate keeps of a GPU's memory where that leaves others less than they are promised, and much less than
     was `found` free when it came; else 0. Who keeps it shows when it is gone: the cell is ended to find out, and

@@ -16,6 +16,7 @@ from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Problem, Target, Work
 from ..facts.run import CaseFacts
 from .cells import Cells
+from .memory import give_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,13 @@ class Rooms:
         try:
             with room:
                 yield room
+                guests = room.guests
         except (MemoryError, RuntimeError) as error:  # of ours: what is lacking in a cell comes as a CellFault
             if is_out_of_memory(error):
                 raise too_large(self._problem, f"case {case.number}: {last_line(error)}") from error
             raise
-        self._cells.spare_memory()
+        self._cells.spare_memory(guests)
+        give_back(self._problem.target)
 
 
 class DoesNotFit(UserError):

@@ -80,3 +80,19 @@ def test_a_large_compiled_baseline_runs_when_it_is_waited_for(
     assert cell.kinds == ["LoadProblem", "ConstructCase", "Warm"]
     cells.spare_baseline_memory()
     assert cell.kinds[-2:] == ["Warm", "Drop"]
+
+
+def test_at_the_end_of_a_turn_all_that_live_give_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate that waits for its next turn, too: what its cell has cached is what others' rooms lack."""
+    reference, guest, dead = _Posted(), _Posted(), _Posted()
+    dead.alive = False
+    monkeypatch.setattr(Cells, "_start", lambda self, name, isolate: reference)
+    for target, expected in (("cuda", ["Drop"]), ("cpu", [])):
+        cells = Cells(
+            dataclasses.replace(PROBLEM, target=target), workdir=tmp_path, threads=0, limits=Limits(), say=print
+        )
+        cells.open()
+        for cell in (reference, guest):
+            cell.kinds.clear()
+        cells.spare_memory([reference, guest, dead])  # type: ignore[list-item]
+        assert (reference.kinds, guest.kinds, dead.kinds) == (expected, expected, [])

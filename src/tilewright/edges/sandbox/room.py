@@ -124,6 +124,11 @@ class Room:
         cell.map_arena(self._shared.message(), self._shared.descriptor)
         self._guests.append(cell)
 
+    @property
+    def guests(self) -> tuple[Cell, ...]:
+        """Who is in, the reference among them."""
+        return tuple(self._guests)
+
     def close(self) -> None:
         """Unmap everywhere that still lives, and free."""
         for cell in self._guests:
