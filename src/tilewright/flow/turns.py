@@ -15,12 +15,14 @@ class Turns:
 
     def __init__(self, device: str, say: Callable[[str], None]) -> None:
         self._device, self._say = device, say
+        self._since_ns = time.time_ns()
         self._held_s: dict[str, float] = {}
 
     @contextmanager
     def turn(self, name: str) -> Iterator[None]:
-        """The device, held for the block; waits for whoever has it. What waits counts for nothing."""
-        with lease(self._device, self._say):
+        """The device, held for the block; waits for whoever has it, and for older judges. What waits counts for
+        nothing."""
+        with lease(self._device, self._say, since_ns=self._since_ns):
             started = time.monotonic()
             try:
                 yield

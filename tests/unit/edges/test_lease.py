@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +38,48 @@ def test_the_second_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.Monk
         with lease("cpu:7", say):
             assert said == ["another run measures on cpu:7; waiting for it"]
         assert time.monotonic() - started < 10
+
+
+WAIT = """
+import sys
+from tilewright.edges.gpu.lease import lease
+with lease("cpu:7", lambda line: print("waits", flush=True), since_ns=int(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def _waiting(since_ns: int) -> subprocess.Popen[str]:
+    """A process that waits for the lease, and gives it back when it reads a line."""
+    run = subprocess.Popen(
+        [sys.executable, "-c", WAIT, str(since_ns)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None and run.stdout.readline() == "waits\n"
+    return run
+
+
+@pytest.mark.parametrize("older_is", ["well", "stopped", "dead"])
+def test_the_oldest_run_is_served_first(older_is: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it asked last; who is stopped, or dead, holds nobody up."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with lease("cpu:7"):
+        younger, older = _waiting(2000), _waiting(1000)
+        deadline = time.monotonic() + 20
+        while len(list(lease_path("cpu:7").parent.glob("*.waits"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.1)  # until both places are locked
+        if older_is != "well":
+            os.kill(older.pid, signal.SIGSTOP if older_is == "stopped" else signal.SIGKILL)
+    first, second = (older, younger) if older_is == "well" else (younger, older)
+    assert first.stdout is not None and first.stdout.readline() == "held\n"
+    if older_is == "well":
+        assert len(list(lease_path("cpu:7").parent.glob("*.waits"))) == 1, "the younger waits on"
+    os.kill(older.pid, signal.SIGCONT)
+    first.communicate("\n", timeout=10)
+    out, _ = second.communicate("\n", timeout=10)
+    assert out == ("" if older_is == "dead" else "held\n")
+    assert not list(lease_path("cpu:7").parent.glob("*.waits"))
 
 
 def test_devices_do_not_wait_for_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
