@@ -178,14 +178,19 @@ class Workbench:
         both = (*matched, *rewritten)
         remembered, hinted = known_winners(both, self.machine, winners=self.places.winners, shipped=self.places.shipped)
         known = {choice.pattern for choice in remembered} if request.strategy != "tune" else set()
-        known |= {p.id for m in both for p in m.patterns} if request.strategy == GIVEN else set()  # nobody tunes them
+        whole = known_of_module(self.problem, self.machine, self.places.realised) if request.strategy == "fact" else ()
+        solved = _is_solved(request, whole)
+        if solved or request.strategy == GIVEN:  # nobody tunes them
+            known |= {p.id for m in both for p in m.patterns}
         both = foreseen(
             both, self.machine, arch=architecture(self.problem.target), known=known, say=self.say,
             folder=self.places.libraries, objects=self._objects,
         )  # fmt: skip
         matched, rewritten = both[: len(matched)], both[len(matched) :]
         called = self._libraries(request, matched)
-        looked, realised = self._looked_into(request, matched, called) if request.strategy == "fact" else (None, ())
+        looked, realised = None, whole
+        if request.strategy == "fact" and not solved:
+            looked, realised = self._looked_into(whole, matched, called)
         return Brief(
             run=request.run,
             problem=request.problem,
@@ -233,13 +238,10 @@ class Workbench:
         return (*libraries(graph), *(products_by_cutlass(graph, matched[0].patterns, headers) if headers else ()))
 
     def _looked_into(
-        self, request: Request, matched: tuple[Matched, ...], called: Recipe
+        self, whole: tuple[Known, ...], matched: tuple[Matched, ...], called: Recipe
     ) -> tuple[LookedInto | None, tuple[Known, ...]]:
-        """What the main case spends its time in, and what was realised of it before; where all of it was, and may be
-        trusted, nothing is measured."""
-        whole = known_of_module(self.problem, self.machine, self.places.realised)
-        enough = whole and not whole[0].doubt and (request.model is None or whole[0].realised.model)
-        if self.problem.mode != "inference" or enough:
+        """What the main case spends its time in, and what was realised of it before beside the `whole` of it."""
+        if self.problem.mode != "inference":
             return None, whole
         looked, graph = self.judge.look_into(), self._cases[0].graph
         if looked is None or graph is None:
@@ -361,6 +363,13 @@ class Workbench:
         return built_by_nvcc(
             candidates, headers=cutlass_headers(), folder=self.places.libraries, jobs=threads(), objects=self._objects
         )
+
+
+def _is_solved(request: Request, whole: tuple[Known, ...]) -> bool:
+    """Whether what was handed over for a module before may be trusted, and no model could go further now: then nothing
+    of it is measured or compiled but that."""
+    known = whole[0] if whole and "table" not in request.without else None
+    return known is not None and not known.doubt and (request.model is None or known.realised.model != "")
 
 
 def found_patterns(

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fakes.facts import realised
+from tilewright.edges.gpu.machine import identity
 from tilewright.faces.patterns import known
 from tilewright.facts.move import Enter, Try, Within
 from tilewright.facts.outcome import Timed
-from tilewright.facts.pattern import piece_of
-from tilewright.facts.run import Brief, Request, Timing
+from tilewright.facts.pattern import Choice, piece_of
+from tilewright.facts.run import Brief, Matched, Request, Timing
+from tilewright.facts.winner import toolchain
 from tilewright.flow.optimize import optimize
-from tilewright.flow.realisations import known_of_module, known_of_pieces
+from tilewright.flow.realisations import known_of_module, known_of_pieces, made_by
 from tilewright.flow.workbench import Places, Workbench
 from tilewright.stages.problems import read_problem
+from tilewright.stages.retrieve import table
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 
+RATES: Any = {"copy_bytes_per_s": 1e10, "matmul_flops_per_s": (("f32", 1e11),)}
 PROBLEM = """
 import torch
 from torch import nn
@@ -88,3 +94,32 @@ def test_pieces_are_solved_composed_attributed_and_known_the_next_time(tmp_path:
     kinds = [document.kind for document in bench._notes(looked)]
     assert "note" in kinds and len(kinds) == kinds.count("note") + 2, "beside notes a model reads vetted examples"
     assert ("realised" in kinds) == bool(listed), "what was judged here among them"
+
+
+def test_a_solved_module_is_neither_tuned_nor_looked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "block.py").write_text(PROBLEM)
+    problem = read_problem(tmp_path / "block.py", target="cpu")
+    places, machine = Places(out=tmp_path / "run", cache=tmp_path / "cache"), replace(identity("cpu"), **RATES)
+    request = Request(
+        run="r", problem=problem, strategy="fact", seed=0, budget_s=60.0, timing=Timing(budget_s=0.2, compiled=False)
+    )
+    settled: list[set[str]] = []
+
+    def noted(matched: tuple[Matched, ...], *_: object, known: set[str], **__: object) -> tuple[Matched, ...]:
+        settled.append(set(known))
+        return matched
+
+    monkeypatch.setattr("tilewright.flow.workbench.foreseen", noted)
+    with Workbench(request, places=places, say=print, machine=machine) as bench:
+        first = bench.brief(request)
+        (pattern,) = first.matched[0].patterns
+        what = (Choice(pattern=pattern.id, point=pattern.space.points[0]),)
+        on = toolchain(machine, tilewright=made_by(what, "cpu"))
+        entry = realised(key=problem.digest, problem=problem, what=what, device=machine.device, toolchain=on)
+        table.remember(places.realised, entry)
+        second = bench.brief(request)
+        without = bench.brief(replace(request, without=("table",)))
+    assert first.parts and settled[0] == set()
+    assert [(k.name, k.doubt) for k in second.known] == [("", "")]
+    assert second.parts == () and settled[1] == {pattern.id}, "nothing is measured, and no point compiled"
+    assert without.parts and settled[2] == set()
