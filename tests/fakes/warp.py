@@ -36,8 +36,19 @@ class Lanes:
     def __add__(self, other: Any) -> Lanes:
         return self._with(other, np.add)
 
+    __radd__ = __add__
+
     def __sub__(self, other: Any) -> Lanes:
         return self._with(other, np.subtract)
+
+    def __mul__(self, other: Any) -> Lanes:
+        return self._with(other, np.multiply)
+
+    def __floordiv__(self, other: Any) -> Lanes:
+        return self._with(other, np.floor_divide)
+
+    def __neg__(self) -> Lanes:
+        return Lanes(self.kind, -self.cells)
 
     def __rsub__(self, other: Any) -> Lanes:
         return self._with(other, lambda a, b: b - a)
@@ -93,7 +104,7 @@ class Kind:
 
 
 Boolean, Int32, Int64 = Kind("Boolean", np.bool_), Kind("Int32", np.int32), Kind("Int64", np.int64)
-Float32 = Kind("Float32", np.float32)
+Float32, Float16, Uint32 = Kind("Float32", np.float32), Kind("Float16", np.float16), Kind("Uint32", np.uint32)
 
 
 class Cells:
@@ -157,6 +168,9 @@ def _any(value: Lanes) -> Lanes:
     return Boolean(value.cells.any())
 
 
+cutlass = SimpleNamespace(
+    max=lambda a, b: a._with(b, np.maximum), min=lambda a, b: a._with(b, np.minimum)
+)  # fmt: skip
 cute = SimpleNamespace(
     make_rmem_tensor=lambda shape, kind: Cells(shape[0], kind, shared=False),
     arch=SimpleNamespace(
