@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -138,6 +138,11 @@ class Workbench:
         if judge is not None:
             judge.close()
 
+    @cached_property
+    def _arch(self) -> str:
+        """What a compiler calls the device; to look takes a second on a GPU."""
+        return architecture(self.problem.target)
+
     @property
     def machine(self) -> Machine:
         if self._machine is None:
@@ -183,7 +188,7 @@ class Workbench:
         if solved or request.strategy == GIVEN:  # nobody tunes them
             known |= {p.id for m in both for p in m.patterns}
         both = foreseen(
-            both, self.machine, arch=architecture(self.problem.target), known=known, say=self.say,
+            both, self.machine, arch=self._arch, known=known, say=self.say,
             folder=self.places.libraries, objects=self._objects,
         )  # fmt: skip
         matched, rewritten = both[: len(matched)], both[len(matched) :]
@@ -258,7 +263,7 @@ class Workbench:
         with their code and what the judge took here."""
         parts = looked.discovery.parts
         sought = " ".join(dict.fromkeys(p.title for p in (*(p for p in parts if not p.pattern), *parts)))
-        there, mine = architecture(self.problem.target) or "x86-64", table.entries(self.places.realised)
+        there, mine = self._arch or "x86-64", table.entries(self.places.realised)
         vetted = [e for e in mine if e.problem.target == self.problem.target and not doubt_of(e, self.machine)]
         known = (*packaged(), *map(document_of, vetted))
         found = (
@@ -353,9 +358,8 @@ class Workbench:
         choices = tuple(choice for choice in choices if choice.written is None)
         self.judge  # noqa: B018  opened first: on the CPU, what it runs then would share the processors
         machine, places = self.machine, self.places
-        arch = architecture(self.problem.target)
         return theirs + compiled_ahead(
-            candidate, choices, folder=places.libraries, jobs=threads(), arch=arch, processors=machine.processors,
+            candidate, choices, folder=places.libraries, jobs=threads(), arch=self._arch, processors=machine.processors,
             objects=self._objects,
         )  # fmt: skip
 
