@@ -22,8 +22,8 @@ from tilewright.facts.program import (
     Reduction,
     Scan,
     Statement,
-    validate,
 )
+from tilewright.facts.validation import validate
 
 TORCH = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,

@@ -19,7 +19,8 @@ from fakes.traced import only_program
 from tilewright.cell import lower_gather
 from tilewright.cell.trace import trace
 from tilewright.facts.graph import Graph
-from tilewright.facts.program import Load, Operand, Output, Position, Program, Reduction, validate
+from tilewright.facts.program import Load, Operand, Output, Position, Program, Reduction
+from tilewright.facts.validation import validate
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cpu, cuda
 from tilewright.stages.propose.ragged import stretch_of

@@ -19,7 +19,8 @@ from tilewright.kernels.cuda.gemm.compiling import (
     compile_streamed,
 )
 from tilewright.kernels.cuda.gemm.finish import Finish
-from tilewright.kernels.cuda.gemm.launch import Gemm, broadcast, walk_of
+from tilewright.kernels.cuda.gemm.launch import Gemm
+from tilewright.kernels.cuda.gemm.lying import broadcast, walk_of
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.cuda.gemm.split import Split
 

@@ -34,7 +34,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
     """The contractions of a graph. `regions`: what was fused without them; those that become epilogues stay possible by
     themselves, for whoever leaves the product to torch. A region that reads several products is the last one's.
     `loose`: factors in fp32 may be rounded (see program.Product)."""
-    found: list[Found] = []
+    made_of: list[_Made] = []
     left: dict[str, str] = {}
     taken: set[int] = set()
     for node in reversed(flow.graph.nodes):
@@ -54,28 +54,40 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
         )
         if made is not None and unsupported(made[0]) is None and reader is not None:
             taken.add(reader)
-            if made[0].reduced:
-                # Whether rows are better reduced there or by a kernel of their own is measured: both stay possible.
-                made = (made[0], replace(made[1], spared=(*made[1].spared, node.name)))
-            found += _ways(flow, made, regions, node.name, unsupported)
             if not made[0].reduced:
+                made_of.append(_Made(found=made, node=node.name))
                 continue
-        reduced = bool(found) and node.name in found[-1][1].spared
+            # Whether rows are better reduced there or by a kernel of their own is measured: both stay possible. Of two
+            # that each take what the other leaves, neither would be idle beside the other: the first takes factors.
+            made_of.append(
+                _Made(found=(made[0], replace(made[1], spared=(*made[1].spared, node.name))), node=node.name)
+            )
+        reduced = bool(made_of) and made_of[-1].node == node.name
         made = _alone(flow, whole)
         why = "its result lies otherwise in memory" if made is None else unsupported(made[0])
         if made is not None and why is None:
-            # Of two that each take what the other leaves, neither would be idle beside the other: one takes factors.
-            found += (made,) if reduced else _ways(flow, made, regions, node.name, unsupported)
+            made_of.append(_Made(found=made, node=node.name, factors=not reduced))
         elif not reduced:
             left[node.name] = str(why)
+    free = [region for i, region in enumerate(regions) if i not in taken]
+    found = [way for made in made_of for way in _ways(flow, made, free, unsupported)]
     return Products(found=tuple(reversed(found)), left=left)
 
 
-def _ways(flow: Flow, made: Found, regions: Sequence[Found], node: str, unsupported: Unsupported) -> tuple[Found, ...]:
-    """The product, after the same with what makes its factors on the way in, where that can be: which of them is faster
-    is measured."""
-    entered = with_prologues(flow, made, regions, node)
-    return (entered, made) if entered is not None and unsupported(entered[0]) is None else (made,)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """The product of a node; `factors`: it may take along what makes its factors."""
+
+    found: Found
+    node: str
+    factors: bool = True
+
+
+def _ways(flow: Flow, made: _Made, regions: Sequence[Found], unsupported: Unsupported) -> tuple[Found, ...]:
+    """The product, after the same with what makes its factors on the way in, where that can be: which is faster is
+    measured. `regions`: those that no product takes for its epilogue, where they cost nothing."""
+    entered = with_prologues(flow, made.found, regions, made.node) if made.factors else None
+    return (entered, made.found) if entered is not None and unsupported(entered[0]) is None else (made.found,)
 
 
 def _only_reader(flow: Flow, name: str, regions: Sequence[Found]) -> int | None:

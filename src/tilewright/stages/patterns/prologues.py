@@ -66,11 +66,12 @@ def _made(flow: Flow, factor: Operand, bind: Bind, regions: Sequence[Found], sid
         return None
     program, site = homes[0]
     pure = all(isinstance(i, Statement | Reduction) and i.op not in ("index", "inside", *RANKED) for i in program.body)
+    copied = {i.op for i in program.body} <= {"to"} and {o.dtype for o in program.operands} == {factor.dtype}
     (output,) = program.outputs
     whole = output.shape == program.domain and output.dtype == factor.dtype and not output.parts
     lies = _lies(factor.shape, strides)
     in_order = site.outputs[0].order == tuple(range(len(site.outputs[0].order)))
-    if not (pure and whole and in_order) or lies is None:
+    if not (pure and whole and in_order) or copied or lies is None:
         return None
     groups = parted(program.domain, tuple(factor.shape[d] for d in lies))
     k = len(factor.shape) - side.k

@@ -16,9 +16,10 @@ from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
-from tilewright.facts.program import Program, validate
+from tilewright.facts.program import Program
 from tilewright.facts.run import Matched
 from tilewright.facts.schedule import schedule
+from tilewright.facts.validation import validate
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cpu
 from tilewright.stages.propose.case_code import case_code

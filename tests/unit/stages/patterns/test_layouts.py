@@ -15,7 +15,7 @@ from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.graph import VIEWS, Graph
 from tilewright.facts.pattern import Pattern
-from tilewright.facts.program import validate
+from tilewright.facts.validation import validate
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda
 

@@ -16,10 +16,11 @@ from torch.utils._pytree import tree_leaves
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.graph import Graph, Node
-from tilewright.facts.program import Program, Reduction, validate
+from tilewright.facts.program import Program, Reduction
 from tilewright.facts.run import Matched
 from tilewright.facts.schedule import schedule
 from tilewright.facts.space import Space
+from tilewright.facts.validation import validate
 from tilewright.stages.patterns import match, match_all
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -250,8 +251,9 @@ def test_a_transformer_block() -> None:
     assert shown(matched) == [
         ("layer_norm", "row_reduce"), ("scale -> triu -> mask -> softmax", "row_reduce"),
         ("add -> rms_norm", "row_reduce"), ("gelu -> mul", "pointwise"), ("add", "pointwise"),
-        ("linear", "product"), ("matmul", "product"), ("matmul", "product"), ("linear", "product"),
-        ("linear", "product"), ("linear -> add", "product")]  # fmt: skip
+        ("linear", "product"), ("layer_norm -> linear", "product"), ("matmul", "product"), ("matmul", "product"),
+        ("linear", "product"), ("linear", "product"), ("linear -> add", "product"),
+        ("gelu -> mul -> linear -> add", "product")]  # fmt: skip
     assert {line.split(":")[0] for line in matched.unmatched} <= {"aten.clone.default"}
 
 
@@ -259,6 +261,12 @@ def test_layers_that_are_alike_share_a_pattern() -> None:
     layers = [nn.Linear(17, 17) for _ in range(5)]
     matched = fused(Applies(lambda a, *parts: [a := F.gelu(p(a) * 2) for p in parts][-1], *layers), x)
     assert [len(p.sites) for p in matched.patterns] == [5, 5], "by itself, and on the way out of the product"
+
+
+def test_what_a_product_takes_on_its_way_out_no_other_takes_on_its_way_in() -> None:
+    matched = fused(Applies(lambda a, p, q: q(F.gelu(p(a.exp()))), nn.Linear(17, 17), nn.Linear(17, 17)), x)
+    assert [p.title for p in matched.patterns if p.kind == "product"] == [
+        "linear -> gelu", "exp -> linear -> gelu", "linear"]  # fmt: skip
 
 
 def test_numbers_go_on_and_equal_programs_of_two_cases_have_one_name() -> None:
@@ -297,4 +305,4 @@ def test_empty_and_foreign_values_stay_with_torch() -> None:
 def test_a_large_module_is_matched_in_seconds() -> None:
     layers = [Block(16, 2) for _ in range(6)]
     matched = fused(nn.Sequential(*layers), torch.randn(1, 5, 16))
-    assert [len(p.sites) for p in matched.patterns] == [1, 6, 6, 6, 5, 1, 6, 6, 6, 6, 6, 5, 1]
+    assert [len(p.sites) for p in matched.patterns] == [1, 6, 6, 6, 5, 1, 6, 1, 6, 6, 6, 6, 5, 5, 1, 1]

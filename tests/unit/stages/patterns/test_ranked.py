@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from fakes.matched import fused
-from tilewright.facts.program import Operand, Output, Program, Reduction, Statement, validate
+from tilewright.facts.program import Operand, Output, Program, Reduction, Statement
 from tilewright.facts.run import Matched
+from tilewright.facts.validation import validate
 from tilewright.stages.propose import cuda
 
 pytestmark = pytest.mark.filterwarnings("ignore")

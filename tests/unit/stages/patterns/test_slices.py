@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
 from tilewright.cell.trace import trace
-from tilewright.facts.program import validate
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Space
+from tilewright.facts.validation import validate
 from tilewright.stages.patterns import match
 from tilewright.stages.propose.case_code import case_code
 

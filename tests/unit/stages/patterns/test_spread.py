@@ -14,7 +14,7 @@ from fakes.program_interpreter import GraphRun
 from fakes.spread import SPREAD, arguments
 from tilewright.cell.trace import trace
 from tilewright.facts.pattern import Pattern
-from tilewright.facts.program import validate
+from tilewright.facts.validation import validate
 from tilewright.kernels.cuda.plan import Device
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda

@@ -13,9 +13,10 @@ from tilewright.cell.parts import Gradients
 from tilewright.cell.trace import trace, trace_training
 from tilewright.facts.partial import adding_up, in_parts, usual_parts
 from tilewright.facts.pattern import Choice, Pattern, without_idle
-from tilewright.facts.program import Operand, Output, Program, Reduction, Statement, validate
+from tilewright.facts.program import Operand, Output, Program, Reduction, Statement
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Space
+from tilewright.facts.validation import validate
 from tilewright.flow.training import match_training
 from tilewright.stages.patterns import match
 

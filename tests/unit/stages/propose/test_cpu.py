@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilewright.facts.program import Operand, Output, Program, Reduction, Statement, validate
+from tilewright.facts.program import Operand, Output, Program, Reduction, Statement
+from tilewright.facts.validation import validate
 from tilewright.kernels.ops import DTYPES
 from tilewright.stages.propose import cpu
 

@@ -19,7 +19,7 @@ from fakes.modules import Applies
 from tilewright.cell.trace import trace
 from tilewright.facts.codec import dumps, loads
 from tilewright.facts.pattern import Choice, Pattern, without_idle
-from tilewright.facts.program import validate
+from tilewright.facts.validation import validate
 from tilewright.kernels.cuda.gemm import entering
 from tilewright.kernels.cuda.plan import Device
 from tilewright.stages.patterns import match

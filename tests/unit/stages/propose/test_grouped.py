@@ -18,7 +18,7 @@ from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun
 from tilewright.cell.trace import trace
 from tilewright.facts.pattern import Pattern
-from tilewright.facts.program import validate
+from tilewright.facts.validation import validate
 from tilewright.kernels.cuda.gemm.groups import LEAST
 from tilewright.kernels.cuda.plan import Device
 from tilewright.stages.patterns import match

@@ -17,7 +17,8 @@ from fakes.modules import Applies
 from fakes.program_interpreter import run_program
 from tilewright.cell.trace import trace
 from tilewright.facts.pattern import Choice, Pattern, Recipe, without_idle
-from tilewright.facts.program import Program, validate
+from tilewright.facts.program import Program
+from tilewright.facts.validation import validate
 from tilewright.kernels.cuda.gemm.blocks import STATES as OF_THE_KERNEL
 from tilewright.kernels.cuda.gemm.blocks import WIDTH
 from tilewright.kernels.cuda.plan import Device

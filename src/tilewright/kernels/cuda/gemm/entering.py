@@ -167,8 +167,6 @@ class EnteringSplit(Split):
                 values |= zip(reduction.results, reducer.results(held[0]), strict=True)
             if sweep.rows is not None:
                 values |= cells[0].call(sweep.rows, 0, values)
-        if self.group > WARP:  # the split's own board may be the same memory
-            cute.arch.sync_threads()
         return values
 
 

@@ -29,7 +29,8 @@ from .entering import Entering, Prologue
 from .experts import takes
 from .finish import ALL, Diagonals
 from .groups import Groups
-from .launch import Epilogue, Gemm, broadcast, major_of, walk_of
+from .launch import Epilogue, Gemm
+from .lying import broadcast, major_of, walk_of
 from .plan import KNOBS as LEGAL
 from .plan import Point
 from .routed import Routed

@@ -38,8 +38,9 @@ from .compiling import (
     compile_streamed,
 )
 from .entering import Entering, EnteringSplit, Factor
-from .finish import ALL, WIDE, Diagonals, Finish
+from .finish import ALL, Diagonals, Finish
 from .groups import GroupFinish, Groups
+from .lying import along_k, broadcast, empty_planes, lines, major_of, tidied, up, vector_of, walk_of
 from .plan import WOVEN_CHUNK, Grid, Point, make_grid
 from .product import RESIDUAL_SHIFT
 from .split import Split
@@ -75,65 +76,6 @@ def _one(a: Factor) -> Factor:
 def _same(x: Tensor, y: Factor) -> bool:
     """Whether one is the other's memory."""
     return isinstance(y, Tensor) and x.data_ptr() == y.data_ptr()
-
-
-def vector_of(columns: int, dtype: str) -> int:
-    """Of how many elements the start of each row of C is a multiple: 1, 2, 4, or 8 if that is 16 bytes."""
-    return next(n for n in ((4, 2, 1) if dtype == "f32" else (8, 4, 2, 1)) if columns % n == 0)
-
-
-def major_of(x: Tensor) -> str:
-    """ "k" where the second mode is contiguous, else "r"."""
-    return "r" if x.stride(0) == 1 and (x.stride(1) != 1 or x.shape[1] == 1) and x.shape[0] > 1 else "k"
-
-
-def _up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple
-
-
-def empty_planes(x: Tensor | Entering, planes: int, dtype: torch.dtype) -> Tensor:
-    """(rows, k, batch x planes) for x of (rows, k, batch), lines starting at multiples of 16 bytes."""
-    rows, k, batch = x.shape
-    if (x.major if isinstance(x, Entering) else major_of(x)) == "k":
-        wide = _up(k, 8)
-        return torch.empty_strided((rows, k, batch * planes), (wide, 1, rows * wide), dtype=dtype, device=x.device)
-    wide = _up(rows, 8)
-    return torch.empty_strided((rows, k, batch * planes), (1, wide, k * wide), dtype=dtype, device=x.device)
-
-
-def _lines(x: Tensor, multiple: int) -> bool:
-    """Whether one mode is contiguous, and all lines and matrices start at multiples of so many elements."""
-    line, pitch = (0, 1) if major_of(x) == "r" else (1, 0)
-    apart = [x.stride(d) for d in (pitch, 2) if x.shape[d] > 1]
-    aligned = all(s > 0 and s % multiple == 0 for s in apart) and (x.is_meta or x.data_ptr() % 16 == 0)
-    return aligned and (x.stride(line) == 1 or x.shape[line] == 1)
-
-
-def _tidied(x: Tensor, multiple: int) -> Tensor:
-    """The same, with strides that keep what `_lines` says also where a size of 1 leaves them to anybody's guess."""
-    line = 0 if major_of(x) == "r" else 1
-    return x.as_strided(x.shape, [1 if d == line else x.stride(d) if x.shape[d] > 1 else multiple for d in range(3)])
-
-
-def broadcast(x: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """An epilogue's operand over (batch, rows, columns), as (rows, columns, batch); it moves along no size of 1."""
-    whole = x.expand(shape).permute(1, 2, 0)
-    return whole.as_strided(whole.shape, [s if n > 1 else 0 for s, n in zip(whole.stride(), whole.shape, strict=True)])
-
-
-def _along_k(x: Tensor) -> Tensor:
-    """(rows, k, batch), copied to lie along K."""
-    return x.permute(2, 0, 1).contiguous().permute(1, 2, 0)
-
-
-def walk_of(x: Tensor) -> Walk:
-    """What a kernel is compiled for: addresses that are known to be neighbours take no registers, and aligned ones are
-    read two at a time."""
-    strides = x.stride()
-    wide = (
-        strides[1] == 1 and not any(s % 8 for s in (strides[0], strides[2])) and (x.is_meta or not x.data_ptr() % WIDE)
-    )
-    return tuple(s if s in (0, 1) else None for s in strides), wide
 
 
 def processors_of(x: Factor) -> int:
@@ -298,8 +240,8 @@ class Gemm:
         """What the product reads, the exponents, and what comes behind all else."""
         if self.point.streamed and isinstance(x, Tensor):
             planes, of_y = self._split(y, grid.splits, grid.chunk)
-            fits = major_of(x) == "k" and _lines(x, 4)
-            return _tidied(x if fits else _along_k(x), 4), planes, (of_y,), ()
+            fits = major_of(x) == "k" and lines(x, 4)
+            return tidied(x if fits else along_k(x), 4), planes, (of_y,), ()
         if not self.point.scales and isinstance(x, Tensor) and isinstance(y, Tensor):
             return self._loadable(x), self._loadable(y), (), ()
         if self.point.woven and isinstance(y, Tensor):
@@ -311,7 +253,7 @@ class Gemm:
     def _unsplit(self, y: Tensor, of_x: Tensor) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Room for planes and exponents of what the product splits itself; and that, with its counters."""
         rows, k, _ = y.shape
-        whole = _tidied(y if major_of(y) == "k" and _lines(y, 4) else _along_k(y), 4)
+        whole = tidied(y if major_of(y) == "k" and lines(y, 4) else along_k(y), 4)
         chunks = -(-k // WOVEN_CHUNK)
         exponents = torch.empty((chunks, rows), dtype=torch.int32, device=y.device).t()
         tiles = -(-rows // (self.point.tile_n * self.point.cluster_n))
@@ -450,9 +392,9 @@ class Gemm:
             run_on(self.entering(x, chunk=min(chunk, k)), planes, exponents, *x.tensors, 1, splits, chunk)
             return planes, exponents
         major = major_of(x)
-        wide = _lines(x, 4) and x.shape[1 if major == "k" else 0] % 4 == 0
+        wide = lines(x, 4) and x.shape[1 if major == "k" else 0] % 4 == 0
         launch = self.splitter(major, wide=wide, chunk=min(chunk, k))
-        run_on(launch, _tidied(x, 4) if wide else x, planes, exponents, chunk)
+        run_on(launch, tidied(x, 4) if wide else x, planes, exponents, chunk)
         return planes, exponents
 
     def _loadable(self, x: Tensor) -> Tensor:
@@ -461,10 +403,10 @@ class Gemm:
         narrow = self.point.scheme == "narrow"
         multiple = 16 if narrow else 8
         along_k = narrow or self.without_tma
-        if _lines(x, multiple) and not (along_k and major_of(x) == "r"):
-            return _tidied(x, multiple)
+        if lines(x, multiple) and not (along_k and major_of(x) == "r"):
+            return tidied(x, multiple)
         if along_k:
-            wide = _up(x.shape[1], multiple)
+            wide = up(x.shape[1], multiple)
             made = torch.empty_strided(x.shape, (wide, 1, x.shape[0] * wide), dtype=x.dtype, device=x.device)
         else:
             made = empty_planes(x, 1, x.dtype)

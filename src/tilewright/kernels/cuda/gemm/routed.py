@@ -11,7 +11,8 @@ from torch import Tensor
 from ...ops import DTYPES
 from .compiling import Launch, Read, compile_product
 from .finish import Finish
-from .launch import NAMES, Gemm, broadcast, major_of, processors_of, run_on, walk_of
+from .launch import NAMES, Gemm, processors_of, run_on
+from .lying import broadcast, major_of, walk_of
 from .plan import Grid, Point
 
 

@@ -1,0 +1,179 @@
+"""Whether a Program is well formed; see `program` for what is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .program import (
+    DTYPE_BYTES,
+    POINTWISE,
+    RANKED,
+    REDUCTIONS,
+    SCANS,
+    Load,
+    Operand,
+    Output,
+    Product,
+    Program,
+    Prologue,
+    Reduction,
+    Scan,
+    Statement,
+)
+
+
+def validate(program: Program) -> None:
+    """Raise ValueError, with the offending name, unless the program is well formed."""
+    rank = len(program.domain)
+    defined: dict[str, str] = {}
+
+    def define(name: str, dtype: str) -> None:
+        if name in defined or not name.isidentifier():
+            raise ValueError(f"{name!r}: defined twice or not an identifier")
+        if dtype not in DTYPE_BYTES:
+            raise ValueError(f"{name!r}: unknown dtype {dtype!r}")
+        defined[name] = dtype
+
+    if sorted(set(program.reduced)) != list(program.reduced) or any(not 0 <= d < rank for d in program.reduced):
+        raise ValueError(
+            f"reduced dimensions {program.reduced} are not sorted, distinct dimensions of {program.domain}"
+        )
+    ranked = program.ranked
+    values: tuple[Operand | Output, ...] = (
+        *program.operands,
+        *(o for o in program.outputs if not o.parts and o.name not in ranked),
+    )
+    for value in values:
+        if isinstance(value, Operand) and value.indexed:
+            continue
+        if len(value.shape) != rank or any(s not in (1, d) for s, d in zip(value.shape, program.domain, strict=True)):
+            raise ValueError(f"{value.name!r}: shape {value.shape} does not align with the domain {program.domain}")
+    for operand in program.operands:
+        define(operand.name, operand.dtype)
+        if operand.order and sorted(operand.order) != list(range(len(operand.shape))):
+            raise ValueError(f"{operand.name!r}: {operand.order} is no order of {len(operand.shape)} dimensions")
+    indexed = {o.name: o for o in program.operands if o.indexed}
+    loaded: set[str] = set()
+    for item in program.body:
+        args = (item.arg,) if isinstance(item, Reduction) else item.args
+        for arg in args:
+            if isinstance(arg, str) and arg not in defined:
+                raise ValueError(f"{arg!r} is used before it is defined")
+            if arg in indexed:
+                raise ValueError(f"{arg!r} is indexed: only loads may read it")
+            if arg in ranked:
+                raise ValueError(f"{arg!r} has several values a row: nothing but an output takes it")
+        if isinstance(item, Load):
+            _validate_load(item, indexed.get(item.source), program.domain, defined)
+            define(item.result, item.dtype)
+            loaded.add(item.result)
+            continue
+        if isinstance(item, Product):
+            _validate_product(item, indexed, program)
+            define(item.result, item.dtype)
+            continue
+        if isinstance(item, Scan):
+            _validate_scan(item, program)
+            for name, dtype in zip(item.results, item.dtypes, strict=True):
+                define(name, dtype)
+            continue
+        if isinstance(item, Statement):
+            if POINTWISE.get(item.op) != len(item.args):
+                raise ValueError(f"{item.result!r}: {item.op!r} of {len(item.args)} arguments is not pointwise")
+            if item.op == "inside" and item.args[0] not in loaded:
+                raise ValueError(f"{item.result!r}: {item.args[0]!r} is no load, so nothing is inside of anything")
+            define(item.result, item.dtype)
+        else:
+            if REDUCTIONS.get(item.op) != len(item.results) or not program.reduced:
+                raise ValueError(f"{item.results}: {item.op!r} with {len(item.results)} results is no reduction here")
+            if item.op in RANKED:
+                _validate_ranked(item, program)
+            for name, dtype in zip(item.results, item.dtypes, strict=True):
+                define(name, dtype)
+    for output in program.outputs:
+        if output.name not in defined:
+            raise ValueError(f"output {output.name!r} is never computed")
+    _validate_sums(program)
+
+
+def _validate_ranked(item: Reduction, program: Program) -> None:
+    if len(program.reduced) != 1 or not 1 <= item.count <= program.inner_size:
+        raise ValueError(f"{item.results}: {item.count} of dimensions {program.reduced} of {program.domain}")
+    shape = tuple(item.count if d in program.reduced else size for d, size in enumerate(program.domain))
+    for output in program.outputs:
+        if output.name in item.results and output.shape != shape:
+            raise ValueError(f"{output.name!r}: shape {output.shape} is not {shape}")
+
+
+def _validate_sums(program: Program) -> None:
+    names = [o.name for o in program.outputs]
+    if program.sums and (not program.reduced or program.scan or program.rows == 1):
+        raise ValueError(f"{program.sums[0].name!r}: summed over the rows where there are none")
+    for output in program.sums:
+        if program.aligned(output.name) != program.domain:
+            raise ValueError(f"{output.name!r}: summed over the rows, but not at element level")
+        if output.shape != program.shape_in_parts(output.parts) or output.parts > program.rows:
+            raise ValueError(f"{output.name!r}: shape {output.shape} is not that of {output.parts} part(s)")
+        if names.count(output.name) > 1 or output not in program.outputs[-len(program.sums) :]:
+            raise ValueError(f"{output.name!r}: sums come last, under names of their own")
+
+
+def _validate_scan(scan: Scan, program: Program) -> None:
+    name = scan.results[0]
+    if SCANS.get(scan.op) != (len(scan.args), len(scan.results)):
+        raise ValueError(f"{name!r}: {scan.op!r} from {len(scan.args)} to {len(scan.results)} values is no scan")
+    if program.reduced != (scan.dim,):
+        raise ValueError(f"{name!r}: scans dimension {scan.dim}, but {program.reduced} are reduced")
+    if any(isinstance(item, Reduction) or (isinstance(item, Scan) and item is not scan) for item in program.body):
+        raise ValueError(f"{name!r}: a scan stands with no reduction and no other scan")
+
+
+def _validate_product(product: Product, indexed: Mapping[str, Operand], program: Program) -> None:
+    name, domain = product.result, program.domain
+    if program.loads or program.ranked or program.reduced not in ((), (len(program.domain) - 1,)):
+        raise ValueError(f"{name!r}: a product has statements beside it, reductions of its rows, and nothing else")
+    for prologue in product.prologues:
+        _validate_prologue(prologue, product, indexed)
+    indexed = {**indexed, **{p.factor: p.made for p in product.prologues}}
+    if not {product.left, product.right} <= indexed.keys():
+        raise ValueError(f"{name!r}: {product.left!r} and {product.right!r} are no two indexed operands")
+    left, right = indexed[product.left], indexed[product.right]
+    domain = (*domain[:-2], domain[-2] * domain[-1]) if len(domain) > len(left.shape) and program.reduced else domain
+    k, batches = left.shape[-1], (domain[:-2], (1,) * len(domain[:-2]))
+    fit = (left.shape[-2:], right.shape[-2:]) == ((domain[-2], k), (k, domain[-1])) and len(domain) in (2, 3)
+    if not fit or left.shape[:-2] not in batches or right.shape[:-2] not in batches:
+        raise ValueError(f"{name!r}: {left.shape} times {right.shape} is not {domain}")
+    if not left.dtype == right.dtype == product.dtype:
+        raise ValueError(f"{name!r}: {left.dtype} times {right.dtype} in {product.dtype}")
+
+
+def _validate_prologue(prologue: Prologue, product: Product, indexed: Mapping[str, Operand]) -> None:
+    name, program = prologue.factor, prologue.program
+    validate(program)
+    if name not in (product.left, product.right) or name in indexed:
+        raise ValueError(f"{name!r}: no factor of {product.result!r} that is to be made")
+    if len(program.outputs) != 1 or program.outputs[0].shape != program.domain or program.sums:
+        raise ValueError(f"{name!r}: a prologue has one output, and that is a whole factor")
+    if any(not isinstance(item, Statement | Reduction) for item in program.body) or program.ranked:
+        raise ValueError(f"{name!r}: a prologue has statements and reductions")
+    if program.reduced not in ((), (len(program.domain) - (1 if name == product.left else 2),)):
+        raise ValueError(f"{name!r}: a prologue reduces along K")
+    if [(o.dtype, o.shape) for o in program.operands] != [
+        (indexed[n].dtype, indexed[n].shape) if n in indexed else None for n in prologue.operands
+    ]:
+        raise ValueError(f"{name!r}: {prologue.operands} are not the operands that its prologue reads")
+
+
+def _validate_load(load: Load, source: Operand | None, domain: Sequence[int], defined: Mapping[str, str]) -> None:
+    if source is None:
+        raise ValueError(f"{load.result!r}: {load.source!r} is no indexed operand")
+    if len(load.at) != len(source.shape) or load.dtype != source.dtype:
+        raise ValueError(f"{load.result!r}: {len(load.at)} positions in {load.dtype} for {source.shape} {source.dtype}")
+    for position, size in zip(load.at, source.shape, strict=True):
+        dims = [d for d, step in position.steps if 0 <= d < len(domain) and step]
+        if len(dims) != len(position.steps) or len(set(dims)) != len(dims):
+            raise ValueError(f"{load.result!r}: {position.steps} are not steps along distinct dimensions of {domain}")
+        if position.value and defined[position.value] not in ("i32", "i64"):
+            raise ValueError(f"{load.result!r}: {position.value!r} is no position but {defined[position.value]}")
+        if load.fill is None and not position.value and not position.surely_inside(size, domain):
+            raise ValueError(f"{load.result!r}: what is read outside of {load.source!r}?")
