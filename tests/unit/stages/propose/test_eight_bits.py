@@ -102,7 +102,6 @@ def test_what_is_converted_for_a_product_is_multiplied_as_it_was() -> None:
 
     wide = matched(lambda a, w: a.float() @ w.float().t(), A, W)
     assert {p.program.product.dtype for p in wide.patterns if p.program.product} == {"f32"}
-    assert {o.dtype for o in wide.patterns[-1].program.operands} == {"float8_e4m3fn"}, "converted while fp32 is split"
     odd = matched(lambda a, w: a.to(torch.bfloat16) @ w.to(torch.bfloat16), A, eighth(256, 1024))
     assert {o.dtype for p in odd.patterns if p.kind == "product" for o in p.program.operands} == {"bf16"}
 
