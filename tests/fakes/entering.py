@@ -36,6 +36,11 @@ def _norm(a: Tensor, *more: Tensor) -> Tensor:
     return F.layer_norm(a, a.shape[-1:], *more)
 
 
+def _causal(q: Tensor, v: Tensor) -> Tensor:
+    later = torch.ones(264, 264, dtype=torch.bool, device=q.device).triu(1)
+    return q.masked_fill(later, -torch.inf).softmax(-1) @ v
+
+
 # By name: the function, its arguments, and the factors that are made, with their reduced dimensions.
 ENTERING: dict[str, tuple[Function, tuple[Tensor, ...], dict[str, tuple[int, ...]]]] = {
     "activation": (lambda a, w, b: F.linear(F.silu(a), w, b).relu(), (A, W, rand(N)), {"left": ()}),
@@ -47,6 +52,8 @@ ENTERING: dict[str, tuple[Function, tuple[Tensor, ...], dict[str, tuple[int, ...
     "short norm": (lambda a, w, b: F.linear(_norm(a), w, b), (rand(3, 301, 64), rand(N, 64), rand(N)), {"left": (1,)}),
     "root mean square": (_rms, (A.bfloat16(), W, rand(K)), {"left": (1,)}),
     "softmax": (lambda q, v: q.softmax(-1) @ v, (QUERIES * 4, VALUES), {"left": (2,)}),
+    "causal": (_causal, (rand(8, 264, 264), VALUES), {"left": (2,)}),
+    "triangle": (lambda a, w: a @ torch.tril(w, 3), (A, rand(K, N)), {"right": ()}),
     "eight bits": (lambda a, w, s: F.linear(a, w.float() * s), (A, W.to(torch.float8_e4m3fn), rand(N, 1)),
                    {"right": ()}),
     "bytes": (lambda a, w, s: F.linear(a, w.float() * s), (A, _numbers(N, K), rand(N, 1)), {"right": ()}),

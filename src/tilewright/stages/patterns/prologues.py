@@ -65,7 +65,7 @@ def _made(flow: Flow, factor: Operand, bind: Bind, regions: Sequence[Found], sid
     if len(homes) != 1 or strides is None:
         return None
     program, site = homes[0]
-    pure = all(isinstance(i, Statement | Reduction) and i.op not in ("index", "inside", *RANKED) for i in program.body)
+    pure = all(isinstance(i, Statement | Reduction) and i.op not in ("inside", *RANKED) for i in program.body)
     copied = {i.op for i in program.body} <= {"to"} and {o.dtype for o in program.operands} == {factor.dtype}
     (output,) = program.outputs
     whole = output.shape == program.domain and output.dtype == factor.dtype and not output.parts
@@ -89,6 +89,9 @@ def _over(
     turn = {old: new for new, old in enumerate(order)}
     fine = [d for i in order for d in groups[i]]
     operands, binds = [], []
+    body = _placed(program, groups, lies)
+    if body is None:
+        return None
     for operand, bind in zip(program.operands, site.operands, strict=True):
         coarse = collapsed(operand, bind, groups)
         wide = [d for d, size in enumerate(operand.shape) if size > 1]
@@ -98,10 +101,27 @@ def _over(
         operands.append(turned(coarse, order, turn))
         binds.append(replace(bind, order=tuple(source[d] for d in fine if d in source)))
     made = Program(
-        domain=shape, reduced=(k,) if program.reduced else (), operands=tuple(operands), body=program.body,
+        domain=shape, reduced=(k,) if program.reduced else (), operands=tuple(operands), body=body,
         outputs=(replace(program.outputs[0], shape=shape),),
     )  # fmt: skip
     return made, replace(site, operands=tuple(binds))
+
+
+def _placed(
+    program: Program, groups: tuple[tuple[int, ...], ...], lies: tuple[int, ...]
+) -> tuple[Statement | Reduction, ...] | None:
+    """The body, with positions along the factor's dimensions; None where one is along a part of a dimension."""
+    wide = [[d for d in group if program.domain[d] > 1] for group in groups]
+    home = {d[0]: lies[i] for i, d in enumerate(wide) if len(d) == 1}
+    body: list[Statement | Reduction] = []
+    for item in program.body:
+        if isinstance(item, Statement) and item.op == "index":
+            if int(item.args[0]) not in home:
+                return None
+            item = replace(item, args=(home[int(item.args[0])],))
+        if isinstance(item, Statement | Reduction):
+            body.append(item)
+    return tuple(body)
 
 
 def _strides(flow: Flow, root: str, factor: Operand, bind: Bind) -> tuple[int, ...] | None:

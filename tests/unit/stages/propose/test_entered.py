@@ -22,6 +22,7 @@ from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.validation import validate
 from tilewright.kernels.cuda.gemm import entering
 from tilewright.kernels.cuda.plan import Device
+from tilewright.kernels.cuda.spec import TensorSpec
 from tilewright.stages.patterns import across, match
 from tilewright.stages.propose import cuda, entered
 
@@ -63,7 +64,7 @@ def test_what_makes_a_factor_goes_into_its_split(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    "name", ["gate", "layer norm", "wide norm", "odd norm", "bytes across", "both", "columns reduced"]
+    "name", ["gate", "layer norm", "wide norm", "odd norm", "bytes across", "causal", "triangle", "columns reduced"]
 )
 def test_it_compiles_for_hopper(tmp_path: Path, name: str) -> None:
     function, args, wanted = ENTERING[name]
@@ -88,6 +89,18 @@ def test_the_module_is_what_is_computed(name: str) -> None:
     assert any(p.kind == "product" and made(p) for p in fused(function, *args).patterns)
 
 
+def test_operands_move_along_no_size_of_1_and_where_they_do_what_is_known_is_compiled_in() -> None:
+    specs = tuple(TensorSpec(name=n, dtype="f32", shape=s) for n, s in (("x", (6, 8)), ("v", (1, 8)), ("r", (6, 1))))
+    prologue = entering.Prologue(side="left", operands=specs, final=lambda x: x)
+    x = torch.empty(8, 12)[:6, 4:]
+    made = entering.Entering(prologue, [x, torch.empty(1, 8), torch.empty(6, 1)], (6, 8)).batched().permute(1, 2, 0)
+    assert made.shape == (6, 8, 1) and made.major == "k" and made.wide
+    assert [t.stride() for t in made.tensors] == [(12, 1, 0), (0, 1, 0), (1, 0, 0)]
+    assert made.walks() == (((None, 1, 0), True), ((0, 1, 0), True), ((None, 0, 0), False))
+    turned = entering.Entering(prologue, [x.t().contiguous().t()] * 3, (6, 8)).batched().permute(1, 2, 0)
+    assert turned.major == "r" and not turned.wide and turned.walks()[0][0] == (1, None, 0)
+
+
 def test_the_longest_row_is_the_kernels() -> None:
     assert entered.LONGEST_ROW == entering.LONGEST_ROW
 
@@ -106,7 +119,7 @@ def test_other_factors_are_made_by_a_kernel_of_their_own() -> None:
         (lambda a, w: F.linear(F.layer_norm(a, (33000,)), w), (rand(100, 33000), rand(72, 33000))),  # too long
         (lambda a, w: a.softmax(0).t() @ w, (rand(520, 304), rand(520, 328))),  # rows across memory
         (lambda a, w: F.linear(a.softmax(0), w), (A, W)),  # along the other dimension
-        (lambda a, w: F.linear(torch.triu(a), w), (A, W)),  # positions
+        (lambda a, w: torch.triu(a).view(301 * 5, 104) @ w, (A, rand(104, 328))),  # positions along a part
     ]
     for function, args in apart:
         assert not any(made(p) for p in patterns(function, args) if p.kind == "product"), args[0].shape

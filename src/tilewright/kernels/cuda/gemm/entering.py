@@ -53,7 +53,7 @@ class Entering:
 
     def __init__(self, prologue: Prologue, tensors: Sequence[Tensor], shape: Sequence[int]) -> None:
         self.prologue = prologue
-        self.tensors = [t.expand(tuple(shape)) for t in tensors]
+        self.tensors = [_still(t.expand(tuple(shape))) for t in tensors]
         self.shape = torch.Size(shape)
         self.ndim = len(shape)
         self.device = self.tensors[0].device
@@ -87,8 +87,13 @@ class Entering:
 Factor = Tensor | Entering
 
 
+def _still(x: Tensor) -> Tensor:
+    """The same, which moves along no size of 1: so it is what a kernel is compiled for."""
+    return x.as_strided(x.shape, [s if n > 1 else 0 for s, n in zip(x.stride(), x.shape, strict=True)])
+
+
 def _walk(x: Tensor, line: int) -> Walk:
-    strides = [s if n > 1 else 0 for s, n in zip(x.stride(), x.shape, strict=True)]
+    strides = x.stride()
     apart = [s for d, s in enumerate(strides) if d != line]
     lines = strides[line] == 1 and not any(s * x.element_size() % WIDE for s in apart)
     told = tuple((s if s == 0 or (s == 1 and d == line) else None) for d, s in enumerate(strides))
@@ -181,8 +186,19 @@ class _Cell:
         self._mine: dict[str, list[Any]] = {}
 
     def call(self, function: Function, e: int, values: dict[str, Any]) -> Any:
-        """`function` of what it names: an element's, or its row's."""
-        return function(**{name: values[name] if name in values else self._read(name)[e] for name in reads(function)})
+        """`function` of what it names: an element's, or its row's, or where it stands."""
+        known = values | self._positions(e)
+        return function(**{name: known[name] if name in known else self._read(name)[e] for name in reads(function)})
+
+    def _positions(self, e: int) -> dict[str, Any]:
+        """Of the quad's element, as the factor has its dimensions."""
+        chunk, (row, step) = self._chunk, self._at
+        across = self._split.major == "r"
+        inside = [m.smaller(row + e if across else row, chunk.rows - 1),
+                  m.smaller(step if across else step + e, chunk.end - 1)]  # fmt: skip
+        sides = inside if self._split.prologue.side == "left" else inside[::-1]
+        at = [chunk.batch, *sides][-len(self._split.prologue.operands[0].shape) :]
+        return {f"index_{d}": position for d, position in enumerate(at)}
 
     def _read(self, name: str) -> list[Any]:
         known = self._of_row if self._split.walks[name][0][1] == 0 else self._mine
