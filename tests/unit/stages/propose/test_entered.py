@@ -133,3 +133,15 @@ def test_what_has_not_run_on_a_gpu_is_off(monkeypatch: pytest.MonkeyPatch) -> No
         assert found and not any(p.product.prologues for p in found if p.product)
     function, args, _ = ENTERING["columns reduced"]
     assert "column_reduce" in [p.kind for p in patterns(function, args)][:-1]
+
+
+def test_planes_of_bf16_and_factors_rounded_to_tf32_are_made_as_well(tmp_path: Path) -> None:
+    function, args, _ = ENTERING["layer norm"]
+    graph = trace(Applies(function), args, {})
+    loose = match(graph, unsupported=cuda.unsupported, space=cuda.space, loose=True).patterns[-1]
+    assert made(loose) == {"left": (1,)} and loose.program.product is not None and loose.program.product.rounded
+    for number, (pattern, split) in enumerate(((loose, "fp16x3"), (patterns(function, args)[-1], "bf16x6"))):
+        module = load_fused(pattern.program, tmp_path / str(number))
+        module.configure(tile="128x128", cluster="1x1", split=split)
+        module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+        assert len(module._FUSED.objects) == 3
