@@ -362,5 +362,5 @@ def _woven(program: Program) -> tuple[tuple[str, str, str], ...]:
         return ()
     sides = zip(("left", "right"), _lies_along_k(program), (m * k, n * k), strict=True)
     fitting = [f"{side} woven" for side, along, size in sides if along and size >= _LEAST_WOVEN]
-    # As the kernel has them, C's transpose where the left one is split: wide tiles spill 48 bytes, tall ones 480.
+    # As the kernel has them, C's transpose where the left one is split: wide tiles spill least.
     return tuple((*shape, side) for side in fitting for shape in _WOVEN_SHAPES[:: 1 if side == "right woven" else -1])

@@ -208,7 +208,7 @@ class Point:
         if self.resident == 2:
             return 40, 208
         if self.woven:
-            return 56, 224
+            return 72, 216
         # What ptxas spills least with (4.8.1): 256 rows hold column exponents beside 192 sums.
         return (24, 240) if self.tile_m == 256 else (40, 232)
 

@@ -40,7 +40,7 @@ from .product import RESIDUAL_SHIFT, Product
 
 CHUNK = WOVEN_CHUNK
 GROUP = 8  # rows of an item
-TOGETHER = 2  # rows whose elements are in registers at a time
+TOGETHER = 4  # rows whose elements are in registers at a time: what is waited for is waited for once
 BINADES = 8  # of which exponents are multiples
 EMPTY = 160  # no row has a larger exponent, rounded down so
 CHANGED = 1 << 16  # of a counter: so many items of other exponents than the chunk before
@@ -176,7 +176,7 @@ class Woven(Product):
         when(lane == 0, tell)
 
     def _rows(self, lane: Any, group: Any, chunk: Any, notes: Any, number: Any) -> None:
-        """Two rows of an item: all of what is read of them is asked for first."""
+        """Some rows of an item: all of what is read of them is asked for first."""
         n, k = (cute.size(self.w, mode=[i]) for i in range(2))
         steps = [chunk * CHUNK + (i * 32 + lane) * QUAD for i in range(CHUNK // (32 * QUAD))]
         rows = [group * GROUP + number * TOGETHER + i for i in range(TOGETHER)]
