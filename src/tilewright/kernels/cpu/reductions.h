@@ -282,22 +282,27 @@ TW_INLINE V median(V a, V b, V c) {
 }
 
 // Mean and sum of squared deviations. A block is summed relative to the mean so far, so that little cancels; at the start
-// relative to the median of three neighbours' first elements, which one outlier can't spoil. Blocks are combined by Chan,
-// Golub and LeVeque's update.
+// relative to the median of three neighbours' first elements, which one outlier can't spoil. Where lanes are rows of their
+// own, which may lie far from one another, to the median of a lane's first three. Blocks are combined by Chan, Golub and
+// LeVeque's update.
 template <class V>
 struct Moments {
   using T = element_t<V>;
   V shift{}, sum{}, squares{}, partial{};  // the open block: partial counts the additions that were not for all lanes
-  int full = 0;
-  bool open = false, closed = false;  // whether a shift is set, whether a block was flushed
-  V count{}, mean{}, mean_low{}, spread{};
+  int full = 0, opening = 0;  // of three elements that decide on the shift, so many were seen
+  bool closed = false;  // whether a block was flushed
+  V count{}, mean{}, mean_low{}, spread{}, first{}, second{};
 
   template <class At>
   TW_INLINE void add(V value, const At& at) {
-    if (__builtin_expect(!open, 0)) {
+    if (__builtin_expect(opening < 3, 0)) {
       const V start = at.keep(value, splat<V>(value[0]));  // the first lane is always active
-      shift = median(start, exchanged(start, 1), exchanged(start, 2));
-      open = true;
+      if constexpr (At::ALONG) {
+        shift = median(start, exchanged(start, 1), exchanged(start, 2));
+        opening = 3;
+      } else {
+        begin(start, at);
+      }
     }
     const V distance = at.keep(value - shift, V{});
     sum += distance;
@@ -325,6 +330,7 @@ struct Moments {
     shift = count == T(0) ? shift : mean;
     sum = squares = partial = V{};
     full = 0;
+    if (opening > 0) opening = 3;
   }
   TW_INLINE void merge(const Moments& other) { take(other.count, other.mean, other.mean_low, other.spread); }
   TW_INLINE void fold() {
@@ -342,6 +348,21 @@ struct Moments {
   TW_INLINE V result_1() const { return spread < T(0) ? V{} : spread; }
 
  private:
+  // Of a lane's first three elements the median is the shift: what was added relative to the first is added anew.
+  template <class At>
+  TW_INLINE void begin(V value, const At& at) {
+    if (opening == 0) {
+      shift = first = value;
+    } else if (opening == 1) {
+      second = value;
+    } else {
+      shift = median(first, second, value);
+      const V one = at.keep(first - shift, V{}), two = at.keep(second - shift, V{});
+      sum = one + two;
+      squares = fma(one, one, two * two);
+    }
+    ++opening;
+  }
   TW_INLINE void take(V added, V high, V low, V squared) {
     const V together = count + added;
     const V safe = together == T(0) ? splat<V>(T(1)) : together;

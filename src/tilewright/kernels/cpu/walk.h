@@ -186,6 +186,7 @@ struct Lanes {
 template <class P, bool PARTIAL_, bool STREAM = false, bool SURE = false>
 struct At {
   static constexpr bool PARTIAL = PARTIAL_;
+  static constexpr bool ALONG = P::REDUCED >> P::VECTOR & 1;  // whether the lanes lie along what is reduced
   const Places<P>& places;
   const int64_t* coordinates;
   int64_t i;

@@ -464,6 +464,24 @@ def test_moments_do_not_cancel(build: Callable[..., ModuleType]) -> None:
 
 
 @pytest.mark.optimised
+def test_moments_of_columns_that_lie_far_apart_do_not_cancel(build: Callable[..., ModuleType]) -> None:
+    """Lanes are columns of their own: what is near to one's values is far from its neighbours'."""
+    program = Program(
+        domain=(96, 53), reduced=(0,), operands=(operand("x", 96, 53),), body=(fold("mean dev", "moments", "x"),),
+        outputs=(output("mean", 1, 53), output("dev", 1, 53)),
+    )  # fmt: skip
+    x = torch.randn(96, 53) + 1e5 * torch.randn(53)
+    x[0, 7] = 1e7  # an outlier where the first shift is taken
+    mean, dev = build(program).run(x)
+    true_mean, true_dev = evaluate(program, (x,))
+    far = torch.arange(53) == 7
+    close(dev[:, ~far], true_dev[:, ~far], ulps=16)
+    close(dev[:, far], true_dev[:, far], ulps=16)
+    scale = true_mean.abs() + true_dev.div(96).sqrt()  # what a mean can be good to
+    assert bool(((mean - true_mean).abs() <= torch.finfo(torch.float32).eps * scale).all())
+
+
+@pytest.mark.optimised
 def test_sums_of_long_rows_stay_accurate_and_repeat(build: Callable[..., ModuleType]) -> None:
     n = 2_000_003
     program = Program(
