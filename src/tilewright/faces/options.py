@@ -13,13 +13,15 @@ from ..facts.profile import Question
 
 TargetOption = Annotated[
     Literal["auto", "cuda", "cpu"],
-    typer.Option("--target", help="Device to optimise for; auto: the GPU, else the CPU."),
+    typer.Option("--target", help="Device to run on; auto: the GPU, else the CPU."),
 ]
 SeedOption = Annotated[
     int, typer.Option("--seed", min=0, help="Seed of the search; the judge's inputs are drawn in secret.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of tables.")]
-OutOption = Annotated[Path | None, typer.Option("--out", help="Folder of the run; default: a new one under runs/.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Folder of the run, or of the runs; default: a new one under runs/.")
+]
 ModeOption = Annotated[
     Literal["auto", "inference", "training"],
     typer.Option("--mode", help="Judge the forward alone, or with its backward; auto: what the problem says."),
@@ -106,7 +108,7 @@ SearchBudgetOption = Annotated[
 OnlyOption = Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31 (of a folder).")]
 JobsOption = Annotated[
     int,
-    typer.Option("--jobs", min=1, help="Problems at once on each device (of a folder); they measure in turn."),
+    typer.Option("--jobs", min=1, help="Problems at once on each device; they measure in turn."),
 ]
 DevicesOption = Annotated[
     str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")
