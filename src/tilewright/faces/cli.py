@@ -41,6 +41,7 @@ from .options import (
     StrategyOption,
     TargetOption,
     TimingOption,
+    VersionOption,
     WinnerSanitizeOption,
     WithoutOption,
     devices_of,
@@ -59,6 +60,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def common(version: VersionOption = False) -> None:
+    """What is asked of no command."""
 
 
 @app.command()
@@ -261,7 +267,8 @@ def winners(
     add: Annotated[bool, typer.Option("--add", help="export: to what the file holds; newer evidence wins.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the settings that won on this machine, with their evidence; take over others'; give them away."""
+    """Show the settings that won on this machine, or came with the package, with their evidence; take over others'; give
+    this machine's away."""
     from ..stages.tune.memory import FILE
     from .winners import exported, listed, merged, winners_table
 

@@ -10,6 +10,7 @@ import typer
 from ..facts.errors import UserError
 from ..facts.problem import Mode, Precision, Target
 from ..facts.profile import Question
+from ..facts.version import VERSION
 
 TargetOption = Annotated[
     Literal["auto", "cuda", "cpu"],
@@ -17,6 +18,17 @@ TargetOption = Annotated[
 ]
 SeedOption = Annotated[
     int, typer.Option("--seed", min=0, help="Seed of the search; the judge's inputs are drawn in secret.")
+]
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        print(f"tilewright {VERSION}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version, and end.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of tables.")]
 OutOption = Annotated[

@@ -14,7 +14,7 @@ from ..facts.outcome import PointTime, Tuned
 from ..facts.winner import Winner
 from ..flow.tune import TunedProblem
 from ..report import words
-from ..stages.tune import exchange
+from ..stages.tune import exchange, memory
 
 Shown = dict[str, Any]
 
@@ -64,18 +64,20 @@ def tuned_table(tuned: TunedProblem) -> Table:
     return shown
 
 
-def listed(path: Path) -> list[Shown]:
-    """What `winners list --json` prints."""
-    return [winner_object(w) for w in exchange.winners(path)]
+def listed(path: Path, *, shipped: Path = memory.SHIPPED) -> list[Shown]:
+    """What `winners list --json` prints: what is kept at `path`, if anything is, then what came with the package."""
+    mine = exchange.winners(path) if path.exists() else ()
+    kept = (("here", mine), ("shipped", exchange.winners(shipped, immutable=True)))
+    return [winner_object(w) | {"kept": where} for where, found in kept for w in found]
 
 
 def winners_table(found: Sequence[Shown]) -> Table:
-    shown = _table("device", "toolchain", "found")
+    shown = _table("device", "toolchain", "found", "kept")
     for w in found:
         chain = " ".join(filter(None, (w["toolchain"][k] for k in ("driver", "torch", "dsl", "tilewright"))))
         shown.add_row(
             w["title"], words.settings(tuple(sorted(w["point"].items()))), words.duration(w["time_ns"]["mid"]),
-            words.percent(w["floor_share"]), str(len(w["tried"])), w["device"], chain, w["found_at"],
+            words.percent(w["floor_share"]), str(len(w["tried"])), w["device"], chain, w["found_at"], w["kept"],
         )  # fmt: skip
     return shown
 

@@ -31,7 +31,7 @@ def located(
     count = int(wrong.sum())
     if not count:
         return ""
-    share = f"wrong are {count} of {wrong.numel()} elements ({count / wrong.numel():.2g})"
+    share = f"wrong are {count} of {wrong.numel()} elements ({100 * count / wrong.numel():.3g}%)"
     if count == wrong.numel() or wrong.ndim == 0:
         return share if wrong.ndim == 0 else f"all {count} elements are wrong"
     hit = [_hit(wrong, dim) for dim in range(wrong.ndim)]

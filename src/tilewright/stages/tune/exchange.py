@@ -22,13 +22,14 @@ class Merged:
     kept: int
 
 
-def winners(path: Path) -> tuple[Winner, ...]:
-    """All winners of a file, by device, title and toolchain. Raises UserError where it can't be read as such."""
+def winners(path: Path, *, immutable: bool = False) -> tuple[Winner, ...]:
+    """All winners of a file, by device, title and toolchain; `immutable`: as for `opened`. Raises UserError where it
+    can't be read as such."""
     order = "target, device, title, shape_class, driver, torch, dsl, tilewright"
     if not path.is_file():
         raise UserError(f"{path}: no such file of winners; `tilewright tune FILE` makes the first")
     try:
-        with opened(path) as file:
+        with opened(path, immutable=immutable) as file:
             rows = file.execute(f"SELECT {COLUMNS} FROM winners ORDER BY {order}").fetchall()
     except (sqlite3.Error, OtherFormat) as error:
         raise UserError(f"{path}: cannot be read as a file of winners: {error}") from error

@@ -46,7 +46,7 @@ def test_tiles_are_told_by_their_period():
 
 def test_scattered_elements_are_counted_alone():
     value, truth = spoilt((40, 40), *((i, (7 * i * i) % 40) for i in range(40)))
-    assert told(value, truth).startswith("wrong are 40 of 1600 elements (0.025)")
+    assert told(value, truth).startswith("wrong are 40 of 1600 elements (2.5%)")
     assert "dimension 0" not in told(value, truth)
 
 
@@ -54,7 +54,7 @@ def test_all_none_and_a_scalar():
     value, truth = spoilt((8, 8), slice(None))
     assert told(value, truth) == "all 64 elements are wrong"
     assert told(truth.float(), truth) == ""
-    assert told(torch.tensor(2.0), torch.tensor(1.0, dtype=torch.float64)) == "wrong are 1 of 1 elements (1)"
+    assert told(torch.tensor(2.0), torch.tensor(1.0, dtype=torch.float64)) == "wrong are 1 of 1 elements (100%)"
 
 
 def test_small_errors_everywhere_break_the_norm_alone():
