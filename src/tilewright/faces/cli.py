@@ -267,8 +267,8 @@ def winners(
     add: Annotated[bool, typer.Option("--add", help="export: to what the file holds; newer evidence wins.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the settings that won on this machine, or came with the package, with their evidence; take over others'; give
-    this machine's away."""
+    """Show the settings that won on this machine, or came with the package, with their evidence; take over others';
+    give this machine's away."""
     from ..stages.tune.memory import FILE
     from .winners import exported, listed, merged, winners_table
 
