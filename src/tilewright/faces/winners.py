@@ -36,12 +36,12 @@ def tuned_object(tuned: TunedProblem) -> Shown:
     }  # fmt: skip
 
 
-def winner_object(winner: Winner) -> Shown:
+def winner_object(winner: Winner, *, kept: str = "here") -> Shown:
     return {
         "target": winner.target, "device": winner.device, "toolchain": asdict(winner.toolchain),
         "shape_class": winner.shape_class, "title": winner.title, "point": dict(winner.point),
         "time_ns": asdict(winner.time_ns), "floor_share": winner.floor_share, "found_at": winner.found_at,
-        "tried": [_tried(t) for t in winner.tried],
+        "tried": [_tried(t) for t in winner.tried], "kept": kept,
     }  # fmt: skip
 
 
@@ -67,8 +67,8 @@ def tuned_table(tuned: TunedProblem) -> Table:
 def listed(path: Path, *, shipped: Path = memory.SHIPPED) -> list[Shown]:
     """What `winners list --json` prints: what is kept at `path`, if anything is, then what came with the package."""
     mine = exchange.winners(path) if path.exists() else ()
-    kept = (("here", mine), ("shipped", exchange.winners(shipped, immutable=True)))
-    return [winner_object(w) | {"kept": where} for where, found in kept for w in found]
+    theirs = exchange.winners(shipped, immutable=True)
+    return [*map(winner_object, mine), *(winner_object(w, kept="shipped") for w in theirs)]
 
 
 def winners_table(found: Sequence[Shown]) -> Table:

@@ -95,7 +95,7 @@ def test_winners_are_tuned_kept_with_evidence_given_away_and_taken_over(tmp_path
     assert len(times) == tuned["patterns"][0]["points"] > 1
     assert won["time_ns"]["mid"] == min(times.values()) == times[json.dumps(won["point"])]
     listed = json.loads(tilewright("winners", "list", "--json", cwd=tmp_path))
-    assert listed[0] == won | {"kept": "here"} and {w["kept"] for w in listed[1:]} == {"shipped"}
+    assert listed[0] == won and won["kept"] == "here" and {w["kept"] for w in listed[1:]} == {"shipped"}
     tilewright("winners", "export", "given.db", cwd=tmp_path)
     again = json.loads(tilewright("winners", "export", "given.db", "--add", "--json", cwd=tmp_path))
     assert again == {"exported": 1, "there now": 1}
@@ -103,4 +103,4 @@ def test_winners_are_tuned_kept_with_evidence_given_away_and_taken_over(tmp_path
     merged = json.loads(tilewright("winners", "merge", "given.db", "--json", cwd=tmp_path))
     assert merged == {"added": 1, "replaced": 0, "kept": 0}
     listed = json.loads(tilewright("winners", "list", "--json", cwd=tmp_path))
-    assert listed[0] == won | {"kept": "here"} and {w["kept"] for w in listed[1:]} == {"shipped"}
+    assert listed[0] == won and won["kept"] == "here" and {w["kept"] for w in listed[1:]} == {"shipped"}
