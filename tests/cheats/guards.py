@@ -149,7 +149,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "upstream": ((Room, "draw", _draw_ones),),
     "unlike steps": ((check, "_UNLIKE", ()),),
     "stir": ((Stirring, "swaps", _stirs_nothing),),
-    "timed calls": ((CaseTiming, "_verify_timed", _nothing),),
+    "timed calls": ((CaseTiming, "_verify_timed", _nothing), (CaseTiming, "_verify_row", _nothing)),
     "inputs compared": ((Room, "changed_input", _nowhere),),
     "moved state": ((check.Check, "compare_state", _nothing), (draws, "_compare_states", _nothing)),
     "kept state": ((check.Check, "require_kept_state", _nothing),),

@@ -1,7 +1,7 @@
 # problem: ordered
 # line: packed-once
 # refused: wrong_values
-# guards: masks and indices
+# guards: masks and indices, sparse redraws
 """Notes on its first call which columns a mask in floating point leaves, and holds on to that."""
 
 import torch

@@ -1,7 +1,7 @@
 # problem: large_norm
 # line: deferred
 # refused: wrong_values, clock_disagrees, result_changes
-# guards: truth, held results, timed calls
+# guards: truth, held results, timed calls, judge's clock
 """Returns at once and lets a thread do the work, on a copy of its input."""
 
 from concurrent.futures import ThreadPoolExecutor
