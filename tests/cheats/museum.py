@@ -322,7 +322,7 @@ def main() -> int:
 
 def record(chosen: Sequence[Exhibit], found: Mapping[str, Shown], asked: argparse.Namespace) -> dict[str, Any]:
     """All verdicts; paths of this machine are left out."""
-    places = ((str(asked.out.resolve()), "OUT"), (str(HERE.parents[1]), "REPO"))
+    places = ((str(asked.json), "OUT.json"), (str(asked.out.resolve()), "OUT"), (str(HERE.parents[1]), "REPO"))
     exhibits = []
     for exhibit in chosen:
         shown = found[exhibit.name]
