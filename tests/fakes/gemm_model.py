@@ -14,6 +14,8 @@ DEPTH, ATOM = 64, 16
 GUARD = 2
 TINY = 2.0**-24
 LEAST = 2.0**-133  # the smallest bf16
+UNPROMOTED = 2.4e-9  # times K: what a sum in fp32 of 16-bit products may be off in the norm, twice what is expected
+EIGHTHS, EIGHTHS_OF_ONE_SIGN = 2.0**-11, 2.0**-9  # the same of float8, promoted every 128 of K
 SHIFT = {"shared": 0, "scaled": 11, "rounded": 0}
 
 
@@ -55,6 +57,12 @@ def wide(a: Tensor, b: Tensor, *, interval: int = DEPTH) -> Tensor:
         wave = _chain(pairs, zero, at, min(at + interval, a.shape[1]))
         total = (total.double() + wave).float()
     return _unscaled(total, exponents_a, exponents_b)
+
+
+def halves(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b of 16 bits held in float64: one chain over all of K."""
+    zero = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
+    return _chain([(a, b)], zero, 0, a.shape[1]).float()
 
 
 def eighths(a: Tensor, b: Tensor, *, kept: int = 14, promote: int = 128) -> Tensor:

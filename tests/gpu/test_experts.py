@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from fakes.gemm_model import UNPROMOTED
 from fakes.judges import judge_on_gpu
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice
@@ -50,7 +51,7 @@ def test_stretches_of_every_length(tile, turned, dtype):
             shares, whole = torch.rand(total, 1, device="cuda"), torch.randn(total, n, device="cuda")
             truth = by_expert(x, w, lengths) * shares + whole
             error = float((run(x, w, ends, shares, whole).double() - truth).norm() / truth.norm())
-            assert error < 1e-6, f"{lengths} {n} x {k}: {error:.3g}"
+            assert error < max(1e-6, UNPROMOTED * k), f"{lengths} {n} x {k}: {error:.3g}"
 
 
 def test_rows_behind_the_last_end_are_left_alone():

@@ -78,6 +78,22 @@ def test_three_planes_are_as_accurate_as_fp32_whatever_the_exponents(family):
             assert model.norm_error(model.product(a, b, scheme="scaled"), truth) > 100 * own
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_of_16_bits_are_as_far_off_as_the_tests_on_a_gpu_allow(dtype):
+    """A bound of 1e-6 refused K of 1000 in fp16, and of 4096 in both (H200, 2026-11-23)."""
+    for k in (1000, 4096):
+        a, b = (torch.randn(*s).to(dtype).double() for s in ((SIDE, k), (k, SIDE)))
+        error = model.norm_error(model.halves(a, b), a @ b)
+        assert 0.25 < error / (model.UNPROMOTED * k) < 0.75
+
+
+def test_a_gram_matrix_of_eight_bits_is_as_far_off_as_sums_of_one_sign():
+    """Its diagonal is its norm."""
+    a = torch.randn(1024, 8).to(torch.float8_e4m3fn).double()
+    error = model.norm_error(model.eighths(a.t(), a), a.t() @ a)
+    assert model.EIGHTHS < error < model.EIGHTHS_OF_ONE_SIGN
+
+
 @pytest.mark.parametrize(("one_sided", "most"), [(False, 2.0**-12), (True, 2.0**-10)])
 def test_sums_of_eight_bits_are_promoted_as_long_as_14_bits_hold_them(one_sided, most):
     a, b = (torch.randn(*s).to(torch.float8_e4m3fn).double() for s in ((SIDE, 1024), (1024, SIDE)))
