@@ -295,7 +295,7 @@ class Judge:
         with self._turns.turn(name):
             if (waited_s := time.monotonic() - started) > 0.1:
                 stations.add("waiting for the device", waited_s)
-            with stations.station(name, reference=self._ref, candidate=cell):
+            with stations.station(name, self._ref, candidate=cell):
                 yield
             self._require_modest(cell)
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from ..edges.sandbox.cell import Cell
 from ..facts.outcome import Station
 
-# What a request to the reference's cell, or to a candidate's, is called in a report; the rest of a station is the
-# judge's own: placing and comparing.
-_REFERENCE = {
+# What a request to a baseline's cell, or to a candidate's, is called in a report; the rest of a station is the judge's
+# own: placing and comparing.
+_BASELINE = {
     "MakeInputs": "draw", "Call": "reference", "Store": "reference", "Truth": "truth", "Slack": "truth",
     "Amplify": "truth", "Attain": "truth",
     "ConstructCase": "construct", "Redraw": "state", "StoreState": "state", "LoadState": "state",
@@ -35,14 +35,15 @@ class Stations:
         self._found.append(Station(name=name, seconds=seconds))
 
     @contextmanager
-    def station(self, name: str, *, reference: Cell, candidate: Cell) -> Iterator[None]:
+    def station(self, name: str, *baselines: Cell, candidate: Cell) -> Iterator[None]:
         """What the block takes, split by who was busy."""
-        before = [dict(cell.spent_s) for cell in (reference, candidate)]
+        cells, called = (*baselines, candidate), (*(_BASELINE for _ in baselines), _CANDIDATE)
+        before = [dict(cell.spent_s) for cell in cells]
         started = time.monotonic()
         yield
         seconds = time.monotonic() - started
         parts: dict[str, float] = {}
-        for cell, earlier, names in zip((reference, candidate), before, (_REFERENCE, _CANDIDATE), strict=True):
+        for cell, earlier, names in zip(cells, before, called, strict=True):
             for kind, spent_s in cell.spent_s.items():
                 part = names.get(kind, "other requests")
                 parts[part] = parts.get(part, 0.0) + spent_s - earlier.get(kind, 0.0)

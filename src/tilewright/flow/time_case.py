@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -54,37 +55,37 @@ class CaseTiming:
         """Raises Refused, Implausible, SickDevice and CellFault."""
         cell, work = self.check.cell, self.room.described.work
         table = self.table()
-        with self.stations.station("until processes rest", reference=self.reference, candidate=cell):
+        with self._station("until processes rest"):
             timing.rest(dict.fromkeys(p.cell for p in table.players), longest_s=self.effort.rest_s)
         before = device_state(self.target)
-        with self.stations.station("timing", reference=self.reference, candidate=cell):
+        with self._station("timing"):
             timing.measure(table, table.players[0], effort=self.effort, look=self.look(table))
         after = device_state(self.target)  # at once: clocks and heat of the load, not of what follows
         if why := sickness(before, after):
             raise SickDevice(f"{self.machine.device}: {why}")
-        with self.stations.station("warm caches, clock check", reference=self.reference, candidate=cell):
+        with self._station("warm caches, clock check"):
             timing.measure_warm(table, effort=self.effort)
             timing.check_quiet(table)
             unseen = timing.check_clock(table, table.players[0], table.players[1])
-        with self.stations.station("calls in a row", reference=self.reference, candidate=cell):
+        with self._station("calls in a row"):
             moves = bool(self.room.described.mutated_state)  # what state a call in the middle found is not known
             verify = None if moves else partial(self._verify_row, table)
             row_excess = check_slope(table, table.players[0], table.players[1], before=self._refresh_state, look=verify)
         new_excess: Interval | None = None
         if self.room.described.inputs:
-            with self.stations.station("new contents", reference=self.reference, candidate=cell):
+            with self._station("new contents"):
                 look = self.look(table)
                 new_excess = timing.check_fresh(
                     table, table.players[0], table.players[1], renew=self._renew, look=look
                 )  # fmt: skip
         phases: tuple[Phase, ...] = ()
         if self.room.described.gradients.outputs:
-            with self.stations.station("forward and backward apart", reference=self.reference, candidate=cell):
+            with self._station("forward and backward apart"):
                 phases = measure_phases(table, ours=OURS, names=(OURS, EAGER, COMPILE), rounds=self.effort.min_rounds)
         counted = cell.ask(wire.CountFallbacks(), wire.Fallbacks, limit_s=30.0)
         for note in notes:
             self.check.findings.note(note)
-        with self.stations.station("whose kernels", reference=self.reference, candidate=cell):
+        with self._station("whose kernels"):
             seen = self._profile()
             peaks = self._peaks(table.players)
         checked = replace(
@@ -99,6 +100,10 @@ class CaseTiming:
             new_excess_ns=new_excess, phases=phases, peak_bytes=peaks, device=(before, after),
             launches=Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None,
         )  # fmt: skip
+
+    def _station(self, name: str) -> AbstractContextManager[None]:
+        baselines = (self.reference,) if self.compiled is None else (self.reference, self.compiled)
+        return self.stations.station(name, *baselines, candidate=self.check.cell)
 
     def table(self) -> Table:
         """All players before slots that are filled: ours, eager, eager again, torch.compile where there is one."""
