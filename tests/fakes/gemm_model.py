@@ -176,29 +176,6 @@ def streamed(a: Tensor, b: Tensor, *, scheme: str = "scaled") -> Tensor:
     return _unscaled(total, base, of_b)
 
 
-def woven(a: Tensor, b: Tensor, *, chunk: int = 256) -> Tensor:
-    """a @ b where columns of B have an exponent for each chunk of K, the least so far of multiples of 8, and so have
-    the sums."""
-    shift = SHIFT["scaled"]
-    hi_a, lo_a, of_a = split(a, shift)
-    zero = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
-    total, base = zero.float(), torch.full((b.shape[1],), 160, dtype=torch.int32)
-    for begin in range(0, a.shape[1], chunk):
-        part = b[begin : begin + chunk].t()
-        magnitude = torch.where(part.isfinite(), part.abs(), 0.0).double().amax(1)
-        asked = (15 - torch.frexp(magnitude).exponent) // 8 * 8
-        exponent = torch.minimum(base, torch.where(magnitude > 0, asked, 160))
-        total = total * torch.exp2((exponent - base).clamp(min=-126))
-        base = exponent
-        hi, lo, _ = split(part.contiguous(), shift, base)
-        for at in range(0, part.shape[1], DEPTH):
-            inside, outside = slice(at, at + DEPTH), slice(begin + at, begin + min(at + DEPTH, part.shape[1]))
-            high, low, end = hi_a[:, outside], lo_a[:, outside], hi[:, inside].shape[1]
-            wave = _chain([(high, lo[:, inside].t()), (low, hi[:, inside].t())], zero, 0, end) * 2.0**-shift
-            total = (total.double() + _chain([(high, hi[:, inside].t())], wave, 0, end)).float()
-    return _unscaled(total, of_a, base)
-
-
 def tf32(x: Tensor) -> Tensor:
     """x with 10 bits after the point, rounded to nearest."""
     bits = x.contiguous().view(torch.int32)

@@ -12,8 +12,8 @@ from fakes.modules import Applies
 from fakes.program_interpreter import run_program, view, widened
 from tilewright.cell.trace import trace
 from tilewright.facts.space import point
-from tilewright.stages.patterns import across, match
-from tilewright.stages.propose import cuda, entered
+from tilewright.stages.patterns import match
+from tilewright.stages.propose import cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 SETTINGS = (
@@ -22,13 +22,6 @@ SETTINGS = (
     {"tile": "128x128", "cluster": "2x1", "split": "bf16x6"},
 )
 SPLIT = {"tile": "128x64", "cluster": "1x1", "split_k": 3}
-
-
-@pytest.fixture(autouse=True)
-def switched_on(monkeypatch):
-    """What has not run on a GPU yet is off."""
-    monkeypatch.setattr(across, "COLUMNS", True)
-    monkeypatch.setattr(entered, "ENTERING", True)
 
 
 def entering(name, tmp_path):

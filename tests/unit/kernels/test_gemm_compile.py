@@ -177,27 +177,6 @@ def test_what_is_streamed_is_multiplied_out_of_registers(tmp_path, major, scheme
     assert kernel.local_bytes <= 256
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_what_is_woven_is_split_by_warps_of_few_registers_and_told_by_a_release(tmp_path, turned):
-    point = Point(tile_m=128, tile_n=256, cluster_m=2, scheme="scaled", woven=True)
-    finish = Finish("f32", function=biased_gelu, names=("bias", "residual"), vector=1 if turned else 4, turned=turned)
-    reads = tuple(("f32", ((1, 0, 0) if turned else (0, 1, 0), False)) for _ in range(2))
-    ptx, kernel = compiled(tmp_path, point, ("k", "k"), finish=finish, operands=reads)
-    check_registers(point, kernel)
-    assert kernel.local_bytes <= 256
-    written, told = ptx.rfind("st.global.v2.b32"), ptx.find("red.release.gpu.global.add.s32")
-    assert 0 < written < ptx.find("fence.proxy.async.global", written) < told
-    seen = ptx.find("ld.acquire.gpu")
-    assert 0 < seen < ptx.find("fence.proxy.async.global", seen) < ptx.find("cp.async.bulk.tensor.3d.shared", seen)
-    gemm = Gemm(point, "f32", turned=turned)
-    a, w = torch.empty(100, 1040, device="meta"), torch.empty(300, 1040, device="meta")
-    assert gemm(a, w.mT).shape == (100, 300)
-    assert sorted(key[0] for key in gemm._compiled) == ["product", "split"]
-    for wrong in ((a[:, :1000], w.mT[:1000]), (a.expand(2, 100, 1040), w.mT.expand(2, 1040, 300))):
-        with pytest.raises(ValueError, match="no batch, with a K that is a multiple of 16"):
-            gemm(*wrong)
-
-
 @pytest.mark.parametrize(
     ("settings", "turned", "together"),
     [

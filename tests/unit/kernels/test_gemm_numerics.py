@@ -61,8 +61,6 @@ def test_at_most_twice_the_error_of_fp32(family):
             assert error <= (2 * own if k > 100 else CONTRACT), f"{scheme}, K = {k}: {error:.2g}, fp32 {own:.2g}"
             error = model.norm_error(model.streamed(a, b, scheme=scheme), truth)
             assert error <= (2 * own if k > 100 else CONTRACT), f"streamed {scheme}, K = {k}: {error:.2g}"
-        error = model.norm_error(model.woven(a, b), truth)
-        assert error <= (2 * own if k > 100 else CONTRACT), f"woven, K = {k}: {error:.2g}"
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "opposite ends"])
@@ -140,19 +138,6 @@ def test_exponents_of_their_own_for_each_64_of_k(reach):
         assert float(each.max()) <= CONTRACT, "row by row"
 
 
-@pytest.mark.parametrize("reach", [12, 40, 100])
-def test_exponents_that_only_sink_from_one_256_of_k_to_the_next(reach):
-    k = 1280
-    steps = torch.linspace(-reach, reach, k // 256).round().repeat_interleave(256)
-    for exponents in (steps, -steps, steps.abs(), torch.where(steps > 0, steps, -110.0)):
-        a, b = torch.randn(SIDE, k), torch.randn(k, SIDE) * torch.exp2(exponents)[:, None]
-        b[:, 0], b[256:, 1], b[:256, 2] = 0, 0, 0
-        truth = a.double() @ b.double()
-        each = (model.woven(a, b).double() - truth).norm(dim=0) / truth.norm(dim=0).clamp(min=1e-300)
-        own = (model.fp32(a, b).double() - truth).norm(dim=0) / truth.norm(dim=0).clamp(min=1e-300)
-        assert bool((each <= torch.maximum(2 * own, torch.tensor(CONTRACT))).all()), "column by column"
-
-
 def test_a_shorter_interval_leaves_less_to_truncation():
     """K = 384, uniform: cuBLAS's fp32 was at 6.3e-8 there, ours at 1.91e-7 (H200, 2026-11-22)."""
     a, b = torch.rand(SIDE, 384), torch.rand(384, SIDE)
@@ -196,7 +181,7 @@ def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme):
     b[:, 8] = 2.0**127
     truth = (a.double() @ b.double()).float()
     for found in (
-        model.product(a, b, scheme=scheme), model.streamed(a, b, scheme=scheme), model.wide(a, b), model.woven(a, b),
+        model.product(a, b, scheme=scheme), model.streamed(a, b, scheme=scheme), model.wide(a, b),
     ):  # fmt: skip
         assert torch.equal(found.isnan(), truth.isnan())
         assert torch.equal(torch.where(truth.isinf(), found, 0.0), torch.where(truth.isinf(), truth, 0.0))

@@ -37,9 +37,6 @@ def test_registers_of_all_warpgroups_fit_the_file():
     "knobs",
     [
         {"streamed": True},
-        {"woven": True},
-        {"woven": True, "scheme": "scaled", "split_k": 2},
-        {"woven": True, "scheme": "scaled", "tile_n": 128, "streamed": True},
         {"streamed": True, "scheme": "scaled", "cluster_m": 1},
         {"streamed": True, "scheme": "scaled", "tile_n": 128, "cluster_n": 2},
         {"tile_m": 96},
@@ -173,7 +170,6 @@ def test_clusters_are_as_many_as_are_resident_or_needed():
     assert make_grid(Point(), 4096, 4096, 64, processors=132).clusters == 66
     assert make_grid(Point(), 1, 1, 1, processors=132).clusters == 1
     assert make_grid(Point(cluster_m=1), 300, 300, 64, processors=132).clusters == 6
-    assert make_grid(Point(scheme="scaled", woven=True), 1, 1, 64, processors=132).clusters == 66  # all split
 
 
 def test_every_tile_of_every_layer_has_its_turn_once_and_neighbours_share_columns():

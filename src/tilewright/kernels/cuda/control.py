@@ -1,4 +1,4 @@
-"""The five forms of run-time control flow; all else in the skeletons is Python that runs while tracing.
+"""The four forms of run-time control flow; all else in the skeletons is Python that runs while tracing.
 
 The bodies are closures: they may store to memory and to register fragments, but rebind nothing.
 """
@@ -25,17 +25,6 @@ def until(read: cutlass.Constexpr) -> None:
     missing = read()
     while missing != 0:
         missing = read()
-
-
-@cute.jit  # type: ignore[untyped-decorator]
-def drawn(take: cutlass.Constexpr, count: Any, ahead: cutlass.Constexpr, body: cutlass.Constexpr) -> None:
-    """body(i) for each i that take() gives, until one is `count` or more; before, ahead(j) of the one that follows."""
-    item = take()
-    while item < count:
-        following = take()
-        ahead(following)
-        body(item)
-        item = following
 
 
 @cute.jit  # type: ignore[untyped-decorator]

@@ -13,16 +13,11 @@ from .contract import Contraction
 from .unrolled import turned
 
 Found = tuple[Program, Site]
-# Whether they are found. The kernels are those that reduce rows, which have run; of transposes they have not run yet:
-# `tests/gpu/test_products.py -k columns`.
-COLUMNS = False
 
 
 def across(whole: Contraction, region: Found) -> Found | None:
     """Of a region that reduces this product's columns whole, what reduces its transpose's rows; None of others."""
     program, site = region
-    if not COLUMNS:
-        return None
     groups = parted(program.domain, whole.domain)
     if not program.reduced or whole.ends is not None or groups is None or program.reduced != groups[-2]:
         return None

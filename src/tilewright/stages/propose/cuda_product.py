@@ -40,8 +40,7 @@ _KNOBS = (
     Knob(name="cluster", values=("1x1", "2x1", "1x2", "2x2"), about="CTAs, along rows x columns, that share loads"),
     Knob(name="stages", values=("auto", 2, 3, 4, 5, 6, 7, 8), about="buffers of 64 of K; auto: as many as fit"),
     Knob(name="split_k", values=(1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128), about="parts of K, summed afterwards"),
-    Knob(name="streamed", values=("none", "left", "right", "left woven", "right woven"),
-         about="the fp32 matrix that whoever multiplies it splits, or, woven, warps beside them"),
+    Knob(name="streamed", values=("none", "left", "right"), about="the fp32 matrix that whoever multiplies it splits"),
     Knob(name="store", values=("direct", "bulk", "staged"),
          about="who writes the result: threads, or TMA from shared memory (staged: whole tiles, a matrix comes there)"),
     Knob(name="schedule", values=("cooperative", "pingpong"), about="warpgroups share a tile, or take tiles in turns"),
@@ -70,9 +69,6 @@ _FLAT_K = 1024
 _THREE_PLANES = ("128x128", "128x64", "64x64")  # of which two stages of three planes fit
 _BULK_TILES = ("256x128", "128x256", "128x128")
 _STREAMED_K = 16  # a multiple of which K is
-WOVEN = False  # whether products that split a matrix themselves are proposed
-_WOVEN_SHAPES = (("128x256", "2x1"), ("256x128", "1x2"))
-_LEAST_WOVEN = 1 << 23  # elements; the split of fewer takes no time that counts
 _SHORT_K = 2048  # the end of a tile weighs much
 # A side of so much makes a product skinny: in 16 bits it takes as long as the large matrix takes to come.
 _SKINNY_SIDE = 64
@@ -261,7 +257,7 @@ def _reducing(program: Program) -> list[tuple[float, Point]]:
     def takes(point: dict[str, str | int]) -> bool:
         columns = int(str(point["tile"]).split("x")[1])
         whole = fits(program, columns) if is_grouped(program) else columns % BLOCK == 0
-        return point["split_k"] == 1 and point["streamed"] not in ("right", "left woven") and whole
+        return point["split_k"] == 1 and point["streamed"] != "right" and whole
 
     return [(work, p) for work, p in _ranked(program) if takes(dict(p))]
 
@@ -273,12 +269,12 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
     rounded = is_rounded(program)
     kept = (None, None) if program.reduced else kept_diagonals(program)
     ranked: list[tuple[float, int, Point]] = []
-    streams = (*_streams(program), *_woven(program)) if split and not rounded else ()
+    streams = _streams(program) if split and not rounded else ()
     flat = split and k >= _FLAT_K
     shapes = (*(_SHAPES[1::-1] if flat else _SHAPES[:2]), *_SHAPES[2:], *(_WIDE_SHAPES if _is_plain(program) else ()))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
-            if parts > 1 and (ceil(k / DEPTH) // parts < 4 or "woven" in streamed):
+            if parts > 1 and ceil(k / DEPTH) // parts < 4:
                 break
             work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
                            kept=kept, rounded=rounded)  # fmt: skip
@@ -292,8 +288,8 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
 def _points(program: Program) -> tuple[Point, ...]:
     plain = _is_plain(program)
     points = [p for _, p in (_reducing(program) if program.reduced else _ranked(program))]
-    streaming = [p for p in points if dict(p)["streamed"] in ("left", "right")][:_STREAMED_POINTS]
-    chosen = [p for p in points if p in streaming or dict(p)["streamed"] not in ("left", "right")]
+    streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
+    chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
     if program.reduced:
         shapes = [s for s in _REDUCED_IN_TURNS if not is_grouped(program) or fits(program, int(s[0].split("x")[1]))]
         turns = tuple(_turn(*shape) for shape in shapes) if plain else ()  # not yet measured: never first
@@ -302,8 +298,7 @@ def _points(program: Program) -> tuple[Point, ...]:
         return (*chosen[:1], *_in_turn(turns, chosen[1:]))
     if is_routed(program):
         return tuple(p for p in chosen if dict(p)["split_k"] == 1)
-    lying = [p for p in chosen if dict(p)["streamed"] in ("none", "right woven") and dict(p)["tile"] in _BULK_TILES]
-    direct = [p for way in ("right woven", "none") for p in lying if dict(p)["streamed"] == way][:_BULK_POINTS]
+    direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     bare = not plain and len(program.operands) == 2 and sizes(program)[3] >= _FLAT_K
     for p in direct:
         chosen.insert(chosen.index(p) + (0 if bare else 1), point(**{**dict(p), "store": "bulk"}))
@@ -352,15 +347,3 @@ def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
     if right:
         found += [("128x128", "1x2", "right"), ("128x128", "1x1", "right"), ("64x128", "1x1", "right")]
     return tuple(found)
-
-
-def _woven(program: Program) -> tuple[tuple[str, str, str], ...]:
-    """Tiles, clusters and sides of the matrices that a product can split itself: no batch, K by K, large."""
-    batch, m, n, k = sizes(program)
-    whole = program.reduced or kept_diagonals(program) == (None, None)
-    if not (WOVEN and batch == 1 and k % _STREAMED_K == 0 and whole):
-        return ()
-    sides = zip(("left", "right"), _lies_along_k(program), (m * k, n * k), strict=True)
-    fitting = [f"{side} woven" for side, along, size in sides if along and size >= _LEAST_WOVEN]
-    # As the kernel has them, C's transpose where the left one is split: wide tiles spill least.
-    return tuple((*shape, side) for side in fitting for shape in _WOVEN_SHAPES[:: 1 if side == "right woven" else -1])

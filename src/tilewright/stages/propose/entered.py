@@ -12,8 +12,6 @@ from .cuda_text import Lines, dict_of, dtypes_of, safe_names, sweeps_of, tensors
 from .narrow import computes_in_float8
 from .strength import reduced_in_strength
 
-# Whether factors are made on their way in: it compiles, and has not run on a GPU yet (`tests/gpu/test_entering.py`).
-ENTERING = False
 REDUCES = ("sum", "max", "min", "softmax_stats", "moments")
 LONGEST_ROW = 1024 * 8 * 4  # of K, that is reduced; as in `gemm/entering.py`
 _TYPES = ("f32", "f16", "bf16", "float8_e4m3fn", "i8", "u8")
@@ -36,8 +34,6 @@ def unenterable(program: Program) -> str | None:
         return None
     if product.dtype != "f32" or product.ends:
         return "factors that nothing splits, so that nothing could compute them on their way in"
-    if not ENTERING:
-        return "factors made on their way in, which is not proposed before its tests have run on a GPU"
     for prologue in product.prologues:
         why = _unmakable(prologue.program, along=-1 if prologue.factor == product.left else -2)
         if why is not None:
@@ -72,7 +68,7 @@ def enters(program: Program, point: dict[str, str | int]) -> bool:
     if not program.product.prologues:
         return True
     rows = any(p.program.reduced for p in program.product.prologues)
-    streamed = str(point["streamed"]).split()[0]
+    streamed = str(point["streamed"])
     return (streamed == "none" or prologue_of(program, streamed) is None) and not (rows and point["split_k"] != 1)
 
 

@@ -9,8 +9,6 @@ from .diagonals import Kept, share
 PROCESSORS = 132  # of an H100 or H200
 DEPTH = 64  # of K, a step
 _HELD = 8192  # of K across which a strip of rows stays in the registers of a cluster (gemm/split.py)
-_WOVEN_SHARE = 0.98  # of wgmma beside which other warps split a matrix, and the rate of these, bytes/ns: both guessed
-_WOVEN_RATE = 600.0
 _STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 230 TFLOP/s (H200, 2026-11-22)
 
 
@@ -32,21 +30,18 @@ def work_ns(
     # Small tiles read more of shared memory for each product: wgmma of 64 x 64 runs at about half its rate.
     rate = {64 * 64: 0.5, 64 * 128: 0.7, 128 * 128: 0.9}.get(tile_m * tile_n, 1.0)
     rate *= 1.0 if cluster_m * cluster_n > 1 else 0.95
-    side, _, woven = streamed.partition(" ")
-    if woven:
-        rate *= _WOVEN_SHARE
-    elif streamed != "none":
+    if streamed != "none":
         rate *= _STREAMED_RATE
     flops = 2 * tile_m * tile_n * resident * ((3 if fp32 and not rounded else 1) * each / rate + 256)
     partial_bytes = 8.0 * batch * m * n * parts if parts > 1 else 0.0
     launch_ns = 3000.0 if parts > 1 else 0.0
     item = 4.0 if fp32 else 2.0
     sides = {"left": batch * m * k * item, "right": batch * k * n * item}
-    split_bytes = (1.5 if rounded else 2.0) * sum(size for name, size in sides.items() if name != side) if fp32 else 0.0
+    split_bytes = (
+        (1.5 if rounded else 2.0) * sum(size for name, size in sides.items() if name != streamed) if fp32 else 0.0
+    )
     if rounded and each > _HELD:  # longer parts of K don't stay in registers while they are scaled: read twice
         split_bytes *= 1.5
     moved_bytes = sum(sides.values()) + item * batch * m * n
-    product_ns = max(
-        waves * flops / (7e5 / PROCESSORS), moved_bytes / 4000.0, sides[side] / _WOVEN_RATE if woven else 0
-    )
+    product_ns = max(waves * flops / (7e5 / PROCESSORS), moved_bytes / 4000.0)
     return product_ns + split_bytes / 3300.0 + partial_bytes / 3500.0 + launch_ns

@@ -16,13 +16,7 @@ from tilewright.cell.trace import trace
 from tilewright.facts.graph import Graph
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import Space
-from tilewright.stages.patterns import across, match
-
-
-@pytest.fixture(autouse=True)
-def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has not run on a GPU yet is off."""
-    monkeypatch.setattr(across, "COLUMNS", True)
+from tilewright.stages.patterns import match
 
 
 def rand(*shape: int) -> Tensor:

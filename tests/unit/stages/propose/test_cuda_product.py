@@ -23,7 +23,7 @@ from tilewright.facts.space import point
 from tilewright.flow import training
 from tilewright.kernels.cuda.gemm.fused import make_point
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cpu, cuda, cuda_product
+from tilewright.stages.propose import cpu, cuda
 from tilewright.stages.propose.compose import compose
 from tilewright.stages.propose.diagonals import kept_diagonals, share
 from tilewright.stages.propose.product_time import work_ns
@@ -307,32 +307,6 @@ def test_what_is_proposed_for_known_tasks(title: str, function: Any, args: Any, 
         first = dict(pattern.space.points[0])
         assert {name: first[name] for name in wanted} == wanted
         assert any(dict(p)["streamed"] == "none" for p in pattern.space.points)
-
-
-def test_what_a_product_splits_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The matrix that lies along K, where there is one, large, of no batch; and it compiles."""
-    monkeypatch.setattr(cuda_product, "WOVEN", True)
-
-    def first(function: Any, *args: Tensor) -> tuple[Program, str]:
-        """Its kernel has wide tiles, which spill less."""
-        pattern = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space).patterns[-1]
-        assert any(dict(p)["streamed"] == "none" for p in pattern.space.points)
-        knobs = dict(pattern.space.points[0])
-        point = make_point(knobs, scheme="scaled")
-        assert not point.woven or (point.tile_m, point.tile_n) == (128, 256)
-        return pattern.program, str(knobs["streamed"])
-
-    program, side = first(lambda x, w, b: F.linear(x, w, b).relu(), meta(1024, 8192), meta(8192, 8192), meta(8192))
-    assert side == "right woven"
-    assert first(lambda a, b: (a @ b).amax(1), SQUARE, SQUARE.T)[1] == "right woven"
-    assert first(lambda a, b: a @ b, SQUARE, SQUARE)[1] == "left woven"
-    assert first(lambda a, b: a @ b, meta(4096, 4100)[:, :4092], SQUARE[:4092])[1] == "none"
-    assert first(torch.bmm, meta(2, 4096, 4096), meta(2, 4096, 4096))[1] == "none"
-    assert first(lambda a, b: torch.triu(a @ b), SQUARE, SQUARE)[1] == "none"
-    fused = load_fused(program, tmp_path)._FUSED
-    fused.prepare(None)
-    assert fused.gemm.point.woven and len(fused.objects) == 2
-    assert fused.demand(132)["local_bytes"] == 0
 
 
 @pytest.mark.slow

@@ -23,15 +23,8 @@ from tilewright.facts.validation import validate
 from tilewright.kernels.cuda.gemm import entering
 from tilewright.kernels.cuda.plan import Device
 from tilewright.kernels.cuda.spec import TensorSpec
-from tilewright.stages.patterns import across, match
+from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda, entered
-
-
-@pytest.fixture(autouse=True)
-def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has not run on a GPU yet is off."""
-    monkeypatch.setattr(across, "COLUMNS", True)
-    monkeypatch.setattr(entered, "ENTERING", True)
 
 
 def patterns(function: Callable[..., Any], args: tuple[Tensor, ...]) -> list[Pattern]:
@@ -123,16 +116,6 @@ def test_other_factors_are_made_by_a_kernel_of_their_own() -> None:
     ]
     for function, args in apart:
         assert not any(made(p) for p in patterns(function, args) if p.kind == "product"), args[0].shape
-
-
-def test_what_has_not_run_on_a_gpu_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entered, "ENTERING", False)
-    monkeypatch.setattr(across, "COLUMNS", False)
-    for function, args, _ in ENTERING.values():
-        found = [p.program for p in patterns(function, args) if p.program.product]
-        assert found and not any(p.product.prologues for p in found if p.product)
-    function, args, _ = ENTERING["columns reduced"]
-    assert "column_reduce" in [p.kind for p in patterns(function, args)][:-1]
 
 
 def test_planes_of_bf16_and_factors_rounded_to_tf32_are_made_as_well(tmp_path: Path) -> None:

@@ -22,15 +22,9 @@ from tilewright.facts.validation import validate
 from tilewright.kernels.cuda.gemm.blocks import STATES as OF_THE_KERNEL
 from tilewright.kernels.cuda.gemm.blocks import WIDTH
 from tilewright.kernels.cuda.plan import Device
-from tilewright.stages.patterns import across, match
+from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda, cuda_product
 from tilewright.stages.propose.reduced import BLOCK, STATES, blocked
-
-
-@pytest.fixture(autouse=True)
-def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has not run on a GPU yet is off."""
-    monkeypatch.setattr(across, "COLUMNS", True)
 
 
 def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -20,7 +20,6 @@ from .product import Product
 from .skinny import Skinny
 from .split import Split
 from .streamed import Streamed
-from .woven import Woven
 
 ALIGNED = 16
 Launch = Callable[..., None]
@@ -68,8 +67,7 @@ def compile_product(
 ) -> Launch:  # fmt: skip
     """A launch of (a, b, c, [exponents of A, of B,] operands .., clusters, splits, chunk) for every size. `element`: of
     A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's. Of a turned Finish,
-    columns of C are contiguous, not rows. `routed`: behind C come the ends of experts' rows (see `experts`). Of a
-    `woven` Point the fp32 matrix and the counters come last."""
+    columns of C are contiguous, not rows. `routed`: behind C come the ends of experts' rows (see `experts`)."""
     m, n, k = _size(), _size(), _size()
     pitch = ALIGNED * 8 // ELEMENT_TYPES[element].width
 
@@ -82,10 +80,8 @@ def compile_product(
     scaled = (m, n) if point.scales else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
     ends = (_fake("i32", (_size(),), (1,), 4),) if routed else ()
-    whole = (_fake("f32", (n, k, _size()), (_stride(4), 1, _stride(4)), ALIGNED), _fake("i32", (_size(),), (1,), 4))
-    tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *ends, *_read(operands, m, n, finish),
-               *(whole if point.woven else ()))  # fmt: skip
-    kernel = (Experts if routed else Skinny if point.skinny else Woven if point.woven else Product)(point, finish)
+    tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *ends, *_read(operands, m, n, finish))
+    kernel = (Experts if routed else Skinny if point.skinny else Product)(point, finish)
     return cute.compile(
         PRODUCT[len(tensors)],
         kernel,

@@ -40,8 +40,8 @@ TILES = ("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x25
 CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
-    "streamed": ("none", "left", "right", "left woven", "right woven"), "store": ("direct", "bulk", "staged"),
-    "sum": ("kernel", "cluster"), "schedule": ("cooperative", "pingpong"), "split": ("fp16x3", "bf16x6"),
+    "streamed": ("none", "left", "right"), "store": ("direct", "bulk", "staged"), "sum": ("kernel", "cluster"),
+    "schedule": ("cooperative", "pingpong"), "split": ("fp16x3", "bf16x6"),
 }  # fmt: skip
 DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1, "streamed": "none", "store": "direct",
             "sum": "kernel", "schedule": "cooperative", "split": "fp16x3"}  # fmt: skip
@@ -101,17 +101,15 @@ def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
     return Point(
         tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
         split_k=knobs["split_k"], scheme=scheme,
-        streamed=knobs["streamed"] in ("left", "right"), woven="woven" in knobs["streamed"],
-        bulk=knobs["store"] == "bulk", staged=knobs["store"] == "staged",
+        streamed=knobs["streamed"] != "none", bulk=knobs["store"] == "bulk", staged=knobs["store"] == "staged",
         skinny=knobs["sum"] == "cluster", pingpong=knobs["schedule"] == "pingpong",
     )  # fmt: skip
 
 
 def is_turned(knobs: Mapping[str, Any]) -> bool:
-    """Whether the kernel makes C's transpose: it streams its left matrix, weaves its right one, and is skinny in its
-    columns."""
+    """Whether the kernel makes C's transpose: it streams its left matrix, and is skinny in its columns."""
     rows, columns = map(int, knobs["tile"].split("x"))
-    return bool(knobs["streamed"] in ("right", "left woven") or (knobs["sum"] == "cluster" and rows < columns))
+    return bool(knobs["streamed"] == "right" or (knobs["sum"] == "cluster" and rows < columns))
 
 
 class FusedProduct:
@@ -149,7 +147,7 @@ class FusedProduct:
         if self.spec.ends and (is_turned(wanted) or not takes(point)):
             raise ValueError("experts multiply 16 bits with split_k=1, store='direct', schedule='cooperative'")
         for prologue, streamed in zip(self.spec.before, ("left", "right"), strict=True):
-            if prologue and (str(wanted["streamed"]).startswith(streamed) or not point.scales):
+            if prologue and (wanted["streamed"] == streamed or not point.scales):
                 raise ValueError(f"the {streamed} factor is made while fp32 is split, and can't be streamed")
             if prologue and prologue.sweeps and point.split_k > 1:
                 raise ValueError("rows that are reduced on their way in are whole: with split_k=1")

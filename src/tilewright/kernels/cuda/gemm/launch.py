@@ -3,7 +3,6 @@
     gemm = Gemm(Point(scheme="shared", ...), "f32")
     c = gemm(a, b)                      fp32: split A, split B, product (, sum of the splits of K)
                                         fp32, streamed: split B, product (, sum)
-                                        fp32, woven: split A, product
                                         fp16, bf16, float8: product (, sum)
                                         fp32, rounded: round A, round B, product (, sum)
 
@@ -41,7 +40,7 @@ from .entering import Entering, EnteringSplit, Factor
 from .finish import ALL, Diagonals, Finish
 from .groups import GroupFinish, Groups
 from .lying import along_k, broadcast, empty_planes, lines, major_of, tidied, up, vector_of, walk_of
-from .plan import WOVEN_CHUNK, Grid, Point, make_grid
+from .plan import Grid, Point, make_grid
 from .product import RESIDUAL_SHIFT
 from .split import Split
 from .streamed import SLAB
@@ -159,7 +158,7 @@ class Gemm:
             given = given[::-1]
         grid = self.grid(batch, given[0].shape[0], given[1].shape[0], k, processors=processors_of(a))
         point = self.point.settled(k=k, results=batch * rows * columns)
-        x, y, exponents, others = self._operands(*given, grid)
+        x, y, exponents = self._operands(*given, grid)
         c = torch.empty(self._written(batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device)
         seen = [
             broadcast(o, (batch, rows, n)) for o, n in zip(operands, self.columns_of(operands, columns), strict=True)
@@ -173,7 +172,7 @@ class Gemm:
             point, NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=self.vector(columns, last=last),
             walks=tuple(map(walk_of, read)),
         )  # fmt: skip
-        tensors = (x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()), *others)
+        tensors = (x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()))
         run_on(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
         if key is not None and last and all(_same(read, z) for read, z in zip((x, y), given, strict=True)):
             self._known[key] = self._known_as(launch, tensors, grid, key, c)
@@ -234,31 +233,16 @@ class Gemm:
         """(rows, columns, layers) as the Point has them."""
         return c.transpose(0, 1) if self.turned else c
 
-    def _operands(
-        self, x: Factor, y: Factor, grid: Grid
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """What the product reads, the exponents, and what comes behind all else."""
+    def _operands(self, x: Factor, y: Factor, grid: Grid) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """What the product reads, and the exponents."""
         if self.point.streamed and isinstance(x, Tensor):
             planes, of_y = self._split(y, grid.splits, grid.chunk)
             fits = major_of(x) == "k" and lines(x, 4)
-            return tidied(x if fits else along_k(x), 4), planes, (of_y,), ()
+            return tidied(x if fits else along_k(x), 4), planes, (of_y,)
         if not self.point.scales and isinstance(x, Tensor) and isinstance(y, Tensor):
-            return self._loadable(x), self._loadable(y), (), ()
-        if self.point.woven and isinstance(y, Tensor):
-            planes_x, of_x = self._split(x, grid.splits, grid.chunk)
-            return planes_x, *self._unsplit(y, of_x)
+            return self._loadable(x), self._loadable(y), ()
         (planes_x, of_x), (planes_y, of_y) = (self._split(z, grid.splits, grid.chunk) for z in (x, y))
-        return planes_x, planes_y, (of_x, of_y), ()
-
-    def _unsplit(self, y: Tensor, of_x: Tensor) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Room for planes and exponents of what the product splits itself; and that, with its counters."""
-        rows, k, _ = y.shape
-        whole = tidied(y if major_of(y) == "k" and lines(y, 4) else along_k(y), 4)
-        chunks = -(-k // WOVEN_CHUNK)
-        exponents = torch.empty((chunks, rows), dtype=torch.int32, device=y.device).t()
-        tiles = -(-rows // (self.point.tile_n * self.point.cluster_n))
-        counters = torch.zeros(1 + tiles * chunks, dtype=torch.int32, device=y.device)
-        return empty_planes(whole, self.point.planes, torch.float16), (of_x, exponents), (whole, counters)
+        return planes_x, planes_y, (of_x, of_y)
 
     def split_operand(self, x: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
         """Planes and exponents of (rows, K, batch), as this product has them."""
@@ -274,13 +258,10 @@ class Gemm:
             raise ValueError(f"no product of {tuple(a.shape)} and {tuple(b.shape)}")
         if self.point.streamed and a.shape[-1] % SLAB:
             raise ValueError(f"what is streamed has a K that is a multiple of {SLAB}, not {a.shape[-1]}")
-        if self.point.woven and (a.shape[-1] % SLAB or (a.ndim == 3 and max(a.shape[0], b.shape[0]) > 1)):
-            raise ValueError(f"what is woven is no batch, with a K that is a multiple of {SLAB}, not {a.shape[-1]}")
         if not self.point.scales and (isinstance(a, Entering) or isinstance(b, Entering)):
             raise ValueError("factors are made while fp32 is split, which this Point does not do")
-        x, y = (b, a) if self.turned else (a, b)
-        if (self.point.streamed and isinstance(x, Entering)) or (self.point.woven and isinstance(y, Entering)):
-            raise ValueError("what is streamed or woven is not made on its way in")
+        if self.point.streamed and isinstance(b if self.turned else a, Entering):
+            raise ValueError("what is streamed is not made on its way in")
         dtypes = self.epilogue.dtypes if self.epilogue else ()
         if tuple(NAMES[o.dtype] for o in operands) != dtypes:
             raise ValueError(f"the epilogue takes {dtypes}, not {[o.dtype for o in operands]}")

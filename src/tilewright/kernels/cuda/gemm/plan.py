@@ -28,7 +28,6 @@ from typing import Any
 
 DEPTH = 64  # of K a stage: 128 bytes of fp16, the widest swizzle
 SHARED_BYTES = 227 * 1024
-WOVEN_CHUNK = 256  # of K under one exponent
 OUTLET_BYTES = 2 * 64 * 128  # of C on its way out, a warpgroup
 RESERVED_BYTES = 2048  # barriers, alignment, and what the system takes of each CTA
 SPLIT_SCHEMES = ("shared", "scaled", "wide")
@@ -48,7 +47,6 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "staged": (False, True),
     "skinny": (False, True),
     "pingpong": (False, True),
-    "woven": (False, True),
 }
 MOST_TOGETHER = 8  # CTAs of a cluster
 # Where cuBLAS's fp32 has few roundings in a row: K is short, or it sums few results in many parts. There an interval of
@@ -64,7 +62,7 @@ class Point:
     `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes; `staged`: so
     does C of 16 bits, a whole tile at a time, and a matrix that the epilogue reads comes there (see `staged`);
     `skinny`: few columns, splits of K summed in a cluster (see `skinny`); `pingpong`: while one warpgroup ends its
-    tile, the other multiplies the next; `woven`: B is split in the product's own kernel, ahead of it (see `woven`)."""
+    tile, the other multiplies the next."""
 
     tile_m: int = 128
     tile_n: int = 256
@@ -81,7 +79,6 @@ class Point:
     staged: bool = False
     skinny: bool = False
     pingpong: bool = False
-    woven: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -110,8 +107,6 @@ class Point:
             raise ValueError("what is staged is plain, not in bulk, and whole lines of 64 columns")
         if self.pingpong and (self.two_levels or self.skinny or self.tile_m * self.tile_n > 128 * 192):
             raise ValueError("what goes in turns is plain, and a tile fits the registers of one warpgroup")
-        if self.woven and (self.scheme != "scaled" or self.streamed or self.split_k > 1):
-            raise ValueError("what is woven is fp32 as pairs, whose sums are whole")
         if self.depth_stages < 2:
             raise ValueError(f"fewer than two stages of {self.stage_bytes} bytes fit")
 
@@ -207,8 +202,6 @@ class Point:
         """Registers a thread of the loading, and of the multiplying warpgroups."""
         if self.resident == 2:
             return 40, 208
-        if self.woven:
-            return 72, 216
         # What ptxas spills least with (4.8.1): 256 rows hold column exponents beside 192 sums.
         return (24, 240) if self.tile_m == 256 else (40, 232)
 
@@ -232,5 +225,4 @@ def make_grid(point: Point, m: int, n: int, k: int, *, batch: int = 1, processor
     splits = -(-steps // each)
     tiles = -(-m // (point.tile_m * point.cluster_m)) * -(-n // (point.tile_n * point.cluster_n)) * splits * batch
     room = processors * point.resident // point.cluster
-    clusters = room if point.woven else min(tiles, room)  # who has no tile helps to split
-    return Grid(clusters=max(clusters, 1), splits=splits, chunk=each * point.depth)
+    return Grid(clusters=max(min(tiles, room), 1), splits=splits, chunk=each * point.depth)

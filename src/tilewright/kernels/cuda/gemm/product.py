@@ -211,19 +211,6 @@ class Product:
         column = rest // height
         return first + rest - column * height, column, layer
 
-    def _apart(self, more: list[Any], shared: Any) -> list[Any]:
-        """The exponents, and the epilogue's operands; what else there is (see `woven`) is kept."""
-        return more
-
-    def _await(self, column: Any, step: Any, filling: Any) -> None:
-        """Before a step is loaded into the stage that is filled next."""
-
-    def _settle(self, sums: list[Any], places: Any, at_n: Any, step: Any, reading: Any) -> None:
-        """Before a step is multiplied, which has come."""
-
-    def _weave(self, warp: Any, rows: Any) -> None:
-        """What warps of the loading warpgroup do that load nothing."""
-
     def _outlet(self, tma: Any, tensor: Any, layout: Any, shared: Any, group: Any, kind: Any) -> Outlet | None:
         if not self.bulk:
             return None
@@ -299,7 +286,6 @@ class Product:
         s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
         group = cute.arch.make_warp_uniform(thread // 128)
         self.staged = self._staged(shared, group, smem_c, (tma_c, to_c), (tma_x, from_x))
-        more = self._apart(more, shared)
         pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, p.cluster_n), is_relaxed=True)
         to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, p.depth), at=at[1], together=p.cluster_n)
         to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, p.depth), at=at[0], together=p.cluster_m)
@@ -336,7 +322,6 @@ class Product:
                     begin = (layer - batch * splits) * each
                     end = self._end(begin, cutlass.min(begin + each, steps), row, column, columns)
                     for step in cutlass.range(begin, end, unroll=1):
-                        self._await(column, step, filling)
                         stages.producer_acquire(filling)
                         barrier = stages.producer_get_barrier(filling)
                         for plane in cutlass.range_constexpr(p.planes):
@@ -353,7 +338,6 @@ class Product:
                         filling.advance()
                     work += stride
                 stages.producer_tail(filling)
-            self._weave(warp, rows)
         else:
             cute.arch.setmaxregister_increase(p.registers[1])
             by_thread = mma.get_slice(thread % 128 if p.pingpong else thread - 128)
@@ -386,7 +370,6 @@ class Product:
                     cute.arch.barrier(barrier_id=TURN - 1 + group, number_of_threads=256)
                 for step in cutlass.range(begin, end, unroll=1):
                     stages.consumer_wait(reading)
-                    self._settle(sums, places, at_n, step, reading)
                     for part in cutlass.range_constexpr(parts_m * parts_n):
                         if cutlass.const_expr(p.two_levels):
                             self._step(mma, wave, sums[part], r_a, r_b, part, reading.index)
