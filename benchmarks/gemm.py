@@ -181,7 +181,7 @@ def measure(task: Task, gemms: dict[str, Gemm], rounds: int) -> dict[str, object
         grid = make_grid(halved.point, *task[1:4], batch=max(task[0], 1), processors=PROCESSORS)
         x, y = (a if a.ndim == 3 else a[None]).permute(1, 2, 0), (b if b.ndim == 3 else b[None]).permute(2, 1, 0)
         calls["split A"] = lambda: halved.split_operand(x, grid)
-        calls["split B"] = lambda: halved.split_operand(y, grid)
+        calls["split B"] = lambda: halved.split_operand(y, grid, along=True)
     samples = sampled(calls, rounds, delay_cycles=AHEAD_CYCLES)
     times = {name: median(each) for name, each in samples.items()}
     return {"times_ms": times, "errors": errors, "failures": failures}

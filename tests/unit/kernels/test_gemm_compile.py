@@ -10,6 +10,7 @@ import torch
 
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.cubin import taken
+from tilewright.kernels.cuda.gemm import compiling
 from tilewright.kernels.cuda.gemm.ampere import Ampere
 from tilewright.kernels.cuda.gemm.compiling import (
     compile_ampere,
@@ -268,6 +269,21 @@ def test_without_tma_it_is_mma_out_of_shared_memory_that_cp_async_fills(tmp_path
     assert len(re.findall("cp.async.cg", ptx)) == 4 * (tile_m + tile_n) * 4 // 128
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: compile_ampere(Point(tile_m=64, tile_n=64, cluster_m=1), element="f16", finish=Finish("f32", vector=4)),
+        lambda: compile_product(Point(), element="f16", majors=("k", "k"), finish=Finish("f32", vector=4)),
+    ],
+)
+def test_both_factors_have_strides_of_their_own(monkeypatch, make):
+    """A batch of other sizes was refused where one stride stood for both."""
+    monkeypatch.setattr(compiling.cute, "compile", lambda entry, kernel, *args, **options: args)
+    a, b, *_ = make()
+    for mine, theirs in zip(a.stride, b.stride, strict=True):
+        assert mine is not theirs or isinstance(mine, int)
+
+
 def test_products_without_tma_are_plain_and_copy_what_lies_across_k():
     gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1), "bf16", arch="sm_80")
     a = torch.empty(3, 100, 200, device="meta", dtype=torch.bfloat16)
@@ -324,14 +340,15 @@ def test_what_is_rounded_is_one_product_of_scaled_halves(tmp_path):
 
 @pytest.mark.parametrize("planes", [2, 3])
 @pytest.mark.parametrize(
-    ("major", "wide", "chunk"),
-    [("k", True, 4096), ("k", False, 10**6), ("k", True, 64), ("r", True, 4096), ("r", True, 10**5), ("r", False, 77)],
-)
-def test_splits_compile_without_spilling(tmp_path, major, wide, chunk, planes):
-    split = Split.for_chunk(major=major, wide=wide, chunk=chunk, shift=11, planes=planes)
+    ("major", "wide", "chunk", "crossed"),
+    [("k", True, 4096, False), ("k", False, 10**6, False), ("k", True, 64, False), ("r", True, 4096, False),
+     ("r", True, 10**5, False), ("r", False, 77, False), ("r", True, 4096, True), ("r", True, 10**5, True)],
+)  # fmt: skip
+def test_splits_compile_with_hardly_a_spill(tmp_path, major, wide, chunk, crossed, planes):
+    split = Split.for_chunk(major=major, wide=wide, chunk=chunk, shift=11, planes=planes, crossed=crossed)
     launch = compile_split(split, options=f"--keep-cubin --dump-dir={tmp_path}")
     (kernel,) = taken(launch.artifacts.CUBIN)
-    assert kernel.local_bytes <= (16 if planes == 2 else 64)
+    assert kernel.local_bytes <= (16 if planes == 2 else 64) + (32 if crossed else 0)
     most = 64 if planes == 2 or major == "r" else 80
     assert kernel.registers <= most, "two CTAs across K, four along K (three of three planes), on each multiprocessor"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf, nan
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from fakes import gemm_model as model
 from fakes import scalars
 from fakes.scalars import Float16, Float32, Int32
-from tilewright.kernels.cuda.gemm import finish, pair
+from tilewright.kernels.cuda.gemm import finish, pair, split
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +107,55 @@ def test_the_order_of_16_of_k_gives_each_lane_four_neighbours():
     for lane in range(4):
         own = [places[4 * lane + i] for i in range(4)]
         assert own == [2 * lane, 2 * lane + 1, 2 * lane + 8, 2 * lane + 9]
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+@pytest.mark.parametrize(("rows", "k", "begin", "end"), [(40, 70, 0, 70), (37, 1000, 0, 1000), (36, 20000, 0, 20000),
+                                                         (64, 600, 256, 512), (33, 4100, 0, 4100)])  # fmt: skip
+def test_who_lies_across_k_is_written_once_whole_and_under_its_rows_exponents(
+    monkeypatch, rows, k, begin, end, crossed
+):
+    """By all threads of a CTA at once in numpy; crossed, in quads along K, of which lines hold whole multiples of 8."""
+    x = np.random.default_rng(0).normal(size=(rows, k))
+    written = np.zeros((rows + 3, k + 3), int)
+    masks = [np.ones(split.ACROSS, bool)]
+
+    def when(condition, body):
+        masks.append(masks[-1] & np.broadcast_to(condition, masks[-1].shape))
+        body()
+        masks.pop()
+
+    def read(self, chunk, x, row, step):
+        return [x[np.minimum(row + e, rows - 1), np.minimum(step, end - 1)] for e in range(4)]
+
+    def write(self, planes, at, quad, scales, odd):
+        there, (row, step, _) = masks[-1], at
+        for e in range(4):
+            r, s = (row, step + e) if crossed else (row + e, step)
+            inside = there & (r < rows) & (s < end)
+            np.testing.assert_array_equal(quad[e][inside], x[r[inside], s[inside]])
+            np.testing.assert_array_equal(scales[e].exponent[inside], r[inside] % split.STRIP)
+            np.add.at(written, (r[there], s[there]), 1)
+
+    monkeypatch.setattr(split, "when", when)
+    monkeypatch.setattr(split, "loop", lambda first, last, body: [body(n) for n in range(first, last)])
+    monkeypatch.setattr(split, "m", SimpleNamespace(both=np.logical_and))
+    monkeypatch.setattr(split, "Int32", int)
+    monkeypatch.setattr(split, "exponent_of", lambda highest: highest)
+    monkeypatch.setattr(split, "Scale", lambda exponent, least: SimpleNamespace(exponent=exponent))
+    monkeypatch.setattr(split, "Seen", lambda rows: SimpleNamespace(look=lambda quads: None, most=None, odd=[0]))
+    monkeypatch.setattr(split, "cute", SimpleNamespace(
+        ceil_div=lambda a, b: -(-a // b), make_rmem_tensor=lambda shape, kind: [None] * shape[0],
+        arch=SimpleNamespace(cluster_wait=lambda: None),
+    ))  # fmt: skip
+    monkeypatch.setattr(split.Split, "_read", read)
+    monkeypatch.setattr(split.Split, "_write", write)
+    monkeypatch.setattr(split.Split, "_highest_of_strip", lambda self, thread, most: np.arange(split.STRIP))
+    made = split.Split.for_chunk(major="r", wide=rows % 4 == 0, chunk=end - begin, shift=11, crossed=crossed)
+    for block in range(-(-rows // split.STRIP) * made.cluster):
+        chunk = SimpleNamespace(thread=np.arange(split.ACROSS), block=block, batch=0, rows=rows, begin=begin, end=end,
+                                note=lambda row, exponent: None)  # fmt: skip
+        made.rows_across(chunk, x, None)
+    assert np.all(written[:rows, begin:end] == 1) and not written[:, :begin].any()
+    beyond = written[:, end:] if crossed else written[rows:]
+    assert beyond.max(initial=0) <= 1 and not (written[rows:] if crossed else written[:, end:]).any()

@@ -101,9 +101,8 @@ def compile_ampere(
     """A launch of (a, b, c, operands .., clusters, splits, chunk) for every size, on GPUs without TMA; A and B lie
     along K. The last three are what other kernels take, and count for nothing."""
     m, n, k = _size(), _size(), _size()
-    lying = (_stride(8), 1, _stride(8))
     c = _fake(finish.dtype, (m, n, _size()), (_stride(finish.vector), 1, _stride(finish.vector)), ALIGNED)
-    a, b = (_fake(element, (rows, k, _size()), lying, ALIGNED) for rows in (m, n))
+    a, b = (_fake(element, (rows, k, _size()), (_stride(8), 1, _stride(8)), ALIGNED) for rows in (m, n))
     tensors = (a, b, c, *_read(operands, m, n, finish))
     return cute.compile(
         PRODUCT[len(tensors)], Ampere(point, finish), *tensors, Int32(1), Int32(1), Int32(64), _stream(),
@@ -136,12 +135,11 @@ def compile_split(split: Split, *, arch: str = "sm_90a", options: str = "") -> L
     """A launch of (x, planes, exponents, chunk) for every size."""
     rows, k = _size(), _size()
     wide = 4 if split.wide else 1
-    if split.major == "k":
-        walk, plane = (_stride(wide), 1, _stride(wide)), (_stride(8), 1, _stride(8))
-    else:
-        walk, plane = (1, _stride(wide), _stride(wide)), (1, _stride(8), _stride(8))
+    walk = (_stride(wide), 1, _stride(wide)) if split.major == "k" else (1, _stride(wide), _stride(wide))
     if wide == 1:
         walk = (_stride(), _stride(), _stride())
+    along = split.major == "k" or split.crossed
+    plane = (_stride(8), 1, _stride(8)) if along else (1, _stride(8), _stride(8))
     x = _fake("f32", (rows, k, _size()), walk, 4 * wide)
     return cute.compile(
         SPLIT, split, x, _fake("bf16" if split.planes == 3 else "f16", (rows, k, _size()), plane, ALIGNED),

@@ -49,6 +49,8 @@ _HERE = Path(__file__).resolve().parent
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 PROCESSORS = 132  # of a Hopper, where no device says
+# Whether planes of a B that lies across K lie along it; off until its tests have run on a GPU.
+CROSSED = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,12 +243,13 @@ class Gemm:
             return tidied(x if fits else along_k(x), 4), planes, (of_y,)
         if not self.point.scales and isinstance(x, Tensor) and isinstance(y, Tensor):
             return self._loadable(x), self._loadable(y), ()
-        (planes_x, of_x), (planes_y, of_y) = (self._split(z, grid.splits, grid.chunk) for z in (x, y))
+        planes_x, of_x = self._split(x, grid.splits, grid.chunk)
+        planes_y, of_y = self._split(y, grid.splits, grid.chunk, along=CROSSED)
         return planes_x, planes_y, (of_x, of_y)
 
-    def split_operand(self, x: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-        """Planes and exponents of (rows, K, batch), as this product has them."""
-        return self._split(x, grid.splits, grid.chunk)
+    def split_operand(self, x: Tensor, grid: Grid, *, along: bool = False) -> tuple[Tensor, Tensor]:
+        """Planes and exponents of (rows, K, batch), as this product has them of A, or, `along`, of B."""
+        return self._split(x, grid.splits, grid.chunk, along=along)
 
     def _check(self, a: Factor, b: Factor, operands: Sequence[Tensor]) -> None:
         wanted = "f32" if self.point.scales else "float8_e4m3fn" if self.point.scheme == "narrow" else "f16 or bf16"
@@ -322,11 +325,11 @@ class Gemm:
     def _shift(self) -> int:
         return RESIDUAL_SHIFT if self.point.scheme == "scaled" else 0
 
-    def splitter(self, major: str, *, wide: bool, chunk: int) -> Launch:
+    def splitter(self, major: str, *, wide: bool, chunk: int, crossed: bool) -> Launch:
         """The compiled split of an operand."""
         split = Split.for_chunk(
             major=major, wide=wide, chunk=chunk, shift=self._shift, turned=self.point.streamed,
-            planes=self.point.planes,
+            planes=self.point.planes, crossed=crossed,
         )  # fmt: skip
         return self._made(("split", self.arch, *split.facts), lambda: compile_split(split, arch=self.arch))
 
@@ -365,16 +368,18 @@ class Gemm:
         facts = ("entering", self.arch, x.prologue.side, *split.facts, *split.walks.values())
         return self._made(facts, lambda: compile_entering(split, arch=self.arch))
 
-    def _split(self, x: Tensor | Entering, splits: int, chunk: int) -> tuple[Tensor, Tensor]:
+    def _split(self, x: Tensor | Entering, splits: int, chunk: int, *, along: bool = False) -> tuple[Tensor, Tensor]:
+        """`along`: planes lie along K even where a tensor does not."""
         rows, k, batch = x.shape
-        planes = empty_planes(x, self.point.planes, DTYPES[self.point.halves])
+        crossed = along and isinstance(x, Tensor) and major_of(x) == "r"
+        planes = empty_planes(x, self.point.planes, DTYPES[self.point.halves], along=crossed)
         exponents = torch.empty((batch * splits, rows), dtype=torch.int32, device=x.device).t()
         if isinstance(x, Entering):
             run_on(self.entering(x, chunk=min(chunk, k)), planes, exponents, *x.tensors, 1, splits, chunk)
             return planes, exponents
         major = major_of(x)
         wide = lines(x, 4) and x.shape[1 if major == "k" else 0] % 4 == 0
-        launch = self.splitter(major, wide=wide, chunk=min(chunk, k))
+        launch = self.splitter(major, wide=wide, chunk=min(chunk, k), crossed=crossed)
         run_on(launch, tidied(x, 4) if wide else x, planes, exponents, chunk)
         return planes, exponents
 

@@ -25,10 +25,11 @@ def up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def empty_planes(x: Tensor | Entering, planes: int, dtype: torch.dtype) -> Tensor:
-    """(rows, k, batch x planes) for x of (rows, k, batch), lines starting at multiples of 16 bytes."""
+def empty_planes(x: Tensor | Entering, planes: int, dtype: torch.dtype, *, along: bool = False) -> Tensor:
+    """(rows, k, batch x planes) for x of (rows, k, batch), lines starting at multiples of 16 bytes; they lie as x does,
+    or `along` K."""
     rows, k, batch = x.shape
-    if (x.major if isinstance(x, Entering) else major_of(x)) == "k":
+    if along or (x.major if isinstance(x, Entering) else major_of(x)) == "k":
         wide = up(k, 8)
         return torch.empty_strided((rows, k, batch * planes), (wide, 1, rows * wide), dtype=dtype, device=x.device)
     wide = up(rows, 8)

@@ -21,6 +21,8 @@ maximum and the split where the chunk is not too long; so X is read once:
 
     along K ("k")       `group` threads side by side a row
     across K ("r")      a strip of 32 rows a CTA, four a thread; a cluster of `cluster` CTAs has the whole chunk
+    the same, crossed   planes lie along K: a thread has four rows of four neighbours of K, and writes four quads of
+                        them; four threads write 32 bytes of a row
 
 Of three planes, of bf16 (scheme `wide`), the sum is x to the last bit, down to 2^-117 of the row's largest element and
 to an absolute 2^-148 of it below. What is not finite travels in the last, its first is +-2^-133.
@@ -79,11 +81,12 @@ class Chunk:
 
 class Split:
     """Splits (R, K) into planes. `wide`: quads lie at multiples of 16 bytes; `held`: a thread keeps its `per` quads;
-    `turned`: of each 16 of K the planes have the order in which `streamed` multiplies; K is a multiple of 16 then."""
+    `turned`: of each 16 of K the planes have the order in which `streamed` multiplies; K is a multiple of 16 then;
+    `crossed`: X lies across K, and planes lie along it."""
 
     def __init__(
         self, *, major: str, wide: bool, shift: int, per: int, held: bool, group: int = 0,
-        cluster: int = 1, turned: bool = False, planes: int = 2,
+        cluster: int = 1, turned: bool = False, planes: int = 2, crossed: bool = False,
     ) -> None:  # fmt: skip
         self.major = major
         self.wide = wide
@@ -94,12 +97,14 @@ class Split:
         self.cluster = cluster
         self.turned = turned
         self.planes = planes
+        self.crossed = crossed
         self.threads = ACROSS if major == "r" else max(group, ALONG)
 
     @classmethod
     def for_chunk(
-        cls, *, major: str, wide: bool, chunk: int, shift: int, turned: bool = False, planes: int = 2, **more: Any
-    ) -> Self:
+        cls, *, major: str, wide: bool, chunk: int, shift: int, turned: bool = False, planes: int = 2,
+        crossed: bool = False, **more: Any,
+    ) -> Self:  # fmt: skip
         """As few threads to a row as keep it in registers, if they can; across K as few CTAs."""
         quads = -(-chunk // QUAD)
         if major == "k":
@@ -113,10 +118,12 @@ class Split:
         while cluster < MOST_CLUSTER and cluster * side * PER < chunk:
             cluster *= 2
         per = -(-chunk // (cluster * side))
+        if crossed:
+            per = -(-per // QUAD) * QUAD
         held = per <= MOST_PER
         return cls(
             major=major, wide=wide, shift=shift, turned=turned, planes=planes, held=held, per=per if held else REREAD,
-            cluster=cluster if held else 1, **more,
+            cluster=cluster if held else 1, crossed=crossed, **more,
         )  # fmt: skip
 
     @property
@@ -128,7 +135,7 @@ class Split:
     def facts(self) -> tuple[Any, ...]:
         """All that its kernel depends on."""
         return (self.major, self.wide, self.shift, self.per, self.held, self.group, self.cluster,
-                self.turned, self.planes)  # fmt: skip
+                self.turned, self.planes, self.crossed)  # fmt: skip
 
     def __call__(self, x: Any, planes: Any, exponents: Any, chunk: Any, stream: Any) -> None:
         """Emit the launch; `chunk` is K of a split."""
@@ -194,6 +201,18 @@ class Split:
             )  # fmt: skip
             cute.autovec_copy(words, target)
 
+    def _cross(
+        self, planes: Any, at: tuple[Any, Any, Chunk], quads: list[Any], scales: list[Scale], seen: Seen
+    ) -> None:
+        """Four quads of neighbouring steps, each of four rows, row by row."""
+        row, step, chunk = at
+        for e, scale in enumerate(scales):
+            along = cute.make_rmem_tensor((QUAD,), Float32)
+            for i, quad in enumerate(quads):
+                along[i] = quad[e]
+            place = (row + e, step, chunk.batch)
+            when(row + e < chunk.rows, partial(self._write, planes, place, along, [scale] * QUAD, seen.odd[0]))
+
     def rows_along(self, chunk: Chunk, x: Any, planes: Any) -> None:
         """A CTA takes threads / group rows, and of each one chunk of K."""
         row = chunk.block * (self.threads // self.group) + chunk.thread // self.group
@@ -253,6 +272,9 @@ class Split:
         seen = Seen(QUAD)
 
         def steps(number: Any) -> list[Any]:
+            if self.crossed:
+                return [chunk.begin + ((number * self.per + i - i % QUAD) * tall + side * QUAD + i % QUAD)
+                        for i in range(self.per)]  # fmt: skip
             return [chunk.begin + (number * self.per + i) * tall + side for i in range(self.per)]
 
         def read(number: Any) -> list[Any]:
@@ -271,9 +293,15 @@ class Split:
         scales = [Scale(exponent, least=self.least) for exponent in exponents]
 
         def write(number: Any) -> None:
-            for quad, step in zip(kept or read(number), steps(number), strict=True):
-                at = (row, step, chunk.batch)
-                when(m.both(there, step < chunk.end), partial(self._write, planes, at, quad, scales, seen.odd[0]))
+            quads = kept or read(number)
+            for at, (quad, step) in enumerate(zip(quads, steps(number), strict=True)):
+                if self.crossed and at % QUAD == 0:
+                    inside = m.both(there, step < chunk.end)
+                    when(inside, partial(self._cross, planes, (row, step, chunk), quads[at : at + QUAD], scales, seen))
+                elif not self.crossed:
+                    place = (row, step, chunk.batch)
+                    inside = m.both(there, step < chunk.end)
+                    when(inside, partial(self._write, planes, place, quad, scales, seen.odd[0]))
 
         if self.held:
             write(rank)
