@@ -10,7 +10,7 @@ from typing import Any
 from ..facts.candidate import Candidate
 from ..facts.dialogue import AS_IT_IS, Message, Prompt, Reply, Sampling
 from ..facts.move import Ask, Event, Move, Stop, Try
-from ..facts.outcome import Failure, Timed
+from ..facts.outcome import Failure, Interval, Timed
 from ..facts.problem import TensorSpec
 from ..facts.run import Brief
 from .category import category
@@ -168,9 +168,22 @@ def _line(text: str, name: str) -> str:
 
 
 def faster(one: Timed, other: Timed) -> bool:
-    """Beyond noise: the interval of `one`'s ratio against eager lies above the other's."""
+    """Beyond noise: the interval of `one`'s ratio against eager lies above the other's. Or, where an unsteady eager
+    leaves that open, its own times lie below the other's by more than eager's moved from one judgement to the other."""
     mine, theirs = one.ratio("eager"), other.ratio("eager")
-    return mine is not None and theirs is not None and mine.low > theirs.high
+    if mine is None or theirs is None:
+        return False
+    ours, before = (one.time("ours"), one.time("eager")), (other.time("ours"), other.time("eager"))
+    return mine.low > theirs.high or _faster_by_clock(*ours, *before)
+
+
+def _faster_by_clock(
+    ours: Interval | None, eager: Interval | None, best: Interval | None, eager_then: Interval | None
+) -> bool:
+    if not (ours and eager and best and eager_then):
+        return False
+    moved = max(eager.low / eager_then.low, eager_then.low / eager.low)
+    return ours.high * moved < best.low
 
 
 def shown(candidate: Candidate) -> dict[str, Any]:
