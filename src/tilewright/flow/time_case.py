@@ -12,6 +12,7 @@ from ..cell import wire
 from ..edges.gpu.state import device_state, sickness
 from ..edges.sandbox.cell import Cell, CellFault, Limits
 from ..edges.sandbox.peak import peak_bytes
+from ..edges.sandbox.processes import Load
 from ..edges.sandbox.room import Room
 from ..edges.sandbox.stirring import Stirring
 from ..facts.errors import SickDevice
@@ -32,6 +33,8 @@ from .stations import Stations
 EAGER = "eager"
 OURS = "ours"
 COMPILE = "compile"
+_BY_CLOCKS = ("clock_disagrees", "works_aside")  # what others' work beside it may make of an honest candidate
+_MANY = 0.1  # of the processors
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +56,15 @@ class CaseTiming:
 
     def run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         """Raises Refused, Implausible, SickDevice and CellFault."""
+        before = Load.now()
+        try:
+            return self._run(checked, notes)
+        except timing.Implausible as accused:
+            told = _of_others(before, Load.now()) if accused.failure.reason in _BY_CLOCKS else ""
+            accused.failure = replace(accused.failure, excerpt=told)
+            raise
+
+    def _run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         cell, work = self.check.cell, self.room.described.work
         table = self.table()
         with self._station("until processes rest"):
@@ -191,3 +203,14 @@ class CaseTiming:
         elif check.usable(trial, room.run_reference(slot, seed=trial.draws).exact):
             check.compare(trial, 0, " of a timed call", k=slot)
         check.put_back()
+
+
+def _of_others(before: Load, after: Load) -> str:
+    """What a reader needs to know of a machine that was busy while clocks were compared."""
+    others = before.others(after)
+    if others < _MANY * after.processors:
+        return ""
+    return (
+        f"meanwhile other processes had {others:.1f} of {after.processors} processors, which can look like work of the "
+        "candidate's: if that is not what it does, have it judged again where nothing else runs"
+    )
