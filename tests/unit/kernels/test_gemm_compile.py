@@ -284,6 +284,15 @@ def test_both_factors_have_strides_of_their_own(monkeypatch, make):
         assert mine is not theirs or isinstance(mine, int)
 
 
+def test_planes_of_a_right_factor_lie_along_k_where_many_rows_meet_it():
+    for rows, crossed in ((2048, True), (512, False)):
+        gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, scheme="scaled"), "f32")
+        gemm(torch.empty(rows, 128, device="meta"), torch.empty(128, 72, device="meta"))
+        (split,) = (key for key in gemm._compiled if key[0] == "split" and key[2] == "r")
+        (product,) = (key for key in gemm._compiled if key[0] == "product")
+        assert split[-2] is crossed and (("k", "k" if crossed else "r") in product)
+
+
 def test_products_without_tma_are_plain_and_copy_what_lies_across_k():
     gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1), "bf16", arch="sm_80")
     a = torch.empty(3, 100, 200, device="meta", dtype=torch.bfloat16)
