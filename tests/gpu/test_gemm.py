@@ -9,6 +9,7 @@ import torch
 
 from fakes.gemm_model import EIGHTHS, EIGHTHS_OF_ONE_SIGN, UNPROMOTED
 from tilewright.kernels.cuda import math as m
+from tilewright.kernels.cuda.gemm import launch
 from tilewright.kernels.cuda.gemm.compiling import compile_ampere
 from tilewright.kernels.cuda.gemm.finish import Finish
 from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
@@ -69,6 +70,26 @@ def test_fp32_of_every_shape_and_transpose(scheme, turned):
     for n, (rows, columns, k) in enumerate(SHAPES):
         a, b = matrix(rows, k, turned=turned[0], seed=n), matrix(k, columns, turned=turned[1], seed=n + 100)
         check(run(a, b), a, b)
+
+
+@pytest.mark.parametrize("scheme", ["shared", "scaled", "wide", "rounded"])
+@pytest.mark.parametrize("splits", [1, 4])
+def test_planes_along_k_of_what_lies_across_it(monkeypatch, scheme, splits):
+    """Of every shape, as of 2048 rows and more; of views and of batches."""
+    monkeypatch.setattr(launch, "CROSSED_ROWS", 1)
+    run = gemm(**tile((128, 128, 1, 1), scheme, split_k=splits))
+    batch = torch.randn(3, 200, 136, device="cuda"), torch.randn(3, 136, 72, device="cuda")
+    wide = torch.randn(1001, 301, device="cuda")
+    pairs = [(matrix(m_, k, seed=n), matrix(k, columns, seed=n + 100)) for n, (m_, columns, k) in enumerate(SHAPES)]
+    for a, b in (*pairs, batch, (matrix(90, 1001), wide[:, :77]), (matrix(90, 1001), wide[:, ::3])):
+        found, truth = run(a, b), a.double() @ b.double()
+        if scheme == "rounded" and truth.numel() < 1000:
+            continue  # few sums, which may be next to nought
+        error, own = (float((x.double() - truth).norm() / truth.norm()) for x in (found, a @ b))
+        most = 2.0**-10 if scheme == "rounded" else max(2 * own, FLOOR[torch.float32])
+        assert found.shape == truth.shape and error <= most, f"{tuple(a.shape)} x {tuple(b.shape)}: {error:.3g}"
+    planes = [key[-2] for key in run._compiled if key[0] == "split" and key[2] == "r"]
+    assert any(planes), "some are crossed"
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
