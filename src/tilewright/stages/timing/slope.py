@@ -37,10 +37,11 @@ _DOUBTFUL_LOOKS, _TRIALS, _WARM = 6, 3, 3
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one player, in each round, in ns: what one call more in a row took beyond the tick of one by itself, and that
-    tick."""
+    """Of one player, in each round, in ns: what one call more in a row took beyond its tick, by how much that is more
+    than the tick of a call by itself, and that tick."""
 
-    extra_ns: list[float] = field(default_factory=list)
+    beyond_ns: list[float] = field(default_factory=list)
+    growth_ns: list[float] = field(default_factory=list)
     tick_ns: list[float] = field(default_factory=list)
 
 
@@ -79,20 +80,28 @@ def _excess(
         table.row(player, calls=calls, keep=keep)  # memory for so many results is had once
     looking = table.rng.randrange(statistics.LOOKS[0])
     for rounds in statistics.LOOKS[:_DOUBTFUL_LOOKS]:
-        while len(seen[players[0].name].extra_ns) < rounds:
-            looked = look if len(seen[players[0].name].extra_ns) == looking else None
+        while len(seen[players[0].name].tick_ns) < rounds:
+            looked = look if len(seen[players[0].name].tick_ns) == looking else None
             for player in table.shuffled(players):
                 verify = looked if player is players[0] else None
                 if verify is not None:
                     before()
                 _round(table, player, seen[player.name], (calls, rows), keep, verify)
         ours, eager = (seen[p.name] for p in players)
-        extra_ns = [mine - theirs for mine, theirs in zip(ours.extra_ns, eager.extra_ns, strict=True)]
-        excess_ns, tick_ns = statistics.median_interval(extra_ns), plain.median(ours.tick_ns)
+        excess_ns, tick_ns = statistics.median_interval(_extra_ns(ours, eager)), plain.median(ours.tick_ns)
         if not excess_ns.low <= _slack_ns(table, tick_ns) < excess_ns.mid:
             break
     check_contents(table.room, *range(table.room.slots))
     return excess_ns, tick_ns
+
+
+def _extra_ns(ours: _Seen, eager: _Seen) -> list[float]:
+    """In each round, ours beyond eager's. A tick that grows in a row may grow as eager's does; that eager's shrinks
+    there, as where a row has at hand the memory that a call by itself is given anew, is no measure for ours."""
+    grows = plain.median(eager.growth_ns) > 0
+    allowed = eager.growth_ns if grows else [0.0] * len(eager.growth_ns)
+    beyond = zip(ours.beyond_ns, eager.beyond_ns, ours.growth_ns, allowed, strict=True)
+    return [mine - theirs + growth - like for mine, theirs, growth, like in beyond]
 
 
 def _round(table: Table, player: Player, seen: _Seen, size: tuple[int, int], keep: bool, look: RowLook | None) -> None:
@@ -107,7 +116,8 @@ def _round(table: Table, player: Player, seen: _Seen, size: tuple[int, int], kee
         row_ns += ticks_ns
         tick_ns.append(tick.ns)
     # what disturbs a call is in its tick: in the mean of a row, but not in the median that a call by itself is known by
-    seen.extra_ns.append(plain.median(beyond_ns) + plain.median(row_ns) - plain.median(tick_ns))
+    seen.beyond_ns.append(plain.median(beyond_ns))
+    seen.growth_ns.append(plain.median(row_ns) - plain.median(tick_ns))
     seen.tick_ns.append(plain.median(tick_ns))
     if table.room.tight:
         player.cell.do(wire.Drop())

@@ -30,11 +30,12 @@ class _Clock:
 
 
 class _Working(Cell):
-    """Each call takes `said_s` by the cell's clock and `hidden_s` beyond; each request `answer_s`, more or less."""
+    """Each call takes `said_s` by the cell's clock and `hidden_s` beyond, one by itself `alone_s` more by both; each
+    request `answer_s`, more or less."""
 
     def __init__(self, clock: _Clock, *, said_s: float, hidden_s: float, answer_s: float, honest_rows: bool) -> None:
         self.clock, self.said_s, self.hidden_s, self.answer_s = clock, said_s, hidden_s, answer_s
-        self.honest_rows, self.rows = honest_rows, 0
+        self.honest_rows, self.rows, self.alone_s = honest_rows, 0, 0.0
         self.rng = random.Random(4)
         self.plan = SimpleNamespace(name="candidate")  # type: ignore[assignment]
 
@@ -53,8 +54,9 @@ class _Working(Cell):
         return answer
 
     def _tick(self, call: wire.TimedCall, *, in_a_row: bool) -> wire.Tick:
-        told_s = self.said_s + (self.hidden_s if in_a_row and self.honest_rows else 0.0)
-        self.clock.now_s += call.repeat * (self.said_s + self.hidden_s + 2e-5) * self.rng.uniform(0.98, 1.02)
+        alone_s = 0.0 if in_a_row else self.alone_s
+        told_s = self.said_s + alone_s + (self.hidden_s if in_a_row and self.honest_rows else 0.0)
+        self.clock.now_s += call.repeat * (self.said_s + alone_s + self.hidden_s + 2e-5) * self.rng.uniform(0.98, 1.02)
         return wire.Tick(ns=call.repeat * told_s * 1e9)
 
 
@@ -105,6 +107,21 @@ def test_what_may_be_is_accepted_and_told(monkeypatch: pytest.MonkeyPatch, devic
     found = check_slope(table, *table.players, before=_nothing, look=None)
     assert found is not None
     assert found.mid / 1e9 == pytest.approx(hidden_s, abs=1.5e-6)
+
+
+@pytest.mark.parametrize("hidden_s", [0.0, 6e-5])
+def test_an_eager_that_is_quicker_in_a_row_is_no_measure_for_who_is_not(
+    monkeypatch: pytest.MonkeyPatch, hidden_s: float
+) -> None:
+    table, (_, eager) = _table(monkeypatch, "cpu", hidden_s=hidden_s)
+    eager.alone_s = 1e-3
+    if hidden_s:
+        with pytest.raises(Implausible, match="one call more in a row costs"):
+            check_slope(table, *table.players, before=_nothing, look=None)
+    else:
+        found = check_slope(table, *table.players, before=_nothing, look=None)
+        assert found is not None
+        assert found.mid == pytest.approx(0.0, abs=5e3)
 
 
 def test_one_call_of_a_row_is_looked_at_and_which_one_is_decided_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
