@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -9,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..cell import wire
+from ..edges.gpu.probe import Load
 from ..edges.gpu.state import device_state, sickness
 from ..edges.sandbox.cell import Cell, CellFault, Limits
 from ..edges.sandbox.peak import peak_bytes
-from ..edges.sandbox.processes import Load
+from ..edges.sandbox.processes import tree_cpu_s
 from ..edges.sandbox.room import Room
 from ..edges.sandbox.stirring import Stirring
 from ..facts.errors import SickDevice
@@ -56,11 +58,11 @@ class CaseTiming:
 
     def run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         """Raises Refused, Implausible, SickDevice and CellFault."""
-        before = Load.now()
+        before = _load()
         try:
             return self._run(checked, notes)
         except timing.Implausible as accused:
-            told = _of_others(before, Load.now()) if accused.failure.reason in _BY_CLOCKS else ""
+            told = _of_others(before, _load()) if accused.failure.reason in _BY_CLOCKS else ""
             accused.failure = replace(accused.failure, excerpt=told)
             raise
 
@@ -205,12 +207,17 @@ class CaseTiming:
         check.put_back()
 
 
+def _load() -> Load:
+    """Of the machine, and of it what is ours: the judge's process and all cells."""
+    return Load.now(own_s=tree_cpu_s(os.getpid()))
+
+
 def _of_others(before: Load, after: Load) -> str:
     """What a reader needs to know of a machine that was busy while clocks were compared."""
-    others = before.others(after)
-    if others < _MANY * after.processors:
+    share = before.others_share(after)
+    if share < _MANY:
         return ""
     return (
-        f"meanwhile other processes had {others:.1f} of {after.processors} processors, which can look like work of the "
-        "candidate's: if that is not what it does, have it judged again where nothing else runs"
+        f"meanwhile other processes had {share * after.processors:.1f} of {after.processors} processors, which can "
+        "look like work of the candidate's: if that is not what it does, have it judged again where nothing else runs"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -62,21 +61,3 @@ def test_memory_that_is_no_processs_own_counts_once() -> None:
         shell.stdin.close()
     assert len(pids) == 2
     assert 112 <= found >> 20 <= 113 and 96 <= known >> 20 <= 97
-
-
-def test_what_others_had_of_the_processors_leaves_ones_own_tree_out() -> None:
-    before = processes.Load(at_s=10.0, all_s=100.0, own_s=5.0, processors=4)
-    assert before.others(processes.Load(at_s=12.0, all_s=106.0, own_s=8.0, processors=4)) == pytest.approx(1.5)
-    assert before.others(processes.Load(at_s=12.0, all_s=101.0, own_s=8.0, processors=4)) == 0.0
-    assert before.others(before) == 0.0
-
-
-def test_ones_own_work_is_ones_own() -> None:
-    before = processes.Load.now()
-    until = time.process_time() + 0.5
-    while time.process_time() < until:
-        pass
-    after = processes.Load.now()
-    assert after.own_s - before.own_s >= 0.4
-    assert after.all_s - before.all_s >= 0.4
-    assert after.processors >= 1

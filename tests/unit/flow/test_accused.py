@@ -1,7 +1,9 @@
 """Who is accused by clocks is told of a machine that was busy meanwhile."""
 
-from tilewright.edges.sandbox.processes import Load
-from tilewright.flow.time_case import _of_others
+import time
+
+from tilewright.edges.gpu.probe import Load
+from tilewright.flow.time_case import _load, _of_others
 
 BEFORE = Load(at_s=0.0, all_s=0.0, own_s=0.0, processors=2)
 
@@ -14,3 +16,13 @@ def test_a_busy_machine_is_told_of_with_a_way_out() -> None:
 
 def test_a_quiet_one_is_not() -> None:
     assert _of_others(BEFORE, Load(at_s=10.0, all_s=11.0, own_s=10.0, processors=2)) == ""
+    assert _of_others(BEFORE, Load(at_s=10.0, all_s=9.0, own_s=10.0, processors=2)) == "", "a process that ended since"
+
+
+def test_ones_own_work_is_ones_own() -> None:
+    before, until = _load(), time.process_time() + 0.5
+    while time.process_time() < until:
+        pass
+    after = _load()
+    assert after.own_s - before.own_s >= 0.4
+    assert after.all_s - before.all_s >= 0.4

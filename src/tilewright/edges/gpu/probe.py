@@ -137,7 +137,7 @@ def larger(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Load:
-    """Processor seconds used until now: by all on the processors that we may use, and by this process."""
+    """Processor seconds used until now: by all on the processors that we may use, and by us."""
 
     at_s: float
     all_s: float
@@ -145,14 +145,16 @@ class Load:
     processors: int
 
     @classmethod
-    def now(cls) -> Load:
+    def now(cls, own_s: float | None = None) -> Load:
+        """`own_s`: what we used, where that is more than this process did."""
+        own_s = time.process_time() if own_s is None else own_s
         mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
         used = 0
         for line in Path("/proc/stat").read_text().splitlines():
             name, *ticks = line.split()
             if name in mine:  # user nice system idle iowait irq softirq steal ...
                 used += sum(map(int, ticks[:8])) - int(ticks[3]) - int(ticks[4])
-        return cls(time.perf_counter(), used / os.sysconf("SC_CLK_TCK"), time.process_time(), len(mine))
+        return cls(time.perf_counter(), used / os.sysconf("SC_CLK_TCK"), own_s, len(mine))
 
     def others_share(self, later: Load) -> float:
         """The share of these processors' time that others took meanwhile (a hypervisor's steal among them)."""

@@ -1,13 +1,11 @@
-"""Process trees, read from /proc: what descends from a cell, what memory and processors it has, and its end."""
+"""Process trees, read from /proc: what descends from a cell, how much memory it holds, and its end."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -100,32 +98,6 @@ def tree_cpu_s(pid: int) -> float:
             after_name = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
             ticks += int(after_name[11]) + int(after_name[12])  # utime, stime
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Processor seconds used until now, on the processors that we may use: by all, a hypervisor's steal among it, and
-    by the tree of this process, as far as it lives."""
-
-    at_s: float
-    all_s: float
-    own_s: float
-    processors: int
-
-    @classmethod
-    def now(cls) -> Load:
-        mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
-        ticks = 0
-        for line in Path("/proc/stat").read_text().splitlines():
-            name, *spent = line.split()
-            if name in mine:  # user nice system idle iowait irq softirq steal ...
-                ticks += sum(map(int, spent[:8])) - int(spent[3]) - int(spent[4])
-        return cls(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), tree_cpu_s(os.getpid()), len(mine))
-
-    def others(self, later: Load) -> float:
-        """How many of the processors others had, in the mean of the time between."""
-        used_s = (later.all_s - self.all_s) - (later.own_s - self.own_s)
-        return max(0.0, used_s / (later.at_s - self.at_s)) if later.at_s > self.at_s else 0.0
 
 
 def _listed(pid: int) -> list[int]:
