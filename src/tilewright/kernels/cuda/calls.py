@@ -68,13 +68,18 @@ def written_out(
     return made_of  # type: ignore[no-any-return]
 
 
-def fresh(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
-    """Makes contiguous tensors there. Where there is one GPU, as what torch.compile writes makes them: without asking
-    the dispatcher, on whichever device is current. Else like a tensor of one element, expanded."""
+def fresh(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, *, strides: tuple[int, ...] | None = None
+) -> Callable[[], Tensor]:
+    """Makes tensors there, contiguous if no strides are given. Where there is one GPU, as what torch.compile writes
+    makes them: without asking the dispatcher, on whichever device is current. Else like a tensor of one element,
+    expanded."""
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     bare = getattr(guards, "_empty_strided_cuda", None)
     if bare is not None and device.type == "cuda" and torch.cuda.device_count() == 1:
-        return partial(bare, shape, contiguous(shape), dtype)
+        return partial(bare, shape, strides or contiguous(shape), dtype)
+    if strides is not None:
+        return partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)
     return partial(torch.empty_like, torch.empty(1, dtype=dtype, device=device).expand(shape))
 
 

@@ -26,6 +26,7 @@ from ..combine import WARP, Board, Held, combine_rows
 from ..reducers import Reducer
 from ..spec import Function, Sweep, TensorSpec, reads
 from .finish import WIDE
+from .noted import is_aligned
 from .pair import QUAD
 from .split import MOST_GROUP, PER, Chunk, Split
 
@@ -53,7 +54,7 @@ class Entering:
 
     def __init__(self, prologue: Prologue, tensors: Sequence[Tensor], shape: Sequence[int]) -> None:
         self.prologue = prologue
-        self.tensors = [_still(t.expand(tuple(shape))) for t in tensors]
+        self.tensors = [still(t.expand(tuple(shape))) for t in tensors]
         self.shape = torch.Size(shape)
         self.ndim = len(shape)
         self.device = self.tensors[0].device
@@ -87,7 +88,7 @@ class Entering:
 Factor = Tensor | Entering
 
 
-def _still(x: Tensor) -> Tensor:
+def still(x: Tensor) -> Tensor:
     """The same, which moves along no size of 1: so it is what a kernel is compiled for."""
     return x.as_strided(x.shape, [s if n > 1 else 0 for s, n in zip(x.stride(), x.shape, strict=True)])
 
@@ -97,7 +98,7 @@ def _walk(x: Tensor, line: int) -> Walk:
     apart = [s for d, s in enumerate(strides) if d != line]
     lines = strides[line] == 1 and not any(s * x.element_size() % WIDE for s in apart)
     told = tuple((s if s == 0 or (s == 1 and d == line) else None) for d, s in enumerate(strides))
-    return told, lines and (x.is_meta or x.data_ptr() % WIDE == 0)
+    return told, lines and is_aligned(x)
 
 
 class EnteringSplit(Split):

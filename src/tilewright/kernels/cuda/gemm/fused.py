@@ -31,6 +31,7 @@ from .finish import ALL, Diagonals
 from .groups import Groups
 from .launch import Epilogue, Gemm
 from .lying import broadcast, major_of, walk_of
+from .noted import Noted
 from .plan import KNOBS as LEGAL
 from .plan import Point
 from .routed import Routed
@@ -161,18 +162,22 @@ class FusedProduct:
             compiled=self._compiled,
             source=self.source,
         )
+        self._noted = Noted(self._steps, len(self.spec.read))
 
     def __call__(self, *operands: Tensor) -> tuple[Tensor]:
         """The output, freshly allocated. Raises ValueError on what is not of the Spec's shapes and dtypes. On meta
         tensors it compiles what tensors of these strides need, and launches nothing."""
+        return (self._noted.call(*operands),)
+
+    def _steps(self, *operands: Tensor) -> Tensor:
+        """The same, with nothing known of earlier calls."""
         for tensor, (shape, dtype) in zip(operands, self._shapes, strict=True):
             if tensor.shape != shape or tensor.dtype != dtype:
                 raise ValueError(f"{self.spec.name}: {dtype} {shape} is wanted, not {tensor.dtype} {tensor.shape}")
         left, right, *others = self._with_factors(operands)
-        product = self.gemm if self.spec.before == (None, None) else self.gemm.of_entering
         if self.spec.groups is None:
-            return (product(left, right, *others),)
-        return (product(left, right, *map(_flat, others)).view(self.spec.output.shape),)
+            return self.gemm.steps(left, right, *others)
+        return self.gemm.steps(left, right, *map(_flat, others)).view(self.spec.output.shape)
 
     def _with_factors(self, operands: Sequence[Tensor]) -> list[Any]:
         """Both factors, and what else is read."""

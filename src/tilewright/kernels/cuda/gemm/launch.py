@@ -7,7 +7,8 @@
                                         fp32, rounded: round A, round B, product (, sum)
 
 A and B may be transposed or strided; what TMA can't read (rows that don't start at multiples of 16 bytes) is copied to
-padded rows first, which for fp32 the split does anyway. Nothing is kept between calls but compiled kernels.
+padded rows first, which for fp32 the split does anyway. Nothing is kept between calls but compiled kernels, and what a
+call of a layout does (see `noted`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from .. import cache
 from ..spec import Function
 from .blocks import WIDTH, BlockFinish, states
 from .compiling import (
-    ALIGNED,
     Launch,
     Read,
     Walk,
@@ -40,6 +40,7 @@ from .entering import Entering, EnteringSplit, Factor
 from .finish import ALL, Diagonals, Finish
 from .groups import GroupFinish, Groups
 from .lying import along_k, broadcast, empty_planes, lines, major_of, tidied, up, vector_of, walk_of
+from .noted import Noted, device_of, run_on
 from .plan import Grid, Point, make_grid
 from .product import RESIDUAL_SHIFT
 from .split import Split
@@ -75,38 +76,9 @@ def _one(a: Factor) -> Factor:
     return a.batched() if isinstance(a, Entering) else a[None]
 
 
-def _same(x: Tensor, y: Factor) -> bool:
-    """Whether one is the other's memory."""
-    return isinstance(y, Tensor) and x.data_ptr() == y.data_ptr()
-
-
 def processors_of(x: Factor) -> int:
-    return torch.cuda.get_device_properties(x.device).multi_processor_count if x.device.type == "cuda" else PROCESSORS
-
-
-def run_on(launch: Launch, first: Tensor, *rest: Any) -> None:
-    if not first.is_meta:
-        launch(first, *rest)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """A call that is one launch over the tensors as they lie: what it passes on for operands of this layout. `views`:
-    (number of the operand, shape, strides) of all but C, which is the third."""
-
-    launch: Launch
-    views: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...]
-    result: tuple[int, ...]
-    dtype: torch.dtype
-    c_shape: tuple[int, ...]
-    c_strides: tuple[int, ...]
-    grid: tuple[int, int, int]
-
-    def __call__(self, operands: Sequence[Tensor]) -> Tensor:
-        result = torch.empty(self.result, dtype=self.dtype, device=operands[0].device)
-        x, y, *others = [operands[i].as_strided(shape, strides) for i, shape, strides in self.views]
-        self.launch(x, y, result.as_strided(self.c_shape, self.c_strides), *others, *self.grid)
-        return result
+    device = device_of(x)
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
 
 
 class Gemm:
@@ -127,33 +99,27 @@ class Gemm:
         self.source = source
         self.objects: set[Path] = set()  # in which compiled kernels are kept
         self._compiled: dict[Hashable, Launch] = {} if compiled is None else compiled
-        self._known: dict[Hashable, Known] = {}
+        self._noted: dict[int, Noted] = {}
 
     def __call__(self, a: Tensor, b: Tensor, *operands: Tensor) -> Tensor:
         """A and B may both have one dimension more, the batch, in front; either may have one matrix for all of it. On
         meta tensors it compiles what tensors of these shapes and strides need (aligned ones), and launches nothing. Of
         `reductions` it gives the states, (state, batch, M, block of columns). Raises ValueError where shapes or types
         don't fit the Point's scheme."""
-        key: Hashable = None
-        if not self.point.scales and not (a.is_meta or any(t.data_ptr() % ALIGNED for t in (a, b, *operands))):
-            key = (a.device, *[(t.dtype, t.shape, t.stride()) for t in (a, b, *operands)])
-            if key in self._known:
-                return self._known[key]((a, b, *operands))
-        return self._checked(a, b, operands, key=key)
+        noted = self._noted.get(len(operands))
+        if noted is None:
+            noted = self._noted[len(operands)] = Noted(self.steps, 2 + len(operands))
+        return noted.call(a, b, *operands)
 
-    def of_entering(self, a: Factor, b: Factor, *operands: Tensor) -> Tensor:
-        """The same of factors of which some are made on their way in: fp32's."""
-        return self._checked(a, b, operands, key=None)
-
-    def _checked(self, a: Factor, b: Factor, operands: Sequence[Tensor], *, key: Hashable) -> Tensor:
+    def steps(self, a: Factor, b: Factor, *operands: Tensor) -> Tensor:
+        """The same with nothing known of earlier calls; factors of fp32 may be made on their way in."""
         self._check(a, b, operands)
         if a.ndim == 2:
-            made = self._batched(_one(a), _one(b), operands, key=key)
+            made = self._batched(_one(a), _one(b), operands)
             return made if self.reductions else made[0]
-        return self._batched(a, b, operands, key=key)
+        return self._batched(a, b, operands)
 
-    def _batched(self, a: Factor, b: Factor, operands: Sequence[Tensor], *, key: Hashable) -> Tensor:
-        """`key`: under which a call of one launch is known from now on, or None."""
+    def _batched(self, a: Factor, b: Factor, operands: Sequence[Tensor]) -> Tensor:
         batch, rows, k = max(a.shape[0], b.shape[0]), *a.shape[1:]
         columns = b.shape[2]
         given: tuple[Factor, Factor] = (a.permute(1, 2, 0), b.permute(2, 1, 0))
@@ -177,22 +143,9 @@ class Gemm:
         )  # fmt: skip
         tensors = (x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()))
         run_on(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
-        if key is not None and last and all(_same(read, z) for read, z in zip((x, y), given, strict=True)):
-            self._known[key] = self._known_as(launch, tensors, grid, key, c)
         if not last:
             run_on(self.combine(tuple(map(walk_of, seen))), target.permute(1, 2, 0), c.permute(1, 2, 0), *seen)
         return c
-
-    def _known_as(self, launch: Launch, tensors: Sequence[Tensor], grid: Grid, key: Hashable, c: Tensor) -> Known:
-        x, y, target, *others = tensors
-        numbers = ((1, 0) if self.turned else (0, 1)) + tuple(range(2, 2 + len(others)))
-        views = zip(numbers, (x, y, *others), strict=True)
-        assert isinstance(key, tuple)
-        return Known(
-            launch=launch, views=tuple((i, tuple(t.shape), t.stride()) for i, t in views),
-            result=tuple(c.shape if self.reductions else c.shape[-len(key[1][1]) :]), dtype=c.dtype,
-            c_shape=tuple(target.shape), c_strides=target.stride(), grid=(grid.clusters, grid.splits, grid.chunk),
-        )  # fmt: skip
 
     def grid(self, batch: int, m: int, n: int, k: int, *, processors: int) -> Grid:
         """The launch for so many matrices, M and N as the Point has them."""

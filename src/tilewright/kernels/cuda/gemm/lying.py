@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from .compiling import Walk
-from .entering import Entering
-from .finish import WIDE
+from .entering import Entering, still
+from .noted import is_aligned
 
 
 def vector_of(columns: int, dtype: str) -> int:
@@ -40,7 +40,7 @@ def lines(x: Tensor, multiple: int) -> bool:
     """Whether one mode is contiguous, and all lines and matrices start at multiples of so many elements."""
     line, pitch = (0, 1) if major_of(x) == "r" else (1, 0)
     apart = [x.stride(d) for d in (pitch, 2) if x.shape[d] > 1]
-    aligned = all(s > 0 and s % multiple == 0 for s in apart) and (x.is_meta or x.data_ptr() % 16 == 0)
+    aligned = all(s > 0 and s % multiple == 0 for s in apart) and is_aligned(x)
     return aligned and (x.stride(line) == 1 or x.shape[line] == 1)
 
 
@@ -52,8 +52,7 @@ def tidied(x: Tensor, multiple: int) -> Tensor:
 
 def broadcast(x: Tensor, shape: tuple[int, int, int]) -> Tensor:
     """An epilogue's operand over (batch, rows, columns), as (rows, columns, batch); it moves along no size of 1."""
-    whole = x.expand(shape).permute(1, 2, 0)
-    return whole.as_strided(whole.shape, [s if n > 1 else 0 for s, n in zip(whole.stride(), whole.shape, strict=True)])
+    return still(x.expand(shape).permute(1, 2, 0))
 
 
 def along_k(x: Tensor) -> Tensor:
@@ -65,7 +64,5 @@ def walk_of(x: Tensor) -> Walk:
     """What a kernel is compiled for: addresses that are known to be neighbours take no registers, and aligned ones are
     read two at a time."""
     strides = x.stride()
-    wide = (
-        strides[1] == 1 and not any(s % 8 for s in (strides[0], strides[2])) and (x.is_meta or not x.data_ptr() % WIDE)
-    )
+    wide = strides[1] == 1 and not any(s % 8 for s in (strides[0], strides[2])) and is_aligned(x)
     return tuple(s if s in (0, 1) else None for s in strides), wide

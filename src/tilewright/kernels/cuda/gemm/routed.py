@@ -11,8 +11,9 @@ from torch import Tensor
 from ...ops import DTYPES
 from .compiling import Launch, Read, compile_product
 from .finish import Finish
-from .launch import NAMES, Gemm, processors_of, run_on
+from .launch import NAMES, Gemm, processors_of
 from .lying import broadcast, major_of, walk_of
+from .noted import run_on
 from .plan import Grid, Point
 
 
@@ -25,7 +26,7 @@ def experts_grid(point: Point, m: int, n: int, *, experts: int, processors: int)
 class Routed(Gemm):
     """C[M, N] = epilogue(A[M, K] @ B[e, K, N]), e being the expert of the row; the Point is plain, sums whole."""
 
-    def __call__(self, a: Tensor, b: Tensor, *operands: Tensor) -> Tensor:
+    def steps(self, a: Tensor, b: Tensor, *operands: Tensor) -> Tensor:  # type: ignore[override]
         """`operands`: first the ends of the experts' rows, (experts,) of int32, ascending. Rows behind the last stay as
         they are allocated. Raises ValueError where shapes or types don't fit."""
         ends, *others = operands

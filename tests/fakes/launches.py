@@ -1,0 +1,69 @@
+"""Launches of products on the CPU in place of compiled kernels: what these compute, in torch, but for their rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+
+class Launches(dict[Any, Callable[..., None]]):
+    """To be given to a Gemm as what was compiled: there is a launch for everything. Epilogues add their operands.
+    `asked`: what was looked for; `done`: what was launched, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.done: list[str] = []
+
+    def __contains__(self, facts: object) -> bool:
+        assert isinstance(facts, tuple)
+        self.asked.append(facts[0])
+        return True
+
+    def __getitem__(self, facts: Any) -> Callable[..., None]:
+        return partial(self._launch, facts)
+
+    def _launch(self, facts: Any, *args: Any) -> None:
+        self.done.append(facts[0])
+        {"split": _split, "product": _product, "combine": _combine}[facts[0]](facts, *args)
+
+
+def _split(facts: Any, x: Tensor, planes: Tensor, exponents: Tensor, chunk: int) -> None:
+    number = planes.shape[2] // x.shape[2]
+    rest = x
+    for plane in range(number):
+        planes[..., plane::number].copy_(rest)
+        rest = rest - planes[..., plane::number].float()
+    exponents.zero_()
+
+
+def _product(facts: Any, *args: Any) -> None:
+    x, y, c, *rest = args
+    *more, _, splits, chunk = rest
+    point, names = facts[2], facts[4]
+    batch = c.shape[2] // splits
+    for layer in range(c.shape[2]):
+        of, begin = layer // splits, layer % splits * chunk
+        sides = [_whole(t, of, _planes(t, point))[:, begin : begin + chunk] for t in (x, y)]
+        c[..., layer].copy_(sides[0] @ sides[1].t() + sum(o[..., of] for o in more[len(more) - len(names) :]))
+    assert batch * splits == c.shape[2]
+
+
+def _planes(t: Tensor, point: Any) -> int:
+    return point.planes if point.scales and t.dtype.itemsize == 2 else 1
+
+
+def _whole(t: Tensor, of: int, planes: int) -> Tensor:
+    """A matrix of the batch, put together of its planes."""
+    at = of % (t.shape[2] // planes) * planes
+    return sum((t[..., at + i].double() for i in range(planes)), t.new_zeros(()).double())
+
+
+def _combine(facts: Any, partial_sums: Tensor, c: Tensor, *operands: Tensor) -> None:
+    splits = partial_sums.shape[2] // c.shape[2]
+    for of in range(c.shape[2]):
+        total = partial_sums[..., of * splits : (of + 1) * splits].sum(-1)
+        c[..., of].copy_(total + sum(o[..., of] for o in operands))
