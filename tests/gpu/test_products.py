@@ -27,7 +27,7 @@ from tilewright.flow.optimize import optimize
 from tilewright.flow.workbench import Places, found_patterns
 from tilewright.stages.patterns import match
 from tilewright.stages.problems import read_problem
-from tilewright.stages.propose import cuda, cuda_product
+from tilewright.stages.propose import cuda
 from tilewright.stages.propose.compose import compose
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -271,9 +271,8 @@ def get_init_inputs(width: int, features: int, **_):
 """
 
 
-def test_the_judge_takes_a_product_of_eight_bits(tmp_path, monkeypatch):
+def test_the_judge_takes_a_product_of_eight_bits(tmp_path):
     """With a scale for every row, a bias and GELU in its kernel, over all families; torch's own is its measure."""
-    monkeypatch.setattr(cuda_product, "EIGHT_BITS", True)
     with judge_on_gpu(FLOAT8, tmp_path) as judge:
         cases = judge.open()
         matched = found_patterns(cases, "cuda")

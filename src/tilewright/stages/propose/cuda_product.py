@@ -16,9 +16,6 @@ from .reduced import BLOCK, blocked
 
 _TYPES = ("f32", "f16", "bf16")
 _EIGHT_BITS = "float8_e4m3fn"
-# Whether products of it are proposed. Three shapes gave torch's own error on an H200 (2026-11-22); the test of all
-# tiles failed there at a bound that the model of such sums breaks, too, and has not run since that was mended.
-EIGHT_BITS = False
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
 _LEAST_REDUCED = 128  # columns
 _MOST_PLACES = 1 << 24  # columns: their numbers are exact in fp32
@@ -91,8 +88,6 @@ def unsupported(program: Program) -> str | None:
     types = {*(o.dtype for o in others), *(o.dtype for o in program.outputs)}
     if left.dtype not in (*_TYPES, _EIGHT_BITS):
         return f"a product in {left.dtype} has no skeleton"
-    if left.dtype == _EIGHT_BITS and not EIGHT_BITS:
-        return "a product in eight bits, which is not proposed before its tests have run on a GPU"
     if left.dtype == _EIGHT_BITS and not all(_lies_along_k(program)):
         return "a product in eight bits whose matrices don't lie along K"
     if (not program.reduced or is_grouped(program)) and (not types <= set(_TYPES) or len(program.outputs) != 1):

@@ -20,13 +20,8 @@ from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts, Matched
 from tilewright.facts.space import point
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda, cuda_product
+from tilewright.stages.propose import cuda
 from tilewright.stages.propose.compose import compose
-
-
-@pytest.fixture(autouse=True)
-def proposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_product, "EIGHT_BITS", True)
 
 
 def eighth(rows: int, columns: int) -> Tensor:
@@ -118,16 +113,6 @@ def test_other_scales_and_layouts_are_torchs() -> None:
         other = kp.product(1024, 1024, 1024, "float8_e4m3fn", out="bf16", order=lying)
         assert why in str(cuda.unsupported(other))
     assert "16 bytes" in str(cuda.unsupported(kp.product(1024, 1024, 1032, "float8_e4m3fn", out="bf16")))
-
-
-def test_until_it_has_run_on_a_gpu_it_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_product, "EIGHT_BITS", False)
-    of_a, of_w = SCALES["rows"]
-    found = matched(layer, A, W, of_a, of_w, torch.randn(1024).bfloat16())
-    assert "eight bits" in found.unmatched[0] and [p.kind for p in found.patterns] == ["pointwise"]
-    kept = matched(converted, A, W, torch.rand(1024).bfloat16())
-    (product,) = [p for p in kept.patterns if p.kind == "product"]
-    assert product.program.operands[0].dtype == "bf16", "what is converted is multiplied as that"
 
 
 def test_points_are_such_as_sum_in_two_levels() -> None:
