@@ -1,9 +1,9 @@
 """Journals of runs made small enough to be kept, and replayed from that: no GPU, no model, no judge.
 
     python benchmarks/journals.py pack RUNS/runs/cutegen benchmarks/journals/cutegen [--without SOURCES]
-    python benchmarks/journals.py replay benchmarks/journals/*/*.jsonl.gz
+    python benchmarks/journals.py replay benchmarks/journals/*/*.jsonl.xz
 
-A packed journal is a gzipped file of facts, a line each: the request, the brief, the events. Of a judgement's samples
+A packed journal is a file (xz) of facts, a line each: the request, the brief, the events. Of a judgement's samples
 the fastest burst of each player is kept: all that a strategy looks at. Left out are the text of the library's own
 files, which lie beside every candidate, and the words of prompts: they follow from the rest, and may be bettered
 without an end to the replay, which holds when what was asked, not how. The text of problem files in the folder
@@ -14,8 +14,8 @@ What a model's reply quotes of them is looked through by whoever commits it.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
+import lzma
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,13 +67,13 @@ def pack(journal: Path, folder: Path, hidden: Sequence[Path] = ()) -> Path:
         inside = json.dumps(path.read_text(encoding="utf-8").strip())[1:-1]
         lines = [line.replace(inside, f"# {path.name}, which is not ours to give away") for line in lines]
     folder.mkdir(parents=True, exist_ok=True)
-    made = folder / f"{journal.parent.name}.jsonl.gz"
-    made.write_bytes(gzip.compress("\n".join(lines).encode(), mtime=0))
+    made = folder / f"{journal.parent.name}.jsonl.xz"
+    made.write_bytes(lzma.compress("\n".join(lines).encode(), preset=9))
     return made
 
 
 def unpacked(file: Path) -> Journal:
-    request, brief, *events = (codec.loads(line) for line in gzip.decompress(file.read_bytes()).decode().splitlines())
+    request, brief, *events = (codec.loads(line) for line in lzma.decompress(file.read_bytes()).decode().splitlines())
     assert isinstance(request, Request) and isinstance(brief, Brief)
     return request, brief, tuple(events)
 

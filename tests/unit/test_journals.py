@@ -21,7 +21,7 @@ from tilewright.facts.run import Limits, Request
 from tilewright.flow.drive import JournalMismatch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-KEPT = sorted((BENCHMARKS / "journals").glob("*/*.jsonl.gz"))
+KEPT = sorted((BENCHMARKS / "journals").glob("*/*.jsonl.xz"))
 LIBRARY = SourceFile(path="tilewright_kernels/rows.py", text="# the library's\n")
 SECRET = "class Model:\n    'not ours'\n"
 
