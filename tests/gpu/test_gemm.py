@@ -11,7 +11,7 @@ from fakes.gemm_model import EIGHTHS, EIGHTHS_OF_ONE_SIGN, UNPROMOTED
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.gemm import launch
 from tilewright.kernels.cuda.gemm.compiling import compile_ampere
-from tilewright.kernels.cuda.gemm.finish import Finish
+from tilewright.kernels.cuda.gemm.finish import ALL, Finish
 from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.plan import Point
 
@@ -420,6 +420,53 @@ def test_triangles(scheme, knobs):
             truth = torch.bmm(*(p.double() for p in pair))
             truth = torch.where(torch.ones_like(truth[0], dtype=torch.bool).tril(-70), truth, 3.0)
             assert float((batched(*pair).double() - truth).norm() / truth.norm()) <= FLOOR[dtype]
+
+
+def _zeroed(x, diagonals):
+    low, high = diagonals
+    x = x if high is None else x.tril(high)
+    return x if low is None else x.triu(low)
+
+
+def _knobs_of_zeros():
+    yield torch.bfloat16, False, tile((256, 128, 1, 2), "plain")
+    yield torch.bfloat16, False, tile((128, 128, 2, 1), "plain", pingpong=True, staged=True)
+    yield torch.bfloat16, False, tile((64, 32, 1, 1), "plain", skinny=True, split_k=3)
+    yield torch.bfloat16, True, tile((64, 16, 1, 1), "plain", skinny=True, split_k=1)
+    for scheme in ("scaled", "wide", "rounded"):
+        yield torch.float32, False, tile((128, 128, 2, 1), scheme)
+    yield torch.float32, False, tile((64, 64, 1, 1), "scaled", split_k=3)
+    yield torch.float32, False, tile((128, 256, 2, 1), "scaled", bulk=True)
+    yield torch.float32, False, tile((128, 128, 2, 1), "scaled", streamed=True)
+    yield torch.float32, True, tile((128, 64, 1, 1), "scaled", streamed=True)
+
+
+@pytest.mark.parametrize(
+    "zeros",
+    [((None, 0), ALL), ((-70, 130), ALL), ((900, None), ALL), (ALL, (0, None)), (ALL, (-5, 5)), ((None, 0), (0, None))],
+    ids=str,
+)
+@pytest.mark.parametrize(("dtype", "across", "knobs"), list(_knobs_of_zeros()), ids=str)
+def test_what_meets_zeros_of_a_factor_alone_is_not_multiplied(zeros, dtype, across, knobs):
+    """Factors with elements on some diagonals: right for all sizes, and NaN that meets no step of a tile leaves no
+    trace: so its steps are left out."""
+    run = Gemm(Point(**knobs), NAMES[dtype], turned=across, zeros=zeros)
+    bound = 2.0**-10 if knobs["scheme"] == "rounded" else FLOOR[dtype]
+    for rows, k, columns in ((1000, 1000, 1000), (70, 1408, 40), (1500, 640, 328), (328, 64, 1208), (16, 1024, 16)):
+        a, b = (_zeroed(matrix(*shape, dtype=dtype, seed=seed), diagonals)
+                for seed, shape, diagonals in ((0, (rows, k), zeros[0]), (1, (k, columns), zeros[1])))  # fmt: skip
+        truth = a.double() @ b.double()
+        found = run(a, b).double()
+        assert float((found - truth).norm()) <= bound * float(truth.norm()), (rows, k, columns)
+        pair = torch.stack([a, -a]), torch.stack([b, b * 2])
+        truth = torch.bmm(*(p.double() for p in pair))
+        assert float((run(*pair).double() - truth).norm()) <= bound * float(truth.norm()), (rows, k, columns)
+    if zeros[0] == (None, 0):
+        a, b = matrix(1024, 1024, dtype=dtype).tril(), _zeroed(matrix(1024, 1024, dtype=dtype, seed=1), zeros[1])
+        truth = (a.double() @ b.double())[:512]
+        b[512:] = nan
+        found = run(a, b)[:512].double()
+        assert float((found - truth).norm()) <= bound * float(truth.norm())
 
 
 @pytest.mark.parametrize("scheme", ["shared", "scaled", "wide"])

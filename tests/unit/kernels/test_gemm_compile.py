@@ -211,6 +211,29 @@ def test_triangles_compile_and_meta_tensors_of_what_is_streamed(tmp_path):
         gemm(a[:, :, :1000], w.mT[:, :1000])
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tile_n": 128, "pingpong": True, "staged": True},
+        {"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2},
+        {"scheme": "scaled"},
+        {"scheme": "scaled", "tile_n": 128, "streamed": True},
+        {"tile_m": 64, "tile_n": 32, "cluster_m": 1, "skinny": True, "split_k": 3},
+    ],
+    ids=str,
+)
+def test_steps_that_are_left_out_cost_no_registers(tmp_path, settings):
+    point, zeros = Point(**settings), ((None, 0), (3, None))
+    finish = Finish("f32" if point.scales else "bf16", vector=8)
+    more = {"finish": finish, "zeros": zeros, "options": f"--keep-cubin --dump-dir={tmp_path}"}
+    if point.streamed:
+        launch = compile_streamed(point, major="k", **more)
+    else:
+        launch = compile_product(point, element="f16" if point.scales else "bf16", majors=("k", "k"), **more)
+    (kernel,) = taken(launch.artifacts.CUBIN)
+    assert kernel.local_bytes <= SMALL_SPILL and kernel.registers * point.threads * point.resident <= 65536
+
+
 def test_operands_whose_neighbours_are_known_take_few_registers(tmp_path):
     """A bias and a residual beside the largest tile: with strides of any kind their addresses alone spilled 1448 bytes
     (CuTe DSL 4.8.1, 2026-11-22)."""

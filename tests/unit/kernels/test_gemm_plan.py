@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 
 from tilewright.kernels.cuda.gemm import band as banded
+from tilewright.kernels.cuda.gemm import reach as reaching
+from tilewright.kernels.cuda.gemm.finish import ALL
 from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.plan import DEPTH, SHARED_BYTES, Point, make_grid
 from tilewright.kernels.cuda.gemm.product import Product, chains_of
@@ -178,7 +181,7 @@ def test_clusters_are_as_many_as_are_resident_or_needed():
 def test_every_tile_of_every_layer_has_its_turn_once_and_neighbours_share_columns():
     for band in (1, 4, 8, 16):
         for rows, columns, layers in ((1, 1, 1), (5, 3, 2), (16, 16, 1), (17, 9, 3), (8, 1, 4)):
-            product = SimpleNamespace(point=Point(band=band), band=None)
+            product = SimpleNamespace(point=Point(band=band), band=None, reach=None)
             turns = range(rows * columns * layers)
             seen = [tuple(int(v) for v in Product._place(product, work, rows, columns)) for work in turns]
             assert sorted(seen) == [(r, c, y) for r in range(rows) for c in range(columns) for y in range(layers)]
@@ -214,3 +217,72 @@ def test_tiles_with_a_kept_diagonal_have_their_turn_first(monkeypatch, diagonals
         assert sorted(seen) == [(r, c) for r in range(rows) for c in range(columns)]
         kept = [c * wide + wide - 1 - r * tall >= low and c * wide - (r * tall + tall - 1) <= high for r, c in seen]
         assert kept == [bool(band.needs(r, c, columns)) for r, c in seen] == sorted(kept, reverse=True)
+
+
+ZEROS = [
+    ((None, 0), ALL), ((0, None), ALL), ((-70, 30), ALL), ((None, -200), ALL), ((900, None), ALL),
+    (ALL, (None, 0)), (ALL, (0, None)), (ALL, (-5, 5)), ((None, 0), (0, None)), ((None, 3), (None, -3)),
+    ((0, 0), (0, 0)),
+]  # fmt: skip
+
+
+@pytest.fixture
+def reach_on_the_host(monkeypatch):
+    """What `reach` takes of the DSL, for plain integers."""
+    monkeypatch.setattr(reaching, "Int32", int)
+    monkeypatch.setattr(reaching, "cutlass", SimpleNamespace(max=max, min=min))
+    monkeypatch.setattr(reaching, "select", lambda condition, yes, no: yes if condition else no)
+
+
+@pytest.mark.usefixtures("reach_on_the_host")
+@pytest.mark.parametrize("zeros", ZEROS, ids=str)
+def test_a_tile_takes_the_steps_in_which_both_factors_have_elements(zeros):
+    """Against the elements themselves: no step is missing, and at the ends none is too much."""
+    reach = reaching.Reach(Point(tile_m=64, tile_n=64, cluster_m=2), zeros)
+    steps = numpy.arange(700)
+    for m, n, begin, end in ((500, 700, 0, 11), (130, 65, 0, 11), (300, 300, 3, 7)):
+        for row in range(-(-m // 128)):
+            for column in range(-(-n // 64)):
+                needed = numpy.ones(700, dtype=bool)
+                for (low, high), first, size in zip(zeros, (row * 128, column * 64), (128, 64), strict=True):
+                    off = steps[None] - numpy.arange(first, first + size)[:, None]
+                    kept = (off >= (-(10**9) if low is None else low)) & (off <= (10**9 if high is None else high))
+                    needed &= kept.any(0)
+                wanted = [s for s in range(begin, end) if needed[s * 64 : s * 64 + 64].any()]
+                found = range(*reach.steps(begin, end, row, column))
+                assert list(found) == list(range(wanted[0], wanted[-1] + 1)) if wanted else len(found) <= 2
+
+
+@pytest.mark.usefixtures("reach_on_the_host")
+@pytest.mark.parametrize("zeros", ZEROS, ids=str)
+def test_every_tile_has_its_turn_once_where_lengths_differ(zeros):
+    for band, stride in ((8, 5), (4, 132), (1, 7)):
+        point = Point(tile_m=64, tile_n=64, cluster_m=1, band=band)
+        reach = reaching.Reach(point, zeros)
+        product = SimpleNamespace(point=point, band=None, reach=reach)
+        for rows, columns, layers in ((1, 1, 1), (5, 3, 2), (16, 16, 1), (17, 9, 3)):
+            every = rows * columns * layers
+            turns = [reach.turn(work, stride, every) for work in range(every)]
+            seen = [tuple(int(v) for v in Product._place(product, turn, rows, columns)) for turn in turns]
+            assert sorted(seen) == [(r, c, y) for r in range(rows) for c in range(columns) for y in range(layers)]
+
+
+@pytest.mark.usefixtures("reach_on_the_host")
+@pytest.mark.parametrize("zeros", [((None, 0), ALL), ((0, None), ALL), (ALL, (None, 0)), (ALL, (0, None))], ids=str)
+@pytest.mark.parametrize("n", [2048, 4096, 8192])
+def test_clusters_have_nearly_the_same_to_do(zeros, n):
+    """Triangles: the busiest of 66 clusters has at most 4% more steps than all of them on average, or the longest tile;
+    in the order of other products it is 3 to 60%."""
+    point = Point(tile_m=128, tile_n=128, cluster_m=2, cluster_n=1)
+    reach = reaching.Reach(point, zeros)
+    product = SimpleNamespace(point=point, band=None, reach=reach)
+    rows, columns, clusters = n // 256, n // 128, 66
+    busy = [0] * clusters
+    longest = 0
+    for work in range(rows * columns):
+        place = Product._place(product, reach.turn(work, clusters, rows * columns), rows, columns)
+        row, column, _ = map(int, place)
+        begin, end = reach.steps(0, n // 64, row, column)
+        busy[work % clusters] += end - begin
+        longest = max(longest, end - begin)
+    assert max(busy) <= 1.04 * max(sum(busy) / clusters, longest), (max(busy), sum(busy) / clusters, longest)

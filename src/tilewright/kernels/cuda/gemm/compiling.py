@@ -17,6 +17,7 @@ from .experts import Experts
 from .finish import WIDE, Combine, Finish
 from .plan import Point
 from .product import Product
+from .reach import NO_ZEROS, Zeros
 from .skinny import Skinny
 from .split import Split
 from .streamed import Streamed
@@ -63,11 +64,12 @@ def _read(operands: Sequence[Read], m: Any, n: Any, finish: Finish) -> list[Any]
 
 def compile_product(
     point: Point, *, element: str, majors: tuple[str, str], finish: Finish, operands: Sequence[Read] = (),
-    routed: bool = False, arch: str = "sm_90a", options: str = "",
+    routed: bool = False, zeros: Zeros = NO_ZEROS, arch: str = "sm_90a", options: str = "",
 ) -> Launch:  # fmt: skip
     """A launch of (a, b, c, [exponents of A, of B,] operands .., clusters, splits, chunk) for every size. `element`: of
     A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's. Of a turned Finish,
-    columns of C are contiguous, not rows. `routed`: behind C come the ends of experts' rows (see `experts`)."""
+    columns of C are contiguous, not rows. `routed`: behind C come the ends of experts' rows (see `experts`).
+    `zeros`: of A and B, as a Reach has them."""
     m, n, k = _size(), _size(), _size()
     pitch = ALIGNED * 8 // ELEMENT_TYPES[element].width
 
@@ -81,7 +83,7 @@ def compile_product(
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
     ends = (_fake("i32", (_size(),), (1,), 4),) if routed else ()
     tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *ends, *_read(operands, m, n, finish))
-    kernel = (Experts if routed else Skinny if point.skinny else Product)(point, finish)
+    kernel = Experts(point, finish) if routed else (Skinny if point.skinny else Product)(point, finish, zeros)
     return cute.compile(
         PRODUCT[len(tensors)],
         kernel,
@@ -111,10 +113,11 @@ def compile_ampere(
 
 
 def compile_streamed(
-    point: Point, *, major: str, finish: Finish, operands: Sequence[Read] = (), arch: str = "sm_90a", options: str = "",
+    point: Point, *, major: str, finish: Finish, operands: Sequence[Read] = (), zeros: Zeros = NO_ZEROS,
+    arch: str = "sm_90a", options: str = "",
 ) -> Launch:  # fmt: skip
     """A launch of (a, b, c, exponents of B, operands .., clusters, splits, chunk) for every size; `major`: of B. Of a
-    turned Finish, columns of C are contiguous, not rows."""
+    turned Finish, columns of C are contiguous, not rows. `zeros`: of A and B, as a Reach has them."""
     m, n, k = _size(), _size(), _size()
     strides = (_stride(8), 1, _stride(8)) if major == "k" else (1, _stride(8), _stride(8))
     walk = (1, _stride(), _stride()) if finish.turned else (_stride(finish.vector), 1, _stride(finish.vector))
@@ -126,7 +129,7 @@ def compile_streamed(
         *_read(operands, m, n, finish),
     )
     return cute.compile(
-        PRODUCT[len(tensors)], Streamed(point, finish), *tensors, Int32(1), Int32(1), Int32(64), _stream(),
+        PRODUCT[len(tensors)], Streamed(point, finish, zeros), *tensors, Int32(1), Int32(1), Int32(64), _stream(),
         options=_options(arch, options),
     )  # fmt: skip
 

@@ -34,6 +34,7 @@ from .lying import broadcast, major_of, walk_of
 from .noted import Noted
 from .plan import KNOBS as LEGAL
 from .plan import Point
+from .reach import NO_ZEROS, Zeros
 from .routed import Routed
 
 TILES = ("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x256", "128x128", "128x160",
@@ -59,7 +60,8 @@ class ProductSpec:
     `reductions`, it gives a tuple of what each takes, and the output is their states, as Gemm has them. With `groups`
     instead, operands and output have the columns in two, (group, column in it). With `ends`, (experts,) of int32,
     `left` is (M, K), `right` (experts, K, N), and the rows of expert e end before ends[e]. `before`: what makes the
-    left and the right factor, which is no operand then, but what its Prologue reads is."""
+    left and the right factor, which is no operand then, but what its Prologue reads is. `zeros`: of both factors the
+    diagonals (column - row) from the first to the last that have elements, as a Gemm has them."""
 
     name: str
     left: TensorSpec
@@ -73,6 +75,7 @@ class ProductSpec:
     groups: Groups | None = None
     ends: TensorSpec | None = None
     before: tuple[Prologue | None, Prologue | None] = (None, None)
+    zeros: Zeros = NO_ZEROS
 
     @property
     def read(self) -> tuple[TensorSpec, ...]:
@@ -161,6 +164,7 @@ class FusedProduct:
             arch=self.arch,
             compiled=self._compiled,
             source=self.source,
+            zeros=self.spec.zeros,
         )
         self._noted = Noted(self._steps, len(self.spec.read))
 

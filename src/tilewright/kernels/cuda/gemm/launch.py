@@ -43,6 +43,7 @@ from .lying import along_k, broadcast, empty_planes, lines, major_of, tidied, up
 from .noted import Noted, device_of, run_on
 from .plan import Grid, Point, make_grid
 from .product import RESIDUAL_SHIFT
+from .reach import NO_ZEROS, Zeros
 from .split import Split
 from .streamed import SLAB
 
@@ -76,6 +77,12 @@ def _one(a: Factor) -> Factor:
     return a.batched() if isinstance(a, Entering) else a[None]
 
 
+def _flipped(diagonals: Diagonals) -> Diagonals:
+    """Of the transpose."""
+    low, high = diagonals
+    return (None if high is None else -high, None if low is None else -low)
+
+
 def processors_of(x: Factor) -> int:
     device = device_of(x)
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
@@ -86,9 +93,11 @@ class Gemm:
 
     def __init__(
         self, point: Point, dtype: str, epilogue: Epilogue | None = None, *, turned: bool = False, arch: str = "sm_90a",
-        compiled: dict[Hashable, Launch] | None = None, source: Path | None = None,
+        compiled: dict[Hashable, Launch] | None = None, source: Path | None = None, zeros: Zeros = NO_ZEROS,
     ) -> None:  # fmt: skip
         """`turned`: the Point is one of C's transpose, B's columns being its rows: so B may be streamed.
+        `zeros`: of A and of B the first and the last diagonal (column - row) with elements that are not zero; what the
+        others meet may come to nothing, infinite or not.
         `compiled`: what others have compiled, to share; it grows. Splits of K need no kernels of their own.
         `source`: the file that holds the epilogue; with it, compiled kernels are kept on disk (see `cache`)."""
         self.point = point
@@ -97,6 +106,8 @@ class Gemm:
         self.turned = turned
         self.arch = arch
         self.source = source
+        sides = (zeros[0], _flipped(zeros[1]))
+        self.zeros: Zeros = sides[::-1] if turned else sides  # as a Reach has them
         self.objects: set[Path] = set()  # in which compiled kernels are kept
         self._compiled: dict[Hashable, Launch] = {} if compiled is None else compiled
         self._noted: dict[int, Noted] = {}
@@ -247,7 +258,8 @@ class Gemm:
         found = self.finish(last=last, vector=vector)
         operands = self._reads(walks) if last else ()
         facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, vector,
-                 found.diagonals, found.turned, found.reductions, self.groups and self.groups.size)  # fmt: skip
+                 found.diagonals, found.turned, found.reductions, self.groups and self.groups.size,
+                 self.zeros)  # fmt: skip
         return facts, found, operands
 
     def compiled(
@@ -259,8 +271,8 @@ class Gemm:
         if self.without_tma:
             return compile_ampere(point, element=element, **rest)
         if point.streamed:
-            return compile_streamed(point, major=majors[1], **rest)
-        return compile_product(point, element=element, majors=majors, **rest)
+            return compile_streamed(point, major=majors[1], zeros=self.zeros, **rest)
+        return compile_product(point, element=element, majors=majors, zeros=self.zeros, **rest)
 
     def _made(self, facts: tuple[Any, ...], make: Callable[[], Launch]) -> Launch:
         """What was compiled under these facts and this epilogue: here, by another process, or now."""

@@ -24,7 +24,7 @@ takes no time from the tensor cores.
 The sum of a part is in registers as wgmma lays it out: ((2, 2, atom_n / 8), 1, 1), pairs of neighbouring columns.
 Every CTA of a cluster goes through the same number of tiles, also of those that lie outside of C: TMA fills with
 zeros what is outside of A and B, and nothing outside is written. Tiles that the result does not depend on (`triu`) come
-last, and take no steps.
+last, and take no steps. Of a factor with zeros but for some diagonals (`zeros`) steps are left out (see `reach`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from .band import Band
 from .finish import Finish
 from .outlet import BUFFERS, LINE_BYTES, ROWS, Outlet
 from .plan import DEPTH, Point
+from .reach import NO_ZEROS, Reach, Zeros
 from .staged import Staging
 
 RESIDUAL_SHIFT = 11  # of the scheme `scaled`
@@ -101,13 +102,15 @@ def scale_back(wave: cute.Tensor, shift: int) -> None:
 
 
 class Product:
-    """A Point for operands of given types and majors, ready to be traced inside a `@cute.jit` entry point."""
+    """A Point for operands of given types and majors, ready to be traced inside a `@cute.jit` entry point. `zeros`: as
+    a Reach has them."""
 
-    def __init__(self, point: Point, finish: Finish) -> None:
+    def __init__(self, point: Point, finish: Finish, zeros: Zeros = NO_ZEROS) -> None:
         self.point = point
         self.finish = finish
         self.scales = 2 if point.scales else 0  # tensors of exponents
         self.band = None if finish.diagonals == (None, None) else Band(point, finish.diagonals)
+        self.reach = None if zeros == NO_ZEROS else Reach(point, zeros)
         self.chains = chains_of(point)
 
     def __call__(
@@ -203,13 +206,24 @@ class Product:
         rest = work - layer * tiles
         if self.band is not None:
             return *self.band.place(rest, rows, columns), layer
+        reach = self.reach
+        if reach is not None and reach.by_columns:
+            rows, columns = columns, rows
         in_band = columns * self.point.band
         band = rest // in_band
         first = band * self.point.band
         height = cutlass.min(rows - first, Int32(self.point.band))
         rest = rest - band * in_band
         column = rest // height
-        return first + rest - column * height, column, layer
+        row = first + rest - column * height
+        if reach is None:
+            return row, column, layer
+        row = rows - 1 - row if reach.backwards else row
+        return (column, row, layer) if reach.by_columns else (row, column, layer)
+
+    def _turn(self, work: Any, stride: Any, all_work: Any) -> Any:
+        """The number of the cluster tile that has this turn."""
+        return work if self.reach is None else self.reach.turn(work, stride, all_work)
 
     def _outlet(self, tma: Any, tensor: Any, layout: Any, shared: Any, group: Any, kind: Any) -> Outlet | None:
         if not self.bulk:
@@ -250,15 +264,17 @@ class Product:
         if self.staged is not None:
             self.staged.close()
 
-    def _steps(self, work: Any, rows: Any, columns: Any, splits: Any, each: Any, steps: Any) -> tuple[Any, ...]:
+    def _steps(self, turn: Any, rows: Any, columns: Any, splits: Any, each: Any, steps: Any) -> tuple[Any, ...]:
         """(row, column, layer) of a cluster tile, and the first and the last of its steps of K."""
-        row, column, layer = self._place(work, rows, columns)
+        row, column, layer = self._place(turn, rows, columns)
         begin = (layer - layer // splits * splits) * each
-        return row, column, layer, begin, self._end(begin, cutlass.min(begin + each, steps), row, column, columns)
+        return row, column, layer, *self._range(begin, cutlass.min(begin + each, steps), row, column, columns)
 
-    def _end(self, begin: Any, end: Any, row: Any, column: Any, columns: Any) -> Any:
-        """The last step of a cluster tile; of one that the result does not depend on, none."""
-        return end if self.band is None else select(self.band.needs(row, column, columns), end, begin)
+    def _range(self, begin: Any, end: Any, row: Any, column: Any, columns: Any) -> tuple[Any, Any]:
+        """The first and the last step of a cluster tile; of one that the result does not depend on, none."""
+        if self.reach is not None:
+            begin, end = self.reach.steps(begin, end, row, column)
+        return begin, end if self.band is None else select(self.band.needs(row, column, columns), end, begin)
 
     @cute.kernel
     def _kernel(
@@ -315,12 +331,12 @@ class Product:
                 filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, p.depth_stages)
                 work = first_work
                 while work < all_work:
-                    row, column, layer = self._place(work, rows, columns)
+                    row, column, layer = self._place(self._turn(work, stride, all_work), rows, columns)
                     batch = layer // splits
                     of_a = batch * p.planes % cute.size(from_a, mode=[2])  # the one matrix of all, or its own
                     of_b = batch * p.planes % cute.size(from_b, mode=[2])
                     begin = (layer - batch * splits) * each
-                    end = self._end(begin, cutlass.min(begin + each, steps), row, column, columns)
+                    begin, end = self._range(begin, cutlass.min(begin + each, steps), row, column, columns)
                     for step in cutlass.range(begin, end, unroll=1):
                         stages.producer_acquire(filling)
                         barrier = stages.producer_get_barrier(filling)
@@ -355,11 +371,13 @@ class Product:
             while work < all_work:
                 if cutlass.const_expr(p.pingpong):
                     before = cutlass.max(work - stride, first_work)
-                    _, _, _, begin, end = self._steps(before, rows, columns, splits, each, steps)
+                    turn = self._turn(before, stride, all_work)
+                    _, _, _, begin, end = self._steps(turn, rows, columns, splits, each, steps)
                     skipped = select(work > before, end - begin, Int32(0))
                     reading.advance(skipped)
                     freeing.advance(skipped)
-                row, column, layer, begin, end = self._steps(work, rows, columns, splits, each, steps)
+                turn = self._turn(work, stride, all_work)
+                row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
                 at_m = (row * p.cluster_m + at[0]) * p.tile_m
                 at_n = (column * p.cluster_n + at[1]) * p.tile_n
                 corner = (at_m, at_n, layer)

@@ -101,6 +101,8 @@ class Skinny(Product):
         of_a, of_b = layer % cute.size(from_a, mode=[2]), layer % cute.size(from_b, mode=[2])
         begin = rank * (chunk // DEPTH)
         end = cutlass.min(begin + chunk // DEPTH, cute.ceil_div(k, DEPTH))
+        if cutlass.const_expr(self.reach is not None):
+            begin, end = self._share(rank, cute.ceil_div(k, DEPTH), row, column)
         board = Int32(s_a.iterator.toint())
 
         pipeline_init_wait(cluster_shape_mn=(p.cluster, 1))
@@ -150,6 +152,14 @@ class Skinny(Product):
                     total, places[(None, 0, 0)], c, more, (), corner=(row * p.tile_m, column * p.tile_n, layer),
                     sizes=(m, n),
                 )  # fmt: skip
+
+    def _share(self, rank: Any, steps: Any, row: Any, column: Any) -> tuple[Any, Any]:
+        """A CTA's of the steps that its tile needs."""
+        assert self.reach is not None
+        first, last = self.reach.steps(Int32(0), steps, row, column)
+        share = cute.ceil_div(last - first, self.point.cluster)
+        begin = first + rank * share
+        return begin, cutlass.min(begin + share, last)
 
     def _gather(self, total: Any, board: Any, thread: Any, rank: Any) -> None:
         """The sums of all CTAs, in the first one's registers; stages lie idle, and hold what is passed on."""

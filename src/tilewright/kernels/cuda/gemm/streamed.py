@@ -34,6 +34,7 @@ from .finish import Finish, power_of_two
 from .pair import QUAD, Scale, Seen, exponent_of, highest, split_quad
 from .plan import DEPTH, Point
 from .product import ATOM, RESIDUAL_SHIFT, Chain, Product, kept, scale_back
+from .reach import NO_ZEROS, Zeros
 
 SLAB = ATOM  # of K
 SLABS = DEPTH // SLAB
@@ -44,8 +45,8 @@ SLACK = 32  # binades by which a block may exceed what the sums' exponent was ma
 class Streamed(Product):
     """A Point with `streamed`: A is fp32, B split. Its tensors are A, B, C, the exponents of B's columns, operands."""
 
-    def __init__(self, point: Point, finish: Finish) -> None:
-        super().__init__(point, finish)
+    def __init__(self, point: Point, finish: Finish, zeros: Zeros = NO_ZEROS) -> None:
+        super().__init__(point, finish, zeros)
         self.scales = 1
         self.shift = RESIDUAL_SHIFT if point.scheme == "scaled" else 0
 
@@ -118,12 +119,12 @@ class Streamed(Product):
                 filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, p.depth_stages)
                 work = first_work
                 while work < all_work:
-                    row, column, layer = self._place(work, rows, columns)
+                    row, column, layer = self._place(self._turn(work, stride, all_work), rows, columns)
                     batch = layer // splits
                     of_a = batch % cute.size(from_a, mode=[2])
                     of_b = batch % (cute.size(from_b, mode=[2]) // p.planes)
                     begin = (layer - batch * splits) * each
-                    end = cutlass.min(begin + each, steps)
+                    begin, end = self._range(begin, cutlass.min(begin + each, steps), row, column, columns)
                     for step in cutlass.range(begin, end, unroll=1):
                         stages.producer_acquire(filling)
                         barrier = stages.producer_get_barrier(filling)
@@ -153,9 +154,8 @@ class Streamed(Product):
             bases = cute.make_rmem_tensor((2,), Int32)
             work = first_work
             while work < all_work:
-                row, column, layer = self._place(work, rows, columns)
-                begin = (layer - layer // splits * splits) * each
-                end = cutlass.min(begin + each, steps)
+                turn = self._turn(work, stride, all_work)
+                row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
                 total.fill(0.0)
                 for r in cutlass.range_constexpr(2):
                     bases[r] = Int32(EMPTY)
