@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ from tilewright.stages.patterns import match
 from tilewright.stages.propose.case_code import case_code
 
 
-def fused(function: Callable[..., Any], *args: Tensor) -> Matched:
-    """Match, check every Program, and compare what is fused, and what would be left to torch, with the module."""
+def fused(function: Callable[..., Any], *args: Tensor, sparing: bool = False) -> Matched:
+    """Match, check every Program, and compare what is fused, and what would be left to torch, with the module.
+    `sparing`: as algebra has the graph."""
     module = Applies(function)
-    graph = trace(module, args, {})
+    graph = replace(trace(module, args, {}), sparing=sparing)
     matched = match(graph, unsupported=lambda program: None, space=lambda program: Space(knobs=(), points=((),)),
                     tiny_bytes=0)  # fmt: skip
     for pattern in matched.patterns:

@@ -178,6 +178,7 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
                 given = [values[name] for name in prologue.operands]
                 (values[prologue.factor],) = run_program(prologue.program, given, exact=exact)
             left, right = values[item.left].to(dtype), values[item.right].to(dtype)
+            left, right = (between(x, *kept) for x, kept in zip((left, right), item.zeros, strict=True))
             product = by_expert(left, right, values[item.ends]) if item.ends else left @ right
             values[item.result] = product.reshape(program.domain)
         elif item.op == "inside":
@@ -194,6 +195,12 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
     for output in program.outputs:
         assert tuple(values[output.name].shape) == output.shape, (output, values[output.name].shape)
     return tuple(values[o.name].to(dtype_of(o.dtype, exact=exact)).contiguous() for o in program.outputs)
+
+
+def between(x: torch.Tensor, low: int | None, high: int | None) -> torch.Tensor:
+    """A matrix with zeros outside of these diagonals."""
+    x = x if high is None else x.tril(high)
+    return x if low is None else x.triu(low)
 
 
 class GraphRun:

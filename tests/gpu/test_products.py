@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -179,6 +180,27 @@ def test_a_triangle_of_a_product_and_what_is_streamed(tmp_path):
     for streamed, cluster in (("left", "2x1"), ("right", "1x2"), ("right", "1x1")):
         module.configure(tile="128x128", cluster=cluster, split_k=1, streamed=streamed)
         held(pattern, module, operands_of(pattern, values))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_factors_with_zeros_as_algebra_has_them(tmp_path, dtype):
+    """Every point of every product, with the mask as a kernel of its own and on its way in."""
+    for number, (function, k) in enumerate([
+        (lambda a, b: torch.tril(a, 3) @ b, 700), (lambda a, b: F.gelu(a @ torch.triu(b)), 640),
+        (lambda a, b: torch.triu(torch.tril(a, 90), -30) @ b, 1000),
+    ]):  # fmt: skip
+        args = rand(700 // 4 * 4, k // 8 * 8, dtype=dtype), rand(k // 8 * 8, 520, dtype=dtype)
+        graph = replace(trace(Applies(function), args, {}), sparing=True)
+        matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
+        whole = GraphRun(graph, Applies(function), exact=False)
+        whole(*args)
+        for pattern in (p for p in matched.patterns if p.kind == "product"):
+            module = load_fused(pattern.program, tmp_path, name=f"fused_{number}_{pattern.id}")
+            assert module._FUSED.gemm.zeros != ((None, None), (None, None))
+            values = {b.node: whole.value(b.node).cuda() for b in pattern.sites[0].operands}
+            for setting in (SMALL, LARGE, *pattern.space.points):
+                module.configure(**dict(setting))
+                held(pattern, module, operands_of(pattern, values))
 
 
 PROBLEM = """

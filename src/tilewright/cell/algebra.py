@@ -3,6 +3,8 @@
     sum over n of (x @ w)[m, n]      = x @ (sum over n of w[:, n])       a matrix and a vector
     sums over windows of n           = x @ (sums over windows of w)      fewer columns (average pooling)
     (x @ v) @ w                      = x @ (v @ w)                       where that is less work
+    diag(v) @ w                      = rows of w times v                 no product
+    tril(x) @ w                      = the same, zeros left out          half of the work (see `zeros`)
 
 Between the product and the sum may stand what is linear: scales, vectors along rows or columns, biases, views, windows.
 In exact numbers nothing changes; rounding does (16-bit values between are left out), and so does what becomes of
@@ -17,12 +19,14 @@ from dataclasses import dataclass, replace
 from math import prod
 from string import ascii_letters
 
+from tilewright.facts.bands import Bands
 from tilewright.facts.contraction import contracted
 from tilewright.facts.graph import TRACED, Call, Graph, Node, Ref, Struct
 
 from .form import Form, Stuck
 from .lower import FLOATS, Builder, Expr, NotLowered
 from .prune import pruned
+from .zeros import sparing
 
 LEAST_FLOPS = 1 << 25  # of a product: below, it is all launch
 LEAST_GAIN = 2  # times less work
@@ -47,6 +51,11 @@ def rewritten(graph: Graph) -> Rewritten | None:
         graph, step, flops = made
         steps.append(step)
         spared += flops
+    without = sparing(graph, LEAST_FLOPS)
+    if without is not None:
+        graph = without[0]
+        steps += without[1]
+        spared += without[2]
     return Rewritten(graph=graph, steps=tuple(steps), spared_flops=spared) if steps else None
 
 
@@ -79,6 +88,9 @@ class _Rewrite:
         self.builder.origin = f"{self.start.origin}_less"
         try:
             form = self._product(self.start)
+            scaled = self._by_diagonal(form)
+            if scaled is not None:
+                return scaled
             for before, node in self._chain():
                 self.at = before
                 self.builder.origin = f"{node.origin}_less"
@@ -135,6 +147,52 @@ class _Rewrite:
             added = self._aligned(self.nodes[found.added], node.shape)
             form = replace(form, addends=(added if found.beta == 1 else added * found.beta,))
         return form
+
+    def _by_diagonal(self, form: Form) -> tuple[Graph, str, int] | None:
+        """The product as rows of one factor, each times an element of a vector, where the other is its diagonal."""
+        summed = "".join(c for c in form.left_letters if c not in form.letters)
+        if len(summed) != 1 or form.addends:
+            return None
+        result = "".join(form.letters)
+        for side, opposite in (("left", "right"), ("right", "left")):
+            (factor, letters), (other, of_other) = form.factor(side), form.factor(opposite)
+            for own in (c for c in letters if c not in of_other):
+                vector = self._diagonal(factor.node, letters.index(own), letters.index(summed))
+                if vector is not None:
+                    value = self._spread(other, tuple(of_other.replace(summed, own)), result).wide()
+                    value = value * self._spread(vector, tuple(letters.replace(summed, "")), result).wide()
+                    value = value * form.scale if form.scale != 1.0 else value
+                    said = f"{self._label(self.start)}: a diagonal factor scales the other, no product"
+                    return self._replaced(self.start, value.to(self.start.dtype)), said, form.flops
+        return None
+
+    def _diagonal(self, node: Node, own: int, summed: int) -> Expr | None:
+        """A vector along `own`, where this matrix along it and `summed` is zero but for its diagonal; with its other
+        dimensions, `summed` left out."""
+        bands = Bands(self.nodes)
+        order, casts = list(range(len(node.shape))), []
+        while node.op in ("permute", "to"):
+            if node.op == "to":
+                casts.append(node.dtype)
+            else:
+                order = [node.dims[d] for d in order]
+            node = self.nodes[node.sources[0]]
+        first, second = order[own], order[summed]
+        if node.op != "where" or node.args[2] != 0 or not all(isinstance(a, str) for a in node.args[:2]):
+            return None
+        condition, value = (self.nodes[str(a)] for a in node.args[:2])
+        off = len(node.shape) - len(condition.shape)
+        if condition.op != "eq" or bands.where(condition.name, first - off, second - off) != (0, 0):
+            return None
+        given = self._aligned(value, node.shape)
+        if given.shape[first] != 1 and given.shape[second] != 1:
+            return None
+        along, gone = (first, second) if given.shape[second] == 1 else (second, first)
+        kept = [along if d == own else order[d] for d in range(len(order)) if d != summed]
+        vector = given.permute((*kept, gone)).reshape(tuple(given.shape[d] for d in kept))
+        for dtype in reversed(casts):
+            vector = vector.to(dtype)
+        return vector
 
     def _multiplied(self, form: Form, node: Node) -> Form:
         """The product of this one and a third matrix, with the two that share what the first lacks multiplied first."""

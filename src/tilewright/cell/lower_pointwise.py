@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tilewright.facts.program import Position
+
 from .lower import FLOATS, TORCH_DTYPES, Builder, Expr, Lowering, NotLowered, Number, dtype_name
 
 Operand = Expr | Number
@@ -177,6 +179,34 @@ def _triangle(b: Builder, x: Expr, op: str, diagonal: int) -> Expr:
     if not isinstance(value, Expr) and len(x.shape) > 2:
         raise NotLowered
     return b.point("where", keep, value, 0, dtype=x.dtype)
+
+
+def _diag(b: Builder, x: Expr, diagonal: int = 0) -> Expr:
+    if len(x.shape) == 1:
+        return _diag_embed(b, x, diagonal)
+    rows, columns = x.shape
+    count = min(rows - max(-diagonal, 0), columns - max(diagonal, 0))
+    if count < 1:
+        raise NotLowered
+    at = [Position(start=max(-diagonal, 0), steps=((0, 1),)), Position(start=max(diagonal, 0), steps=((0, 1),))]
+    return b.load(x, (count,), at)
+
+
+def _diag_embed(b: Builder, x: Expr, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Expr:
+    """Where the column is `offset` behind the row there is x, else nought."""
+    *outer, n = x.shape
+    rank = len(outer) + 2
+    if (dim1 % rank, dim2 % rank) != (rank - 2, rank - 1) or x.literal is not None:
+        raise NotLowered
+    size = n + abs(offset)
+    row = b.index(size).reshape((size, 1))
+    keep = b.index(size).do("eq", row + offset if offset else row)
+    if offset:
+        at = [Position(steps=((d, 1),)) for d in range(len(outer))] + [
+            Position(start=min(offset, 0), steps=((rank - 2, 1),))
+        ]
+        return b.point("where", keep, b.load(x, (*outer, size, 1), at, 0), 0, dtype=x.dtype)
+    return b.point("where", keep, x.reshape((*outer, n, 1)), 0, dtype=x.dtype)
 
 
 def _nan_to_num(b: Builder, x: Expr, nan: Number | None = None, posinf: Number | None = None,
@@ -361,7 +391,8 @@ POINTWISE_LOWERINGS: Mapping[str, Lowering] = {
     **{op: _logical(op) for op in ("logical_and", "logical_or", "logical_xor", "logical_not")},
     "sub": _sub, "rsub": _rsub, "div": _div, "true_divide": _div, "pow": _pow, "where": _where,
     "masked_fill": _masked_fill, "clamp": _clamp, "clip": _clamp, "lerp": _lerp, "addcmul": _addcmul,
-    "addcdiv": _addcdiv, "round": _round, "tril": _tril, "triu": _triu, "nan_to_num": _nan_to_num,
+    "addcdiv": _addcdiv, "round": _round, "tril": _tril, "triu": _triu, "diag": _diag, "diag_embed": _diag_embed,
+    "nan_to_num": _nan_to_num,
     "clamp_min": _clamp, "clamp_max": _clamp, "logaddexp": _logaddexp, "xlogy": _xlogy, "isfinite": _isfinite,
     "hypot": _hypot, "frac": _frac, "sgn": _sgn, "logit": _logit,
     "to": _to, "_to_copy": _to, "type_as": _to, "clone": _clone, "contiguous": _contiguous, "lift_fresh_copy": _clone,

@@ -147,6 +147,7 @@ class Graph:
     # Nodes whose first dimension may have any size from 2 on, all the same; (): that can't be said of this module.
     free: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()  # in training: the inputs and states whose gradients are asked for
+    sparing: bool = False  # by declared algebra: what a product's factors have zeros for need not be multiplied
 
 
 def refs(template: Any) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .candidate import Candidate
-from .program import Load, Product, Program
+from .program import ALL_DIAGONALS, Load, Product, Program
 from .space import Point, Space
 
 
@@ -119,6 +119,7 @@ def _told(item: object) -> object:
         return item.at, item.fill
     if isinstance(item, Product):
         said = "product, rounded" if item.rounded else item.op
+        said += f", {item.zeros}" if item.zeros != (ALL_DIAGONALS, ALL_DIAGONALS) else ""
         before = [(p.factor == item.left, [_told(i) for i in p.program.body]) for p in item.prologues]
         return (said, *before) if before else said
     return getattr(item, "op")  # noqa: B009

@@ -18,6 +18,8 @@ from math import prod
 from types import MappingProxyType
 
 Literal = float | int | bool
+Diagonals = tuple[int | None, int | None]  # the first and the last (column - row) of a matrix; None: no bound
+ALL_DIAGONALS: Diagonals = (None, None)
 
 # Name -> number of arguments. Semantics are those of the torch function of the same name on the argument dtypes;
 # comparisons, is* and logical_* give "bool"; `maximum`/`minimum` propagate NaN; `div` is true division; `to` casts to
@@ -210,7 +212,8 @@ class Product:
     (B, K, N), or (1, ..), of `dtype` or float8_e4m3fn; sums are fp32's at least. `rounded`: factors may be, to TF32's
     11 bits. For groups of columns that are reduced, N is two dimensions: group, column. `ends`: an operand, (E,) of
     i32; `right` is (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]. What a factor is
-    computed of on its way in, its Prologue says."""
+    computed of on its way in, its Prologue says. `zeros`: the diagonals of `left` and of `right` outside of which there
+    are zeros; what these meet need not be multiplied, so that infinities there may come to nothing."""
 
     result: str
     left: str
@@ -219,6 +222,7 @@ class Product:
     rounded: bool = False
     ends: str = ""
     prologues: tuple[Prologue, ...] = ()
+    zeros: tuple[Diagonals, Diagonals] = (ALL_DIAGONALS, ALL_DIAGONALS)
 
     op = "product"
     args = ()  # its operands are no values

@@ -19,8 +19,9 @@ from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Capture, Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.outcome import Station
-from ..facts.pattern import Choice, Recipe, piece_of, pieces_written
+from ..facts.pattern import Choice, Pattern, Recipe, piece_of, pieces_written
 from ..facts.problem import Target
+from ..facts.program import ALL_DIAGONALS
 from ..facts.realised import Known
 from ..facts.run import AGENT, GIVEN, Brief, CaseFacts, Matched, Request
 from ..facts.verdict import Verified
@@ -229,10 +230,13 @@ class Workbench:
         steps = [step for case in self._cases for step in case.algebra]
         if not steps:
             return ()
-        self.say(f"by algebra, with less work: {'; '.join(dict.fromkeys(steps))}")
         cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in self._cases)
         first = sum(len(m.patterns) for m in matched)
-        return found_patterns(cases, self.problem.target, first_id=first, loose=self.problem.loose)
+        found = found_patterns(cases, self.problem.target, first_id=first, loose=self.problem.loose)
+        if all(map(_only_spares, self._cases)) and not any(map(_has_zeros, (p for m in found for p in m.patterns))):
+            return ()  # no kernel of this target leaves zeros out
+        self.say(f"by algebra, with less work: {'; '.join(dict.fromkeys(steps))}")
+        return found
 
     def _libraries(self, request: Request, matched: tuple[Matched, ...]) -> Recipe:
         """The parts of the main case that a library makes, where a strategy asks for them."""
@@ -400,3 +404,13 @@ def found_patterns(
 def composed(brief: Brief, recipe: Recipe) -> Candidate:
     brief = brief.behind(recipe)
     return compose(brief.problem.source, brief.cases, brief.matched, recipe, target=brief.problem.target)
+
+
+def _only_spares(case: CaseFacts) -> bool:
+    """Whether algebra changes nothing in a case but that zeros of products' factors may be left out."""
+    return case.rewritten is None or (case.graph is not None and case.rewritten == replace(case.graph, sparing=True))
+
+
+def _has_zeros(pattern: Pattern) -> bool:
+    product = pattern.program.product
+    return product is not None and product.zeros != (ALL_DIAGONALS, ALL_DIAGONALS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,9 @@ SUMMED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "thin": (lambda a, x, w, t: (a @ (x @ w.T) / 2).mul(3) @ t, (A, X, W, THIN)),
     "linear attention": (lambda q, k, v: (q @ k.transpose(-1, -2) / 3) @ v, tuple(torch.randn(3, 2, 3, 40, 8))),
     "thin, biased": (lambda x, w, t, b: linear(x @ w.T, t.T, b[:4]), (X, W, THIN, B)),
+    "diagonal": (lambda v, x: torch.diag(v) @ x, (B, A)),
+    "diagonal, on the right": (lambda v, x, w: (x @ w.T) @ torch.diag(v).T * 2, (V, X, W)),
+    "diagonals of a batch": (lambda v, x: torch.bmm(torch.diag_embed(v), x), (XS[:, :, 0], XS)),
 }  # fmt: skip
 
 LEFT: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
@@ -117,3 +121,23 @@ def test_16_bits_are_summed_in_32() -> None:
     assert less is not None
     sums = [n for n in less.graph.nodes if n.op == "sum"]
     assert len(sums) == 2 and {n.dtype for n in sums} == {"f32"}
+
+
+@pytest.mark.usefixtures("any_size")
+def test_zeros_of_a_factor_are_spared_where_the_graph_shows_them() -> None:
+    """Half of a triangle, most of a band, none of what is not seen; nothing else of the graph changes."""
+    square, triangle = torch.randn(K, K), N * K * (K - 1)
+    for name, function, args, spared in (
+        ("tril", lambda x, w: x.tril() @ w.T, (square, W), triangle),
+        ("relu", lambda x, w: w @ x.triu().relu(), (square, W), triangle),
+        ("triu", lambda x, w: torch.bmm(x.tril(2).triu(-1)[None].expand(2, K, K), w), (square, WS),
+         4 * N * (K * K - (4 * K - 4))),
+        ("tril", lambda x, w: x.tril() @ w.tril(), (square, square), 2 * K**3 - K * (K + 1) * (K + 2) // 3),
+    ):  # fmt: skip
+        graph = trace(Applies(function), args, {})
+        less = rewritten(graph)
+        assert less is not None and less.graph == replace(graph, sparing=True)
+        assert less.spared_flops == spared, name
+        assert [s.split(":")[1] for s in less.steps] == [f" zeros of {name} not multiplied"]
+    for other in (lambda x, w: x.tril(K - 4) @ w.T, lambda x, w: x @ w.T, lambda x, w: (x.tril() + x.triu()) @ w.T):
+        assert rewritten(trace(Applies(other), (square, W), {})) is None

@@ -14,6 +14,7 @@ from math import prod
 from tilewright.facts.contraction import ROUTED, Contracted, Letters, Scaled, contracted, scaled
 from tilewright.facts.graph import Call, Node, Ref
 from tilewright.facts.pattern import Bind
+from tilewright.facts.program import ALL_DIAGONALS, Diagonals
 
 from .region import Flow
 
@@ -22,13 +23,14 @@ from .region import Flow
 class Factor:
     """An operand as matrices: `bind` views the node as `shape`, (rows, columns) or (batch, rows, columns); `order` is
     how they lie in memory, as in program.Operand. The node has `middle` dimensions for rows, the `inner` ones last for
-    columns."""
+    columns. `diagonals`: outside of them there are zeros that need not be multiplied."""
 
     bind: Bind
     shape: tuple[int, ...]
     order: tuple[int, ...]
     middle: int = 1
     inner: int = 1
+    diagonals: Diagonals = ALL_DIAGONALS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +83,11 @@ def _transposed(factor: Factor) -> Factor:
     bind = replace(factor.bind, order=(*order[:before], *order[at:], *order[before:at]))
     turn = {rank - 2: rank - 1, rank - 1: rank - 2}
     lies = tuple(turn.get(d, d) for d in factor.order or range(rank))
+    low, high = factor.diagonals
     return Factor(
         bind=bind, shape=_swapped(factor.shape), order=() if lies == tuple(range(rank)) else lies,
         middle=inner, inner=factor.middle,
+        diagonals=(None if high is None else -high, None if low is None else -low),
     )  # fmt: skip
 
 
@@ -258,7 +262,10 @@ def _factor(flow: Flow, node: Node, letters: str, groups: tuple[str, ...], own: 
     bind = Bind(node=node.name, split=node.shape, order=order)
     in_memory = "".join(letters[d] for d in _memory(flow, node) if node.shape[d] > 1)
     mine = tuple("".join(c for c in group if c in own) for group in groups)
-    return Factor(bind=bind, shape=tuple(prod(sizes[c] for c in group) for group in mine),
+    zeros = ALL_DIAGONALS
+    if flow.graph.sparing and len(mine[-2]) == len(mine[-1]) == 1:
+        zeros = flow.bands.between(node.name, letters.index(mine[-2]), letters.index(mine[-1]))
+    return Factor(bind=bind, shape=tuple(prod(sizes[c] for c in group) for group in mine), diagonals=zeros,
                   order=_lies(in_memory, mine, sizes), middle=len(mine[-2]), inner=len(mine[-1]))  # fmt: skip
 
 

@@ -112,8 +112,11 @@ class _Body:
         ]
         if whole.ends is not None:
             names.append(self.operand(whole.ends, "i32", whole.ends.split, indexed=True))
-        item = Product(result="v0", left=names[0], right=names[1], dtype=dtype, rounded=whole.rounded,
-                       ends=names[2] if len(names) > 2 else "")  # fmt: skip
+        item = Product(result="v0", left=names[0], right=names[1], dtype=dtype, rounded=whole.rounded)
+        if whole.ends is None:
+            item = replace(item, zeros=(whole.left.diagonals, whole.right.diagonals))
+        else:
+            item = replace(item, ends=names[2])
         self.body: list[Product | Statement | Reduction] = [item]
         self.last = "v0"
         if whole.scale != 1.0:

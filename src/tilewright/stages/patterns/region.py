@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from tilewright.facts.bands import Bands
 from tilewright.facts.graph import VIEWS, Graph, Node
 from tilewright.facts.program import DTYPE_BYTES, POINTWISE, RANKED, REDUCTIONS, SCANS
 
@@ -23,6 +24,7 @@ class Flow:
         self.nodes = {n.name: n for n in graph.nodes}
         self.position = {n.name: i for i, n in enumerate(graph.nodes)}
         self.calls = {c.name: c for c in graph.calls}
+        self.bands = Bands(self.nodes)
         self.kept = {self.root(name) for name in (*graph.outputs, *(u.value for u in graph.updates))}
         called = (s for n in graph.nodes if n.op == "call" for s in self.calls[n.origin].sources)
         self.laid = {self.root(name) for name in (*graph.outputs, *called)}  # others see how these lie in memory

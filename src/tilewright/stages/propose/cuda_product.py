@@ -7,7 +7,7 @@ from math import ceil
 
 from ...facts.program import DTYPE_BYTES, Operand, Program
 from ...facts.space import Knob, Point, Space, point
-from .diagonals import kept_diagonals
+from .diagonals import NO_ZEROS, kept_diagonals
 from .entered import enters, unenterable
 from .grouped import fits, is_grouped, ungroupable
 from .narrow import computes_in_float8
@@ -263,16 +263,19 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
     split = factors(program)[0].dtype == "f32"
     rounded = is_rounded(program)
     kept = (None, None) if program.reduced else kept_diagonals(program)
+    assert program.product is not None
+    zeros = program.product.zeros
     ranked: list[tuple[float, int, Point]] = []
     streams = _streams(program) if split and not rounded else ()
     flat = split and k >= _FLAT_K
     shapes = (*(_SHAPES[1::-1] if flat else _SHAPES[:2]), *_SHAPES[2:], *(_WIDE_SHAPES if _is_plain(program) else ()))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
-            if parts > 1 and ceil(k / DEPTH) // parts < 4:
+            # Of a triangle's parts of K some are empty, and the longest tile is as long.
+            if parts > 1 and (ceil(k / DEPTH) // parts < 4 or zeros != NO_ZEROS):
                 break
             work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
-                           kept=kept, rounded=rounded)  # fmt: skip
+                           kept=kept, rounded=rounded, zeros=zeros)  # fmt: skip
             setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **_KERNEL)
             if enters(program, dict(setting)):
                 ranked.append((work, rank, setting))

@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, inf
 
-from ...facts.program import Program, Statement
+from ...facts.program import ALL_DIAGONALS, Diagonals, Program, Statement
 
 Range = tuple[float, float]  # of diagonals, both ends included
-Kept = tuple[int | None, int | None]  # None: no bound
+Kept = Diagonals
+Zeros = tuple[Diagonals, Diagonals]  # of both factors, as a Product has them
+NO_ZEROS: Zeros = (ALL_DIAGONALS, ALL_DIAGONALS)
 _ALL, _NONE = (-inf, inf), (inf, -inf)
 _TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 _INVERTED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
@@ -87,3 +89,25 @@ def share(kept: Kept, rows: int, columns: int, *, tall: int, wide: int) -> float
         if c * wide + wide - 1 - r * tall >= low and c * wide - (r * tall + tall - 1) <= high
     )  # fmt: skip
     return needed / (down * right)
+
+
+_SEEN = 64  # rows, and columns, of tiles that are looked at where both factors have zeros
+
+
+def steps_of(zeros: Zeros, rows: int, k: int, columns: int, *, tall: int, wide: int, depth: int) -> tuple[float, int]:
+    """How many of the steps of K a tile of tall x wide needs on average, and how many the one that needs most."""
+    (low, high), (first, last) = zeros
+    lengths = []
+    for r in _some(-(-rows // tall)):
+        begin = 0 if low is None else max(r * tall + low, 0)
+        end = k if high is None else min(r * tall + tall + high, k)
+        for c in _some(-(-columns // wide)) if (first, last) != ALL_DIAGONALS else (0,):
+            begins = begin if last is None else max(begin, c * wide - last)
+            ends = end if first is None else min(end, c * wide + wide - first)
+            lengths.append(max(-(-ends // depth) - begins // depth, 0))
+    return sum(lengths) / len(lengths), max(lengths)
+
+
+def _some(count: int) -> list[int]:
+    """Of so many, a part that stands for all."""
+    return [count * i // min(count, _SEEN) for i in range(min(count, _SEEN))] + ([count - 1] if count > _SEEN else [])

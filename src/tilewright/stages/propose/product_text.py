@@ -8,7 +8,7 @@ from ...facts.program import Operand, Output, Product, Program, Statement
 from ...facts.space import Point
 from .cuda_product import factors, is_rounded, sizes
 from .cuda_text import RUN_OP, Lines, safe_names, tensors
-from .diagonals import kept_diagonals
+from .diagonals import NO_ZEROS, kept_diagonals
 from .entered import entering_texts, prologue_of
 from .grouped import grouped_texts, is_grouped
 from .narrow import rounded_once
@@ -125,6 +125,7 @@ def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, st
     body = [item for item in ahead.body if isinstance(item, Statement)]
     batch, rows, columns, _ = sizes(program)
     imports, made, before = entering_texts(program)
+    before += _zeros(program)
     states = (cut.states, batch, rows, blocks_of(columns))
     product = _REDUCED_PRODUCT.format(
         name=name, left=left.shape, right=right.shape,
@@ -158,6 +159,7 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
     ends = next((o for o in program.operands if o.name == product.ends), None)
     first = (*_read(program, "left", "right"), *(("ends",) if ends else ()))
     imports, made, before = entering_texts(program)
+    before += _zeros(program)
     program = safe_names(reduced_in_strength(rounded_once(_epilogue(program, product))))
     others = [o for o in program.operands if o.name != "product"]
     (output,) = program.outputs
@@ -182,6 +184,7 @@ def _grouped_text(program: Program, name: str, settings: Point) -> str:
     functions, groups, operands, output = grouped_texts(program)
     first = _read(program, "left", "right")
     imports, made, before = entering_texts(program)
+    before += _zeros(program)
     return _GROUPED.format(
         name=name, left=left.shape, right=right.shape, functions=functions, groups=groups,
         size=program.domain[-1], left_spec=_spec(left), right_spec=_spec(right), operands=tensors(operands),
@@ -201,6 +204,13 @@ def _read(program: Program, left: str = "", right: str = "") -> tuple[str, ...]:
         prologue = prologue_of(program, side)
         found += prologue.operands if prologue else (told or own,)
     return tuple(found)
+
+
+def _zeros(program: Program) -> str:
+    """The argument of the ProductSpec that says between which diagonals of factors there are elements."""
+    assert program.product is not None
+    found = program.product.zeros
+    return "" if found == NO_ZEROS else f"\n    zeros={found!r},"
 
 
 def _spec(tensor: Operand | Output) -> str:

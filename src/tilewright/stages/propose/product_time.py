@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from .diagonals import Kept, share
+from .diagonals import NO_ZEROS, Kept, Zeros, share, steps_of
 
 PROCESSORS = 132  # of an H100 or H200
 DEPTH = 64  # of K, a step
@@ -14,11 +14,11 @@ _STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 2
 
 def work_ns(
     batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, parts: int, fp32: bool, streamed: str = "none",
-    kept: Kept = (None, None), rounded: bool = False,
+    kept: Kept = (None, None), rounded: bool = False, zeros: Zeros = NO_ZEROS,
 ) -> float:  # fmt: skip
     """The model: the splits; whole waves of tiles at the rate at which wgmma of that size runs, or the traffic if that
-    takes longer; the traffic of partial sums. `kept`: the diagonals that are needed. An order of magnitude of the time;
-    it ranks, it doesn't claim."""
+    takes longer; the traffic of partial sums. `kept`: the diagonals that are needed; `zeros`: where factors have
+    elements. An order of magnitude of the time; it ranks, it doesn't claim."""
     tile_m, tile_n = map(int, tile.split("x"))
     cluster_m, cluster_n = map(int, cluster.split("x"))
     resident = 2 if tile_m == 64 and tile_n <= 128 and streamed == "none" else 1
@@ -27,12 +27,18 @@ def work_ns(
     if kept != (None, None):
         tiles = ceil(tiles * share(kept, m, n, tall=tile_m * cluster_m, wide=tile_n * cluster_n))
     waves = ceil(tiles * ceil(k / each) / (PROCESSORS * resident))
+    length = waves * each  # of K, that the busiest goes through
+    if zeros != NO_ZEROS:
+        mean, most = steps_of(
+            zeros, m, k, n, tall=tile_m * cluster_m, wide=tile_n * cluster_n, depth=DEPTH
+        )  # fmt: skip
+        length = ceil(max(tiles * mean / (PROCESSORS * resident), most)) * DEPTH
     # Small tiles read more of shared memory for each product: wgmma of 64 x 64 runs at about half its rate.
     rate = {64 * 64: 0.5, 64 * 128: 0.7, 128 * 128: 0.9}.get(tile_m * tile_n, 1.0)
     rate *= 1.0 if cluster_m * cluster_n > 1 else 0.95
     if streamed != "none":
         rate *= _STREAMED_RATE
-    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 and not rounded else 1) * each / rate + 256)
+    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 and not rounded else 1) * length / rate + 256 * waves)
     partial_bytes = 8.0 * batch * m * n * parts if parts > 1 else 0.0
     launch_ns = 3000.0 if parts > 1 else 0.0
     item = 4.0 if fp32 else 2.0
@@ -43,5 +49,5 @@ def work_ns(
     if rounded and each > _HELD:  # longer parts of K don't stay in registers while they are scaled: read twice
         split_bytes *= 1.5
     moved_bytes = sum(sides.values()) + item * batch * m * n
-    product_ns = max(waves * flops / (7e5 / PROCESSORS), moved_bytes / 4000.0)
+    product_ns = max(flops / (7e5 / PROCESSORS), moved_bytes / 4000.0)
     return product_ns + split_bytes / 3300.0 + partial_bytes / 3500.0 + launch_ns

@@ -161,3 +161,41 @@ def test_a_large_matrix_times_a_vector_is_a_sum_of_rows(function: Any, args: Any
 
 def test_a_small_one_is_a_product() -> None:
     assert only(lambda a, v: a @ v, A, rand(10, 1)).title == "matmul"
+
+
+ALL = (None, None)
+SQUARE, MORE = rand(8, 8), rand(8, 8) * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "zeros"),
+    [
+        (lambda a, b: a.tril() @ b, (SQUARE, MORE), ((None, 0), ALL)),
+        (lambda a, b: a @ b.triu(1), (SQUARE, MORE), (ALL, (1, None))),
+        (lambda a, b: F.linear(a, b.tril(2)), (SQUARE, MORE), (ALL, (-2, None))),
+        (lambda a, b: torch.einsum("ki,kj->ij", a.tril(), b), (SQUARE, MORE), ((0, None), ALL)),
+        (lambda a, b: torch.einsum("ik,kj->ji", a.tril(3), b).relu(), (SQUARE, MORE), (ALL, (-3, None))),
+        (lambda a, b: torch.bmm(a.tril(2).triu(-1), b), (rand(2, 8, 8), rand(2, 8, 5)), ((-1, 2), ALL)),
+        (lambda a, b: a.tril() @ b, (SQUARE, rand(3, 8, 4)), ((None, 0), ALL)),
+        (lambda a, b: a.tril() @ b, (rand(3, 8, 8), MORE), (ALL, ALL)),  # rows and a batch are one dimension
+        (lambda a, b: (a.tril() @ b.tril(-1)) + 1, (SQUARE, MORE), ((None, 0), (None, -1))),
+        (lambda a, b: (a.tril() @ b).amax(0), (SQUARE, MORE), (ALL, (0, None))),
+        (lambda a, b: (a.triu() @ b).softmax(-1), (SQUARE, MORE), ((0, None), ALL)),
+        (lambda a, b: a @ b, (SQUARE, MORE), (ALL, ALL)),
+    ],
+)  # fmt: skip
+def test_where_a_factor_has_zeros_is_known_where_algebra_leaves_them_out(function: Any, args: Any, zeros: Any) -> None:
+    """The interpreter takes what lies outside of the diagonals for zero, and gives what the module gives."""
+    found = [p.program.product for p in fused(function, *args, sparing=True).patterns if p.program.product]
+    assert zeros in {p.zeros for p in found} and len({p.zeros == (ALL, ALL) for p in found}) == 1
+    plain = [p.program.product for p in fused(function, *args).patterns if p.program.product]
+    assert {p.zeros for p in plain} == {(ALL, ALL)}
+
+
+def test_products_that_leave_zeros_out_are_tuned_by_themselves() -> None:
+    plain, sparing = (
+        [p for p in fused(lambda a, b: a.tril() @ b, SQUARE, MORE, sparing=s).patterns if p.kind == "product"]
+        for s in (False, True)
+    )
+    assert [p.title for p in plain] == [p.title for p in sparing] == ["matmul", "tril -> matmul"]
+    assert len({p.shape_class for p in (*plain, *sparing)}) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tilewright.kernels.cuda.gemm.fused import make_point
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cpu, cuda
 from tilewright.stages.propose.compose import compose
-from tilewright.stages.propose.diagonals import kept_diagonals, share
+from tilewright.stages.propose.diagonals import NO_ZEROS, kept_diagonals, share, steps_of
 from tilewright.stages.propose.product_time import work_ns
 
 
@@ -262,6 +263,61 @@ def test_half_of_a_triangle_is_half_the_work() -> None:
         for kept in ((None, None), (0, None))
     ]
     assert 1.5 < times[0] / times[1] < 2.1
+
+
+def _sparing(function: Any, *args: Tensor) -> list[Program]:
+    """The products of a function as algebra has it."""
+    graph = replace(trace(Applies(function), args, {}), sparing=True)
+    matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
+    return [p.program for p in matched.patterns if p.kind == "product"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_zeros_of_a_factor_are_told_to_the_kernel_and_halve_the_work(dtype: torch.dtype) -> None:
+    square = meta(4096, 4096).to(dtype)
+    for function, told in (
+        (lambda a, b: a.tril() @ b, "zeros=((None, 0), (None, None)),"),
+        (lambda a, b: (a @ b.triu(3)).amax(1), "zeros=((None, None), (3, None)),"),
+        (lambda a, b: (a.triu() @ b).relu(), "zeros=((0, None), (None, None)),"),
+    ):
+        for program in _sparing(function, square, square):
+            space = cuda.space(program)
+            assert all(dict(p)["split_k"] == 1 for p in space.points)
+            texts = [f.text for f in cuda.render(program, "fused", space.points[0])]
+            assert sum(told in text for text in texts) == 1
+    whole, half = (
+        work_ns(1, 4096, 4096, 4096, tile="128x256", cluster="2x1", parts=1, fp32=True, zeros=zeros)
+        for zeros in (NO_ZEROS, ((None, 0), (None, None)))
+    )
+    assert 1.6 < whole / half < 2.0
+
+
+@pytest.mark.parametrize("zeros", [((None, 0), (None, None)), ((None, None), (-5, 9)), ((None, 3), (0, None))])
+def test_steps_of_a_factor_with_zeros(zeros: Any) -> None:
+    """Tile by tile, against the elements."""
+    left = torch.ones(1000, 700).tril(10**6 if zeros[0][1] is None else zeros[0][1])
+    right = torch.ones(700, 900)
+    right = right if zeros[1][1] is None else right.tril(zeros[1][1])
+    right = right if zeros[1][0] is None else right.triu(zeros[1][0])
+    wanted = []
+    for r in range(0, 1000, 128):
+        for c in range(0, 900, 64):
+            steps = torch.nonzero(left[r : r + 128].amax(0) * right[:, c : c + 64].amax(1)).flatten() // 64
+            wanted.append(int(steps[-1] - steps[0] + 1) if len(steps) else 0)
+    mean, most = steps_of(zeros, 1000, 700, 900, tall=128, wide=64, depth=64)
+    assert most == max(wanted) and abs(mean - sum(wanted) / len(wanted)) < 0.35
+
+
+@pytest.mark.slow
+def test_a_triangle_and_a_mask_on_its_way_in_compile(tmp_path: Path) -> None:
+    """fp32: the mask is computed by the split, and both products leave steps out."""
+    a = meta(512, 512)
+    programs = _sparing(lambda a, b: a.tril() @ b, a, a)
+    assert [len(p.product.prologues) for p in programs if p.product] == [0, 1]
+    for number, program in enumerate(programs):
+        module = load_fused(program, tmp_path, name=f"fused_{number}")
+        assert module._FUSED.gemm.zeros == ((None, 0), (None, None))
+        assert module.run(*(meta(*o.shape) for o in program.operands))[0].shape == (512, 512)
 
 
 def meta(*shape: int) -> Tensor:
