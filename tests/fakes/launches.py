@@ -1,4 +1,4 @@
-"""Launches of products on the CPU in place of compiled kernels: what these compute, in torch, but for their rounding."""
+"""Launches of products on the CPU in place of compiled kernels: what these compute in torch, but for their rounding."""
 
 from __future__ import annotations
 

@@ -97,6 +97,13 @@ def _gone(pid: int) -> bool:
         return True
 
 
+def test_what_a_candidate_imports_is_nothing_to_collect(cell: Cell) -> None:
+    _load(cell, "import gc\nbefore = gc.get_freeze_count()\nimported = [[i] for i in range(50_000)]")
+    path = cell.plan.folder / "candidate" / "other.py"
+    path.write_text("import gc, model\nassert gc.get_freeze_count() - model.before > 50_000\nclass ModelNew: pass\n")
+    cell.do(wire.LoadCandidate(folder=str(path.parent), entry="other.py"), limit_s=20.0)
+
+
 def test_an_orphan_does_not_survive_its_cell(cell: Cell, tmp_path: Path) -> None:
     source = """
 import subprocess, os
