@@ -6,6 +6,9 @@ calls), and seconds from the start of `tilewright optimize` to its first verdict
 `bare` is the compiled kernel alone, its output allocated before; `run` adds the allocation (told beside: no call can do
 without) and the look-up of the plan; `ModelNew` adds the dispatch on signatures. On a GPU
 the queue is emptied between batches: only the host's work counts. With `--calls` nothing is optimised.
+
+On a GPU linear layers of 512 x 512 and 512 rows are called as well, ours beside eager: fp32 (two splits and a product),
+bf16 (one kernel), and a step of training, forward and backward.
 """
 
 from __future__ import annotations
@@ -23,8 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from libraries import fell_back, written
 
-from tilewright.cell.trace import trace
+from tilewright.cell.parts import Gradients
+from tilewright.cell.trace import trace, trace_training
 from tilewright.faces.deliver import commit
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
@@ -40,6 +45,18 @@ import torch
 class Model(torch.nn.Module):
     def forward(self, x, y):
         return x * torch.sigmoid(1.5 * x) + y
+"""
+LINEAR = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(512, 512)
+
+    def forward(self, x):
+        return self.inner(x)
 """
 BATCH, BATCHES = 50, 60
 EXAMPLES = Path(__file__).parent.parent / "examples" / "problems"
@@ -79,6 +96,48 @@ def bare(target: Target, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Any]:
     return lambda: launch(x, y, out, scrap)
 
 
+def layers(folder: Path) -> dict[str, Callable[[], Any]]:
+    calls: dict[str, Callable[[], Any]] = {}
+    names: dict[str, Any] = {}
+    exec(LINEAR, names)
+    for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        eager = names["Model"]().to("cuda", dtype)
+        x = torch.randn(512, 512, device="cuda", dtype=dtype)
+        with torch.no_grad():
+            graph = trace(eager, (x,), {})
+        _, ours = next(written(eager, graph, 1, folder / kind, LINEAR))
+        wanted = Gradients(outputs=(0,), inputs=(0,), parameters=tuple(n for n, _ in eager.named_parameters()))
+        graph = trace_training(eager, (x,), {}, [x], wanted)
+        _, trained = next(written(eager, graph, 1, folder / f"{kind}-training", LINEAR))
+        with torch.no_grad():
+            torch.testing.assert_close(ours(x), eager(x), rtol=0.02, atol=0.02)
+        step(trained, x)()
+        if why := fell_back(ours) or fell_back(trained):
+            raise RuntimeError(why)
+        calls |= {f"linear {kind}": no_grad(ours, x), f"linear {kind}, eager": no_grad(eager, x)}
+        calls |= {f"step {kind}": step(trained, x), f"step {kind}, eager": step(eager, x)}
+    return calls
+
+
+def no_grad(module: torch.nn.Module, x: torch.Tensor) -> Callable[[], Any]:
+    def call() -> Any:
+        with torch.no_grad():
+            return module(x)
+
+    return call
+
+
+def step(module: torch.nn.Module, x: torch.Tensor) -> Callable[[], Any]:
+    given, upstream = x.clone().requires_grad_(), torch.ones_like(x)
+
+    def call() -> None:
+        module.zero_grad()
+        given.grad = None
+        module(given).backward(upstream)
+
+    return call
+
+
 def first_verdict_s(problem: Path, target: Target) -> float:
     """Seconds until the first candidate is judged, imports, tracing, building and torch.compile's work included."""
     with tempfile.TemporaryDirectory() as folder:
@@ -114,6 +173,9 @@ def main() -> None:
             "eager (4 operations)": lambda: eager(x, y), "eager x + y": lambda: x + y,
         }  # fmt: skip
         found = {name: host_us(call, given.target) for name, call in calls.items()}
+        with torch.enable_grad():
+            others = layers(Path(folder)) if given.target == "cuda" else {}
+            found |= {name: host_us(call, given.target) for name, call in others.items()}
     found["added by the result"] = found["ModelNew"] - found["bare"]
     found["added beyond the allocation"] = found["added by the result"] - found["allocation of its output"]
     for name, value in found.items():
