@@ -107,7 +107,8 @@ def told_of(winners: Path, folder: Path) -> Told:
     kernels = compiled(wider)
     return {
         same(p): {
-            "class": p.shape_class, "title": p.title, "measured": [json.dumps(at) for at in m.space.points],
+            "class": p.shape_class, "title": p.title, "kind": p.kind,
+            "measured": [json.dumps(at) for at in m.space.points],
             "kernels": {json.dumps(at): kernels[p.id, at] for at in w.space.points},
         }
         for p, m, w in zip(wanted, to_measure(wanted), wider, strict=True)
@@ -167,7 +168,7 @@ def main() -> int:
     from tilewright.stages.tune.exchange import export, winners
 
     then, now = told_at(asked.measured_at, asked.winners, asked.folder), told_of(asked.winners, asked.folder)
-    stamp = f"{VERSION} {dict(skeleton_digests('cuda'))['kernels']}"
+    digests = dict(skeleton_digests("cuda"))
     taken = []
     for winner in winners(asked.winners):
         here = next((key for key, told in then.items() if told["class"] == winner.shape_class), "")
@@ -175,7 +176,8 @@ def main() -> int:
         why = why_not(tried, then[here], now[here]) if here in now else "its module is not in the folder"
         print(f"{winner.title[:50]:50s} {why or 'the same kernels'}")
         if not why:
-            chain = replace(winner.toolchain, tilewright=stamp)
+            digest = digests["products" if now[here]["kind"] == "product" else "kernels"]
+            chain = replace(winner.toolchain, tilewright=f"{VERSION} {digest}")
             taken.append(replace(winner, toolchain=chain, shape_class=now[here]["class"]))
     if asked.into is not None:
         export(taken, asked.into, add=True)

@@ -26,7 +26,7 @@ def toolchain(machine: Machine, *, tilewright: str) -> Toolchain:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
     """`tried` holds every point that was measured in turn with this one, and this one; times are ns per call of the
-    whole module around the pattern."""
+    whole module around the pattern, or of the pattern alone where that was measured (benchmarks/product_winners.py)."""
 
     target: str
     device: str

@@ -1,0 +1,329 @@
+"""Tunes matrix products bare, so that their winners can be shipped with the package: KernelBench's and transformers'.
+
+    python benchmarks/product_winners.py KERNELBENCH [--devices 0,1] [--only fp32,16-bit] [--seconds 150] \\
+        [--into winners.db] [--json FILE] [--trace FILE | --traced FILE]
+    tilewright winners merge winners.db && tilewright winners export --add src/tilewright/stages/tune/shipped.db
+
+KERNELBENCH is a folder that holds `level1` and `level2`. Modules are traced without their tensors; the points of all
+their products are compiled on all cores, some products at a time, while others are measured, one at a time on a
+device: the calls of a product at every point in random turns, with cold caches, launches hidden. A point whose result
+is not that of the others, or of torch where the product is alone, is not timed. Times are the product's kernel alone
+with its epilogue, not a module's; that alone sets these winners apart from those of `tilewright tune`. `seconds`: after
+so many nothing more is begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import lzma
+import os
+import queue
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from restamped import patterns_of
+from torch import Tensor
+from transformer_shapes import tasks
+from turns import sampled
+
+from tilewright.edges.gpu.machine import identity, machine
+from tilewright.faces.deliver import commit
+from tilewright.facts import codec
+from tilewright.facts.machine import Machine
+from tilewright.facts.outcome import PointTime, Tuned
+from tilewright.facts.pattern import Pattern
+from tilewright.facts.problem import Work
+from tilewright.facts.program import Operand
+from tilewright.facts.run import Matched
+from tilewright.facts.space import Point
+from tilewright.facts.version import VERSION
+from tilewright.facts.winner import Winner, toolchain
+from tilewright.flow.ahead import Objects
+from tilewright.flow.foresee import foreseen
+from tilewright.flow.winners import made_by
+from tilewright.kernels.ops import DTYPES
+from tilewright.stages.propose import cuda
+from tilewright.stages.propose.cuda_product import sizes
+from tilewright.stages.propose.digests import skeleton_digests
+from tilewright.stages.timing.statistics import median_interval
+from tilewright.stages.tune.memory import remember
+from tilewright.strategies.tuning import winning
+
+LEVEL1 = (1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18)
+LEVEL2 = (9, 12, 14, 18, 22, 28, 29, 30, 33, 37, 39, 40, 41, 45, 51, 53, 55, 56, 59, 62, 63, 64, 66, 68, 70, 75, 76, 80,
+          81, 84, 86, 88, 94, 95, 97, 98, 99)  # fmt: skip
+LINEAR = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear({k}, {columns}, bias=False, dtype=torch.{dtype})
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def get_inputs():
+    return [torch.randn({rows}, {k}, dtype=torch.{dtype})]
+
+
+def get_init_inputs():
+    return []
+"""
+ROUNDS = 12
+TOGETHER = 20  # products that are compiled together
+AHEAD_CYCLES = 400_000  # of the GPU's clock, in which the host queues a call
+LIMITS = {"f32": 4e-5, "f16": 1e-3, "bf16": 8e-3}  # relative in the norm, from the others' results
+
+
+def files(kernelbench: Path, only: Sequence[str], folder: Path) -> Iterator[Path]:
+    """Folders of problem files, those of a kind in one."""
+    if "fp32" in only:
+        for level, numbers in (("level1", LEVEL1), ("level2", LEVEL2)):
+            place = folder / level
+            place.mkdir()
+            for file in (kernelbench / level).glob("*.py"):
+                if file.stem.split("_")[0] in map(str, numbers):
+                    (place / file.name).write_text(file.read_text())
+            yield place
+    if "16-bit" in only:
+        place = folder / "linear"
+        place.mkdir()
+        shapes = {(t.rows, t.columns, t.k, t.dtype) for t in tasks()}
+        for number, (rows, columns, k, dtype) in enumerate(sorted(shapes)):
+            kind = str(DTYPES[dtype]).removeprefix("torch.")
+            (place / f"{number}_linear.py").write_text(LINEAR.format(rows=rows, columns=columns, k=k, dtype=kind))
+        yield place
+
+
+def products(folders: Iterator[Path]) -> list[Pattern]:
+    """One of each class, numbered through."""
+    found: dict[str, Pattern] = {}
+    for folder in folders:
+        for pattern in patterns_of(folder):
+            if pattern.program.product and not pattern.program.product.ends:
+                found.setdefault(pattern.shape_class, pattern)
+    return [replace(p, id=f"fused_{n}") for n, p in enumerate(found.values())]
+
+
+# ---- measuring: a child process a device
+
+
+def operand(told: Operand) -> Tensor:
+    dtype = DTYPES[told.dtype]
+    whole = torch.empty_strided(told.shape, told.strides, dtype=dtype, device="cuda")
+    return whole.normal_() if dtype.is_floating_point else whole.zero_()
+
+
+def loaded(folder: Path, name: str, point: Point) -> Any:
+    """The fused file at a point, beside those at others."""
+    for other in [n for n in sys.modules if n.startswith(f"{name}_")]:
+        del sys.modules[other]
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.configure(**dict(point))
+    return module.run
+
+
+def measured(pattern: Pattern, folder: Path) -> Tuned:
+    program, product = pattern.program, pattern.program.product
+    assert product is not None
+    torch.manual_seed(0)
+    given = {o.name: operand(o) for o in program.operands}
+    dtype = program.operands[0].dtype
+    truth = given[product.left].float() @ given[product.right].float() if len(program.body) == 1 else None
+    calls, failures = {}, {}
+    for at in pattern.space.points:
+        try:
+            run = loaded(folder, pattern.id, at)
+            found = run(*given.values())[0].float()
+            truth = found if truth is None else truth
+            off = float((found - truth).norm() / truth.norm())
+            if not off <= LIMITS[dtype]:
+                raise ValueError(f"off by {off:.2g}")
+            calls[json.dumps(at)] = partial(run, *given.values())
+        except Exception as error:  # told beside the others' times
+            failures[at] = " ".join(repr(error).split())[-300:]
+    truth = found = None
+    times = sampled(calls, ROUNDS, delay_cycles=AHEAD_CYCLES)
+    points = []
+    for at in pattern.space.points:
+        samples = [ms * 1e6 for ms in times.get(json.dumps(at), ())]
+        interval = median_interval(samples) if samples else None
+        points.append(PointTime(point=at, time_ns=interval, failure=failures.get(at, "")))
+    return Tuned(points=tuple(points))
+
+
+def serve(folder: Path) -> None:
+    """A line of stdin is a Pattern, one of stdout what was measured of it."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    sys.path.insert(0, str(folder))
+    for line in sys.stdin:
+        with torch.no_grad():
+            tuned = measured(codec.loads(line), folder)
+        print(codec.dumps(tuned), file=answers, flush=True)
+        torch.cuda.empty_cache()
+
+
+# ---- the whole
+
+
+class Tuning:
+    """Products on their way from the compiler to the devices, and what came of them."""
+
+    def __init__(self, patterns: Sequence[Pattern], folder: Path, *, here: Machine, ends: float) -> None:
+        self.patterns, self.folder, self.here, self.ends = patterns, folder, here, ends
+        self.ready: queue.Queue[Pattern | None] = queue.Queue()
+        self.found: list[tuple[Pattern, Tuned, float]] = []
+        (folder / "build").mkdir()
+        for pattern in patterns:
+            for file in cuda.render(pattern.program, pattern.id, pattern.space.points[0]):
+                (folder / file.path).write_text(file.text)
+        for file in cuda.skeleton_files([p.program for p in patterns]):
+            (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file.path).write_text(file.text)
+
+    def compile(self, devices: int) -> None:
+        """Two lots at a time: while the processes of one start, those of the other compile."""
+        lots = [self.patterns[i : i + TOGETHER] for i in range(0, len(self.patterns), TOGETHER)]
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(self._compile, lots))
+        for _ in range(devices):
+            self.ready.put(None)
+
+    def _compile(self, lot: Sequence[Pattern]) -> None:
+        if time.monotonic() > self.ends:
+            return
+        some = Matched(case=0, patterns=tuple(lot), unmatched=())
+        (left,) = foreseen((some,), self.here, arch="sm_90a", known=(), say=lambda line: None,
+                           folder=self.folder / "build", objects=Objects())  # fmt: skip
+        for pattern in left.patterns:
+            self.ready.put(pattern)
+        print(f"[{self.ends - time.monotonic():.0f} s left] compiled up to {lot[-1].id}", flush=True)
+
+    def measure(self, device: str) -> None:
+        command = [sys.executable, __file__, "--serve", str(self.folder)]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                 env={**os.environ, "CUDA_VISIBLE_DEVICES": device})  # fmt: skip
+        assert child.stdin is not None and child.stdout is not None
+        while (pattern := self.ready.get()) is not None and time.monotonic() < self.ends:
+            started = time.monotonic()
+            child.stdin.write(codec.dumps(pattern) + "\n")
+            child.stdin.flush()
+            line = child.stdout.readline()
+            if not line:
+                print(f"{pattern.title}: device {device}'s process died", flush=True)
+                return
+            self.found.append((pattern, codec.loads(line), time.monotonic() - started))
+        child.stdin.close()
+        child.wait()
+
+
+def winner_of(pattern: Pattern, tuned: Tuned, here: Machine) -> Winner | None:
+    point = winning(tuned)
+    if point is None:
+        return None
+    (time_ns,) = (p.time_ns for p in tuned.points if p.point == point)
+    assert time_ns is not None
+    batch, m, n, k = sizes(pattern.program)
+    moved = [prod(t.shape) * DTYPES[t.dtype].itemsize for t in (*pattern.program.operands, *pattern.program.outputs)]
+    outputs = len(pattern.program.outputs)
+    work = Work(bytes_read=sum(moved[:-outputs]), bytes_written=sum(moved[-outputs:]), conv_flops=0,
+                matmul_flops=2 * batch * m * n * k, dtype=pattern.program.operands[0].dtype)  # fmt: skip
+    versions = {"tilewright": VERSION, **dict(skeleton_digests("cuda"))}
+    return Winner(
+        target="cuda", device=here.device, shape_class=pattern.shape_class, title=pattern.title, point=point,
+        toolchain=toolchain(here, tilewright=made_by(pattern, versions)), tried=tuned.points,
+        floor_share=here.floor_ns(work) / time_ns.mid, found_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kernelbench", type=Path, nargs="?")
+    parser.add_argument("--devices", default="0")
+    parser.add_argument("--only", default="fp32,16-bit")
+    parser.add_argument("--most", type=int, default=1000, help="products")
+    parser.add_argument("--seconds", type=float, default=150.0)
+    parser.add_argument("--into", type=Path, default=Path("winners.db"))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--trace", type=Path, help="only write the products that are found into this file")
+    parser.add_argument("--traced", type=Path, help="take the products from such a file")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.serve:
+        serve(asked.serve)
+        return 0
+    ends = time.monotonic() + asked.seconds
+    with tempfile.TemporaryDirectory() as made:
+        (Path(made) / "problems").mkdir()
+        (Path(made) / "fused").mkdir()
+        if asked.traced:
+            found = list(codec.loads(lzma.decompress(asked.traced.read_bytes()).decode()))[: asked.most]
+        else:
+            found = products(files(asked.kernelbench, asked.only.split(","), Path(made) / "problems"))[: asked.most]
+        print(f"{len(found)} products", flush=True)
+        if asked.trace:
+            asked.trace.write_bytes(lzma.compress(codec.dumps(tuple(found)).encode()))
+            return 0
+        here = identity("cuda")
+        tuning = Tuning(found, Path(made) / "fused", here=here, ends=ends)
+        devices = asked.devices.split(",")
+        threads = [threading.Thread(target=tuning.compile, args=(len(devices),), daemon=True)]
+        threads += [threading.Thread(target=tuning.measure, args=(d,), daemon=True) for d in devices]
+        for thread in threads:
+            thread.start()
+        here = machine("cuda", cache_dir=Path(made))
+        for thread in threads:
+            thread.join()
+    return told(asked, tuning, here)
+
+
+def told(asked: argparse.Namespace, tuning: Tuning, here: Machine) -> int:
+    records = []
+    for pattern, tuned, seconds in tuning.found:
+        winner = winner_of(pattern, tuned, here)
+        if winner is not None:
+            remember(asked.into, winner)
+        batch, m, n, k = sizes(pattern.program)
+        best = f"{winner.time_ns.mid / 1e3:9.1f} us  floor {winner.floor_share:.2f}" if winner else "nothing ran"
+        print(f"{pattern.title[:44]:44s} {batch} x {m} x {n} x {k} {pattern.program.operands[0].dtype:4s} {best}  "
+              f"{len(tuned.points)} points in {seconds:.1f} s")  # fmt: skip
+        won = dict(winner.point) if winner else None
+        records.append({"title": pattern.title, "sizes": [batch, m, n, k], "seconds": seconds, "won": won,
+                        "points": codec.to_plain(tuned.points)})  # fmt: skip
+    spent = [seconds for _, _, seconds in tuning.found]
+    print(f"{len(spent)} of {len(tuning.patterns)} tuned; the device held for {sum(spent):.0f} s in all, "
+          f"{max(spent, default=0.0):.1f} s at most for one")  # fmt: skip
+    if asked.json:
+        about = {
+            "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
+            "device": here.device, "torch": here.torch, "device_s": sum(spent),
+        }  # fmt: skip
+        asked.json.write_text(json.dumps(about | {"products": records}, indent=1) + "\n")
+    return 0 if len(spent) == len(tuning.patterns) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
