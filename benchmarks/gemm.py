@@ -5,7 +5,7 @@
 One process a task compiles its kernels beforehand, all of them side by side; then they measure one after another,
 calls in random turns, the L2 cache flushed before each and the GPU kept busy until the host has queued it. `error` is
 relative in the norm, against float64, on a corner of C. torch's fp32 is without TF32. Nothing here is a claim: the
-judge measures what is claimed.
+judge measures what is claimed. TFLOP/s count the whole product, zeros too.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from turns import sampled
 
 from tilewright.facts.program import Operand, Output, Product, Program, Statement
 from tilewright.kernels.cuda import math as m
+from tilewright.kernels.cuda.gemm.finish import ALL, Diagonals
 from tilewright.kernels.cuda.gemm.fused import is_turned, make_point
 from tilewright.kernels.cuda.gemm.launch import PROCESSORS, Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.plan import Point, make_grid
+from tilewright.kernels.cuda.gemm.reach import NO_ZEROS, Zeros
 from tilewright.stages.propose import cuda
 
 CORNER = 128
@@ -75,9 +77,24 @@ TASKS: dict[str, Task] = {
         )
         for dtype in ("bf16", "f32")
     },
-}
+    # Zeros in a factor, which declared algebra leaves out; each point beside the same without that.
+    **{
+        f"zeros_{shape}_{n}{f'x{columns}' if columns else ''}_{dtype}": (0, n, columns or n, n, "nn", dtype, f"of {shape}")
+        for shape, n, columns in (
+            ("lower", 4096, 0), ("lower", 2048, 0), ("lower", 8192, 0), ("upper", 4096, 0), ("both", 4096, 0),
+            ("band", 8192, 0), ("lower", 8192, 16),
+        )
+        for dtype in ("bf16", "f32")
+        if columns != 16 or dtype == "bf16"
+    },
+}  # fmt: skip
+# Of both factors the diagonals with elements.
+ZEROS: dict[str, Zeros] = {
+    "of lower": ((None, 0), ALL), "of upper": (ALL, (0, None)), "of both": ((None, 0), (None, 0)),
+    "of band": ((-256, 256), ALL),
+}  # fmt: skip
 KEPT: dict[str, tuple[int | None, int | None]] = {"triu": (0, None), "tril": (None, 0)}
-FOLLOWING = {"": lambda c: c, "triu": torch.triu, "tril": torch.tril}
+FOLLOWING = {"triu": torch.triu, "tril": torch.tril, **dict.fromkeys(("", *ZEROS), lambda c: c)}
 
 
 def upper(product, index_0, index_1):  # type: ignore[no-untyped-def]
@@ -89,7 +106,7 @@ def lower(product, index_0, index_1):  # type: ignore[no-untyped-def]
 
 
 def operands(task: Task, device: str) -> tuple[Tensor, Tensor]:
-    batch, rows, columns, k, layout, dtype, _ = task
+    batch, rows, columns, k, layout, dtype, follows = task
     kind = torch.float32 if dtype == "f32" else torch.bfloat16
 
     def make(height: int, width: int, stored: str) -> Tensor:
@@ -100,7 +117,14 @@ def operands(task: Task, device: str) -> tuple[Tensor, Tensor]:
             x.uniform_()  # as KernelBench's inputs
         return x if stored == "n" else x.transpose(-1, -2)
 
-    return make(rows, k, layout[0]), make(k, columns, layout[1])
+    zeros = ZEROS.get(follows, NO_ZEROS)
+    return between(make(rows, k, layout[0]), zeros[0]), between(make(k, columns, layout[1]), zeros[1])
+
+
+def between(x: Tensor, diagonals: Diagonals) -> Tensor:
+    low, high = diagonals
+    x = x if high is None else x.tril(high)
+    return x if low is None else x.triu(low)
 
 
 def program(task: Task) -> Program:
@@ -111,12 +135,13 @@ def program(task: Task) -> Program:
     order = (*places, len(front) + 1, len(front))
     left = Operand(name="x0", dtype=dtype, shape=(*front, rows, k), indexed=True, order=order * (layout[0] == "t"))
     right = Operand(name="x1", dtype=dtype, shape=(*front, k, columns), indexed=True, order=order * (layout[1] == "t"))
-    body: list[Product | Statement] = [Product(result="v0", left="x0", right="x1", dtype=dtype)]
-    if follows:
+    zeros = ZEROS.get(follows, NO_ZEROS)
+    body: list[Product | Statement] = [Product(result="v0", left="x0", right="x1", dtype=dtype, zeros=zeros)]
+    if follows in KEPT:
         positions = [Statement(result=f"i{d}", op="index", args=(d,), dtype="i64") for d in range(2)]
         compare = Statement(result="c", op="ge" if follows == "triu" else "le", args=("i1", "i0"), dtype="bool")
         body += [*positions, compare, Statement(result="y", op="where", args=("c", "v0", 0), dtype=dtype)]
-    out = Output(name="y" if follows else "v0", dtype=dtype, shape=(*front, rows, columns))
+    out = Output(name="y" if follows in KEPT else "v0", dtype=dtype, shape=(*front, rows, columns))
     return Program(domain=out.shape, operands=(left, right), body=tuple(body), outputs=(out,))
 
 
@@ -126,7 +151,8 @@ def gemms(task: Task, count: int, store: str) -> dict[str, Gemm]:
     if why := cuda.unsupported(whole):
         raise SystemExit(why)
     follows, made, compiled = task[-1], {}, {}
-    epilogue = Epilogue(function=upper if follows == "triu" else lower, diagonals=KEPT[follows]) if follows else None
+    triangle = upper if follows == "triu" else lower
+    epilogue = Epilogue(function=triangle, diagonals=KEPT[follows]) if follows in KEPT else None
     for knobs in map(dict, cuda.space(whole).points[:count]):
         fp32 = "wide" if knobs["split"] == "bf16x6" else "scaled"
         try:
@@ -135,9 +161,9 @@ def gemms(task: Task, count: int, store: str) -> dict[str, Gemm]:
             )
         except ValueError:  # no room in shared memory
             continue
-        made[label(point, knobs)] = Gemm(
-            point, task[5], epilogue, turned=is_turned(knobs), compiled=compiled
-        )  # fmt: skip
+        for zeros in dict.fromkeys((ZEROS.get(follows, NO_ZEROS), NO_ZEROS)):
+            name = label(point, knobs) + (" whole" if follows in ZEROS and zeros == NO_ZEROS else "")
+            made[name] = Gemm(point, task[5], epilogue, turned=is_turned(knobs), compiled=compiled, zeros=zeros)
     return made
 
 
