@@ -337,15 +337,15 @@ class Gemm:
     def _split(self, x: Tensor | Entering, splits: int, chunk: int, *, along: bool = False) -> tuple[Tensor, Tensor]:
         """`along`: planes lie along K even where a tensor does not."""
         rows, k, batch = x.shape
-        crossed = along and isinstance(x, Tensor) and major_of(x) == "r"
-        planes = empty_planes(x, self.point.planes, DTYPES[self.point.halves], along=crossed)
+        along = along and isinstance(x, Tensor)
+        planes = empty_planes(x, self.point.planes, DTYPES[self.point.halves], along=along)
         exponents = torch.empty((batch * splits, rows), dtype=torch.int32, device=x.device).t()
         if isinstance(x, Entering):
             run_on(self.entering(x, chunk=min(chunk, k)), planes, exponents, *x.tensors, 1, splits, chunk)
             return planes, exponents
         major = major_of(x)
         wide = lines(x, 4) and x.shape[1 if major == "k" else 0] % 4 == 0
-        launch = self.splitter(major, wide=wide, chunk=min(chunk, k), crossed=crossed)
+        launch = self.splitter(major, wide=wide, chunk=min(chunk, k), crossed=major_of(planes) != major)
         run_on(launch, tidied(x, 4) if wide else x, planes, exponents, chunk)
         return planes, exponents
 

@@ -293,15 +293,15 @@ class Split:
         scales = [Scale(exponent, least=self.least) for exponent in exponents]
 
         def write(number: Any) -> None:
-            quads = kept or read(number)
-            for at, (quad, step) in enumerate(zip(quads, steps(number), strict=True)):
-                if self.crossed and at % QUAD == 0:
-                    inside = m.both(there, step < chunk.end)
-                    when(inside, partial(self._cross, planes, (row, step, chunk), quads[at : at + QUAD], scales, seen))
-                elif not self.crossed:
-                    place = (row, step, chunk.batch)
-                    inside = m.both(there, step < chunk.end)
-                    when(inside, partial(self._write, planes, place, quad, scales, seen.odd[0]))
+            quads, at = kept or read(number), steps(number)
+            if self.crossed:
+                emits = [(at[i], partial(self._cross, planes, (row, at[i], chunk), quads[i : i + QUAD], scales, seen))
+                         for i in range(0, self.per, QUAD)]  # fmt: skip
+            else:
+                emits = [(step, partial(self._write, planes, (row, step, chunk.batch), quad, scales, seen.odd[0]))
+                         for step, quad in zip(at, quads, strict=True)]  # fmt: skip
+            for step, emit in emits:
+                when(m.both(there, step < chunk.end), emit)
 
         if self.held:
             write(rank)
