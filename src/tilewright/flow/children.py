@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ..edges.gpu.machine import threads
 from ..edges.sandbox.environment import common_environment
+from .permits import most, permit
 
 _LIMIT_S = 240.0
 _OURS = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TILEWRIGHT_NO_KERNEL_CACHE")  # what a child has that a cell has not
@@ -21,7 +23,8 @@ def shared_out(module: str, asked: Mapping[str, Any], tasks: Sequence[Any], *, f
     """The line that a child says of each of the tasks, in their order; "" for one that it did not come to.
 
     A child runs `python -m module` in `folder`, which is on its path; it gets `asked` and its `jobs` as JSON. At most
-    `jobs` of them run, for two tasks at least: to start a process takes as long as some tasks."""
+    `jobs` of them run, for two tasks at least: to start a process takes as long as some tasks; of all runs' together no
+    more than have a permit."""
     count = max(1, min(jobs, -(-len(tasks) // 2)))
     shares = [list(tasks[i::count]) for i in range(count)]
     with ThreadPoolExecutor(count) as pool:
@@ -40,10 +43,11 @@ def _child(module: str, asked: Mapping[str, Any], folder: Path) -> list[str]:
     environment |= {name: os.environ[name] for name in _OURS if name in os.environ}
     environment["PYTHONPATH"] = os.pathsep.join((str(folder), environment["PYTHONPATH"]))
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", module], input=json.dumps(asked), capture_output=True, text=True,
-            timeout=_LIMIT_S, check=False, cwd=folder, env=environment,
-        )  # fmt: skip
+        with permit(most(threads())):
+            done = subprocess.run(
+                [sys.executable, "-P", "-m", module], input=json.dumps(asked), capture_output=True, text=True,
+                timeout=_LIMIT_S, check=False, cwd=folder, env=environment,
+            )  # fmt: skip
     except subprocess.TimeoutExpired:
         return []
     return done.stdout.splitlines()

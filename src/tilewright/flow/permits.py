@@ -1,0 +1,50 @@
+"""Permits to compile: of all runs on a machine no more processes compile at a time than leave cores to those that
+measure there, whose host else takes several times as long over its part."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+_FEW = 8  # cores, of which all compile
+_WAIT_S = 0.05
+_MOST_WAIT_S = 60.0  # who holds one may have been stopped
+
+
+def most(cores: int) -> int:
+    """Processes that may compile at a time."""
+    return cores if cores <= _FEW else cores - cores // 4
+
+
+@contextmanager
+def permit(count: int, *, folder: Path | None = None, wait_s: float = _MOST_WAIT_S) -> Iterator[None]:
+    """Hold one of so many, or none after so long a wait. A process that dies gives back its own; where no file can be
+    written, nobody waits."""
+    ends = time.monotonic() + wait_s
+    place = folder if folder is not None else Path(tempfile.gettempdir()) / f"tilewright-{os.getuid()}" / "compiling"
+    slots = [place / str(n) for n in range(count)]
+    with ExitStack() as held:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            while not any(_taken(slot, held) for slot in random.sample(slots, count)) and time.monotonic() < ends:
+                time.sleep(_WAIT_S)
+        except OSError:
+            held.close()
+        yield
+
+
+def _taken(slot: Path, held: ExitStack) -> bool:
+    file = slot.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return False
+    held.enter_context(file)
+    return True
