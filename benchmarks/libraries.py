@@ -37,7 +37,7 @@ from tilewright.cell.step import Step, learn, tensors_of
 from tilewright.cell.trace import trace, trace_training
 from tilewright.faces.deliver import commit
 from tilewright.facts.graph import Graph
-from tilewright.facts.pattern import Choice
+from tilewright.facts.pattern import Choice, without_idle
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.flow.ahead import compiled_ahead
@@ -174,7 +174,10 @@ def written(
     matched = found_patterns((facts,), TARGET)
     patterns = tuple(p for p in matched[0].patterns if not kinds or p.kind in kinds)
     recipes = [
-        tuple(Choice(pattern=p.id, point=p.space.points[min(n, len(p.space.points) - 1)]) for p in patterns)
+        without_idle(
+            [patterns],
+            tuple(Choice(pattern=p.id, point=p.space.points[min(n, len(p.space.points) - 1)]) for p in patterns),
+        )
         for n in range(min(points, max(len(p.space.points) for p in patterns)))
     ]
     candidates = [compose(source, (facts,), matched, recipe, target=TARGET) for recipe in recipes]

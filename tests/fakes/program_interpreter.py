@@ -324,7 +324,8 @@ def _apply(node: Node, args: list[Any], dtype: torch.dtype | None) -> torch.Tens
 
 
 def view(value: torch.Tensor, bind: Bind, shape: Sequence[int]) -> torch.Tensor:
-    return value.reshape(bind.split).permute(bind.order).reshape(tuple(shape))
+    value = value.reshape(bind.split).permute(bind.order)
+    return (value if bind.part is None else value[bind.part]).reshape(tuple(shape))
 
 
 def widened(tree: Mapping[str, Any] | Any) -> Any:

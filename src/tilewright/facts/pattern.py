@@ -17,11 +17,13 @@ class Bind:
     """How a node's value and an aligned tensor of a Program are views of each other.
 
     An operand is `value.reshape(split).permute(order).reshape(aligned shape)`, which never copies (`split` only divides
-    dimensions). An output's value is `result.reshape(split).permute(order).reshape(shape of the node)`."""
+    dimensions); with a `part`, that one of the first dimension as it is permuted. An output's value is
+    `result.reshape(split).permute(order).reshape(shape of the node)`."""
 
     node: str
     split: tuple[int, ...]
     order: tuple[int, ...]
+    part: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

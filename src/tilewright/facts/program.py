@@ -246,7 +246,8 @@ class Program:
     """See the module's docstring. `body` is in SSA order; every name is defined once, before its use.
 
     A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Product has
-    Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last."""
+    Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last. A
+    gated pair is two Products of one left factor, with Statements alone."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
@@ -261,6 +262,11 @@ class Program:
     @property
     def product(self) -> Product | None:
         return next((item for item in self.body if isinstance(item, Product)), None)
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        """One, or the two of a gated pair."""
+        return tuple(item for item in self.body if isinstance(item, Product))
 
     @property
     def sums(self) -> tuple[Output, ...]:

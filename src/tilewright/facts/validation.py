@@ -132,6 +132,9 @@ def _validate_product(product: Product, indexed: Mapping[str, Operand], program:
     name, domain = product.result, program.domain
     if program.loads or program.ranked or program.reduced not in ((), (len(program.domain) - 1,)):
         raise ValueError(f"{name!r}: a product has statements beside it, reductions of its rows, and nothing else")
+    apart = program.reduced or any(p.prologues or p.ends or p.left != product.left for p in program.products)
+    if len(program.products) > 2 or (len(program.products) == 2 and apart):
+        raise ValueError(f"{name!r}: products beside one another are two, of one left factor, and statements")
     for prologue in product.prologues:
         _validate_prologue(prologue, product, indexed)
     indexed = {**indexed, **{p.factor: p.made for p in product.prologues}}

@@ -410,3 +410,32 @@ def test_a_chunk_across_k_is_held_by_a_cluster():
     found = {k: (s.cluster, s.per) for k in (100, 512, 1024, 4096, 4100, 8192, 8193)
              for s in [Split.for_chunk(major="r", wide=True, chunk=k, shift=0)]}  # fmt: skip
     assert found == {100: (1, 2), 512: (1, 8), 1024: (2, 8), 4096: (8, 8), 4100: (8, 9), 8192: (8, 16), 8193: (1, 4)}
+
+
+def swiglu(product, product_1, bias):
+    gate = m.add(product, bias, "f32")
+    return m.mul(m.mul(gate, m.approx_sigmoid(gate, "f32"), "f32"), product_1, "f32")
+
+
+@pytest.mark.parametrize("majors", [("k", "k"), ("k", "r"), ("r", "k")])
+@pytest.mark.parametrize(
+    ("settings", "columns", "chain"),
+    [
+        ({"tile_m": 128, "tile_n": 256, "cluster_m": 2, "staged": True}, 256, 4),
+        ({"tile_m": 128, "tile_n": 256, "cluster_m": 1}, 256, 4),
+        ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "staged": True}, 128, 8),
+        ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "staged": True, "pingpong": True}, 128, 8),
+        ({"tile_m": 64, "tile_n": 256, "cluster_m": 2, "staged": True, "pingpong": True}, 256, 4),
+    ],
+)
+def test_a_gated_pair_is_one_wgmma_over_the_columns_of_both(tmp_path, majors, settings, columns, chain):
+    """As many instructions as one product of twice the columns has, and no more registers."""
+    point = Point(**settings, gated=True)
+    finish = Finish("bf16", function=swiglu, names=("bias",), vector=8)
+    ptx, kernel = compiled(
+        tmp_path, point, majors, element="bf16", finish=finish, operands=(("bf16", ((0, 1, 0), False)),)
+    )
+    check_registers(point, kernel)
+    assert wgmma(ptx, columns) == chain and kernel.local_bytes <= SMALL_SPILL
+    loads = len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.shared", ptx))
+    assert loads >= 3, "of the left factor, and of each right one"

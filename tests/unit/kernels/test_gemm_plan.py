@@ -12,8 +12,8 @@ from tilewright.kernels.cuda.gemm import band as banded
 from tilewright.kernels.cuda.gemm import reach as reaching
 from tilewright.kernels.cuda.gemm.finish import ALL
 from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
-from tilewright.kernels.cuda.gemm.plan import DEPTH, SHARED_BYTES, Point, make_grid
-from tilewright.kernels.cuda.gemm.product import Product, chains_of
+from tilewright.kernels.cuda.gemm.plan import DEPTH, SHARED_BYTES, Point, chains_of, make_grid
+from tilewright.kernels.cuda.gemm.product import Product
 
 
 def test_stages_fill_shared_memory_and_no_more():

@@ -82,7 +82,7 @@ def floor_of(pattern: Pattern, machine: Machine) -> float:
     """The time that all sites of a pattern can't beat together: what each reads and writes, and its product's flops."""
     program = pattern.program
     item = program.product
-    flops = 2 * prod(program.domain) * _depth(pattern, item) if item is not None else 0
+    flops = 2 * len(program.products) * prod(program.domain) * _depth(pattern, item) if item is not None else 0
     work = Work(
         bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0,
         dtype="f32" if item is None else "f16" if item.rounded else item.dtype,

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.facts.pattern import Bind, Site
-from tilewright.facts.program import DTYPE_BYTES, RANKED, Operand, Output, Product, Program, Reduction, Statement
+from tilewright.facts.program import DTYPE_BYTES, RANKED, Output, Program, Reduction, Statement
 
 from .across import across
 from .coarse import collapsed, parted
 from .contract import Contraction, contraction
+from .gates import gated
+from .multiplied import Body, Found
 from .prologues import with_prologues
 from .region import Flow
 from .unrolled import unrolled
 
-Found = tuple[Program, Site]
 Unsupported = Callable[[Program], str | None]
 
 
@@ -71,7 +71,8 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             left[node.name] = str(why)
     free = [region for i, region in enumerate(regions) if i not in taken]
     found = [way for made in made_of for way in _ways(flow, made, free, unsupported)]
-    return Products(found=tuple(reversed(found)), left=left)
+    gates = [gate for region in regions if (gate := gated(flow, region, loose=loose)) and not unsupported(gate[0])]
+    return Products(found=(*reversed(found), *gates), left=left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,101 +100,12 @@ def _only_reader(flow: Flow, name: str, regions: Sequence[Found]) -> int | None:
     return homes[0] if len(homes) == 1 and readers <= set(regions[homes[0]][1].nodes) else None
 
 
-class _Body:
-    """Operands and statements of a product's Program, named in order, so that equal work gives equal Programs."""
-
-    def __init__(self, whole: Contraction) -> None:
-        self.whole = whole
-        self.operands: list[Operand] = []
-        self.binds: list[Bind] = []
-        dtype = "f32" if whole.scales else whole.node.dtype
-        names = [
-            self.operand(f.bind, whole.element, f.shape, indexed=True, order=f.order) for f in (whole.left, whole.right)
-        ]
-        if whole.ends is not None:
-            names.append(self.operand(whole.ends, "i32", whole.ends.split, indexed=True))
-        item = Product(result="v0", left=names[0], right=names[1], dtype=dtype, rounded=whole.rounded)
-        if whole.ends is None:
-            item = replace(item, zeros=(whole.left.diagonals, whole.right.diagonals))
-        else:
-            item = replace(item, ends=names[2])
-        self.body: list[Product | Statement | Reduction] = [item]
-        self.last = "v0"
-        if whole.scale != 1.0:
-            self.last = self.state("mul", (self.last, whole.scale), dtype)
-        for by in whole.scales:
-            self.last = self.state("mul", (self.last, self.operand(by.bind, "f32", by.shape, order=by.order)), "f32")
-        if whole.addend is not None:
-            added = self.operand(whole.addend.bind, whole.node.dtype, whole.addend.shape, order=whole.addend.order)
-            if dtype != whole.node.dtype:
-                added = self.state("to", (added,), dtype)
-            if whole.addend.scale != 1.0:
-                added = self.state("mul", (added, whole.addend.scale), dtype)
-            self.last = self.state("add", (self.last, added), dtype)
-        if dtype != whole.node.dtype:
-            self.last = self.state("to", (self.last,), whole.node.dtype)
-
-    def operand(
-        self, bind: Bind, dtype: str, shape: tuple[int, ...], *, indexed: bool = False, order: tuple[int, ...] = ()
-    ) -> str:
-        name = f"x{len(self.operands)}"
-        self.operands.append(Operand(name=name, dtype=dtype, shape=shape, indexed=indexed, order=order))
-        self.binds.append(bind)
-        return name
-
-    def state(self, op: str, args: tuple[str | float, ...], dtype: str) -> str:
-        result = f"v{len(self.body)}"
-        self.body.append(Statement(result=result, op=op, args=args, dtype=dtype))
-        return result
-
-    def reduction(self, item: Reduction, arg: str) -> tuple[str, ...]:
-        results = tuple(f"v{len(self.body)}_{i}" for i in range(len(item.results)))
-        self.body.append(Reduction(results=results, op=item.op, arg=arg, dtype=item.dtype, count=item.count))
-        return results
-
-    def found(
-        self,
-        nodes: tuple[str, ...],
-        outputs: tuple[Output, ...],
-        binds: tuple[Bind, ...],
-        reduced: tuple[int, ...] = (),
-    ) -> Found:
-        program = Program(
-            domain=self.whole.domain, reduced=reduced, operands=tuple(self.operands), body=tuple(self.body),
-            outputs=outputs,
-        )  # fmt: skip
-        return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=binds, spared=self.whole.spared)
-
-    def in_groups(self, node: str, region: Found, names: dict[str, str]) -> Found:
-        """The same, with its columns in two dimensions, of which the region reduces the second."""
-        (output,), size = region[0].outputs, region[0].inner_size
-        *outer, columns = self.whole.domain
-        domain = (*outer, columns // size, size)
-        self.operands = [o if o.indexed or len(o.shape) == len(domain) else _in_two(o, domain) for o in self.operands]
-        shape = domain if output.shape == region[0].domain else (*domain[:-1], 1)
-        made = Output(name=names[output.name], dtype=output.dtype, shape=shape)
-        program = Program(
-            domain=domain, reduced=(len(domain) - 1,), operands=tuple(self.operands), body=tuple(self.body),
-            outputs=(made,),
-        )  # fmt: skip
-        nodes = (node, *region[1].nodes)
-        return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=region[1].outputs)
-
-
-def _in_two(operand: Operand, domain: tuple[int, ...]) -> Operand:
-    """An operand over a product's domain where the last dimension is in two."""
-    last = len(operand.shape) - 1
-    columns = domain[-2:] if operand.shape[-1] > 1 else (1, 1)
-    order = tuple(new for d in operand.order for new in ((d, d + 1) if d == last else (d,)))
-    return replace(operand, shape=(*operand.shape[:-1], *columns), order=order)
-
-
 def _alone(flow: Flow, whole: Contraction) -> Found | None:
     """The product with what its operator adds to it; None where others expect its result in another order."""
     node = whole.node
     if node.name in flow.laid and (node.order or tuple(range(len(node.shape)))) != whole.lies:
         return None
-    made = _Body(whole)
+    made = Body(whole)
     bind = whole.result
     return made.found((node.name,), (Output(name=made.last, dtype=node.dtype, shape=whole.domain),), (bind,))
 
@@ -228,7 +140,7 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     written = tuple(1 if d in program.reduced else size for d, size in enumerate(program.domain))
     if any(output.shape not in ((program.domain, written) if grouped else (written,)) for output in program.outputs):
         return None
-    made = _Body(whole)
+    made = Body(whole)
     names: dict[str, str] = {operand.name: made.last}
     for other, place in zip(program.operands, site.operands, strict=True):
         if other is operand:
@@ -240,13 +152,7 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
         if seen is None:
             return None
         names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order)
-    for item in program.body:
-        if isinstance(item, Reduction):
-            names.update(zip(item.results, made.reduction(item, names[item.arg]), strict=True))
-        elif isinstance(item, Statement):
-            names[item.result] = made.state(
-                item.op, tuple(names[a] if isinstance(a, str) else a for a in item.args), item.dtype
-            )
+    made.of_region(program, names)
     if grouped:
         return made.in_groups(whole.node.name, region, names)
     shape = (*whole.domain[:-1], 1) if program.reduced else whole.domain

@@ -394,7 +394,11 @@ _FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 
 
 def _viewed(value: str, shape: tuple[int, ...], bind: Bind, into: tuple[int, ...]) -> str:
-    """`value.reshape(split).permute(order).reshape(into)` without the steps that change nothing."""
+    """`value.reshape(split).permute(order).reshape(into)` without the steps that change nothing; of a part that one."""
+    if bind.part is not None:
+        turned = f"{value}.reshape({literal(bind.split)}).permute({literal(bind.order)})[{bind.part}]"
+        left = tuple(bind.split[d] for d in bind.order[1:])
+        return turned if left == into else f"{turned}.reshape({literal(into)})"
     if bind.order == tuple(sorted(bind.order)):
         return value if shape == into else f"{value}.reshape({literal(into)})"
     split = value if shape == bind.split else f"{value}.reshape({literal(bind.split)})"

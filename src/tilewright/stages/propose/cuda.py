@@ -37,8 +37,8 @@ _CUDA_SKELETONS = (
 )  # fmt: skip
 _GEMM_SKELETONS = (
     "__init__", "ampere", "band", "blocks", "compiling", "entering", "entries", "experts", "finish", "fused", "groups",
-    "launch", "lying", "noted", "outlet", "pair", "plan", "product", "reach", "routed", "skinny", "split", "staged",
-    "streamed",
+    "gated", "launch", "lying", "noted", "outlet", "pair", "plan", "product", "reach", "routed", "skinny", "split",
+    "staged", "streamed", "waves",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",

@@ -57,6 +57,16 @@ _WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("12
 _FUSED_STAGED = (("128x128", "2x1", "pingpong"), ("128x256", "2x1", "cooperative"), ("64x256", "2x1", "pingpong"))
 _BARE_STAGED = (("64x256", "2x1", "pingpong"), ("128x128", "2x1", "pingpong"))
 _LONG_STAGED = ("128x256", "2x1", "cooperative")
+# Half of the columns are of each product. Not yet measured.
+_GATED = (
+    ("128x256", "2x1", "cooperative"),
+    ("256x128", "1x2", "cooperative"),
+    ("128x128", "2x1", "pingpong"),
+    ("64x256", "2x1", "pingpong"),
+    ("128x256", "1x1", "cooperative"),
+    ("128x128", "1x1", "cooperative"),
+)
+_GATED_SHORT = (*_GATED[2:4], *_GATED[:2], *_GATED[4:])
 _REDUCED_IN_TURNS = (("128x128", "2x1", "direct"), ("64x256", "2x1", "direct"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
@@ -107,7 +117,22 @@ def unsupported(program: Program) -> str | None:
         return "rows that don't start at multiples of 16 bytes, which TMA can't read"
     if max(batch * m * n, m * k, k * n) >= 1 << 31:
         return "more than 2^31 elements"
+    if is_gated(program):
+        return _ungateable(program)
     return unenterable(program) or (_unreducible(program) if program.reduced else None)
+
+
+def _ungateable(program: Program) -> str | None:
+    """Why both products of a gated pair are better made by kernels of their own."""
+    named = {o.name: o for o in program.operands}
+    right, beside = (named[p.right] for p in program.products)
+    if len(program.domain) > 2 or not _is_plain(program) or is_routed(program):
+        return "a gated pair in fp32, in eight bits, or of batches"
+    if _is_skinny(program):
+        return "a gated pair that takes as long as its matrices take to come"
+    if line_of(beside) % 8 or (right.order != beside.order):
+        return "a gated pair whose matrices lie in different ways"
+    return None
 
 
 def _unreducible(program: Program) -> str | None:
@@ -166,6 +191,11 @@ def factors(program: Program) -> tuple[Operand, Operand]:
     return named[program.product.left], named[program.product.right]
 
 
+def is_gated(program: Program) -> bool:
+    """Whether it is two products of one left factor."""
+    return len(program.products) > 1
+
+
 def is_rounded(program: Program) -> bool:
     """Whether factors in fp32 are rounded to TF32's bits."""
     return program.product is not None and program.product.rounded
@@ -204,12 +234,22 @@ def _is_skinny(program: Program) -> bool:
 
 def space(program: Program) -> Space:
     """The knobs, and at most 8 points in the order in which the model has them."""
+    if is_gated(program):
+        return Space(knobs=_KNOBS, points=_gated_points(program))
     skinny = _skinny_points(program) if _is_skinny(program) else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
     wide = _exact_points(program)
     if sizes(program)[3] < _LEAST_K:
         return Space(knobs=_KNOBS, points=wide)
     return Space(knobs=_KNOBS, points=(*(*skinny, *others)[: _POINTS - len(wide)], *wide))
+
+
+def _gated_points(program: Program) -> tuple[Point, ...]:
+    """Tiles of both products' columns together; whole ones in shared memory first, where the result is of 16 bits."""
+    store = "staged" if program.outputs[0].dtype != "f32" and program.domain[-1] % 8 == 0 else "direct"
+    shapes = _GATED if sizes(program)[3] > _SHORT_K else _GATED_SHORT
+    found = [_turn(tile, cluster, store, schedule) for tile, cluster, schedule in shapes]
+    return tuple(found[:_POINTS])
 
 
 def _exact_points(program: Program) -> tuple[Point, ...]:

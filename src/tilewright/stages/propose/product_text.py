@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...facts.program import Operand, Output, Product, Program, Statement
+from ...facts.program import Operand, Output, Program, Statement
 from ...facts.space import Point
 from .cuda_product import factors, is_rounded, sizes
 from .cuda_text import RUN_OP, Lines, safe_names, tensors
@@ -15,6 +15,7 @@ from .narrow import rounded_once
 from .reduced import blocked, blocks_of
 from .strength import reduced_in_strength
 
+PRODUCTS = ("product", "product_1")  # as epilogues name them (gemm/finish.py)
 _TEXT = (
     '''\
 """{name}: a product of {left} and {right}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
@@ -34,7 +35,7 @@ SPEC = ProductSpec(
     operands=({operands}
     ),
     output={output}
-    epilogue=epilogue,{rounded}{diagonals}{ends}{before}
+    epilogue=epilogue,{rounded}{diagonals}{ends}{before}{beside}
 )
 
 _FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
@@ -157,11 +158,13 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
     assert product is not None
     kept = kept_diagonals(program)
     ends = next((o for o in program.operands if o.name == product.ends), None)
-    first = (*_read(program, "left", "right"), *(("ends",) if ends else ()))
+    beside = next((o for o in program.operands if o.name in [p.right for p in program.products[1:]]), None)
+    more = (name for name, operand in (("beside", beside), ("ends", ends)) if operand)
+    first = (*_read(program, "left", "right"), *more)
     imports, made, before = entering_texts(program)
     before += _zeros(program)
-    program = safe_names(reduced_in_strength(rounded_once(_epilogue(program, product))))
-    others = [o for o in program.operands if o.name != "product"]
+    program = safe_names(reduced_in_strength(rounded_once(_epilogue(program))))
+    others = [o for o in program.operands if o.name not in PRODUCTS]
     (output,) = program.outputs
     body = [item for item in program.body if isinstance(item, Statement)]
     return _TEXT.format(
@@ -173,6 +176,7 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         rounded="\n    rounded=True," if product.rounded else "",
         diagonals="" if kept == (None, None) else f"\n    diagonals={kept!r},",
         ends=f"\n    ends={_spec(ends)}" if ends else "", knobs=repr(dict(settings)),
+        beside=f"\n    beside={_spec(beside)}" if beside else "",
         imports=imports, made=made, before=before,
         reads=", ".join((*first, *(o.name for o in others))), writes=output.name,
         outputs=repr(((output.shape, output.dtype),)), arity=len(first) + len(others),
@@ -218,15 +222,16 @@ def _spec(tensor: Operand | Output) -> str:
     return tensors([replace(tensor, indexed=False) if isinstance(tensor, Operand) else tensor]).strip()
 
 
-def _epilogue(program: Program, product: Product) -> Program:
-    """What is left when the product is at hand, as an operand of this name."""
+def _epilogue(program: Program) -> Program:
+    """What is left when the products are at hand, as operands of these names."""
+    found = dict(zip((p.result for p in program.products), PRODUCTS, strict=False))
 
     def named(value: str | float) -> str | float:
-        return "product" if value == product.result else value
+        return found.get(value, value) if isinstance(value, str) else value
 
     body = tuple(replace(item, args=tuple(named(a) for a in item.args))
                  for item in program.body if isinstance(item, Statement))  # fmt: skip
-    whole = Operand(name="product", dtype="f32", shape=program.domain)
+    whole = [Operand(name=name, dtype="f32", shape=program.domain) for name in found.values()]
     outputs = tuple(replace(o, name=str(named(o.name))) for o in program.outputs)
-    operands = (whole, *(o for o in program.operands if not o.indexed))
+    operands = (*whole, *(o for o in program.operands if not o.indexed))
     return replace(program, operands=operands, body=body, outputs=outputs)

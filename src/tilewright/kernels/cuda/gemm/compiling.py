@@ -69,7 +69,7 @@ def compile_product(
     """A launch of (a, b, c, [exponents of A, of B,] operands .., clusters, splits, chunk) for every size. `element`: of
     A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's. Of a turned Finish,
     columns of C are contiguous, not rows. `routed`: behind C come the ends of experts' rows (see `experts`).
-    `zeros`: of A and B, as a Reach has them."""
+    `zeros`: of A and B, as a Reach has them. Of a gated point the second B comes behind C."""
     m, n, k = _size(), _size(), _size()
     pitch = ALIGNED * 8 // ELEMENT_TYPES[element].width
 
@@ -82,7 +82,9 @@ def compile_product(
     scaled = (m, n) if point.scales else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
     ends = (_fake("i32", (_size(),), (1,), 4),) if routed else ()
-    tensors = (operand(m, majors[0]), operand(n, majors[1]), c, *exponents, *ends, *_read(operands, m, n, finish))
+    other = (operand(n, majors[1]),) if point.gated else ()
+    first = (operand(m, majors[0]), operand(n, majors[1]), c, *other)
+    tensors = (*first, *exponents, *ends, *_read(operands, m, n, finish))
     kernel = Experts(point, finish) if routed else (Skinny if point.skinny else Product)(point, finish, zeros)
     return cute.compile(
         PRODUCT[len(tensors)],

@@ -42,10 +42,10 @@ class Experts(Product):
 
     @cute.kernel
     def _kernel(
-        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor,
-        more: list, mma: cute.TiledMma, smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout,
-        tma_c: cute.CopyAtom, to_c: cute.Tensor, smem_c: cute.ComposedLayout, tma_x: cute.CopyAtom,
-        from_x: cute.Tensor, splits: Int32, chunk: Int32,
+        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor,
+        tma_g: cute.CopyAtom, from_g: cute.Tensor, c: cute.Tensor, more: list, mma: cute.TiledMma,
+        smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout, tma_c: cute.CopyAtom, to_c: cute.Tensor,
+        smem_c: cute.ComposedLayout, tma_x: cute.CopyAtom, from_x: cute.Tensor, splits: Int32, chunk: Int32,
     ) -> None:  # fmt: skip
         p = self.point
         ends, operands = more[0], more[1:]

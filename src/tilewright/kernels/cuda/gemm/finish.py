@@ -31,9 +31,28 @@ BLOCK = 4  # pairs that are computed before they are written: so many reads of o
 MOST_SENT = 2  # the same, where they leave through an outlet, and registers are short
 WIDE = 16  # bytes at multiples of which rows of an operand start whose pairs of neighbours are read at once
 LEAST_SHIFT = 252  # beyond, everything is zero, or infinite, and both halves stay exponents of normal numbers
+PRODUCTS = ("product", "product_1")  # as an expression names them; the second is there of a gated one
 Diagonals = tuple[int | None, int | None]
 ALL: Diagonals = (None, None)
 ONE_FACTOR = 126  # 2^-126 to 2^126 are normal numbers
+
+
+class Gate:
+    """Both sums of a gated product: an element is that of the first and that of the second at the same place, whose
+    columns lie behind all of the first's."""
+
+    def __init__(self, sums: Any) -> None:
+        self.sums = sums
+        self.pairs = cute.size(sums) // 8
+
+    def __getitem__(self, at: Any) -> tuple[Any, Any]:
+        (e, r, q), *rest = at
+        return self.sums[at], self.sums[((e, r, q + self.pairs), *rest)]
+
+
+def pairs_of(total: Any) -> int:
+    """Pairs of neighbouring columns in a thread's part of a sum."""
+    return total.pairs if isinstance(total, Gate) else cute.size(total) // 4
 
 
 def power_of_two(exponent: Any) -> Float32:
@@ -93,7 +112,7 @@ class Finish:
         self.diagonals = diagonals
         sides = ("index_1", "index_2") if batched else ("index_0", "index_1")
         self.positions = (*(sides[::-1] if turned else sides), "index_0")[: 3 if batched else 2]
-        unknown = set(reads(function)) - {*self.names, *self.positions, "product"}
+        unknown = set(reads(function)) - {*self.names, *self.positions, *PRODUCTS}
         if unknown:
             raise ValueError(f"an epilogue reads {', '.join(sorted(unknown))}, which is no operand of it")
 
@@ -113,7 +132,8 @@ class Finish:
 
     def _called(self, product: Any, loaded: dict[str, Any], at: tuple[Any, Any, Any]) -> Any:
         """What the function gives."""
-        known: dict[str, Any] = {"product": product, **dict(zip(self.positions, at, strict=False))}
+        products = dict(zip(PRODUCTS, product if isinstance(product, tuple) else (product,), strict=False))
+        known: dict[str, Any] = {**products, **dict(zip(self.positions, at, strict=False))}
         known |= {name: x.to(Float32) if type(x).is_float else x for name, x in loaded.items()}
         assert self.function is not None
         return self.function(**{name: known[name] for name in reads(self.function)})
@@ -127,7 +147,7 @@ class Finish:
         outlet: `part` is its number, that along N, and how many there are."""
         layer = corner[2]
         block = block if self.names else BLOCK
-        pairs = cute.size(total) // 4
+        pairs = pairs_of(total)
         last_row, last_column = sizes[0] - 1, sizes[1] - 1
         rows = [corner[0] + places[((0, r, 0),)][0] for r in range(2)]
         columns = [corner[1] + places[((0, 0, q),)][1] for q in range(pairs)]
@@ -260,7 +280,7 @@ class Finish:
         corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], part: tuple[int, int, int], sent: int,
     ) -> None:  # fmt: skip
         """A part of a tile, line by line of columns, so many pairs at a time."""
-        pairs, each = cute.size(total) // 4, outlet.columns // 8
+        pairs, each = pairs_of(total), outlet.columns // 8
         lines = pairs // each
         number, part_n, parts = part
         tile_row = (corner[0] + places[((0, 0, 0),)][0]) // ROWS

@@ -28,6 +28,7 @@ from .compiling import Launch
 from .entering import Entering, Prologue
 from .experts import takes
 from .finish import ALL, Diagonals
+from .gated import Gated
 from .groups import Groups
 from .launch import Epilogue, Gemm
 from .lying import broadcast, major_of, walk_of
@@ -61,7 +62,8 @@ class ProductSpec:
     instead, operands and output have the columns in two, (group, column in it). With `ends`, (experts,) of int32,
     `left` is (M, K), `right` (experts, K, N), and the rows of expert e end before ends[e]. `before`: what makes the
     left and the right factor, which is no operand then, but what its Prologue reads is. `zeros`: of both factors the
-    diagonals (column - row) from the first to the last that have elements, as a Gemm has them."""
+    diagonals (column - row) from the first to the last that have elements, as a Gemm has them. With `beside`, a second
+    right matrix that lies as the first, `epilogue` reads `product_1`, too: what `left` gives with that one."""
 
     name: str
     left: TensorSpec
@@ -76,12 +78,14 @@ class ProductSpec:
     ends: TensorSpec | None = None
     before: tuple[Prologue | None, Prologue | None] = (None, None)
     zeros: Zeros = NO_ZEROS
+    beside: TensorSpec | None = None
 
     @property
     def read(self) -> tuple[TensorSpec, ...]:
         """What it is called with, in order."""
         left, right = (p.operands if p else (o,) for p, o in zip(self.before, (self.left, self.right), strict=True))
-        return (*left, *right, *((self.ends,) if self.ends else ()), *self.operands)
+        more = (o for o in (self.beside, self.ends) if o)
+        return (*left, *right, *more, *self.operands)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -90,9 +94,9 @@ class ProductSpec:
         return max(*batch, self.right.shape[0]) if batch else 1, m, self.right.shape[-1], k
 
 
-def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
-    """The Point of these knobs, of C's transpose if it `is_turned`. Raises ValueError on an unknown knob or value, and
-    on a tile that does not fit."""
+def make_point(knobs: dict[str, Any], *, scheme: str, gated: bool = False) -> Point:
+    """The Point of these knobs, of C's transpose if it `is_turned`. Of a `gated` one a tile has the columns of both
+    products. Raises ValueError on an unknown knob or value, and on a tile that does not fit."""
     for name, value in knobs.items():
         if name not in KNOBS:
             raise ValueError(f"unknown knob {name!r}; there are {', '.join(KNOBS)}")
@@ -106,7 +110,7 @@ def make_point(knobs: dict[str, Any], *, scheme: str) -> Point:
         tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
         split_k=knobs["split_k"], scheme=scheme,
         streamed=knobs["streamed"] != "none", bulk=knobs["store"] == "bulk", staged=knobs["store"] == "staged",
-        skinny=knobs["sum"] == "cluster", pingpong=knobs["schedule"] == "pingpong",
+        skinny=knobs["sum"] == "cluster", pingpong=knobs["schedule"] == "pingpong", gated=gated,
     )  # fmt: skip
 
 
@@ -138,7 +142,9 @@ class FusedProduct:
         wanted = self.knobs | knobs
         fp32 = "rounded" if self.spec.rounded else "wide" if wanted["split"] == "bf16x6" else "scaled"
         scheme = {"f32": fp32, "float8_e4m3fn": "narrow"}.get(self.spec.left.dtype, "plain")
-        point = make_point(wanted, scheme=scheme)
+        point = make_point(wanted, scheme=scheme, gated=self.spec.beside is not None)
+        if point.gated and is_turned(wanted):
+            raise ValueError("what is gated is not streamed")
         if self.spec.reductions and (point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk):
             raise ValueError("rows are reduced where whole sums are, as they lie: with split_k=1, store='direct'")
         groups = self.spec.groups
@@ -156,7 +162,7 @@ class FusedProduct:
             if prologue and prologue.sweeps and point.split_k > 1:
                 raise ValueError("rows that are reduced on their way in are whole: with split_k=1")
         self.knobs.update(wanted)
-        self.gemm = (Routed if self.spec.ends else Gemm)(
+        self.gemm = (Routed if self.spec.ends else Gated if self.spec.beside else Gemm)(
             point,
             self.spec.output.dtype,
             self.epilogue,
@@ -258,8 +264,9 @@ class FusedProduct:
         """Every operand and the output once; planes of fp32 operands are written and read, and so are partial sums."""
         spec, point = self.spec, self.gemm.point
         sides = [prod(o.shape) * ITEM_BYTES[o.dtype] for o in (spec.left, spec.right)]
+        sides += [sides[1]] if spec.beside else []
         matrices = sum(sides) * (1 + point.planes if point.scales else 1)
-        for prologue, side in zip(spec.before, sides, strict=True):
+        for prologue, side in zip(spec.before, sides[:2], strict=True):
             matrices += sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in prologue.operands) - side if prologue else 0
         if point.streamed:
             matrices -= 2 * sides[1 if self.gemm.turned else 0]

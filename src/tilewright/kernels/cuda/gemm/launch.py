@@ -41,8 +41,7 @@ from .finish import ALL, Diagonals, Finish
 from .groups import GroupFinish, Groups
 from .lying import along_k, broadcast, empty_planes, lines, major_of, tidied, up, vector_of, walk_of
 from .noted import Noted, device_of, run_on
-from .plan import Grid, Point, make_grid
-from .product import RESIDUAL_SHIFT
+from .plan import RESIDUAL_SHIFT, Grid, Point, make_grid
 from .reach import NO_ZEROS, Zeros
 from .split import Split
 from .streamed import SLAB

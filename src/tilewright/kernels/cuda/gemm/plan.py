@@ -30,6 +30,8 @@ DEPTH = 64  # of K a stage: 128 bytes of fp16, the widest swizzle
 SHARED_BYTES = 227 * 1024
 OUTLET_BYTES = 2 * 64 * 128  # of C on its way out, a warpgroup
 RESERVED_BYTES = 2048  # barriers, alignment, and what the system takes of each CTA
+RESIDUAL_SHIFT = 11  # of the scheme `scaled`
+ATOM = 16  # of K: what a wgmma takes; of float8 twice as much
 SPLIT_SCHEMES = ("shared", "scaled", "wide")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile_m": (64, 128, 256),
@@ -47,6 +49,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "staged": (False, True),
     "skinny": (False, True),
     "pingpong": (False, True),
+    "gated": (False, True),
 }
 MOST_TOGETHER = 8  # CTAs of a cluster
 # Where cuBLAS's fp32 has few roundings in a row: K is short, or it sums few results in many parts. There an interval of
@@ -62,7 +65,7 @@ class Point:
     `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes; `staged`: so
     does C of 16 bits, a whole tile at a time, and a matrix that the epilogue reads comes there (see `staged`);
     `skinny`: few columns, splits of K summed in a cluster (see `skinny`); `pingpong`: while one warpgroup ends its
-    tile, the other multiplies the next."""
+    tile, the other multiplies the next; `gated`: half of a tile's columns are of a second B (see `gate`)."""
 
     tile_m: int = 128
     tile_n: int = 256
@@ -79,6 +82,7 @@ class Point:
     staged: bool = False
     skinny: bool = False
     pingpong: bool = False
+    gated: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -107,6 +111,10 @@ class Point:
             raise ValueError("what is staged is plain, not in bulk, and whole lines of 64 columns")
         if self.pingpong and (self.two_levels or self.skinny or self.tile_m * self.tile_n > 128 * 192):
             raise ValueError("what goes in turns is plain, and a tile fits the registers of one warpgroup")
+        if self.gated and (self.two_levels or self.scales or self.skinny or self.bulk or self.split_k > 1):
+            raise ValueError("what is gated is plain, whole sums, and not in bulk")
+        if self.gated and self.tile_n not in (128, 256):
+            raise ValueError("what is gated has tiles of 128 or 256 columns, half of them of each product")
         if self.depth_stages < 2:
             raise ValueError(f"fewer than two stages of {self.stage_bytes} bytes fit")
 
@@ -145,6 +153,11 @@ class Point:
         return self.promote or self.planes > 1 or self.scheme == "narrow"
 
     @property
+    def columns(self) -> int:
+        """Of C, that a tile makes."""
+        return self.tile_n // 2 if self.gated else self.tile_n
+
+    @property
     def groups(self) -> int:
         """Warpgroups that multiply a tile."""
         return 1 if self.pingpong else max(self.tile_m // 64, 1) if self.tile_m < 256 else 2
@@ -174,7 +187,7 @@ class Point:
     @property
     def outlet_bytes(self) -> int:
         if self.staged:
-            return self.turns * self.tile_m * self.tile_n * 2
+            return self.turns * self.tile_m * self.columns * 2
         return self.groups * self.turns * OUTLET_BYTES if self.bulk else 0
 
     @property
@@ -223,6 +236,29 @@ def make_grid(point: Point, m: int, n: int, k: int, *, batch: int = 1, processor
         return Grid(clusters=tiles, splits=1, chunk=-(-steps // point.split_k) * point.depth)
     each = -(-steps // min(point.split_k, steps))
     splits = -(-steps // each)
-    tiles = -(-m // (point.tile_m * point.cluster_m)) * -(-n // (point.tile_n * point.cluster_n)) * splits * batch
+    tiles = -(-m // (point.tile_m * point.cluster_m)) * -(-n // (point.columns * point.cluster_n)) * splits * batch
     room = processors * point.resident // point.cluster
     return Grid(clusters=max(min(tiles, room), 1), splits=splits, chunk=each * point.depth)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """wgmma of one sum: (plane of A, plane of B) of each product, and the blocks of a stage, ATOM of K each. `shift`:
+    it is not promoted, but scaled back by that power of two, and the next chain goes on from there."""
+
+    products: tuple[tuple[int, int], ...]
+    shift: int
+    blocks: range
+
+
+def chains_of(point: Point) -> tuple[Chain, ...]:
+    """The chains of one stage, in order."""
+    hi, lo, least = 0, 1, 2
+    cross: tuple[tuple[int, int], ...] = ((hi, lo), (lo, hi))
+    main = ((hi, hi),)
+    if point.scheme == "wide":
+        cross = ((hi, least), (lo, lo), (least, hi), *cross)
+    first = [Chain(cross, RESIDUAL_SHIFT, range(DEPTH // ATOM))] if point.scheme == "scaled" else []
+    last = (*cross, *main) if point.scheme in ("shared", "wide") else main
+    each = (DEPTH if point.interval == "auto" else int(point.interval)) // ATOM
+    return (*first, *(Chain(last, 0, range(at, at + each)) for at in range(0, DEPTH // ATOM, each)))

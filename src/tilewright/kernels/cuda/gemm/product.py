@@ -3,6 +3,12 @@
     A is (M, K, batch x planes), B is (N, K, batch x planes), either mode contiguous, either with one matrix for the
     whole batch; C is (M, N, batch x splits)
 
+    gated: a second B, as large and lying as the first; each is half of a stage, and both sums of an element of C are
+    the same thread's
+
+        columns of wgmma    0 .. N_t / 2 - 1    N_t / 2 .. N_t - 1
+        of                  B                   the second B, the same columns
+
     work = tile of C x split of K x batch, in bands of `band` cluster tiles along M: neighbours in time share operands
 
     warp 0 of warpgroup 0   for each step of K: wait for an empty stage; TMA of A's and B's planes into it
@@ -29,14 +35,11 @@ last, and take no steps. Of a factor with zeros but for some diagonals (`zeros`)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 from cutlass import Float32, Int32, cute, pipeline
-from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import cpasync, warpgroup
-from cutlass.cutlass_dsl import T
 from cutlass.memory import SmemAllocator
 from cutlass.pipeline import pipeline_init_arrive, pipeline_init_wait
 from cutlass.tensor_utils import LayoutEnum
@@ -44,61 +47,14 @@ from cutlass.utils import hopper_helpers
 
 from ..math import select
 from .band import Band
-from .finish import Finish
+from .finish import Finish, Gate
 from .outlet import BUFFERS, LINE_BYTES, ROWS, Outlet
-from .plan import DEPTH, Point
+from .plan import Chain, Point, chains_of
 from .reach import NO_ZEROS, Reach, Zeros
 from .staged import Staging
+from .waves import promote, scale_back
 
-RESIDUAL_SHIFT = 11  # of the scheme `scaled`
-ATOM = 16  # of K: what a wgmma takes; of float8 twice as much
 TURN = 3  # named barrier of the first warpgroup's turn; the next one is of the second's. An Outlet has 1 and 2
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """wgmma of one sum: (plane of A, plane of B) of each product, and the blocks of a stage, ATOM of K each. `shift`:
-    it is not promoted, but scaled back by that power of two, and the next chain goes on from there."""
-
-    products: tuple[tuple[int, int], ...]
-    shift: int
-    blocks: range
-
-
-def chains_of(point: Point) -> tuple[Chain, ...]:
-    """The chains of one stage, in order."""
-    hi, lo, least = 0, 1, 2
-    cross: tuple[tuple[int, int], ...] = ((hi, lo), (lo, hi))
-    main = ((hi, hi),)
-    if point.scheme == "wide":
-        cross = ((hi, least), (lo, lo), (least, hi), *cross)
-    first = [Chain(cross, RESIDUAL_SHIFT, range(DEPTH // ATOM))] if point.scheme == "scaled" else []
-    last = (*cross, *main) if point.scheme in ("shared", "wide") else main
-    each = (DEPTH if point.interval == "auto" else int(point.interval)) // ATOM
-    return (*first, *(Chain(last, 0, range(at, at + each)) for at in range(0, DEPTH // ATOM, each)))
-
-
-def kept(text: str, constraints: str, *values: Any) -> Float32:
-    """A float instruction that stays where it is: sums that move past the next wgmma would make ptxas wait for each."""
-    operands = [Float32(v).ir_value() for v in values]
-    return Float32(
-        llvm.inline_asm(
-            T.f32(), operands, text, constraints, has_side_effects=True, is_align_stack=False,
-            asm_dialect=llvm.AsmDialect.AD_ATT,
-        )
-    )  # fmt: skip
-
-
-def _promote(total: cute.Tensor, wave: cute.Tensor) -> None:
-    """total += wave, element by element, rounded once."""
-    for i in range(cute.size(wave)):
-        total[i] = kept("add.rn.f32 $0, $1, $2;", "=f,f,f", total[i], wave[i])
-
-
-def scale_back(wave: cute.Tensor, shift: int) -> None:
-    """wave /= 2^shift, which rounds nothing."""
-    for i in range(cute.size(wave)):
-        wave[i] = kept("mul.rn.f32 $0, $1, $2;", "=f,f,f", wave[i], 2.0**-shift)
 
 
 class Product:
@@ -120,6 +76,7 @@ class Product:
         splits) each; the epilogue's operands."""
         p = self.point
         a, b, c, *more = tensors
+        other = more.pop(0) if p.gated else b
         major_a, major_b = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
         self.element = a.element_type
         tile = (p.tile_m, p.tile_n, p.depth)
@@ -131,7 +88,10 @@ class Product:
             (p.groups, 1, 1), tiler_mn=(64, p.atom_n),
         )  # fmt: skip
         tma_a, from_a = self._tma(a, smem_a, (p.tile_m, p.depth), p.cluster_n)
-        tma_b, from_b = self._tma(b, smem_b, (p.tile_n, p.depth), p.cluster_m)
+        self.major_b = major_b
+        halves = self._halves()
+        tma_b, from_b = self._tma(b, halves, (p.columns, p.depth), p.cluster_m)
+        tma_g, from_g = self._tma(other, halves, (p.columns, p.depth), p.cluster_m) if p.gated else (tma_b, b)
 
         width = c.element_type.width
         self.bulk = p.bulk and self.finish.vector * width >= 128
@@ -150,8 +110,8 @@ class Product:
             (tma_c, to_c), (tma_x, from_x), smem_c = self.staging.copies(c)
 
         kernel = self._kernel(
-            tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, tma_c, to_c, smem_c, tma_x, from_x,
-            splits, chunk,
+            tma_a, from_a, tma_b, from_b, tma_g, from_g, c, list(more), mma, smem_a, smem_b, tma_c, to_c, smem_c,
+            tma_x, from_x, splits, chunk,
         )  # fmt: skip
         self._launch(kernel, clusters, stream)
 
@@ -184,6 +144,23 @@ class Product:
             cute.group_modes(cute.local_tile(tensor, tile, (None, None, None)), 0, 2),
         )  # fmt: skip
         return made
+
+    def _halves(self) -> Any:
+        """The memory of B's stages, as TMA sees it: a stage is one tile to wgmma, here as many as it has sources."""
+        p = self.point
+        slots = p.depth_stages * p.planes * (p.tile_n // p.columns)
+        return hopper_helpers.make_smem_layout_b(self.major_b, (p.tile_m, p.columns, p.depth), self.element, slots)
+
+    def _sources(self, given: tuple[tuple[Any, Any], ...], s_b: Any, at: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+        """The halves of B's stages as TMA fills them, and the copy and the tiles of each source; of what is not gated
+        one source, and whole stages."""
+        p = self.point
+        halves = cute.make_tensor(s_b.iterator, self._halves().outer)
+        sides = [
+            self._sides(tma, tensor, halves, (p.columns, p.depth), at=at, together=p.cluster_m)
+            for tma, tensor in given[: p.tile_n // p.columns]
+        ]
+        return sides[0][0], [(tma, tiles) for (tma, _), (_, tiles) in zip(given, sides, strict=False)]
 
     def _stages(self, shared: Any, *, readers: int, cluster: tuple[int, int], **more: Any) -> Any:
         """The pipeline of loads; `readers`: warps, of all CTAs, that free a stage."""
@@ -249,6 +226,8 @@ class Product:
         """Write a tile."""
         parts_m = self.point.tile_m // (ROWS * self.point.groups)
         spots = [places[(None, i % parts_m, i // parts_m)] for i in range(len(sums))]
+        if self.point.gated:
+            sums = [Gate(total) for total in sums]
         if self.staged is not None:
             self.finish.exchange(sums, spots, self.staged, more, corner=corner, sizes=sizes, ahead=ahead, phase=phase)
             return
@@ -278,10 +257,10 @@ class Product:
 
     @cute.kernel
     def _kernel(
-        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor,
-        more: list, mma: cute.TiledMma, smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout,
-        tma_c: cute.CopyAtom, to_c: cute.Tensor, smem_c: cute.ComposedLayout, tma_x: cute.CopyAtom,
-        from_x: cute.Tensor, splits: Int32, chunk: Int32,
+        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor,
+        tma_g: cute.CopyAtom, from_g: cute.Tensor, c: cute.Tensor, more: list, mma: cute.TiledMma,
+        smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout, tma_c: cute.CopyAtom, to_c: cute.Tensor,
+        smem_c: cute.ComposedLayout, tma_x: cute.CopyAtom, from_x: cute.Tensor, splits: Int32, chunk: Int32,
     ) -> None:  # fmt: skip
         p = self.point
         thread, _, _ = cute.arch.thread_idx()
@@ -304,7 +283,7 @@ class Product:
         self.staged = self._staged(shared, group, smem_c, (tma_c, to_c), (tma_x, from_x))
         pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, p.cluster_n), is_relaxed=True)
         to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, p.depth), at=at[1], together=p.cluster_n)
-        to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, p.depth), at=at[0], together=p.cluster_m)
+        to_b, sources = self._sources(((tma_b, from_b), (tma_g, from_g)), s_b, at[0])
 
         self.outlet = self._outlet(tma_c, to_c, smem_c, shared, group, c.element_type)
         member = 0 if p.pingpong else group - 1
@@ -316,7 +295,7 @@ class Product:
 
         m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
         rows = cute.ceil_div(m, p.tile_m * p.cluster_m)
-        columns = cute.ceil_div(n, p.tile_n * p.cluster_n)
+        columns = cute.ceil_div(n, p.columns * p.cluster_n)
         steps = cute.ceil_div(k, p.depth)
         each = chunk // p.depth
         first_work = cute.arch.block_idx()[0] // p.cluster
@@ -346,10 +325,12 @@ class Product:
                                 tma_a, g_a[(None, row * p.cluster_m + at[0], step, of_a + plane)], to_a[(None, slot)],
                                 tma_bar_ptr=barrier, mcast_mask=mask_a,
                             )  # fmt: skip
-                            cute.copy(
-                                tma_b, g_b[(None, column * p.cluster_n + at[1], step, of_b + plane)],
-                                to_b[(None, slot)], tma_bar_ptr=barrier, mcast_mask=mask_b,
-                            )  # fmt: skip
+                            for half in cutlass.range_constexpr(len(sources)):
+                                cute.copy(
+                                    sources[half][0],
+                                    sources[half][1][(None, column * p.cluster_n + at[1], step, of_b + plane)],
+                                    to_b[(None, slot * len(sources) + half)], tma_bar_ptr=barrier, mcast_mask=mask_b,
+                                )  # fmt: skip
                         stages.producer_commit(filling)
                         filling.advance()
                     work += stride
@@ -379,7 +360,7 @@ class Product:
                 turn = self._turn(work, stride, all_work)
                 row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
                 at_m = (row * p.cluster_m + at[0]) * p.tile_m
-                at_n = (column * p.cluster_n + at[1]) * p.tile_n
+                at_n = (column * p.cluster_n + at[1]) * p.columns
                 corner = (at_m, at_n, layer)
                 ahead = self._begin(places, more, corner, (m, n), member)
                 for part in cutlass.range_constexpr(parts_m * parts_n):
@@ -427,7 +408,7 @@ class Product:
             warpgroup.wait_group(0)
             fresh = not chain.shift
             if fresh:
-                _promote(total, wave)
+                promote(total, wave)
             else:
                 scale_back(wave, chain.shift)
 

@@ -26,7 +26,8 @@ from cutlass.utils import hopper_helpers
 
 from ..control import when
 from .plan import DEPTH
-from .product import Product, kept
+from .product import Product
+from .waves import kept
 
 WORD = 4  # bytes
 

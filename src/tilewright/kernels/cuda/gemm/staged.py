@@ -113,7 +113,7 @@ class Staged:
         p = staging.point
         self.name, self.layered = staging.name, staging.layered
         self.element = memory.element_type
-        self.parts, self.lines, self.apart = p.tile_m // (ROWS * p.groups), p.tile_n // COLUMNS, p.groups
+        self.parts, self.lines, self.apart = p.tile_m // (ROWS * p.groups), p.columns // COLUMNS, p.groups
         self.leaving, self.coming = leaving, coming
         self._each = self.parts * self.lines
         self._buffer = (group - 1) * self._each

@@ -32,9 +32,10 @@ from ..control import when
 from ..math import select
 from .finish import Finish, power_of_two
 from .pair import QUAD, Scale, Seen, exponent_of, highest, split_quad
-from .plan import DEPTH, Point
-from .product import ATOM, RESIDUAL_SHIFT, Chain, Product, kept, scale_back
+from .plan import ATOM, DEPTH, RESIDUAL_SHIFT, Chain, Point
+from .product import Product
 from .reach import NO_ZEROS, Zeros
+from .waves import kept, scale_back
 
 SLAB = ATOM  # of K
 SLABS = DEPTH // SLAB

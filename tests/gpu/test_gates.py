@@ -1,0 +1,185 @@
+"""Gated pairs on a GPU: two products of one left factor in one kernel, held against float64; and judged."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fakes.fused import load_fused
+from fakes.judges import judge_on_gpu
+from fakes.modules import Applies
+from fakes.program_interpreter import run_program, view
+from tilewright.cell.trace import trace
+from tilewright.facts.outcome import Timed
+from tilewright.facts.pattern import Choice, Pattern, without_idle
+from tilewright.facts.space import point
+from tilewright.flow.workbench import found_patterns
+from tilewright.stages.patterns import match
+from tilewright.stages.propose import cuda
+from tilewright.stages.propose.compose import compose
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+FLOOR = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md
+
+
+def rand(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def of_calls(x: Tensor, w: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    return F.silu(F.linear(x, w, bias)) * F.linear(x, v)
+
+
+def of_halves(x: Tensor, w: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+    gate, up = F.linear(x, w, bias).chunk(2, -1)
+    return F.gelu(gate) * up + residual
+
+
+def woven(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    y = F.linear(x, w, bias)
+    return torch.sigmoid(y[..., ::2]) * (y[..., 1::2] + 1)
+
+
+def across(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    return torch.relu(x @ w) * (x @ v)
+
+
+def made(function: Callable[..., Any], m: int, n: int, k: int, dtype: torch.dtype) -> list[Tensor]:
+    def of(*shape: int) -> Tensor:
+        return rand(*shape, dtype=dtype)
+
+    x = of(m, k)
+    return {
+        of_calls: lambda: [x, of(n, k), of(n, k) * 2, of(n)],
+        of_halves: lambda: [x, of(2 * n, k), of(2 * n), of(m, n)],
+        woven: lambda: [x, of(2 * n, k), of(2 * n)],
+        across: lambda: [x, of(k, n), of(k, n) * 2],
+    }[function]()
+
+
+def the_gate(function: Callable[..., Any], args: list[Tensor]) -> Pattern:
+    matched = match(trace(Applies(function), tuple(args), {}), unsupported=cuda.unsupported, space=cuda.space)
+    (pattern,) = [p for p in matched.patterns if len(p.program.products) == 2]
+    return pattern
+
+
+def operands_of(pattern: Pattern, args: list[Tensor]) -> list[Tensor]:
+    values = {f"args_{i}": a.cuda() for i, a in enumerate(args)}
+    binds = zip(pattern.sites[0].operands, pattern.program.operands, strict=True)
+    return [view(values[bind.node], bind, spec.shape) for bind, spec in binds]
+
+
+def held(pattern: Pattern, result: Tensor, operands: list[Tensor]) -> None:
+    (truth,) = run_program(pattern.program, [o.double() for o in operands], exact=True)
+    (own,) = run_program(pattern.program, operands)
+    error, theirs = (float((r.double() - truth).norm() / truth.norm()) for r in (result, own))
+    assert result.shape == truth.shape and result.is_contiguous() and result.dtype == own.dtype
+    assert error <= max(2 * theirs, FLOOR[result.dtype]), f"{pattern.title}: {error:.3g}, torch {theirs:.3g}"
+
+
+DIRECT = point(tile="128x256", cluster="2x1", stages="auto", split_k=1, store="direct")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("function", [of_calls, of_halves, woven, across])
+def test_both_products_at_all_points(tmp_path, function, dtype):
+    for m, n, k in ((300, 328, 264), (1000, 136, 520), (129, 1000, 4104)):
+        args = made(function, m, n, k, dtype)
+        pattern = the_gate(function, args)
+        module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+        for setting in (*pattern.space.points, DIRECT):
+            module.configure(**dict(setting))
+            held(pattern, module.run(*operands)[0], operands)
+
+
+@pytest.mark.parametrize("n", [329, 130, 100])
+def test_rows_of_the_result_that_start_anywhere(tmp_path, n):
+    args = made(of_calls, 257, n, 512, torch.bfloat16)
+    pattern = the_gate(of_calls, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    for setting in (*pattern.space.points, DIRECT):
+        module.configure(**dict(setting))
+        held(pattern, module.run(*operands)[0], operands)
+
+
+def test_factors_that_lie_otherwise(tmp_path):
+    """Whatever the strides: the guards of model.py look at shapes and types alone."""
+    args = made(of_calls, 384, 512, 512, torch.bfloat16)
+    pattern = the_gate(of_calls, args)
+    module = load_fused(pattern.program, tmp_path)
+    x, w, v, bias = operands_of(pattern, args)
+    for setting in pattern.space.points[:2]:
+        module.configure(**dict(setting))
+        wide = torch.cat([x, x], 1)
+        for given in (
+            [wide[:, :512], w, v, bias],
+            [wide[:, 1:513], w, v, bias],
+            [x, w.contiguous(), v, bias],
+            [x, w, v.contiguous(), bias],
+            [x.t().contiguous().t(), w.contiguous(), v.contiguous(), bias],
+        ):
+            held(pattern, module.run(*given)[0], given)
+
+
+def test_not_a_number_stays_where_it_is_and_weights_may_change(tmp_path):
+    args = made(across, 512, 256, 512, torch.bfloat16)
+    pattern = the_gate(across, args)
+    module = load_fused(pattern.program, tmp_path)
+    x, w, v = operands_of(pattern, args)
+    first = module.run(x, w, v)[0]
+    v[:, 3] = torch.nan
+    (result,) = module.run(x, w, v)
+    assert result[:, 3].isnan().all()
+    kept = torch.arange(256, device="cuda") != 3
+    assert torch.equal(result[:, kept], first[:, kept]), "and nowhere else; again the same to the last bit"
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (result,) = module.run(x, w, v)
+    v.copy_(w * 3)
+    graph.replay()
+    assert torch.equal(result, module.run(x, w, v)[0])
+
+
+LAYER = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.both = nn.Linear(1024, 4096, bias=False, dtype=torch.bfloat16)
+
+    def forward(self, x):
+        gate, up = self.both(x).chunk(2, -1)
+        return F.silu(gate) * up
+
+
+def get_inputs():
+    return [torch.randn(2, 512, 1024, dtype=torch.bfloat16)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_the_judge_takes_a_gated_layer(tmp_path):
+    with judge_on_gpu(LAYER, tmp_path) as judge:
+        cases = judge.open()
+        matched = found_patterns(cases, "cuda")
+        recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
+        recipe = without_idle([matched[0].patterns], recipe)
+        chosen = {p.id: p for p in matched[0].patterns}
+        assert [len(chosen[c.pattern].program.products) for c in recipe] == [2], "one kernel is all of it"
+        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
+    assert isinstance(timed, Timed), timed
+    print(timed.ratio("eager"), file=sys.stderr)

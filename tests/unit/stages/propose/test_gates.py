@@ -1,0 +1,121 @@
+"""Gated pairs for CUDA: which are proposed, at which points, and what a candidate calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fakes.fused import load_fused
+from fakes.modules import Applies
+from tilewright.cell.trace import trace
+from tilewright.facts.pattern import Choice, Pattern, without_idle
+from tilewright.facts.problem import Work
+from tilewright.facts.run import CaseFacts, Matched
+from tilewright.facts.space import point
+from tilewright.kernels.cuda.gemm.plan import Point
+from tilewright.stages.patterns import match
+from tilewright.stages.propose import cuda
+from tilewright.stages.propose.compose import compose
+
+
+def rand(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def layer(x: Tensor, w: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    return F.silu(F.linear(x, w, bias)) * F.linear(x, v)
+
+
+def halves(x: Tensor, w: Tensor) -> Tensor:
+    gate, up = F.linear(x, w).chunk(2, -1)
+    return F.gelu(gate) * up
+
+
+def matched(function: Any, *args: Tensor) -> Matched:
+    return match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
+
+
+def gate_of(found: Matched) -> Pattern | None:
+    return next((p for p in found.patterns if len(p.program.products) == 2), None)
+
+
+def a_layer(m: int = 512, n: int = 256, k: int = 256, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, ...]:
+    return tuple(rand(*shape, dtype=dtype) for shape in ((m, k), (n, k), (n + 8, k), (n,)))
+
+
+def test_points_are_of_both_products_and_all_of_them_fit(tmp_path: Path) -> None:
+    x, w, v, bias = a_layer()
+    gate = gate_of(matched(layer, x, w, v[:256], bias))
+    assert gate is not None and 4 <= len(gate.space.points) <= 8
+    module = load_fused(gate.program, tmp_path)
+    for setting in gate.space.points:
+        module.configure(**dict(setting))
+        chosen = module._FUSED.gemm.point
+        assert chosen.gated and chosen.columns * 2 == chosen.tile_n
+    with pytest.raises(ValueError, match="128 or 256 columns"):
+        module.configure(tile="128x192")
+    with pytest.raises(ValueError, match="whole sums"):
+        module.configure(split_k=2)
+    given = [torch.empty(o.shape, dtype=t.dtype, device="meta") for o, t in zip(
+        gate.program.operands, (x, w, w, bias), strict=True)]  # fmt: skip
+    given[1] = given[2] = torch.empty(256, 256, dtype=x.dtype, device="meta").t()
+    module.configure(tile="128x256", store="staged", cluster="2x1", split_k=1)
+    assert module.run(*given)[0].shape == (512, 256)
+    assert len(module._FUSED._compiled) == 1, "one kernel: nothing is copied"
+    given[2] = torch.empty(256, 256, dtype=x.dtype, device="meta")
+    module.run(*given)
+    assert len(module._FUSED._compiled) == 1, "a matrix that lies otherwise is copied to lie as the other"
+
+
+def test_a_tile_has_as_many_stages_as_that_of_one_product() -> None:
+    gated = Point(tile_m=128, tile_n=256, staged=True, gated=True)
+    alone = Point(tile_m=128, tile_n=256, staged=True)
+    assert gated.stage_bytes == alone.stage_bytes and gated.depth_stages >= alone.depth_stages
+    assert gated.outlet_bytes * 2 == alone.outlet_bytes, "half as much leaves"
+    for wrong in ({"scheme": "scaled"}, {"promote": True}, {"split_k": 2}, {"bulk": True}, {"tile_n": 64}):
+        with pytest.raises(ValueError, match="gated"):
+            Point(**{"tile_m": 128, "tile_n": 128, "gated": True} | wrong)
+
+
+def test_a_candidate_hands_over_halves_of_the_weight_as_they_lie() -> None:
+    x, w = rand(512, 256), rand(512, 256)
+    found = matched(halves, x, w)
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in found.patterns)
+    recipe = without_idle([found.patterns], recipe)
+    assert len(recipe) == 1
+    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="bf16")
+    graph = trace(Applies(halves), (x, w), {})
+    facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
+    files = compose("class Model: ...", (facts,), (found,), recipe, target="cuda").files
+    case = next(f.text for f in files if f.path == "model.py").split("def _case_0", 1)[1].split("def ", 1)[0]
+    half = "args_1.reshape((2, 256, 256)).permute((0, 2, 1))"
+    assert f"run(args_0, {half}[0], {half}[1])" in case, case
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype"),
+    [(512, 256, 256, torch.float32), (16, 4096, 4096, torch.bfloat16), (512, 256, 260, torch.bfloat16)],
+)
+def test_others_stay_products_by_themselves(m: int, n: int, k: int, dtype: torch.dtype) -> None:
+    x, w, v, bias = a_layer(m, n, k, dtype)
+    found = matched(layer, x, w, v[:n], bias)
+    assert gate_of(found) is None
+
+
+def test_matrices_that_lie_in_different_ways_are_two_kernels() -> None:
+    x, w, v = rand(512, 256), rand(256, 256), rand(256, 256)
+    assert gate_of(matched(lambda x, w, v: F.silu(x @ w) * F.linear(x, v), x, w, v)) is None
+    assert gate_of(matched(lambda x, w, v: F.silu(x @ w) * (x @ v), x, w, v)) is not None
+
+
+def test_pairs_are_another_class_of_shapes() -> None:
+    x, w, v, bias = a_layer()
+    found = matched(layer, x, w, v[:256], bias)
+    assert len({p.shape_class for p in found.patterns}) == len(found.patterns)
+    setting = point(tile="128x256", cluster="2x1", stages="auto", split_k=1, store="staged")
+    assert any(dict(setting).items() <= dict(p).items() for p in gate_of(found).space.points)  # type: ignore[union-attr]
