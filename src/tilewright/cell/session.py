@@ -126,8 +126,7 @@ class Session:
 
     def _load_candidate(self, request: wire.LoadCandidate) -> None:
         self._make, self._entry_module = load_candidate(request.folder, request.entry)
-        gc.collect()
-        gc.freeze()  # the CuTe DSL alone is 100 000 objects: 20 ms for each collection that walks them
+        _keep_what_is_there()
 
     def _load_problem(self, request: wire.LoadProblem) -> None:
         self._reference = Reference(
@@ -137,6 +136,7 @@ class Session:
             start_compiler(self._device)
         elif request.starts == "tracer":
             start_tracer()
+        _keep_what_is_there()
 
     def _construct(self, request: wire.Construct) -> wire.Constructed:
         make = self._make
@@ -166,6 +166,7 @@ class Session:
         end_compilers()  # they would disturb whoever is timed next
         del tensors
         self._subject.drop()
+        _keep_what_is_there()
 
     def _make_inputs(self, request: wire.MakeInputs) -> None:
         _, tensors = self._opened.inputs(request.seed, request.family)
@@ -419,3 +420,10 @@ class Session:
         return wire.Perturbed(
             moved=audit.perturb(module, request.name, named_state(module)[request.name], request.seed)
         )
+
+
+def _keep_what_is_there() -> None:
+    """Spare later collections what came with imports. The CuTe DSL alone is 100 000 objects: whenever memory was given
+    back, a collection walked them in 159 ms (the host of an H200, 2026-11-23, results/h200/giving-back.json)."""
+    gc.collect()
+    gc.freeze()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -73,3 +74,17 @@ def test_a_cell_brings_tracer_and_compiler_up_when_it_loads_a_problem() -> None:
         asked = wire.LoadProblem(path="/nowhere/p.py", source=source, cases=("{}",), compiled=False, starts=starts)
         assert Session("cpu").answer((asked, -1)) == wire.Done()
     assert "torch._dynamo" in sys.modules and "torch._inductor" in sys.modules
+
+
+def test_what_a_problem_and_its_first_calls_leave_is_nothing_to_collect() -> None:
+    source = "import torch\nKEPT = [[i] for i in range(50_000)]\nclass Model(torch.nn.Module):\n"
+    source += "    def forward(self, x):\n        KEPT.extend([i] for i in range(50_000))\n        return x + 1\n\n"
+    source += "def get_inputs():\n    return [torch.ones(3)]\n\ndef get_init_inputs():\n    return []\n"
+    session, counts = Session("cpu"), [gc.get_freeze_count()]
+    for request in (
+        wire.LoadProblem(path="/nowhere/p.py", source=source, cases=("{}",), compiled=False, starts=""),
+        wire.ConstructCase(case=0, seed=1), wire.Warm(seed=2),
+    ):  # fmt: skip
+        assert not isinstance(session.answer((request, -1)), wire.Fault)
+        counts.append(gc.get_freeze_count())
+    assert counts[1] - counts[0] > 50_000 and counts[3] - counts[2] > 50_000
