@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from fakes import gemm_model as model
+from tilewright.kernels.cuda.gemm import plan
+from tilewright.stages.propose import cuda_product
 
 SIDE = 12
 CONTRACT = 8 * 2.0**-23  # docs/precision.md: the floor of fp32 outputs, in the norm
@@ -145,6 +147,37 @@ def test_a_shorter_interval_leaves_less_to_truncation():
     errors = {n: model.norm_error(model.product(a, b, scheme="scaled", interval=n), truth) for n in (64, 32, 16)}
     assert errors[64] == pytest.approx(1.91e-7, rel=0.1)
     assert max(errors[32], errors[16]) < 0.6 * errors[64]
+
+
+@pytest.mark.parametrize("interval", plan.CUTS)
+@pytest.mark.parametrize("family", ["normal", "uniform", "one_sided", "wide", "all ones", "large first"])
+def test_no_element_is_off_by_more_than_is_proven(family, interval):
+    """Also where all bits that are cut off are ones, and where the first term is by far the largest of its sum."""
+    for k, splits in ((26, 1), (54, 1), (200, 1), (1344, 3)):
+        if family == "all ones":
+            a, b = (torch.full(s, 2.0 - 2.0**-23) for s in ((SIDE, k), (k, SIDE)))
+        elif family == "large first":
+            a, b = torch.rand(SIDE, k) + 1, torch.rand(k, SIDE) + 1
+            a[:, ::16] *= 2.0**6
+        else:
+            a, b = FAMILIES[family](k)
+        made = model.product(a, b, scheme="scaled", interval=interval, splits=splits)
+        left, right = a.double().abs(), b.double().abs()
+        sums = left @ right
+        hidden = left.amax(1)[:, None] * right.sum(0) + right.amax(0) * left.sum(1)[:, None]
+        off = (made.double() - a.double() @ b.double()).abs() - 2.0**-50 * hidden
+        assert float((off / sums).max()) <= plan.error_bound(interval, k=k, splits=splits)
+
+
+def test_the_interval_is_a_knob_as_far_as_the_proof_goes():
+    """Where its bound is at most fp32's own; the longer it is, the less it costs, and the later that is so."""
+    for k in range(1, 3000):
+        allowed = plan.intervals(k)
+        assert all(plan.error_bound(i, k=k) <= k * 2.0**-24 for i in allowed)
+        assert all(plan.error_bound(i, k=k) > k * 2.0**-24 for i in set(plan.CUTS) - set(allowed))
+    least = {i: next(k for k in range(1, 100) if i in plan.intervals(k)) for i in plan.CUTS}
+    assert least == {64: 54, 32: 34, 16: 26} == dict(cuda_product._PROVEN)
+    assert all(i in plan.intervals(k) for i, first in least.items() for k in range(first, 70000, 61))
 
 
 def test_without_promotion_it_would_not_pass():

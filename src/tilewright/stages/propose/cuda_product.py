@@ -85,6 +85,9 @@ _SKINNY_POINTS = 4
 # One H200, 2026-11-22, weights of 63 MB to 2.1 GB: what a CTA draws alone, and what a cluster of p parts costs a wave.
 _CTA_RATE = 45.0  # bytes/ns
 _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
+# Intervals of promotion, and from which K on the bound of their error is at most that of one fp32 accumulator (see
+# `intervals` of gemm/plan.py).
+_PROVEN = ((64, 54), (32, 34), (16, 26))
 _KERNEL: dict[str, str | int] = {
     "stages": "auto", "store": "direct", "sum": "kernel", "schedule": "cooperative", "split": "fp16x3"
 }  # fmt: skip
@@ -241,7 +244,19 @@ def space(program: Program) -> Space:
     wide = _exact_points(program)
     if sizes(program)[3] < _LEAST_K:
         return Space(knobs=_KNOBS, points=wide)
-    return Space(knobs=_KNOBS, points=(*(*skinny, *others)[: _POINTS - len(wide)], *wide))
+    points = (*(*skinny, *others)[: _POINTS - len(wide)], *wide)
+    allowed = _intervals(program)
+    if len(allowed) < 2:
+        return Space(knobs=_KNOBS, points=points)
+    knob = Knob(name="interval", values=("auto", *allowed), about="K of hi*hi that is added up by tensor cores alone")
+    return Space(knobs=(*_KNOBS, knob), points=tuple(point(**dict(p), interval="auto") for p in points))
+
+
+def _intervals(program: Program) -> tuple[int, ...]:
+    """Of promotion, those that are proven as accurate as fp32's own sums; which are found by the size, if "auto"."""
+    if factors(program)[0].dtype != "f32" or is_rounded(program):
+        return ()
+    return tuple(interval for interval, least in _PROVEN if sizes(program)[3] >= least)
 
 
 def _gated_points(program: Program) -> tuple[Point, ...]:

@@ -71,6 +71,26 @@ def test_large_products_get_large_tiles_and_small_ones_are_split() -> None:
         assert len(space.points) == 8 and all(space.holds(p) for p in space.points)
 
 
+def test_the_interval_of_promotion_is_turned_where_several_are_proven(tmp_path: Path) -> None:
+    """Of fp32 alone; a point outside of the proof is refused, as one of a product that is not promoted is."""
+
+    def values(*args: Any) -> tuple[Any, ...]:
+        return next((k.values for k in cuda.space(kp.product(*args)).knobs if k.name == "interval"), ())
+
+    assert values(512, 512, 1024) == values(4096, 4096, 54) == ("auto", 64, 32, 16)
+    assert values(4096, 4096, 53) == ("auto", 32, 16) and values(4096, 4096, 33) == ()
+    assert values(512, 512, 1024, "bf16") == values(4096, 4096, 8) == ()
+    program = kp.product(1024, 1024, 40)
+    module = load_fused(program, tmp_path)
+    assert module.KNOBS["interval"] == "auto" and cuda.space(program).holds(point(**module.KNOBS))
+    module.configure(interval=32)
+    assert module._FUSED.gemm.point.settled(k=40, results=1 << 20).interval == 32
+    with pytest.raises(ValueError, match="not proven"):
+        module.configure(interval=64)
+    with pytest.raises(ValueError, match="not proven"):
+        load_fused(kp.product(512, 512, 1024, "bf16"), tmp_path).configure(interval=64)
+
+
 def test_every_point_that_is_proposed_can_be_made() -> None:
     for dtype, scheme, out in (("f32", "scaled", ""), ("bf16", "plain", ""), ("float8_e4m3fn", "narrow", "bf16")):
         for sides in ((4096, 4096, 4096), (64, 4096, 4096), (256, 256, 65536), (100, 1000, 1024), (4096, 4096, 32)):

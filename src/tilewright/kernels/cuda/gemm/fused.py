@@ -34,7 +34,7 @@ from .launch import Epilogue, Gemm
 from .lying import broadcast, major_of, walk_of
 from .noted import Noted
 from .plan import KNOBS as LEGAL
-from .plan import Point
+from .plan import Point, intervals
 from .reach import NO_ZEROS, Zeros
 from .routed import Routed
 
@@ -44,10 +44,10 @@ CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
     "streamed": ("none", "left", "right"), "store": ("direct", "bulk", "staged"), "sum": ("kernel", "cluster"),
-    "schedule": ("cooperative", "pingpong"), "split": ("fp16x3", "bf16x6"),
+    "schedule": ("cooperative", "pingpong"), "split": ("fp16x3", "bf16x6"), "interval": LEGAL["interval"],
 }  # fmt: skip
 DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1, "streamed": "none", "store": "direct",
-            "sum": "kernel", "schedule": "cooperative", "split": "fp16x3"}  # fmt: skip
+            "sum": "kernel", "schedule": "cooperative", "split": "fp16x3", "interval": "auto"}  # fmt: skip
 # Bytes a thread that are no matter: loops over K spill at most 64 (see the tests of their compilation); what an
 # epilogue spills it spills once a tile. Whether that costs is measured.
 SMALL_SPILL = 2048
@@ -111,6 +111,7 @@ def make_point(knobs: dict[str, Any], *, scheme: str, gated: bool = False) -> Po
         split_k=knobs["split_k"], scheme=scheme,
         streamed=knobs["streamed"] != "none", bulk=knobs["store"] == "bulk", staged=knobs["store"] == "staged",
         skinny=knobs["sum"] == "cluster", pingpong=knobs["schedule"] == "pingpong", gated=gated,
+        interval=knobs.get("interval", "auto"),
     )  # fmt: skip
 
 
@@ -147,6 +148,8 @@ class FusedProduct:
             raise ValueError("what is gated is not streamed")
         if self.spec.reductions and (point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk):
             raise ValueError("rows are reduced where whole sums are, as they lie: with split_k=1, store='direct'")
+        if point.interval != "auto" and (point.planes < 2 or point.interval not in intervals(self.spec.sizes[3])):
+            raise ValueError(f"an interval of {point.interval} is not proven as accurate as fp32 is for this K")
         groups = self.spec.groups
         if groups and (point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk or point.staged):
             raise ValueError("groups are reduced where whole sums are, as they lie: with split_k=1, store='direct'")

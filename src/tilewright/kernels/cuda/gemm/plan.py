@@ -55,6 +55,20 @@ MOST_TOGETHER = 8  # CTAs of a cluster
 # Where cuBLAS's fp32 has few roundings in a row: K is short, or it sums few results in many parts. There an interval of
 # 64 was over twice as far off in the norm in 17 of 1056 cases (H200, 2026-11-22; docs/precision.md).
 SHORT_K, FEW_RESULTS = 64, 1 << 20
+# By interval what planes, lo*lo and the tensor cores take of a sum, in units of 2^-23 of its terms' sizes.
+CUTS = {64: 26.0, 32: 15.5, 16: 10.3}
+
+
+def error_bound(interval: int, *, k: int, splits: int = 1) -> float:
+    """Of an fp32 product in three of fp16: the most that an element is off, over the sum of |a||b| (docs/precision.md;
+    what exponents that oppose one another add is left out)."""
+    promotions = -(-k // DEPTH) * (DEPTH // interval) + splits
+    return CUTS[interval] * 2.0**-23 + promotions * 2.0**-24
+
+
+def intervals(k: int) -> tuple[int, ...]:
+    """Those of which the bound is no more than that of one fp32 accumulator, K x 2^-24."""
+    return tuple(interval for interval in CUTS if error_bound(interval, k=k) <= k * 2.0**-24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
