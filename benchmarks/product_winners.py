@@ -1,15 +1,16 @@
-"""Tunes matrix products bare, so that their winners can be shipped with the package: KernelBench's and transformers'.
+"""Tunes matrix products bare, so that their winners can be shipped with the package: KernelBench's, and what stands
+beside them in its modules, and transformers'.
 
     python benchmarks/product_winners.py KERNELBENCH [--devices 0,1] [--only fp32,16-bit] [--seconds 150] \\
         [--into winners.db] [--json FILE] [--trace FILE | --traced FILE]
     tilewright winners merge winners.db && tilewright winners export --add src/tilewright/stages/tune/shipped.db
 
 KERNELBENCH is a folder that holds `level1` and `level2`. Modules are traced without their tensors; the points of all
-their products are compiled on all cores, some products at a time, while others are measured, one at a time on a
-device: the calls of a product at every point in random turns, with cold caches, launches hidden. A point whose result
-is not that of the others, or of torch where the product is alone, is not timed. Times are the product's kernel alone
-with its epilogue, not a module's; that alone sets these winners apart from those of `tilewright tune`. `seconds`: after
-so many nothing more is begun.
+their patterns are compiled on all cores, some patterns at a time, while others are measured, one at a time on a
+device: the calls of a pattern at every point in random turns, with cold caches, launches hidden. A point whose result
+is not that of the others, or of torch where a product is alone, is not timed. Times are of the pattern by itself, not
+of a module; that alone sets these winners apart from those of `tilewright tune`. `seconds`: after so many nothing more
+is begun.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def get_init_inputs():
     return []
 """
 ROUNDS = 12
-TOGETHER = 20  # products that are compiled together
+TOGETHER = 20  # patterns that are compiled together
 AHEAD_CYCLES = 400_000  # of the GPU's clock, in which the host queues a call
 LIMITS = {"f32": 4e-5, "f16": 1e-3, "bf16": 8e-3}  # relative in the norm, from the others' results
 
@@ -113,13 +114,12 @@ def files(kernelbench: Path, only: Sequence[str], folder: Path) -> Iterator[Path
         yield place
 
 
-def products(folders: Iterator[Path]) -> list[Pattern]:
+def patterns_in(folders: Iterator[Path]) -> list[Pattern]:
     """One of each class, numbered through."""
     found: dict[str, Pattern] = {}
     for folder in folders:
         for pattern in patterns_of(folder):
-            if pattern.program.product and not pattern.program.product.ends:
-                found.setdefault(pattern.shape_class, pattern)
+            found.setdefault(pattern.shape_class, pattern)
     return [replace(p, id=f"fused_{n}") for n, p in enumerate(found.values())]
 
 
@@ -129,7 +129,9 @@ def products(folders: Iterator[Path]) -> list[Pattern]:
 def operand(told: Operand) -> Tensor:
     dtype = DTYPES[told.dtype]
     whole = torch.empty_strided(told.shape, told.strides, dtype=dtype, device="cuda")
-    return whole.normal_() if dtype.is_floating_point else whole.zero_()
+    if not dtype.is_floating_point:
+        return whole.zero_()
+    return whole.uniform_() if dtype == torch.float32 else whole.normal_()  # as KernelBench's inputs; as weights
 
 
 def loaded(folder: Path, name: str, point: Point) -> Any:
@@ -146,11 +148,11 @@ def loaded(folder: Path, name: str, point: Point) -> Any:
 
 def measured(pattern: Pattern, folder: Path) -> Tuned:
     program, product = pattern.program, pattern.program.product
-    assert product is not None
     torch.manual_seed(0)
     given = {o.name: operand(o) for o in program.operands}
     dtype = program.operands[0].dtype
-    truth = given[product.left].float() @ given[product.right].float() if len(program.body) == 1 else None
+    bare = product is not None and len(program.body) == 1
+    truth = given[product.left].float() @ given[product.right].float() if bare else None
     calls, failures = {}, {}
     for at in pattern.space.points:
         try:
@@ -190,7 +192,7 @@ def serve(folder: Path) -> None:
 
 
 class Tuning:
-    """Products on their way from the compiler to the devices, and what came of them."""
+    """Patterns on their way from the compiler to the devices, and what came of them."""
 
     def __init__(self, patterns: Sequence[Pattern], folder: Path, *, here: Machine, ends: float) -> None:
         self.patterns, self.folder, self.here, self.ends = patterns, folder, here, ends
@@ -246,7 +248,7 @@ def winner_of(pattern: Pattern, tuned: Tuned, here: Machine) -> Winner | None:
         return None
     (time_ns,) = (p.time_ns for p in tuned.points if p.point == point)
     assert time_ns is not None
-    batch, m, n, k = sizes(pattern.program)
+    batch, m, n, k = sizes(pattern.program) if pattern.program.product else (0, 0, 0, 0)
     moved = [prod(t.shape) * DTYPES[t.dtype].itemsize for t in (*pattern.program.operands, *pattern.program.outputs)]
     outputs = len(pattern.program.outputs)
     work = Work(bytes_read=sum(moved[:-outputs]), bytes_written=sum(moved[-outputs:]), conv_flops=0,
@@ -264,12 +266,12 @@ def main() -> int:
     parser.add_argument("kernelbench", type=Path, nargs="?")
     parser.add_argument("--devices", default="0")
     parser.add_argument("--only", default="fp32,16-bit")
-    parser.add_argument("--most", type=int, default=1000, help="products")
+    parser.add_argument("--most", type=int, default=1000, help="patterns")
     parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("--into", type=Path, default=Path("winners.db"))
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--trace", type=Path, help="only write the products that are found into this file")
-    parser.add_argument("--traced", type=Path, help="take the products from such a file")
+    parser.add_argument("--trace", type=Path, help="only write the patterns that are found into this file")
+    parser.add_argument("--traced", type=Path, help="take the patterns from such a file")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.serve:
@@ -282,8 +284,8 @@ def main() -> int:
         if asked.traced:
             found = list(codec.loads(lzma.decompress(asked.traced.read_bytes()).decode()))[: asked.most]
         else:
-            found = products(files(asked.kernelbench, asked.only.split(","), Path(made) / "problems"))[: asked.most]
-        print(f"{len(found)} products", flush=True)
+            found = patterns_in(files(asked.kernelbench, asked.only.split(","), Path(made) / "problems"))[: asked.most]
+        print(f"{len(found)} patterns", flush=True)
         if asked.trace:
             asked.trace.write_bytes(lzma.compress(codec.dumps(tuple(found)).encode()))
             return 0
@@ -306,12 +308,12 @@ def told(asked: argparse.Namespace, tuning: Tuning, here: Machine) -> int:
         winner = winner_of(pattern, tuned, here)
         if winner is not None:
             remember(asked.into, winner)
-        batch, m, n, k = sizes(pattern.program)
+        domain = sizes(pattern.program) if pattern.program.product else pattern.program.domain
         best = f"{winner.time_ns.mid / 1e3:9.1f} us  floor {winner.floor_share:.2f}" if winner else "nothing ran"
-        print(f"{pattern.title[:44]:44s} {batch} x {m} x {n} x {k} {pattern.program.operands[0].dtype:4s} {best}  "
+        print(f"{pattern.title[:44]:44s} {' x '.join(map(str, domain))} {pattern.program.operands[0].dtype} {best}  "
               f"{len(tuned.points)} points in {seconds:.1f} s")  # fmt: skip
         won = dict(winner.point) if winner else None
-        records.append({"title": pattern.title, "sizes": [batch, m, n, k], "seconds": seconds, "won": won,
+        records.append({"title": pattern.title, "sizes": domain, "seconds": seconds, "won": won,
                         "points": codec.to_plain(tuned.points)})  # fmt: skip
     spent = [seconds for _, _, seconds in tuning.found]
     print(f"{len(spent)} of {len(tuning.patterns)} tuned; the device held for {sum(spent):.0f} s in all, "
@@ -321,7 +323,7 @@ def told(asked: argparse.Namespace, tuning: Tuning, here: Machine) -> int:
             "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
             "device": here.device, "torch": here.torch, "device_s": sum(spent),
         }  # fmt: skip
-        asked.json.write_text(json.dumps(about | {"products": records}, indent=1) + "\n")
+        asked.json.write_text(json.dumps(about | {"patterns": records}, indent=1) + "\n")
     return 0 if len(spent) == len(tuning.patterns) else 1
 
 

@@ -1,4 +1,4 @@
-"""benchmarks/product_winners.py: which products it finds, and what it says of what was measured."""
+"""benchmarks/product_winners.py: which patterns it finds, and what it says of what was measured."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ def pattern(script: Any, tmp_path_factory: Any) -> Pattern:
             (kernelbench / level / name).write_text(MODULE)
     copied = [f.name for place in script.files(kernelbench, ["fp32"], folder) for f in place.iterdir()]
     assert copied == ["1_one.py", "9_two.py"], "tasks that are no products are left out"
-    (found,) = script.products(iter([folder / "level1", folder / "level2"]))
+    (beside, found) = script.patterns_in(iter([folder / "level1", folder / "level2"]))
     assert isinstance(found, Pattern) and found.kind == "product" and len(found.space.points) > 3
+    assert beside.kind == "pointwise", "of which a module may be made without the product's kernel"
     return found
 
 
@@ -86,7 +87,7 @@ def test_the_fastest_is_remembered_and_believed_with_these_skeletons(
     asked = argparse.Namespace(into=tmp_path / "winners.db", json=tmp_path / "told.json")
     assert script.told(asked, tuning, HERE) == 0
     assert "1 of 1 tuned; the device held for 2 s in all" in capsys.readouterr().out
-    (record,) = json.loads(asked.json.read_text())["products"]
+    (record,) = json.loads(asked.json.read_text())["patterns"]
     assert record["won"] == dict(pattern.space.points[2]) and record["sizes"] == [1, 512, 4096, 4096]
     matched = (Matched(case=0, patterns=(pattern,), unmatched=()),)
     remembered, hinted = known_winners(matched, HERE, winners=asked.into, shipped=tmp_path / "none")
