@@ -14,6 +14,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from .associative import recognised
+from .recurrent import told_by_shape
 
 Exported = ExportedProgram | Exception  # or what torch.export raised: it has many kinds of errors
 _COMPOSITES = "_collect_all_valid_cia_ops"  # torch's own, in `programs`
@@ -22,7 +23,7 @@ _COMPOSITES = "_collect_all_valid_cia_ops"  # torch's own, in `programs`
 def exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool) -> Exported:
     """The module as torch.export sees it; without `training` also the scans that it would not."""
     try:
-        with nullcontext() if training else recognised():
+        with nullcontext() if training else recognised(), told_by_shape():
             return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:
         return error
@@ -30,7 +31,7 @@ def exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *
 
 def functional(program: ExportedProgram, *, training: bool) -> ExportedProgram:
     """The program in operators that write to nothing."""
-    with nullcontext() if training else recognised(), _composites_at_hand():
+    with nullcontext() if training else recognised(), told_by_shape(), _composites_at_hand():
         made: ExportedProgram = program.run_decompositions({})
         return made
 

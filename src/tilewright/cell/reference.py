@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ..facts import codec
+from ..facts.problem import TensorSpec
 from . import jitter, values, work
-from .arena import spec_of
+from .arena import dtype_of, spec_of
 from .bits import fingerprint, words
 from .eight_bits import computable
 from .families import OWN, chosen_to_move, perturb_state, redistribute, upstream
@@ -25,7 +26,7 @@ from .structure import NOT_NEGATIVE, Structure, structure_of
 from .subject import Subject, facts_of, named_state, seed_all
 from .variant import resized, restrided
 from .widened import Widened
-from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Variant
+from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Traced, Variant
 
 _SAMPLE = 1 << 26  # elements of a result that are kept for a comparison
 _RANDOM_SHARE = 0.02  # of the norm: dropout moves far more, the order of a sum far less
@@ -344,6 +345,14 @@ class Reference:
             state=subject.state_specs(), mutated_state=mutated, random=random, work=measured, longest_sum=longest,
             graph=graph, gradients=subject.gradients, trace_failure=failure, call_s=call_s,
         )  # fmt: skip
+
+    def traced(self, text: str, inputs: Sequence[TensorSpec]) -> Traced:
+        """The graph of a case that was described, which says what its inputs are like."""
+        given = [torch.empty_strided(t.shape, t.stride, dtype=dtype_of(t.dtype), device=self._device) for t in inputs]
+        graph, failure = self._trace(text, given)
+        del given
+        self._subject.give_memory_back()
+        return Traced(graph=graph, failure=failure)
 
     def _first_run(self, text: str, inputs: Sequence[Tensor]) -> tuple[Any, float]:
         """What the module returns, known to be tensors, and the seconds it took."""

@@ -54,6 +54,7 @@ class Session:
             wire.LoadCandidate: self._load_candidate, wire.LoadProblem: self._load_problem,
             wire.Construct: self._construct, wire.ConstructCase: self._construct_case,
             wire.Describe: lambda r: self._opened.describe(r.seed, trace=r.trace, training=r.training),
+            wire.Trace: lambda r: self._opened.traced(r.args, r.inputs),
             wire.Warm: self._warm, wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
             wire.Redraw: lambda r: self._opened.redraw(r.seed, spread=r.spread), wire.Truth: self._truth,
             wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,

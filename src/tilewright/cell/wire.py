@@ -139,6 +139,15 @@ class Describe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """In a reference cell: the graph of the constructed case, which was described. In inference: of its arguments
+    nothing is looked at but what `inputs` says, and nothing runs on a device."""
+
+    args: str
+    inputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Warm:
     """In a reference cell: call the constructed case a few times on inputs of its own, so that compilation is over."""
 
@@ -319,6 +328,12 @@ class Constructed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marked:
     marks: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    graph: str  # as in Described
+    failure: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

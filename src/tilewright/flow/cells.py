@@ -15,7 +15,7 @@ from ..cell import wire
 from ..edges.sandbox.cell import Cell, CellFault, CellPlan, Limits
 from ..edges.sandbox.room import try_arena
 from ..facts.errors import HarnessError, UserError
-from ..facts.problem import Problem
+from ..facts.problem import Problem, Target
 from .memory import cell_memory_bytes
 
 CANDIDATE = "candidate"
@@ -226,6 +226,15 @@ def _comes_up(cell: Cell, *, last: bool = False) -> bool:
             raise
         return False
     return True
+
+
+def require_device(target: Target) -> None:
+    """Raise UserError where the target is not here."""
+    if target == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UserError("the target is cuda, but torch finds no CUDA device here; use --target cpu")
 
 
 @contextmanager

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from ..stages.propose.targets import renderer
 from ..stages.retrieve import rules
 from .cells import LOAD_LIMIT_S, Cells, users_fault
 from .memory import flush_bytes
+from .rooms import with_graph
 
 BUDGET_S = 4.0
 _LIMIT_S = 300.0
@@ -49,21 +51,33 @@ def discover(
             reference = cells.open()
             reference.wait_ready()
             reference.do(cells.load_problem(starts="tracer"), limit_s=LOAD_LIMIT_S)
-            with lease("cuda:0" if problem.target == "cuda" else "cpu", say):
-                return discovered(problem, machine=machine, reference=reference, seed=seed, budget_s=budget_s)
+            device, since_ns = "cuda:0" if problem.target == "cuda" else "cpu", time.time_ns()
+            turn = partial(lease, device, say, since_ns=since_ns)
+            return discovered(
+                problem, machine=machine, reference=reference, seed=seed, budget_s=budget_s, turn=turn
+            )  # fmt: skip
     finally:
         cells.close()
 
 
 def discovered(
-    problem: Problem, *, machine: Machine, reference: Cell, seed: int, budget_s: float = BUDGET_S
-) -> Discovery:
-    """The same in a reference cell that has loaded the problem."""
-    with _room(problem, reference, random.Random(seed)) as room:
-        described = room.described
-        if not described.graph:
-            raise UserError(f"{problem.path}: {problem.name} can't be traced: {described.trace_failure}")
-        graph: Graph = codec.loads(described.graph)
+    problem: Problem, *, machine: Machine, reference: Cell, seed: int, budget_s: float = BUDGET_S,
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Discovery:  # fmt: skip
+    """The same in a reference cell that has loaded the problem. The device is taken in turns, and let go while a module
+    for a GPU is traced and matched, which takes the processors alone."""
+    rng, on_gpu = random.Random(seed), problem.target == "cuda"
+    with turn():
+        described = _described(problem, reference, secret(rng), trace=not on_gpu)
+        if on_gpu:
+            reference.do(wire.Drop())
+    if on_gpu:
+        described = with_graph(described, reference, limit_s=_LIMIT_S)
+    if not described.graph:
+        raise UserError(f"{problem.path}: {problem.name} can't be traced: {described.trace_failure}")
+    graph: Graph = codec.loads(described.graph)
+    with turn(), _room(problem, described, reference) as room:
+        room.draw(0, family="own", seed=secret(rng))
         replay = _replayed(problem, graph, room, reference, machine=machine, budget_s=budget_s)
     return _told(problem, graph, replay, machine=machine, floor_ns=machine.floor_ns(described.work))
 
@@ -124,20 +138,22 @@ def _realised(pattern: Pattern, *, target: Target) -> str:
     return f"{rule.name}: {by.skeleton}" if rule is not None and by is not None else pattern.kind
 
 
-@contextmanager
-def _room(problem: Problem, reference: Cell, rng: random.Random) -> Iterator[Room]:
-    """The first case, constructed and traced, with one set of its own inputs."""
-    seed = secret(rng)
+def _described(problem: Problem, reference: Cell, seed: int, *, trace: bool) -> wire.Described:
+    """The first case, constructed, on inputs of its own."""
     reference.ask(wire.ConstructCase(case=0, seed=seed), wire.Constructed, limit_s=_LIMIT_S)
-    described = reference.ask(wire.Describe(seed=seed, trace=True), wire.Described, limit_s=_LIMIT_S)
-    described = replace(described, work=problem.allowed(described.work))
+    described = reference.ask(wire.Describe(seed=seed, trace=trace), wire.Described, limit_s=_LIMIT_S)
+    return replace(described, work=problem.allowed(described.work))
+
+
+@contextmanager
+def _room(problem: Problem, described: wire.Described, reference: Cell) -> Iterator[Room]:
+    """For the case that was described, with one set of inputs."""
     try:
         sizes = RoomSizes(pool=1, slots=0, results=0)
         room = Room(described, device=problem.target, reference=reference, limits=Limits(), sizes=sizes)
     except (MemoryError, RuntimeError, OSError) as error:
         raise UserError(f"{problem.path}: too large to run on this device: {error}") from error
     with room:
-        room.draw(0, family="own", seed=seed)
         yield room
 
 

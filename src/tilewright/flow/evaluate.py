@@ -26,7 +26,7 @@ from ..edges.sandbox.cell import Cell, CellFault, Limits
 from ..edges.sandbox.room import Room
 from ..edges.toolchain.tripwires import tripwires
 from ..facts.candidate import Candidate
-from ..facts.errors import HarnessError, SickDevice, UserError
+from ..facts.errors import HarnessError, SickDevice
 from ..facts.machine import Machine
 from ..facts.outcome import Built, Captured, Checked, Failure, Inspected, PointTime, Sanitized, Timed, Tuned
 from ..facts.problem import Problem
@@ -40,11 +40,11 @@ from ..stages.check.plan import Trial, secret
 from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Player, Table
 from ..stages.timing.sweep import Contender, one_each, sweep
-from .cells import LOAD_LIMIT_S, Cells, PointFault, users_fault
+from .cells import LOAD_LIMIT_S, Cells, PointFault, require_device, users_fault
 from .discover import LookedInto
 from .inspect import seen
 from .memory import available_bytes, check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
-from .rooms import Case, DoesNotFit, Rooms, case_of, too_large
+from .rooms import Case, DoesNotFit, Rooms, case_of, too_large, with_graph
 from .seats import fill, require_joined, seat
 from .smallest import narrowed
 from .stations import Stations
@@ -101,7 +101,7 @@ class Judge:
     def open(self) -> tuple[CaseFacts, ...]:
         """Load the problem, run and trace every case, and start the baselines. Raises UserError for what is wrong
         with the problem file, HarnessError for what is wrong with us."""
-        self._require_device()
+        require_device(self._problem.target)
         self._cells.open()
         with users_fault(self._problem):
             self._ref.do(self._cells.load_problem(starts="tracer" * self._wants_graphs), limit_s=LOAD_LIMIT_S)
@@ -116,21 +116,18 @@ class Judge:
         self._cells.start_spare()
         return tuple(case.facts for case in described)
 
-    def _require_device(self) -> None:
-        if self._problem.target == "cuda":
-            import torch
-
-            if not torch.cuda.is_available():
-                raise UserError("the target is cuda, but torch finds no CUDA device here; use --target cpu")
-
     def _describe(self, number: int, *, trace: bool) -> Case:
         seed = secret(self._rng)
         with self._turns.turn("describing" if trace else "describing hidden cases"):
             construct = wire.ConstructCase(case=number, seed=seed)
             self._ref.ask(construct, wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
-            request = wire.Describe(seed=secret(self._rng), trace=trace, training=self._problem.mode == "training")
+            training = self._problem.mode == "training"  # what is traced then is run, too
+            later = trace and not training and self._problem.target == "cuda"
+            request = wire.Describe(seed=secret(self._rng), trace=trace and not later, training=training)
             described = self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S)
             self._cells.spare_memory()
+        if later:
+            described = with_graph(described, self._ref, limit_s=DESCRIBE_LIMIT_S)
         return case_of(number, described, seed, algebra=self._algebra, allowed=self._problem.allowed)
 
     @property

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..edges.gpu.machine import threads
@@ -27,19 +28,33 @@ Job = tuple[str, Point]  # a pattern's id and one of its points
 
 def foreseen(
     matched: Sequence[Matched], machine: Machine, *, arch: str, known: Collection[str], say: Say, folder: Path,
-    objects: Objects,
+    objects: Objects, tuned: bool = True,
 ) -> tuple[Matched, ...]:  # fmt: skip
     """The same patterns with the points that are worth measuring, the likeliest first; those in `known`, whose winner
     is remembered, as they are. `arch`: what to compile for, e.g. "sm_90a"; what is compiled is kept in `folder`, and
-    `objects` learns of it."""
+    `objects` learns of it. Not `tuned`, nobody will measure them: of a product, whose points its skeleton has in order,
+    the first alone is compiled, if it can run."""
     patterns = {p.id: p for m in matched for p in m.patterns if p.id not in known and len(p.space.points) > 1}
     if machine.target == "cpu":
         chosen = {p.id: _for_cpu(p, machine) for p in patterns.values()}
     else:
         device: dict[str, str | int] = {"arch": arch, "processors": machine.processors}
-        demands = demanded(list(patterns.values()), device=device, folder=folder, objects=objects)
+        compiled = partial(demanded, device=device, folder=folder, objects=objects)
+        demands = compiled([p if tuned or not p.program.product else _at_first(p) for p in patterns.values()])
+        if not tuned:
+            patterns = {p.id: p for p in patterns.values() if not (p.program.product and _is_able(p, demands))}
+            demands |= compiled(list(patterns.values()))
         chosen = {p.id: _for_cuda(p, demands, machine, say) for p in patterns.values()}
     return tuple(replace(m, patterns=tuple(chosen.get(p.id, p) for p in m.patterns)) for m in matched)
+
+
+def _at_first(pattern: Pattern) -> Pattern:
+    return replace(pattern, space=replace(pattern.space, points=pattern.space.points[:1]))
+
+
+def _is_able(pattern: Pattern, demands: Mapping[Job, Demand | str]) -> bool:
+    """Whether the first of its points can run."""
+    return not _useless(demands.get((pattern.id, pattern.space.points[0]), "not known"), set())
 
 
 def _for_cpu(pattern: Pattern, machine: Machine) -> Pattern:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ..cell import wire
 from ..cell.algebra import Rewritten, rewritten
 from ..cell.load import is_out_of_memory, last_line
-from ..edges.sandbox.cell import Limits
+from ..edges.sandbox.cell import Cell, Limits
 from ..edges.sandbox.room import Room, RoomSizes
 from ..facts import codec
 from ..facts.errors import HarnessError, UserError
@@ -52,6 +52,13 @@ def case_of(
     if less is not None:
         described = replace(described, work=replace(described.work, spared_flops=less.spared_flops))
     return Case(number, described, seed, less)
+
+
+def with_graph(described: wire.Described, reference: Cell, *, limit_s: float) -> wire.Described:
+    """The same with its graph, traced in the cell that has described it; a GPU has nothing to do meanwhile."""
+    request = wire.Trace(args=described.args, inputs=described.inputs)
+    traced = reference.ask(request, wire.Traced, limit_s=limit_s)
+    return replace(described, graph=traced.graph, trace_failure=traced.failure)
 
 
 class Rooms:

@@ -190,7 +190,7 @@ class Workbench:
             known |= {p.id for m in both for p in m.patterns}
         both = foreseen(
             both, self.machine, arch=self._arch, known=known, say=self.say,
-            folder=self.places.libraries, objects=self._objects,
+            folder=self.places.libraries, objects=self._objects, tuned="tuning" not in request.without,
         )  # fmt: skip
         matched, rewritten = both[: len(matched)], both[len(matched) :]
         called = self._libraries(request, matched)

@@ -172,3 +172,12 @@ def test_lack_of_memory_is_told_in_a_line() -> None:
 def test_the_longest_sum(call: Callable[[torch.Tensor], torch.Tensor], terms: int) -> None:
     x = torch.rand(20, 30)
     assert work.measure(lambda: call(x), [x], lambda r: [r]).longest_sum == terms
+
+
+def test_a_graph_can_be_asked_for_by_itself() -> None:
+    """Of what the arguments hold nothing is looked at."""
+    reference = _open()
+    found = reference.describe(1, trace=False)
+    assert found.graph == ""
+    traced = reference.traced(found.args, found.inputs)
+    assert traced.graph == reference.describe(1, trace=True).graph != "" and traced.failure == ""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import pytest
 from rich.console import Console
@@ -18,6 +21,7 @@ from tilewright.facts.problem import Problem
 from tilewright.flow.discover import discovered
 from tilewright.report import calls_table, discovery_object, discovery_svg, parts_table
 
+T = TypeVar("T")
 MACHINE = Machine(
     target="cpu", device="test", driver="", torch="", dsl="", processors=1, cache_bytes=1 << 20,
     copy_bytes_per_s=1e9, matmul_flops_per_s=(("f32", 1e9),),
@@ -106,3 +110,33 @@ def test_the_graph_is_drawn_in_its_patterns_colours(found: Discovery) -> None:
 def test_a_module_that_cannot_be_traced_is_the_users_to_mend() -> None:
     with pytest.raises(UserError, match=r"small\.py: small can't be traced"):
         discovery(MODULE.replace("return torch", "return x if x.sum() > 0 else torch"))
+
+
+class Untraceable(InProcessCell):
+    """A cell whose GPU is not there; it says what it was asked, and whether the device was held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held, self.held_for = False, dict[str, bool]()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        self.held = True
+        yield
+        self.held = False
+
+    def ask(self, request: Any, kind: type[T], **rest: Any) -> T:
+        self.held_for[type(request).__name__] = self.held
+        if isinstance(request, wire.Trace):
+            assert kind is wire.Traced
+            return kind(graph="", failure="no such luck")
+        return super().ask(request, kind, **rest)
+
+
+def test_a_gpu_is_let_go_while_a_module_is_traced() -> None:
+    problem = Problem(name="small", path="/nowhere/small.py", source=MODULE, target="cuda")
+    cell = Untraceable()
+    cell.do(wire.LoadProblem(path=problem.path, source=MODULE, cases=problem.cases, compiled=False))
+    with pytest.raises(UserError, match="small can't be traced: no such luck"):
+        discovered(problem, machine=MACHINE, reference=cell, seed=1, turn=cell.turn)
+    assert cell.held_for["Describe"] and not cell.held_for["Trace"]

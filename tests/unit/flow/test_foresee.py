@@ -137,3 +137,29 @@ def test_products_keep_the_order_of_their_own_model(tmp_path: Path) -> None:
     )  # fmt: skip
     assert found.patterns[0].space.points == (wide, small)
     assert said == ["fused_0: 2 of 4 points to measure (1 not compiled, 1 the same kernel as another)"]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_what_nobody_measures_is_not_compiled(runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a product whose first point can run, the others; rows have no order of their own, and need them all."""
+    product, rows = kp.product(512, 512, 512), kp.sum_of_matrices(12)
+    points = cuda.space(product).points[:3]
+    few = tuple(point(threads=t, unroll=2, residence="auto", spread="auto") for t in (256, 512))
+    whole = fused(product, points), replace(fused(rows, few), id="fused_1")
+    asked: list[tuple[str, Point]] = []
+
+    def answered(module: str, texts: object, wanted: list[Choice], **rest: object) -> list[str]:
+        asked.extend((choice.pattern, choice.point) for choice in wanted)
+        demands = [replace(DEMAND, plan=str(c.point), local_bytes=0 if runs or c.point != points[0] else 8)
+                   for c in wanted]  # fmt: skip
+        return [json.dumps({"objects": [], "demand": asdict(demand)}) for demand in demands]
+
+    monkeypatch.setattr(foresee, "answers_of", answered)
+    given = (Matched(case=0, patterns=whole, unmatched=()),)
+    (found,) = foresee.foreseen(
+        given, MACHINE, arch="sm_90a", known=(), say=lambda line: None, folder=tmp_path, objects=Objects(), tuned=False
+    )  # fmt: skip
+    first, *others = (("fused_0", p) for p in points)
+    assert asked == [first, *(("fused_1", p) for p in few), *([] if runs else others)]
+    assert found.patterns[0].space.points == (points if runs else points[1:])
+    assert set(found.patterns[1].space.points) == set(few)
