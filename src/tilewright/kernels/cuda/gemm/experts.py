@@ -54,11 +54,7 @@ class Experts(Product):
         if warp == 0:
             cpasync.prefetch_descriptor(tma_a)
             cpasync.prefetch_descriptor(tma_b)
-        layout_mn = cute.make_layout((p.cluster_m, p.cluster_n, 1))
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-        at = layout_mn.get_flat_coord(rank)
-        mask_a = cute.make_layout_image_mask(layout_mn, at, mode=1) if p.cluster_n > 1 else 0
-        mask_b = cute.make_layout_image_mask(layout_mn, at, mode=0) if p.cluster_m > 1 else 0
+        at, mask_a, mask_b = self._in_cluster()
 
         shared = SmemAllocator()
         readers = (p.cluster_m + p.cluster_n - 1) * p.groups * 4
@@ -69,11 +65,7 @@ class Experts(Product):
         to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, p.depth), at=at[0], together=p.cluster_m)
 
         group = cute.arch.make_warp_uniform(thread // 128)
-        by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group - 1))
-        r_a = mma.make_fragment_A(by_group.partition_A(s_a))  # (atom, parts of M, blocks of K, slots)
-        r_b = mma.make_fragment_B(by_group.partition_B(s_b))
-        parts_m, parts_n = cute.size(r_a, mode=[1]), cute.size(r_b, mode=[1])
-        fragment = cute.make_layout(((2, 2, p.atom_n // 8), 1, 1))
+        r_a, r_b, (parts_m, parts_n), fragment = self._fragments(mma, s_a, s_b, group - 1)
 
         m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
         experts = cute.size(ends, mode=[0])

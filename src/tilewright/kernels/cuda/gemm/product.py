@@ -126,6 +126,25 @@ class Product:
             stream=stream,
         )
 
+    def _in_cluster(self) -> tuple[Any, Any, Any]:
+        """Where a CTA stands in its cluster, and who gets what it loads of A, and of B."""
+        p = self.point
+        layout_mn = cute.make_layout((p.cluster_m, p.cluster_n, 1))
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
+        at = layout_mn.get_flat_coord(rank)
+        mask_a = cute.make_layout_image_mask(layout_mn, at, mode=1) if p.cluster_n > 1 else 0
+        mask_b = cute.make_layout_image_mask(layout_mn, at, mode=0) if p.cluster_m > 1 else 0
+        return at, mask_a, mask_b
+
+    def _fragments(self, mma: Any, s_a: Any, s_b: Any, member: Any) -> tuple[Any, Any, tuple[Any, Any], Any]:
+        """What a warpgroup multiplies of a stage, of A and of B as (atom, parts of M or N, blocks of K, slots); the
+        numbers of parts; and the layout of the sums of one of each."""
+        by_group = mma.get_slice(cute.make_layout(self.point.groups, stride=128)(member))
+        r_a = mma.make_fragment_A(by_group.partition_A(s_a))
+        r_b = mma.make_fragment_B(by_group.partition_B(s_b))
+        fragment = cute.make_layout(((2, 2, self.point.atom_n // 8), 1, 1))
+        return r_a, r_b, (cute.size(r_a, mode=[1]), cute.size(r_b, mode=[1])), fragment
+
     @staticmethod
     def _tma(tensor: Any, staged: Any, tile: tuple[int, int], multicast: int) -> tuple[Any, Any]:
         op = cpasync.CopyBulkTensorTileG2SOp() if multicast == 1 else cpasync.CopyBulkTensorTileG2SMulticastOp()
@@ -268,11 +287,7 @@ class Product:
         if warp == 0:
             cpasync.prefetch_descriptor(tma_a)
             cpasync.prefetch_descriptor(tma_b)
-        layout_mn = cute.make_layout((p.cluster_m, p.cluster_n, 1))
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-        at = layout_mn.get_flat_coord(rank)
-        mask_a = cute.make_layout_image_mask(layout_mn, at, mode=1) if p.cluster_n > 1 else 0
-        mask_b = cute.make_layout_image_mask(layout_mn, at, mode=0) if p.cluster_m > 1 else 0
+        at, mask_a, mask_b = self._in_cluster()
 
         shared = SmemAllocator()
         readers = (p.cluster_m + p.cluster_n - 1) * p.groups * 4
@@ -287,11 +302,7 @@ class Product:
 
         self.outlet = self._outlet(tma_c, to_c, smem_c, shared, group, c.element_type)
         member = 0 if p.pingpong else group - 1
-        by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(member))
-        r_a = mma.make_fragment_A(by_group.partition_A(s_a))  # (atom, parts of M, blocks of K, slots)
-        r_b = mma.make_fragment_B(by_group.partition_B(s_b))
-        parts_m, parts_n = cute.size(r_a, mode=[1]), cute.size(r_b, mode=[1])
-        fragment = cute.make_layout(((2, 2, p.atom_n // 8), 1, 1))
+        r_a, r_b, (parts_m, parts_n), fragment = self._fragments(mma, s_a, s_b, member)
 
         m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
         rows = cute.ceil_div(m, p.tile_m * p.cluster_m)
