@@ -85,10 +85,7 @@ class Streamed(Product):
         if warp == 0:
             cpasync.prefetch_descriptor(tma_a)
             cpasync.prefetch_descriptor(tma_b)
-        layout_mn = cute.make_layout((p.cluster_m, 1, 1))
-        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-        at = layout_mn.get_flat_coord(rank)
-        mask_b = cute.make_layout_image_mask(layout_mn, at, mode=0) if p.cluster_m > 1 else 0
+        at, _, mask_b = self._in_cluster()
 
         shared = SmemAllocator()
         stages = self._stages(shared, readers=p.cluster_m * p.groups * 4, cluster=(p.cluster_m, 1))
