@@ -1,11 +1,11 @@
 """`tilewright discover` over folders of problems, each within a time of its own, and one table of what came of it.
 
-    python benchmarks/discoveries.py look PATH/level2 PATH/level3 --out FOLDER [--jobs 6] [--limit 30] [--budget 0.5s]
+    python benchmarks/discoveries.py look PATH/level2 PATH/level3 --out FOLDER [--devices 0,1] [--jobs 6] [--limit 120]
     python benchmarks/discoveries.py table FOLDER --json benchmarks/results/h200/discover.json
 
 `look` keeps a file for each problem as it comes, goes on where it was stopped, and ends one that takes longer than
-`--limit` seconds: on a GPU all wait for the one that has it. `table` prints the means of each level, what is left to
-torch, and what failed and why, from such folders; no GPU is needed.
+`--limit` seconds: on each GPU `--jobs` wait for the one that has it. `table` prints the means of each level, what is
+left to torch, and what failed and why, from such folders; no GPU is needed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 from tilewright.edges.gpu.machine import machine
@@ -43,7 +44,9 @@ def main() -> None:
     look.add_argument("--out", type=Path, required=True)
     look.add_argument("--target", default="cuda")
     look.add_argument("--jobs", type=int, default=6)
-    look.add_argument("--limit", type=float, default=30.0, help="seconds for one problem")
+    look.add_argument("--devices", default="", help="GPUs to spread them over, e.g. 0,1; default: one")
+    look.add_argument("--limit", type=float, default=120.0, help="seconds for one problem")
+    look.add_argument("--seconds", type=float, default=1e9, help="for all; what has no result then has none yet")
     look.add_argument("--budget", default="0.5s", help="seconds after which no round of timing is begun")
     told = actions.add_parser("table")
     told.add_argument("folder", type=Path)
@@ -58,8 +61,12 @@ def main() -> None:
     asked.out.mkdir(parents=True, exist_ok=True)
     put(asked.out / "run.json", about(asked))
     todo = [(level.name, file) for level in asked.levels for file in problems(level)]
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        for line in pool.map(lambda job: looked(*job, asked=asked), todo):
+    ends = time.monotonic() + asked.seconds
+    free: Queue[dict[str, str]] = Queue()
+    for device in [*asked.devices.split(",")] * asked.jobs:
+        free.put({"CUDA_VISIBLE_DEVICES": device} if device else {})
+    with ThreadPoolExecutor(free.qsize()) as pool:
+        for line in pool.map(lambda job: looked(*job, free=free, ends=ends, asked=asked), todo):
             if line:
                 print(line, flush=True)
 
@@ -72,7 +79,8 @@ def problems(level: Path) -> list[Path]:
 def about(asked: argparse.Namespace) -> Task:
     measured = codec.to_plain(machine(asked.target, cache_dir=config.cache_dir()))
     where = " ".join(f"PATH/{level.name}" for level in asked.levels)
-    how = f"--jobs {asked.jobs} --limit {asked.limit:g} --budget {asked.budget}"
+    on = f"--devices {asked.devices} " if asked.devices else ""
+    how = f"{on}--jobs {asked.jobs} --limit {asked.limit:g} --budget {asked.budget}"
     return {
         "command": f"python benchmarks/discoveries.py look {where} --out FOLDER {how}", "commit": config.commit(),
         "date": time.strftime("%Y-%m-%d"), "limit_s": asked.limit,
@@ -80,21 +88,28 @@ def about(asked: argparse.Namespace) -> Task:
     }  # fmt: skip
 
 
-def looked(level: str, file: Path, *, asked: argparse.Namespace) -> str:
-    """One problem; a line of what came of it, "" where that is known already."""
+def looked(level: str, file: Path, *, free: Queue[dict[str, str]], ends: float, asked: argparse.Namespace) -> str:
+    """One problem, on a place that is free; a line of what came of it, "" where that is known or time is up."""
     place: Path = asked.out / level / f"{file.stem}.json"
-    if place.exists():
+    limit_s = min(asked.limit, ends - time.monotonic())
+    if place.exists() or limit_s <= 0:
         return ""
     command = [sys.executable, "-m", "tilewright", "discover", str(file), "--target", asked.target,
                "--budget", asked.budget, "--json"]  # fmt: skip
-    began = time.monotonic()
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    on, began = free.get(), time.monotonic()
+    child = subprocess.Popen(
+        command, env=os.environ | on, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
-        out, said = child.communicate(timeout=asked.limit)
+        out, said = child.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
+        if limit_s < asked.limit:
+            return ""
         out, said = "", f"no result within {asked.limit:g} s"
+    finally:
+        free.put(on)
     try:
         task: Task = json.loads(out)
     except ValueError:
