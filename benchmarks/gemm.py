@@ -144,15 +144,19 @@ def program(task: Task) -> Program:
     return Program(domain=out.shape, operands=(left, right), body=tuple(body), outputs=(out,))
 
 
-def gemms(task: Task, count: int, store: str) -> dict[str, Gemm]:
-    """The first points that are proposed, not yet compiled."""
+def gemms(task: Task, count: int, store: str, stream_k: bool = False) -> dict[str, Gemm]:
+    """The first points that are proposed, not yet compiled; with `stream_k` the same that way, too."""
     whole = program(task)
     if why := cuda.unsupported(whole):
         raise SystemExit(why)
     follows, made, compiled = task[-1], {}, {}
     triangle = upper if follows == "triu" else lower
     epilogue = Epilogue(function=triangle, diagonals=KEPT[follows]) if follows in KEPT else None
-    for knobs in map(dict, cuda.space(whole).points[:count]):
+    proposed = [dict(p) for p in cuda.space(whole).points[:count]]
+    if stream_k:
+        proposed += [{**p, "split_k": 1, "store": "direct", "schedule": "stream_k"} for p in proposed
+                     if p["streamed"] == "none" and p["sum"] == "kernel" and p["split"] == "fp16x3"]  # fmt: skip
+    for knobs in proposed:
         fp32 = "wide" if knobs["split"] == "bf16x6" else "scaled"
         try:
             point = make_point(
@@ -170,7 +174,7 @@ def label(point: Point, knobs: dict[str, object]) -> str:
     streamed = "" if knobs["streamed"] == "none" else f" streamed {knobs['streamed']}"
     return (
         f"{knobs['tile']} {knobs['cluster']} s{point.depth_stages} k{point.split_k} "
-        f"{point.scheme}{' bulk' if point.bulk else ''}{streamed}"
+        f"{point.scheme}{' bulk' if point.bulk else ''}{streamed}{' stream-K' if point.stream_k else ''}"
     )
 
 
@@ -212,14 +216,14 @@ def measure(task: Task, gemms: dict[str, Gemm], rounds: int) -> dict[str, object
     return {"times_ms": times, "errors": errors, "failures": failures}
 
 
-def work(name: str, *, rounds: int, points: int, store: str) -> None:
+def work(name: str, *, rounds: int, points: int, store: str, stream_k: bool) -> None:
     """A task's process: compiles, says "ready", measures when told to."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a compiler prints is no answer
     begin = time.perf_counter()
     a, b = operands(TASKS[name], "meta")
     ready, failures = {}, {}
-    for point, gemm in gemms(TASKS[name], points, store).items():
+    for point, gemm in gemms(TASKS[name], points, store, stream_k).items():
         try:
             gemm(a, b)
             ready[point] = gemm
@@ -276,16 +280,18 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--points", type=int, default=8, help="of a task")
     parser.add_argument("--store", default="", help="direct or bulk, instead of what is proposed")
+    parser.add_argument("--stream-k", action="store_true", help="the same points by stream-K, too")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--worker", default="", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work(options.worker, rounds=options.rounds, points=options.points, store=options.store)
+        work(options.worker, rounds=options.rounds, points=options.points, store=options.store,
+             stream_k=options.stream_k)  # fmt: skip
         return 0
     wanted = options.only.split(",")
     names = [n for n in TASKS if any(n.startswith(part) for part in wanted)]
     command = [sys.executable, __file__, "--rounds", str(options.rounds), "--points", str(options.points),
-               "--store", options.store, "--worker"]  # fmt: skip
+               "--store", options.store, *(["--stream-k"] if options.stream_k else []), "--worker"]  # fmt: skip
     pipe = subprocess.PIPE
     workers = {n: subprocess.Popen([*command, n], stdin=pipe, stdout=pipe, text=True) for n in names}
     begin = time.perf_counter()

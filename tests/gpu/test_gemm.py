@@ -424,6 +424,72 @@ def test_triangles(scheme, knobs):
             assert float((batched(*pair).double() - truth).norm() / truth.norm()) <= FLOOR[dtype]
 
 
+def shifted(product, row, whole):
+    return m.add(m.mul(product, row, "f32"), whole, "f32")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "knobs"),
+    [
+        (torch.bfloat16, tile((128, 256, 2, 1), "plain")),
+        (torch.bfloat16, tile((256, 128, 1, 2), "plain")),
+        (torch.float16, tile((64, 128, 1, 1), "plain")),
+        (torch.float32, tile((128, 128, 2, 1), "scaled")),
+        (torch.float32, tile((128, 256, 1, 1), "scaled")),
+        (torch.float32, tile((64, 64, 1, 1), "wide")),
+        (torch.float32, tile((128, 128, 1, 2), "rounded")),
+    ],
+    ids=str,
+)
+def test_stream_k(dtype, knobs):
+    """Fewer tiles than clusters, as many, and more; one tile for all; the same bits each time, and as a CUDA graph."""
+    point = Point(**knobs, stream_k=True)
+    plain = Gemm(point, NAMES[dtype])
+    ended = Gemm(point, NAMES[dtype], Epilogue(function=shifted, names=("row", "whole"), dtypes=(NAMES[dtype],) * 2))
+    bound = 2.0**-10 if knobs["scheme"] == "rounded" else FLOOR[dtype]
+    for rows, k, columns in ((128, 65536, 128), (512, 8192, 512), (1024, 8192, 1024), (2048, 4096, 2304),
+                             (2000, 1096, 3080), (70, 200, 40), (4096, 640, 4096), (1536, 64, 2816)):  # fmt: skip
+        a, b = matrix(rows, k, dtype=dtype), matrix(k, columns, dtype=dtype, seed=1)
+        row, whole = matrix(1, columns, dtype=dtype, seed=2), matrix(rows, columns, dtype=dtype, seed=3)
+        truth = a.double() @ b.double()
+        found = plain(a, b)
+        assert float((found.double() - truth).norm()) <= bound * float(truth.norm()), (rows, k, columns)
+        assert all(torch.equal(found, plain(a, b)) for _ in range(3))
+        truth = truth * row.double() + whole.double()
+        error = float((ended(a, b, row, whole).double() - truth).norm())
+        assert error <= bound * float(truth.norm()), (rows, k, columns)
+    pair = torch.stack([a, -a]), torch.stack([b, b * 2])
+    truth = torch.bmm(*(p.double() for p in pair))
+    assert float((plain(*pair).double() - truth).norm()) <= bound * float(truth.norm())
+    a, b = matrix(1024, 8192, dtype=dtype), matrix(8192, 1024, dtype=dtype, seed=1)
+    wanted = plain(a, b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = plain(a, b)
+    for _ in range(5):
+        found.zero_()
+        graph.replay()
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("knobs", [tile((128, 128, 2, 1), "scaled"), tile((128, 256, 2, 1), "plain")], ids=str)
+def test_stream_k_beside_other_work_ends(knobs):
+    """Two streams whose kernels share the multiprocessors: who waits, waits for those that were started before."""
+    dtype = torch.float32 if knobs["scheme"] == "scaled" else torch.bfloat16
+    run = Gemm(Point(**knobs, stream_k=True), NAMES[dtype])
+    a, b = matrix(1024, 4096, dtype=dtype), matrix(4096, 1024, dtype=dtype, seed=1)
+    wanted = run(a, b)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    made = []
+    for _ in range(50):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                made.append(run(a, b))
+    torch.cuda.synchronize()
+    assert all(torch.equal(x, wanted) for x in made)
+
+
 def _zeroed(x, diagonals):
     low, high = diagonals
     x = x if high is None else x.tril(high)
@@ -454,7 +520,7 @@ def test_what_meets_zeros_of_a_factor_alone_is_not_multiplied(zeros, dtype, acro
     trace: so its steps are left out."""
     run = Gemm(Point(**knobs), NAMES[dtype], turned=across, zeros=zeros)
     bound = 2.0**-10 if knobs["scheme"] == "rounded" else FLOOR[dtype]
-    for rows, k, columns in ((1000, 1000, 1000), (70, 1408, 40), (1500, 640, 328), (328, 64, 1208), (16, 1024, 16)):
+    for rows, k, columns in ((1000, 1008, 1000), (70, 1408, 40), (1500, 640, 328), (328, 64, 1208), (16, 1024, 16)):
         a, b = (_zeroed(matrix(*shape, dtype=dtype, seed=seed), diagonals)
                 for seed, shape, diagonals in ((0, (rows, k), zeros[0]), (1, (k, columns), zeros[1])))  # fmt: skip
         truth = a.double() @ b.double()

@@ -214,6 +214,29 @@ def test_triangles_compile_and_meta_tensors_of_what_is_streamed(tmp_path):
 @pytest.mark.parametrize(
     "settings",
     [
+        {},
+        {"scheme": "scaled"},
+        {"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "scaled"},
+        {"tile_n": 128, "scheme": "wide"},
+        {"tile_m": 64, "tile_n": 64, "cluster_m": 1, "scheme": "rounded"},
+    ],
+    ids=str,
+)
+def test_parts_of_tiles_leave_and_come_in_quads(tmp_path, settings):
+    """Stream-K: all of a thread's sums are stored once more, and read once more, 16 bytes at a time; one flag is set,
+    and one waited for."""
+    point = Point(**settings, stream_k=True)
+    ptx, kernel = compiled(tmp_path, point, element="bf16" if not point.scales else point.halves, vector=1)
+    quads = point.tile_m * point.tile_n // (128 * point.groups) // 4
+    assert len(re.findall(r"st\.global\.v4", ptx)) == len(re.findall(r"ld\.global\.v4", ptx)) == quads
+    assert len(re.findall(r"st\.release\.gpu", ptx)) == 1 and len(re.findall(r"ld\.acquire\.gpu", ptx)) >= 1
+    assert kernel.local_bytes <= SMALL_SPILL
+    check_registers(point, kernel)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
         {"tile_n": 128, "pingpong": True, "staged": True},
         {"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2},
         {"scheme": "scaled"},

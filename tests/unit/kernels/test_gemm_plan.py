@@ -10,10 +10,12 @@ import torch
 
 from tilewright.kernels.cuda.gemm import band as banded
 from tilewright.kernels.cuda.gemm import reach as reaching
-from tilewright.kernels.cuda.gemm.finish import ALL
+from tilewright.kernels.cuda.gemm import stream_k as streaming
+from tilewright.kernels.cuda.gemm.finish import ALL, Finish
 from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.plan import DEPTH, SHARED_BYTES, Point, chains_of, make_grid
 from tilewright.kernels.cuda.gemm.product import Product
+from tilewright.kernels.cuda.gemm.stream_k import StreamK
 
 
 def test_stages_fill_shared_memory_and_no_more():
@@ -286,3 +288,63 @@ def test_clusters_have_nearly_the_same_to_do(zeros, n):
         busy[work % clusters] += end - begin
         longest = max(longest, end - begin)
     assert max(busy) <= 1.04 * max(sum(busy) / clusters, longest), (max(busy), sum(busy) / clusters, longest)
+
+
+def shares(monkeypatch, *, clusters, tiles, steps):
+    """What each cluster of a product by stream-K goes through: tile, first and last step, and whose parts it takes."""
+    here = SimpleNamespace(cluster=0)
+    arch = SimpleNamespace(block_idx=lambda: (here.cluster, 0, 0), grid_dim=lambda: (clusters, 1, 1))
+    monkeypatch.setattr(streaming, "cute", SimpleNamespace(arch=arch, ceil_div=lambda a, b: -(-a // b), size=len))
+    monkeypatch.setattr(streaming, "Int32", int)
+    monkeypatch.setattr(streaming, "cutlass", SimpleNamespace(max=max, min=min))
+    monkeypatch.setattr(streaming, "select", lambda condition, yes, no: yes if condition else no)
+    taken = []
+    monkeypatch.setattr(streaming, "loop", lambda lo, hi, body: taken.extend(range(lo, hi)))
+    found = []
+    for here.cluster in range(clusters):
+        product = StreamK(Point(tile_m=64, tile_n=64, cluster_m=1, stream_k=True), Finish("f32", vector=1))
+        product._place = lambda tile, rows, columns: (tile, 0, 0)
+        first, stride, items = product._rounds(tiles, steps)
+        mine = []
+        for item in range(first, items, stride):
+            tile, _, _, begin, end = product._steps(item, 0, 0, 0, 0, steps)
+            taken.clear()
+            if end == steps and begin > 0:
+                product._collect([()], None, None, 0)
+            mine.append((tile, begin, end, tuple(taken)))
+        found.append(mine)
+    return found
+
+
+@pytest.mark.parametrize("clusters", [1, 5, 66, 132])
+@pytest.mark.parametrize("tiles", [1, 3, 32, 66, 96, 144, 200, 400])
+@pytest.mark.parametrize("steps", [1, 7, 64])
+def test_clusters_of_stream_k_have_equal_shares_and_who_ends_a_tile_takes_what_others_have(
+    monkeypatch, clusters, tiles, steps
+):
+    """Every step of every tile once; a part is left before anything else, by clusters of lower numbers alone, and all
+    parts of a tile are taken by whoever has its last step."""
+    clusters = min(clusters, tiles * steps)
+    found = shares(monkeypatch, clusters=clusters, tiles=tiles, steps=steps)
+    done = sorted((tile, step) for mine in found for tile, begin, end, _ in mine for step in range(begin, end))
+    assert done == [(tile, step) for tile in range(tiles) for step in range(steps)]
+    busy = [sum(end - begin for _, begin, end, _ in mine) for mine in found]
+    assert max(busy) <= -(-tiles * steps // clusters) + (1 if tiles % clusters else 0)
+    left: dict[int, list[int]] = {}
+    for cluster, mine in enumerate(found):
+        assert all(begin < end for _, begin, end, _ in mine)
+        assert all(end == steps for _, _, end, _ in mine[1:]), "the part comes first, and is one"
+        if mine and mine[0][2] < steps:
+            left.setdefault(mine[0][0], []).append(cluster)
+    for cluster, mine in enumerate(found):
+        for tile, _, _, taken in mine:
+            assert not taken or (list(taken) == left.pop(tile) and max(taken) < cluster)
+    assert not left
+
+
+def test_stream_k_starts_all_clusters_that_have_a_few_steps():
+    point = Point(tile_m=128, tile_n=128, cluster_m=1, stream_k=True)
+    assert make_grid(point, 1024, 1024, 8192, processors=132).clusters == 132
+    assert make_grid(point, 128, 128, 256, processors=132).clusters == 1
+    with pytest.raises(ValueError, match="split_k=1"):
+        Point(cluster_m=1, stream_k=True, split_k=2)

@@ -20,6 +20,7 @@ from .product import Product
 from .reach import NO_ZEROS, Zeros
 from .skinny import Skinny
 from .split import Split
+from .stream_k import StreamK
 from .streamed import Streamed
 
 ALIGNED = 16
@@ -69,7 +70,8 @@ def compile_product(
     """A launch of (a, b, c, [exponents of A, of B,] operands .., clusters, splits, chunk) for every size. `element`: of
     A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's. Of a turned Finish,
     columns of C are contiguous, not rows. `routed`: behind C come the ends of experts' rows (see `experts`).
-    `zeros`: of A and B, as a Reach has them. Of a gated point the second B comes behind C."""
+    `zeros`: of A and B, as a Reach has them. Of a gated point the second B comes behind C; of one with
+    `stream_k` flags and parts come last."""
     m, n, k = _size(), _size(), _size()
     pitch = ALIGNED * 8 // ELEMENT_TYPES[element].width
 
@@ -85,7 +87,10 @@ def compile_product(
     other = (operand(n, majors[1]),) if point.gated else ()
     first = (operand(m, majors[0]), operand(n, majors[1]), c, *other)
     tensors = (*first, *exponents, *ends, *_read(operands, m, n, finish))
-    kernel = Experts(point, finish) if routed else (Skinny if point.skinny else Product)(point, finish, zeros)
+    if point.stream_k:
+        tensors = (*tensors, _fake("i32", (_size(),), (1,), 4), _fake("f32", (_size(),), (1,), ALIGNED))
+    kind = Skinny if point.skinny else StreamK if point.stream_k else Product
+    kernel = Experts(point, finish) if routed else kind(point, finish, zeros)
     return cute.compile(
         PRODUCT[len(tensors)],
         kernel,

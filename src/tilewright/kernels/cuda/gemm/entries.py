@@ -70,6 +70,22 @@ def product_11(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cut
 
 
 @cute.jit
+def product_12(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+               e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, i: cute.Tensor, j: cute.Tensor,
+               k: cute.Tensor, ll: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32,
+               stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e, f, g, h, i, j, k, ll), clusters, splits, chunk, stream)
+
+
+@cute.jit
+def product_13(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
+               e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, i: cute.Tensor, j: cute.Tensor,
+               k: cute.Tensor, ll: cute.Tensor, m: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32,
+               stream: Any) -> None:  # fmt: skip
+    kernel((a, b, c, d, e, f, g, h, i, j, k, ll, m), clusters, splits, chunk, stream)
+
+
+@cute.jit
 def combine_2(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, stream: Any) -> None:
     kernel((a, b), stream)
 
@@ -119,7 +135,7 @@ def split(kernel: cutlass.Constexpr, x: cute.Tensor, planes: cute.Tensor, expone
 
 PRODUCT = {
     3: product_3, 4: product_4, 5: product_5, 6: product_6, 7: product_7, 8: product_8, 9: product_9, 10: product_10,
-    11: product_11,
+    11: product_11, 12: product_12, 13: product_13,
 }  # fmt: skip
 COMBINE = {2: combine_2, 3: combine_3, 4: combine_4, 5: combine_5, 6: combine_6, 7: combine_7, 8: combine_8}
 MOST_OPERANDS = 6  # of an epilogue

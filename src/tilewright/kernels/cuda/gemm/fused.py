@@ -44,7 +44,7 @@ CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
     "streamed": ("none", "left", "right"), "store": ("direct", "bulk", "staged"), "sum": ("kernel", "cluster"),
-    "schedule": ("cooperative", "pingpong"), "split": ("fp16x3", "bf16x6"), "interval": LEGAL["interval"],
+    "schedule": ("cooperative", "pingpong", "stream_k"), "split": ("fp16x3", "bf16x6"), "interval": LEGAL["interval"],
 }  # fmt: skip
 DEFAULTS = {"tile": "128x128", "cluster": "1x1", "stages": "auto", "split_k": 1, "streamed": "none", "store": "direct",
             "sum": "kernel", "schedule": "cooperative", "split": "fp16x3", "interval": "auto"}  # fmt: skip
@@ -111,7 +111,7 @@ def make_point(knobs: dict[str, Any], *, scheme: str, gated: bool = False) -> Po
         split_k=knobs["split_k"], scheme=scheme,
         streamed=knobs["streamed"] != "none", bulk=knobs["store"] == "bulk", staged=knobs["store"] == "staged",
         skinny=knobs["sum"] == "cluster", pingpong=knobs["schedule"] == "pingpong", gated=gated,
-        interval=knobs.get("interval", "auto"),
+        interval=knobs.get("interval", "auto"), stream_k=knobs["schedule"] == "stream_k",
     )  # fmt: skip
 
 
@@ -150,8 +150,11 @@ class FusedProduct:
             raise ValueError("rows are reduced where whole sums are, as they lie: with split_k=1, store='direct'")
         if point.interval != "auto" and (point.planes < 2 or point.interval not in intervals(self.spec.sizes[3])):
             raise ValueError(f"an interval of {point.interval} is not proven as accurate as fp32 is for this K")
+        if point.stream_k and (self.spec.diagonals != ALL or self.spec.zeros != NO_ZEROS or self.spec.reductions):
+            raise ValueError("stream-K is of tiles that are as long as one another, and of whole results")
         groups = self.spec.groups
-        if groups and (point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk or point.staged):
+        apart = point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk or point.staged
+        if groups and (apart or point.stream_k):
             raise ValueError("groups are reduced where whole sums are, as they lie: with split_k=1, store='direct'")
         if groups and point.atom_n % groups.together:
             raise ValueError(f"groups of {groups.size} columns don't lie in {point.atom_n} each")

@@ -151,11 +151,21 @@ class Gemm:
             point, NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=self.vector(columns, last=last),
             walks=tuple(map(walk_of, read)),
         )  # fmt: skip
-        tensors = (x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()))
+        tensors = (
+            x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()), *self._parts(grid, a)
+        )  # fmt: skip
         run_on(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
         if not last:
             run_on(self.combine(tuple(map(walk_of, seen))), target.permute(1, 2, 0), c.permute(1, 2, 0), *seen)
         return c
+
+    def _parts(self, grid: Grid, like: Factor) -> tuple[Tensor, ...]:
+        """Flags and parts of tiles of each CTA, where clusters share tiles."""
+        if not self.point.stream_k:
+            return ()
+        ctas = grid.clusters * self.point.cluster
+        flags = torch.empty(ctas, dtype=torch.int32, device=like.device).zero_()
+        return flags, torch.empty(ctas * self.point.tile_m * self.point.tile_n, device=like.device)
 
     def grid(self, batch: int, m: int, n: int, k: int, *, processors: int) -> Grid:
         """The launch for so many matrices, M and N as the Point has them."""

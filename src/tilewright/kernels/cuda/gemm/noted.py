@@ -84,6 +84,8 @@ class Notes(TorchDispatchMode):
             self._steps.append((Tensor.copy_, args[:2]))
         elif func in _EMPTY:
             self._new(made)
+        elif func is torch.ops.aten.zero_.default:
+            self._steps.append((Tensor.zero_, args[:1]))
         elif func is torch.ops.aten.clone.default:
             self._new(made)
             self._steps.append((Tensor.copy_, (made, args[0])))

@@ -50,6 +50,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "skinny": (False, True),
     "pingpong": (False, True),
     "gated": (False, True),
+    "stream_k": (False, True),
 }
 MOST_TOGETHER = 8  # CTAs of a cluster
 # Where cuBLAS's fp32 has few roundings in a row: K is short, or it sums few results in many parts. There an interval of
@@ -79,7 +80,8 @@ class Point:
     `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes; `staged`: so
     does C of 16 bits, a whole tile at a time, and a matrix that the epilogue reads comes there (see `staged`);
     `skinny`: few columns, splits of K summed in a cluster (see `skinny`); `pingpong`: while one warpgroup ends its
-    tile, the other multiplies the next; `gated`: half of a tile's columns are of a second B (see `gate`)."""
+    tile, the other multiplies the next; `gated`: half of a tile's columns are of a second B (see `gate`); `stream_k`:
+    clusters take equal shares of the steps of all tiles (see `stream_k`)."""
 
     tile_m: int = 128
     tile_n: int = 256
@@ -97,6 +99,7 @@ class Point:
     skinny: bool = False
     pingpong: bool = False
     gated: bool = False
+    stream_k: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -129,6 +132,10 @@ class Point:
             raise ValueError("what is gated is plain, whole sums, and not in bulk")
         if self.gated and self.tile_n not in (128, 256):
             raise ValueError("what is gated has tiles of 128 or 256 columns, half of them of each product")
+        if self.stream_k and (self.streamed or self.bulk or self.staged or self.skinny or self.pingpong or self.gated):
+            raise ValueError("stream-K is of warpgroups that share a tile, and write it themselves")
+        if self.stream_k and self.split_k > 1:
+            raise ValueError("stream-K cuts K itself: with split_k=1")
         if self.depth_stages < 2:
             raise ValueError(f"fewer than two stages of {self.stage_bytes} bytes fit")
 
@@ -252,6 +259,8 @@ def make_grid(point: Point, m: int, n: int, k: int, *, batch: int = 1, processor
     splits = -(-steps // each)
     tiles = -(-m // (point.tile_m * point.cluster_m)) * -(-n // (point.columns * point.cluster_n)) * splits * batch
     room = processors * point.resident // point.cluster
+    if point.stream_k:  # at least as many steps each as are on their way at once
+        tiles = max(tiles * steps // point.depth_stages, 1)
     return Grid(clusters=max(min(tiles, room), 1), splits=splits, chunk=each * point.depth)
 
 

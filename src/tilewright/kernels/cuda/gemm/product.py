@@ -240,9 +240,10 @@ class Product:
         return self.finish.beside(self.staged, operands, places[(None, 0, 0)], line=0, corner=corner, sizes=sizes)
 
     def _finish(
-        self, sums: list[Any], places: Any, c: Any, more: list[Any], *, corner: Any, sizes: Any, ahead: Any, phase: Any
+        self, sums: list[Any], places: Any, c: Any, more: list[Any], *, corner: Any, sizes: Any, ahead: Any, phase: Any,
+        span: Any,
     ) -> None:  # fmt: skip
-        """Write a tile."""
+        """Write a tile. `span`: the first and the last step of K that was multiplied."""
         parts_m = self.point.tile_m // (ROWS * self.point.groups)
         spots = [places[(None, i % parts_m, i // parts_m)] for i in range(len(sums))]
         if self.point.gated:
@@ -261,6 +262,11 @@ class Product:
             self.outlet.close()
         if self.staged is not None:
             self.staged.close()
+
+    def _rounds(self, tiles: Any, steps: Any) -> tuple[Any, Any, Any]:
+        """A cluster's first tile, the distance to its next, and the end of all."""
+        p = self.point
+        return cute.arch.block_idx()[0] // p.cluster, cute.arch.grid_dim()[0] // p.cluster, tiles
 
     def _steps(self, turn: Any, rows: Any, columns: Any, splits: Any, each: Any, steps: Any) -> tuple[Any, ...]:
         """(row, column, layer) of a cluster tile, and the first and the last of its steps of K."""
@@ -309,9 +315,7 @@ class Product:
         columns = cute.ceil_div(n, p.columns * p.cluster_n)
         steps = cute.ceil_div(k, p.depth)
         each = chunk // p.depth
-        first_work = cute.arch.block_idx()[0] // p.cluster
-        stride = cute.arch.grid_dim()[0] // p.cluster
-        all_work = rows * columns * cute.size(c, mode=[2])
+        first_work, stride, all_work = self._rounds(rows * columns * cute.size(c, mode=[2]), steps)
 
         pipeline_init_wait(cluster_shape_mn=(p.cluster_m, p.cluster_n))
 
@@ -321,12 +325,11 @@ class Product:
                 filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, p.depth_stages)
                 work = first_work
                 while work < all_work:
-                    row, column, layer = self._place(self._turn(work, stride, all_work), rows, columns)
+                    turn = self._turn(work, stride, all_work)
+                    row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
                     batch = layer // splits
                     of_a = batch * p.planes % cute.size(from_a, mode=[2])  # the one matrix of all, or its own
                     of_b = batch * p.planes % cute.size(from_b, mode=[2])
-                    begin = (layer - batch * splits) * each
-                    begin, end = self._range(begin, cutlass.min(begin + each, steps), row, column, columns)
                     for step in cutlass.range(begin, end, unroll=1):
                         stages.producer_acquire(filling)
                         barrier = stages.producer_get_barrier(filling)
@@ -402,7 +405,9 @@ class Product:
                     if end > begin:
                         stages.consumer_release(freeing)
                         freeing.advance()
-                self._finish(sums, places, c, more, corner=corner, sizes=(m, n), ahead=ahead, phase=phase)
+                self._finish(
+                    sums, places, c, more, corner=corner, sizes=(m, n), ahead=ahead, phase=phase, span=(begin, end)
+                )  # fmt: skip
                 phase = 1 - phase
                 work += stride * p.turns
             self._close()
