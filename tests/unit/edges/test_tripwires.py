@@ -31,6 +31,15 @@ def test_honest_candidates_trip_nothing() -> None:
     assert tripwires(given({name: (HONEST / f"{name}.py").read_text() for name in names})) == ()
 
 
+def test_copies_of_the_library_are_not_looked_at_and_what_only_bears_their_name_is() -> None:
+    kernels = Path(module.__file__).parents[2] / "kernels"
+    calls = (kernels / "cuda" / "calls.py").read_text(encoding="utf-8")
+    assert tripwires(given({"tilewright_kernels/cuda/calls.py": calls})) == ()
+    assert tripwires(given({"calls.py": calls})) != (), "it calls exec"
+    (line,) = tripwires(given({"tilewright_kernels/cuda/calls.py": CHEAT}))
+    assert "TIMER_MONKEYPATCH" in line
+
+
 def test_a_huge_file_is_not_looked_at() -> None:
     assert tripwires(given({"model.py": CHEAT + "#" * 400_000})) == ()
 
