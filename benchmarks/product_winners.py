@@ -22,13 +22,13 @@ import lzma
 import os
 import queue
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -89,7 +89,8 @@ def get_init_inputs():
     return []
 """
 ROUNDS = 12
-TOGETHER = 20  # patterns that are compiled together
+TOGETHER = 24  # patterns that are compiled together
+MOST_OVER_S = 3.0  # for what is being measured when time is up
 AHEAD_CYCLES = 400_000  # of the GPU's clock, in which the host queues a call
 LIMITS = {"f32": 4e-5, "f16": 1e-3, "bf16": 8e-3}  # relative in the norm, from the others' results
 
@@ -115,12 +116,13 @@ def files(kernelbench: Path, only: Sequence[str], folder: Path) -> Iterator[Path
 
 
 def patterns_in(folders: Iterator[Path]) -> list[Pattern]:
-    """One of each class, numbered through."""
+    """One of each class, numbered through: fp32 products, what stands beside them, 16-bit ones."""
     found: dict[str, Pattern] = {}
     for folder in folders:
         for pattern in patterns_of(folder):
             found.setdefault(pattern.shape_class, pattern)
-    return [replace(p, id=f"fused_{n}") for n, p in enumerate(found.values())]
+    order = sorted(found.values(), key=lambda p: (p.program.operands[0].dtype != "f32", p.program.product is None))
+    return [replace(p, id=f"fused_{n}") for n, p in enumerate(order)]
 
 
 # ---- measuring: a child process a device
@@ -182,8 +184,15 @@ def serve(folder: Path) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     sys.path.insert(0, str(folder))
     for line in sys.stdin:
-        with torch.no_grad():
-            tuned = measured(codec.loads(line), folder)
+        pattern = codec.loads(line)
+        try:
+            with torch.no_grad():
+                tuned = measured(pattern, folder)
+        except Exception as error:  # its operands find no room, or the device is sick
+            failed = " ".join(repr(error).split())[-300:]
+            tuned = Tuned(
+                points=tuple(PointTime(point=at, time_ns=None, failure=failed) for at in pattern.space.points)
+            )
         print(codec.dumps(tuned), file=answers, flush=True)
         torch.cuda.empty_cache()
 
@@ -192,12 +201,15 @@ def serve(folder: Path) -> None:
 
 
 class Tuning:
-    """Patterns on their way from the compiler to the devices, and what came of them."""
+    """Patterns on their way from the compiler to the devices; what is measured is told at once."""
 
     def __init__(self, patterns: Sequence[Pattern], folder: Path, *, here: Machine, ends: float) -> None:
-        self.patterns, self.folder, self.here, self.ends = patterns, folder, here, ends
-        self.ready: queue.Queue[Pattern | None] = queue.Queue()
-        self.found: list[tuple[Pattern, Tuned, float]] = []
+        self.folder, self.here, self.ends = folder, here, ends
+        self.lots = queue.SimpleQueue[Sequence[Pattern]]()
+        self.ready = queue.SimpleQueue[Pattern]()
+        self.left = len(patterns)
+        for start in range(0, len(patterns), TOGETHER):
+            self.lots.put(patterns[start : start + TOGETHER])
         (folder / "build").mkdir()
         for pattern in patterns:
             for file in cuda.render(pattern.program, pattern.id, pattern.space.points[0]):
@@ -206,40 +218,45 @@ class Tuning:
             (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
             (folder / file.path).write_text(file.text)
 
-    def compile(self, devices: int) -> None:
-        """Two lots at a time: while the processes of one start, those of the other compile."""
-        lots = [self.patterns[i : i + TOGETHER] for i in range(0, len(self.patterns), TOGETHER)]
-        with ThreadPoolExecutor(2) as pool:
-            list(pool.map(self._compile, lots))
-        for _ in range(devices):
-            self.ready.put(None)
+    def compile(self) -> None:
+        while time.monotonic() < self.ends:
+            try:
+                lot = self.lots.get_nowait()
+            except queue.Empty:
+                return
+            some = Matched(case=0, patterns=tuple(lot), unmatched=())
+            (left,) = foreseen((some,), self.here, arch="sm_90a", known=(), say=lambda line: None,
+                               folder=self.folder / "build", objects=Objects())  # fmt: skip
+            for pattern in left.patterns:
+                self.ready.put(pattern)
+            print(f"[{self.ends - time.monotonic():.0f} s left] compiled {lot[0].id} to {lot[-1].id}", flush=True)
 
-    def _compile(self, lot: Sequence[Pattern]) -> None:
-        if time.monotonic() > self.ends:
-            return
-        some = Matched(case=0, patterns=tuple(lot), unmatched=())
-        (left,) = foreseen((some,), self.here, arch="sm_90a", known=(), say=lambda line: None,
-                           folder=self.folder / "build", objects=Objects())  # fmt: skip
-        for pattern in left.patterns:
-            self.ready.put(pattern)
-        print(f"[{self.ends - time.monotonic():.0f} s left] compiled up to {lot[-1].id}", flush=True)
-
-    def measure(self, device: str) -> None:
-        command = [sys.executable, __file__, "--serve", str(self.folder)]
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                 env={**os.environ, "CUDA_VISIBLE_DEVICES": device})  # fmt: skip
-        assert child.stdin is not None and child.stdout is not None
-        while (pattern := self.ready.get()) is not None and time.monotonic() < self.ends:
+    def measure(self, device: str, tell: Callable[[Pattern, Tuned, float], None]) -> None:
+        """In a process of the device's, and in another after an error that the first may not survive."""
+        child = self._child(device)
+        while self.left > 0 and time.monotonic() < self.ends:
+            try:
+                pattern = self.ready.get(timeout=0.5)
+            except queue.Empty:
+                continue
             started = time.monotonic()
+            assert child.stdin is not None and child.stdout is not None
             child.stdin.write(codec.dumps(pattern) + "\n")
             child.stdin.flush()
             line = child.stdout.readline()
-            if not line:
-                print(f"{pattern.title}: device {device}'s process died", flush=True)
-                return
-            self.found.append((pattern, codec.loads(line), time.monotonic() - started))
-        child.stdin.close()
-        child.wait()
+            self.left -= 1
+            if line:
+                tell(pattern, codec.loads(line), time.monotonic() - started)
+            if not line or "CUDA" in line:
+                print(f"{pattern.title}: device {device}'s process is started anew", flush=True)
+                child.kill()
+                child = self._child(device)
+        child.terminate()
+
+    def _child(self, device: str) -> subprocess.Popen[str]:
+        command = [sys.executable, __file__, "--serve", str(self.folder)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                env={**os.environ, "CUDA_VISIBLE_DEVICES": device})  # fmt: skip
 
 
 def winner_of(pattern: Pattern, tuned: Tuned, here: Machine) -> Winner | None:
@@ -277,54 +294,66 @@ def main() -> int:
     if asked.serve:
         serve(asked.serve)
         return 0
+    if asked.traced:
+        found = list(codec.loads(lzma.decompress(asked.traced.read_bytes()).decode()))
+        found = [p for p in found if ("fp32" if p.program.operands[0].dtype == "f32" else "16-bit") in asked.only]
+    else:
+        with tempfile.TemporaryDirectory() as made:
+            found = patterns_in(files(asked.kernelbench, asked.only.split(","), Path(made)))
+    found = found[: asked.most]
+    print(f"{len(found)} patterns", flush=True)
+    if asked.trace:
+        asked.trace.write_bytes(lzma.compress(codec.dumps(tuple(found)).encode()))
+        return 0
     ends = time.monotonic() + asked.seconds
-    with tempfile.TemporaryDirectory() as made:
-        (Path(made) / "problems").mkdir()
-        (Path(made) / "fused").mkdir()
-        if asked.traced:
-            found = list(codec.loads(lzma.decompress(asked.traced.read_bytes()).decode()))[: asked.most]
-        else:
-            found = patterns_in(files(asked.kernelbench, asked.only.split(","), Path(made) / "problems"))[: asked.most]
-        print(f"{len(found)} patterns", flush=True)
-        if asked.trace:
-            asked.trace.write_bytes(lzma.compress(codec.dumps(tuple(found)).encode()))
-            return 0
-        here = identity("cuda")
-        tuning = Tuning(found, Path(made) / "fused", here=here, ends=ends)
-        devices = asked.devices.split(",")
-        threads = [threading.Thread(target=tuning.compile, args=(len(devices),), daemon=True)]
-        threads += [threading.Thread(target=tuning.measure, args=(d,), daemon=True) for d in devices]
-        for thread in threads:
-            thread.start()
-        here = machine("cuda", cache_dir=Path(made))
-        for thread in threads:
-            thread.join()
-    return told(asked, tuning, here)
+    folder = Path(tempfile.mkdtemp())
+    tuning = Tuning(found, folder, here=identity("cuda"), ends=ends)
+    for _ in range(2):  # while the processes of one lot start, those of the other compile
+        threading.Thread(target=tuning.compile, daemon=True).start()
+    said = Said(asked, machine("cuda", cache_dir=folder))
+    threads = [
+        threading.Thread(target=tuning.measure, args=(d, said.tell), daemon=True) for d in asked.devices.split(",")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, ends - time.monotonic()) + MOST_OVER_S)
+    spent = [r["seconds"] for r in said.records]
+    print(f"{len(spent)} of {len(found)} tuned; devices held for {sum(spent):.0f} s in all, at most "
+          f"{max(spent, default=0.0):.1f} s for one", flush=True)  # fmt: skip
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0 if len(spent) == len(found) else 1)  # whoever still compiles is not waited for
 
 
-def told(asked: argparse.Namespace, tuning: Tuning, here: Machine) -> int:
-    records = []
-    for pattern, tuned, seconds in tuning.found:
-        winner = winner_of(pattern, tuned, here)
-        if winner is not None:
-            remember(asked.into, winner)
-        domain = sizes(pattern.program) if pattern.program.product else pattern.program.domain
-        best = f"{winner.time_ns.mid / 1e3:9.1f} us  floor {winner.floor_share:.2f}" if winner else "nothing ran"
-        print(f"{pattern.title[:44]:44s} {' x '.join(map(str, domain))} {pattern.program.operands[0].dtype} {best}  "
-              f"{len(tuned.points)} points in {seconds:.1f} s")  # fmt: skip
-        won = dict(winner.point) if winner else None
-        records.append({"title": pattern.title, "sizes": domain, "seconds": seconds, "won": won,
-                        "points": codec.to_plain(tuned.points)})  # fmt: skip
-    spent = [seconds for _, _, seconds in tuning.found]
-    print(f"{len(spent)} of {len(tuning.patterns)} tuned; the device held for {sum(spent):.0f} s in all, "
-          f"{max(spent, default=0.0):.1f} s at most for one")  # fmt: skip
-    if asked.json:
-        about = {
+class Said:
+    """What was found, kept as it comes."""
+
+    def __init__(self, asked: argparse.Namespace, here: Machine) -> None:
+        self.asked, self.here, self.lock = asked, here, threading.Lock()
+        self.records: list[dict[str, Any]] = []
+        self.about = {
             "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
-            "device": here.device, "torch": here.torch, "device_s": sum(spent),
+            "device": here.device, "torch": here.torch,
         }  # fmt: skip
-        asked.json.write_text(json.dumps(about | {"patterns": records}, indent=1) + "\n")
-    return 0 if len(spent) == len(tuning.patterns) else 1
+
+    def tell(self, pattern: Pattern, tuned: Tuned, seconds: float) -> None:
+        winner = winner_of(pattern, tuned, self.here)
+        domain = sizes(pattern.program) if pattern.program.product else pattern.program.domain
+        best = f"{winner.time_ns.mid / 1e3:.1f} us, floor {winner.floor_share:.2f}" if winner else "nothing ran"
+        first = tuned.points[0].time_ns
+        gain = f", first {first.mid / winner.time_ns.mid:.2f}" if first and winner else ""
+        dtype, count = pattern.program.operands[0].dtype, len(tuned.points)
+        with self.lock:
+            if winner is not None:
+                remember(self.asked.into, winner)
+            shape = " x ".join(map(str, domain))
+            print(f"{pattern.title[:44]:44s} {shape:28s} {dtype:4s} {best}{gain}, {count} points in {seconds:.1f} s",
+                  flush=True)  # fmt: skip
+            won = dict(winner.point) if winner else None
+            self.records.append({"title": pattern.title, "sizes": list(domain), "dtype": dtype, "seconds": seconds,
+                                 "won": won, "points": codec.to_plain(tuned.points)})  # fmt: skip
+            if self.asked.json:
+                self.asked.json.write_text(json.dumps(self.about | {"patterns": self.records}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

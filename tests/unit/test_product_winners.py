@@ -66,7 +66,7 @@ def pattern(script: Any, tmp_path_factory: Any) -> Pattern:
             (kernelbench / level / name).write_text(MODULE)
     copied = [f.name for place in script.files(kernelbench, ["fp32"], folder) for f in place.iterdir()]
     assert copied == ["1_one.py", "9_two.py"], "tasks that are no products are left out"
-    (beside, found) = script.patterns_in(iter([folder / "level1", folder / "level2"]))
+    (found, beside) = script.patterns_in(iter([folder / "level1", folder / "level2"]))
     assert isinstance(found, Pattern) and found.kind == "product" and len(found.space.points) > 3
     assert beside.kind == "pointwise", "of which a module may be made without the product's kernel"
     return found
@@ -83,10 +83,10 @@ def tuned(pattern: Pattern, *times_us: float | None) -> Tuned:
 def test_the_fastest_is_remembered_and_believed_with_these_skeletons(
     script: Any, pattern: Pattern, tmp_path: Path, capsys: Any
 ) -> None:
-    tuning = argparse.Namespace(patterns=[pattern], found=[(pattern, tuned(pattern, 500.0, None, 400.0), 1.5)])
     asked = argparse.Namespace(into=tmp_path / "winners.db", json=tmp_path / "told.json")
-    assert script.told(asked, tuning, HERE) == 0
-    assert "1 of 1 tuned; the device held for 2 s in all" in capsys.readouterr().out
+    said = script.Said(asked, HERE)
+    said.tell(pattern, tuned(pattern, 500.0, None, 400.0), 1.5)
+    assert "400.0 us, floor 0.86, first 1.25, 3 points in 1.5 s" in capsys.readouterr().out
     (record,) = json.loads(asked.json.read_text())["patterns"]
     assert record["won"] == dict(pattern.space.points[2]) and record["sizes"] == [1, 512, 4096, 4096]
     matched = (Matched(case=0, patterns=(pattern,), unmatched=()),)
