@@ -334,7 +334,7 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
             if parts > 1 and (ceil(k / DEPTH) // parts < 4 or zeros != NO_ZEROS):
                 break
             work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
-                           kept=kept, rounded=rounded, zeros=zeros)  # fmt: skip
+                           kept=kept, rounded=rounded, zeros=zeros, along=_lies_along_k(program))  # fmt: skip
             setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **_KERNEL)
             if enters(program, dict(setting)):
                 ranked.append((work, rank, setting))

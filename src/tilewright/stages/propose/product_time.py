@@ -8,17 +8,20 @@ from .diagonals import NO_ZEROS, Kept, Zeros, share, steps_of
 
 PROCESSORS = 132  # of an H100 or H200
 DEPTH = 64  # of K, a step
-_HELD = 8192  # of K across which a strip of rows stays in the registers of a cluster (gemm/split.py)
+_HELD, _HELD_ALONG = (
+    8192,
+    32768,
+)  # of K that stays in registers while it is split, across it or along it (gemm/split.py)
 _STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 230 TFLOP/s (H200, 2026-11-22)
 
 
 def work_ns(
     batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, parts: int, fp32: bool, streamed: str = "none",
-    kept: Kept = (None, None), rounded: bool = False, zeros: Zeros = NO_ZEROS,
+    kept: Kept = (None, None), rounded: bool = False, zeros: Zeros = NO_ZEROS, along: tuple[bool, bool] = (True, True),
 ) -> float:  # fmt: skip
     """The model: the splits; whole waves of tiles at the rate at which wgmma of that size runs, or the traffic if that
     takes longer; the traffic of partial sums. `kept`: the diagonals that are needed; `zeros`: where factors have
-    elements. An order of magnitude of the time; it ranks, it doesn't claim."""
+    elements; `along`: whether they lie along K. An order of magnitude of the time; it ranks, it doesn't claim."""
     tile_m, tile_n = map(int, tile.split("x"))
     cluster_m, cluster_n = map(int, cluster.split("x"))
     resident = 2 if tile_m == 64 and tile_n <= 128 and streamed == "none" else 1
@@ -43,11 +46,11 @@ def work_ns(
     launch_ns = 3000.0 if parts > 1 else 0.0
     item = 4.0 if fp32 else 2.0
     sides = {"left": batch * m * k * item, "right": batch * k * n * item}
-    split_bytes = (
-        (1.5 if rounded else 2.0) * sum(size for name, size in sides.items() if name != streamed) if fp32 else 0.0
-    )
-    if rounded and each > _HELD:  # longer parts of K don't stay in registers while they are scaled: read twice
-        split_bytes *= 1.5
+    split_bytes = 0.0
+    for (name, size), lies_along in zip(sides.items(), along, strict=True):
+        if fp32 and name != streamed:
+            again = each > (_HELD_ALONG if lies_along else _HELD)  # read a second time
+            split_bytes += ((1.5 if rounded else 2.0) + again) * size
     moved_bytes = sum(sides.values()) + item * batch * m * n
     product_ns = max(flops / (7e5 / PROCESSORS), moved_bytes / 4000.0)
     return product_ns + split_bytes / 3300.0 + partial_bytes / 3500.0 + launch_ns
