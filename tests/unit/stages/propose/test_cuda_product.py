@@ -356,7 +356,7 @@ SQUARE, WIDE, DEEP = meta(4096, 4096), meta(8192, 4096), meta(2048, 8192)
         ("matmul", lambda a, b: a @ b, (DEEP, WIDE), {"tile": "128x256", "split_k": 1}),  # 2
         ("bmm", torch.bmm, (meta(128, 512, 1024), meta(128, 1024, 2048)), {"split_k": 1}),  # 3
         ("matmul", lambda a, b: a @ b, (meta(2048, 2**20), meta(2**20, 1)), None),  # 4: a sum of rows
-        ("matmul", lambda a, b: a @ b, (meta(256, 2**19), meta(2**19, 256)), {"split_k": 32, "streamed": "left"}),  # 6
+        ("matmul", lambda a, b: a @ b, (meta(256, 2**19), meta(2**19, 256)), {"split_k": 64, "streamed": "left"}),  # 6
         ("matmul", lambda a, b: a @ b, (meta(32768, 64), meta(64, 32768)), {"tile": "256x128", "split_k": 1}),  # 7
         ("matmul", lambda a, b: a @ b, (meta(8205, 2949), meta(2949, 5921)), {"split_k": 1}),  # 8
         ("matmul", lambda a, b: a @ b, (meta(32768, 32), meta(32, 32768)), {"split_k": 1}),  # 9
