@@ -12,20 +12,23 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-_FEW = 8  # cores, of which all compile
+_FEW = 8  # cores, which those that compile share as they come
 _WAIT_S = 0.05
 _MOST_WAIT_S = 60.0  # who holds one may have been stopped
 
 
 def most(cores: int) -> int:
-    """Processes that may compile at a time."""
-    return cores if cores <= _FEW else cores - cores // 4
+    """Processes that may compile at a time; 0: any number."""
+    return 0 if cores <= _FEW else cores - cores // 4
 
 
 @contextmanager
 def permit(count: int, *, folder: Path | None = None, wait_s: float = _MOST_WAIT_S) -> Iterator[None]:
-    """Hold one of so many, or none after so long a wait. A process that dies gives back its own; where no file can be
-    written, nobody waits."""
+    """Hold one of so many (0: of any number), or none after so long a wait. A process that dies gives back its own;
+    where no file can be written, nobody waits."""
+    if not count:
+        yield
+        return
     ends = time.monotonic() + wait_s
     place = folder if folder is not None else Path(tempfile.gettempdir()) / f"tilewright-{os.getuid()}" / "compiling"
     slots = [place / str(n) for n in range(count)]

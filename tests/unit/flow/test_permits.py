@@ -11,8 +11,10 @@ from pathlib import Path
 from tilewright.flow.permits import most, permit
 
 
-def test_a_quarter_of_many_cores_is_left_to_others() -> None:
-    assert [most(n) for n in (1, 2, 8, 16, 32)] == [1, 2, 8, 12, 24]
+def test_a_quarter_of_many_cores_is_left_to_others_and_few_are_shared_as_they_come() -> None:
+    assert [most(n) for n in (1, 2, 8, 16, 32)] == [0, 0, 0, 12, 24]
+    with permit(0), permit(0):
+        pass
 
 
 def test_no_more_hold_one_than_there_are(tmp_path: Path) -> None:
