@@ -25,10 +25,11 @@ def shared_out(module: str, asked: Mapping[str, Any], tasks: Sequence[Any], *, f
     A child runs `python -m module` in `folder`, which is on its path; it gets `asked` and its `jobs` as JSON. At most
     `jobs` of them run, for two tasks at least: to start a process takes as long as some tasks; of all runs' together no
     more than have a permit."""
-    count = max(1, min(jobs, -(-len(tasks) // 2)))
+    allowed = most(threads())
+    count = max(1, min(jobs, allowed or jobs, -(-len(tasks) // 2)))
     shares = [list(tasks[i::count]) for i in range(count)]
     with ThreadPoolExecutor(count) as pool:
-        said = list(pool.map(lambda share: _child(module, {**asked, "jobs": share}, folder), shares))
+        said = list(pool.map(lambda share: _child(module, {**asked, "jobs": share}, folder, allowed), shares))
     found = [""] * len(tasks)
     for i, lines in enumerate(said):
         places = range(i, len(tasks), count)
@@ -37,13 +38,13 @@ def shared_out(module: str, asked: Mapping[str, Any], tasks: Sequence[Any], *, f
     return found
 
 
-def _child(module: str, asked: Mapping[str, Any], folder: Path) -> list[str]:
+def _child(module: str, asked: Mapping[str, Any], folder: Path, allowed: int) -> list[str]:
     # As in a cell: what else steers a compiler would make another kernel than the one that a cell asks for.
     environment = common_environment(threads=0, outer=os.environ)
     environment |= {name: os.environ[name] for name in _OURS if name in os.environ}
     environment["PYTHONPATH"] = os.pathsep.join((str(folder), environment["PYTHONPATH"]))
     try:
-        with permit(most(threads())):
+        with permit(allowed):
             done = subprocess.run(
                 [sys.executable, "-P", "-m", module], input=json.dumps(asked), capture_output=True, text=True,
                 timeout=_LIMIT_S, check=False, cwd=folder, env=environment,
