@@ -8,7 +8,8 @@ without) and the look-up of the plan; `ModelNew` adds the dispatch on signatures
 the queue is emptied between batches: only the host's work counts. With `--calls` nothing is optimised.
 
 On a GPU linear layers of 512 x 512 and 512 rows are called as well, ours beside eager: fp32 (two splits and a product),
-bf16 (one kernel), and a step of training, forward and backward.
+bf16 (one kernel), and a step of training, forward and backward. On both targets products of 512 x 512 are called whose
+kernels are left out: what is left is what Python does to allocate, to view and to pass on.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.flow.optimize import write_candidate
 from tilewright.flow.workbench import found_patterns
+from tilewright.kernels.cuda.gemm.launch import Gemm
+from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.stages.propose.compose import compose
 
 SOURCE = """
@@ -119,6 +123,28 @@ def layers(folder: Path) -> dict[str, Callable[[], Any]]:
     return calls
 
 
+class Nothing(dict[Any, Any]):
+    """Of compiled kernels, as a Gemm keeps them: each is there, and does nothing."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __getitem__(self, key: Any) -> Callable[..., None]:
+        return lambda *args: None
+
+
+def without_kernels(device: str) -> dict[str, Callable[[], Any]]:
+    a, b = torch.randn(512, 512, device=device), torch.randn(512, 512, device=device)
+    small: dict[str, Any] = {"tile_m": 64, "tile_n": 64, "cluster_m": 1}
+    calls: dict[str, Callable[[], Any]] = {}
+    kinds: dict[str, dict[str, Any]] = {"fp32": {"scheme": "scaled"}, "fp32 in 4": {"scheme": "scaled", "split_k": 4}}
+    for name, more in (kinds | {"bf16": {}}).items():
+        dtype = torch.float32 if more else torch.bfloat16
+        gemm = Gemm(Point(**small, **more), "f32", compiled=Nothing())
+        calls[f"no kernels: {name}"] = partial(gemm, a.to(dtype), b.to(dtype))
+    return calls
+
+
 def no_grad(module: torch.nn.Module, x: torch.Tensor) -> Callable[[], Any]:
     def call() -> Any:
         with torch.no_grad():
@@ -176,6 +202,7 @@ def main() -> None:
         with torch.enable_grad():
             others = layers(Path(folder)) if given.target == "cuda" else {}
             found |= {name: host_us(call, given.target) for name, call in others.items()}
+        found |= {name: host_us(call, given.target) for name, call in without_kernels(given.target).items()}
     found["added by the result"] = found["ModelNew"] - found["bare"]
     found["added beyond the allocation"] = found["added by the result"] - found["allocation of its output"]
     for name, value in found.items():
