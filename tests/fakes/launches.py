@@ -44,6 +44,11 @@ def _product(facts: Any, *args: Any) -> None:
     x, y, c, *rest = args
     *more, _, splits, chunk = rest
     point, names = facts[2], facts[4]
+    if point.stream_k:
+        *more, flags, parts = more
+        assert not flags.any() and parts.numel() == len(flags) * point.tile_m * point.tile_n
+        flags.fill_(1)
+        parts.fill_(float("nan"))
     batch = c.shape[2] // splits
     for layer in range(c.shape[2]):
         of, begin = layer // splits, layer % splits * chunk

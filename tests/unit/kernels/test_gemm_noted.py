@@ -38,6 +38,7 @@ WAYS = {
     "in three": (made(replace(SMALL, scheme="wide")), ["split", "split", "product"]),
     "rounded": (made(replace(SMALL, scheme="rounded")), ["split", "split", "product"]),
     "splits of K": (made(replace(FP32, split_k=3)), ["split", "split", "product", "combine"]),
+    "stream-K": (made(replace(FP32, stream_k=True)), ["split", "split", "product"]),
     "streamed": (made(STREAMED), ["split", "product"]),
     "streamed right": (made(STREAMED, turned=True), ["split", "product"]),
 }
