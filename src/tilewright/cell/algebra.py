@@ -4,6 +4,7 @@
     sums over windows of n           = x @ (sums over windows of w)      fewer columns (average pooling)
     (x @ v) @ w                      = x @ (v @ w)                       where that is less work
     diag(v) @ w                      = rows of w times v                 no product
+    x @ x.T                          = half of it, and its mirror image  half of the work
     tril(x) @ w                      = the same, zeros left out          half of the work (see `zeros`)
 
 Between the product and the sum may stand what is linear: scales, vectors along rows or columns, biases, views, windows.
@@ -30,6 +31,8 @@ from .zeros import sparing
 
 LEAST_FLOPS = 1 << 25  # of a product: below, it is all launch
 LEAST_GAIN = 2  # times less work
+LEAST_DEPTH = 1024  # of K: below, to mirror half of a product takes as long as to multiply it
+_HALF = "_half"
 _EINSUM = "aten.einsum.default"
 
 
@@ -43,15 +46,16 @@ class Rewritten:
     spared_flops: int
 
 
-def rewritten(graph: Graph) -> Rewritten | None:
-    """The graph after all such steps, or None where there is none to make. What keeps its name keeps its value."""
+def rewritten(graph: Graph, *, in_part: bool = True) -> Rewritten | None:
+    """The graph after all such steps, or None where there is none to make. What keeps its name keeps its value.
+    `in_part`: whether kernels can make a part of a product, or of its sums."""
     steps: list[str] = []
     spared = 0
-    while (made := _next(graph)) is not None:
+    while (made := _next(graph, in_part)) is not None:
         graph, step, flops = made
         steps.append(step)
         spared += flops
-    without = sparing(graph, LEAST_FLOPS)
+    without = sparing(graph, LEAST_FLOPS) if in_part else None
     if without is not None:
         graph = without[0]
         steps += without[1]
@@ -59,17 +63,18 @@ def rewritten(graph: Graph) -> Rewritten | None:
     return Rewritten(graph=graph, steps=tuple(steps), spared_flops=spared) if steps else None
 
 
-def _next(graph: Graph) -> tuple[Graph, str, int] | None:
+def _next(graph: Graph, in_part: bool) -> tuple[Graph, str, int] | None:
     """The graph after one step, what that was, and flops spared."""
-    made = (_Rewrite(graph, n.name).made() for n in graph.nodes if n.op == "call")
+    made = (_Rewrite(graph, n.name, in_part).made() for n in graph.nodes if n.op == "call")
     return next((m for m in made if m is not None), None)
 
 
 class _Rewrite:
     """One product of a graph, and the chain of what alone reads it."""
 
-    def __init__(self, graph: Graph, name: str) -> None:
+    def __init__(self, graph: Graph, name: str, in_part: bool) -> None:
         self.graph = graph
+        self.in_part = in_part
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.start = self.nodes[name]
@@ -88,9 +93,9 @@ class _Rewrite:
         self.builder.origin = f"{self.start.origin}_less"
         try:
             form = self._product(self.start)
-            scaled = self._by_diagonal(form)
-            if scaled is not None:
-                return scaled
+            made = self._by_diagonal(form) or (self._of_itself(form) if self.in_part else None)
+            if made is not None:
+                return made
             for before, node in self._chain():
                 self.at = before
                 self.builder.origin = f"{node.origin}_less"
@@ -193,6 +198,38 @@ class _Rewrite:
         for dtype in reversed(casts):
             vector = vector.to(dtype)
         return vector
+
+    def _of_itself(self, form: Form) -> tuple[Graph, str, int] | None:
+        """The product of a matrix with its own transpose: half of it, and the other half is its mirror image."""
+        left, right = self._read(form.left.node, form.left_letters), self._read(form.right.node, form.right_letters)
+        summed = "".join(c for c in form.left_letters if c not in form.letters)
+        apart = [(a, b) for a, b in zip(left[1], right[1], strict=False) if a != b]
+        if left[0] != right[0] or len(left[1]) != len(right[1]) or len(apart) != 1 or form.addends:
+            return None
+        rows, columns = (form.letters.index(c) for c in apart[0])
+        if prod(form.sizes[c] for c in summed) < LEAST_DEPTH or _HALF in self.start.origin:
+            return None
+        self.builder.origin = f"{self.start.origin}{_HALF}"
+        rank = len(form.shape)
+        whole = self._einsum(
+            (form.left, form.left_letters), (form.right, form.right_letters), "".join(form.letters), self.start.dtype
+        )  # fmt: skip
+        at = [self.builder.place(form.shape[d], d, rank) for d in (rows, columns)]
+        half = at[1].do("le", at[0])
+        kept = self.builder.point("where", half, whole, 0, dtype=self.start.dtype)
+        mirrored = list(range(rank))
+        mirrored[rows], mirrored[columns] = columns, rows
+        value = half.where(kept, kept.permute(mirrored))
+        value = value * form.scale if form.scale != 1.0 else value
+        flops = form.flops // 2
+        return self._replaced(self.start, value), f"{self._label(self.start)} with itself: half, and mirrored", flops
+
+    def _read(self, node: Node, letters: str) -> tuple[str, str]:
+        """What a permuted value is one of, and the letters of its dimensions."""
+        while node.op == "permute":
+            known = dict(zip(node.dims, letters, strict=True))
+            node, letters = self.nodes[node.sources[0]], "".join(known[d] for d in range(len(letters)))
+        return node.name, letters
 
     def _multiplied(self, form: Form, node: Node) -> Form:
         """The product of this one and a third matrix, with the two that share what the first lacks multiplied first."""

@@ -128,7 +128,10 @@ class Judge:
             self._cells.spare_memory()
         if later:
             described = with_graph(described, self._ref, limit_s=DESCRIBE_LIMIT_S)
-        return case_of(number, described, seed, algebra=self._algebra, allowed=self._problem.allowed)
+        return case_of(
+            number, described, seed, algebra=self._algebra, allowed=self._problem.allowed,
+            in_part=self._problem.target == "cuda",
+        )  # fmt: skip
 
     @property
     def _ref(self) -> Cell:

@@ -44,11 +44,18 @@ class Case:
 
 
 def case_of(
-    number: int, described: wire.Described, seed: int, *, algebra: bool, allowed: Callable[[Work], Work]
+    number: int,
+    described: wire.Described,
+    seed: int,
+    *,
+    algebra: bool,
+    allowed: Callable[[Work], Work],
+    in_part: bool = True,
 ) -> Case:
-    """With `algebra`: what that does without is no work of the case. `allowed`: the work in the class asked for."""
+    """With `algebra`: what that does without is no work of the case; `in_part` as `rewritten` has it. `allowed`: the
+    work in the class asked for."""
     described = replace(described, work=allowed(described.work))
-    less = rewritten(codec.loads(described.graph)) if described.graph and algebra else None
+    less = rewritten(codec.loads(described.graph), in_part=in_part) if described.graph and algebra else None
     if less is not None:
         described = replace(described, work=replace(described.work, spared_flops=less.spared_flops))
     return Case(number, described, seed, less)

@@ -18,6 +18,7 @@ from tilewright.cell.trace import trace
 from tilewright.facts.space import Space
 from tilewright.stages.patterns import match
 from tilewright.stages.propose.case_code import case_code
+from tilewright.stages.propose.diagonals import kept_diagonals
 
 # x (M, K) of a product with w (N, K), b and v (N,), a batch of both, and a thin third matrix.
 M, N, K = 24, 48, 32
@@ -46,6 +47,9 @@ SUMMED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "thin": (lambda a, x, w, t: (a @ (x @ w.T) / 2).mul(3) @ t, (A, X, W, THIN)),
     "linear attention": (lambda q, k, v: (q @ k.transpose(-1, -2) / 3) @ v, tuple(torch.randn(3, 2, 3, 40, 8))),
     "thin, biased": (lambda x, w, t, b: linear(x @ w.T, t.T, b[:4]), (X, W, THIN, B)),
+    "with itself": (lambda x: torch.relu(x @ x.T * 0.5), (W,)),
+    "with itself, transposed": (lambda x: x.T @ x, (WS[0],)),
+    "batches with themselves": (lambda x: torch.bmm(x, x.transpose(1, 2)).softmax(-1), (XS,)),
     "diagonal": (lambda v, x: torch.diag(v) @ x, (B, A)),
     "diagonal, on the right": (lambda v, x, w: (x @ w.T) @ torch.diag(v).T * 2, (V, X, W)),
     "diagonals of a batch": (lambda v, x: torch.bmm(torch.diag_embed(v), x), (XS[:, :, 0], XS)),
@@ -78,6 +82,7 @@ def _all(cases: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]) 
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if small products were worth it."""
     monkeypatch.setattr(algebra, "LEAST_FLOPS", 1 << 14)
+    monkeypatch.setattr(algebra, "LEAST_DEPTH", 16)
 
 
 @pytest.mark.usefixtures("any_size")
@@ -85,7 +90,7 @@ def test_weights_are_summed_before_the_product() -> None:
     module, args = _all(SUMMED)
     less = rewritten(trace(module, tuple(args), {}))
     assert less is not None and len(less.steps) == len(SUMMED) + 1, less and less.steps  # one needs two steps
-    assert less.spared_flops > 0.75 * OVER * len(SUMMED)
+    assert less.spared_flops > 0.7 * OVER * len(SUMMED)
     matched = match(less.graph, unsupported=lambda program: None, space=lambda program: NO_KNOBS, tiny_bytes=0)
     truth = module(*widened(args))
     for patterns in ((), matched.patterns):
@@ -141,3 +146,16 @@ def test_zeros_of_a_factor_are_spared_where_the_graph_shows_them() -> None:
         assert [s.split(":")[1] for s in less.steps] == [f" zeros of {name} not multiplied"]
     for other in (lambda x, w: x.tril(K - 4) @ w.T, lambda x, w: x @ w.T, lambda x, w: (x.tril() + x.triu()) @ w.T):
         assert rewritten(trace(Applies(other), (square, W), {})) is None
+
+
+@pytest.mark.usefixtures("any_size")
+def test_a_product_with_itself_is_half_of_one_where_kernels_make_half() -> None:
+    """Its other half is its mirror image, of which the product's own pattern has no part."""
+    graph = trace(Applies(lambda x: (x @ x.T).relu()), (W,), {})
+    less = rewritten(graph)
+    assert less is not None and less.spared_flops == N * N * K and rewritten(graph, in_part=False) is None
+    assert less.steps == ("matmul with itself: half, and mirrored",)
+    matched = match(less.graph, unsupported=lambda program: None, space=lambda program: NO_KNOBS, tiny_bytes=0)
+    (product,) = (p.program for p in matched.patterns if p.program.product)
+    assert kept_diagonals(product) == (None, 0)
+    assert rewritten(trace(Applies(lambda x, y: x @ y.T), (W, W.clone()), {})) is None
