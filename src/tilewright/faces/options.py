@@ -67,7 +67,7 @@ NoCompileOption = Annotated[
 ]
 NoAlgebraOption = Annotated[
     bool,
-    typer.Option("--no-algebra", help="Leave the amount of work as it is: no weights summed before a product."),
+    typer.Option("--no-algebra", help="Leave the amount of work as it is: no weights summed first, no zeros left out."),
 ]
 BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]
 
