@@ -28,6 +28,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -89,7 +90,7 @@ def get_init_inputs():
     return []
 """
 ROUNDS = 12
-TOGETHER = 24  # patterns that are compiled together
+TOGETHER = 12  # patterns that are compiled together
 MOST_OVER_S = 3.0  # for what is being measured when time is up
 AHEAD_CYCLES = 400_000  # of the GPU's clock, in which the host queues a call
 LIMITS = {"f32": 4e-5, "f16": 1e-3, "bf16": 8e-3}  # relative in the norm, from the others' results
@@ -116,13 +117,22 @@ def files(kernelbench: Path, only: Sequence[str], folder: Path) -> Iterator[Path
 
 
 def patterns_in(folders: Iterator[Path]) -> list[Pattern]:
-    """One of each class, numbered through: fp32 products, what stands beside them, 16-bit ones."""
-    found: dict[str, Pattern] = {}
+    """One of each class, numbered through. First the products of level 1; then, in turn, one of each shape of the
+    others, those with the longest epilogues first; what stands beside them; those of 16 bits."""
+    found: dict[str, tuple[tuple[int, int], Pattern]] = {}
+    seen: Counter[object] = Counter()
     for folder in folders:
-        for pattern in patterns_of(folder):
-            found.setdefault(pattern.shape_class, pattern)
-    order = sorted(found.values(), key=lambda p: (p.program.operands[0].dtype != "f32", p.program.product is None))
-    return [replace(p, id=f"fused_{n}") for n, p in enumerate(order)]
+        for pattern in sorted(patterns_of(folder), key=lambda p: -len(p.program.body)):
+            if pattern.shape_class in found:
+                continue
+            rank = (2, 0)
+            if pattern.program.product:
+                shape = sizes(pattern.program)
+                rank = {"level1": (0, 0), "level2": (1, seen[shape])}.get(folder.name, (3, 0))
+                seen[shape] += folder.name == "level2"
+            found[pattern.shape_class] = rank, pattern
+    ordered = sorted(found.values(), key=lambda each: each[0])
+    return [replace(p, id=f"fused_{n}") for n, (_, p) in enumerate(ordered)]
 
 
 # ---- measuring: a child process a device
