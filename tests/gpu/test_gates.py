@@ -101,7 +101,7 @@ def test_both_products_at_all_points(tmp_path, function, dtype):
 
 @pytest.mark.parametrize("n", [329, 130, 100])
 def test_rows_of_the_result_that_start_anywhere(tmp_path, n):
-    args = made(of_calls, 257, n, 512, torch.bfloat16)
+    args = made(of_calls, 257, n, 1024, torch.bfloat16)
     pattern = the_gate(of_calls, args)
     module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
     for setting in (*pattern.space.points, DIRECT):

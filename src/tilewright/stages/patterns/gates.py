@@ -12,7 +12,7 @@ from tilewright.facts.program import ALL_DIAGONALS, Load, Operand, Output, Progr
 
 from .coarse import collapsed, parted
 from .contract import Addend, Contraction, contraction
-from .multiplied import Body, Found
+from .multiplied import Body, Found, in_order
 from .region import Flow
 
 
@@ -42,7 +42,7 @@ def gated(flow: Flow, region: Found, *, loose: bool = False) -> Found | None:
     if program.reduced or not pure or any(o.shape != program.domain for o in program.outputs):
         return None
     halves = list(_of_calls(flow, region)) or list(_of_columns(flow, region))
-    if len(halves) != 2 or len(program.outputs) != 1:
+    if len(halves) != 2:
         return None
     first, second = (replace(h.whole, rounded=loose and h.whole.node.dtype == "f32") for h in halves)
     if not _match(first, second):
@@ -82,7 +82,7 @@ def _joined(first: Contraction, second: Contraction, region: Found, halves: list
     made.of_region(program, names)
     outputs = tuple(Output(name=names[o.name], dtype=o.dtype, shape=first.domain) for o in program.outputs)
     nodes = tuple(dict.fromkeys((first.node.name, second.node.name, *site.nodes)))
-    return made.found(nodes, outputs, site.outputs)
+    return made.found(nodes, *in_order(outputs, site.outputs))
 
 
 def _of_calls(flow: Flow, region: Found) -> Iterator[_Half]:

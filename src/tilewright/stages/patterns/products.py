@@ -14,7 +14,7 @@ from .across import across
 from .coarse import collapsed, parted
 from .contract import Contraction, contraction
 from .gates import gated
-from .multiplied import Body, Found
+from .multiplied import Body, Found, in_order
 from .prologues import with_prologues
 from .region import Flow
 from .unrolled import unrolled
@@ -47,21 +47,25 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
                 whole = contraction(flow, node, eight_bits=False) or whole
         whole = replace(whole, rounded=loose and node.dtype == "f32")
         reader = _only_reader(flow, node.name, regions)
+        also = reader is None  # whether others need the product in memory: it is written beside what is made of it
+        if also:
+            reader = _first_reader(flow, node.name, regions, taken)
         made = (
             _with_epilogue(whole, unrolled(flow, regions[reader], node.name))
             if reader is not None and reader not in taken
             else None
         )
+        if made is not None and also:
+            made = _also_written(flow, whole, made)
         if made is not None and unsupported(made[0]) is None and reader is not None:
             taken.add(reader)
-            if not made[0].reduced:
+            if not (made[0].reduced or also):
                 made_of.append(_Made(found=made, node=node.name))
                 continue
             # Whether rows are better reduced there or by a kernel of their own is measured: both stay possible. Of two
             # that each take what the other leaves, neither would be idle beside the other: the first takes factors.
-            made_of.append(
-                _Made(found=(made[0], replace(made[1], spared=(*made[1].spared, node.name))), node=node.name)
-            )
+            spared = (*made[1].spared, *(() if also else (node.name,)))
+            made_of.append(_Made(found=(made[0], replace(made[1], spared=spared)), node=node.name))
         reduced = bool(made_of) and made_of[-1].node == node.name
         made = _alone(flow, whole)
         why = "its result lies otherwise in memory" if made is None else unsupported(made[0])
@@ -100,6 +104,40 @@ def _only_reader(flow: Flow, name: str, regions: Sequence[Found]) -> int | None:
     return homes[0] if len(homes) == 1 and readers <= set(regions[homes[0]][1].nodes) else None
 
 
+def _first_reader(flow: Flow, name: str, regions: Sequence[Found], taken: set[int]) -> int | None:
+    """The first pointwise region that reads this value, and that nobody waits for who needs it."""
+    for i, (program, site) in enumerate(regions):
+        reads = [flow.root(bind.node) for bind in site.operands]
+        if i in taken or program.reduced or program.loads or name not in reads:
+            continue
+        if not any(other != name and _rests_on(flow, other, name) for other in reads):
+            return i
+    return None
+
+
+def _rests_on(flow: Flow, name: str, on: str) -> bool:
+    """Whether this value is made of that one."""
+    todo, seen = [name], set[str]()
+    while todo:
+        found = todo.pop()
+        if found == on:
+            return True
+        if found not in seen and flow.position[found] > flow.position[on]:
+            seen.add(found)
+            todo += flow.roots(flow.nodes[found])
+    return False
+
+
+def _also_written(flow: Flow, whole: Contraction, made: Found) -> Found | None:
+    """The product with its epilogue, which writes the product itself, too; None where others expect that in another
+    order."""
+    alone = _alone(flow, whole)
+    if alone is None or made[0].reduced:
+        return None
+    outputs, binds = in_order((*made[0].outputs, *alone[0].outputs), (*made[1].outputs, *alone[1].outputs))
+    return replace(made[0], outputs=outputs), replace(made[1], outputs=binds)
+
+
 def _alone(flow: Flow, whole: Contraction) -> Found | None:
     """The product with what its operator adds to it; None where others expect its result in another order."""
     node = whole.node
@@ -122,14 +160,14 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     pure = all(isinstance(item, Statement | Reduction) and item.op not in ("inside", *RANKED) for item in program.body)
     positions = any(isinstance(item, Statement) and item.op == "index" for item in program.body)
     mine = [i for i, bind in enumerate(site.operands) if bind.node == whole.node.name]
-    if not pure or len(mine) != 1 or (len(program.outputs) != 1 and not program.reduced):
+    if not pure or len(mine) != 1:
         return None
     if positions and program.domain != whole.domain:
         return None
     operand, bind = program.operands[mine[0]], site.operands[mine[0]]
     groups = parted(program.domain, whole.domain)
-    in_order = bind.order == tuple(range(len(bind.order))) and not operand.order
-    if groups is None or not in_order or operand.shape != program.domain:
+    straight = bind.order == tuple(range(len(bind.order))) and not operand.order
+    if groups is None or not straight or operand.shape != program.domain:
         return None
     inner = len(program.reduced)
     if inner and program.reduced != groups[-1][-inner:]:
@@ -158,4 +196,7 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     shape = (*whole.domain[:-1], 1) if program.reduced else whole.domain
     outputs = tuple(Output(name=names[o.name], dtype=o.dtype, shape=shape) for o in program.outputs)
     reduced = (len(whole.domain) - 1,) if program.reduced else ()
-    return made.found((whole.node.name, *site.nodes), outputs, site.outputs, reduced)
+    binds = site.outputs
+    if not reduced:
+        outputs, binds = in_order(outputs, binds)
+    return made.found((whole.node.name, *site.nodes), outputs, binds, reduced)

@@ -16,6 +16,7 @@ from .reduced import BLOCK, blocked
 
 _TYPES = ("f32", "f16", "bf16")
 _EIGHT_BITS = "float8_e4m3fn"
+_ALSO_WRITTEN = ("float8_e4m3fn", "i8", "u8", "i32", "i64", "bool")
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
 _LEAST_REDUCED = 128  # columns
 _MOST_PLACES = 1 << 24  # columns: their numbers are exact in fp32
@@ -61,16 +62,11 @@ _LONG_STAGED = ("128x256", "2x1", "cooperative")
 # 4096 2.73, not 2.78 (H200, 2026-11-23).
 _LARGE_TURN = ("128x192", "2x1", "bulk")
 _LARGE_WAVES = 4
-# Half of the columns are of each product. Not yet measured.
-_GATED = (
-    ("128x256", "2x1", "cooperative"),
-    ("256x128", "1x2", "cooperative"),
-    ("128x128", "2x1", "pingpong"),
-    ("64x256", "2x1", "pingpong"),
-    ("128x256", "1x1", "cooperative"),
-    ("128x128", "1x1", "cooperative"),
-)
-_GATED_SHORT = (*_GATED[2:4], *_GATED[:2], *_GATED[4:])
+# Half of the columns are of each product; behind, how much longer a tile of as many elements takes (six sizes from
+# 8192 x 3072 x 768 to 2048 x 28672 x 8192; H200, 2026-11-23).
+_GATED = (("128x256", "2x1", "cooperative", 1.0), ("256x128", "1x2", "cooperative", 1.02),
+          ("128x128", "2x1", "pingpong", 1.06), ("64x256", "2x1", "pingpong", 1.08),
+          ("128x256", "1x1", "cooperative", 1.1), ("128x128", "1x1", "cooperative", 1.2))  # fmt: skip
 _REDUCED_IN_TURNS = (("128x128", "2x1", "direct"), ("64x256", "2x1", "direct"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
@@ -102,17 +98,21 @@ def unsupported(program: Program) -> str | None:
     batch, m, n, k = sizes(program)
     left, right = factors(program)
     others = [o for o in program.operands if not o.indexed]
-    types = {*(o.dtype for o in others), *(o.dtype for o in program.outputs)}
+    read, written = {o.dtype for o in others}, {o.dtype for o in program.outputs}
     if left.dtype not in (*_TYPES, _EIGHT_BITS):
         return f"a product in {left.dtype} has no skeleton"
     if left.dtype == _EIGHT_BITS and not all(_lies_along_k(program)):
         return "a product in eight bits whose matrices don't lie along K"
-    if (not program.reduced or is_grouped(program)) and (not types <= set(_TYPES) or len(program.outputs) != 1):
-        return "an epilogue of other types than fp32, fp16, bf16, or of several results"
+    if (not program.reduced or is_grouped(program)) and not read <= set(_TYPES):
+        return "an epilogue that reads other types than fp32, fp16, bf16"
+    if is_grouped(program) and (not written <= set(_TYPES) or len(program.outputs) != 1):
+        return "groups of columns of other types than fp32, fp16, bf16, or of several results"
+    if not program.reduced and not written <= {*_TYPES, *_ALSO_WRITTEN}:
+        return "an epilogue of float64 or of 16-bit integers"
     if any(item.dtype == "f64" for item in program.body) or computes_in_float8(program):
         return "an epilogue in float64 or in float8"
-    if len(others) > _MOST_OPERANDS:
-        return f"an epilogue of more than {_MOST_OPERANDS} operands"
+    if len(others) + (0 if program.reduced else len(program.outputs) - 1) > _MOST_OPERANDS:
+        return f"an epilogue of more than {_MOST_OPERANDS} operands and further results"
     exact = left.dtype == "f32" and not (program.reduced or is_rounded(program))
     if k < (_LEAST_EXACT_K if exact else _LEAST_K) or (min(m, n) < _LEAST_SIDE and left.dtype == "f32"):
         return f"{m} x {n} x {k} is bound by memory, or too short for fp32's accuracy"
@@ -265,10 +265,16 @@ def _intervals(program: Program) -> tuple[int, ...]:
 
 def _gated_points(program: Program) -> tuple[Point, ...]:
     """Tiles of both products' columns together; whole ones in shared memory first, where the result is of 16 bits."""
-    store = "staged" if program.outputs[0].dtype != "f32" and program.domain[-1] % 8 == 0 else "direct"
-    shapes = _GATED if sizes(program)[3] > _SHORT_K else _GATED_SHORT
-    found = [_turn(tile, cluster, store, schedule) for tile, cluster, schedule in shapes]
-    return tuple(found[:_POINTS])
+    _, m, n, _ = sizes(program)
+
+    def work(shape: tuple[str, str, str, float]) -> float:
+        tall, wide = map(int, shape[0].split("x"))
+        together = [int(s) for s in shape[1].split("x")]
+        tiles = ceil(m / (tall * together[0])) * ceil(2 * n / (wide * together[1])) * together[0] * together[1]
+        return ceil(tiles / PROCESSORS) * tall * wide * shape[3]
+
+    store = "staged" if program.outputs[0].dtype in ("f16", "bf16") and n % 8 == 0 else "direct"
+    return tuple(_turn(tile, cluster, store, schedule) for tile, cluster, schedule, _ in sorted(_GATED, key=work))
 
 
 def _exact_points(program: Program) -> tuple[Point, ...]:
@@ -366,7 +372,7 @@ def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
     """Between them points of whole tiles in shared memory, and of warpgroups that take turns, where that gains."""
     fused = len(program.operands) > 2
     short = sizes(program)[3] <= _SHORT_K
-    staged = program.outputs[0].dtype != "f32" and program.domain[-1] % 8 == 0
+    staged = program.outputs[0].dtype in ("f16", "bf16") and program.domain[-1] % 8 == 0
     large = () if fused or not staged or _waves(program, _LARGE_TURN[0]) < _LARGE_WAVES else (_turn(*_LARGE_TURN),)
     if not fused and not short:
         first, *rest = _with_long(others) if staged else others

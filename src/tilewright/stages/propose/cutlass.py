@@ -102,8 +102,8 @@ def _candidate(graph: Graph, pattern: Pattern, headers: str) -> Candidate:
         raise _Refused("fp32's own accuracy")
     if product.prologues:
         raise _Refused("factors that are made on their way in")
-    if len(program.products) > 1:
-        raise _Refused("a gated pair")
+    if len(program.products) > 1 or len(program.outputs) > 1:
+        raise _Refused("a gated pair, or several results")
     named = {o.name: o for o in program.operands}
     left, right = named[product.left], named[product.right]
     others = [o for o in program.operands if o not in (left, right)]

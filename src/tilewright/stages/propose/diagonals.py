@@ -29,7 +29,7 @@ class _Affine:
 
 
 def kept_diagonals(program: Program) -> Kept:
-    """The range of the only output."""
+    """The range of the only output; all of several."""
     assert program.product is not None
     rank = len(program.domain)
     depends: dict[str, Range] = {program.product.result: _ALL}
@@ -51,6 +51,8 @@ def kept_diagonals(program: Program) -> Kept:
             op, difference = conditions[str(item.args[0])]
             ranges = [_both(ranges[1], _where(op, difference)), _both(ranges[2], _where(_INVERTED[op], difference))]
         depends[item.result] = (min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else _NONE
+    if len(program.outputs) > 1:
+        return None, None
     low, high = depends[program.outputs[0].name]
     if low > high:
         return None, None

@@ -34,7 +34,7 @@ SPEC = ProductSpec(
     right={right_spec}
     operands=({operands}
     ),
-    output={output}
+    output={output}{further}
     epilogue=epilogue,{rounded}{diagonals}{ends}{before}{beside}
 )
 
@@ -165,21 +165,24 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
     before += _zeros(program)
     program = safe_names(reduced_in_strength(rounded_once(_epilogue(program))))
     others = [o for o in program.operands if o.name not in PRODUCTS]
-    (output,) = program.outputs
+    output, *further = program.outputs
     body = [item for item in program.body if isinstance(item, Statement)]
+    results = [o.name for o in program.outputs]
+    given = f"({', '.join(results)})" if further else output.name
     return _TEXT.format(
         name=name,
         left=left.shape, right=right.shape,
-        epilogue=Lines(program).function("epilogue", "Per element: what is written.", body, [output.name], output.name),
+        epilogue=Lines(program).function("epilogue", "Per element: what is written.", body, results, given),
         left_spec=_spec(left), right_spec=_spec(right),
         operands=tensors(others), output=_spec(output),
+        further=f"\n    further=({tensors(further)}\n    )," if further else "",
         rounded="\n    rounded=True," if product.rounded else "",
         diagonals="" if kept == (None, None) else f"\n    diagonals={kept!r},",
         ends=f"\n    ends={_spec(ends)}" if ends else "", knobs=repr(dict(settings)),
         beside=f"\n    beside={_spec(beside)}" if beside else "",
         imports=imports, made=made, before=before,
-        reads=", ".join((*first, *(o.name for o in others))), writes=output.name,
-        outputs=repr(((output.shape, output.dtype),)), arity=len(first) + len(others),
+        reads=", ".join((*first, *(o.name for o in others))), writes=", ".join(results),
+        outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)), arity=len(first) + len(others),
     )  # fmt: skip
 
 

@@ -49,7 +49,8 @@ from tilewright.stages.propose.product_time import work_ns
         (kp.product(1024, 1001, 1024, "bf16"), None),  # N of a weight that lies K by K is nobody's line
         (kp.product(1024, 1001, 1024, "bf16", order=()), "16 bytes"),
         (kp.product(1024, 1024, 1024, "f64"), "f64"),
-        (kp.product(1024, 1024, 1024, "bf16", out="i32"), "other types"),
+        (kp.product(1024, 1024, 1024, "bf16", out="i32"), None),
+        (kp.product(1024, 1024, 1024, "bf16", out="i16"), "16-bit integers"),
     ],
 )
 def test_what_is_taken_and_what_is_torchs(program: Program, why: str | None) -> None:

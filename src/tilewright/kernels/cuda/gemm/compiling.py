@@ -54,13 +54,19 @@ def _stream() -> Any:
 
 
 def _read(operands: Sequence[Read], m: Any, n: Any, finish: Finish) -> list[Any]:
-    """What an epilogue reads at (row, column, batch)."""
+    """What an epilogue reads at (row, column, batch), and its further results."""
     columns = [_size() if name in finish.apart else n for name in finish.names]
     return [
         _fake(dtype, (m, seen, _size()), [_stride(8 if wide else 1) if step is None else step for step in strides],
               WIDE if wide else ELEMENT_TYPES[dtype].width // 8)
         for seen, (dtype, (strides, wide)) in zip(columns, operands, strict=False)
-    ]  # fmt: skip
+    ] + [_written(own.dtype, m, n, own.vector, turned=finish.turned) for own in finish.further]  # fmt: skip
+
+
+def _written(dtype: str, m: Any, n: Any, vector: int, *, turned: bool) -> Any:
+    """A result; of a turned one columns are contiguous, not rows."""
+    walk = (1, _stride(), _stride()) if turned else (_stride(vector), 1, _stride(vector))
+    return _fake(dtype, (m, n, _size()), walk, ALIGNED)
 
 
 def compile_product(

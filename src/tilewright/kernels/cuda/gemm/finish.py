@@ -1,12 +1,7 @@
 """From sums in registers to C: exponents undone, an expression applied, columns written.
 
 A thread's part of a sum is ((2, 2, atom_n / 8),): pairs of neighbouring columns, two rows, pairs every 8 columns.
-Loads of a block come before its stores. Where rows of C start at multiples of four elements, the even lanes of a pair
-give their next pair of columns for the odd ones' this pair, and a warp's store writes 8 rows x 64 bytes of fp32:
-
-    columns    8q .. 8q + 7                8q + 8 .. 8q + 15
-    lanes      0  0  1  1  2  2  3  3     0  0  1  1  2  2  3  3    as wgmma leaves them
-               0  0  0  0  2  2  2  2     1  1  1  1  3  3  3  3    as they are written
+Loads of a block come before its stores (see `writes`).
 
 The expression is a function over CuTe scalars (see `math`). Its parameters name what it reads: `product`, an operand,
 or the positions `index_0` and `index_1`, the row and the column; of a batch `index_0`, the matrix, `index_1` and
@@ -16,6 +11,7 @@ or the positions `index_0` and `index_1`, the row and the column; of a batch `in
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -26,15 +22,26 @@ from ..control import when
 from ..spec import Function, reads
 from .outlet import ROWS, Outlet
 from .staged import PAIRS, Staged
+from .writes import exchanged, words_of, write_pairs
 
 BLOCK = 4  # pairs that are computed before they are written: so many reads of operands are on their way at a time
 MOST_SENT = 2  # the same, where they leave through an outlet, and registers are short
 WIDE = 16  # bytes at multiples of which rows of an operand start whose pairs of neighbours are read at once
 LEAST_SHIFT = 252  # beyond, everything is zero, or infinite, and both halves stay exponents of normal numbers
 PRODUCTS = ("product", "product_1")  # as an expression names them; the second is there of a gated one
+# Elements that are written at once, and in a row; of what is not here (16 bits and 8) up to eight.
+MOST_TOGETHER = {"f32": 4, "i32": 4, "i64": 1, "bool": 1}
 Diagonals = tuple[int | None, int | None]
 ALL: Diagonals = (None, None)
 ONE_FACTOR = 126  # 2^-126 to 2^126 are normal numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Further:
+    """A result beside C, of its shape. `vector` as a Finish's."""
+
+    dtype: str
+    vector: int
 
 
 class Gate:
@@ -67,34 +74,12 @@ def shifted(x: Any, exponent: Any) -> Float32:
     return x * power_of_two(half) * power_of_two(exponent - half)
 
 
-def _words(width: int, pair: Sequence[Any]) -> list[Any]:
-    """Two neighbouring elements as 32-bit words."""
-    if width == 32:
-        return [value.bitcast(Int32) for value in pair]
-    held = cute.make_rmem_tensor((2,), type(pair[0]))
-    for e, value in enumerate(pair):
-        held[e] = value
-    return [cute.recast_tensor(held, Int32)[0]]
-
-
-def _exchanged(words: list[list[Any]]) -> tuple[list[Any], Any]:
-    """Of this pair and the next, of this lane and the one beside it, four neighbours; and how far they lie behind the
-    lane's first."""
-    odd = cute.arch.lane_idx() % 2 == 1
-    first, second = [], []
-    for this, following in zip(*words, strict=True):
-        kept = m.select(odd, following, this)
-        theirs = cute.arch.shuffle_sync_bfly(m.select(odd, this, following), offset=1)
-        first.append(m.select(odd, theirs, kept))
-        second.append(m.select(odd, kept, theirs))
-    return [*first, *second], m.select(odd, Int32(6), Int32(0))
-
-
 class Finish:
     """What is done with a product, or with the sum of its splits: `function` over `names`, stored as `dtype`. `vector`:
     rows of C start at multiples of 1, 2, 4 or 8 elements; `batched`: positions have a batch in front; `turned`: rows
     are the expression's columns; `diagonals`: the first and the last diagonal (column - row) on which the expression
-    depends on the product, or None."""
+    depends on the product, or None. With `further` results, of these dtypes, the expression gives a tuple: C first; the
+    others are written by the threads that have them, to tensors behind the operands."""
 
     reductions: tuple[str, ...] = ()  # that are made of rows, instead of C (see `blocks`)
     own_columns = False  # whether what is written has other columns than the product
@@ -102,9 +87,10 @@ class Finish:
 
     def __init__(
         self, dtype: str, *, function: Function | None = None, names: Sequence[str] = (), vector: int,
-        batched: bool = False, turned: bool = False, diagonals: Diagonals = ALL,
+        batched: bool = False, turned: bool = False, diagonals: Diagonals = ALL, further: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.dtype = dtype
+        self.further = tuple(Further(dtype=d, vector=min(vector, MOST_TOGETHER.get(d, 8))) for d in further)
         self.function = function
         self.names = tuple(names)
         self.vector = vector
@@ -116,19 +102,27 @@ class Finish:
         if unknown:
             raise ValueError(f"an epilogue reads {', '.join(sorted(unknown))}, which is no operand of it")
 
-    def value(self, product: Any, operands: Sequence[Any], at: tuple[Any, Any, Any]) -> Any:
-        """The expression at (row, column, batch), as the element type of C; operands are read there."""
-        return self._value(product, {name: tensor[at] for name, tensor in self._wanted(operands)}, at)
+    def put(self, c: Any, product: Any, operands: Sequence[Any], at: tuple[Any, Any, Any]) -> None:
+        """Write the expression at (row, column, batch); operands are read there."""
+        made = self._value(product, {name: tensor[at] for name, tensor in self._wanted(operands)}, at)
+        targets = (c, *operands[len(self.names) :])
+        for target, value in zip(targets, made if self.further else (made,), strict=True):
+            target[at] = value
 
     def _wanted(self, operands: Sequence[Any]) -> list[tuple[str, Any]]:
         """The operands that the expression reads."""
         wanted = reads(self.function) if self.function is not None else ()
-        return [pair for pair in zip(self.names, operands, strict=True) if pair[0] in wanted] if wanted else []
+        return [pair for pair in zip(self.names, operands, strict=False) if pair[0] in wanted] if wanted else []
 
     def _value(self, product: Any, loaded: dict[str, Any], at: tuple[Any, Any, Any]) -> Any:
+        """What is written, or a tuple of it where that is several."""
         if self.function is None:
             return m.stored(product, self.dtype)
-        return m.stored(self._called(product, loaded, at), self.dtype)
+        made = self._called(product, loaded, at)
+        if not self.further:
+            return m.stored(made, self.dtype)
+        dtypes = (self.dtype, *(own.dtype for own in self.further))
+        return tuple(m.stored(value, dtype) for value, dtype in zip(made, dtypes, strict=True))
 
     def _called(self, product: Any, loaded: dict[str, Any], at: tuple[Any, Any, Any]) -> Any:
         """What the function gives."""
@@ -162,12 +156,7 @@ class Finish:
         for numbers in self._blocks(range(pairs), block):
             firsts = [(rows[r], columns[q], layer) for r, q in numbers]
             made = self._pairs(total, operands, firsts, sizes, numbers)
-            if self.vector >= 4:
-                for i in range(0, len(made), 2):
-                    self._write_four(c, made[i : i + 2], firsts[i], sizes)
-                continue
-            for first, pair in zip(firsts, made, strict=True):
-                self._write(c, pair, first, sizes)
+            write_pairs(c, made, firsts, sizes, vector=self.vector)
 
     @staticmethod
     def _blocks(pairs: range, block: int) -> list[list[tuple[int, int]]]:
@@ -183,7 +172,22 @@ class Finish:
     ) -> list[list[Any]]:  # fmt: skip
         """Two neighbours each, the first of them at (row, column, layer). All that is read is asked for first."""
         places = self._places(firsts, sizes)
-        return self._made(total, self._loaded(self._wanted(operands), places), places, numbers)
+        made = self._made(total, self._loaded(self._wanted(operands), places), places, numbers)
+        return self._first(made, operands, firsts, sizes, numbers)
+
+    def _first(
+        self, made: list[list[Any]], operands: Sequence[Any], firsts: list[tuple[Any, Any, Any]],
+        sizes: tuple[Any, Any], numbers: list[tuple[int, int]],
+    ) -> list[list[Any]]:  # fmt: skip
+        """Of several results the first; the further ones are written."""
+        if not self.further:
+            return made
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)  # pairs of a row in a row
+        places = [firsts[i] for i in order]
+        for which, (own, target) in enumerate(zip(self.further, operands[len(self.names) :], strict=True)):
+            pairs = [[element[which + 1] for element in made[i]] for i in order]
+            write_pairs(target, pairs, places, sizes, vector=own.vector)
+        return [[element[0] for element in pair] for pair in made]
 
     def _places(self, firsts: list[tuple[Any, Any, Any]], sizes: tuple[Any, Any]) -> list[list[tuple[Any, Any, Any]]]:
         """Where operands of each pair are read."""
@@ -250,9 +254,10 @@ class Finish:
             for found, word in zip(loaded, taken, strict=False):
                 found[staged.name] = self._halves(word, staged.element)
             numbers = [(r, line * PAIRS + q) for q in range(PAIRS) for r in range(2)]
-            spots = self._places(self._firsts(places[number], line, corner), sizes)
-            made = self._made(sums[number], loaded, spots, numbers)
-            staged.put(number, line, [word for pair in made for word in _words(16, pair)])
+            firsts = self._firsts(places[number], line, corner)
+            made = self._made(sums[number], loaded, self._places(firsts, sizes), numbers)
+            made = self._first(made, operands, firsts, sizes, numbers)
+            staged.put(number, line, [word for pair in made for word in words_of(pair)])
             staged.send(number, line)
 
     @staticmethod
@@ -291,7 +296,7 @@ class Finish:
                 firsts = [(rows[r], columns[q], corner[2]) for r, q in numbers]
                 made = self._pairs(total, operands, firsts, sizes, numbers)
                 for (row, column, _), pair, following in zip(firsts[::2], made[::2], made[1::2], strict=True):
-                    words, shift = _exchanged([_words(outlet.bytes_each * 8, p) for p in (pair, following)])
+                    words, shift = exchanged([words_of(p) for p in (pair, following)])
                     outlet.put(turn, row % ROWS, (column + shift) % outlet.columns, words)
             first = corner[1] + part_n * pairs * 8 + line * outlet.columns
             outlet.send(turn, (tile_row, first // outlet.columns, corner[2]))
@@ -340,36 +345,6 @@ class Finish:
         """The column of a pair's element, or one of C's own where it lies outside. Of whole pairs both elements do."""
         return cutlass.min(column, last - 1) + e if self.vector > 1 else cutlass.min(column + e, last)
 
-    def _write_four(self, c: Any, made: list[list[Any]], at: tuple[Any, Any, Any], sizes: tuple[Any, Any]) -> None:
-        """This pair and the next, of this lane and the one beside it; `at`: of this lane's first pair."""
-        words, shift = _exchanged([_words(c.element_type.width, pair) for pair in made])
-        held = cute.make_rmem_tensor((len(words),), Int32)
-        for i, word in enumerate(words):
-            held[i] = word
-        row, column, layer = at
-        column = column + shift
-        start = c.iterator + cute.crd2idx((row, column, layer), c.layout)
-        pointer = cute.recast_ptr(start.align(4 * len(words)), dtype=Int32)
-        target = cute.make_tensor(pointer, cute.make_layout((len(words),)))
-        when(m.both(row < sizes[0], column < sizes[1]), lambda: cute.autovec_copy(held, target))
-
-    def _write(self, c: Any, pair: list[Any], at: tuple[Any, Any, Any], sizes: tuple[Any, Any]) -> None:
-        row, column, layer = at
-        if self.vector == 2:
-            held = cute.make_rmem_tensor((2,), c.element_type)
-            for e, value in enumerate(pair):
-                held[e] = value
-            start = c.iterator + cute.crd2idx((row, column, layer), c.layout)
-            target = cute.make_tensor(start.align(c.element_type.width // 4), cute.make_layout((2,)))
-            when(m.both(row < sizes[0], column < sizes[1]), lambda: cute.autovec_copy(held, target))
-            return
-        for e, value in enumerate(pair):
-            there = cute.make_tensor(
-                c.iterator + cute.crd2idx((row, column + e, layer), c.layout), cute.make_layout((1,))
-            )  # fmt: skip
-            within = m.both(row < sizes[0], column + e < sizes[1])
-            when(within, lambda there=there, value=value: there.__setitem__(0, value))
-
 
 class Combine:
     """C from the partial sums of splits, in order, so that results repeat to the last bit: a thread per element."""
@@ -401,4 +376,4 @@ class Combine:
             total = Float32(0.0)
             for split in cutlass.range(splits, unroll=4):
                 total = total + partial[(row, column, batch * splits + split)]
-            c[(row, column, batch)] = self.finish.value(total, operands, (row, column, batch))
+            self.finish.put(c, total, operands, (row, column, batch))

@@ -32,7 +32,7 @@ from .gated import Gated
 from .groups import Groups
 from .launch import Epilogue, Gemm
 from .lying import broadcast, major_of, walk_of
-from .noted import Noted
+from .noted import Noted, Results
 from .plan import KNOBS as LEGAL
 from .plan import Point, intervals
 from .reach import NO_ZEROS, Zeros
@@ -63,7 +63,8 @@ class ProductSpec:
     `left` is (M, K), `right` (experts, K, N), and the rows of expert e end before ends[e]. `before`: what makes the
     left and the right factor, which is no operand then, but what its Prologue reads is. `zeros`: of both factors the
     diagonals (column - row) from the first to the last that have elements, as a Gemm has them. With `beside`, a second
-    right matrix that lies as the first, `epilogue` reads `product_1`, too: what `left` gives with that one."""
+    right matrix that lies as the first, `epilogue` reads `product_1`, too: what `left` gives with that one. With
+    `further` results, of the output's shape, it gives a tuple of all, the output first."""
 
     name: str
     left: TensorSpec
@@ -79,6 +80,7 @@ class ProductSpec:
     before: tuple[Prologue | None, Prologue | None] = (None, None)
     zeros: Zeros = NO_ZEROS
     beside: TensorSpec | None = None
+    further: tuple[TensorSpec, ...] = ()
 
     @property
     def read(self) -> tuple[TensorSpec, ...]:
@@ -135,6 +137,7 @@ class FusedProduct:
         self.epilogue = Epilogue(
             function=spec.epilogue, names=tuple(o.name for o in spec.operands), dtypes=dtypes,
             batched=len(spec.left.shape) == 3, diagonals=spec.diagonals, reductions=spec.reductions, groups=spec.groups,
+            further=tuple(o.dtype for o in spec.further),
         )  # fmt: skip
         self.configure(**knobs)
 
@@ -180,12 +183,13 @@ class FusedProduct:
         )
         self._noted = Noted(self._steps, len(self.spec.read))
 
-    def __call__(self, *operands: Tensor) -> tuple[Tensor]:
-        """The output, freshly allocated. Raises ValueError on what is not of the Spec's shapes and dtypes. On meta
+    def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
+        """The outputs, freshly allocated. Raises ValueError on what is not of the Spec's shapes and dtypes. On meta
         tensors it compiles what tensors of these strides need, and launches nothing."""
-        return (self._noted.call(*operands),)
+        made = self._noted.call(*operands)
+        return made if isinstance(made, tuple) else (made,)
 
-    def _steps(self, *operands: Tensor) -> Tensor:
+    def _steps(self, *operands: Tensor) -> Results:
         """The same, with nothing known of earlier calls."""
         for tensor, (shape, dtype) in zip(operands, self._shapes, strict=True):
             if tensor.shape != shape or tensor.dtype != dtype:
@@ -193,7 +197,9 @@ class FusedProduct:
         left, right, *others = self._with_factors(operands)
         if self.spec.groups is None:
             return self.gemm.steps(left, right, *others)
-        return self.gemm.steps(left, right, *map(_flat, others)).view(self.spec.output.shape)
+        made = self.gemm.steps(left, right, *map(_flat, others))
+        assert isinstance(made, Tensor)
+        return made.view(self.spec.output.shape)
 
     def _with_factors(self, operands: Sequence[Tensor]) -> list[Any]:
         """Both factors, and what else is read."""
@@ -276,7 +282,7 @@ class FusedProduct:
             matrices += sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in prologue.operands) - side if prologue else 0
         if point.streamed:
             matrices -= 2 * sides[1 if self.gemm.turned else 0]
-        others = sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.operands, spec.output))
+        others = sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.operands, spec.output, *spec.further))
         partial = 8 * splits * prod(spec.output.shape) if splits > 1 else 0
         return matrices + others + partial
 

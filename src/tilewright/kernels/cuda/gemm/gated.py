@@ -10,13 +10,13 @@ from ...ops import DTYPES
 from .entering import Factor
 from .launch import NAMES, Gemm, processors_of
 from .lying import broadcast, major_of, walk_of
-from .noted import run_on
+from .noted import Results, run_on
 
 
 class Gated(Gemm):
     """The Point is gated; the epilogue's function reads `product` and `product_1`."""
 
-    def steps(self, a: Factor, b: Factor, *operands: Tensor) -> Tensor:
+    def steps(self, a: Factor, b: Factor, *operands: Tensor) -> Results:
         """`operands`: first the second right matrix, (K, N) as the first. Raises ValueError where shapes or types don't
         fit. On meta tensors it compiles what tensors of these strides need, and launches nothing."""
         other, *others = operands
@@ -40,8 +40,10 @@ class Gated(Gemm):
             walks=tuple(map(walk_of, seen)),
         )  # fmt: skip
         first, second = rights
-        run_on(launch, x, first, c.permute(1, 2, 0), second, *seen, grid.clusters, grid.splits, grid.chunk)
-        return c[0]
+        further = self.beside(c)
+        behind = (*seen, *(f.permute(1, 2, 0) for f in further))
+        run_on(launch, x, first, c.permute(1, 2, 0), second, *behind, grid.clusters, grid.splits, grid.chunk)
+        return self._results([t[0] for t in (c, *further)])
 
     def _along_k(self, x: Tensor) -> Tensor:
         """The same, copied to lie along K if it does not."""

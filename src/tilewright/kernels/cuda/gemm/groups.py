@@ -22,6 +22,7 @@ from ..control import when
 from ..reducers import Reducer, State, tree
 from ..spec import Function, Sweep, reads
 from .finish import Finish
+from .writes import write_pairs
 
 LANES = 4  # of a warp, that share a row of a part
 MOST_READ = 128  # columns of all operands together that are read at once for both rows of a thread
@@ -135,12 +136,7 @@ class GroupFinish(Finish):
                 continue
             made += [[m.stored(_call(self.groups.final, element, values), self.dtype) for element in pair]
                      for pair in pairs]  # fmt: skip
-        if made and self.vector >= 4:
-            for i in range(0, len(made), 2):
-                self._write_four(c, made[i : i + 2], firsts[i], sizes)
-            return
-        for first, pair in zip(firsts, made, strict=False):
-            self._write(c, pair, first, sizes)
+        write_pairs(c, made, firsts[: len(made)], sizes, vector=self.vector)
 
     def _reduced(self, elements: list[dict[str, Any]]) -> dict[str, Any]:
         """What is known of a group, of which this lane has these elements."""

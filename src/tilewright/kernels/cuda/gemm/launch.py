@@ -40,7 +40,7 @@ from .entering import Entering, EnteringSplit, Factor
 from .finish import ALL, Diagonals, Finish
 from .groups import GroupFinish, Groups
 from .lying import along_k, broadcast, empty_planes, lines, major_of, tidied, up, vector_of, walk_of
-from .noted import Noted, device_of, run_on
+from .noted import Noted, Results, device_of, run_on
 from .plan import RESIDUAL_SHIFT, Grid, Point, make_grid
 from .reach import NO_ZEROS, Zeros
 from .split import Split
@@ -60,7 +60,8 @@ class Epilogue:
     """An expression over the product (see `finish`). Operands are broadcast to (M, N), or to (batch, M, N) if it is
     `batched`; `dtypes` are theirs. `diagonals`: outside of them it does not depend on the product.
     `reductions`: C is the states of these (see `blocks`), of which the expression gives a tuple. `groups`, instead of
-    the expression: what is done with groups of columns (see `groups`)."""
+    the expression: what is done with groups of columns (see `groups`). `further`: dtypes of results beside C, of which
+    the expression gives a tuple with C's."""
 
     function: Function | None = None
     names: tuple[str, ...] = ()
@@ -69,6 +70,7 @@ class Epilogue:
     diagonals: Diagonals = ALL
     reductions: tuple[str, ...] = ()
     groups: Groups | None = None
+    further: tuple[str, ...] = ()
 
 
 def _one(a: Factor) -> Factor:
@@ -111,25 +113,29 @@ class Gemm:
         self._compiled: dict[Hashable, Launch] = {} if compiled is None else compiled
         self._noted: dict[int, Noted] = {}
 
-    def __call__(self, a: Tensor, b: Tensor, *operands: Tensor) -> Tensor:
+    def __call__(self, a: Tensor, b: Tensor, *operands: Tensor) -> Any:
         """A and B may both have one dimension more, the batch, in front; either may have one matrix for all of it. On
         meta tensors it compiles what tensors of these shapes and strides need (aligned ones), and launches nothing. Of
-        `reductions` it gives the states, (state, batch, M, block of columns). Raises ValueError where shapes or types
-        don't fit the Point's scheme."""
+        `reductions` it gives the states, (state, batch, M, block of columns); with `further` results a tuple of all.
+        Raises ValueError where shapes or types don't fit the Point's scheme."""
         noted = self._noted.get(len(operands))
         if noted is None:
             noted = self._noted[len(operands)] = Noted(self.steps, 2 + len(operands))
         return noted.call(a, b, *operands)
 
-    def steps(self, a: Factor, b: Factor, *operands: Tensor) -> Tensor:
+    def steps(self, a: Factor, b: Factor, *operands: Tensor) -> Results:
         """The same with nothing known of earlier calls; factors of fp32 may be made on their way in."""
         self._check(a, b, operands)
         if a.ndim == 2:
             made = self._batched(_one(a), _one(b), operands)
-            return made if self.reductions else made[0]
-        return self._batched(a, b, operands)
+            return self._results([c if self.reductions else c[0] for c in made])
+        return self._results(self._batched(a, b, operands))
 
-    def _batched(self, a: Factor, b: Factor, operands: Sequence[Tensor]) -> Tensor:
+    def _results(self, made: Sequence[Tensor]) -> Results:
+        return tuple(made) if self.further else made[0]
+
+    def _batched(self, a: Factor, b: Factor, operands: Sequence[Tensor]) -> list[Tensor]:
+        """C and the further results."""
         batch, rows, k = max(a.shape[0], b.shape[0]), *a.shape[1:]
         columns = b.shape[2]
         given: tuple[Factor, Factor] = (a.permute(1, 2, 0), b.permute(2, 1, 0))
@@ -151,13 +157,20 @@ class Gemm:
             point, NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=self.vector(columns, last=last),
             walks=tuple(map(walk_of, read)),
         )  # fmt: skip
+        further = self.beside(c)
+        behind = [*read, *(self._as_turned(f.permute(1, 2, 0)) for f in further)] if last else []
         tensors = (
-            x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *(read if last else ()), *self._parts(grid, a)
+            x, y, self._as_turned(target.permute(1, 2, 0)), *exponents, *behind, *self._parts(grid, a)
         )  # fmt: skip
         run_on(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
         if not last:
-            run_on(self.combine(tuple(map(walk_of, seen))), target.permute(1, 2, 0), c.permute(1, 2, 0), *seen)
-        return c
+            first, written, *rest = (t.permute(1, 2, 0) for t in (target, c, *further))
+            run_on(self.combine(tuple(map(walk_of, seen))), first, written, *seen, *rest)
+        return [c, *further]
+
+    def beside(self, c: Tensor) -> list[Tensor]:
+        """Results beside C, freshly allocated."""
+        return [torch.empty(c.shape, dtype=DTYPES[dtype], device=c.device) for dtype in self.further]
 
     def _parts(self, grid: Grid, like: Factor) -> tuple[Tensor, ...]:
         """Flags and parts of tiles of each CTA, where clusters share tiles."""
@@ -179,6 +192,10 @@ class Gemm:
     @property
     def reductions(self) -> tuple[str, ...]:
         return self.epilogue.reductions if self.epilogue else ()
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        return self.epilogue.further if self.epilogue else ()
 
     @property
     def groups(self) -> Groups | None:
@@ -268,7 +285,7 @@ class Gemm:
         operands = self._reads(walks) if last else ()
         facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, vector,
                  found.diagonals, found.turned, found.reductions, self.groups and self.groups.size,
-                 self.zeros)  # fmt: skip
+                 self.zeros, found.further)  # fmt: skip
         return facts, found, operands
 
     def compiled(
@@ -312,7 +329,7 @@ class Gemm:
         """The compiled sum of splits."""
         operands = self._reads(walks)
         finish = self.finish(last=True, vector=1, summed=True)
-        facts = ("combine", self.arch, self.dtype, finish.names, operands)
+        facts = ("combine", self.arch, self.dtype, finish.names, operands, finish.further)
         return self._made(facts, lambda: compile_combine(finish, operands=operands, arch=self.arch))
 
     def _reads(self, walks: tuple[Walk, ...]) -> tuple[Read, ...]:
@@ -331,7 +348,7 @@ class Gemm:
             return BlockFinish(found.reductions, function=found.function, names=found.names, batched=found.batched)
         return Finish(
             self.dtype, function=found.function, names=found.names, vector=vector, batched=found.batched,
-            turned=turned, diagonals=diagonals,
+            turned=turned, diagonals=diagonals, further=found.further,
         )  # fmt: skip
 
     def entering(self, x: Entering, *, chunk: int) -> Launch:

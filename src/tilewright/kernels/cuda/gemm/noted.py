@@ -23,7 +23,8 @@ from ..calls import fresh
 LINE = 16  # bytes at whose multiples what TMA and wide loads read must lie
 MOST_KNOWN = 1024  # layouts
 _EMPTY = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
-Call = Callable[..., Tensor]
+Results = Tensor | tuple[Tensor, ...]
+Call = Callable[..., Results]
 
 _KNOWN = """
 def make(found, first):
@@ -36,8 +37,8 @@ def make(found, first):
 
 
 class Noted:
-    """`make`, which gives a new tensor of so many, as a call that does only what it must. On meta tensors it is `make`
-    itself."""
+    """`make`, which gives a new tensor, or several, of so many, as a call that does only what it must. On meta tensors
+    it is `make` itself."""
 
     def __init__(self, make: Call, arity: int) -> None:
         self._make = make
@@ -101,7 +102,7 @@ class Notes(TorchDispatchMode):
         self._sources[_memory(made)] = (f"b{len(self._sources)}", made)
         self._steps.append((None, (made,)))
 
-    def written(self, result: Tensor) -> Call | None:
+    def written(self, result: Results) -> Call | None:
         """The function of the operands that does the same, or None where that is unknown."""
         return None if self.unknown else _Text(self._sources, self.device, result).written(self._steps, len(self.twins))
 
@@ -109,10 +110,11 @@ class Notes(TorchDispatchMode):
 class _Text:
     """Steps as the text of a function. All is allocated as it was, but what holds the result and no more like that."""
 
-    def __init__(self, sources: dict[int, tuple[str, Tensor]], device: torch.device, result: Tensor) -> None:
+    def __init__(self, sources: dict[int, tuple[str, Tensor]], device: torch.device, result: Results) -> None:
         self._sources = dict(sources)
-        if result.is_contiguous() and result.untyped_storage().nbytes() == result.numel() * result.element_size():
-            self._sources[_memory(result)] = (sources[_memory(result)][0], result)
+        for x in _tensors(result):
+            if x.is_contiguous() and x.untyped_storage().nbytes() == x.numel() * x.element_size():
+                self._sources[_memory(x)] = (sources[_memory(x)][0], x)
         self._device = device
         self._result = result
         self._values: dict[str, Any] = {"view": _view}
@@ -127,7 +129,9 @@ class _Text:
             else:
                 given = [self._place(x) if isinstance(x, Tensor) else repr(x) for x in args]
                 self._lines.append(f"{self._value(done)}({', '.join(given)})")
-        self._lines.append(f"return {self._place(self._result)}")
+        places = [self._place(x) for x in _tensors(self._result)]
+        several = isinstance(self._result, tuple)
+        self._lines.append(f"return ({', '.join(places)},)" if several else f"return {places[0]}")
         taken = ", ".join(f"t{i}" for i in range(arity))
         body = "".join(f"        {line}\n" for line in self._lines)
         text = f"def make({', '.join(self._values)}):\n    def call({taken}):\n{body}    return call\n"

@@ -13,7 +13,7 @@ from .compiling import Launch, Read, compile_product
 from .finish import Finish
 from .launch import NAMES, Gemm, processors_of
 from .lying import broadcast, major_of, walk_of
-from .noted import run_on
+from .noted import Results, run_on
 from .plan import Grid, Point
 
 
@@ -26,7 +26,7 @@ def experts_grid(point: Point, m: int, n: int, *, experts: int, processors: int)
 class Routed(Gemm):
     """C[M, N] = epilogue(A[M, K] @ B[e, K, N]), e being the expert of the row; the Point is plain, sums whole."""
 
-    def steps(self, a: Tensor, b: Tensor, *operands: Tensor) -> Tensor:  # type: ignore[override]
+    def steps(self, a: Tensor, b: Tensor, *operands: Tensor) -> Results:  # type: ignore[override]
         """`operands`: first the ends of the experts' rows, (experts,) of int32, ascending. Rows behind the last stay as
         they are allocated. Raises ValueError where shapes or types don't fit."""
         ends, *others = operands
@@ -44,8 +44,10 @@ class Routed(Gemm):
             self.point, NAMES[a.dtype], (major_of(x), major_of(y)), last=True, vector=self.vector(n, last=True),
             walks=tuple(map(walk_of, seen)),
         )  # fmt: skip
-        run_on(launch, x, y, c.permute(1, 2, 0), ends.contiguous(), *seen, grid.clusters, grid.splits, grid.chunk)
-        return c[0]
+        further = self.beside(c)
+        behind = (*seen, *(f.permute(1, 2, 0) for f in further))
+        run_on(launch, x, y, c.permute(1, 2, 0), ends.contiguous(), *behind, grid.clusters, grid.splits, grid.chunk)
+        return self._results([t[0] for t in (c, *further)])
 
     def _product_facts(self, *args: Any, **more: Any) -> tuple[tuple[Any, ...], Finish, tuple[Read, ...]]:
         facts, finish, operands = super()._product_facts(*args, **more)
