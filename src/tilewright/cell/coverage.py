@@ -50,8 +50,13 @@ def region(tensor: Tensor) -> Region:
 def add(known: tuple[Region, ...], new: Region) -> tuple[Region, ...]:
     """Regions that have nothing in common: the known ones, and the new one, or those of them that may overlap it,
     whichever is more. So the sum of their sizes is never more than what all of them reach."""
-    rest = tuple(r for r in known if _apart(r, new))
-    lost = sum(r.size for r in known if r not in rest)
+    rest: list[Region] = []
+    lost = 0
+    for other in known:  # once: a module may come here a hundred thousand times with five hundred of them
+        if _apart(other, new):
+            rest.append(other)
+        else:
+            lost += other.size
     return (*rest, new) if new.size > lost and len(rest) < _MOST_REGIONS else known
 
 

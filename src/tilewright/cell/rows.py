@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tilewright.facts.graph import Graph, Node
 
+from .recurrent import told_by_shape
 from .trace import trace
 
 _OTHER = (3, 5)  # sizes for a second graph, the first that is another; tensors of it have no contents to speak of
@@ -54,7 +55,7 @@ def _is_indifferent(module: nn.Module, args: Sequence[Tensor], rows: int) -> boo
     named = sum(kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
     if len(args) > named:  # the rest are starred, and count as one
         shapes[named:] = [tuple(shapes[named:])]
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.no_grad(), told_by_shape():
         warnings.simplefilter("ignore")
         try:
             torch.export.export(module, tuple(args), {}, dynamic_shapes=tuple(shapes), strict=False)
