@@ -41,7 +41,8 @@ _KNOBS = (
     Knob(name="streamed", values=("none", "left", "right"), about="the fp32 matrix that whoever multiplies it splits"),
     Knob(name="store", values=("direct", "bulk", "staged"),
          about="who writes the result: threads, or TMA from shared memory (staged: whole tiles, a matrix comes there)"),
-    Knob(name="schedule", values=("cooperative", "pingpong"), about="warpgroups share a tile, or take tiles in turns"),
+    Knob(name="schedule", values=("cooperative", "pingpong", "stream_k"),
+         about="warpgroups share a tile, or take tiles in turns; stream_k: CTAs share the steps of all tiles equally"),
     Knob(name="split", values=("fp16x3", "bf16x6"),
          about="what stands for fp32; six products take twice as long, and hold exponents as wide as fp32's own"),
     Knob(name="sum", values=("kernel", "cluster"), about="who adds parts of K up: a second kernel, or one cluster"),
@@ -88,6 +89,13 @@ _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
 # Intervals of promotion, and from which K on the bound of their error is at most that of one fp32 accumulator (see
 # `intervals` of gemm/plan.py).
 _PROVEN = ((64, 54), (32, 34), (16, 26))
+# One H200, 2026-11-23, K of 8192: 96 tiles of 128 x 256 in 277 us instead of 299, 32 in 131 instead of 133; 16 bits
+# gain nothing. Whole waves of 128 x 128 take half as long as those; the model has them longer.
+_STREAM_K_SHAPES = (("128x256", "2x1"), ("256x128", "1x2"), ("128x128", "2x1"))
+_STREAM_K_LEAST = 4096  # of K
+_STREAM_K_GAIN = 0.95
+_STREAM_K_POINTS = 2
+_SQUARE_RATE = 0.93
 _KERNEL: dict[str, str | int] = {
     "stages": "auto", "store": "direct", "sum": "kernel", "schedule": "cooperative", "split": "fp16x3"
 }  # fmt: skip
@@ -365,7 +373,31 @@ def _points(program: Program) -> tuple[Point, ...]:
     bare = not plain and len(program.operands) == 2 and sizes(program)[3] >= _FLAT_K
     for p in direct:
         chosen.insert(chosen.index(p) + (0 if bare else 1), point(**{**dict(p), "store": "bulk"}))
-    return _with_turns(program, chosen) if plain else tuple(chosen)
+    return _with_turns(program, chosen) if plain else (*_streamed_in_k(program), *chosen)
+
+
+def _streamed_in_k(program: Program) -> tuple[Point, ...]:
+    """Of fp32 the points by stream-K that the model has before all others, by so much that it may be believed."""
+    batch, m, n, k = sizes(program)
+    assert program.product is not None
+    if k < _STREAM_K_LEAST or kept_diagonals(program) != (None, None) or program.product.zeros != NO_ZEROS:
+        return ()
+    best = min(work * (_SQUARE_RATE if dict(p)["tile"] == "128x128" else 1.0) for work, p in _ranked(program))
+    found = []
+    for tile, cluster in _STREAM_K_SHAPES:
+        work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=1, fp32=True, rounded=is_rounded(program),
+                       along=_lies_along_k(program), stream_k=True)  # fmt: skip
+        setting = {
+            **_KERNEL,
+            "split_k": 1,
+            "streamed": "none",
+            "schedule": "stream_k",
+            "tile": tile,
+            "cluster": cluster,
+        }
+        if work < _STREAM_K_GAIN * best and enters(program, setting):
+            found.append((work, point(**setting)))
+    return tuple(p for _, p in sorted(found)[:_STREAM_K_POINTS])
 
 
 def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:

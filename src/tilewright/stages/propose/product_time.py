@@ -12,16 +12,19 @@ _HELD, _HELD_ALONG = (
     8192,
     32768,
 )  # of K that stays in registers while it is split, across it or along it (gemm/split.py)
+_PART_RATE = 32.0  # bytes/ns of a CTA that collects parts of tiles (H200, 2026-11-23: 3 us of 128 x 256, 17 of four)
 _STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 230 TFLOP/s (H200, 2026-11-22)
 
 
 def work_ns(
     batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, parts: int, fp32: bool, streamed: str = "none",
     kept: Kept = (None, None), rounded: bool = False, zeros: Zeros = NO_ZEROS, along: tuple[bool, bool] = (True, True),
+    stream_k: bool = False,
 ) -> float:  # fmt: skip
     """The model: the splits; whole waves of tiles at the rate at which wgmma of that size runs, or the traffic if that
     takes longer; the traffic of partial sums. `kept`: the diagonals that are needed; `zeros`: where factors have
-    elements; `along`: whether they lie along K. An order of magnitude of the time; it ranks, it doesn't claim."""
+    elements; `along`: whether they lie along K; `stream_k`: clusters share all steps, for a part of a tile each, which
+    comes and goes mostly beside others' products. An order of magnitude of the time; it ranks, it doesn't claim."""
     tile_m, tile_n = map(int, tile.split("x"))
     cluster_m, cluster_n = map(int, cluster.split("x"))
     resident = 2 if tile_m == 64 and tile_n <= 128 and streamed == "none" else 1
@@ -36,6 +39,8 @@ def work_ns(
             zeros, m, k, n, tall=tile_m * cluster_m, wide=tile_n * cluster_n, depth=DEPTH
         )  # fmt: skip
         length = ceil(max(tiles * mean / (PROCESSORS * resident), most)) * DEPTH
+    if stream_k:
+        length = ceil(tiles * ceil(k / DEPTH) / (PROCESSORS * resident)) * DEPTH
     # Small tiles read more of shared memory for each product: wgmma of 64 x 64 runs at about half its rate.
     rate = {64 * 64: 0.5, 64 * 128: 0.7, 128 * 128: 0.9}.get(tile_m * tile_n, 1.0)
     rate *= 1.0 if cluster_m * cluster_n > 1 else 0.95
@@ -44,6 +49,8 @@ def work_ns(
     flops = 2 * tile_m * tile_n * resident * ((3 if fp32 and not rounded else 1) * length / rate + 256 * waves)
     partial_bytes = 8.0 * batch * m * n * parts if parts > 1 else 0.0
     launch_ns = 3000.0 if parts > 1 else 0.0
+    if stream_k:  # whoever ends a tile reads the parts of all others
+        launch_ns = 1000.0 + 4.0 * tile_m * tile_n / _PART_RATE * max(PROCESSORS * resident / tiles, 1.0)
     item = 4.0 if fp32 else 2.0
     sides = {"left": batch * m * k * item, "right": batch * k * n * item}
     split_bytes = 0.0

@@ -92,6 +92,30 @@ def test_the_interval_of_promotion_is_turned_where_several_are_proven(tmp_path: 
         load_fused(kp.product(512, 512, 1024, "bf16"), tmp_path).configure(interval=64)
 
 
+def test_stream_k_is_proposed_where_whole_waves_leave_much_idle(tmp_path: Path) -> None:
+    """Of fp32 with long sums; where tiles make whole waves, or results are triangles, it gains nothing."""
+
+    def schedules(program: Program) -> list[Any]:
+        return [dict(p)["schedule"] for p in cuda.space(program).points]
+
+    for m, n, k in ((1536, 2048, 8192), (2048, 2304, 8192), (1024, 3072, 4096)):
+        assert schedules(kp.product(m, n, k))[:3] == ["stream_k", "stream_k", "cooperative"]
+    for m, n, k in ((1536, 2816, 8192), (4096, 4096, 4096), (512, 512, 65536), (1536, 2048, 1024)):
+        assert set(schedules(kp.product(m, n, k))) == {"cooperative"}
+    assert "stream_k" not in schedules(kp.product(1536, 2048, 8192, "bf16"))
+    a, b = meta(1536, 8192), meta(8192, 2048)
+    for function in (lambda a, b: torch.triu(a @ b), lambda a, b: (a @ b).amax(1), lambda a, b: a.tril() @ b):
+        assert "stream_k" not in schedules(next(p for p in _sparing(function, a, b) if p.outputs[0].name != "v0"
+                                                or p.product is not None and p.product.zeros != NO_ZEROS))  # fmt: skip
+    program = kp.product(1536, 2048, 8192)
+    module = load_fused(program, tmp_path)
+    assert module.KNOBS["schedule"] == "stream_k" and module._FUSED.gemm.point.stream_k
+    with pytest.raises(ValueError, match="share a tile"):
+        module.configure(store="bulk")
+    with pytest.raises(ValueError, match="split_k=1"):
+        module.configure(split_k=2)
+
+
 def test_every_point_that_is_proposed_can_be_made() -> None:
     for dtype, scheme, out in (("f32", "scaled", ""), ("bf16", "plain", ""), ("float8_e4m3fn", "narrow", "bf16")):
         for sides in ((4096, 4096, 4096), (64, 4096, 4096), (256, 256, 65536), (100, 1000, 1024), (4096, 4096, 32)):

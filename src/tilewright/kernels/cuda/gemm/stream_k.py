@@ -27,7 +27,7 @@ from ..math import both, select
 from .product import Product
 
 QUAD = 4  # of registers, that travel together
-BLOCK = 4  # quads that are read before they are added
+BLOCK = 16  # quads that are read before they are added
 THERE = 5  # named barrier of those that multiply
 
 
@@ -101,7 +101,7 @@ class StreamK(Product):
             theirs = self._part(parts, cta, each * len(sums))
             for i, total in enumerate(sums):
                 for block in range(0, each, BLOCK):
-                    held = [cute.make_rmem_tensor((QUAD,), Float32) for _ in range(BLOCK)]
+                    held = [cute.make_rmem_tensor((QUAD,), Float32) for _ in range(min(BLOCK, each - block))]
                     for q, quad in enumerate(held):
                         cute.autovec_copy(theirs[(None, i * each + block + q)], quad)
                     for q, quad in enumerate(held):
