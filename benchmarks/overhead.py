@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ class Model(torch.nn.Module):
         return self.inner(x)
 """
 BATCH, BATCHES = 50, 60
+JOBS = 6  # processes that compile a layer
 EXAMPLES = Path(__file__).parent.parent / "examples" / "problems"
 
 
@@ -100,8 +101,8 @@ def bare(target: Target, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Any]:
     return lambda: launch(x, y, out, scrap)
 
 
-def layers(folder: Path) -> dict[str, Callable[[], Any]]:
-    calls: dict[str, Callable[[], Any]] = {}
+def layers(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Each is compiled when it is asked for."""
     names: dict[str, Any] = {}
     exec(LINEAR, names)
     for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
@@ -109,18 +110,21 @@ def layers(folder: Path) -> dict[str, Callable[[], Any]]:
         x = torch.randn(512, 512, device="cuda", dtype=dtype)
         with torch.no_grad():
             graph = trace(eager, (x,), {})
-        _, ours = next(written(eager, graph, 1, folder / kind, LINEAR))
-        wanted = Gradients(outputs=(0,), inputs=(0,), parameters=tuple(n for n, _ in eager.named_parameters()))
-        graph = trace_training(eager, (x,), {}, [x], wanted)
-        _, trained = next(written(eager, graph, 1, folder / f"{kind}-training", LINEAR))
+        _, ours = next(written(eager, graph, 1, folder / kind, LINEAR, jobs=JOBS))
         with torch.no_grad():
             torch.testing.assert_close(ours(x), eager(x), rtol=0.02, atol=0.02)
-        step(trained, x)()
-        if why := fell_back(ours) or fell_back(trained):
+        if why := fell_back(ours):
             raise RuntimeError(why)
-        calls |= {f"linear {kind}": no_grad(ours, x), f"linear {kind}, eager": no_grad(eager, x)}
-        calls |= {f"step {kind}": step(trained, x), f"step {kind}, eager": step(eager, x)}
-    return calls
+        yield f"linear {kind}", no_grad(ours, x)
+        yield f"linear {kind}, eager", no_grad(eager, x)
+        wanted = Gradients(outputs=(0,), inputs=(0,), parameters=tuple(n for n, _ in eager.named_parameters()))
+        graph = trace_training(eager, (x,), {}, [x], wanted)
+        _, trained = next(written(eager, graph, 1, folder / f"{kind}-training", LINEAR, jobs=JOBS))
+        step(trained, x)()
+        if why := fell_back(trained):
+            raise RuntimeError(why)
+        yield f"step {kind}", step(trained, x)
+        yield f"step {kind}, eager", step(eager, x)
 
 
 class Nothing(dict[Any, Any]):
@@ -198,22 +202,32 @@ def main() -> None:
             "run": lambda: fused.run(x, y), "ModelNew": lambda: ours(x, y),
             "eager (4 operations)": lambda: eager(x, y), "eager x + y": lambda: x + y,
         }  # fmt: skip
-        found = {name: host_us(call, given.target) for name, call in calls.items()}
+        found: dict[str, float] = {}
+        for name, call in (*calls.items(), *without_kernels(given.target).items()):
+            tell(found, name, host_us(call, given.target))
+        tell(found, "added by the result", found["ModelNew"] - found["bare"])
+        tell(found, "added beyond the allocation", found["added by the result"] - found["allocation of its output"])
+        keep(given.json, found, {}, given.target)
         with torch.enable_grad():
-            others = layers(Path(folder)) if given.target == "cuda" else {}
-            found |= {name: host_us(call, given.target) for name, call in others.items()}
-        found |= {name: host_us(call, given.target) for name, call in without_kernels(given.target).items()}
-    found["added by the result"] = found["ModelNew"] - found["bare"]
-    found["added beyond the allocation"] = found["added by the result"] - found["allocation of its output"]
-    for name, value in found.items():
-        print(f"{name:28} {value:8.2f} us a call")
+            for name, call in layers(Path(folder)) if given.target == "cuda" else ():
+                tell(found, name, host_us(call, given.target))
+                keep(given.json, found, {}, given.target)
     problems = () if given.calls else ("swiglu", "rms_norm_residual")
     verdicts = {n: first_verdict_s(EXAMPLES / f"{n}.py", given.target) for n in problems}
     for name, seconds in verdicts.items():
         print(f"{name:24} {seconds:8.1f} s to the first verdict")
-    if given.json:
-        about = {"command": " ".join(sys.argv), "commit": commit(), "target": given.target, "torch": torch.__version__}
-        given.json.write_text(json.dumps(about | {"us_a_call": found, "first_verdict_s": verdicts}, indent=1) + "\n")
+    keep(given.json, found, verdicts, given.target)
+
+
+def tell(found: dict[str, float], name: str, us: float) -> None:
+    found[name] = us
+    print(f"{name:28} {us:8.2f} us a call", flush=True)
+
+
+def keep(path: Path | None, found: dict[str, float], verdicts: dict[str, float], target: Target) -> None:
+    about = {"command": " ".join(sys.argv), "commit": commit(), "target": target, "torch": torch.__version__}
+    if path:
+        path.write_text(json.dumps(about | {"us_a_call": found, "first_verdict_s": verdicts}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
