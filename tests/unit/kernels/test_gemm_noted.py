@@ -14,7 +14,7 @@ from fakes.launches import Launches
 from tilewright.kernels.cuda.gemm import launch as launching
 from tilewright.kernels.cuda.gemm.fused import FusedProduct, ProductSpec
 from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
-from tilewright.kernels.cuda.gemm.noted import Noted
+from tilewright.kernels.cuda.gemm.noted import Noted, run_on
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.cuda.spec import TensorSpec
 
@@ -173,3 +173,20 @@ def test_a_fused_product_knows_its_calls_until_it_is_configured_and_refuses_othe
     fused.gemm._compiled = fakes = Launches()
     torch.testing.assert_close(fused(*operands)[0], operands[0] @ operands[1] + operands[2])
     assert fakes.done == ["split", "split", "product", "combine"]
+
+
+def test_what_begins_at_zero_does_so_in_every_call() -> None:
+    def count(flags: Tensor, c: Tensor) -> None:
+        flags += 1
+        c.copy_(flags)
+
+    def counted(x: Tensor) -> Tensor:
+        flags = torch.empty(4, dtype=torch.int32, device=x.device).zero_()
+        c = torch.empty(4, dtype=torch.int32, device=x.device)
+        run_on(count, flags, c)
+        return c
+
+    noted = Noted(counted, 1)
+    for _ in range(3):
+        torch.empty(4, dtype=torch.int32).fill_(7)  # what is allocated anew may hold anything
+        assert noted.call(rand(5)).tolist() == [1] * 4

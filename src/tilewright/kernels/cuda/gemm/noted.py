@@ -2,8 +2,8 @@
 written out for it.
 
     first call     shapes, strides, dtypes and addresses within 16 bytes are a layout nobody knows: `make` runs on twins
-                   on the meta device, and what it allocates, copies and launches is noted
-    every call     allocates, views, copies, launches: nothing is asked, chosen or reckoned again
+                   on the meta device, and what it allocates, zeroes, copies and launches is noted
+    every call     does just that on memory of its own: nothing is asked, chosen or reckoned again
 
 Of the operands' values nothing is noted, nor is memory kept: what a call needs it allocates on the stream that is
 current then. A call that does anything else is not known, and `make` runs in it each time.
