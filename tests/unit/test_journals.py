@@ -19,6 +19,7 @@ from tilewright.facts.move import Ask, Move, Outcome, Stop, Try
 from tilewright.facts.outcome import Samples, Timed
 from tilewright.facts.run import Limits, Request
 from tilewright.flow.drive import JournalMismatch
+from tilewright.report import summary
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 KEPT = sorted((BENCHMARKS / "journals").glob("*/*.jsonl.xz"))
@@ -86,3 +87,14 @@ def journal_text(events: tuple[object, ...]) -> str:
 def test_kept_journals_replay(script: ModuleType, file: Path) -> None:
     request, brief, events = script.unpacked(file)
     assert script.replayed((request, brief, events)) == (events[-1].move if isinstance(events[-1].move, Stop) else None)
+
+
+def test_what_each_pattern_of_a_block_is_worth_and_what_stood_there_instead(script: ModuleType) -> None:
+    """A layer norm that is left out of a product's way in stands before the same product: nothing of what that is worth
+    against torch's."""
+    _, brief, events = script.unpacked(BENCHMARKS / "journals" / "fact" / "44_minigpt_block_h200.jsonl.xz")
+    worth = {w["pattern"]: w for w in summary(brief, events, candidate_dir="")["attribution"]}
+    instead = {name: w["instead"] for name, w in worth.items()}
+    assert instead["fused_6"] == ["fused_0", "fused_5"] and instead["fused_9"] == ["fused_1", "fused_8"]
+    assert instead["fused_11"] == ["fused_3"] and instead["fused_7"] == instead["fused_10"] == []
+    assert 1.005 < worth["fused_6"]["without"]["mid"] < 1.015 and 1.57 < worth["fused_11"]["without"]["mid"] < 1.59

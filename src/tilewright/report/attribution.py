@@ -17,13 +17,15 @@ from .ending import Ending
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
     """`alone`: torch's time over ours on the piece by itself; `without`: the module's time without it over that with
-    it. None: it was not measured. `by`: "skeleton", "library" or "model"."""
+    it. None: it was not measured. `instead`: patterns that took its place then, as kernels of their own; else torch
+    did. `by`: "skeleton", "library" or "model"."""
 
     pattern: str
     title: str
     by: str
     alone: Interval | None
     without: Interval | None
+    instead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +36,7 @@ class WorthRow:
     title: str
     by: str
     alone: str
-    without: str
+    without: str  # with what took its place, if that was not torch
 
 
 def attribution(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[Worth, ...]:
@@ -45,9 +47,10 @@ def attribution(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[Wor
         Worth(
             pattern=c.pattern, title=c.written.title if c.written is not None else main[c.pattern],
             by=c.written.candidate.by if c.written is not None else "skeleton", alone=_alone(c, events),
-            without=_without(c, mine, events, end.timed) if end.timed is not None else None,
+            without=without, instead=tuple(i for i in instead if i in main),
         )
         for c in mine
+        for without, instead in [_without(c, mine, events, end.timed) if end.timed is not None else (None, ())]
     )  # fmt: skip
     return found if any(w.alone or w.without for w in found) else ()
 
@@ -56,10 +59,16 @@ def worth_rows(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[Wort
     return tuple(
         WorthRow(
             id=w.pattern, title=w.title, by=w.by, alone=words.times(w.alone) if w.alone else "",
-            without=words.times(w.without) if w.without else "",
+            without=_told(w),
         )
         for w in attribution(brief, events, end)
     )  # fmt: skip
+
+
+def _told(worth: Worth) -> str:
+    if worth.without is None:
+        return ""
+    return words.times(worth.without) + (f" with {' and '.join(worth.instead)} instead" if worth.instead else "")
 
 
 def _alone(choice: Choice, events: Sequence[Event]) -> Interval | None:
@@ -78,18 +87,22 @@ def _is_it(choice: Choice, what: Candidate | tuple[Choice, ...]) -> bool:
     return isinstance(what, tuple) and [c.point for c in what] == [choice.point]
 
 
-def _without(choice: Choice, mine: Sequence[Choice], events: Sequence[Event], whole: Timed) -> Interval | None:
-    """From the judgement of what lacks this one and no other of them; nothing but this one lacks against eager."""
+def _without(
+    choice: Choice, mine: Sequence[Choice], events: Sequence[Event], whole: Timed
+) -> tuple[Interval | None, tuple[str, ...]]:
+    """From the judgement of what lacks this one and no other of them, and what stood there instead; nothing but this
+    one lacks against eager."""
     others = {c for c in mine if c != choice}
     if not others:
-        return whole.ratio("eager")
+        return whole.ratio("eager"), ()
     for event in reversed(events):
         if not (isinstance(event.move, Try) and isinstance(event.outcome, Timed)):
             continue
         what = event.move.what
         if isinstance(what, tuple) and choice not in what and others <= set(what):
-            return _over(whole.ratio("eager"), event.outcome.ratio("eager"))
-    return None
+            instead = tuple(c.pattern for c in what if c not in mine)
+            return _over(whole.ratio("eager"), event.outcome.ratio("eager")), instead
+    return None, ()
 
 
 def _over(one: Interval | None, other: Interval | None) -> Interval | None:

@@ -59,6 +59,7 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
                 "by": w.by,
                 "alone": _interval(w.alone),
                 "without": _interval(w.without),
+                "instead": list(w.instead),
             }
             for w in attribution(brief, events, end)
         ],
