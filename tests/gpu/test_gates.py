@@ -109,6 +109,22 @@ def test_rows_of_the_result_that_start_anywhere(tmp_path, n):
         held(pattern, module.run(*operands)[0], operands)
 
 
+@pytest.mark.parametrize("m", [1, 16, 33, 64])
+def test_few_rows(tmp_path, m):
+    args = made(of_calls, m, 1032, 2056, torch.bfloat16)
+    pattern = the_gate(of_calls, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    for setting in (
+        *pattern.space.points,
+        point(**{**dict(pattern.space.points[0]), "sum": "kernel", "tile": "64x128"}),
+    ):
+        module.configure(
+            **{**dict(setting), "split_k": 1 if dict(setting)["sum"] == "kernel" else dict(setting)["split_k"]}
+        )
+        held(pattern, module.run(*operands)[0], operands)
+        assert torch.equal(module.run(*operands)[0], module.run(*operands)[0]), "sums of parts repeat"
+
+
 def test_factors_that_lie_otherwise(tmp_path):
     """Whatever the strides: the guards of model.py look at shapes and types alone."""
     args = made(of_calls, 384, 512, 512, torch.bfloat16)

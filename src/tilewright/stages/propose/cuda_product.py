@@ -143,8 +143,8 @@ def _ungateable(program: Program) -> str | None:
     right, beside = (named[p.right] for p in program.products)
     if len(program.domain) > 2 or not _is_plain(program) or is_routed(program):
         return "a gated pair in fp32, in eight bits, or of batches"
-    if _is_skinny(program):
-        return "a gated pair that takes as long as its matrices take to come"
+    if _is_skinny(program) and not (sizes(program)[1] <= _SKINNY_SIDE and _lies_along_k(program)[1]):
+        return "a gated pair of few columns, or whose large matrices lie across K"
     if line_of(beside) % 8 or (right.order != beside.order):
         return "a gated pair whose matrices lie in different ways"
     return None
@@ -274,6 +274,9 @@ def _intervals(program: Program) -> tuple[int, ...]:
 def _gated_points(program: Program) -> tuple[Point, ...]:
     """Tiles of both products' columns together; whole ones in shared memory first, where the result is of 16 bits."""
     _, m, n, _ = sizes(program)
+    if _is_skinny(program):
+        parts = _parts_of_k(program, 2 * n, wide=64, resident=2)
+        return tuple(_skinny(tile, p) for p in parts for tile in ("64x64", "64x128"))
 
     def work(shape: tuple[str, str, str, float]) -> float:
         tall, wide = map(int, shape[0].split("x"))
@@ -301,9 +304,20 @@ def _exact_points(program: Program) -> tuple[Point, ...]:
 
 def _skinny_points(program: Program) -> tuple[Point, ...]:
     """The smallest tile that holds the small side; parts of K in the order in which the model has them."""
-    batch, m, n, k = sizes(program)
+    _, m, n, _ = sizes(program)
     side, large = min(m, n), max(m, n)
     small, wide, resident = (16, 64, 3) if side <= 16 else (32, 64, 3) if side <= 32 else (64, 128, 2)
+    tile = f"{small}x{wide}" if m < n else f"{wide}x{small}"
+    return tuple(_skinny(tile, parts) for parts in _parts_of_k(program, large, wide=wide, resident=resident))
+
+
+def _skinny(tile: str, parts: int) -> Point:
+    return point(tile=tile, cluster="1x1", split_k=parts, streamed="none", **{**_KERNEL, "sum": "cluster"})
+
+
+def _parts_of_k(program: Program, large: int, *, wide: int, resident: int) -> list[int]:
+    """In how many a cluster divides K: the likeliest first, `wide` rows of the `large` matrix to a CTA."""
+    batch, _, _, k = sizes(program)
 
     def work_ns(parts: int) -> float:
         ctas = ceil(large / wide) * batch * parts
@@ -311,12 +325,8 @@ def _skinny_points(program: Program) -> tuple[Point, ...]:
         summing = _CLUSTER_SUM_NS * parts**2 * waves if parts > 1 else 0.0
         return 2.0 * batch * large * k / min(4200.0, ctas * _CTA_RATE) + summing
 
-    tile = f"{small}x{wide}" if m < n else f"{wide}x{small}"
     possible = [parts for parts in _SKINNY_PARTS if parts == 1 or ceil(k / DEPTH) // parts >= 2]
-    return tuple(
-        point(tile=tile, cluster="1x1", split_k=parts, streamed="none", **{**_KERNEL, "sum": "cluster"})
-        for parts in sorted(possible, key=work_ns)[:_SKINNY_POINTS]
-    )
+    return sorted(possible, key=work_ns)[:_SKINNY_POINTS]
 
 
 def _reducing(program: Program) -> list[tuple[float, Point]]:

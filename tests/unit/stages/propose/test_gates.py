@@ -99,7 +99,7 @@ def test_a_candidate_hands_over_halves_of_the_weight_as_they_lie() -> None:
 
 @pytest.mark.parametrize(
     ("m", "n", "k", "dtype"),
-    [(512, 256, 256, torch.float32), (16, 4096, 4096, torch.bfloat16), (512, 256, 260, torch.bfloat16)],
+    [(512, 256, 256, torch.float32), (4096, 16, 4096, torch.bfloat16), (512, 256, 260, torch.bfloat16)],
 )
 def test_others_stay_products_by_themselves(m: int, n: int, k: int, dtype: torch.dtype) -> None:
     x, w, v, bias = a_layer(m, n, k, dtype)
@@ -111,6 +111,22 @@ def test_matrices_that_lie_in_different_ways_are_two_kernels() -> None:
     x, w, v = rand(512, 256), rand(256, 256), rand(256, 256)
     assert gate_of(matched(lambda x, w, v: F.silu(x @ w) * F.linear(x, v), x, w, v)) is None
     assert gate_of(matched(lambda x, w, v: F.silu(x @ w) * (x @ v), x, w, v)) is not None
+
+
+@pytest.mark.parametrize("m", [1, 64])
+def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int) -> None:
+    x, w, v = rand(m, 1024), rand(2048, 1024), rand(2048, 1024)
+    gate = gate_of(matched(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), x, w, v))
+    assert gate is not None and {dict(p)["sum"] for p in gate.space.points} == {"cluster"}
+    module = load_fused(gate.program, tmp_path)
+    given = [torch.empty_strided(o.shape, o.strides, dtype=x.dtype, device="meta") for o in gate.program.operands]
+    for setting in (gate.space.points[0], gate.space.points[1], gate.space.points[-1]):
+        module.configure(**dict(setting))
+        assert module.run(*given)[0].shape == (m, 2048) and not module._FUSED.gemm.turned
+        demand = module._FUSED.demand(132)
+        tiles = 2048 // module._FUSED.gemm.point.columns
+        assert demand["ctas"] == tiles * int(dict(setting)["split_k"]) and demand["local_bytes"] == 0
+    assert gate_of(matched(lambda x, w, v: F.silu(x @ w) * (x @ v), x, w.t().contiguous(), v.t().contiguous())) is None
 
 
 def test_pairs_are_another_class_of_shapes() -> None:

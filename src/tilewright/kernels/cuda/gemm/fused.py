@@ -106,7 +106,7 @@ def make_point(knobs: dict[str, Any], *, scheme: str, gated: bool = False) -> Po
             raise ValueError(f"knob {name!r} can't be {value!r}; legal are {KNOBS[name]}")
     tile_m, tile_n = map(int, knobs["tile"].split("x"))
     cluster_m, cluster_n = map(int, knobs["cluster"].split("x"))
-    if is_turned(knobs):
+    if is_turned(knobs, gated=gated):
         tile_m, tile_n, cluster_m, cluster_n = tile_n, tile_m, cluster_n, cluster_m
     return Point(
         tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
@@ -117,10 +117,11 @@ def make_point(knobs: dict[str, Any], *, scheme: str, gated: bool = False) -> Po
     )  # fmt: skip
 
 
-def is_turned(knobs: Mapping[str, Any]) -> bool:
-    """Whether the kernel makes C's transpose: it streams its left matrix, and is skinny in its columns."""
+def is_turned(knobs: Mapping[str, Any], *, gated: bool = False) -> bool:
+    """Whether the kernel makes C's transpose: it streams its left matrix, and is skinny in its columns. What is gated
+    has both right matrices for its columns, always."""
     rows, columns = map(int, knobs["tile"].split("x"))
-    return bool(knobs["streamed"] == "right" or (knobs["sum"] == "cluster" and rows < columns))
+    return not gated and bool(knobs["streamed"] == "right" or (knobs["sum"] == "cluster" and rows < columns))
 
 
 class FusedProduct:
@@ -146,9 +147,8 @@ class FusedProduct:
         wanted = self.knobs | knobs
         fp32 = "rounded" if self.spec.rounded else "wide" if wanted["split"] == "bf16x6" else "scaled"
         scheme = {"f32": fp32, "float8_e4m3fn": "narrow"}.get(self.spec.left.dtype, "plain")
-        point = make_point(wanted, scheme=scheme, gated=self.spec.beside is not None)
-        if point.gated and is_turned(wanted):
-            raise ValueError("what is gated is not streamed")
+        gated = self.spec.beside is not None
+        point = make_point(wanted, scheme=scheme, gated=gated)
         if self.spec.reductions and (point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk):
             raise ValueError("rows are reduced where whole sums are, as they lie: with split_k=1, store='direct'")
         if point.interval != "auto" and (point.planes < 2 or point.interval not in intervals(self.spec.sizes[3])):
@@ -175,7 +175,7 @@ class FusedProduct:
             point,
             self.spec.output.dtype,
             self.epilogue,
-            turned=is_turned(wanted),
+            turned=is_turned(wanted, gated=gated),
             arch=self.arch,
             compiled=self._compiled,
             source=self.source,

@@ -12,6 +12,8 @@ from .launch import NAMES, Gemm, processors_of
 from .lying import broadcast, major_of, walk_of
 from .noted import Results, run_on
 
+LINE = 64  # columns of 16 bits that TMA swizzles together
+
 
 class Gated(Gemm):
     """The Point is gated; the epilogue's function reads `product` and `product_1`."""
@@ -31,7 +33,8 @@ class Gated(Gemm):
         grid = self.grid(1, m, n, k, processors=processors_of(a))
         x = self._loadable(a[None].permute(1, 2, 0))
         rights = [self._loadable(t[None].permute(2, 1, 0)) for t in (b, other)]
-        if major_of(rights[0]) != major_of(rights[1]):  # wgmma takes both halves as they lie in one way
+        # wgmma takes both halves as they lie in one way, and across K whole lines of 64 columns.
+        if major_of(rights[0]) != major_of(rights[1]) or self.point.columns < LINE:
             rights = [self._along_k(t) for t in rights]
         c = torch.empty((1, m, n), dtype=DTYPES[self.dtype], device=a.device)
         seen = [broadcast(o, (1, m, n)) for o in others]

@@ -122,15 +122,15 @@ class Point:
             raise ValueError("what is rounded is multiplied by warpgroups together, in tiles of 64, 128 or 256 columns")
         if self.skinny and (self.two_levels or self.bulk or self.cluster_m * self.cluster_n > 1):
             raise ValueError("what is skinny is plain, and its clusters are its splits of K")
-        if self.skinny and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.tile_n > 64):
+        if self.skinny and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.columns > 64):
             raise ValueError(f"what is skinny has tiles of 64 or 128 x 16 to 64, and at most {MOST_TOGETHER} splits")
         if self.staged and (self.two_levels or self.skinny or self.bulk or self.tile_n % 64):
             raise ValueError("what is staged is plain, not in bulk, and whole lines of 64 columns")
         if self.pingpong and (self.two_levels or self.skinny or self.tile_m * self.tile_n > 128 * 192):
             raise ValueError("what goes in turns is plain, and a tile fits the registers of one warpgroup")
-        if self.gated and (self.two_levels or self.scales or self.skinny or self.bulk or self.split_k > 1):
+        if self.gated and (self.two_levels or self.scales or self.bulk or (self.split_k > 1 and not self.skinny)):
             raise ValueError("what is gated is plain, whole sums, and not in bulk")
-        if self.gated and self.tile_n not in (128, 256):
+        if self.gated and self.tile_n not in ((64, 128) if self.skinny else (128, 256)):
             raise ValueError("what is gated has tiles of 128 or 256 columns, half of them of each product")
         if self.stream_k and (self.streamed or self.bulk or self.staged or self.skinny or self.pingpong or self.gated):
             raise ValueError("stream-K is of warpgroups that share a tile, and write it themselves")
@@ -253,7 +253,7 @@ def make_grid(point: Point, m: int, n: int, k: int, *, batch: int = 1, processor
     """Persistent clusters, as many as are resident at once, or fewer; splits of whole stages, none of them empty."""
     steps = -(-k // point.depth)
     if point.skinny:
-        tiles = -(-m // point.tile_m) * -(-n // point.tile_n) * batch
+        tiles = -(-m // point.tile_m) * -(-n // point.columns) * batch
         return Grid(clusters=tiles, splits=1, chunk=-(-steps // point.split_k) * point.depth)
     each = -(-steps // min(point.split_k, steps))
     splits = -(-steps // each)

@@ -25,6 +25,7 @@ from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
 
 from ..control import when
+from .finish import Gate
 from .plan import DEPTH
 from .product import Product
 from .waves import kept
@@ -44,7 +45,7 @@ def _distant(address: Any, rank: int) -> Float32:
 
 
 class Skinny(Product):
-    """A Point with `skinny`: its tensors are A, B, C and the epilogue's operands."""
+    """A Point with `skinny`: its tensors are A, B, C, of a gated pair the second B, and the epilogue's operands."""
 
     def __call__(
         self, tensors: tuple[Any, ...], clusters: Any, splits: Any, chunk: Any, stream: Any
@@ -52,9 +53,11 @@ class Skinny(Product):
         """Emit the launch; `clusters`: tiles of C, `chunk`: K of a CTA."""
         p = self.point
         a, b, c, *more = tensors
+        other = more.pop(0) if p.gated else b
         major_a, major_b = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
         self.element = a.element_type
         self.outlet = None
+        self.major_b = major_b
         tile = (p.tile_m, p.tile_n, DEPTH)
         smem_a = hopper_helpers.make_smem_layout_a(major_a, tile, self.element, p.depth_stages)
         smem_b = hopper_helpers.make_smem_layout_b(major_b, tile, self.element, p.depth_stages)
@@ -63,15 +66,20 @@ class Skinny(Product):
             (p.groups, 1, 1), tiler_mn=(64, p.tile_n),
         )  # fmt: skip
         tma_a, from_a = self._tma(a, smem_a, (p.tile_m, DEPTH), 1)
-        tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), 1)
+        halves = self._halves()
+        tma_b, from_b = self._tma(b, halves, (p.columns, DEPTH), 1)
+        tma_g, from_g = self._tma(other, halves, (p.columns, DEPTH), 1) if p.gated else (tma_b, b)
 
-        kernel = self._skinny(tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, chunk)
+        kernel = self._skinny(
+            tma_a, from_a, tma_b, from_b, tma_g, from_g, c, list(more), mma, smem_a, smem_b, chunk
+        )  # fmt: skip
         self._launch(kernel, clusters, stream)
 
     @cute.kernel
     def _skinny(
-        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor,
-        more: list, mma: cute.TiledMma, smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout, chunk: Int32,
+        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor,
+        tma_g: cute.CopyAtom, from_g: cute.Tensor, c: cute.Tensor, more: list, mma: cute.TiledMma,
+        smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout, chunk: Int32,
     ) -> None:  # fmt: skip
         p = self.point
         thread, _, _ = cute.arch.thread_idx()
@@ -90,10 +98,10 @@ class Skinny(Product):
         s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
         pipeline_init_arrive(cluster_shape_mn=(p.cluster, 1), is_relaxed=True)
         to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, DEPTH))
-        to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, DEPTH))
+        to_b, sources = self._sources(((tma_b, from_b), (tma_g, from_g)), s_b, 0)
 
         m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
-        rows, columns = cute.ceil_div(m, p.tile_m), cute.ceil_div(n, p.tile_n)
+        rows, columns = cute.ceil_div(m, p.tile_m), cute.ceil_div(n, p.columns)
         work = cute.arch.block_idx()[0] // p.cluster
         layer = work // (rows * columns)
         rest = work - layer * (rows * columns)
@@ -114,7 +122,10 @@ class Skinny(Product):
                 stages.producer_acquire(filling)
                 barrier = stages.producer_get_barrier(filling)
                 cute.copy(tma_a, g_a[(None, row, step, of_a)], to_a[(None, filling.index)], tma_bar_ptr=barrier)
-                cute.copy(tma_b, g_b[(None, column, step, of_b)], to_b[(None, filling.index)], tma_bar_ptr=barrier)
+                for half in cutlass.range_constexpr(len(sources)):
+                    tma, tiles = sources[half]
+                    slot = to_b[(None, filling.index * len(sources) + half)]
+                    cute.copy(tma, tiles[(None, column, step, of_b)], slot, tma_bar_ptr=barrier)
                 stages.producer_commit(filling)
                 filling.advance()
             stages.producer_tail(filling)
@@ -149,8 +160,9 @@ class Skinny(Product):
             if cutlass.const_expr(p.cluster > 1):
                 self._gather(total, board, thread, rank)
             if rank == 0:
+                made = Gate(total) if p.gated else total
                 self.finish.store(
-                    total, places[(None, 0, 0)], c, more, (), corner=(row * p.tile_m, column * p.tile_n, layer),
+                    made, places[(None, 0, 0)], c, more, (), corner=(row * p.tile_m, column * p.columns, layer),
                     sizes=(m, n),
                 )  # fmt: skip
 
