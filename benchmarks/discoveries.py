@@ -2,10 +2,11 @@
 
     python benchmarks/discoveries.py look PATH/level2 PATH/level3 --out FOLDER [--devices 0,1] [--jobs 6] [--limit 120]
     python benchmarks/discoveries.py table FOLDER --json benchmarks/results/h200/discover.json
+    python benchmarks/discoveries.py page benchmarks/results/h200/discover.json docs/coverage.md
 
 `look` keeps a file for each problem as it comes, goes on where it was stopped, and ends one that takes longer than
 `--limit` seconds: on each GPU `--jobs` wait for the one that has it. `table` prints the means of each level, what is
-left to torch, and what failed and why, from such folders; no GPU is needed.
+left to torch, and what failed and why, from such folders; no GPU is needed. `page` writes a line for every module.
 """
 
 from __future__ import annotations
@@ -51,7 +52,13 @@ def main() -> None:
     told = actions.add_parser("table")
     told.add_argument("folder", type=Path)
     told.add_argument("--json", type=Path)
+    paged = actions.add_parser("page")
+    paged.add_argument("result", type=Path)
+    paged.add_argument("to", type=Path)
     asked = parser.parse_args()
+    if asked.action == "page":
+        asked.to.write_text("\n".join(page(json.loads(asked.result.read_text()))) + "\n", encoding="utf-8")
+        return
     if asked.action == "table":
         found = numbers(asked.folder)
         print("\n".join(lines(found)))
@@ -136,7 +143,7 @@ def numbers(folder: Path) -> Task:
     }
     return json.loads((folder / "run.json").read_text()) | {
         "levels": {name: discoveries_summary(tasks) for name, tasks in levels.items()},
-        "tasks": [short(task) for tasks in levels.values() for task in tasks],
+        "tasks": [short(task) | {"level": name} for name, tasks in levels.items() for task in tasks],
     }
 
 
@@ -165,6 +172,31 @@ def lines(found: Task) -> Iterator[str]:
             yield f"- {item['what']}: {item['share']:.1%} of the time in {item['tasks']}: {item['why']}"
         for failure in of["failures"]:
             yield f"- not looked into: {failure['problem']}: {failure['summary']}"
+
+
+def page(found: Task) -> Iterator[str]:
+    """What `numbers` found, with all modules, for the documentation."""
+    machine = found["machine"]
+    yield "# What of KernelBench's modules falls in patterns"
+    yield ""
+    yield f"{machine['device']}, torch {machine['torch']}, {found['date']}, commit {found['commit'][:7]}, by"
+    yield f"`{found['command']}`;"
+    yield "this page by its `page`. Each module is run operator by operator ([discover](cli.md#discover)). *In patterns*: the"
+    yield "share of that time that falls in patterns with a skeleton; *could win*: the part of it above their floors. *Left*:"
+    yield "what takes most of the rest, and why torch keeps it."
+    yield ""
+    yield from lines(found)
+    for level in found["levels"]:
+        yield from ("", f"## {level}", "", "| | time | in patterns | could win | left |", "|---|---|---|---|---|")
+        yield from (_row(task) for task in found["tasks"] if task.get("level") == level and "parts" in task)
+
+
+def _row(task: Task) -> str:
+    left = [part for part in task["parts"] if not part.get("pattern")]
+    most = max(left, key=lambda part: part["share"], default=None)
+    told = f"{most['title']} {most['share']:.0%}: {most.get('why', '')}" if most and most["share"] >= 0.005 else ""
+    ms = task["module_ns"] / 1e6
+    return f"| {task['problem']} | {ms:.3g} ms | {task['covered']:.0%} | {task['gain']:.0%} | {told.rstrip(': ')} |"
 
 
 if __name__ == "__main__":

@@ -39,3 +39,6 @@ def test_means_lacks_and_failures_of_each_level(tmp_path: Path) -> None:
     assert "| level2 | 2 | 40% | 40% | 20% | 0 |" in told and "- conv: 60.0% of the time in 2: no skeleton" in told
     assert "- not looked into: 1_c: no result within 30 s" in told
     json.dumps(found)
+    found |= {"date": "2026-11-23", "command": "look", "machine": {"device": "d", "torch": "2"}}
+    rows = [line for line in discoveries.page(found) if line.startswith("| 9_a")]
+    assert rows == ["| 9_a | 0.0001 ms | 20% | 10% | conv 80%: no skeleton |"]
