@@ -60,8 +60,8 @@ from tilewright.flow.foresee import foreseen
 from tilewright.flow.winners import made_by
 from tilewright.kernels.ops import DTYPES
 from tilewright.stages.propose import cuda
-from tilewright.stages.propose.cuda_product import sizes
 from tilewright.stages.propose.digests import skeleton_digests
+from tilewright.stages.propose.product_sides import sizes
 from tilewright.stages.timing.statistics import median_interval
 from tilewright.stages.tune.memory import remember
 from tilewright.strategies.tuning import winning

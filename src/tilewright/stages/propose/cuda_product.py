@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from ...facts.program import DTYPE_BYTES, Operand, Program
+from ...facts.program import DTYPE_BYTES, Program
 from ...facts.space import Knob, Point, Space, point
 from .diagonals import NO_ZEROS, kept_diagonals
 from .entered import enters, unenterable
 from .grouped import fits, is_grouped, ungroupable
 from .narrow import computes_in_float8
+from .product_sides import (
+    SKINNY_SIDE,
+    factors,
+    is_gated,
+    is_plain,
+    is_rounded,
+    is_routed,
+    is_skinny,
+    lies_along_k,
+    line_of,
+    sizes,
+)
 from .product_time import DEPTH, PROCESSORS, work_ns
 from .reduced import BLOCK, blocked
 
@@ -78,9 +90,6 @@ _THREE_PLANES = ("128x128", "128x64", "64x64")  # of which two stages of three p
 _BULK_TILES = ("256x128", "128x256", "128x128")
 _STREAMED_K = 16  # a multiple of which K is
 _SHORT_K = 2048  # the end of a tile weighs much
-# A side of so much makes a product skinny: in 16 bits it takes as long as the large matrix takes to come.
-_SKINNY_SIDE = 64
-_SKINNY_LARGE = 1 << 19  # elements of the large matrix; below, it is all launch
 _SKINNY_PARTS = (1, 2, 3, 4, 6, 8)
 _SKINNY_POINTS = 4
 # One H200, 2026-11-22, weights of 63 MB to 2.1 GB: what a CTA draws alone, and what a cluster of p parts costs a wave.
@@ -109,7 +118,7 @@ def unsupported(program: Program) -> str | None:
     read, written = {o.dtype for o in others}, {o.dtype for o in program.outputs}
     if left.dtype not in (*_TYPES, _EIGHT_BITS):
         return f"a product in {left.dtype} has no skeleton"
-    if left.dtype == _EIGHT_BITS and not all(_lies_along_k(program)):
+    if left.dtype == _EIGHT_BITS and not all(lies_along_k(program)):
         return "a product in eight bits whose matrices don't lie along K"
     if (not program.reduced or is_grouped(program)) and not read <= set(_TYPES):
         return "an epilogue that reads other types than fp32, fp16, bf16"
@@ -124,9 +133,9 @@ def unsupported(program: Program) -> str | None:
     exact = left.dtype == "f32" and not (program.reduced or is_rounded(program))
     if k < (_LEAST_EXACT_K if exact else _LEAST_K) or (min(m, n) < _LEAST_SIDE and left.dtype == "f32"):
         return f"{m} x {n} x {k} is bound by memory, or too short for fp32's accuracy"
-    if batch * m * n * k < _LEAST_WORK and not _is_skinny(program):
+    if batch * m * n * k < _LEAST_WORK and not is_skinny(program):
         return f"{m} x {n} x {k} is all launch"
-    if is_routed(program) and (program.reduced or not _is_plain(program)):
+    if is_routed(program) and (program.reduced or not is_plain(program)):
         return "rows of experts in other types than fp16 and bf16, or reduced"
     if left.dtype != "f32" and any(line_of(o) % (16 // DTYPE_BYTES[o.dtype]) for o in (left, right)):
         return "rows that don't start at multiples of 16 bytes, which TMA can't read"
@@ -141,9 +150,9 @@ def _ungateable(program: Program) -> str | None:
     """Why both products of a gated pair are better made by kernels of their own."""
     named = {o.name: o for o in program.operands}
     right, beside = (named[p.right] for p in program.products)
-    if len(program.domain) > 2 or not _is_plain(program) or is_routed(program):
+    if len(program.domain) > 2 or not is_plain(program) or is_routed(program):
         return "a gated pair in fp32, in eight bits, or of batches"
-    if _is_skinny(program) and not (sizes(program)[1] <= _SKINNY_SIDE and _lies_along_k(program)[1]):
+    if is_skinny(program) and not (sizes(program)[1] <= SKINNY_SIDE and lies_along_k(program)[1]):
         return "a gated pair of few columns, or whose large matrices lie across K"
     if line_of(beside) % 8 or (right.order != beside.order):
         return "a gated pair whose matrices lie in different ways"
@@ -184,7 +193,7 @@ def _slower(program: Program) -> str | None:
     batch, m, n, _ = sizes(program)
     left, _ = factors(program)
     best, mine = (min((w for w, _ in ranked), default=None) for ranked in (_ranked(program), _reducing(program)))
-    if best is None or mine is None or _is_skinny(program):
+    if best is None or mine is None or is_skinny(program):
         return "a product whose sums are not whole in one kernel"
     saved = 2.0 * batch * m * n * (4.0 if left.dtype == "f32" else 2.0) / 4000.0  # ns: it is neither written nor read
     if mine > _WORTH * best + saved:
@@ -192,66 +201,11 @@ def _slower(program: Program) -> str | None:
     return None
 
 
-def sizes(program: Program) -> tuple[int, int, int, int]:
-    """(batch, M, N, K)."""
-    left, right = factors(program)
-    *batch, m, k = left.shape
-    return max(*batch, right.shape[0]) if batch else 1, m, right.shape[-1], k
-
-
-def factors(program: Program) -> tuple[Operand, Operand]:
-    """Both matrices; of one that is made on its way in, what it would be as an operand."""
-    assert program.product is not None
-    named = {o.name: o for o in program.operands} | {p.factor: p.made for p in program.product.prologues}
-    return named[program.product.left], named[program.product.right]
-
-
-def is_gated(program: Program) -> bool:
-    """Whether it is two products of one left factor."""
-    return len(program.products) > 1
-
-
-def is_rounded(program: Program) -> bool:
-    """Whether factors in fp32 are rounded to TF32's bits."""
-    return program.product is not None and program.product.rounded
-
-
-def is_routed(program: Program) -> bool:
-    """Whether rows lie in stretches, each with a matrix of its own."""
-    return program.product is not None and bool(program.product.ends)
-
-
-def line_of(operand: Operand) -> int:
-    """The size of the dimension along which neighbours in memory lie."""
-    wide = [d for d in operand.order or range(len(operand.shape)) if operand.shape[d] > 1]
-    return operand.shape[wide[-1]] if wide else 1
-
-
-def _lies_along_k(program: Program) -> tuple[bool, bool]:
-    """Whether neighbours in memory are neighbours along K, of both matrices."""
-    left, right = factors(program)
-    rank = len(left.shape)
-    return (not left.order or left.order[-1] == rank - 1), bool(right.order) and right.order[-1] == rank - 2
-
-
-def _is_plain(program: Program) -> bool:
-    """Whether tensor cores add up all of K: of 16 bits."""
-    return factors(program)[0].dtype in ("f16", "bf16")
-
-
-def _is_skinny(program: Program) -> bool:
-    """Whether it is bound by the way of one matrix from memory, in 16 bits."""
-    _, m, n, k = sizes(program)
-    return (
-        _is_plain(program) and not is_routed(program) and min(m, n) <= _SKINNY_SIDE and max(m, n) * k >= _SKINNY_LARGE
-    )
-
-
 def space(program: Program) -> Space:
     """The knobs, and at most 8 points in the order in which the model has them."""
     if is_gated(program):
         return Space(knobs=_KNOBS, points=_gated_points(program))
-    skinny = _skinny_points(program) if _is_skinny(program) else ()
+    skinny = _skinny_points(program) if is_skinny(program) else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
     wide = _exact_points(program)
     if sizes(program)[3] < _LEAST_K:
@@ -274,7 +228,7 @@ def _intervals(program: Program) -> tuple[int, ...]:
 def _gated_points(program: Program) -> tuple[Point, ...]:
     """Tiles of both products' columns together; whole ones in shared memory first, where the result is of 16 bits."""
     _, m, n, _ = sizes(program)
-    if _is_skinny(program):
+    if is_skinny(program):
         parts = _parts_of_k(program, 2 * n, wide=64, resident=2)
         return tuple(_skinny(tile, p) for p in parts for tile in ("64x64", "64x128"))
 
@@ -351,14 +305,14 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
     ranked: list[tuple[float, int, Point]] = []
     streams = _streams(program) if split and not rounded else ()
     flat = split and k >= _FLAT_K
-    shapes = (*(_SHAPES[1::-1] if flat else _SHAPES[:2]), *_SHAPES[2:], *(_WIDE_SHAPES if _is_plain(program) else ()))
+    shapes = (*(_SHAPES[1::-1] if flat else _SHAPES[:2]), *_SHAPES[2:], *(_WIDE_SHAPES if is_plain(program) else ()))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
             # Of a triangle's parts of K some are empty, and the longest tile is as long.
             if parts > 1 and (ceil(k / DEPTH) // parts < 4 or zeros != NO_ZEROS):
                 break
             work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
-                           kept=kept, rounded=rounded, zeros=zeros, along=_lies_along_k(program))  # fmt: skip
+                           kept=kept, rounded=rounded, zeros=zeros, along=lies_along_k(program))  # fmt: skip
             setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **_KERNEL)
             if enters(program, dict(setting)):
                 ranked.append((work, rank, setting))
@@ -367,7 +321,7 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
 
 
 def _points(program: Program) -> tuple[Point, ...]:
-    plain = _is_plain(program)
+    plain = is_plain(program)
     points = [p for _, p in (_reducing(program) if program.reduced else _ranked(program))]
     streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
     chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
@@ -396,7 +350,7 @@ def _streamed_in_k(program: Program) -> tuple[Point, ...]:
     found = []
     for tile, cluster in _STREAM_K_SHAPES:
         work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=1, fp32=True, rounded=is_rounded(program),
-                       along=_lies_along_k(program), stream_k=True)  # fmt: skip
+                       along=lies_along_k(program), stream_k=True)  # fmt: skip
         setting = {
             **_KERNEL,
             "split_k": 1,
@@ -455,7 +409,7 @@ def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
         return ()
     if not program.reduced and kept_diagonals(program) != (None, None):
         return ()
-    left, right = _lies_along_k(program)
+    left, right = lies_along_k(program)
     found: list[tuple[str, str, str]] = []
     if left:
         found += [("128x128", "2x1", "left"), ("128x128", "1x1", "left"), ("128x64", "1x1", "left")]

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from ...facts.program import Operand, Output, Program, Statement
 from ...facts.space import Point
-from .cuda_product import factors, is_rounded, sizes
 from .cuda_text import RUN_OP, Lines, safe_names, tensors
 from .diagonals import NO_ZEROS, kept_diagonals
 from .entered import entering_texts, prologue_of
 from .grouped import grouped_texts, is_grouped
 from .narrow import rounded_once
+from .product_sides import factors, is_rounded, sizes
 from .reduced import blocked, blocks_of
 from .strength import reduced_in_strength
 

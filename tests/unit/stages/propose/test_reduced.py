@@ -23,7 +23,8 @@ from tilewright.kernels.cuda.gemm.blocks import STATES as OF_THE_KERNEL
 from tilewright.kernels.cuda.gemm.blocks import WIDTH
 from tilewright.kernels.cuda.plan import Device
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda, cuda_product
+from tilewright.stages.propose import cuda
+from tilewright.stages.propose.product_sides import factors
 from tilewright.stages.propose.reduced import BLOCK, STATES, blocked
 
 
@@ -102,7 +103,7 @@ def test_states_of_blocks_joined_are_what_the_program_gives(name: str) -> None:
     validate(cut.ahead)
     validate(cut.behind)
     given = {o.name: rand(*o.shape).double() if o.dtype == "f32" else LABELS.reshape(o.shape) for o in program.operands}
-    left, right = cuda_product.factors(program)
+    left, right = factors(program)
     given["product"] = given[left.name] @ given[right.name] / 20
     values = run_program(cut.ahead, [given[o.name] for o in cut.ahead.operands], exact=True)
     parts = [s for r, v in zip(cut.reductions, values, strict=True) for s in states(r.op, v.expand(program.domain))]
