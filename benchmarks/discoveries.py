@@ -181,9 +181,9 @@ def page(found: Task) -> Iterator[str]:
     yield ""
     yield f"{machine['device']}, torch {machine['torch']}, {found['date']}, commit {found['commit'][:7]}, by"
     yield f"`{found['command']}`;"
-    yield "this page by its `page`. Each module is run operator by operator ([discover](cli.md#discover)). *In patterns*: the"
-    yield "share of that time that falls in patterns with a skeleton; *could win*: the part of it above their floors. *Left*:"
-    yield "what takes most of the rest, and why torch keeps it."
+    yield "this page by its `page`. Each module is run operator by operator ([discover](cli.md#discover)). In"
+    yield "patterns: the share of that time that falls in patterns with a skeleton; could win: what is above their"
+    yield "floors. Left: what takes most of the rest, and why torch keeps it."
     yield ""
     yield from lines(found)
     for level in found["levels"]:
