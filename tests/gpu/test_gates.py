@@ -87,16 +87,15 @@ def held(pattern: Pattern, result: Tensor, operands: list[Tensor]) -> None:
 DIRECT = point(tile="128x256", cluster="2x1", stages="auto", split_k=1, store="direct")
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("m", "n", "k", "dtype"), [(300, 328, 264, torch.float16), (129, 1000, 4104, torch.bfloat16)])
 @pytest.mark.parametrize("function", [of_calls, of_halves, woven, across])
-def test_both_products_at_all_points(tmp_path, function, dtype):
-    for m, n, k in ((300, 328, 264), (1000, 136, 520), (129, 1000, 4104)):
-        args = made(function, m, n, k, dtype)
-        pattern = the_gate(function, args)
-        module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
-        for setting in (*pattern.space.points, DIRECT):
-            module.configure(**dict(setting))
-            held(pattern, module.run(*operands)[0], operands)
+def test_both_products_at_all_points(tmp_path, function, m, n, k, dtype):
+    args = made(function, m, n, k, dtype)
+    pattern = the_gate(function, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    for setting in (*pattern.space.points, DIRECT):
+        module.configure(**dict(setting))
+        held(pattern, module.run(*operands)[0], operands)
 
 
 @pytest.mark.parametrize("n", [329, 130, 100])
@@ -104,12 +103,12 @@ def test_rows_of_the_result_that_start_anywhere(tmp_path, n):
     args = made(of_calls, 257, n, 1024, torch.bfloat16)
     pattern = the_gate(of_calls, args)
     module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
-    for setting in (*pattern.space.points, DIRECT):
+    for setting in (*pattern.space.points[:3], DIRECT):
         module.configure(**dict(setting))
         held(pattern, module.run(*operands)[0], operands)
 
 
-@pytest.mark.parametrize("m", [1, 16, 33, 64])
+@pytest.mark.parametrize("m", [1, 33, 64])
 def test_few_rows(tmp_path, m):
     args = made(of_calls, m, 1032, 2056, torch.bfloat16)
     pattern = the_gate(of_calls, args)

@@ -90,29 +90,29 @@ def operands_of(pattern: Pattern, args: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("function", [saved, masked, eighth, rounded])
-def test_every_way_out_writes_all_results(tmp_path, function, dtype):
+@pytest.mark.parametrize(
+    ("function", "m", "n", "k"),
+    [(saved, 300, 328, 272), (masked, 257, 136, 528), (eighth, 520, 1000, 256), (rounded, 301, 264, 272)],
+)
+def test_every_way_out_writes_all_results(tmp_path, function, m, n, k, dtype):
     torch.backends.cuda.matmul.allow_tf32 = False
-    for m, n, k in ((300, 328, 264), (257, 130, 520), (520, 1000, 256)):
-        args = [rand(m, k, dtype=dtype), rand(n, k, dtype=dtype) / 8, rand(n, dtype=dtype)]
-        pattern = product_of(function, args)
-        module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
-        more = STREAMED if dtype == torch.float32 and k % 16 == 0 else () if dtype == torch.float32 else SKINNY
-        for setting in (*pattern.space.points[:4], SMALL, SPLIT, BULK, *more):
-            module.configure(**EVERY | dict(setting))
-            held(pattern, module.run(*operands), operands, (m, n, k, dict(setting)))
+    args = [rand(m, k, dtype=dtype), rand(n, k, dtype=dtype) / 8, rand(n, dtype=dtype)]
+    pattern = product_of(function, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    for setting in (*pattern.space.points[:2], SPLIT, BULK, *(STREAMED if dtype == torch.float32 else SKINNY)):
+        module.configure(**EVERY | dict(setting))
+        held(pattern, module.run(*operands), operands, dict(setting))
 
 
-@pytest.mark.parametrize("n", [131, 66, 1001])
-def test_rows_that_start_anywhere(tmp_path, n):
-    for function in (saved, masked, rounded):
-        args = [rand(1030, 264, dtype=torch.bfloat16), rand(n, 264, dtype=torch.bfloat16) / 8,
-                rand(n, dtype=torch.bfloat16)]  # fmt: skip
-        pattern = product_of(function, args)
-        module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
-        for setting in (*pattern.space.points[:2], SPLIT):
-            module.configure(**EVERY | dict(setting))
-            held(pattern, module.run(*operands), operands, (n, dict(setting)))
+@pytest.mark.parametrize(("function", "n"), [(saved, 131), (masked, 66), (rounded, 130), (eighth, 1001)])
+def test_rows_that_start_anywhere(tmp_path, function, n):
+    args = [rand(1030, 264, dtype=torch.bfloat16), rand(n, 264, dtype=torch.bfloat16) / 8,
+            rand(n, dtype=torch.bfloat16)]  # fmt: skip
+    pattern = product_of(function, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    for setting in (SMALL, SPLIT):
+        module.configure(**EVERY | dict(setting))
+        held(pattern, module.run(*operands), operands, dict(setting))
 
 
 def test_eight_bits_of_what_is_too_large_or_no_number_are_torchs(tmp_path):
@@ -142,7 +142,7 @@ def test_both_results_of_a_gate(tmp_path):
     pattern = product_of(forward, args)
     assert len(pattern.program.products) == 2 and len(pattern.program.outputs) == 2
     module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
-    for setting in pattern.space.points:
+    for setting in pattern.space.points[:3]:
         module.configure(**dict(setting))
         held(pattern, module.run(*operands), operands, dict(setting))
 
