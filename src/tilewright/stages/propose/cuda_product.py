@@ -150,11 +150,13 @@ def _ungateable(program: Program) -> str | None:
     """Why both products of a gated pair are better made by kernels of their own."""
     named = {o.name: o for o in program.operands}
     right, beside = (named[p.right] for p in program.products)
-    if len(program.domain) > 2 or not is_plain(program) or is_routed(program):
-        return "a gated pair in fp32, in eight bits, or of batches"
+    if len(program.domain) > 2 or right.dtype not in _TYPES or is_routed(program):
+        return "a gated pair in eight bits, or of batches"
+    if sizes(program)[3] < _LEAST_K:
+        return "a gated pair of few sums"
     if is_skinny(program) and not (sizes(program)[1] <= SKINNY_SIDE and lies_along_k(program)[1]):
         return "a gated pair of few columns, or whose large matrices lie across K"
-    if line_of(beside) % 8 or (right.order != beside.order):
+    if right.dtype != "f32" and (line_of(beside) % 8 or right.order != beside.order):
         return "a gated pair whose matrices lie in different ways"
     return None
 
@@ -238,6 +240,11 @@ def _gated_points(program: Program) -> tuple[Point, ...]:
         tiles = ceil(m / (tall * together[0])) * ceil(2 * n / (wide * together[1])) * together[0] * together[1]
         return ceil(tiles / PROCESSORS) * tall * wide * shape[3]
 
+    if not is_plain(program):
+        together = [shape for shape in sorted(_GATED, key=work) if shape[2] == "cooperative"]
+        points = [_turn(tile, cluster, "direct", "cooperative") for tile, cluster, *_ in together]
+        exact = {**dict(_turn("128x128", "1x1", "direct", "cooperative")), "split": "bf16x6"}
+        return (*points, *(() if is_rounded(program) else (point(**exact),)))
     store = "staged" if program.outputs[0].dtype in ("f16", "bf16") and n % 8 == 0 else "direct"
     return tuple(_turn(tile, cluster, store, schedule) for tile, cluster, schedule, _ in sorted(_GATED, key=work))
 

@@ -76,8 +76,8 @@ def compile_product(
     """A launch of (a, b, c, [exponents of A, of B,] operands .., clusters, splits, chunk) for every size. `element`: of
     A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's. Of a turned Finish,
     columns of C are contiguous, not rows. `routed`: behind C come the ends of experts' rows (see `experts`).
-    `zeros`: of A and B, as a Reach has them. Of a gated point the second B comes behind C; of one with
-    `stream_k` flags and parts come last."""
+    `zeros`: of A and B, as a Reach has them. Of a gated point the second B comes behind C, and its exponents behind the
+    first's; of one with `stream_k` flags and parts come last."""
     m, n, k = _size(), _size(), _size()
     pitch = ALIGNED * 8 // ELEMENT_TYPES[element].width
 
@@ -87,7 +87,7 @@ def compile_product(
 
     walk = (1, _stride(), _stride()) if finish.turned else (_stride(finish.vector), 1, _stride(finish.vector))
     c = _fake(finish.dtype, (m, _size() if finish.own_columns else n, _size()), walk, ALIGNED)
-    scaled = (m, n) if point.scales else ()
+    scaled = ((m, n, n) if point.gated else (m, n)) if point.scales else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
     ends = (_fake("i32", (_size(),), (1,), 4),) if routed else ()
     other = (operand(n, majors[1]),) if point.gated else ()

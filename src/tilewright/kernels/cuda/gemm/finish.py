@@ -48,13 +48,31 @@ class Gate:
     """Both sums of a gated product: an element is that of the first and that of the second at the same place, whose
     columns lie behind all of the first's."""
 
-    def __init__(self, sums: Any) -> None:
-        self.sums = sums
-        self.pairs = cute.size(sums) // 8
+    def __init__(self, sums: Any, second: Any = None) -> None:
+        """`second`: the sum of the second product, where that is one of its own."""
+        self.pairs = cute.size(sums) // (8 if second is None else 4)
+        behind = self.pairs if second is None else 0
+        self.halves = (Half(sums, 0), Half(sums if second is None else second, behind))
 
     def __getitem__(self, at: Any) -> tuple[Any, Any]:
+        return self.halves[0][at], self.halves[1][at]
+
+
+class Half:
+    """A part of a thread's sum, from this pair of columns on."""
+
+    def __init__(self, sums: Any, first: int) -> None:
+        self.sums, self.first = sums, first
+
+    def _place(self, at: Any) -> Any:
         (e, r, q), *rest = at
-        return self.sums[at], self.sums[((e, r, q + self.pairs), *rest)]
+        return ((e, r, q + self.first), *rest)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.sums[self._place(at)]
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        self.sums[self._place(at)] = value
 
 
 def pairs_of(total: Any) -> int:
@@ -146,7 +164,9 @@ class Finish:
         rows = [corner[0] + places[((0, r, 0),)][0] for r in range(2)]
         columns = [corner[1] + places[((0, 0, q),)][1] for q in range(pairs)]
         if exponents:
-            self._scale(total, exponents, rows, columns, layer=layer, last=(last_row, last_column))
+            of_rows, *of_columns = exponents
+            for half, own in zip(total.halves if isinstance(total, Gate) else (total,), of_columns, strict=True):
+                self._scale(half, (of_rows, own), rows, columns, layer=layer, last=(last_row, last_column))
         if outlet is not None:
             sent = MOST_SENT if block == BLOCK else block
             self._send(

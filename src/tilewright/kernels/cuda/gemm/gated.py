@@ -3,16 +3,20 @@ written. A tile of 128 x 256 makes 128 columns of both (see `product`); B and B1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ...ops import DTYPES
 from .entering import Factor
-from .launch import NAMES, Gemm, processors_of
+from .launch import CROSSED_ROWS, NAMES, Gemm, processors_of
 from .lying import broadcast, major_of, walk_of
 from .noted import Results, run_on
+from .plan import Grid
 
-LINE = 64  # columns of 16 bits that TMA swizzles together
+LINE = 64  # columns of 16 bits that TMA swizzles together, where they don't lie along K
+_DIMS = ((1, 2, 0), (2, 1, 0), (2, 1, 0))
 
 
 class Gated(Gemm):
@@ -27,26 +31,35 @@ class Gated(Gemm):
         fits = a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0] and b.shape == other.shape
         if not fits or 0 in (*a.shape, *b.shape):
             raise ValueError(f"no products of {tuple(a.shape)} with {tuple(b.shape)} and {tuple(other.shape)}")
-        if not a.dtype == b.dtype == other.dtype or NAMES.get(a.dtype) not in ("f16", "bf16"):
-            raise ValueError(f"a gated product takes f16 or bf16, not {a.dtype}, {b.dtype} and {other.dtype}")
+        wanted = ("f32",) if self.point.scales else ("f16", "bf16")
+        if not a.dtype == b.dtype == other.dtype or NAMES.get(a.dtype) not in wanted:
+            raise ValueError(f"this gated product takes {wanted}, not {a.dtype}, {b.dtype} and {other.dtype}")
         (m, k), n = a.shape, b.shape[1]
         grid = self.grid(1, m, n, k, processors=processors_of(a))
-        x = self._loadable(a[None].permute(1, 2, 0))
-        rights = [self._loadable(t[None].permute(2, 1, 0)) for t in (b, other)]
-        # wgmma takes both halves as they lie in one way, and across K whole lines of 64 columns.
-        if major_of(rights[0]) != major_of(rights[1]) or self.point.columns < LINE:
-            rights = [self._along_k(t) for t in rights]
+        (x, *rights), exponents = self._matrices((a, b, other), grid)
         c = torch.empty((1, m, n), dtype=DTYPES[self.dtype], device=a.device)
         seen = [broadcast(o, (1, m, n)) for o in others]
         launch = self.product(
-            self.point, NAMES[a.dtype], (major_of(x), major_of(rights[0])), last=True, vector=self.vector(n, last=True),
-            walks=tuple(map(walk_of, seen)),
+            self.point.settled(k=k, results=m * n), NAMES[x.dtype], (major_of(x), major_of(rights[0])), last=True,
+            vector=self.vector(n, last=True), walks=tuple(map(walk_of, seen)),
         )  # fmt: skip
-        first, second = rights
         further = self.beside(c)
-        behind = (*seen, *(f.permute(1, 2, 0) for f in further))
-        run_on(launch, x, first, c.permute(1, 2, 0), second, *behind, grid.clusters, grid.splits, grid.chunk)
+        behind = (rights[1], *exponents, *seen, *(f.permute(1, 2, 0) for f in further))
+        run_on(launch, x, rights[0], c.permute(1, 2, 0), *behind, grid.clusters, grid.splits, grid.chunk)
         return self._results([t[0] for t in (c, *further)])
+
+    def _matrices(self, given: Sequence[Tensor], grid: Grid) -> tuple[list[Tensor], list[Tensor]]:
+        """What the product reads, and the exponents of each; wgmma takes both right ones as they lie in one way."""
+        left, *rights = (t[None].permute(dims) for t, dims in zip(given, _DIMS, strict=True))
+        across = {major_of(t) for t in rights} == {"k", "r"}
+        if self.point.scales:
+            along = across or left.shape[0] >= CROSSED_ROWS
+            planes = [self._split(left, 1, grid.chunk), *(self._split(t, 1, grid.chunk, along=along) for t in rights)]
+            return [p for p, _ in planes], [e for _, e in planes]
+        rights = [self._loadable(t) for t in rights]
+        if across or self.point.columns < LINE:
+            rights = [self._along_k(t) for t in rights]
+        return [self._loadable(left), *rights], []
 
     def _along_k(self, x: Tensor) -> Tensor:
         """The same, copied to lie along K if it does not."""

@@ -128,8 +128,8 @@ class Point:
             raise ValueError("what is staged is plain, not in bulk, and whole lines of 64 columns")
         if self.pingpong and (self.two_levels or self.skinny or self.tile_m * self.tile_n > 128 * 192):
             raise ValueError("what goes in turns is plain, and a tile fits the registers of one warpgroup")
-        if self.gated and (self.two_levels or self.scales or self.bulk or (self.split_k > 1 and not self.skinny)):
-            raise ValueError("what is gated is plain, whole sums, and not in bulk")
+        if self.gated and (self.bulk or self.scheme == "narrow" or (self.split_k > 1 and not self.skinny)):
+            raise ValueError("what is gated has 16 bits or fp32, whole sums, and does not leave in bulk")
         if self.gated and self.tile_n not in ((64, 128) if self.skinny else (128, 256)):
             raise ValueError("what is gated has tiles of 128 or 256 columns, half of them of each product")
         if self.stream_k and (self.streamed or self.bulk or self.staged or self.skinny or self.pingpong or self.gated):

@@ -64,7 +64,7 @@ class Product:
     def __init__(self, point: Point, finish: Finish, zeros: Zeros = NO_ZEROS) -> None:
         self.point = point
         self.finish = finish
-        self.scales = 2 if point.scales else 0  # tensors of exponents
+        self.scales = (3 if point.gated else 2) if point.scales else 0  # tensors of exponents
         self.band = None if finish.diagonals == (None, None) else Band(point, finish.diagonals)
         self.reach = None if zeros == NO_ZEROS else Reach(point, zeros)
         self.chains = chains_of(point)
@@ -246,7 +246,10 @@ class Product:
         """Write a tile. `span`: the first and the last step of K that was multiplied."""
         parts_m = self.point.tile_m // (ROWS * self.point.groups)
         spots = [places[(None, i % parts_m, i // parts_m)] for i in range(len(sums))]
-        if self.point.gated:
+        if self.point.gated and self.point.atom_n < self.point.tile_n:
+            half = len(sums) // 2
+            sums, spots = [Gate(*both) for both in zip(sums[:half], sums[half:], strict=True)], spots[:half]
+        elif self.point.gated:
             sums = [Gate(total) for total in sums]
         if self.staged is not None:
             self.finish.exchange(sums, spots, self.staged, more, corner=corner, sizes=sizes, ahead=ahead, phase=phase)
