@@ -239,8 +239,11 @@ def get_init_inputs():
 """
 
 
+CAUSAL = 'torch.softmax(a.masked_fill(torch.ones_like(a).triu(1).bool(), float("-inf")), -1) @ b'
+
+
 @pytest.mark.parametrize(
-    "forward", ["torch.tril(a) @ b", "torch.relu(a @ a.T) + b", "b @ torch.triu(torch.tril(a, 70), -9)"]
+    "forward", ["torch.tril(a) @ b", "torch.relu(a @ a.T) + b", "b @ torch.triu(torch.tril(a, 70), -9)", CAUSAL]
 )
 def test_the_judge_takes_what_algebra_makes_of_a_product(tmp_path, forward):
     """Zeros that are left out, and half of a product with itself, over all families of inputs, infinities and NaN too;

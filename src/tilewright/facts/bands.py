@@ -1,4 +1,5 @@
-"""Between which diagonals a value can have elements other than zero, as its graph shows it: tril, triu, diag, masks.
+"""Between which diagonals a value can have elements other than zero, as its graph shows it: tril, triu, diag, masks,
+and what a softmax makes of minus infinity.
 
 Of two dimensions d < e of a value, an element lies on diagonal (index along e) - (index along d). Conditions that
 compare positions say where they hold; a choice between a value and zero, and what keeps zeros, narrow the range.
@@ -9,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil, floor, inf
 
-from .graph import Node
+from .graph import VIEWS, Node
 
 Range = tuple[float, float]  # of diagonals, both ends included
 _ALL: Range = (-inf, inf)
+# Of minus infinity they give zero.
+_VANISHING = ("exp", "exp2", "sigmoid")
+# A sum of exponentials is not zero, but of rows that are masked whole.
+_POSITIVE = ("softmax_stats", "sum")
 # Of zero they give zero.
 _KEEPING = frozenset(("neg", "abs", "sign", "floor", "ceil", "round", "trunc", "square", "sqrt", "sin", "tan", "asin",
                       "atan", "sinh", "tanh", "asinh", "atanh", "expm1", "log1p", "erf", "to"))  # fmt: skip
@@ -61,6 +66,7 @@ class Bands:
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         self.nodes = nodes
         self._known: dict[str, _Where] = {}
+        self._lows: dict[str, _Where] = {}
 
     def between(self, name: str, first: int, second: int) -> tuple[int | None, int | None]:
         """The least and the greatest index along `second` - index along `first` of elements other than zero; None: no
@@ -78,7 +84,7 @@ class Bands:
         return self._known[name]
 
     def _found(self, node: Node) -> _Where:
-        if node.op in ("permute", "reshape", "expand"):
+        if node.op in VIEWS:
             return self._value(node.sources[0]).moved(self._viewed(node))
         if node.op == "where":
             condition, yes, no = node.args
@@ -88,8 +94,12 @@ class Bands:
             return self._truth(node)[0]
         if node.op == "mul":
             return self._argument(node.args[0], node).meets(self._argument(node.args[1], node))
-        if node.op == "div" and not isinstance(node.args[1], str):
+        if node.op == "div" and isinstance(node.args[1], str):
+            return self._argument(node.args[0], node) if self._root(node.args[1]).op in _POSITIVE else _ANYWHERE
+        if node.op == "div":
             return self._argument(node.args[0], node) if node.args[1] else _ANYWHERE
+        if node.op in _VANISHING:
+            return self._low_argument(node.args[0], node)
         if node.op in ("add", "sub", "maximum", "minimum"):
             return self._argument(node.args[0], node).joins(self._argument(node.args[1], node))
         return self._argument(node.args[0], node) if node.op in _KEEPING else _ANYWHERE
@@ -99,6 +109,38 @@ class Bands:
         if not isinstance(arg, str):
             return _NOWHERE if arg == 0 else _ANYWHERE
         return self._value(arg).moved(_spread(self.nodes[arg].shape, node.shape))
+
+    def _root(self, name: str) -> Node:
+        node = self.nodes[name]
+        while node.op in VIEWS:
+            node = self.nodes[node.sources[0]]
+        return node
+
+    def _low(self, node: Node) -> _Where:
+        """Where a value may be other than minus infinity."""
+        if node.name not in self._lows:
+            self._lows[node.name] = _ANYWHERE
+            self._lows[node.name] = self._low_found(node)
+        return self._lows[node.name]
+
+    def _low_found(self, node: Node) -> _Where:
+        if node.op in VIEWS:
+            return self._low(self.nodes[node.sources[0]]).moved(self._viewed(node))
+        if node.op == "where":
+            holds, fails = self._condition(node.args[0], node)
+            yes, no = (self._low_argument(a, node) for a in node.args[1:])
+            return holds.meets(yes).joins(fails.meets(no))
+        if node.op in ("add", "minimum"):
+            return self._low_argument(node.args[0], node).meets(self._low_argument(node.args[1], node))
+        if node.op in ("sub", "to"):
+            return self._low_argument(node.args[0], node)
+        scaled = node.op in ("mul", "div") and not isinstance(node.args[1], str) and node.args[1] > 0
+        return self._low_argument(node.args[0], node) if scaled else _ANYWHERE
+
+    def _low_argument(self, arg: str | float, node: Node) -> _Where:
+        if not isinstance(arg, str):
+            return _NOWHERE if arg == -inf else _ANYWHERE
+        return self._low(self.nodes[arg]).moved(_spread(self.nodes[arg].shape, node.shape))
 
     def _viewed(self, node: Node) -> dict[int, int]:
         """Which dimension of a view each of its source is; those that are cut or joined are none."""
@@ -126,7 +168,7 @@ class Bands:
             return self._compared(node)
         if node.op == "to" and node.sources:
             return self._truth(self.nodes[node.sources[0]])
-        if node.op in ("permute", "reshape", "expand"):
+        if node.op in VIEWS:
             to = self._viewed(node)
             holds, fails = self._truth(self.nodes[node.sources[0]])
             return holds.moved(to), fails.moved(to)
@@ -172,7 +214,7 @@ class Bands:
             sign = 1 if made.op == "add" else -1
             steps = {d: parts[0][0].get(d, 0) + sign * parts[1][0].get(d, 0) for d in {*parts[0][0], *parts[1][0]}}
             found = steps, parts[0][1] + sign * parts[1][1]
-        elif made.op in ("permute", "reshape", "expand"):
+        elif made.op in VIEWS:
             inner = self._positions(made.sources[0], self.nodes[made.sources[0]])
             to = self._viewed(made)
             if inner is None or any(d not in to for d in inner[0]):
