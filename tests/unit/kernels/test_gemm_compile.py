@@ -462,3 +462,21 @@ def test_a_gated_pair_is_one_wgmma_over_the_columns_of_both(tmp_path, majors, se
     assert wgmma(ptx, columns) == chain and kernel.local_bytes <= SMALL_SPILL
     loads = len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.shared", ptx))
     assert loads >= 3, "of the left factor, and of each right one"
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns"),
+    [
+        ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "scaled"}, 128),
+        ({"tile_m": 128, "tile_n": 256, "cluster_m": 2, "scheme": "scaled"}, 128),
+        ({"tile_m": 128, "tile_n": 128, "cluster_m": 1, "scheme": "wide"}, 128),
+    ],
+)
+def test_a_gated_pair_in_fp32_keeps_its_sums_in_registers(tmp_path, settings, columns):
+    """Both halves of a fragment, or two of them, each with exponents of its own columns."""
+    point = Point(**settings, gated=True)
+    finish = Finish("f32", function=swiglu, names=("bias",), vector=4)
+    operands = (("f32", ((0, 1, 0), False)),)
+    ptx, kernel = compiled(tmp_path, point, ("k", "k"), element=point.halves, finish=finish, operands=operands)
+    check_registers(point, kernel)
+    assert wgmma(ptx, columns) and kernel.local_bytes <= SMALL_SPILL

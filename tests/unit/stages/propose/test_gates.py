@@ -129,6 +129,22 @@ def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int
     assert gate_of(matched(lambda x, w, v: F.silu(x @ w) * (x @ v), x, w.t().contiguous(), v.t().contiguous())) is None
 
 
+def test_fp32_splits_the_left_factor_once(tmp_path: Path) -> None:
+    x, w, v, bias = a_layer(dtype=torch.float32)
+    gate = gate_of(matched(layer, x, w, v[:256], bias))
+    assert gate is not None and {dict(p)["store"] for p in gate.space.points} == {"direct"}
+    assert dict(gate.space.points[-1])["split"] == "bf16x6", "where three products of fp16 are not accurate enough"
+    module = load_fused(gate.program, tmp_path)
+    given = [torch.empty_strided(o.shape, o.strides, dtype=x.dtype, device="meta") for o in gate.program.operands]
+    assert module.run(*given)[0].shape == (512, 256)
+    assert len(module._FUSED._compiled) == 2, "one split for all three matrices, and the product"
+    point = module._FUSED.gemm.point
+    assert point.planes == 2 and point.gated and module._FUSED.demand(132)["local_bytes"] == 0
+    given[2] = torch.empty(256, 256, dtype=x.dtype, device="meta")
+    module.run(*given)
+    assert len(module._FUSED._compiled) == 3, "planes of what lies otherwise are written along K"
+
+
 def test_pairs_are_another_class_of_shapes() -> None:
     x, w, v, bias = a_layer()
     found = matched(layer, x, w, v[:256], bias)
