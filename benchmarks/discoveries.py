@@ -184,6 +184,8 @@ def page(found: Task) -> Iterator[str]:
     yield "this page by its `page`. Each module is run operator by operator ([discover](cli.md#discover)). In"
     yield "patterns: the share of that time that falls in patterns with a skeleton; could win: what is above their"
     yield "floors. Left: what takes most of the rest, and why torch keeps it."
+    if found.get("note"):
+        yield found["note"]
     yield ""
     yield from lines(found)
     for level in found["levels"]:
