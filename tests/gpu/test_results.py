@@ -119,16 +119,17 @@ def test_eight_bits_of_what_is_too_large_or_no_number_are_torchs(tmp_path):
     args = [rand(512, 256, dtype=torch.bfloat16), rand(256, 256, dtype=torch.bfloat16),
             torch.tensor([50.0], dtype=torch.bfloat16)]  # fmt: skip
     args[0][3, 5], args[0][4, 6], args[0][5, 7] = torch.nan, torch.inf, -torch.inf
+    x, w, scale = (a.cuda().double() for a in args)
+    far = (F.linear(x, w) * scale).abs().sub(464).abs() > 8  # from where this torch has NaN, or the largest number
     for function in (eighth, lambda x, w, s: (F.linear(x, w).float() * s).to(torch.float8_e4m3fn)):
         pattern = product_of(function, args)
         assert pattern.program.outputs[0].dtype == "float8_e4m3fn"
         module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
-        (made,) = module.run(*operands)
-        wanted = function(*(a.cuda() for a in args))
-        assert torch.equal(made.float().isnan(), wanted.float().isnan())
-        assert made.float().isnan()[3].all() and made.float().nan_to_num().abs().amax() == 448
-        assert torch.equal(made.float()[4].nan_to_num(), wanted.float()[4].nan_to_num())
-        apart = (made.float() - wanted.float()).nan_to_num().abs()
+        made, wanted = module.run(*operands)[0].float(), function(*(a.cuda() for a in args)).float()
+        assert far.float().mean() > 0.9 and torch.equal(made.isnan()[far], wanted.isnan()[far])
+        assert made.isnan()[3].all() and made.nan_to_num().abs().amax() == 448
+        assert torch.equal(made[4:6].nan_to_num(), wanted[4:6].nan_to_num()), "infinities"
+        apart = (made - wanted).nan_to_num()[far].abs()
         assert (apart > 0).float().mean() < 0.02, "neighbours, where the products differ in their last bits"
 
 

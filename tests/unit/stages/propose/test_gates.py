@@ -19,7 +19,7 @@ from tilewright.facts.run import CaseFacts, Matched
 from tilewright.facts.space import point
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda
+from tilewright.stages.propose import cuda, cuda_product
 from tilewright.stages.propose.compose import compose
 
 
@@ -99,7 +99,7 @@ def test_a_candidate_hands_over_halves_of_the_weight_as_they_lie() -> None:
 
 @pytest.mark.parametrize(
     ("m", "n", "k", "dtype"),
-    [(512, 256, 24, torch.float32), (4096, 16, 4096, torch.bfloat16), (512, 256, 260, torch.bfloat16)],
+    [(512, 256, 256, torch.float32), (4096, 16, 4096, torch.bfloat16), (512, 256, 260, torch.bfloat16)],
 )
 def test_others_stay_products_by_themselves(m: int, n: int, k: int, dtype: torch.dtype) -> None:
     x, w, v, bias = a_layer(m, n, k, dtype)
@@ -113,7 +113,7 @@ def test_matrices_that_lie_in_different_ways_are_two_kernels() -> None:
     assert gate_of(matched(lambda x, w, v: F.silu(x @ w) * (x @ v), x, w, v)) is not None
 
 
-@pytest.mark.parametrize("m", [1, 64])
+@pytest.mark.parametrize("m", [33, 64])
 def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int) -> None:
     x, w, v = rand(m, 1024), rand(2048, 1024), rand(2048, 1024)
     gate = gate_of(matched(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), x, w, v))
@@ -127,9 +127,12 @@ def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int
         tiles = 2048 // module._FUSED.gemm.point.columns
         assert demand["ctas"] == tiles * int(dict(setting)["split_k"]) and demand["local_bytes"] == 0
     assert gate_of(matched(lambda x, w, v: F.silu(x @ w) * (x @ v), x, w.t().contiguous(), v.t().contiguous())) is None
+    few = matched(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), x[:16], w, v)
+    assert gate_of(few) is None, "a pair is faster there"
 
 
-def test_fp32_splits_the_left_factor_once(tmp_path: Path) -> None:
+def test_fp32_splits_the_left_factor_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_product, "GATED_FP32", True)
     x, w, v, bias = a_layer(dtype=torch.float32)
     gate = gate_of(matched(layer, x, w, v[:256], bias))
     assert gate is not None and {dict(p)["store"] for p in gate.space.points} == {"direct"}
