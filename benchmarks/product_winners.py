@@ -6,11 +6,10 @@ beside them in its modules, and transformers'.
     tilewright winners merge winners.db && tilewright winners export --add src/tilewright/stages/tune/shipped.db
 
 KERNELBENCH is a folder that holds `level1` and `level2`. Modules are traced without their tensors; the points of all
-their patterns are compiled on all cores, some patterns at a time, while others are measured, one at a time on a
-device: the calls of a pattern at every point in random turns, with cold caches, launches hidden. A point whose result
-is not that of the others, or of torch where a product is alone, is not timed. Times are of the pattern by itself, not
-of a module; that alone sets these winners apart from those of `tilewright tune`. `seconds`: after so many nothing more
-is begun.
+their patterns are compiled on all cores, pattern by pattern, while others are measured, one at a time on a device: the
+calls of a pattern at every point in random turns, with cold caches, launches hidden. A point whose result is not that
+of the others, or of torch where a product is alone, is not timed. Times are of the pattern by itself, not of a module;
+that alone sets these winners apart from those of `tilewright tune`. `seconds`: after so many nothing more is begun.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from torch import Tensor
 from transformer_shapes import tasks
 from turns import sampled
 
-from tilewright.edges.gpu.machine import identity, machine
+from tilewright.edges.gpu.machine import identity, machine, threads
 from tilewright.faces.deliver import commit
 from tilewright.facts import codec
 from tilewright.facts.machine import Machine
@@ -51,13 +50,11 @@ from tilewright.facts.outcome import PointTime, Tuned
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.problem import Work
 from tilewright.facts.program import Operand
-from tilewright.facts.run import Matched
 from tilewright.facts.space import Point, Space
 from tilewright.facts.version import VERSION
 from tilewright.facts.winner import Winner, toolchain
-from tilewright.flow.ahead import Objects
-from tilewright.flow.foresee import foreseen
 from tilewright.flow.winners import made_by
+from tilewright.kernels.cuda.plan import Device
 from tilewright.kernels.ops import DTYPES
 from tilewright.stages.propose import cuda
 from tilewright.stages.propose.digests import skeleton_digests
@@ -90,7 +87,6 @@ def get_init_inputs():
     return []
 """
 ROUNDS = 12
-TOGETHER = 12  # patterns that are compiled together
 MOST_OVER_S = 3.0  # for what is being measured when time is up
 AHEAD_CYCLES = 400_000  # of the GPU's clock, in which the host queues a call
 LIMITS = {"f32": 4e-5, "f16": 1e-3, "bf16": 8e-3}  # relative in the norm, from the others' results
@@ -152,7 +148,7 @@ def operand(told: Operand) -> Tensor:
 
 
 def loaded(folder: Path, name: str, point: Point) -> Any:
-    """The fused file at a point, beside those at others."""
+    """The fused file as a module at a point, beside those at others."""
     for other in [n for n in sys.modules if n.startswith(f"{name}_")]:
         del sys.modules[other]
     spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
@@ -160,7 +156,7 @@ def loaded(folder: Path, name: str, point: Point) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.configure(**dict(point))
-    return module.run
+    return module
 
 
 def measured(pattern: Pattern, folder: Path) -> Tuned:
@@ -173,7 +169,7 @@ def measured(pattern: Pattern, folder: Path) -> Tuned:
     calls, failures = {}, {}
     for at in pattern.space.points:
         try:
-            run = loaded(folder, pattern.id, at)
+            run = loaded(folder, pattern.id, at).run
             found = run(*given.values())[0].float()
             truth = found if truth is None else truth
             off = float((found - truth).norm() / truth.norm())
@@ -192,39 +188,56 @@ def measured(pattern: Pattern, folder: Path) -> Tuned:
     return Tuned(points=tuple(points))
 
 
-def serve(folder: Path) -> None:
-    """A line of stdin is a Pattern, one of stdout what was measured of it."""
+def answering(folder: Path, answer: Callable[[str, Path], str]) -> None:
+    """A line for each line of stdin; whatever else is printed goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    torch.backends.cuda.matmul.allow_tf32 = False
     sys.path.insert(0, str(folder))
     for line in sys.stdin:
-        pattern = codec.loads(line)
-        try:
-            with torch.no_grad():
-                tuned = measured(pattern, folder)
-        except Exception as error:  # its operands find no room, or the device is sick
-            failed = " ".join(repr(error).split())[-300:]
-            tuned = Tuned(
-                points=tuple(PointTime(point=at, time_ns=None, failure=failed) for at in pattern.space.points)
-            )
-        print(codec.dumps(tuned), file=answers, flush=True)
-        torch.cuda.empty_cache()
+        print(answer(line, folder), file=answers, flush=True)
+
+
+def compiled(line: str, folder: Path) -> str:
+    """Of [pattern's id, point, processors]: "compiled", or why not. No GPU is needed."""
+    name, at, processors = json.loads(line)
+    try:
+        module = loaded(folder, name, tuple((knob, value) for knob, value in at))
+        module._FUSED.prepare(Device(arch="sm_90a", processors=processors))
+    except Exception as error:  # the point fails again where it is measured, and is told there
+        return " ".join(repr(error).split())[-300:]
+    return "compiled"
+
+
+def served(line: str, folder: Path) -> str:
+    """Of a Pattern what was measured of it."""
+    pattern = codec.loads(line)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        with torch.no_grad():
+            tuned = measured(pattern, folder)
+    except Exception as error:  # its operands find no room, or the device is sick
+        failed = PointTime(point=(), time_ns=None, failure=" ".join(repr(error).split())[-300:])
+        tuned = Tuned(points=tuple(replace(failed, point=at) for at in pattern.space.points))
+    torch.cuda.empty_cache()
+    return codec.dumps(tuned)
 
 
 # ---- the whole
 
 
 class Tuning:
-    """Patterns on their way from the compiler to the devices; what is measured is told at once."""
+    """Patterns on their way from the compilers to the devices; what is measured is told at once."""
 
-    def __init__(self, patterns: Sequence[Pattern], folder: Path, *, here: Machine, ends: float) -> None:
-        self.folder, self.here, self.ends = folder, here, ends
-        self.lots = queue.SimpleQueue[Sequence[Pattern]]()
+    def __init__(self, patterns: Sequence[Pattern], folder: Path, *, processors: int, ends: float) -> None:
+        self.folder, self.processors, self.ends = folder, processors, ends
         self.ready = queue.SimpleQueue[Pattern]()
         self.left = len(patterns)
-        for start in range(0, len(patterns), TOGETHER):
-            self.lots.put(patterns[start : start + TOGETHER])
+        self.jobs = queue.SimpleQueue[tuple[Pattern, Point]]()
+        self.missing = {p.id: len(p.space.points) for p in patterns}
+        self.lock = threading.Lock()
+        for pattern in patterns:
+            for at in pattern.space.points:
+                self.jobs.put((pattern, at))
         (folder / "build").mkdir()
         for pattern in patterns:
             for file in cuda.render(pattern.program, pattern.id, pattern.space.points[0]):
@@ -234,44 +247,64 @@ class Tuning:
             (folder / file.path).write_text(file.text)
 
     def compile(self) -> None:
+        """In a process of its own, point by point: a pattern is ready when the last of its points is there."""
+        child = self._child("--compile", CUDA_VISIBLE_DEVICES="")
         while time.monotonic() < self.ends:
             try:
-                lot = self.lots.get_nowait()
+                pattern, at = self.jobs.get_nowait()
             except queue.Empty:
-                return
-            some = Matched(case=0, patterns=tuple(lot), unmatched=())
-            (left,) = foreseen((some,), self.here, arch="sm_90a", known=(), say=lambda line: None,
-                               folder=self.folder / "build", objects=Objects())  # fmt: skip
-            for pattern in left.patterns:
-                self.ready.put(pattern)
-            print(f"[{self.ends - time.monotonic():.0f} s left] compiled {lot[0].id} to {lot[-1].id}", flush=True)
+                break
+            why = _asked(child, json.dumps([pattern.id, at, self.processors]))
+            if why != "compiled":
+                print(f"{pattern.title} {dict(at)}: {why or 'its compiler died'}", flush=True)
+                if not why:
+                    _end(child)
+                    child = self._child("--compile", CUDA_VISIBLE_DEVICES="")
+            with self.lock:
+                self.missing[pattern.id] -= 1
+                if not self.missing[pattern.id]:
+                    self.ready.put(pattern)
+        _end(child)
 
     def measure(self, device: str, tell: Callable[[Pattern, Tuned, float], None]) -> None:
         """In a process of the device's, and in another after an error that the first may not survive."""
-        child = self._child(device)
+        child = self._child("--serve", CUDA_VISIBLE_DEVICES=device)
         while self.left > 0 and time.monotonic() < self.ends:
             try:
                 pattern = self.ready.get(timeout=0.5)
             except queue.Empty:
                 continue
             started = time.monotonic()
-            assert child.stdin is not None and child.stdout is not None
-            child.stdin.write(codec.dumps(pattern) + "\n")
-            child.stdin.flush()
-            line = child.stdout.readline()
+            line = _asked(child, codec.dumps(pattern))
             self.left -= 1
             if line:
                 tell(pattern, codec.loads(line), time.monotonic() - started)
             if not line or "CUDA" in line:
                 print(f"{pattern.title}: device {device}'s process is started anew", flush=True)
-                child.kill()
-                child = self._child(device)
-        child.terminate()
+                _end(child)
+                child = self._child("--serve", CUDA_VISIBLE_DEVICES=device)
+        _end(child)
 
-    def _child(self, device: str) -> subprocess.Popen[str]:
-        command = [sys.executable, __file__, "--serve", str(self.folder)]
+    def _child(self, part: str, **environment: str) -> subprocess.Popen[str]:
+        command = [sys.executable, __file__, part, str(self.folder)]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                env={**os.environ, "CUDA_VISIBLE_DEVICES": device})  # fmt: skip
+                                env={**os.environ, **environment})  # fmt: skip
+
+
+def _asked(child: subprocess.Popen[str], line: str) -> str:
+    """What it answers, or "" where it died."""
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        child.stdin.write(line + "\n")
+        child.stdin.flush()
+    except OSError:
+        return ""
+    return child.stdout.readline().rstrip("\n")
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.communicate()
 
 
 def winner_of(pattern: Pattern, tuned: Tuned, here: Machine) -> Winner | None:
@@ -304,11 +337,14 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--trace", type=Path, help="only write the patterns that are found into this file")
     parser.add_argument("--traced", type=Path, help="take the patterns from such a file")
+    parser.add_argument("--jobs", type=int, default=max(1, threads() - 2), help="processes that compile")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--compile", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.serve:
-        serve(asked.serve)
-        return 0
+    for place, answer in ((asked.serve, served), (asked.compile, compiled)):
+        if place:
+            answering(place, answer)
+            return 0
     if asked.traced:
         found = list(codec.loads(lzma.decompress(asked.traced.read_bytes()).decode()))
         found = [p for p in found if ("fp32" if p.program.operands[0].dtype == "f32" else "16-bit") in asked.only]
@@ -322,16 +358,16 @@ def main() -> int:
         return 0
     ends = time.monotonic() + asked.seconds
     folder = Path(tempfile.mkdtemp())
-    tuning = Tuning(found, folder, here=identity("cuda"), ends=ends)
-    for _ in range(2):  # while the processes of one lot start, those of the other compile
+    tuning = Tuning(found, folder, processors=identity("cuda").processors, ends=ends)
+    for _ in range(asked.jobs):
         threading.Thread(target=tuning.compile, daemon=True).start()
     said = Said(asked, machine("cuda", cache_dir=folder))
-    threads = [
+    measuring = [
         threading.Thread(target=tuning.measure, args=(d, said.tell), daemon=True) for d in asked.devices.split(",")
     ]
-    for thread in threads:
+    for thread in measuring:
         thread.start()
-    for thread in threads:
+    for thread in measuring:
         thread.join(max(0.0, ends - time.monotonic()) + MOST_OVER_S)
     spent = [r["seconds"] for r in said.records]
     print(f"{len(spent)} of {len(found)} tuned; devices held for {sum(spent):.0f} s in all, at most "

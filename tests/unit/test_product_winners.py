@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,17 @@ def test_what_nothing_ran_of_is_told_and_not_remembered(script: Any, pattern: Pa
     best = script.winner_of(pattern, tuned(pattern, 400.0), HERE)
     flops, moved = 2 * 512 * 4096 * 4096, 4 * (512 * 4096 + 4096 * 4096 + 4096 + 512 * 4096)
     assert best.floor_share == pytest.approx(max(flops / 5e13, moved / 4e12) / 400e-6, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_pattern_is_ready_when_its_last_point_is_compiled(script: Any, pattern: Pattern, tmp_path: Path) -> None:
+    few = replace(pattern, space=replace(pattern.space, points=pattern.space.points[:2]))
+    tuning = script.Tuning([few], tmp_path, processors=132, ends=time.monotonic() + 200)
+    first, second = (json.dumps([few.id, at, 132]) for at in few.space.points)
+    tuning.compile()
+    assert tuning.ready.get_nowait() == few and tuning.ready.empty() and tuning.jobs.empty()
+    made = {f.name for f in (tmp_path / "build").iterdir()}
+    sys.path.insert(0, str(tmp_path))
+    assert script.compiled(first, tmp_path) == script.compiled(second, tmp_path) == "compiled"
+    assert made and {f.name for f in (tmp_path / "build").iterdir()} == made, "what measures finds it"
+    assert "knob" in script.compiled(json.dumps([few.id, [["tile", "1x1"]], 132]), tmp_path)
