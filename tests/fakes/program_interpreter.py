@@ -180,6 +180,8 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
             left, right = values[item.left].to(dtype), values[item.right].to(dtype)
             left, right = (between(x, *kept) for x, kept in zip((left, right), item.zeros, strict=True))
             product = by_expert(left, right, values[item.ends]) if item.ends else left @ right
+            if item.wanted != (None, None):  # what nobody reads may be anything
+                product = torch.where(between(torch.ones_like(product), *item.wanted) > 0, product, 1e9)
             values[item.result] = product.reshape(program.domain)
         elif item.op == "inside":
             values[item.result] = masks[item.args[0]]

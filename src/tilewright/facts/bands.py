@@ -7,10 +7,11 @@ compare positions say where they hold; a choice between a value and zero, and wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import ceil, floor, inf
 
 from .graph import VIEWS, Node
+from .program import POINTWISE
 
 Range = tuple[float, float]  # of diagonals, both ends included
 _ALL: Range = (-inf, inf)
@@ -76,6 +77,10 @@ class Bands:
     def where(self, name: str, first: int, second: int) -> tuple[int | None, int | None]:
         """The same of where a condition may hold."""
         return _bounds(self._truth(self.nodes[name])[0], first, second)
+
+    def parts(self, choice: Node) -> tuple[_Where, _Where]:
+        """Where a choice takes the one, and where the other."""
+        return self._condition(choice.args[0], choice)
 
     def _value(self, name: str) -> _Where:
         if name not in self._known:
@@ -228,6 +233,52 @@ class Bands:
         if found is None:
             return None
         return ({to[d]: s for d, s in found[0].items()}, found[1]) if all(d in to for d in found[0]) else None
+
+
+class Needed:
+    """Of a graph's nodes the diagonals that anybody reads: a choice reads no more than where it is made."""
+
+    def __init__(self, nodes: Mapping[str, Node], whole: Collection[str]) -> None:
+        """`whole`: the values that are results, or that operators read."""
+        self.nodes = nodes
+        self._whole = whole
+        self._bands = Bands(nodes)
+        self._readers: dict[str, list[Node]] = {name: [] for name in nodes}
+        for node in nodes.values():
+            for source in dict.fromkeys(node.sources):
+                self._readers[source].append(node)
+        self._known: dict[str, _Where] = {}
+
+    def between(self, name: str, first: int, second: int) -> tuple[int | None, int | None]:
+        """As Bands has it."""
+        return _bounds(self._value(name), first, second)
+
+    def _value(self, name: str) -> _Where:
+        if name in self._whole or not self._readers[name]:
+            return _ANYWHERE
+        if name not in self._known:
+            found = _NOWHERE
+            for reader in self._readers[name]:
+                found = found.joins(self._by(reader, name))
+            self._known[name] = found
+        return self._known[name]
+
+    def _by(self, reader: Node, name: str) -> _Where:
+        """What one reader reads of it, in its own dimensions."""
+        shape = self.nodes[name].shape
+        if reader.op == "permute":
+            back = dict(enumerate(reader.dims))
+            return self._value(reader.name).moved(back)
+        if reader.op not in POINTWISE or reader.shape != shape:
+            return _ANYWHERE
+        needed = self._value(reader.name)
+        if reader.op != "where" or reader.args[0] == name:
+            return needed
+        holds, fails = self._bands.parts(reader)
+        found = _NOWHERE
+        for arg, where in zip(reader.args[1:], (holds, fails), strict=True):
+            found = found.joins(needed.meets(where)) if arg == name else found
+        return found
 
 
 def _beside(op: str, bound: float, sign: int, pair: tuple[int, int]) -> _Where:

@@ -122,6 +122,7 @@ def _told(item: object) -> object:
     if isinstance(item, Product):
         said = "product, rounded" if item.rounded else item.op
         said += f", {item.zeros}" if item.zeros != (ALL_DIAGONALS, ALL_DIAGONALS) else ""
+        said += f", wanted {item.wanted}" if item.wanted != ALL_DIAGONALS else ""
         before = [(p.factor == item.left, [_told(i) for i in p.program.body]) for p in item.prologues]
         return (said, *before) if before else said
     return getattr(item, "op")  # noqa: B009

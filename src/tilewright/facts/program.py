@@ -213,7 +213,8 @@ class Product:
     11 bits. For groups of columns that are reduced, N is two dimensions: group, column. `ends`: an operand, (E,) of
     i32; `right` is (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]. What a factor is
     computed of on its way in, its Prologue says. `zeros`: the diagonals of `left` and of `right` outside of which there
-    are zeros; what these meet need not be multiplied, so that infinities there may come to nothing."""
+    are zeros; what these meet need not be multiplied, so that infinities there may come to nothing. `wanted`: the
+    diagonals of the result that anybody reads; outside of them it may be anything."""
 
     result: str
     left: str
@@ -223,6 +224,7 @@ class Product:
     ends: str = ""
     prologues: tuple[Prologue, ...] = ()
     zeros: tuple[Diagonals, Diagonals] = (ALL_DIAGONALS, ALL_DIAGONALS)
+    wanted: Diagonals = ALL_DIAGONALS
 
     op = "product"
     args = ()  # its operands are no values

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.facts.program import DTYPE_BYTES, RANKED, Output, Program, Reduction, Statement
+from tilewright.facts.program import DTYPE_BYTES, RANKED, Output, Product, Program, Reduction, Statement
 
 from .across import across
 from .coarse import collapsed, parted
@@ -144,8 +144,10 @@ def _alone(flow: Flow, whole: Contraction) -> Found | None:
     if node.name in flow.laid and (node.order or tuple(range(len(node.shape)))) != whole.lies:
         return None
     made = Body(whole)
-    bind = whole.result
-    return made.found((node.name,), (Output(name=made.last, dtype=node.dtype, shape=whole.domain),), (bind,))
+    if whole.left.middle == whole.right.inner == 1 and whole.ends is None:
+        wanted = flow.read.between(node.name, *whole.lies[-2:])
+        made.body = [replace(item, wanted=wanted) if isinstance(item, Product) else item for item in made.body]
+    return made.found((node.name,), (Output(name=made.last, dtype=node.dtype, shape=whole.domain),), (whole.result,))
 
 
 def _with_epilogue(whole: Contraction, region: Found) -> Found | None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from tilewright.facts.bands import Bands
+from tilewright.facts.bands import Bands, Needed
 from tilewright.facts.graph import VIEWS, Graph, Node
 from tilewright.facts.program import DTYPE_BYTES, POINTWISE, RANKED, REDUCTIONS, SCANS
 
@@ -26,7 +26,8 @@ class Flow:
         self.calls = {c.name: c for c in graph.calls}
         self.bands = Bands(self.nodes)
         self.kept = {self.root(name) for name in (*graph.outputs, *(u.value for u in graph.updates))}
-        called = (s for n in graph.nodes if n.op == "call" for s in self.calls[n.origin].sources)
+        called = {s for n in graph.nodes if n.op == "call" for s in self.calls[n.origin].sources}
+        self.read = Needed(self.nodes, {*graph.outputs, *(u.value for u in graph.updates), *called})
         self.laid = {self.root(name) for name in (*graph.outputs, *called)}  # others see how these lie in memory
         self.live = self._live()
         self.readers: dict[str, list[str]] = {n.name: [] for n in graph.nodes}

@@ -29,7 +29,7 @@ class _Affine:
 
 
 def kept_diagonals(program: Program) -> Kept:
-    """The range of the only output; all of several."""
+    """The range of the only output, as far as anybody reads it; all of several."""
     assert program.product is not None
     rank = len(program.domain)
     depends: dict[str, Range] = {program.product.result: _ALL}
@@ -53,7 +53,9 @@ def kept_diagonals(program: Program) -> Kept:
         depends[item.result] = (min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else _NONE
     if len(program.outputs) > 1:
         return None, None
-    low, high = depends[program.outputs[0].name]
+    first, last = program.product.wanted
+    read = (-inf if first is None else first, inf if last is None else last)
+    low, high = _both(depends[program.outputs[0].name], read)
     if low > high:
         return None, None
     return (None if low == -inf else int(low)), (None if high == inf else int(high))

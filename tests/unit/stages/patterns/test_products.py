@@ -200,3 +200,30 @@ def test_products_that_leave_zeros_out_are_tuned_by_themselves() -> None:
     )
     assert [p.title for p in plain] == [p.title for p in sparing] == ["matmul", "tril -> matmul"]
     assert len({p.shape_class for p in (*plain, *sparing)}) == 4
+
+
+MINUS = float("-inf")
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "wanted"),
+    [
+        (lambda q, k: torch.softmax(((q @ k.mT) / 3).masked_fill(torch.ones(8, 8).triu(1).bool(), MINUS), -1),
+         (rand(2, 8, 4), rand(2, 8, 4)), (None, 0)),
+        (lambda q, k: torch.where(torch.ones(8, 8).tril(2).bool(), q @ k.mT, -1.0).softmax(-1),
+         (SQUARE, MORE), (None, 2)),
+        (lambda q, k: torch.where(torch.ones(8, 8).tril(2).bool(), -1.0, (q @ k.mT).mT).softmax(-1),
+         (SQUARE, MORE), (None, -3)),
+        (lambda q, k: (lambda s: (torch.tril(s).sum(0), torch.triu(s, -2).sum(1)))(q @ k.mT), (SQUARE, MORE), ALL),
+        (lambda q, k: (lambda s: (torch.tril(s).sum(0), torch.tril(s * 2, 2).sum(1)))(q @ k.mT), (SQUARE, MORE),
+         (None, 2)),
+        (lambda q, k: (lambda s: (torch.tril(s).sum(0), s))(q @ k.mT), (SQUARE, MORE), ALL),
+        (lambda q, k: ((q @ k.mT) + torch.full((8, 8), MINUS).triu(1)).softmax(-1), (SQUARE, MORE), ALL),
+        (lambda q, k: torch.where((q @ k.mT) > torch.ones(8, 8).tril(), q, k).softmax(-1), (SQUARE, MORE), ALL),
+    ],
+)  # fmt: skip
+def test_of_a_product_no_more_is_made_than_anybody_reads(function: Any, args: Any, wanted: Any) -> None:
+    """The interpreter puts what is wrong elsewhere."""
+    found = [p.program for p in fused(function, *args).patterns if p.program.product]
+    alone = [p for p in found if len(p.operands) == 2 and not p.product.prologues]
+    assert wanted in [p.product.wanted for p in alone]

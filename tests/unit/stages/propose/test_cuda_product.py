@@ -298,6 +298,21 @@ def test_on_which_diagonals_a_result_depends_on_its_product(function: Any, kept:
     assert ("diagonals" in text) == (kept != (None, None))
 
 
+def test_of_what_a_mask_hides_nothing_is_multiplied() -> None:
+    """Scores of causal attention, which the softmax reads through a mask: the product leaves the other half out."""
+
+    def scores(q: Tensor, k: Tensor) -> Tensor:
+        return torch.softmax((q @ k.mT / 8).masked_fill(torch.ones(512, 512).triu(1).bool(), float("-inf")), -1)
+
+    matched = match(
+        trace(Applies(scores), (torch.randn(16, 512, 64), torch.randn(16, 512, 64)), {}), unsupported=cuda.unsupported,
+        space=cuda.space,
+    )  # fmt: skip
+    (program,) = (p.program for p in matched.patterns if p.kind == "product")
+    assert program.product is not None and program.product.wanted == kept_diagonals(program) == (None, 0)
+    assert "diagonals=(None, 0)" in cuda.render(program, "fused", cuda.space(program).points[0])[0].text
+
+
 def test_half_of_a_triangle_is_half_the_work() -> None:
     assert share((0, None), 4096, 4096, tall=128, wide=128) == 528 / 1024
     assert share((None, 0), 4096, 4096, tall=128, wide=128) == 528 / 1024
