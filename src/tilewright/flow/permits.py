@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 _FEW = 8  # cores, which those that compile share as they come
-_WAIT_S = 0.05
+_WAIT_S = (0.2, 0.6)  # between two tries: hundreds of threads may wait, and each tries every slot
 _MOST_WAIT_S = 60.0  # who holds one may have been stopped
 
 
@@ -36,7 +36,7 @@ def permit(count: int, *, folder: Path | None = None, wait_s: float = _MOST_WAIT
         try:
             place.mkdir(parents=True, exist_ok=True)
             while not any(_taken(slot, held) for slot in random.sample(slots, count)) and time.monotonic() < ends:
-                time.sleep(_WAIT_S)
+                time.sleep(random.uniform(*_WAIT_S))
         except OSError:
             held.close()
         yield
