@@ -23,16 +23,31 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
+from select import select
 from typing import Any
 
 from tilewright.edges.gpu.machine import machine
 from tilewright.edges.toolchain import versions
 from tilewright.faces import config
+from tilewright.faces.discoveries import Wish, discovered
 from tilewright.facts import codec
 from tilewright.report import discoveries_summary
 
 Task = dict[str, Any]
-_KEPT = ("problem", "level", "module_ns", "calls_ns", "floor_ns", "rounds", "covered", "gain", "parts", "verdict")
+_KEPT = (
+    "problem",
+    "level",
+    "said",
+    "wall_s",
+    "module_ns",
+    "calls_ns",
+    "floor_ns",
+    "rounds",
+    "covered",
+    "gain",
+    "parts",
+    "verdict",
+)
 _OF_A_PART = ("pattern", "title", "rule", "why", "ns", "share", "floor_ns", "gain")
 _LINES = 15
 
@@ -48,16 +63,22 @@ def main() -> None:
     look.add_argument("--devices", default="", help="GPUs to spread them over, e.g. 0,1; default: one")
     look.add_argument("--limit", type=float, default=120.0, help="seconds for one problem")
     look.add_argument("--seconds", type=float, default=1e9, help="for all; what has no result then has none yet")
-    look.add_argument("--budget", default="0.5s", help="seconds after which no round of timing is begun")
+    look.add_argument("--budget", default="0.3s", help="seconds after which no round of timing is begun")
     told = actions.add_parser("table")
     told.add_argument("folder", type=Path)
     told.add_argument("--json", type=Path)
+    serving = actions.add_parser("serve")
+    serving.add_argument("--target", default="cuda")
+    serving.add_argument("--budget", default="0.5s")
     paged = actions.add_parser("page")
     paged.add_argument("result", type=Path)
     paged.add_argument("to", type=Path)
     asked = parser.parse_args()
     if asked.action == "page":
         asked.to.write_text("\n".join(page(json.loads(asked.result.read_text()))) + "\n", encoding="utf-8")
+        return
+    if asked.action == "serve":
+        serve(asked)
         return
     if asked.action == "table":
         found = numbers(asked.folder)
@@ -69,13 +90,15 @@ def main() -> None:
     put(asked.out / "run.json", about(asked))
     todo = [(level.name, file) for level in asked.levels for file in problems(level)]
     ends = time.monotonic() + asked.seconds
-    free: Queue[dict[str, str]] = Queue()
+    free: Queue[Place] = Queue()
     for device in [*asked.devices.split(",")] * asked.jobs:
-        free.put({"CUDA_VISIBLE_DEVICES": device} if device else {})
+        free.put(Place(device, asked))
     with ThreadPoolExecutor(free.qsize()) as pool:
         for line in pool.map(lambda job: looked(*job, free=free, ends=ends, asked=asked), todo):
             if line:
                 print(line, flush=True)
+    while not free.empty():
+        free.get().end()
 
 
 def problems(level: Path) -> list[Path]:
@@ -95,34 +118,74 @@ def about(asked: argparse.Namespace) -> Task:
     }  # fmt: skip
 
 
-def looked(level: str, file: Path, *, free: Queue[dict[str, str]], ends: float, asked: argparse.Namespace) -> str:
+class Place:
+    """A process on one of the devices that looks into one problem after another; it imports torch once, and is ended
+    and begun anew where a problem takes too long or breaks it."""
+
+    def __init__(self, device: str, asked: argparse.Namespace) -> None:
+        self._command = [sys.executable, __file__, "serve", "--target", asked.target, "--budget", asked.budget]
+        self._environment = os.environ | ({"CUDA_VISIBLE_DEVICES": device} if device else {})
+        self._child: subprocess.Popen[str] | None = None
+
+    def asked(self, file: Path, limit_s: float) -> Task | None:
+        """What it found, or why it found nothing; None where time was up."""
+        if self._child is None:
+            self._child = subprocess.Popen(
+                self._command, env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+        assert self._child.stdin is not None and self._child.stdout is not None
+        self._child.stdin.write(f"{file}\n")
+        self._child.stdin.flush()
+        line = self._child.stdout.readline() if select([self._child.stdout], [], [], limit_s)[0] else None
+        if not line:
+            self.end()
+            return None if line is None else failed(file, "its process broke off")
+        task: Task = json.loads(line)
+        return task
+
+    def end(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+
+
+def failed(file: Path, why: str) -> Task:
+    return {"problem": file.stem, "verdict": {"reason": "failed", "summary": why[-300:]}}
+
+
+def serve(asked: argparse.Namespace) -> None:
+    """Look into each file that a line of the standard input names; say what was found in a line each."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed goes elsewhere
+    wish = Wish(target=asked.target, budget_s=config.seconds(asked.budget), seed=0)
+    for line in sys.stdin:
+        file, said = Path(line.strip()), list[str]()
+        try:
+            found = discovered(
+                str(file), wish, svg=None, out=None, only=None, jobs=1, devices=(), command="", say=said.append
+            ).object
+        except Exception as error:  # of whatever kind, it is this problem's alone
+            found = failed(file, (str(error).splitlines() or [""])[0] or type(error).__name__)
+        print(json.dumps(found | {"said": said}), file=answers, flush=True)
+
+
+def looked(level: str, file: Path, *, free: Queue[Place], ends: float, asked: argparse.Namespace) -> str:
     """One problem, on a place that is free; a line of what came of it, "" where that is known or time is up."""
     place: Path = asked.out / level / f"{file.stem}.json"
     limit_s = min(asked.limit, ends - time.monotonic())
     if place.exists() or limit_s <= 0:
         return ""
-    command = [sys.executable, "-m", "tilewright", "discover", str(file), "--target", asked.target,
-               "--budget", asked.budget, "--json"]  # fmt: skip
     on, began = free.get(), time.monotonic()
-    child = subprocess.Popen(
-        command, env=os.environ | on, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
     try:
-        out, said = child.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
-        if limit_s < asked.limit:
-            return ""
-        out, said = "", f"no result within {asked.limit:g} s"
+        task = on.asked(file, limit_s)
     finally:
         free.put(on)
-    try:
-        task: Task = json.loads(out)
-    except ValueError:
-        last = ([line for line in said.splitlines() if line.strip()] or ["no output"])[-1]
-        task = {"problem": file.stem, "verdict": {"reason": "failed", "summary": last[-300:]}}
-    put(place, task | {"level": level})
+    if task is None and limit_s < asked.limit:
+        return ""
+    task = task or failed(file, f"no result within {asked.limit:g} s")
+    put(place, task | {"level": level, "wall_s": round(time.monotonic() - began, 1)})
     told = f"{task['covered']:.0%} in patterns" if "parts" in task else task["verdict"]["summary"][:100]
     return f"{level} {file.stem}: {told} ({time.monotonic() - began:.0f} s)"
 

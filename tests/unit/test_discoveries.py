@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -42,3 +44,28 @@ def test_means_lacks_and_failures_of_each_level(tmp_path: Path) -> None:
     found |= {"date": "2026-11-23", "command": "look", "machine": {"device": "d", "torch": "2"}}
     rows = [line for line in discoveries.page(found) if line.startswith("| 9_a")]
     assert rows == ["| 9_a | 0.0001 ms | 20% | 10% | conv 80%: no skeleton |"]
+
+
+_SERVES = """
+import json, os, sys, time
+for line in sys.stdin:
+    name = line.strip()
+    if name == "hangs":
+        time.sleep(60)
+    if name == "breaks":
+        os._exit(1)
+    print(json.dumps({"problem": name, "by": os.getpid()}), flush=True)
+"""
+
+
+def test_a_place_looks_into_one_after_another_and_begins_anew_after_what_hangs_or_breaks() -> None:
+    place = discoveries.Place("", Namespace(target="cpu", budget="0.3s"))
+    place._command = [sys.executable, "-c", _SERVES]
+    one, two = (place.asked(Path(name), 30.0) for name in ("a", "b"))
+    assert (one["problem"], two["problem"]) == ("a", "b") and one["by"] == two["by"]
+    assert place.asked(Path("hangs"), 0.2) is None
+    three = place.asked(Path("c"), 30.0)
+    assert three["problem"] == "c" and three["by"] != one["by"]
+    assert place.asked(Path("breaks"), 30.0)["verdict"]["summary"] == "its process broke off"
+    assert place.asked(Path("d"), 30.0)["problem"] == "d"
+    place.end()

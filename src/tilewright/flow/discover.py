@@ -51,8 +51,8 @@ def discover(
             reference = cells.open()
             reference.wait_ready()
             reference.do(cells.load_problem(starts="tracer"), limit_s=LOAD_LIMIT_S)
-            device, since_ns = "cuda:0" if problem.target == "cuda" else "cpu", time.time_ns()
-            turn = partial(lease, device, say, since_ns=since_ns)
+            device = "cuda:0" if problem.target == "cuda" else "cpu"
+            turn = partial(_turn, device=device, since_ns=time.time_ns(), say=say)
             return discovered(
                 problem, machine=machine, reference=reference, seed=seed, budget_s=budget_s, turn=turn
             )  # fmt: skip
@@ -60,14 +60,24 @@ def discover(
         cells.close()
 
 
+@contextmanager
+def _turn(name: str, *, device: str, since_ns: int, say: Callable[[str], None]) -> Iterator[None]:
+    """The device for the block; says what it was waited for and held."""
+    asked = time.monotonic()
+    with lease(device, say, since_ns=since_ns):
+        began = time.monotonic()
+        yield
+    say(f"{name}: held {device} for {time.monotonic() - began:.2f} s, after {began - asked:.2f} s")
+
+
 def discovered(
     problem: Problem, *, machine: Machine, reference: Cell, seed: int, budget_s: float = BUDGET_S,
-    turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+    turn: Callable[[str], AbstractContextManager[None]] = lambda name: nullcontext(),
 ) -> Discovery:  # fmt: skip
     """The same in a reference cell that has loaded the problem. The device is taken in turns, and let go while a module
     for a GPU is traced and matched, which takes the processors alone."""
     rng, on_gpu = random.Random(seed), problem.target == "cuda"
-    with turn():
+    with turn("describing"):
         described = _described(problem, reference, secret(rng), trace=not on_gpu)
         if on_gpu:
             reference.do(wire.Drop())
@@ -76,7 +86,7 @@ def discovered(
     if not described.graph:
         raise UserError(f"{problem.path}: {problem.name} can't be traced: {described.trace_failure}")
     graph: Graph = codec.loads(described.graph)
-    with turn(), _room(problem, described, reference) as room:
+    with turn("operators one by one"), _room(problem, described, reference) as room:
         room.draw(0, family="own", seed=secret(rng))
         replay = _replayed(problem, graph, room, reference, machine=machine, budget_s=budget_s)
     return _told(problem, graph, replay, machine=machine, floor_ns=machine.floor_ns(described.work))

@@ -120,7 +120,7 @@ class Untraceable(InProcessCell):
         self.held, self.held_for = False, dict[str, bool]()
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self, name: str) -> Iterator[None]:
         self.held = True
         yield
         self.held = False
