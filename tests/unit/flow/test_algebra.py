@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import pytest
 import torch
 
 from fakes.facts import PROBLEM, brief
@@ -13,11 +15,12 @@ from tilewright.cell.algebra import rewritten
 from tilewright.cell.trace import trace
 from tilewright.facts import codec
 from tilewright.facts.candidate import Candidate
-from tilewright.facts.pattern import Choice
+from tilewright.facts.pattern import Choice, without_idle
 from tilewright.facts.problem import Work
 from tilewright.facts.run import Brief
 from tilewright.flow.rooms import case_of
 from tilewright.flow.workbench import composed, found_patterns
+from tilewright.stages.propose.compose import compose
 
 X, W = torch.randn(512, 256), torch.randn(512, 256)
 
@@ -71,3 +74,30 @@ def test_spared_flops_are_no_work_and_bytes_are() -> None:
     spared = replace(work, spared_flops=work.matmul_flops - 10**6)
     assert machine.floor_ns(work) > 50 * machine.floor_ns(spared) and spared.flops == 10**6
     assert machine.impossible_ns(spared) >= 0.8 * machine.floor_ns(spared)
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda a, b: torch.tril(a) @ b, "zeros=((None, 0), (None, None))"),
+        (lambda a, b: torch.relu(a @ a.T) + b, "diagonals=(None, 0)"),
+        (lambda a, b: torch.softmax(a.masked_fill(torch.ones_like(a).triu(1).bool(), float("-inf")), -1) @ b,
+         "zeros=((None, 0), (None, None))"),
+        (lambda a, b: torch.softmax((a @ b.T).masked_fill(torch.ones_like(a).triu(1).bool(), float("-inf")), -1) @ b,
+         "diagonals=(None, 0)"),
+    ],
+)  # fmt: skip
+def test_what_algebra_spares_on_a_gpu_becomes_a_candidate_of_kernels_alone(function: Any, told: str) -> None:
+    a, b = torch.randn(1024, 1024), torch.randn(1024, 1024)
+    graph = trace(Applies(function), (a, b), {})
+    less = rewritten(graph)
+    assert less is not None and less.spared_flops > 2**29
+    cases = (replace(brief().cases[0], graph=less.graph),)
+    matched = found_patterns(cases, "cuda")
+    whole = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
+    recipe = without_idle([matched[0].patterns], whole)
+    candidate = compose("class Model: ...\n", cases, matched, recipe, target="cuda")
+    texts = {f.path: f.text for f in candidate.files}
+    assert "torch.ops.aten" not in texts["model.py"]
+    assert all(f"{choice.pattern}.run(" in texts["model.py"] for choice in recipe)
+    assert any(told in texts[f"{choice.pattern}.py"] for choice in recipe)
