@@ -18,6 +18,7 @@ from .multiplied import Body, Found, in_order
 from .prologues import with_prologues
 from .region import Flow
 from .unrolled import unrolled
+from .waiting import Waiting
 
 Unsupported = Callable[[Program], str | None]
 
@@ -37,6 +38,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
     made_of: list[_Made] = []
     left: dict[str, str] = {}
     taken: set[int] = set()
+    waiting = Waiting(flow, (site.nodes for _, site in regions))
     for node in reversed(flow.graph.nodes):
         whole = contraction(flow, node) if node.name in flow.live and node.dtype in DTYPE_BYTES else None
         if whole is None:
@@ -49,7 +51,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
         reader = _only_reader(flow, node.name, regions)
         also = reader is None  # whether others need the product in memory: it is written beside what is made of it
         if also:
-            reader = _first_reader(flow, node.name, regions, taken)
+            reader = _first_reader(flow, node.name, regions, taken, waiting)
         made = (
             _with_epilogue(whole, unrolled(flow, regions[reader], node.name))
             if reader is not None and reader not in taken
@@ -59,6 +61,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             made = _also_written(flow, whole, made)
         if made is not None and unsupported(made[0]) is None and reader is not None:
             taken.add(reader)
+            waiting.add(made[1].nodes)
             if not (made[0].reduced or also):
                 made_of.append(_Made(found=made, node=node.name))
                 continue
@@ -104,28 +107,17 @@ def _only_reader(flow: Flow, name: str, regions: Sequence[Found]) -> int | None:
     return homes[0] if len(homes) == 1 and readers <= set(regions[homes[0]][1].nodes) else None
 
 
-def _first_reader(flow: Flow, name: str, regions: Sequence[Found], taken: set[int]) -> int | None:
-    """The first pointwise region that reads this value, and that nobody waits for who needs it."""
+def _first_reader(
+    flow: Flow, name: str, regions: Sequence[Found], taken: set[int], waiting: Waiting
+) -> int | None:  # fmt: skip
+    """The first pointwise region that reads this value, and that waits for nobody who needs it."""
     for i, (program, site) in enumerate(regions):
         reads = [flow.root(bind.node) for bind in site.operands]
         if i in taken or program.reduced or program.loads or name not in reads:
             continue
-        if not any(other != name and _rests_on(flow, other, name) for other in reads):
+        if not waiting.for_itself((name, *site.nodes)):
             return i
     return None
-
-
-def _rests_on(flow: Flow, name: str, on: str) -> bool:
-    """Whether this value is made of that one."""
-    todo, seen = [name], set[str]()
-    while todo:
-        found = todo.pop()
-        if found == on:
-            return True
-        if found not in seen and flow.position[found] > flow.position[on]:
-            seen.add(found)
-            todo += flow.roots(flow.nodes[found])
-    return False
 
 
 def _also_written(flow: Flow, whole: Contraction, made: Found) -> Found | None:

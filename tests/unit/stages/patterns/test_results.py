@@ -91,6 +91,18 @@ def test_what_waits_for_another_reader_is_made_by_a_kernel_of_its_own() -> None:
     assert [len(p.program.outputs) for p in found if p.sites[0].nodes[0] == "linear"] == [1]
 
 
+def test_of_two_products_that_wait_for_one_another_one_is_written_alone() -> None:
+    """Each sum reads what is made of the other's product by somebody else: as two kernels neither could be first."""
+
+    def forward(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        p, q = F.linear(x, w), F.linear(x, v)
+        return F.gelu(p) + torch.special.i0(q), F.relu(q) * torch.special.i0(p)
+
+    matched = fused(forward, X, W, rand(8, 10) * 2)
+    written = [len(p.program.outputs) for p in chosen(matched) if p.kind == "product"]
+    assert sorted(written) == [1, 2]
+
+
 def test_eight_bits_are_torchs_own() -> None:
     def forward(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
         return (F.linear(x, w) * scale).clamp(-448, 448).to(torch.float8_e4m3fn)
