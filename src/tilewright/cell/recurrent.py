@@ -26,12 +26,12 @@ def told_by_shape() -> Iterator[None]:
     ops = [op for op in (getattr(torch.ops.aten, name).input for name in _NAMES) if op in decomposition_table]
     steps = {op: decomposition_table[op] for op in ops}
     with ExitStack() as changed:
-        for op in ops:
-            shaped = _shaped(steps[op])
-            for table in (decomposition_table, op.py_kernels):  # torch asks the one or the other
-                mine = {key: shaped for key, made in table.items() if made is steps[op]}
-                changed.callback(table.update, dict.fromkeys(mine, steps[op]))
-                table.update(mine)
+        for op in ops:  # torch asks the one table or the other
+            shaped, mine = _shaped(steps[op]), [key for key, made in op.py_kernels.items() if made is steps[op]]
+            changed.callback(decomposition_table.update, {op: steps[op]})
+            changed.callback(op.py_kernels.update, dict.fromkeys(mine, steps[op]))
+            decomposition_table[op] = shaped
+            op.py_kernels.update(dict.fromkeys(mine, shaped))
             op._dispatch_cache.clear()
             changed.callback(op._dispatch_cache.clear)
         yield
