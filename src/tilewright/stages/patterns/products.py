@@ -5,7 +5,7 @@ What reduces rows of it whole, or groups of neighbouring columns, is such a regi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.facts.program import DTYPE_BYTES, RANKED, Output, Product, Program, Reduction, Statement
@@ -15,8 +15,9 @@ from .coarse import collapsed, parted
 from .contract import Contraction, contraction
 from .gates import gated
 from .multiplied import Body, Found, in_order
+from .program import write
 from .prologues import with_prologues
-from .region import Flow
+from .region import Flow, lay_out
 from .unrolled import unrolled
 from .waiting import Waiting
 
@@ -48,27 +49,22 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             if narrow is None or unsupported(narrow[0]) is not None:
                 whole = contraction(flow, node, eight_bits=False) or whole
         whole = replace(whole, rounded=loose and node.dtype == "f32")
-        reader = _only_reader(flow, node.name, regions)
-        also = reader is None  # whether others need the product in memory: it is written beside what is made of it
-        if also:
-            reader = _first_reader(flow, node.name, regions, taken, waiting)
-        made = (
-            _with_epilogue(whole, unrolled(flow, regions[reader], node.name))
-            if reader is not None and reader not in taken
-            else None
-        )
-        if made is not None and also:
-            made = _also_written(flow, whole, made)
-        if made is not None and unsupported(made[0]) is None and reader is not None:
-            taken.add(reader)
-            waiting.add(made[1].nodes)
-            if not (made[0].reduced or also):
-                made_of.append(_Made(found=made, node=node.name))
+        for reading in _readings(flow, node.name, regions, taken, waiting):
+            made = _with_epilogue(whole, unrolled(flow, reading.region, node.name))
+            if made is not None and reading.also:
+                made = _also_written(flow, whole, made)
+            if made is None or unsupported(made[0]) is not None:
                 continue
+            taken |= reading.taken
+            waiting.add(made[1].nodes)
             # Whether rows are better reduced there or by a kernel of their own is measured: both stay possible. Of two
             # that each take what the other leaves, neither would be idle beside the other: the first takes factors.
-            spared = (*made[1].spared, *(() if also else (node.name,)))
-            made_of.append(_Made(found=(made[0], replace(made[1], spared=spared)), node=node.name))
+            both = bool(made[0].reduced) or reading.also
+            spared = (*made[1].spared, *(() if reading.also or not both else (node.name,)))
+            made_of.append(_Made(found=(made[0], replace(made[1], spared=spared)), node=node.name, both=both))
+            break
+        if made_of and made_of[-1].node == node.name and not made_of[-1].both:
+            continue
         reduced = bool(made_of) and made_of[-1].node == node.name
         made = _alone(flow, whole)
         why = "its result lies otherwise in memory" if made is None else unsupported(made[0])
@@ -84,11 +80,12 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
-    """The product of a node; `factors`: it may take along what makes its factors."""
+    """The product of a node; `factors`: it may take along what makes its factors; `both`: it stays possible alone."""
 
     found: Found
     node: str
     factors: bool = True
+    both: bool = False
 
 
 def _ways(flow: Flow, made: _Made, regions: Sequence[Found], unsupported: Unsupported) -> tuple[Found, ...]:
@@ -98,26 +95,42 @@ def _ways(flow: Flow, made: _Made, regions: Sequence[Found], unsupported: Unsupp
     return (entered, made.found) if entered is not None and unsupported(entered[0]) is None else (made.found,)
 
 
-def _only_reader(flow: Flow, name: str, regions: Sequence[Found]) -> int | None:
-    """The region that alone reads this value; None where others need it in memory."""
-    readers = set(flow.readers[name])
-    if name in flow.kept or not readers:
-        return None
-    homes = [i for i, (_, site) in enumerate(regions) if readers & set(site.nodes)]
-    return homes[0] if len(homes) == 1 and readers <= set(regions[homes[0]][1].nodes) else None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """A region that reads a product, made of those of these numbers; `also`: others need the product in memory."""
+
+    region: Found
+    taken: frozenset[int]
+    also: bool
 
 
-def _first_reader(
+def _readings(
     flow: Flow, name: str, regions: Sequence[Found], taken: set[int], waiting: Waiting
-) -> int | None:  # fmt: skip
-    """The first pointwise region that reads this value, and that waits for nobody who needs it."""
-    for i, (program, site) in enumerate(regions):
-        reads = [flow.root(bind.node) for bind in site.operands]
-        if i in taken or program.reduced or program.loads or name not in reads:
+) -> Iterator[_Reading]:  # fmt: skip
+    """What may be the epilogue of this value, the best first: the region that alone reads it; all pointwise ones that
+    do, as one; the first of them. None waits for what needs the value."""
+    readers = set(flow.readers[name])
+    homes = [i for i, (_, site) in enumerate(regions) if readers & set(site.nodes)]
+    if len(homes) == 1 and name not in flow.kept and readers <= set(regions[homes[0]][1].nodes):
+        if homes[0] not in taken:
+            yield _Reading(region=regions[homes[0]], taken=frozenset(homes), also=False)
+        return
+    pointwise = [i for i in homes if i not in taken and not (regions[i][0].reduced or regions[i][0].loads)]
+    for numbers in (pointwise, *([i] for i in pointwise)):
+        nodes = tuple(dict.fromkeys(n for i in numbers for n in regions[i][1].nodes))
+        if not numbers or waiting.for_itself((name, *nodes)):
             continue
-        if not waiting.for_itself((name, *site.nodes)):
-            return i
-    return None
+        region = regions[numbers[0]] if len(numbers) == 1 else _joined(flow, [regions[i] for i in numbers])
+        if region is not None:
+            also = name in flow.kept or not readers <= set(nodes)
+            yield _Reading(region=region, taken=frozenset(numbers), also=also)
+
+
+def _joined(flow: Flow, regions: Sequence[Found]) -> Found | None:
+    """Regions as one, over one domain."""
+    names = {name for _, site in regions for name in site.nodes}
+    region = lay_out(flow, names, [bind.node for _, site in regions for bind in site.outputs])
+    return None if region is None else write(flow, region)
 
 
 def _also_written(flow: Flow, whole: Contraction, made: Found) -> Found | None:

@@ -80,6 +80,18 @@ def test_a_product_that_others_read_is_written_beside_what_is_made_of_it() -> No
     assert sorted(alone) == ["gelu -> scale", "linear"], "they stay for whoever leaves it out"
 
 
+def test_all_that_is_made_of_a_product_is_one_epilogue_and_the_product_then_nowhere() -> None:
+    """Which it is not where one of them can't be: then it is written beside the first that can."""
+
+    def forward(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = F.linear(x, w)
+        return y > 0, torch.special.i0(torch.relu(y) * b), torch.sigmoid(y)
+
+    (product,) = [p for p in chosen(fused(forward, X, W, BIAS)) if p.kind == "product"]
+    assert [o.dtype for o in product.program.outputs] == ["f32", "f32", "bool"]
+    assert "linear" not in [b.node for b in product.sites[0].outputs]
+
+
 def test_what_waits_for_another_reader_is_made_by_a_kernel_of_its_own() -> None:
     """The product is needed in memory before all that the sum reads is there."""
 
