@@ -68,6 +68,7 @@ def test_it_compiles_for_hopper(tmp_path: Path, name: str) -> None:
     demand = module._FUSED.demand(132)
     assert demand["local_bytes"] == 0
     assert pattern.same != next(p for p in patterns(function, args) if p.kind == "product").same
+    module.configure(schedule="cooperative")
     for wrong, why in (({"streamed": next(iter(wanted)), "tile": "128x128", "cluster": "1x1"}, "streamed|as they lie"),
                        ({"split_k": 2}, "whole|reduced")):  # fmt: skip
         if "streamed" in wrong or any(wanted.values()):
