@@ -54,7 +54,15 @@ def test_what_is_computed_on_the_way_in_is_as_near_as_torch(tmp_path, name):
     whole = pattern.program.reduced or any(p.program.reduced for p in pattern.program.product.prologues)
     for setting in (*SETTINGS, *(() if whole else (SPLIT,)), dict(pattern.space.points[0])):
         module.configure(
-            **{**defaults, "split_k": 1, "streamed": "none", "store": "direct", "split": "fp16x3", **setting}
+            **{
+                **defaults,
+                "split_k": 1,
+                "streamed": "none",
+                "store": "direct",
+                "split": "fp16x3",
+                "schedule": "cooperative",
+                **setting,
+            }
         )
         (mine,) = module.run(*operands)
         assert mine.shape == truth.shape and mine.dtype == own.dtype
@@ -77,4 +85,4 @@ def test_a_streamed_factor_is_not_made_and_rows_that_are_reduced_are_whole(tmp_p
     with pytest.raises(ValueError, match="split_k=1"):
         module.configure(**dict(point(split_k=2)))
     with pytest.raises(ValueError, match="can't be streamed"):
-        module.configure(tile="128x128", cluster="2x1", split_k=1, streamed="left")
+        module.configure(tile="128x128", cluster="2x1", split_k=1, streamed="left", schedule="cooperative")
