@@ -29,7 +29,7 @@ from ..stages.propose.case_code import plain_steps
 from ..stages.propose.targets import renderer
 from ..stages.retrieve import rules
 from .cells import LOAD_LIMIT_S, Cells, users_fault
-from .memory import flush_bytes
+from .memory import flush_bytes, is_large
 from .rooms import with_graph
 
 BUDGET_S = 4.0
@@ -79,10 +79,10 @@ def discovered(
     rng, on_gpu = random.Random(seed), problem.target == "cuda"
     with turn("describing"):
         described = _described(problem, reference, secret(rng), trace=not on_gpu)
+        described = with_graph(described, reference) if is_large(described) else described
         if on_gpu:
             reference.do(wire.Drop())
-    if on_gpu:
-        described = with_graph(described, reference, limit_s=_LIMIT_S)
+    described = with_graph(described, reference)
     if not described.graph:
         raise UserError(f"{problem.path}: {problem.name} can't be traced: {described.trace_failure}")
     graph: Graph = codec.loads(described.graph)

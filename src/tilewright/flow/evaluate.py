@@ -122,12 +122,12 @@ class Judge:
             construct = wire.ConstructCase(case=number, seed=seed)
             self._ref.ask(construct, wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
             training = self._problem.mode == "training"  # what is traced then is run, too
-            later = trace and not training and self._problem.target == "cuda"
-            request = wire.Describe(seed=secret(self._rng), trace=trace and not later, training=training)
+            at_once = trace and (training or self._problem.target == "cpu")
+            request = wire.Describe(seed=secret(self._rng), trace=at_once, training=training)
             described = self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S)
+            described = with_graph(described, self._ref) if trace and is_large(described) else described
             self._cells.spare_memory()
-        if later:
-            described = with_graph(described, self._ref, limit_s=DESCRIBE_LIMIT_S)
+        described = with_graph(described, self._ref) if trace else described
         return case_of(
             number, described, seed, algebra=self._algebra, allowed=self._problem.allowed,
             in_part=self._problem.target == "cuda",

@@ -18,6 +18,8 @@ from ..facts.run import CaseFacts
 from .cells import Cells
 from .memory import give_back
 
+_TRACE_LIMIT_S = 300.0
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -61,10 +63,13 @@ def case_of(
     return Case(number, described, seed, less)
 
 
-def with_graph(described: wire.Described, reference: Cell, *, limit_s: float) -> wire.Described:
-    """The same with its graph, traced in the cell that has described it; a GPU has nothing to do meanwhile."""
+def with_graph(described: wire.Described, reference: Cell) -> wire.Described:
+    """The same with its graph, if that is not known, traced in the cell that has described it. A GPU has nothing to do
+    meanwhile, but holds tensors like the inputs: of a large case (`is_large`) more than who has the lease counts on."""
+    if described.graph or described.trace_failure:
+        return described
     request = wire.Trace(args=described.args, inputs=described.inputs)
-    traced = reference.ask(request, wire.Traced, limit_s=limit_s)
+    traced = reference.ask(request, wire.Traced, limit_s=_TRACE_LIMIT_S)
     return replace(described, graph=traced.graph, trace_failure=traced.failure)
 
 
