@@ -396,15 +396,27 @@ _FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
 def _viewed(value: str, shape: tuple[int, ...], bind: Bind, into: tuple[int, ...]) -> str:
     """`value.reshape(split).permute(order).reshape(into)` without the steps that change nothing; of a part that one."""
     if bind.part is not None:
-        turned = f"{value}.reshape({literal(bind.split)}).permute({literal(bind.order)})[{bind.part}]"
-        left = tuple(bind.split[d] for d in bind.order[1:])
-        return turned if left == into else f"{turned}.reshape({literal(into)})"
+        return _part(value, bind, into)
     if bind.order == tuple(sorted(bind.order)):
         return value if shape == into else f"{value}.reshape({literal(into)})"
     split = value if shape == bind.split else f"{value}.reshape({literal(bind.split)})"
     moved = tuple(bind.split[d] for d in bind.order)
     turned = f"{split}.permute({literal(bind.order)})"
     return turned if moved == into else f"{turned}.reshape({literal(into)})"
+
+
+def _part(value: str, bind: Bind, into: tuple[int, ...]) -> str:
+    """A half of the value, in as few views as can be: each costs the host as much as a launch."""
+    dim, *rest = bind.order
+    left = tuple(bind.split[d] for d in rest)
+    order = tuple(d if d < dim else d - 1 for d in rest)
+    if rest[-1] == dim + 1:  # halves in a row, not every other
+        half = bind.split[dim + 1]
+        made = f"{value}.narrow({dim}, {bind.part * half if bind.part else 0}, {half})"
+    else:
+        made = f"{value}.reshape({literal(bind.split)}).select({dim}, {bind.part})"
+    made = made if order == tuple(sorted(order)) else f"{made}.permute({literal(order)})"
+    return made if left == into else f"{made}.reshape({literal(into)})"
 
 
 def _attribute(path: str) -> str:

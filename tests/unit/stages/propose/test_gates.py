@@ -12,14 +12,16 @@ from torch import Tensor
 
 from fakes.fused import load_fused
 from fakes.modules import Applies
+from fakes.program_interpreter import view
 from tilewright.cell.trace import trace
-from tilewright.facts.pattern import Choice, Pattern, without_idle
+from tilewright.facts.pattern import Bind, Choice, Pattern, without_idle
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts, Matched
 from tilewright.facts.space import point
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda, cuda_product
+from tilewright.stages.propose.case_code import _viewed
 from tilewright.stages.propose.compose import compose
 
 
@@ -93,8 +95,26 @@ def test_a_candidate_hands_over_halves_of_the_weight_as_they_lie() -> None:
     facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
     files = compose("class Model: ...", (facts,), (found,), recipe, target="cuda").files
     case = next(f.text for f in files if f.path == "model.py").split("def _case_0", 1)[1].split("def ", 1)[0]
-    half = "args_1.reshape((2, 256, 256)).permute((0, 2, 1))"
-    assert f"run(args_0, {half}[0], {half}[1])" in case, case
+    first, second = "args_1.narrow(0, 0, 256).permute((1, 0))", "args_1.narrow(0, 256, 256).permute((1, 0))"
+    assert f"run(args_0, {first}, {second})" in case, case
+
+
+@pytest.mark.parametrize("shape", [(6, 10), (10,), (1, 10)])
+@pytest.mark.parametrize("woven", [False, True])
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_part_is_written_as_what_it_is(shape: tuple[int, ...], woven: bool, part: int) -> None:
+    """As `Bind` has it, whichever dimension is in halves."""
+    value = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    for dim in range(len(shape)):
+        if shape[dim] % 2:
+            continue
+        half = shape[dim] // 2
+        split = (*shape[:dim], *((half, 2) if woven else (2, half)), *shape[dim + 1 :])
+        which, kept = (dim + 1, dim) if woven else (dim, dim + 1)
+        others = tuple(d for d in range(len(split)) if d not in (which, kept))
+        bind = Bind(node="x", split=split, order=(which, *others, kept), part=part)
+        wanted = view(value, bind, tuple(split[d] for d in (*others, kept)))
+        assert torch.equal(eval(_viewed("value", shape, bind, tuple(wanted.shape))), wanted)
 
 
 @pytest.mark.parametrize(
