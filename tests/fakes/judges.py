@@ -7,9 +7,13 @@ from pathlib import Path
 from tilewright.edges.gpu.machine import machine, threads
 from tilewright.edges.sandbox.cell import Limits
 from tilewright.facts.machine import Machine
+from tilewright.facts.outcome import Failure, Timed
+from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.problem import Problem
 from tilewright.flow.evaluate import Judge
+from tilewright.flow.workbench import found_patterns
 from tilewright.stages.problems import read_problem
+from tilewright.stages.propose.compose import compose
 from tilewright.stages.timing.measure import Effort
 
 
@@ -37,3 +41,15 @@ def judge_on_gpu(source: str, folder: Path) -> Judge:
         workdir=folder, say=print, compile_baseline=False,
         effort=Effort(tight=0.2, budget_s=0.5, min_rounds=3, max_rounds=6, verified=2),
     )  # fmt: skip
+
+
+def judged_at_first_points(source: str, folder: Path) -> tuple[list[Pattern], Timed | Failure]:
+    """What a GPU's matcher finds in the first case, as far as it fits, each at its first point; and the verdict."""
+    with judge_on_gpu(source, folder) as judge:
+        cases = judge.open()
+        matched = found_patterns(cases, "cuda")
+        patterns = matched[0].patterns
+        recipe = without_idle([patterns], tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in patterns))
+        chosen = {c.pattern for c in recipe}
+        timed = judge.evaluate(compose((folder / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
+    return [p for p in patterns if p.id in chosen], timed

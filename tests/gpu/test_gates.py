@@ -12,17 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fakes.fused import load_fused
-from fakes.judges import judge_on_gpu
+from fakes.judges import judged_at_first_points
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program, view
 from tilewright.cell.trace import trace
 from tilewright.facts.outcome import Timed
-from tilewright.facts.pattern import Choice, Pattern, without_idle
+from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
-from tilewright.flow.workbench import found_patterns
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda, cuda_product
-from tilewright.stages.propose.compose import compose
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -192,13 +190,7 @@ def get_init_inputs():
 
 
 def test_the_judge_takes_a_gated_layer(tmp_path):
-    with judge_on_gpu(LAYER, tmp_path) as judge:
-        cases = judge.open()
-        matched = found_patterns(cases, "cuda")
-        recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-        recipe = without_idle([matched[0].patterns], recipe)
-        chosen = {p.id: p for p in matched[0].patterns}
-        assert [len(chosen[c.pattern].program.products) for c in recipe] == [2], "one kernel is all of it"
-        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
+    chosen, timed = judged_at_first_points(LAYER, tmp_path)
+    assert [len(p.program.products) for p in chosen] == [2], "one kernel is all of it"
     assert isinstance(timed, Timed), timed
     print(timed.ratio("eager"), file=sys.stderr)

@@ -12,17 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fakes.fused import load_fused
-from fakes.judges import judge_on_gpu
+from fakes.judges import judged_at_first_points
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program, view
+from fakes.results import saved
 from tilewright.cell.trace import trace
 from tilewright.facts.outcome import Timed
-from tilewright.facts.pattern import Choice, Pattern, without_idle
+from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
-from tilewright.flow.workbench import found_patterns
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda
-from tilewright.stages.propose.compose import compose
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -39,11 +38,6 @@ STREAMED = (point(tile="128x128", cluster="2x1", stages="auto", split_k=1, strea
 
 def rand(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
-
-
-def saved(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    y = F.linear(x, w, b)
-    return y, F.gelu(y)
 
 
 def masked(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,13 +170,7 @@ def get_init_inputs():
 
 
 def test_the_judge_takes_a_product_with_several_results(tmp_path):
-    with judge_on_gpu(LAYER, tmp_path) as judge:
-        cases = judge.open()
-        matched = found_patterns(cases, "cuda")
-        recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-        recipe = without_idle([matched[0].patterns], recipe)
-        chosen = {p.id: p for p in matched[0].patterns}
-        assert sorted(len(chosen[c.pattern].program.outputs) for c in recipe) == [1, 3]
-        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
+    chosen, timed = judged_at_first_points(LAYER, tmp_path)
+    assert sorted(len(p.program.outputs) for p in chosen) == [1, 3]
     assert isinstance(timed, Timed), timed
     print(timed.ratio("eager"), file=sys.stderr)

@@ -16,6 +16,7 @@ from torch import Tensor
 from fakes.matched import fused
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program
+from fakes.results import masked, saved
 from tilewright.cell.trace import trace
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.run import Matched
@@ -34,16 +35,6 @@ def chosen(matched: Matched) -> list[Pattern]:
     """Those that have something to do where all are chosen."""
     recipe = without_idle([matched.patterns], tuple(Choice(pattern=p.id, point=()) for p in matched.patterns))
     return [p for p in matched.patterns if p.id in {c.pattern for c in recipe}]
-
-
-def saved(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    y = F.linear(x, w, b)
-    return y, F.gelu(y)
-
-
-def masked(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    y = F.linear(x, w, b)
-    return y > 0, F.relu(y)
 
 
 def quantised(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fakes.fused import load_fused
 from fakes.modules import Applies
+from fakes.results import masked, saved
 from tilewright.cell.trace import trace
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
@@ -23,16 +24,6 @@ from tilewright.stages.propose import cuda
 
 def rand(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
-
-
-def saved(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    y = F.linear(x, w, b)
-    return y, F.gelu(y)
-
-
-def masked(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    y = F.linear(x, w, b)
-    return y > 0, F.relu(y)
 
 
 def eighth(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
