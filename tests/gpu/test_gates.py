@@ -87,7 +87,7 @@ def held(pattern: Pattern, result: Tensor, operands: list[Tensor]) -> None:
     assert error <= max(2 * theirs, FLOOR[result.dtype]), f"{pattern.title}: {error:.3g}, torch {theirs:.3g}"
 
 
-DIRECT = point(tile="128x256", cluster="2x1", stages="auto", split_k=1, store="direct")
+DIRECT = point(tile="128x256", cluster="2x1", stages="auto", split_k=1, store="direct", split="fp16x3")
 
 
 @pytest.mark.parametrize(
