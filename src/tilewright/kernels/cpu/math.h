@@ -144,14 +144,29 @@ struct Reduced {
   I32 count;
 };
 
-// x 2^count for |count| <= 252, rounded once where the result is subnormal.
-TW_INLINE F32 scale(F32 x, Reduced r) {
-#if defined(__AVX512F__)
-  if constexpr (LANES == 16) return bits<F32>(_mm512_scalef_ps(bits<__m512>(x), bits<__m512>(r.whole)));
-  if constexpr (LANES == 8) return bits<F32>(_mm256_scalef_ps(bits<__m256>(x), bits<__m256>(r.whole)));
+// x 2^count for |count| <= 252 and 1/2 < x < 2, rounded once; the result is subnormal in the lanes where y < least. There
+// it is made as a whole number of 2^-149, which is the pattern of a subnormal: a product that came out below 2^-126
+// would cost an Intel core some 150 cycles for its vector.
+TW_INLINE F32 scale(F32 x, Reduced r, F32 y, float least) {
+#if defined(__AVX512VL__)
+  if constexpr (LANES == 16) {
+    const __mmask16 tiny = _mm512_cmp_ps_mask(bits<__m512>(y), _mm512_set1_ps(least), _CMP_LT_OQ);
+    const __m512 whole = bits<__m512>(r.whole), raised = _mm512_mask_add_ps(whole, tiny, whole, _mm512_set1_ps(149.0f));
+    const __m512 scaled = _mm512_scalef_ps(bits<__m512>(x), raised);
+    return bits<F32>(_mm512_mask_cvtps_epi32(bits<__m512i>(scaled), tiny, scaled));
+  }
+  if constexpr (LANES == 8) {
+    const __mmask8 tiny = _mm256_cmp_ps_mask(bits<__m256>(y), _mm256_set1_ps(least), _CMP_LT_OQ);
+    const __m256 whole = bits<__m256>(r.whole), raised = _mm256_mask_add_ps(whole, tiny, whole, _mm256_set1_ps(149.0f));
+    const __m256 scaled = _mm256_scalef_ps(bits<__m256>(x), raised);
+    return bits<F32>(_mm256_mask_cvtps_epi32(bits<__m256i>(scaled), tiny, scaled));
+  }
 #endif
-  const I32 half = r.count >> 1;
-  return x * power_of_two(half) * power_of_two(r.count - half);
+  const I32 tiny = y < least;
+  const I32 count = r.count + (tiny & 149), half = count >> 1;
+  const F32 scaled = x * power_of_two(half) * power_of_two(count - half);
+  const I32 unit = tiny & 0x4b000000;  // 2^23: from there to 2^24 floats are whole numbers, told by their patterns' low bits
+  return bits<F32>(bits<I32>(scaled + bits<F32>(unit)) - unit);
 }
 
 // x = count ln 2 + remainder, for |x| < 200.
@@ -185,9 +200,10 @@ TW_INLINE F32 clamp(F32 x, float low, float high) {  // keeps NaN
 static constexpr float EXP_TAIL[] = {0x1.fffffcp-2f, 0x1.555482p-3f, 0x1.55593cp-5f, 0x1.1245c8p-7f, 0x1.6a107cp-10f};
 
 TW_INLINE F32 exp(F32 x) {
-  const Reduced r = reduce_by_log_2(clamp(x, -104.0f, 89.0f));
+  const F32 y = clamp(x, -104.0f, 89.0f);
+  const Reduced r = reduce_by_log_2(y);
   const F32 tail = fma(r.remainder * r.remainder, polynomial(r.remainder, EXP_TAIL), r.remainder);
-  return scale(tail + 1.0f, r);
+  return scale(tail + 1.0f, r, y, -0x1.5d589ep6f);  // the last above the logarithm of 2^-126
 }
 
 // exp for |x| < 87, where neither argument nor result needs care; NaN passes.
@@ -218,7 +234,7 @@ TW_INLINE F32 exp2(F32 x) {
   const F32 high = fraction * 0x1.62e430p-1f;
   const F32 remainder = fma(fraction, f32(-0x1.05c610p-29f), high);
   const F32 tail = fma(remainder * remainder, polynomial(remainder, EXP_TAIL), remainder);
-  return scale(tail + 1.0f, {remainder, whole, bits<I32>(shifted) - bits<I32>(shifter)});
+  return scale(tail + 1.0f, {remainder, whole, bits<I32>(shifted) - bits<I32>(shifter)}, y, -126.0f);
 }
 
 TW_INLINE F32 sigmoid(F32 x) { return 1.0f / (1.0f + exp(-x)); }

@@ -422,6 +422,7 @@ def test_non_finite_values_reduce_as_in_torch(build: Callable[..., ModuleType]) 
     x[4, 70], x[4, 71] = INF, -INF
     x[5, :50] = -INF
     x[6, 3] = x[6, 60] = 9.0
+    x[2, 30:], x[6, 10:50] = -95.0, -1e38
     x[7, :] = INF
     for dims, value in (((1,), x), ((0,), x.t().contiguous())):
         shape = tuple(value.shape)
