@@ -7,8 +7,8 @@
 K goes from 1 to a million, in all four transposes; the inputs are the judge's families (`cell/families.py`). Two
 errors, over all of C: `norm`, relative in Frobenius' norm, and `worst`, that of the worst element relative to the norms
 of its row of A and its column of B. Ours is each way of splitting that strategies propose, at its first point: `planes`
-(both operands split beforehand) and `streamed` (one of them by whoever multiplies). What strategies leave to torch (K
-below 32) is measured all the same, and counted apart.
+(both operands split beforehand; in three of bf16 where K is below 32) and `streamed` (one of them by whoever
+multiplies). What strategies leave to torch (K below 8) is measured all the same, and counted apart.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ def ours(task: Task, source: Path) -> tuple[dict[str, Gemm], str]:
     for knobs in points:
         way = "planes" if knobs["streamed"] == "none" else "streamed"
         if way not in found:
-            found[way] = Gemm(
-                make_point(knobs, scheme="scaled"), "f32", turned=is_turned(knobs), source=source
-            )  # fmt: skip
+            scheme = "wide" if knobs["split"] == "bf16x6" else "scaled"
+            found[way] = Gemm(make_point(knobs, scheme=scheme), "f32", turned=is_turned(knobs), source=source)
     return found, why
 
 
@@ -288,13 +287,11 @@ that of cuBLAS in fp32 on the same inputs.
 
 {summary}
 
-What is over 2 lies where cuBLAS is better than usual, and far below what the contract allows an fp32 product
-([precision.md](precision.md): 9.5e-7 in the norm, whatever the reference does). Inputs of one sign show most: the
-tensor core's sums of 64 terms are cut off, not rounded, always to the same side. Since this run sums of few results,
-and short ones, are cut off every 32 or 16 terms; [precision.md](precision.md) says what that gave.
-
-Shapes with K below 32 strategies leave to torch: a split in two fp16 numbers keeps 23 bits of a factor where fp32 has
-24, which shows where hardly anything is summed. What the kernel would do there is counted apart.
+What strategies take of K below 32 is made of six products of bf16: a split in two fp16 numbers keeps 23 bits of a
+factor where fp32 has 24, which shows where hardly anything is summed. Sums of few results, and short ones, are promoted
+every 32 or 16 terms, since the tensor core's sums are cut off, not rounded, always to the same side
+([precision.md](precision.md)). K below 8 strategies leave to torch; what three products of fp16 would give there is
+counted apart.
 """
 
 
