@@ -25,6 +25,7 @@ from .product_sides import (
 )
 from .product_time import DEPTH, PROCESSORS, work_ns
 from .reduced import BLOCK, blocked
+from .skinny import is_unpacked, parts_of_k, unpackable, unpacked_space
 
 _TYPES = ("f32", "f16", "bf16")
 _EIGHT_BITS = "float8_e4m3fn"
@@ -95,11 +96,6 @@ _THREE_PLANES = ("128x128", "128x64", "64x64")  # of which two stages of three p
 _BULK_TILES = ("256x128", "128x256", "128x128")
 _STREAMED_K = 16  # a multiple of which K is
 _SHORT_K = 2048  # the end of a tile weighs much
-_SKINNY_PARTS = (1, 2, 3, 4, 6, 8)
-_SKINNY_POINTS = 4
-# One H200, 2026-11-22, weights of 63 MB to 2.1 GB: what a CTA draws alone, and what a cluster of p parts costs a wave.
-_CTA_RATE = 45.0  # bytes/ns
-_CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
 # Intervals of promotion, and from which K on the bound of their error is at most that of one fp32 accumulator (see
 # `intervals` of gemm/plan.py).
 _PROVEN = ((64, 54), (32, 34), (16, 26))
@@ -142,12 +138,15 @@ def unsupported(program: Program) -> str | None:
         return f"{m} x {n} x {k} is all launch"
     if is_routed(program) and (program.reduced or not is_plain(program)):
         return "rows of experts in other types than fp16 and bf16, or reduced"
-    if left.dtype != "f32" and any(line_of(o) % (16 // DTYPE_BYTES[o.dtype]) for o in (left, right)):
+    read_by_tma = [o for o in (left, right) if left.dtype != "f32" and o in program.operands]
+    if any(line_of(o) % (16 // DTYPE_BYTES[o.dtype]) for o in read_by_tma):
         return "rows that don't start at multiples of 16 bytes, which TMA can't read"
     if max(batch * m * n, m * k, k * n) >= 1 << 31:
         return "more than 2^31 elements"
     if is_gated(program):
         return _ungateable(program)
+    if is_unpacked(program):
+        return unpackable(program)
     return unenterable(program) or (_unreducible(program) if program.reduced else None)
 
 
@@ -214,6 +213,8 @@ def space(program: Program) -> Space:
     """The knobs, and at most 8 points in the order in which the model has them."""
     if is_gated(program):
         return Space(knobs=_KNOBS, points=_gated_points(program))
+    if is_unpacked(program):
+        return unpacked_space(program, _KNOBS, _KERNEL)
     skinny = _skinny_points(program) if is_skinny(program) else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
     wide = _exact_points(program)
@@ -238,7 +239,7 @@ def _gated_points(program: Program) -> tuple[Point, ...]:
     """Tiles of both products' columns together; whole ones in shared memory first, where the result is of 16 bits."""
     _, m, n, _ = sizes(program)
     if is_skinny(program):
-        parts = _parts_of_k(program, 2 * n, wide=64, resident=2)
+        parts = parts_of_k(program, 2 * n, wide=64, resident=2)
         return tuple(_skinny(tile, p) for p in parts for tile in ("64x64", "64x128"))
 
     def work(shape: tuple[str, str, str, float]) -> float:
@@ -276,25 +277,11 @@ def _skinny_points(program: Program) -> tuple[Point, ...]:
     side, large = min(m, n), max(m, n)
     small, wide, resident = (16, 64, 3) if side <= 16 else (32, 64, 3) if side <= 32 else (64, 128, 2)
     tile = f"{small}x{wide}" if m < n else f"{wide}x{small}"
-    return tuple(_skinny(tile, parts) for parts in _parts_of_k(program, large, wide=wide, resident=resident))
+    return tuple(_skinny(tile, parts) for parts in parts_of_k(program, large, wide=wide, resident=resident))
 
 
 def _skinny(tile: str, parts: int) -> Point:
     return point(tile=tile, cluster="1x1", split_k=parts, streamed="none", **{**_KERNEL, "sum": "cluster"})
-
-
-def _parts_of_k(program: Program, large: int, *, wide: int, resident: int) -> list[int]:
-    """In how many a cluster divides K: the likeliest first, `wide` rows of the `large` matrix to a CTA."""
-    batch, _, _, k = sizes(program)
-
-    def work_ns(parts: int) -> float:
-        ctas = ceil(large / wide) * batch * parts
-        waves = max(ctas / (PROCESSORS * resident), 1.0)
-        summing = _CLUSTER_SUM_NS * parts**2 * waves if parts > 1 else 0.0
-        return 2.0 * batch * large * k / min(4200.0, ctas * _CTA_RATE) + summing
-
-    possible = [parts for parts in _SKINNY_PARTS if parts == 1 or ceil(k / DEPTH) // parts >= 2]
-    return sorted(possible, key=work_ns)[:_SKINNY_POINTS]
 
 
 def _reducing(program: Program) -> list[tuple[float, Point]]:

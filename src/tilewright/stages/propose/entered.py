@@ -10,6 +10,7 @@ from ...facts.program import Operand, Program, Prologue, Reduction
 from ...facts.schedule import schedule
 from .cuda_text import Lines, dict_of, dtypes_of, safe_names, sweeps_of, tensors
 from .narrow import computes_in_float8
+from .skinny import in_fp32
 from .strength import reduced_in_strength
 
 REDUCES = ("sum", "max", "min", "softmax_stats", "moments")
@@ -91,7 +92,8 @@ def entering_texts(program: Program) -> tuple[str, str, str]:
 def _side_text(side: str, prologue: Prologue | None) -> tuple[str, str]:
     if prologue is None:
         return "", "None"
-    program = safe_names(reduced_in_strength(prologue.program))
+    made = in_fp32(prologue) if prologue.made.dtype in ("f16", "bf16") else prologue.program
+    program = safe_names(reduced_in_strength(made))
     plan, lines = schedule(program), Lines(program)
     functions, entries = sweeps_of(plan, lines, dtypes_of(program))
     operands = tensors([replace(o, indexed=False) for o in program.operands])

@@ -10,7 +10,7 @@ from cutlass import Int32, cute
 
 from ..math import ELEMENT_TYPES
 from .ampere import Ampere
-from .entering import EnteringSplit
+from .entering import EnteringSplit, Prologue
 from .entries import COMBINE, PRODUCT
 from .entries import split as SPLIT
 from .experts import Experts
@@ -22,6 +22,7 @@ from .skinny import Skinny
 from .split import Split
 from .stream_k import StreamK
 from .streamed import Streamed
+from .unpacked import Unpacked, matrix_of
 
 ALIGNED = 16
 Launch = Callable[..., None]
@@ -144,6 +145,30 @@ def compile_streamed(
     return cute.compile(
         PRODUCT[len(tensors)], Streamed(point, finish, zeros), *tensors, Int32(1), Int32(1), Int32(64), _stream(),
         options=_options(arch, options),
+    )  # fmt: skip
+
+
+def compile_unpacked(
+    point: Point, prologue: Prologue, *, element: str, major: str, finish: Finish, operands: Sequence[Read] = (),
+    arch: str = "sm_90a", options: str = "",
+) -> Launch:  # fmt: skip
+    """A launch of (a, b, c, factors .., operands .., clusters, splits, chunk) for every size: A of eight bits along K,
+    B of `element` and `major`; factors, (rows, batch), are what the prologue reads beside A."""
+    m, n, k = _size(), _size(), _size()
+    at = matrix_of(prologue)
+    strides = (_stride(8), 1, _stride(8)) if major == "k" else (1, _stride(8), _stride(8))
+    walk = (1, _stride(), _stride()) if finish.turned else (_stride(finish.vector), 1, _stride(finish.vector))
+    factors = [o.dtype for i, o in enumerate(prologue.operands) if i != at]
+    tensors = (
+        _fake(prologue.operands[at].dtype, (m, k, _size()), (_stride(16), 1, _stride(16)), ALIGNED),
+        _fake(element, (n, k, _size()), strides, ALIGNED),
+        _fake(finish.dtype, (m, n, _size()), walk, ALIGNED),
+        *(_fake(d, (m, _size()), (_stride(), _stride()), ELEMENT_TYPES[d].width // 8) for d in factors),
+        *_read(operands, m, n, finish),
+    )
+    return cute.compile(
+        PRODUCT[len(tensors)], Unpacked(point, finish, prologue, element), *tensors, Int32(1), Int32(1), Int32(128),
+        _stream(), options=_options(arch, options),
     )  # fmt: skip
 
 

@@ -48,12 +48,13 @@ class Prologue:
 
 
 class Entering:
-    """Matrices that are still to be made, in place of a Tensor: (.., rows, K) or (.., K, columns) of fp32."""
+    """Matrices that are still to be made, in place of a Tensor: (.., rows, K) or (.., K, columns) of this dtype."""
 
-    dtype = torch.float32
-
-    def __init__(self, prologue: Prologue, tensors: Sequence[Tensor], shape: Sequence[int]) -> None:
+    def __init__(
+        self, prologue: Prologue, tensors: Sequence[Tensor], shape: Sequence[int], dtype: torch.dtype = torch.float32
+    ) -> None:  # fmt: skip
         self.prologue = prologue
+        self.dtype = dtype
         self.tensors = [still(t.expand(tuple(shape))) for t in tensors]
         self.shape = torch.Size(shape)
         self.ndim = len(shape)
@@ -61,11 +62,12 @@ class Entering:
         self.is_meta = self.tensors[0].is_meta
 
     def permute(self, *dims: int) -> Entering:
-        return Entering(self.prologue, [t.permute(*dims) for t in self.tensors], [self.shape[d] for d in dims])
+        shape = [self.shape[d] for d in dims]
+        return Entering(self.prologue, [t.permute(*dims) for t in self.tensors], shape, self.dtype)
 
     def batched(self) -> Entering:
         """One matrix as a batch of one."""
-        return Entering(self.prologue, [t[None] for t in self.tensors], (1, *self.shape))
+        return Entering(self.prologue, [t[None] for t in self.tensors], (1, *self.shape), self.dtype)
 
     @property
     def major(self) -> str:

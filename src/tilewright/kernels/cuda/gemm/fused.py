@@ -11,6 +11,7 @@ import hashlib
 import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,10 @@ from .plan import KNOBS as LEGAL
 from .plan import Point, intervals
 from .reach import NO_ZEROS, Zeros
 from .routed import Routed
+from .unpacking import Unpacking
 
-TILES = ("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x256", "128x128", "128x160",
-         "128x192", "128x256", "256x128", "256x160", "256x192")  # fmt: skip
+TILES = ("16x64", "16x128", "32x64", "32x128", "64x16", "64x32", "64x64", "64x128", "128x16", "128x32", "128x64",
+         "64x256", "128x128", "128x160", "128x192", "128x256", "256x128", "256x160", "256x192")  # fmt: skip
 CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],
@@ -146,7 +148,8 @@ class FusedProduct:
         """Replace settings. Raises ValueError, and replaces none, where they are unknown or don't fit together."""
         wanted = self.knobs | knobs
         fp32 = "rounded" if self.spec.rounded else "wide" if wanted["split"] == "bf16x6" else "scaled"
-        scheme = {"f32": fp32, "float8_e4m3fn": "narrow"}.get(self.spec.left.dtype, "plain")
+        plain = "unpacked" if self.unpacked else "plain"
+        scheme = {"f32": fp32, "float8_e4m3fn": "narrow"}.get(self.spec.left.dtype, plain)
         gated = self.spec.beside is not None
         point = make_point(wanted, scheme=scheme, gated=gated)
         if self.spec.reductions and (point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk):
@@ -166,12 +169,17 @@ class FusedProduct:
         if self.spec.ends and (is_turned(wanted) or not takes(point)):
             raise ValueError("experts multiply 16 bits with split_k=1, store='direct', schedule='cooperative'")
         for prologue, streamed in zip(self.spec.before, ("left", "right"), strict=True):
-            if prologue and (wanted["streamed"] == streamed or not point.scales):
+            if prologue and (wanted["streamed"] == streamed or not (point.scales or self.unpacked)):
                 raise ValueError(f"the {streamed} factor is made while fp32 is split, and can't be streamed")
+            if prologue and self.unpacked and is_turned(wanted) != (streamed == "right"):
+                raise ValueError(f"the {streamed} factor is unpacked where its rows are the long side of a tile")
             if prologue and prologue.sweeps and point.split_k > 1:
                 raise ValueError("rows that are reduced on their way in are whole: with split_k=1")
         self.knobs.update(wanted)
-        self.gemm = (Routed if self.spec.ends else Gated if self.spec.beside else Gemm)(
+        kind: Any = Routed if self.spec.ends else Gated if self.spec.beside else Gemm
+        if self.unpacked:
+            kind = partial(Unpacking, prologue=self.unpacked)
+        self.gemm: Gemm = kind(
             point,
             self.spec.output.dtype,
             self.epilogue,
@@ -207,8 +215,14 @@ class FusedProduct:
         for prologue, spec in zip(self.spec.before, (self.spec.left, self.spec.right), strict=True):
             count = len(prologue.operands) if prologue else 1
             given, rest = rest[:count], rest[count:]
-            factors.append(Entering(prologue, given, spec.shape) if prologue else given[0])
+            made = prologue and Entering(prologue, given, spec.shape, DTYPES[spec.dtype])
+            factors.append(made or given[0])
         return [*factors, *rest]
+
+    @property
+    def unpacked(self) -> Prologue | None:
+        """What makes a factor of 16 bits, from one of eight."""
+        return next((p for p in self.spec.before if p), None) if self.spec.left.dtype in ("f16", "bf16") else None
 
     @property
     def objects(self) -> set[Path]:

@@ -252,7 +252,8 @@ class Gemm:
             raise ValueError(f"no product of {tuple(a.shape)} and {tuple(b.shape)}")
         if self.point.streamed and a.shape[-1] % SLAB:
             raise ValueError(f"what is streamed has a K that is a multiple of {SLAB}, not {a.shape[-1]}")
-        if not self.point.scales and (isinstance(a, Entering) or isinstance(b, Entering)):
+        made = self.point.scales or self.point.scheme == "unpacked"
+        if not made and (isinstance(a, Entering) or isinstance(b, Entering)):
             raise ValueError("factors are made while fp32 is split, which this Point does not do")
         if self.point.streamed and isinstance(b if self.turned else a, Entering):
             raise ValueError("what is streamed is not made on its way in")

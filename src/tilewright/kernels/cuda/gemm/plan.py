@@ -15,6 +15,7 @@
     wide       fp32 as three of bf16, whose sum it is, small products first: 0*2 + 1*1 + 2*0 + 0*1 + 1*0 + 0*0, at half
                the speed; it holds what lies 2^117 below the largest of its row as well as that one
     rounded    fp32 as its fp16 hi alone, scaled like those: rounded to 11 bits, as TF32 is, at fp16's rate
+    unpacked   skinny; the large matrix has eight bits an element, made 16 in registers (see `unpacked`)
 
 Those of several products *promote*: every DEPTH of K the tensor cores' sum, which truncates, is added to one in
 registers. What truncation takes of hi*hi is always of its sign; where fp32's own sums are short, `interval`
@@ -40,7 +41,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "cluster_n": (1, 2),
     "stages": ("auto", 2, 3, 4, 5, 6, 7, 8),
     "split_k": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128),
-    "scheme": ("plain", *SPLIT_SCHEMES, "rounded", "narrow"),
+    "scheme": ("plain", *SPLIT_SCHEMES, "rounded", "narrow", "unpacked"),
     "promote": (False, True),
     "interval": ("auto", 64, 32, 16),
     "band": (1, 4, 8, 16),
@@ -124,6 +125,8 @@ class Point:
             raise ValueError("what is skinny is plain, and its clusters are its splits of K")
         if self.skinny and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.columns > 64):
             raise ValueError(f"what is skinny has tiles of 64 or 128 x 16 to 64, and at most {MOST_TOGETHER} splits")
+        if self.scheme == "unpacked" and (not self.skinny or self.gated):
+            raise ValueError("what is unpacked is skinny, and of one product")
         if self.staged and (self.two_levels or self.skinny or self.bulk or self.tile_n % 64):
             raise ValueError("what is staged is plain, not in bulk, and whole lines of 64 columns")
         if self.pingpong and (self.two_levels or self.skinny or self.tile_m * self.tile_n > 128 * 192):
@@ -157,7 +160,7 @@ class Point:
     @property
     def depth(self) -> int:
         """K of a stage: 128 bytes of it."""
-        return 2 * DEPTH if self.scheme == "narrow" else DEPTH
+        return 2 * DEPTH if self.scheme in ("narrow", "unpacked") else DEPTH
 
     @property
     def halves(self) -> str:
@@ -167,7 +170,7 @@ class Point:
     @property
     def scales(self) -> bool:
         """Whether operands are scaled, row by row, by powers of two that are undone at the end."""
-        return self.scheme not in ("plain", "narrow")
+        return self.scheme not in ("plain", "narrow", "unpacked")
 
     @property
     def two_levels(self) -> bool:
@@ -203,6 +206,8 @@ class Point:
 
     @property
     def stage_bytes(self) -> int:
+        if self.scheme == "unpacked":
+            return (self.tile_m + 2 * self.tile_n) * self.depth
         return (self.tile_m + self.tile_n) * DEPTH * 2 * self.planes
 
     @property

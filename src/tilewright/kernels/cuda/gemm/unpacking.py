@@ -1,0 +1,51 @@
+"""Skinny products on torch tensors whose large matrix is made of eight bits an element (see `unpacked`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from .compiling import Launch, Read, compile_unpacked
+from .entering import Entering, Factor, Prologue
+from .finish import Finish
+from .launch import Gemm
+from .lying import lines, tidied
+from .plan import Grid, Point
+from .unpacked import LINE, matrix_of
+
+
+class Unpacking(Gemm):
+    """The Point is `unpacked`; the matrix that `prologue` makes is its A."""
+
+    def __init__(self, point: Point, dtype: str, epilogue: Any = None, *, prologue: Prologue, **more: Any) -> None:
+        super().__init__(point, dtype, epilogue, **more)
+        self.prologue = prologue
+
+    def _operands(self, x: Factor, y: Factor, grid: Grid) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Bytes, the other matrix, and what the prologue reads of rows."""
+        if not isinstance(x, Entering) or not isinstance(y, Tensor) or x.shape[1] % LINE:
+            raise ValueError(f"unpacked is a matrix that is made on its way in, K being a multiple of {LINE}")
+        at = matrix_of(self.prologue)
+        factors = tuple(t[:, 0] for i, t in enumerate(x.tensors) if i != at)
+        return self._bytes(x.tensors[at]), self._loadable(y), factors
+
+    def _bytes(self, x: Tensor) -> Tensor:
+        """(rows, K, batch) as TMA can read it, along K: as it is, or copied."""
+        if lines(x, 16) and x.stride(1) == 1:
+            return tidied(x, 16)
+        return x.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+
+    def _product_facts(self, *args: Any, **more: Any) -> tuple[tuple[Any, ...], Finish, tuple[Read, ...]]:
+        facts, finish, operands = super()._product_facts(*args, **more)
+        return ("unpacked", self.prologue.side, *facts), finish, operands
+
+    def compiled(
+        self, point: Point, element: str, majors: tuple[str, str], finish: Finish, operands: Sequence[Read],
+        options: str = "",
+    ) -> Launch:  # fmt: skip
+        return compile_unpacked(
+            point, self.prologue, element=element, major=majors[1], finish=finish, operands=operands, arch=self.arch,
+            options=options,
+        )  # fmt: skip

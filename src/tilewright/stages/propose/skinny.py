@@ -1,0 +1,101 @@
+"""Products with a small side, which take as long as the large matrix takes to come from memory: their points, and those
+whose large matrix comes in eight bits and is made 16 on its way in (`gemm/unpacked.py`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from ...facts.program import Program, Prologue, Statement
+from ...facts.space import Knob, Space, point
+from .product_sides import is_gated, is_plain, is_routed, is_skinny, sizes
+from .product_time import DEPTH, PROCESSORS
+
+EIGHT_BITS = ("i8", "u8", "float8_e4m3fn")
+_FLOATS = ("f32", "f16", "bf16")
+_LINE = 128  # of K, that an unpacked stage has
+_PARTS = (1, 2, 3, 4, 6, 8)
+_MOST_POINTS = 4
+_MOST_FACTORS = 3  # beside the matrix
+# One H200, 2026-11-22, weights of 63 MB to 2.1 GB: what a CTA draws alone, and what a cluster of p parts costs a wave.
+_CTA_RATE = 45.0  # bytes/ns
+_CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
+_TILES = ("16x128", "32x128", "64x128", "128x16", "128x32", "128x64")
+
+
+def parts_of_k(program: Program, large: int, *, wide: int, resident: int, unpacked: bool = False) -> list[int]:
+    """In how many a cluster divides K: the likeliest first, `wide` rows of the `large` matrix to a CTA."""
+    batch, _, _, k = sizes(program)
+    item, depth = (1.0, _LINE) if unpacked else (2.0, DEPTH)
+
+    def work_ns(parts: int) -> float:
+        ctas = ceil(large / wide) * batch * parts
+        waves = max(ctas / (PROCESSORS * resident), 1.0)
+        summing = _CLUSTER_SUM_NS * parts**2 * waves if parts > 1 else 0.0
+        return item * batch * large * k / min(4200.0, ctas * _CTA_RATE) + summing
+
+    possible = [parts for parts in _PARTS if parts == 1 or ceil(k / depth) // parts >= 2]
+    return sorted(possible, key=work_ns)[:_MOST_POINTS]
+
+
+def is_unpacked(program: Program) -> bool:
+    """Whether a factor of 16 bits is made on its way in."""
+    return program.product is not None and bool(program.product.prologues) and is_plain(program)
+
+
+def unpackable(program: Program) -> str | None:
+    """Why a factor of 16 bits is better made by a kernel of its own; None if a skinny product's warps make it."""
+    product = program.product
+    assert product is not None
+    if not is_skinny(program) or is_gated(program) or is_routed(program) or program.reduced or len(program.domain) > 2:
+        return "factors of 16 bits that no skinny product makes on their way in"
+    _, m, n, k = sizes(program)
+    if len(product.prologues) > 1 or product.prologues[0].factor != (product.right if m < n else product.left):
+        return "a small factor that is made on its way in"
+    if k % _LINE:
+        return f"a factor made of eight bits, K being no multiple of {_LINE}"
+    return _unmakable(product.prologues[0].program, along=0 if m < n else 1)
+
+
+def _unmakable(program: Program, *, along: int) -> str | None:
+    """`along`: K among the dimensions."""
+    whole = [o for o in program.operands if o.shape == program.domain]
+    beside = [o for o in program.operands if o.shape != program.domain]
+    if len(whole) != 1 or whole[0].dtype not in EIGHT_BITS or (whole[0].order or (0, 1))[-1] != along:
+        return "a factor that is made of other than one matrix of eight bits along K"
+    if len(beside) > _MOST_FACTORS or any(o.shape[along] > 1 or o.dtype not in _FLOATS for o in beside):
+        return "a factor made of eight bits and of what changes along K, or is no float"
+    for item in program.body:
+        read = isinstance(item, Statement) and whole[0].name in item.args
+        if not isinstance(item, Statement) or item.dtype not in _FLOATS or item.op in ("index", "load"):
+            return "a factor made of eight bits by other than floats"
+        if read and item.op != "to":
+            return "a factor made of eight bits that are not turned to floats first"
+    return None
+
+
+def in_fp32(prologue: Prologue) -> Program:
+    """What makes an unpacked factor, less what rounds for nothing: numbers of eight bits are exact in every float, and
+    what is written is rounded by being written."""
+    program = prologue.program
+    narrow = {o.name for o in program.operands if o.dtype in EIGHT_BITS}
+    (output,) = program.outputs
+    read = {a for i in program.body if isinstance(i, Statement) for a in i.args}
+
+    def exact(item: Statement) -> Statement:
+        last = item.result == output.name and item.result not in read and item.dtype == output.dtype
+        whole = item.op == "to" and item.args[0] in narrow
+        return replace(item, dtype="f32") if whole or (last and item.op in ("to", "mul", "add", "sub")) else item
+
+    return replace(program, body=tuple(exact(i) if isinstance(i, Statement) else i for i in program.body))
+
+
+def unpacked_space(program: Program, knobs: tuple[Knob, ...], settings: dict[str, str | int]) -> Space:
+    """The knobs, with tiles of their own, and the smallest that holds the small side; `settings`: of the others."""
+    _, m, n, _ = sizes(program)
+    small = next(s for s in (16, 32, 64) if min(m, n) <= s)
+    tile = f"{small}x128" if m < n else f"128x{small}"
+    parts = parts_of_k(program, max(m, n), wide=128, resident=2, unpacked=True)
+    own = tuple(replace(k, values=_TILES) if k.name == "tile" else k for k in knobs)
+    every = {**settings, "tile": tile, "cluster": "1x1", "streamed": "none", "sum": "cluster"}
+    return Space(knobs=own, points=tuple(point(**{**every, "split_k": p}) for p in parts))

@@ -1,0 +1,173 @@
+"""Products of few rows with weights of eight bits on a GPU: held against float64, and judged."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fakes.fused import load_fused
+from fakes.judges import judged_at_first_points
+from fakes.modules import Applies
+from fakes.program_interpreter import run_program, view
+from tilewright.cell.trace import trace
+from tilewright.facts.outcome import Timed
+from tilewright.facts.pattern import Pattern
+from tilewright.stages.patterns import match
+from tilewright.stages.propose import cuda
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+FLOOR = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md
+
+
+def weight(n: int, k: int, dtype: torch.dtype) -> Tensor:
+    draw = torch.Generator().manual_seed(n)
+    if dtype == torch.float8_e4m3fn:
+        return (torch.randn(n, k, generator=draw) * 50).clamp(-448, 448).to(dtype)
+    low, high = (-128, 128) if dtype == torch.int8 else (0, 256)
+    return torch.randint(low, high, (n, k), generator=draw, dtype=dtype)
+
+
+def rand(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+def scaled(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    return F.linear(x, w.to(x.dtype) * scale[:, None])
+
+
+def in_fp32(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    return F.silu(F.linear(x, ((w.float() - 3) * scale.float()[:, None]).to(x.dtype)))
+
+
+def behind(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    return F.linear(x, w.to(x.dtype)) * scale + 1
+
+
+def from_the_left(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    return (w.to(x.dtype) * scale[:, None]) @ x.t()
+
+
+def unpacked(function: Callable[..., Any], args: tuple[Tensor, ...]) -> Pattern:
+    found = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
+    (pattern,) = [p for p in found.patterns if p.program.product is not None and p.program.product.prologues]
+    return pattern
+
+
+def operands_of(pattern: Pattern, args: tuple[Tensor, ...]) -> list[Tensor]:
+    values = {f"args_{i}": a.cuda() for i, a in enumerate(args)}
+    binds = zip(pattern.sites[0].operands, pattern.program.operands, strict=True)
+    return [view(values[bind.node], bind, spec.shape) for bind, spec in binds]
+
+
+def held(pattern: Pattern, result: Tensor, operands: list[Tensor], told: Any) -> None:
+    exact = [o.double() if o.is_floating_point() else o for o in operands]
+    (truth,) = run_program(pattern.program, exact, exact=True)
+    (own,) = run_program(pattern.program, operands)
+    error, theirs = (float((r.double() - truth).norm() / truth.norm()) for r in (result, own))
+    assert result.shape == truth.shape and result.dtype == own.dtype
+    assert error <= max(2 * theirs, FLOOR[result.dtype]), f"{told}: {error:.3g}, torch {theirs:.3g}"
+
+
+@pytest.mark.parametrize("function", [scaled, in_fp32, behind, from_the_left])
+@pytest.mark.parametrize(
+    ("m", "n", "k", "kind", "dtype"),
+    [(2, 1000, 2048, torch.int8, torch.bfloat16), (16, 2050, 1152, torch.float8_e4m3fn, torch.bfloat16),
+     (7, 4096, 512, torch.uint8, torch.float16), (33, 1030, 1024, torch.int8, torch.float16),
+     (20, 1024, 1024, torch.float8_e4m3fn, torch.float16)],
+)  # fmt: skip
+def test_at_all_points(tmp_path, function, m, n, k, kind, dtype):
+    args = (rand(m, k, dtype=dtype), weight(n, k, kind), rand(n, dtype=dtype) / 64)
+    pattern = unpacked(function, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    small = {"tile": str(dict(pattern.space.points[0])["tile"]).replace("128", "64")}
+    for setting in (*map(dict, pattern.space.points), dict(pattern.space.points[-1]) | small):
+        module.configure(**setting)
+        held(pattern, module.run(*operands)[0], operands, setting)
+        assert torch.equal(module.run(*operands)[0], module.run(*operands)[0]), "sums of parts repeat"
+
+
+@pytest.mark.parametrize("function", [scaled, behind])
+def test_one_row(tmp_path, function):
+    args = (rand(1, 4096, dtype=torch.bfloat16), weight(1536, 4096, torch.int8), rand(1536, dtype=torch.bfloat16))
+    pattern = unpacked(function, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    held(pattern, module.run(*operands)[0], operands, "one row")
+
+
+def test_every_number_of_eight_bits_is_exact(tmp_path):
+    """One of K is read for each row: what comes out is that byte."""
+    for kind in (torch.int8, torch.uint8, torch.float8_e4m3fn):
+        every = torch.arange(256).to(torch.uint8).view(kind)
+        w = every.repeat(16, 1).t().contiguous().repeat(8, 8 * 2)  # (2048, 256): a row of one number
+        x = torch.zeros(8, 256, dtype=torch.bfloat16)
+        x[torch.arange(8), torch.arange(8) * 37 % 256] = 1
+        args = (x, w, torch.ones(2048, dtype=torch.bfloat16))
+        pattern = unpacked(scaled, args)
+        module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+        (made,) = module.run(*operands)
+        wanted = every.float().repeat(8).expand(8, 2048)
+        assert torch.equal(made.cpu().float().nan_to_num(1e4), wanted.nan_to_num(1e4)), kind
+
+
+def test_every_place_of_k_meets_its_own(tmp_path):
+    args = (torch.eye(512, dtype=torch.bfloat16)[96:112], weight(1024, 512, torch.int8), torch.ones(1024).bfloat16())
+    pattern = unpacked(scaled, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    assert torch.equal(module.run(*operands)[0].cpu(), args[1][:, 96:112].t().bfloat16())
+
+
+def test_factors_that_lie_otherwise_and_weights_that_change(tmp_path):
+    args = (rand(5, 1024, dtype=torch.bfloat16), weight(1024, 1024, torch.int8), rand(1024, dtype=torch.bfloat16))
+    pattern = unpacked(scaled, args)
+    module = load_fused(pattern.program, tmp_path)
+    x, w, scale = operands_of(pattern, args)
+    wide = torch.cat([w, w], 0)
+    for given in ([x, w, scale], [x, w.contiguous(), scale], [x, wide[:1024], scale], [x, wide[7:1031], scale],
+                  [x.t().contiguous().t(), w, scale], [torch.cat([x, x], 1)[:, 1:1025], w, scale],
+                  [x, w, scale[:, :1].expand(1, 1024)]):  # fmt: skip
+        held(pattern, module.run(*given)[0], given, [t.stride() for t in given])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (result,) = module.run(x, w, scale)
+    w.copy_(w.flip(0))
+    graph.replay()
+    held(pattern, result, [x, w, scale], "after a change")
+
+
+LAYER = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-128, 128, (8192, 2048), dtype=torch.int8))
+        self.register_buffer("scale", torch.rand(8192, dtype=torch.bfloat16) / 64)
+
+    def forward(self, x):
+        return F.silu(F.linear(x, self.weight.to(x.dtype) * self.scale[:, None]))
+
+
+def get_inputs():
+    return [torch.randn(4, 2048, dtype=torch.bfloat16)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_the_judge_takes_a_layer_of_eight_bits(tmp_path):
+    chosen, timed = judged_at_first_points(LAYER, tmp_path)
+    assert any(p.program.product is not None and p.program.product.prologues for p in chosen)
+    assert isinstance(timed, Timed), timed
+    print(timed.ratio("eager"), file=sys.stderr)
