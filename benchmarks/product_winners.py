@@ -230,6 +230,7 @@ class Tuning:
 
     def __init__(self, patterns: Sequence[Pattern], folder: Path, *, processors: int, ends: float) -> None:
         self.folder, self.processors, self.ends = folder, processors, ends
+        self.began = time.monotonic()
         self.ready = queue.SimpleQueue[Pattern]()
         self.left = len(patterns)
         self.jobs = queue.SimpleQueue[tuple[Pattern, Point]]()
@@ -264,6 +265,7 @@ class Tuning:
                 self.missing[pattern.id] -= 1
                 if not self.missing[pattern.id]:
                     self.ready.put(pattern)
+                    self.say(f"{pattern.title}: compiled")
         _end(child)
 
     def measure(self, device: str, tell: Callable[[Pattern, Tuned, float], None]) -> None:
@@ -275,6 +277,7 @@ class Tuning:
             except queue.Empty:
                 continue
             started = time.monotonic()
+            self.say(f"{pattern.title}: to device {device}")
             line = _asked(child, codec.dumps(pattern))
             self.left -= 1
             if line:
@@ -284,6 +287,9 @@ class Tuning:
                 _end(child)
                 child = self._child("--serve", CUDA_VISIBLE_DEVICES=device)
         _end(child)
+
+    def say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self.began:.0f} s] {text}", flush=True)
 
     def _child(self, part: str, **environment: str) -> subprocess.Popen[str]:
         command = [sys.executable, __file__, part, str(self.folder)]
@@ -352,7 +358,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as made:
             found = patterns_in(files(asked.kernelbench, asked.only.split(","), Path(made)))
     found = found[: asked.most]
-    print(f"{len(found)} patterns", flush=True)
+    print(f"{len(found)} patterns, {asked.jobs} processes to compile", flush=True)
     if asked.trace:
         asked.trace.write_bytes(lzma.compress(codec.dumps(tuple(found)).encode()))
         return 0
@@ -362,6 +368,7 @@ def main() -> int:
     for _ in range(asked.jobs):
         threading.Thread(target=tuning.compile, daemon=True).start()
     said = Said(asked, machine("cuda", cache_dir=folder))
+    tuning.say("the machine's rates are known")
     measuring = [
         threading.Thread(target=tuning.measure, args=(d, said.tell), daemon=True) for d in asked.devices.split(",")
     ]
