@@ -8,7 +8,8 @@ the judge decides which contents stand at which address, and sees for itself whe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -296,13 +297,15 @@ class Room:
         return tuple(self._private.tensor(r) for r in self._pool[k])
 
     def swap(self, swaps: Sequence[wire.Swap]) -> None:
-        """Carry out between the pool sets what a cell is to do in the slots of their numbers."""
-        for s in swaps:
-            one = self._private.tensor(self._pool[s.slot][s.input])
-            other = self._private.tensor(self._pool[s.other][s.input])
-            if s.dim >= 0:
-                one, other = one.narrow(s.dim, s.start, s.count), other.narrow(s.dim, s.other_start, s.count)
-            exchange(one, other)
+        """Carry out between the pool sets what a cell is to do in the slots of their numbers. A timed call follows: a
+        second thread would wait for more to do while its clock runs."""
+        with one_thread():
+            for s in swaps:
+                one = self._private.tensor(self._pool[s.slot][s.input])
+                other = self._private.tensor(self._pool[s.other][s.input])
+                if s.dim >= 0:
+                    one, other = one.narrow(s.dim, s.start, s.count), other.narrow(s.dim, s.other_start, s.count)
+                exchange(one, other)
         self.settle()
 
     def changed_input(self, k: int, slot: int) -> int:
@@ -385,6 +388,18 @@ def dense(tensor: Tensor) -> Tensor:
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     return flat.view(wide[flat.element_size()])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """What torch does in the block, on a CPU, is done by the calling thread. Others that help wait for more to do for
+    some milliseconds, on a processor; and on a busy machine it takes longer to wait for them than they save."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def try_arena(cell: Cell, device: str) -> str:

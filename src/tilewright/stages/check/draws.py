@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ...cell import wire
+from ...edges.sandbox.room import one_thread
 from ...facts.outcome import OutputError
 from . import chance, echoes, metric, state
 from .check import Check, Refused
@@ -79,17 +79,6 @@ class Timed:
                         f"{found.got:.3g}, and {found.wanted:.3g} where the reference is called twice",
                     )
         self._known = [drawn, *self._known[: _REMEMBERED - 1]]
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Short transforms by the hundred: several threads gain nothing, and wait for one another on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _reference_call(

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ...edges.sandbox.room import one_thread
 from ...facts.problem import Precision
 
 FACTOR = 2.0
@@ -108,18 +109,9 @@ def differing_specials(value: Tensor, truth: Tensor) -> bool:
     return False
 
 
-@contextmanager
-def calm(tensor: Tensor) -> Iterator[None]:
+def calm(tensor: Tensor) -> AbstractContextManager[None]:
     """Compare small CPU tensors on one thread: on a busy machine, waiting for a second costs more than it brings."""
-    threads = torch.get_num_threads()
-    small = tensor.device.type == "cpu" and tensor.numel() < _BLOCK
-    try:
-        if small:
-            torch.set_num_threads(1)
-        yield
-    finally:
-        if small:
-            torch.set_num_threads(threads)
+    return one_thread() if tensor.device.type == "cpu" and tensor.numel() < _BLOCK else nullcontext()
 
 
 def distance(value: Tensor, truth: Tensor, reference: Tensor, slack: Tensor | None = None) -> Distance:

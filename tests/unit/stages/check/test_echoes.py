@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilewright.stages.check import draws, echoes
+from tilewright.edges.sandbox.room import one_thread
+from tilewright.stages.check import echoes
 
 P, EPS = 0.2, 2.0**-23
 Drawn = Callable[[torch.Generator], Tensor]
@@ -17,7 +18,7 @@ Drawn = Callable[[torch.Generator], Tensor]
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    with draws.one_thread():
+    with one_thread():
         yield
 
 
