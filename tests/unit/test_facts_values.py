@@ -149,6 +149,7 @@ class TestOutcome:
         )  # fmt: skip
         assert timed.faster_than("eager") is claimed
         assert not timed.faster_than("compile")
+        assert not replace(timed, undecided=True).faster_than("eager")
 
     @pytest.mark.parametrize(("eager_ns", "claimed"), [((300.0, 106.0), True), ((300.0, 104.0), False)])
     def test_a_baseline_that_was_held_back_for_a_while_is_no_gain(

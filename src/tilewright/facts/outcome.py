@@ -144,6 +144,7 @@ class Timed:
     unseen_ns: Interval | None = None
     row_excess_ns: Interval | None = None  # what one more of our calls in a row costs beyond that; None: calls too long
     new_excess_ns: Interval | None = None  # what a call costs more on contents that are new as a whole than in part
+    undecided: bool = False  # noise hid to the end whether the last is more than nothing: no gain can be claimed
     device: tuple[DeviceState, ...] = ()  # before and after timing
     launches: Launches | None = None  # None: not seen, or not on a GPU
 
@@ -156,9 +157,10 @@ class Timed:
     def faster_than(self, baseline: str) -> bool:
         """Whether a gain may be claimed: the whole interval lies above 1, by more than LEAST_GAIN, than eager differs
         from itself in the same rounds, and than two processes differ that run the same code (`resolution_ns`). The
-        fastest bursts must differ by as much: others on the machine hold a process back for long, and not for ever."""
+        fastest bursts must differ by as much: others on the machine hold a process back for long, and not for ever.
+        None is while noise hides whether ours works on what it kept of earlier calls (`undecided`)."""
         ratio, again, mine = self.ratio(baseline), self.ratio("aa"), self.time("ours")
-        if ratio is None or mine is None:
+        if ratio is None or mine is None or self.undecided:
             return False
         noise = abs(again.mid - 1) if again is not None else 0.0
         seen = {s.name: [median(b) for b in s.bursts_ns if b] for s in self.samples if s.name in ("ours", baseline)}

@@ -19,7 +19,7 @@ from ..edges.sandbox.room import Room
 from ..edges.sandbox.stirring import Stirring
 from ..facts.errors import SickDevice
 from ..facts.machine import Machine
-from ..facts.outcome import Checked, Interval, Launches, Phase, Timed
+from ..facts.outcome import Checked, Launches, Phase, Timed
 from ..facts.problem import Target
 from ..stages.check import draws
 from ..stages.check.check import Check, concluded
@@ -85,12 +85,13 @@ class CaseTiming:
             moves = bool(self.room.described.mutated_state)  # what state a call in the middle found is not known
             verify = None if moves else partial(self._verify_row, table)
             row_excess = check_slope(table, table.players[0], table.players[1], before=self._refresh_state, look=verify)
-        new_excess: Interval | None = None
+        fresh: timing.Fresh | None = None
         if self.room.described.inputs:
             with self._station("new contents"):
                 look = self.look(table)
-                new_excess = timing.check_fresh(
-                    table, table.players[0], table.players[1], renew=self._renew, look=look
+                quick = None if moves else Look(before=_nothing, after=look.after)
+                fresh = timing.check_fresh(
+                    table, table.players[0], table.players[1], renew=self._renew, look=look, quick=quick
                 )  # fmt: skip
         phases: tuple[Phase, ...] = ()
         if self.room.described.gradients.outputs:
@@ -111,7 +112,8 @@ class CaseTiming:
         timing.check_floor(self.machine, work, mine)
         return replace(
             timed, stations=self.stations.found, unseen_ns=unseen, row_excess_ns=row_excess,
-            new_excess_ns=new_excess, phases=phases, peak_bytes=peaks, device=(before, after),
+            new_excess_ns=fresh.extra_ns if fresh else None, undecided=not (fresh is None or fresh.decided),
+            phases=phases, peak_bytes=peaks, device=(before, after),
             launches=Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None,
         )  # fmt: skip
 
@@ -205,6 +207,10 @@ class CaseTiming:
         elif check.usable(trial, room.run_reference(slot, seed=trial.draws).exact):
             check.compare(trial, 0, " of a timed call", k=slot)
         check.put_back()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _load() -> Load:

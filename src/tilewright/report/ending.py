@@ -93,6 +93,8 @@ def _judged(timed: Timed) -> tuple[Status, Verdict]:
         if ratio is not None
     )
     faster = timed.faster_than("eager")
+    if timed.undecided:
+        said = f"{said}, while noise hides whether it works on what it kept of earlier calls"
     verdict = Verdict(
         accepted=True,
         stage="timing",

@@ -8,6 +8,7 @@ clocks, the cell's around the call (its tick) and the judge's around the whole r
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,10 +46,12 @@ Renew = Callable[[int, bool], None]  # fills a slot with contents that were neve
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the judge does around a timed call that it verifies: `before` it, and `after` it with its slot."""
+    """What the judge does around a timed call that it verifies: `before` it, and `after` it with its slot, where it
+    took less than `below_ns`."""
 
     before: Callable[[], None]
     after: Callable[[int], None]
+    below_ns: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +247,7 @@ class Table:
             if look is not None:
                 look.before()
             _, tick, _ = self.call(player, slot=slot, stir=stir)
-            if look is not None:
+            if look is not None and tick.ns < look.below_ns:
                 look.after(slot)
         return tick.ns
 

@@ -11,7 +11,7 @@ import math
 import statistics as plain
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import ParamSpec
 
 from ...cell import wire
@@ -30,7 +30,7 @@ _CLOCK_ROUNDS, _CLOCK_TRIALS = (12, 24, 36), 3  # the more where noise leaves a 
 _DOUBTFUL_LOOKS = 4  # numbers of rounds after which a suspicion that noise may have raised is looked at again
 _KEPT_SHARE = 0.25  # of a call, may be saved where contents are new in part alone
 _FRESH_ROUNDS = 3  # which are enough where nothing speaks against the candidate
-_MORE_FRESH_ROUNDS = (12, 24, 36, 60, 84, 120)  # which may decide: the more where noise leaves a doubt
+_MORE_FRESH_ROUNDS = (12, 24, 36, 60, 84, 120)  # which may decide, in blocks: the more where noise leaves a doubt
 _CLEARED = 2.0  # of what may be, is not reached by the interval of who is known to keep nothing
 _CALM = 0.8  # eager's two calls are at least so much alike where nothing disturbs them
 _ASIDE_SHARE, _ASIDE_S = 0.25, 0.1  # of one processor; and at least so much in all
@@ -61,13 +61,35 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _FreshRound:
-    """By how much longer a call of the candidate took on new contents than eager's let expect, how long it took on
-    others, and whether eager's calls were alike."""
+class Fresh:
+    """By how much a call is dearer on new contents than eager's calls let expect, and whether noise left a doubt of it
+    to the end."""
 
-    extra_ns: float
+    extra_ns: Interval
+    decided: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FreshRound:
+    """How long calls took where contents were new as a whole, and in part: the candidate's, and eager's."""
+
+    fresh_ns: float
     part_ns: float
-    steady: bool
+    eager_fresh_ns: float
+    eager_part_ns: float
+
+    @property
+    def expected(self) -> float:
+        return self.eager_part_ns / self.eager_fresh_ns
+
+    @property
+    def extra_ns(self) -> float:
+        """By how much longer the candidate's call took on new contents than eager's let expect."""
+        return self.fresh_ns * self.expected - self.part_ns
+
+    @property
+    def steady(self) -> bool:
+        return _CALM < self.expected < 1 / _CALM
 
 
 class Implausible(Exception):
@@ -149,33 +171,49 @@ def _warm_round(table: Table) -> None:
         table.burst(player, calls=table.calls[player.name], cold=False)
 
 
-def check_fresh(table: Table, ours: Player, eager: Player, *, renew: Renew, look: Look) -> Interval:
+def check_fresh(
+    table: Table, ours: Player, eager: Player, *, renew: Renew, look: Look, quick: Look | None = None
+) -> Fresh:
     """A call on contents that are new as a whole, and then one where a part of them has changed, in turn with eager's.
     A candidate for which the first is the dearer one works on what it kept of earlier calls, where a user's do not
     repeat. `look` verifies one of the calls. Where a few rounds leave a doubt, others decide in which both calls come
-    after the same work of the judge's: a process that has slept for longer launches its kernels more slowly. Gives by
-    how many ns the first is dearer than eager's calls let expect: of few rounds their least, median and most."""
-    looking = table.rng.randrange(_FRESH_ROUNDS)
+    after the same work of the judge's: a process that has slept for longer launches its kernels more slowly. There the
+    quickest calls count, so `quick` verifies each that is quicker than those before it. Gives by how many ns the first
+    is dearer than eager's calls let expect: of few rounds their least, median and most."""
+    looking, said_ns = table.rng.randrange(_FRESH_ROUNDS), _said_s(table, ours.name) * 1e9
     seen = [_fresh_round(table, ours, eager, renew, look if n == looking else None) for n in range(_FRESH_ROUNDS)]
-    (low_ns, mid_ns, high_ns), slack_ns = sorted(r.extra_ns for r in seen), _fresh_slack_ns(table, seen)
-    if all(r.steady for r in seen) and -_CLEARED * slack_ns <= low_ns and high_ns <= slack_ns:
-        return Interval(low=low_ns, mid=mid_ns, high=high_ns)
+    (low_ns, mid_ns, high_ns), least_ns = sorted(r.extra_ns for r in seen), _fresh_slack_ns(table, seen, said_ns)
+    if all(r.steady for r in seen) and -_CLEARED * least_ns <= low_ns and high_ns <= least_ns:
+        return Fresh(extra_ns=Interval(low=low_ns, mid=mid_ns, high=high_ns), decided=True)
     seen, looking = [], table.rng.randrange(_MORE_FRESH_ROUNDS[0])
     while True:
-        seen.append(_fresh_round(table, ours, eager, renew, look if len(seen) == looking else None, careful=True))
+        record = quick and replace(quick, below_ns=min((r.fresh_ns for r in seen), default=math.inf))
+        seen.append(_fresh_round(table, ours, eager, renew, look if len(seen) == looking else record, careful=True))
         if len(seen) in _MORE_FRESH_ROUNDS:
-            extra_ns, slack_ns = statistics.median_interval([r.extra_ns for r in seen]), _fresh_slack_ns(table, seen)
-            if extra_ns.low > slack_ns:
-                part_ns = plain.median(r.part_ns for r in seen)
+            blocks = _quickest(seen)
+            extra_ns = statistics.median_interval([r.extra_ns for r in blocks])
+            if extra_ns.low > _fresh_slack_ns(table, blocks):
+                part_ns = plain.median(r.part_ns for r in blocks)
                 raise Implausible(
                     "remembers",
                     f"a call takes {part_ns / 1e3:.1f} us where contents are new in part, and "
                     f"{extra_ns.mid / 1e3:.1f} us more where all are, if eager's calls are the measure: it works on "
                     "what it kept of earlier calls",
                 )
-            known = extra_ns.mid <= slack_ns and extra_ns.high <= _CLEARED * slack_ns
+            least_ns = _fresh_slack_ns(table, blocks, said_ns)
+            known = extra_ns.mid <= least_ns and extra_ns.high <= _CLEARED * least_ns
             if known or len(seen) == _MORE_FRESH_ROUNDS[-1]:
-                return extra_ns
+                return Fresh(extra_ns=extra_ns, decided=known)
+
+
+def _quickest(rounds: Sequence[_FreshRound]) -> list[_FreshRound]:
+    """Neighbours gathered into blocks, and of each block the quickest call of every kind: others hold a call back now
+    and then, and make none quicker, while who has kept nothing of new contents pays for them in every call."""
+    size = len(rounds) // statistics.BLOCKS
+    return [
+        _FreshRound(**{f.name: min(getattr(r, f.name) for r in rounds[n : n + size]) for f in fields(_FreshRound)})
+        for n in range(0, len(rounds), size)
+    ]
 
 
 def _fresh_round(
@@ -193,14 +231,14 @@ def _fresh_round(
         if table.room.tight:
             player.cell.do(wire.Drop())
     (fresh, part), (eager_fresh, eager_part) = seen[ours.name], seen[eager.name]
-    expected = eager_part / eager_fresh
-    return _FreshRound(extra_ns=fresh * expected - part, part_ns=part, steady=_CALM < expected < 1 / _CALM)
+    return _FreshRound(fresh_ns=fresh, part_ns=part, eager_fresh_ns=eager_fresh, eager_part_ns=eager_part)
 
 
-def _fresh_slack_ns(table: Table, seen: Sequence[_FreshRound]) -> float:
-    """Of the quick ones among the calls: that others hold calls back is no reason to forgive more."""
+def _fresh_slack_ns(table: Table, seen: Sequence[_FreshRound], most_ns: float = math.inf) -> float:
+    """Of the quick ones among the calls: that others hold calls back is no reason to forgive more; and of no more than
+    `most_ns`, what a call took when it was timed, where a candidate is to be cleared."""
     usual_ns = sorted(r.part_ns for r in seen)[len(seen) // 4]
-    return _KEPT_SHARE * usual_ns + _CLOCK_SLACK_S[table.room.device] * 1e9
+    return _KEPT_SHARE * min(usual_ns, most_ns) + _CLOCK_SLACK_S[table.room.device] * 1e9
 
 
 def check_contents(room: Room, *slots: int) -> None:
