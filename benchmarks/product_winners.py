@@ -249,7 +249,7 @@ class Tuning:
 
     def compile(self) -> None:
         """In a process of its own, point by point: a pattern is ready when the last of its points is there."""
-        child = self._child("--compile", CUDA_VISIBLE_DEVICES="")
+        child = self._child("--compile")
         while time.monotonic() < self.ends:
             try:
                 pattern, at = self.jobs.get_nowait()
@@ -260,7 +260,7 @@ class Tuning:
                 print(f"{pattern.title} {dict(at)}: {why or 'its compiler died'}", flush=True)
                 if not why:
                     _end(child)
-                    child = self._child("--compile", CUDA_VISIBLE_DEVICES="")
+                    child = self._child("--compile")
             with self.lock:
                 self.missing[pattern.id] -= 1
                 if not self.missing[pattern.id]:
