@@ -29,8 +29,8 @@ from ..stages.propose.case_code import plain_steps
 from ..stages.propose.targets import renderer
 from ..stages.retrieve import rules
 from .cells import LOAD_LIMIT_S, Cells, users_fault
-from .memory import flush_bytes, is_large
-from .rooms import with_graph
+from .memory import flush_bytes
+from .rooms import describe
 
 BUDGET_S = 4.0
 _LIMIT_S = 300.0
@@ -76,13 +76,11 @@ def discovered(
 ) -> Discovery:  # fmt: skip
     """The same in a reference cell that has loaded the problem. The device is taken in turns, and let go while a module
     for a GPU is traced and matched, which takes the processors alone."""
-    rng, on_gpu = random.Random(seed), problem.target == "cuda"
-    with turn("describing"):
-        described = _described(problem, reference, secret(rng), trace=not on_gpu)
-        described = with_graph(described, reference) if is_large(described) else described
-        if on_gpu:
-            reference.do(wire.Drop())
-    described = with_graph(described, reference)
+    rng = random.Random(seed)
+    described = describe(
+        problem, reference, number=0, seeds=(secret(rng), secret(rng)), trace=True, turn=turn("describing"),
+        let_go=partial(reference.do, wire.Drop()),
+    )  # fmt: skip
     if not described.graph:
         raise UserError(f"{problem.path}: {problem.name} can't be traced: {described.trace_failure}")
     graph: Graph = codec.loads(described.graph)
@@ -146,13 +144,6 @@ def _realised(pattern: Pattern, *, target: Target) -> str:
     rule = rule_of(rules(), pattern)
     by = rule.on(target) if rule is not None else None
     return f"{rule.name}: {by.skeleton}" if rule is not None and by is not None else pattern.kind
-
-
-def _described(problem: Problem, reference: Cell, seed: int, *, trace: bool) -> wire.Described:
-    """The first case, constructed, on inputs of its own."""
-    reference.ask(wire.ConstructCase(case=0, seed=seed), wire.Constructed, limit_s=_LIMIT_S)
-    described = reference.ask(wire.Describe(seed=seed, trace=trace), wire.Described, limit_s=_LIMIT_S)
-    return replace(described, work=problem.allowed(described.work))
 
 
 @contextmanager

@@ -44,7 +44,7 @@ from .cells import LOAD_LIMIT_S, Cells, PointFault, require_device, users_fault
 from .discover import LookedInto
 from .inspect import seen
 from .memory import available_bytes, check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
-from .rooms import Case, DoesNotFit, Rooms, case_of, too_large, with_graph
+from .rooms import Case, DoesNotFit, Rooms, case_of, describe, too_large
 from .seats import fill, require_joined, seat
 from .smallest import narrowed
 from .stations import Stations
@@ -53,7 +53,6 @@ from .tools import Tools
 from .turns import Turns
 from .variants import Variants
 
-DESCRIBE_LIMIT_S = 300.0
 # Such an error sticks to the process that met it, and the reference, which ran before, did not cause it.
 _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUDA_ERROR_(ECC|HARDWARE|LAUNCH)")
 
@@ -118,20 +117,12 @@ class Judge:
 
     def _describe(self, number: int, *, trace: bool) -> Case:
         seed = secret(self._rng)
-        with self._turns.turn("describing" if trace else "describing hidden cases"):
-            construct = wire.ConstructCase(case=number, seed=seed)
-            self._ref.ask(construct, wire.Constructed, limit_s=DESCRIBE_LIMIT_S)
-            training = self._problem.mode == "training"  # what is traced then is run, too
-            at_once = trace and (training or self._problem.target == "cpu")
-            request = wire.Describe(seed=secret(self._rng), trace=at_once, training=training)
-            described = self._ref.ask(request, wire.Described, limit_s=DESCRIBE_LIMIT_S)
-            described = with_graph(described, self._ref) if trace and is_large(described) else described
-            self._cells.spare_memory()
-        described = with_graph(described, self._ref) if trace else described
-        return case_of(
-            number, described, seed, algebra=self._algebra, allowed=self._problem.allowed,
-            in_part=self._problem.target == "cuda",
+        described = describe(
+            self._problem, self._ref, number=number, seeds=(seed, secret(self._rng)), trace=trace,
+            turn=self._turns.turn("describing" if trace else "describing hidden cases"),
+            let_go=self._cells.spare_memory,
         )  # fmt: skip
+        return case_of(number, described, seed, algebra=self._algebra, in_part=self._problem.target == "cuda")
 
     @property
     def _ref(self) -> Cell:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 from ..cell import wire
@@ -13,12 +13,12 @@ from ..edges.sandbox.cell import Cell, Limits
 from ..edges.sandbox.room import Room, RoomSizes
 from ..facts import codec
 from ..facts.errors import HarnessError, UserError
-from ..facts.problem import Problem, Target, Work
+from ..facts.problem import Problem, Target
 from ..facts.run import CaseFacts
 from .cells import Cells
-from .memory import give_back
+from .memory import give_back, is_large
 
-_TRACE_LIMIT_S = 300.0
+_DESCRIBE_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,31 +45,40 @@ class Case:
         )
 
 
-def case_of(
-    number: int,
-    described: wire.Described,
-    seed: int,
-    *,
-    algebra: bool,
-    allowed: Callable[[Work], Work],
-    in_part: bool = True,
-) -> Case:
-    """With `algebra`: what that does without is no work of the case; `in_part` as `rewritten` has it. `allowed`: the
-    work in the class asked for."""
-    described = replace(described, work=allowed(described.work))
+def case_of(number: int, described: wire.Described, seed: int, *, algebra: bool, in_part: bool = True) -> Case:
+    """With `algebra`: what that does without is no work of the case; `in_part` as `rewritten` has it."""
     less = rewritten(codec.loads(described.graph), in_part=in_part) if described.graph and algebra else None
     if less is not None:
         described = replace(described, work=replace(described.work, spared_flops=less.spared_flops))
     return Case(number, described, seed, less)
 
 
-def with_graph(described: wire.Described, reference: Cell) -> wire.Described:
-    """The same with its graph, if that is not known, traced in the cell that has described it. A GPU has nothing to do
-    meanwhile, but holds tensors like the inputs: of a large case (`is_large`) more than who has the lease counts on."""
+def describe(
+    problem: Problem, reference: Cell, *, number: int, seeds: tuple[int, int], trace: bool,
+    turn: AbstractContextManager[None], let_go: Callable[[], None],
+) -> wire.Described:  # fmt: skip
+    """A case in the cell that has loaded the problem: constructed and called, under a seed for each, and, with `trace`,
+    traced; its work in the class asked for. The device is had for `turn`, at whose end memory is given back. What is
+    for a GPU is traced after that, which takes the processors alone (in training not), but holds tensors like the
+    inputs: of a large case (`is_large`) more than who has the device next counts on."""
+    with turn:
+        construct = wire.ConstructCase(case=number, seed=seeds[0])
+        reference.ask(construct, wire.Constructed, limit_s=_DESCRIBE_LIMIT_S)
+        training = problem.mode == "training"
+        at_once = trace and (training or problem.target == "cpu")
+        request = wire.Describe(seed=seeds[1], trace=at_once, training=training)
+        found = reference.ask(request, wire.Described, limit_s=_DESCRIBE_LIMIT_S)
+        found = _traced(found, reference) if trace and is_large(found) else found
+        let_go()
+    found = replace(found, work=problem.allowed(found.work))
+    return _traced(found, reference) if trace else found
+
+
+def _traced(described: wire.Described, reference: Cell) -> wire.Described:
     if described.graph or described.trace_failure:
         return described
     request = wire.Trace(args=described.args, inputs=described.inputs)
-    traced = reference.ask(request, wire.Traced, limit_s=_TRACE_LIMIT_S)
+    traced = reference.ask(request, wire.Traced, limit_s=_DESCRIBE_LIMIT_S)
     return replace(described, graph=traced.graph, trace_failure=traced.failure)
 
 

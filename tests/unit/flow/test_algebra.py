@@ -61,10 +61,10 @@ def test_a_case_says_what_algebra_makes_of_it_where_that_is_wanted() -> None:
         gradients=wire.Gradients(), random=False, work=work, longest_sum=1, graph=codec.dumps(graph), trace_failure="",
         call_s=0.0,
     )  # fmt: skip
-    less = case_of(0, described, 1, algebra=True, allowed=lambda work: work)
+    less = case_of(0, described, 1, algebra=True)
     assert less.facts.algebra == ("mean of matmul: weights summed",) and less.facts.rewritten != less.facts.graph
     assert less.described.work.flops == 2 * 512 * 256 and less.facts.work == less.described.work
-    plain = case_of(0, described, 1, algebra=False, allowed=lambda work: work)
+    plain = case_of(0, described, 1, algebra=False)
     assert plain.facts.rewritten is None and plain.described.work == work
 
 
