@@ -324,6 +324,12 @@ TW_INLINE auto load_every(const T* from) {
     }
     return Memory<T>::up(__builtin_shuffle(low, high, even));
   } else {
+#if defined(__AVX512F__) && !defined(__znver4__) && !defined(__znver5__)  // not tried on AMD
+    if constexpr (sizeof(T) == 4 && LANES == 16 && STEP * LANES < 1 << 24) {
+      const I32 apart = iota() * static_cast<int32_t>(STEP);
+      return Memory<T>::up(bits<Raw>(_mm512_i32gather_epi32(bits<__m512i>(apart), from, 4)));
+    }
+#endif
     Raw raw;
     for (int lane = 0; lane < LANES; ++lane) std::memcpy(reinterpret_cast<char*>(&raw) + lane * sizeof(T), from + lane * STEP, sizeof(T));
     return Memory<T>::up(raw);
