@@ -13,21 +13,17 @@ torch's. A process a task compiles; they measure one at a time. No claim: the ju
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
-import shlex
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from alone import alone, every_task, graphed, told
 from torch import Tensor
 from turns import sampled
 
@@ -37,7 +33,6 @@ from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import view
 from tilewright.cell.trace import trace
-from tilewright.faces.deliver import commit
 from tilewright.facts.graph import Graph
 from tilewright.facts.pattern import Pattern
 from tilewright.kernels.cuda.plan import Device
@@ -45,14 +40,12 @@ from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda, cuda_product
 
 ROUNDS = 16
-DELAY_CYCLES = 2_000_000
+AHEAD_CYCLES = 300_000
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 RATES = {"f32": 260.0, "bf16": 780.0}  # TFLOP/s
 BYTES_A_US = 4.2e6
 CHECKED = 256  # rows
-TOGETHER = 14  # processes
 DEVICE = Device(processors=132, arch="sm_90a")
-LOCK = Path(tempfile.gettempdir()) / "results_beside.lock"
 cuda_product.GATED_FP32 = True  # what is not proposed is measured all the same
 
 
@@ -104,27 +97,20 @@ TASKS = {
 
 
 class Chain:
-    """Patterns run one after the other, as a candidate would: what the graph gives."""
+    """Patterns run one after the other, as a candidate would, the last product at its point of this number: what the
+    graph gives."""
 
-    def __init__(self, graph: Graph, patterns: Sequence[Pattern], folder: Path) -> None:
-        self.modules = [load_fused(p.program, folder) for p in patterns]
+    def __init__(self, graph: Graph, patterns: Sequence[Pattern], folder: Path, number: int) -> None:
+        last = max(i for i, p in enumerate(patterns) if p.kind == "product")
+        self.modules = [load_fused(p.program, folder, p.space.points[number] if i == last else None)
+                        for i, p in enumerate(patterns)]  # fmt: skip
+        for module in self.modules:
+            module._FUSED.prepare(DEVICE)
         self.patterns = patterns
         self.nodes = {node.name: node for node in graph.nodes}
         self.wanted = list(graph.outputs)
 
-    def configure(self, number: int) -> None:
-        """The last product at its point of this number."""
-        for module, pattern in reversed(list(zip(self.modules, self.patterns, strict=True))):
-            if pattern.kind == "product":
-                module.configure(**dict(pattern.space.points[min(number, len(pattern.space.points) - 1)]))
-                return
-
-    def prepare(self) -> None:
-        for module in self.modules:
-            module._FUSED.prepare(DEVICE)
-
-    def __call__(self, inputs: dict[str, Tensor], number: int) -> list[Tensor]:
-        self.configure(number)
+    def __call__(self, inputs: dict[str, Tensor]) -> list[Tensor]:
         values = dict(inputs)
         for module, pattern in zip(self.modules, self.patterns, strict=True):
             site = pattern.sites[0]
@@ -150,12 +136,16 @@ def chains(task: Task, points: int, folder: Path) -> dict[str, Chain]:
     else:
         bare = F.linear if task.function in (both, masked) else lambda x, w, scale: F.linear(x, w)
         two = [matched(bare, task.inputs, dtype)[1][0], next(p for p in found if p.kind == "pointwise")]
-    made = {"one": Chain(graph, [one], folder / "one"), "two": Chain(graph, two, folder / "two")}
-    for chain in made.values():
-        for number in range(points):
-            chain.configure(number)
-            chain.prepare()
-    return made
+    return {
+        f"{who} {' '.join(str(v) for v in dict(_last(patterns).space.points[number]).values())}":
+        Chain(graph, patterns, folder, number)
+        for who, patterns in (("one", [one]), ("two", two))
+        for number in range(min(points, len(_last(patterns).space.points)))
+    }  # fmt: skip
+
+
+def _last(patterns: Sequence[Pattern]) -> Pattern:
+    return [p for p in patterns if p.kind == "product"][-1]
 
 
 def off(mine: Tensor, theirs: Tensor, truth: Tensor) -> float:
@@ -168,65 +158,41 @@ def listed(value: Any) -> list[Tensor]:
     return list(value) if isinstance(value, tuple | list) else [value]
 
 
-def measured(name: str, points: int, rounds: int) -> dict[str, Any]:
+def measured(name: str, points: int) -> dict[str, Any]:
     task = TASKS[name]
     k = task.sizes[2]
     dtype = DTYPES[task.dtype]
-    with tempfile.TemporaryDirectory() as folder, open(LOCK, "w") as lock:
-        made = chains(task, points, Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
         torch.manual_seed(0)
         args = [(torch.randn(s, device="cuda") / (k**0.5 if i and len(s) == 2 else 1.0)).to(dtype)
                 for i, s in enumerate(task.inputs)]  # fmt: skip
         if task.function in (whole_numbers, float8):
             args[2] = args[2].abs() * 30
-        compiled = torch.compile(task.function)
-        compiled(*args)
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one at a time measures
         inputs = {f"args_{i}": a for i, a in enumerate(args)}
+        compiled = torch.compile(task.function)
         calls: dict[str, Callable[[], Any]] = {
             "eager": lambda: task.function(*args),
             "compile": lambda: compiled(*args),
         }
-        for kind, chain in made.items():
-            for number in range(points):
-                calls[f"{kind}:{number}"] = lambda chain=chain, number=number: chain(inputs, number)  # type: ignore[misc]
-        truth = listed(task.function(args[0][:CHECKED].double(), *(a.double() for a in args[1:])))
-        theirs = listed(task.function(*args))
-        wrong = {who: max(map(off, listed(call()), theirs, truth)) for who, call in calls.items()}
-        written = sum(t.numel() * t.element_size() for t in theirs)
-        del theirs, truth
-        samples = sampled(calls, rounds, delay_cycles=DELAY_CYCLES)
-        torch.cuda.synchronize()
-    return told(task, samples, wrong, written)
-
-
-def told(task: Task, samples: dict[str, list[float]], wrong: dict[str, float], written: int) -> dict[str, Any]:
+        for who, chain in chains(task, points, Path(folder)).items():
+            calls[who] = lambda chain=chain: chain(inputs)  # type: ignore[misc]
+        compiled(*args)
+        with alone():
+            truth = listed(task.function(args[0][:CHECKED].double(), *(a.double() for a in args[1:])))
+            theirs = listed(task.function(*args))
+            wrong = {who: max(map(off, listed(call()), theirs, truth)) for who, call in calls.items()}
+            written = sum(t.numel() * t.element_size() for t in theirs)
+            del theirs, truth
+            graphs = {who: graphed([call]) for who, call in calls.items()}
+            samples = sampled(graphs, ROUNDS, delay_cycles=AHEAD_CYCLES)
     m, n, k = task.sizes
-    half = len(samples["eager"]) // 2
-    early, late = ({who: ts[part] for who, ts in samples.items()} for part in (slice(half), slice(half, None)))
-    best = {kind: min((w for w in early if w.startswith(kind)), key=lambda w: median(early[w]))
-            for kind in ("one", "two", "compile", "eager")}  # fmt: skip
-    ours = late[best["one"]]
-    ratios = {
-        kind: [a / b for a, b in zip(late[who], ours, strict=True)] for kind, who in best.items() if kind != "one"
-    }
     products = 2 if task.function is gate else 1
     read = DTYPES[task.dtype].itemsize * (m * k + products * n * k)
-    return {
-        "sizes": task.sizes, "dtype": task.dtype, "best": best,
-        "us": {kind: 1e3 * median(late[who]) for kind, who in best.items()},
-        "ratio": {kind: [*quantiles(rs, n=4)] for kind, rs in ratios.items()},
+    found = told({who: [1e3 * ms for ms in ts] for who, ts in samples.items()}, ("one", "two", "compile", "eager"))
+    return found | {
+        "sizes": task.sizes, "dtype": task.dtype, "off": {kind: wrong[who] for kind, who in found["best"].items()},
         "floor_us": max(2.0e-6 * products * m * n * k / RATES[task.dtype], (read + written) / BYTES_A_US),
-        "off": {kind: wrong[who] for kind, who in best.items()},
-        "points_us": {who: 1e3 * median(ts) for who, ts in early.items()},
     }  # fmt: skip
-
-
-def shown(name: str, found: dict[str, Any]) -> str:
-    cells = [f"{kind} {us:.1f}" for kind, us in found["us"].items()]
-    ratios = [f"{kind}/one {r[1]:.3f} ({r[0]:.3f}-{r[2]:.3f})" for kind, r in found["ratio"].items()]
-    wrong = " ".join(f"{kind} {e:.1e}" for kind, e in found["off"].items())
-    return f"{name:34} us: {'  '.join(cells)}  floor {found['floor_us']:.1f}; {', '.join(ratios)}; off {wrong}"
 
 
 def main() -> int:
@@ -234,39 +200,14 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="", help="tasks whose names begin with one of these, between semicolons")
     parser.add_argument("--points", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--worker", default="", help="for the script itself: one task, whose result is printed")
     asked = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False
     if asked.worker:
-        print(json.dumps(measured(asked.worker, asked.points, asked.rounds)), flush=True)
+        print(json.dumps(measured(asked.worker, asked.points)), flush=True)
         return 0
-    about: dict[str, Any] = {
-        "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__, "tasks": {},
-    }  # fmt: skip
-    again = [sys.executable, __file__, "--points", str(asked.points), "--rounds", str(asked.rounds), "--worker"]
-    waiting = [name for name in TASKS if name.startswith(tuple(asked.only.split(";")))]
-    running: dict[str, subprocess.Popen[str]] = {}
-    failed = 0
-    while waiting or running:
-        while waiting and len(running) < TOGETHER:
-            name = waiting.pop(0)
-            running[name] = subprocess.Popen([*again, name], stdout=subprocess.PIPE, text=True)
-        for name in [name for name, process in running.items() if process.poll() is not None]:
-            process = running.pop(name)
-            assert process.stdout is not None
-            lines = process.stdout.read().splitlines()
-            if process.returncode or not lines:
-                failed += 1
-                print(f"{name}: exit {process.returncode}", flush=True)
-                continue
-            about["tasks"][name] = json.loads(lines[-1])
-            print(shown(name, about["tasks"][name]), flush=True)
-            if asked.json:
-                asked.json.write_text(json.dumps(about, indent=1) + "\n")
-        time.sleep(0.2)
-    return min(failed, 1)
+    names = [name for name in TASKS if name.startswith(tuple(asked.only.split(";")))]
+    return every_task(__file__, names, points=asked.points, json_file=asked.json)
 
 
 if __name__ == "__main__":

@@ -32,5 +32,22 @@ def behind(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
     return F.linear(x, w.to(x.dtype)) * scale + 1
 
 
+def in_groups(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    """One scale for each row and group of K: (N, groups)."""
+    groups = scale.shape[1]
+    return F.linear(x, (w.unflatten(1, (groups, -1)).to(x.dtype) * scale[:, :, None]).flatten(1))
+
+
+def in_groups_beside_rows(x: Tensor, w: Tensor, scale: Tensor, of_row: Tensor) -> Tensor:
+    """The same in fp32, and a scale of the row."""
+    made = w.float().unflatten(1, (scale.shape[1], -1)) * scale.float()[..., None] * of_row.float()[:, None, None]
+    return F.linear(x, made.to(x.dtype).flatten(1))
+
+
+def groups_from_the_left(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
+    groups = scale.shape[1]
+    return (w.unflatten(1, (groups, -1)).to(x.dtype) * scale[:, :, None]).flatten(1) @ x.t()
+
+
 def from_the_left(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
     return (w.to(x.dtype) * scale[:, None]) @ x.t()

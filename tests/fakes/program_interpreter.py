@@ -176,7 +176,8 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
         elif isinstance(item, Product):
             for prologue in item.prologues:
                 given = [values[name] for name in prologue.operands]
-                (values[prologue.factor],) = run_program(prologue.program, given, exact=exact)
+                (made,) = run_program(prologue.by_itself, given, exact=exact)
+                values[prologue.factor] = made.reshape(prologue.made.shape)
             left, right = values[item.left].to(dtype), values[item.right].to(dtype)
             left, right = (between(x, *kept) for x, kept in zip((left, right), item.zeros, strict=True))
             product = by_expert(left, right, values[item.ends]) if item.ends else left @ right

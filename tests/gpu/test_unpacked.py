@@ -10,11 +10,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes.eight_bits import behind, from_the_left, in_fp32, rand, scaled, weight
+from fakes.eight_bits import (
+    behind,
+    from_the_left,
+    groups_from_the_left,
+    in_fp32,
+    in_groups,
+    in_groups_beside_rows,
+    rand,
+    scaled,
+    weight,
+)
 from fakes.fused import load_fused
 from fakes.judges import judged_at_first_points
 from fakes.modules import Applies
-from fakes.program_interpreter import run_program, view
+from fakes.program_interpreter import GraphRun, run_program, view
 from tilewright.cell.trace import trace
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Pattern
@@ -27,15 +37,17 @@ FLOOR = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md
 
 
 def unpacked(function: Callable[..., Any], args: tuple[Tensor, ...]) -> Pattern:
+    """The product that its weights enter."""
     found = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
     (pattern,) = [p for p in found.patterns if p.program.product is not None and p.program.product.prologues]
     return pattern
 
 
-def operands_of(pattern: Pattern, args: tuple[Tensor, ...]) -> list[Tensor]:
-    values = {f"args_{i}": a.cuda() for i, a in enumerate(args)}
+def operands_of(function: Callable[..., Any], pattern: Pattern, args: tuple[Tensor, ...]) -> list[Tensor]:
+    run = GraphRun(trace(Applies(function), args, {}), Applies(function), exact=False)
+    run.values.update({f"args_{i}": a.cuda() for i, a in enumerate(args)})
     binds = zip(pattern.sites[0].operands, pattern.program.operands, strict=True)
-    return [view(values[bind.node], bind, spec.shape) for bind, spec in binds]
+    return [view(run.value(bind.node), bind, spec.shape) for bind, spec in binds]
 
 
 def held(pattern: Pattern, result: Tensor, operands: list[Tensor], told: Any) -> None:
@@ -57,7 +69,7 @@ def held(pattern: Pattern, result: Tensor, operands: list[Tensor], told: Any) ->
 def test_at_all_points(tmp_path, function, m, n, k, kind, dtype):
     args = (rand(m, k, dtype=dtype), weight(n, k, kind), rand(n, dtype=dtype) / 64)
     pattern = unpacked(function, args)
-    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(function, pattern, args)
     settings = [dict(p) for p in pattern.space.points]
     if m <= 32:
         settings.append(settings[-1] | {"tile": str(settings[0]["tile"]).replace("128", "64")})
@@ -67,11 +79,26 @@ def test_at_all_points(tmp_path, function, m, n, k, kind, dtype):
         assert torch.equal(module.run(*operands)[0], module.run(*operands)[0]), "sums of parts repeat"
 
 
+@pytest.mark.parametrize(("function", "group", "kind"), [
+    (in_groups, 128, torch.int8), (in_groups, 32, torch.float8_e4m3fn), (in_groups_beside_rows, 64, torch.uint8),
+    (in_groups, 512, torch.int8), (groups_from_the_left, 128, torch.int8),
+])  # fmt: skip
+def test_a_scale_for_every_group_of_k(tmp_path, function, group, kind):
+    n, k = 1030, 2048
+    more = (rand(n, dtype=torch.bfloat16),) if function is in_groups_beside_rows else ()
+    args = (rand(5, k, dtype=torch.bfloat16), weight(n, k, kind), rand(n, k // group, dtype=torch.bfloat16), *more)
+    pattern = unpacked(function, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(function, pattern, args)
+    for setting in map(dict, pattern.space.points):
+        module.configure(**setting)
+        held(pattern, module.run(*operands)[0], operands, setting)
+
+
 @pytest.mark.parametrize("function", [scaled, behind])
 def test_one_row(tmp_path, function):
     args = (rand(1, 4096, dtype=torch.bfloat16), weight(1536, 4096, torch.int8), rand(1536, dtype=torch.bfloat16))
     pattern = unpacked(function, args)
-    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(function, pattern, args)
     held(pattern, module.run(*operands)[0], operands, "one row")
 
 
@@ -84,7 +111,7 @@ def test_every_number_of_eight_bits_is_exact(tmp_path):
         x[torch.arange(8), torch.arange(8) * 37 % 256] = 1
         args = (x, w, torch.ones(2048, dtype=torch.bfloat16))
         pattern = unpacked(scaled, args)
-        module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+        module, operands = load_fused(pattern.program, tmp_path), operands_of(scaled, pattern, args)
         (made,) = module.run(*operands)
         wanted = every.float().repeat(8).expand(8, 2048)
         assert torch.equal(made.cpu().float().nan_to_num(1e4), wanted.nan_to_num(1e4)), kind
@@ -93,7 +120,7 @@ def test_every_number_of_eight_bits_is_exact(tmp_path):
 def test_every_place_of_k_meets_its_own(tmp_path):
     args = (torch.eye(512, dtype=torch.bfloat16)[96:112], weight(1024, 512, torch.int8), torch.ones(1024).bfloat16())
     pattern = unpacked(scaled, args)
-    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(scaled, pattern, args)
     assert torch.equal(module.run(*operands)[0].cpu(), args[1][:, 96:112].t().bfloat16())
 
 
@@ -101,7 +128,7 @@ def test_factors_that_lie_otherwise_and_weights_that_change(tmp_path):
     args = (rand(5, 1024, dtype=torch.bfloat16), weight(1024, 1024, torch.int8), rand(1024, dtype=torch.bfloat16))
     pattern = unpacked(scaled, args)
     module = load_fused(pattern.program, tmp_path)
-    x, w, scale = operands_of(pattern, args)
+    x, w, scale = operands_of(scaled, pattern, args)
     wide = torch.cat([w, w], 0)
     for given in ([x, w, scale], [x, w.contiguous(), scale], [x, wide[:1024], scale], [x, wide[7:1031], scale],
                   [x.t().contiguous().t(), w, scale], [torch.cat([x, x], 1)[:, 1:1025], w, scale],

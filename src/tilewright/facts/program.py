@@ -13,7 +13,7 @@ Of float8_e4m3fn there are loads, stores and `to` alone; what is too large for i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
@@ -193,7 +193,7 @@ class Scan:
 class Prologue:
     """What makes a Product's `factor` (its name): `program`, whose domain is that factor's shape, of the `operands` of
     these names, indexed ones of the Program around it, in order. It has Statements, Reductions along K, and one
-    output."""
+    output, of the factor's shape. Without reductions K may be two dimensions of the domain: group, place in it."""
 
     factor: str
     program: Program
@@ -204,6 +204,12 @@ class Prologue:
         """The factor, as if it were an operand."""
         (output,) = self.program.outputs
         return Operand(name=self.factor, dtype=output.dtype, shape=output.shape, indexed=True)
+
+    @property
+    def by_itself(self) -> Program:
+        """The Program with the factor as its domain has it, where K is two dimensions."""
+        outputs = tuple(replace(output, shape=self.program.domain) for output in self.program.outputs)
+        return replace(self.program, outputs=outputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

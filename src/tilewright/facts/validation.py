@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from .program import (
     DTYPE_BYTES,
@@ -152,6 +153,9 @@ def _validate_product(product: Product, indexed: Mapping[str, Operand], program:
 
 def _validate_prologue(prologue: Prologue, product: Product, indexed: Mapping[str, Operand]) -> None:
     name, program = prologue.factor, prologue.program
+    k = len(program.outputs[0].shape) - (1 if name == product.left else 2) if program.outputs else 0
+    if len(program.outputs) == 1 and program.outputs[0].shape == _merged(program.domain, k) and not program.reduced:
+        program = prologue.by_itself
     validate(program)
     if name not in (product.left, product.right) or name in indexed:
         raise ValueError(f"{name!r}: no factor of {product.result!r} that is to be made")
@@ -165,6 +169,11 @@ def _validate_prologue(prologue: Prologue, product: Product, indexed: Mapping[st
         (indexed[n].dtype, indexed[n].shape) if n in indexed else None for n in prologue.operands
     ]:
         raise ValueError(f"{name!r}: {prologue.operands} are not the operands that its prologue reads")
+
+
+def _merged(domain: tuple[int, ...], at: int) -> tuple[int, ...]:
+    """With two neighbouring dimensions as one."""
+    return (*domain[:at], prod(domain[at : at + 2]), *domain[at + 2 :])
 
 
 def _validate_load(load: Load, source: Operand | None, domain: Sequence[int], defined: Mapping[str, str]) -> None:

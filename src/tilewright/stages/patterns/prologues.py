@@ -77,7 +77,28 @@ def _made(flow: Flow, factor: Operand, bind: Bind, regions: Sequence[Found], sid
     k = len(factor.shape) - side.k
     if groups is None or program.reduced not in ((), groups[lies.index(k)]):
         return None
-    return _over(factor.shape, (program, site), groups, lies, k)
+    found = _over(factor.shape, (program, site), groups, lies, k)
+    return found or _in_groups(factor.shape, (program, site), groups, lies, k)
+
+
+def _in_groups(
+    shape: tuple[int, ...], region: Found, groups: tuple[tuple[int, ...], ...], lies: tuple[int, ...], k: int
+) -> Found | None:
+    """The same with K in two, group and place in it, where something is of a group."""
+    program, _ = region
+    at = lies.index(k)
+    if program.reduced or len(groups[at]) != 2:
+        return None
+    parts = tuple((d,) for d in groups[at])
+    fine = (*shape[:k], *(program.domain[d] for d in groups[at]), *shape[k + 1 :])
+    moved = [d + (d > k) for d in lies]
+    made = _over(
+        fine, region, (*groups[:at], *parts, *groups[at + 1 :]), (*moved[: at + 1], k + 1, *moved[at + 1 :]), k
+    )  # fmt: skip
+    if made is None:
+        return None
+    outputs = (replace(made[0].outputs[0], shape=shape),)
+    return replace(made[0], outputs=outputs), made[1]
 
 
 def _over(

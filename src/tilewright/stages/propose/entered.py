@@ -44,6 +44,8 @@ def unenterable(program: Program) -> str | None:
 
 def _unmakable(program: Program, *, along: int) -> str | None:
     """`along`: K among the dimensions."""
+    if program.outputs[0].shape != program.domain:
+        return "a factor of which something is of a group of K"
     if len(program.operands) > _MOST_OPERANDS or any(o.dtype not in _TYPES for o in program.operands):
         return f"a factor made of more than {_MOST_OPERANDS} operands, or of other types than floats and bytes"
     if any(item.dtype == "f64" for item in program.body) or computes_in_float8(program):

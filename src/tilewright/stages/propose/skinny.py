@@ -14,6 +14,7 @@ from .product_time import DEPTH, PROCESSORS
 EIGHT_BITS = ("i8", "u8", "float8_e4m3fn")
 _FLOATS = ("f32", "f16", "bf16")
 _LINE = 128  # of K, that an unpacked stage has
+_GROUPS = (32, 64)  # of K, that share a scale; and multiples of a line
 _PARTS = (1, 2, 3, 4, 6, 8)
 _MOST_POINTS = 4
 _MOST_FACTORS = 3  # beside the matrix
@@ -54,17 +55,21 @@ def unpackable(program: Program) -> str | None:
         return "a small factor that is made on its way in"
     if k % _LINE:
         return f"a factor made of eight bits, K being no multiple of {_LINE}"
-    return _unmakable(product.prologues[0].program, along=0 if m < n else 1)
+    return _unmakable(product.prologues[0].program, rows=-1 if m < n else 0)
 
 
-def _unmakable(program: Program, *, along: int) -> str | None:
-    """`along`: K among the dimensions."""
+def _unmakable(program: Program, *, rows: int) -> str | None:
+    """`rows`: the dimension that is not K, or group and place of K."""
+    rank = len(program.domain)
+    along = [d for d in range(rank) if d != rows % rank]  # K, outermost first
     whole = [o for o in program.operands if o.shape == program.domain]
     beside = [o for o in program.operands if o.shape != program.domain]
-    if len(whole) != 1 or whole[0].dtype not in EIGHT_BITS or (whole[0].order or (0, 1))[-1] != along:
+    if len(whole) != 1 or whole[0].dtype not in EIGHT_BITS or whole[0].order != _rows_first(rows % rank, along):
         return "a factor that is made of other than one matrix of eight bits along K"
-    if len(beside) > _MOST_FACTORS or any(o.shape[along] > 1 or o.dtype not in _FLOATS for o in beside):
+    if len(beside) > _MOST_FACTORS or any(o.shape[along[-1]] > 1 or o.dtype not in _FLOATS for o in beside):
         return "a factor made of eight bits and of what changes along K, or is no float"
+    if rank > 2 and program.domain[along[-1]] not in _GROUPS and program.domain[along[-1]] % _LINE:
+        return f"a factor with groups of K other than {_GROUPS} and multiples of {_LINE}"
     for item in program.body:
         read = isinstance(item, Statement) and whole[0].name in item.args
         if not isinstance(item, Statement) or item.dtype not in _FLOATS or item.op in ("index", "load"):
@@ -74,10 +79,16 @@ def _unmakable(program: Program, *, along: int) -> str | None:
     return None
 
 
+def _rows_first(rows: int, along: list[int]) -> tuple[int, ...]:
+    """The order of a matrix that lies along K."""
+    order = (rows, *along)
+    return () if order == tuple(range(len(order))) else order
+
+
 def in_fp32(prologue: Prologue) -> Program:
     """What makes an unpacked factor, less what rounds for nothing: numbers of eight bits are exact in every float, and
     what is written is rounded by being written."""
-    program = prologue.program
+    program = prologue.by_itself
     narrow = {o.name for o in program.operands if o.dtype in EIGHT_BITS}
     (output,) = program.outputs
     read = {a for i in program.body if isinstance(i, Statement) for a in i.args}
@@ -87,7 +98,8 @@ def in_fp32(prologue: Prologue) -> Program:
         whole = item.op == "to" and item.args[0] in narrow
         return replace(item, dtype="f32") if whole or (last and item.op in ("to", "mul", "add", "sub")) else item
 
-    return replace(program, body=tuple(exact(i) if isinstance(i, Statement) else i for i in program.body))
+    body = tuple(exact(i) if isinstance(i, Statement) else i for i in program.body)
+    return replace(program, body=body)
 
 
 def unpacked_space(program: Program, knobs: tuple[Knob, ...], settings: dict[str, str | int]) -> Space:

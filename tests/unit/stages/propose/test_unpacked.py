@@ -4,6 +4,7 @@ Hopper; the rest stays a kernel of its own."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fakes.eight_bits import behind, from_the_left, in_fp32, rand, scaled, weight
+from fakes.eight_bits import (
+    behind,
+    from_the_left,
+    groups_from_the_left,
+    in_fp32,
+    in_groups,
+    in_groups_beside_rows,
+    rand,
+    scaled,
+    weight,
+)
 from fakes.fused import load_fused
 from fakes.matched import fused
 from fakes.modules import Applies
 from tilewright.cell.trace import trace
+from tilewright.facts.codec import dumps, loads
 from tilewright.facts.pattern import Choice, Pattern, without_idle
+from tilewright.facts.program import Product
 from tilewright.facts.validation import validate
 from tilewright.kernels.cuda.gemm.plan import Point, make_grid
 from tilewright.kernels.cuda.gemm.unpacked import EIGHT_BITS, LINE
@@ -60,6 +73,37 @@ def test_weights_enter_beside_the_product_without_them(function: Callable[..., A
 def test_the_module_is_what_is_computed(function: Callable[..., Any]) -> None:
     """Every pattern's Program, in float64 (see `fused`)."""
     assert unpacked(list(fused(function, *made_of(4, 1030, 1024)).patterns))
+
+
+IN_GROUPS = (in_groups, in_groups_beside_rows, groups_from_the_left)
+
+
+def with_groups(function: Callable[..., Any], group: int, k: int = 1024) -> tuple[Tensor, ...]:
+    x, w, of_row = made_of(4, 1030, k)
+    more = (of_row,) if function is in_groups_beside_rows else ()
+    return x, w, rand(1030, k // group, dtype=torch.bfloat16), *more
+
+
+@pytest.mark.parametrize("function", IN_GROUPS)
+@pytest.mark.parametrize("group", [32, 64, 128, 256])
+def test_a_scale_for_every_group_of_k(function: Callable[..., Any], group: int) -> None:
+    """In the Program, in float64 (see `fused`), and as it is written down."""
+    found = fused(function, *with_groups(function, group)).patterns
+    (whole,) = unpacked(list(found))
+    validate(whole.program)
+    assert loads(dumps(whole.program)) == whole.program
+    (prologue,) = whole.program.product.prologues if whole.program.product else ()
+    assert len(prologue.program.domain) == 3 and len(prologue.made.shape) == 2
+    wrong = replace(prologue, program=replace(prologue.program, domain=prologue.program.domain[::-1]))
+    body = tuple(replace(i, prologues=(wrong,)) if isinstance(i, Product) else i for i in whole.program.body)
+    with pytest.raises(ValueError, match=r"x\d"):
+        validate(replace(whole.program, body=body))
+
+
+def test_other_groups_and_fp32_are_left_to_kernels_of_their_own() -> None:
+    assert not unpacked(patterns(in_groups, with_groups(in_groups, 96, 1152)))
+    x, w, scale = with_groups(in_groups, 128)
+    assert not unpacked(patterns(in_groups, (x.float().repeat(64, 1), w, scale.float())))
 
 
 @pytest.mark.parametrize(("m", "tile"), [(2, "16x128"), (17, "32x128"), (64, "64x128")])
@@ -117,10 +161,20 @@ def test_it_compiles_for_hopper(
         module._FUSED.prepare(Device(arch="sm_90a", processors=132))
         demand = module._FUSED.demand(132)
         assert demand["local_bytes"] == 0 and demand["shared_bytes"] <= 227 * 1024 // 2
-    turned = "16x128" if function is from_the_left else "128x16"
-    for wrong, why in (({"sum": "kernel", "tile": "128x128"}, "is skinny"), ({"tile": turned}, "long side")):
+    other = "16x128" if function is from_the_left else "128x16"
+    for wrong, why in (({"sum": "kernel", "tile": "128x128"}, "is skinny"), ({"tile": other}, "long side")):
         with pytest.raises(ValueError, match=why):
             module.configure(**wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("function", "group"), [(in_groups, 32), (in_groups_beside_rows, 256),
+                                                 (groups_from_the_left, 128)])  # fmt: skip
+def test_groups_compile_for_hopper(tmp_path: Path, function: Callable[..., Any], group: int) -> None:
+    (whole,) = unpacked(patterns(function, with_groups(function, group)))
+    module = load_fused(whole.program, tmp_path)
+    module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+    assert module._FUSED.demand(132)["local_bytes"] == 0
 
 
 def test_a_stage_is_a_line_of_bytes() -> None:

@@ -153,7 +153,7 @@ def compile_unpacked(
     arch: str = "sm_90a", options: str = "",
 ) -> Launch:  # fmt: skip
     """A launch of (a, b, c, factors .., operands .., clusters, splits, chunk) for every size: A of eight bits along K,
-    B of `element` and `major`; factors, (rows, batch), are what the prologue reads beside A."""
+    B of `element` and `major`; factors, (rows, groups of K, batch), are what the prologue reads beside A."""
     m, n, k = _size(), _size(), _size()
     at = matrix_of(prologue)
     strides = (_stride(8), 1, _stride(8)) if major == "k" else (1, _stride(8), _stride(8))
@@ -163,7 +163,10 @@ def compile_unpacked(
         _fake(prologue.operands[at].dtype, (m, k, _size()), (_stride(16), 1, _stride(16)), ALIGNED),
         _fake(element, (n, k, _size()), strides, ALIGNED),
         _fake(finish.dtype, (m, n, _size()), walk, ALIGNED),
-        *(_fake(d, (m, _size()), (_stride(), _stride()), ELEMENT_TYPES[d].width // 8) for d in factors),
+        *(
+            _fake(d, (m, _size(), _size()), (_stride(), _stride(), _stride()), ELEMENT_TYPES[d].width // 8)
+            for d in factors
+        ),
         *_read(operands, m, n, finish),
     )
     return cute.compile(

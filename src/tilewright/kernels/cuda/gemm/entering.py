@@ -55,7 +55,9 @@ class Entering:
     ) -> None:  # fmt: skip
         self.prologue = prologue
         self.dtype = dtype
-        self.tensors = [still(t.expand(tuple(shape))) for t in tensors]
+        own = tuple(shape)
+        # What is of groups of K stays so.
+        self.tensors = [still(t.expand(own) if _fits(t.shape, own) else t) for t in tensors]
         self.shape = torch.Size(shape)
         self.ndim = len(shape)
         self.device = self.tensors[0].device
@@ -88,6 +90,10 @@ class Entering:
 
 
 Factor = Tensor | Entering
+
+
+def _fits(shape: Sequence[int], whole: Sequence[int]) -> bool:
+    return all(a in (1, b) for a, b in zip(shape, whole, strict=True))
 
 
 def still(x: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ from .plan import KNOBS as LEGAL
 from .plan import Point, intervals
 from .reach import NO_ZEROS, Zeros
 from .routed import Routed
-from .unpacking import Unpacking
+from .unpacking import Unpacking, merged
 
 TILES = ("16x64", "16x128", "32x64", "32x128", "64x16", "64x32", "64x64", "64x128", "128x16", "128x32", "128x64",
          "64x256", "128x128", "128x160", "128x192", "128x256", "256x128", "256x160", "256x192")  # fmt: skip
@@ -215,6 +215,7 @@ class FusedProduct:
         for prologue, spec in zip(self.spec.before, (self.spec.left, self.spec.right), strict=True):
             count = len(prologue.operands) if prologue else 1
             given, rest = rest[:count], rest[count:]
+            given = merged(prologue, given) if self.unpacked and prologue else given
             made = prologue and Entering(prologue, given, spec.shape, DTYPES[spec.dtype])
             factors.append(made or given[0])
         return [*factors, *rest]

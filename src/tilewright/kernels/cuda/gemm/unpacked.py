@@ -2,7 +2,8 @@
 the warps that multiply it (sm_90a).
 
     A is (M, K, batch) of int8, uint8 or float8, K contiguous; B is (N, K, batch) of bf16 or fp16, N some 1 to 64;
-    factors are what a prologue reads of A's rows beside A: (M, batch) each, zero points and scales; C as `skinny`'s
+    factors are what a prologue reads of A's rows beside A, zero points and scales: (M, groups of K, batch) each, the
+    groups one, or of 32, 64 or whole stages; C as `skinny`'s
 
     stage            A: tile_m rows of 128 bytes, 128 of K; B: tile_n rows of as many elements
     last warp        TMA of both
@@ -29,7 +30,7 @@ from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
 
 from .. import math as m
-from ..spec import reads
+from ..spec import TensorSpec, reads
 from .entering import Prologue
 from .finish import Finish
 from .plan import ATOM, Point
@@ -152,7 +153,8 @@ class Unpacked(Skinny):
             r_b = mma.make_fragment_B(by_group.partition_B(s_b))  # (atom, 1, slabs, slots)
             places = mma.get_slice(thread).partition_C(cute.make_identity_tensor((p.tile_m, p.tile_n)))
             own = places[((0, 0, 0), 0, 0)][0]  # and the row 8 below
-            beside = [self._of_row(more, row * p.tile_m + own + 8 * r, rows_of_c, of_a) for r in range(2)]
+            mine = [m.smaller(row * p.tile_m + own + 8 * r, rows_of_c - 1) for r in range(2)]
+            beside = [self._of_row(more, mine[r], of_a) for r in range(2)]
             start = board + own * LINE + thread % 4 * 2
             turn = own % 8  # of the lines of 16 bytes, as the swizzle has it
             reading = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
@@ -161,9 +163,10 @@ class Unpacked(Skinny):
             made = cute.make_rmem_tensor(((2, 2, 2), 1, SLABS), self.element)
             atom = cute.make_mma_atom(mma.op)
             atom.set(warpgroup.Field.ACCUMULATE, True)
-            for _ in cutlass.range(begin, end, unroll=1):
+            for step in cutlass.range(begin, end, unroll=1):
+                of_groups = [self._of_groups(more, mine[r], step, of_a) for r in range(2)]  # on its way meanwhile
                 stages.consumer_wait(reading)
-                self._make(made, start + reading.index * (p.tile_m * LINE), turn, beside)
+                self._make(made, start + reading.index * (p.tile_m * LINE), turn, beside, of_groups)
                 warpgroup.fence()
                 for slab in cutlass.range_constexpr(SLABS):
                     cute.mma_atom_call(
@@ -182,15 +185,36 @@ class Unpacked(Skinny):
                     corner=(row * p.tile_m, column * p.tile_n, layer), sizes=(rows_of_c, n),
                 )  # fmt: skip
 
-    def _of_row(self, factors: list[Any], row: Any, rows: Any, batch: Any) -> dict[str, Any]:
-        """What the prologue reads of a row, or of the last there is."""
-        others = [o for i, o in enumerate(self.prologue.operands) if i != self.matrix]
-        return {
-            o.name: m.cast(tensor[(m.smaller(row, rows - 1), batch % cute.size(tensor, mode=[1]))], o.dtype)
-            for o, tensor in zip(others, factors, strict=False)
-        }
+    def _of_row(self, factors: list[Any], row: Any, batch: Any) -> dict[str, Any]:
+        """What the prologue reads of a row for all of K."""
+        whole = ((o, t) for o, t in zip(self._factors(), factors, strict=False) if not self._in_groups(o))
+        return {o.name: m.cast(tensor[(row, 0, batch % cute.size(tensor, mode=[2]))], o.dtype) for o, tensor in whole}
 
-    def _make(self, made: Any, start: Any, turn: Any, beside: list[dict[str, Any]]) -> None:
+    def _of_groups(self, factors: list[Any], row: Any, step: Any, batch: Any) -> list[dict[str, Any]]:
+        """What it reads of a row for each of a stage's groups of K."""
+        parted = [(o, t) for o, t in zip(self._factors(), factors, strict=False) if self._in_groups(o)]
+        wide = self._group()
+        first = step * (LINE // wide) if wide < LINE else step // (wide // LINE)
+        return [
+            {o.name: m.cast(t[(row, first + i, batch % cute.size(t, mode=[2]))], o.dtype) for o, t in parted}
+            for i in range(max(LINE // wide, 1))
+        ]  # fmt: skip
+
+    def _factors(self) -> list[TensorSpec]:
+        return [o for i, o in enumerate(self.prologue.operands) if i != self.matrix]
+
+    def _group(self) -> int:
+        """Of K; a stage where there are no groups."""
+        shape = self.prologue.operands[self.matrix].shape
+        return LINE if len(shape) == 2 else shape[1]
+
+    def _in_groups(self, factor: TensorSpec) -> bool:
+        """Whether there is one for each group."""
+        return len(factor.shape) > 2 and factor.shape[0 if self.prologue.side == "right" else 1] > 1
+
+    def _make(
+        self, made: Any, start: Any, turn: Any, beside: list[dict[str, Any]], of_groups: list[list[dict[str, Any]]]
+    ) -> None:  # fmt: skip
         """A stage's elements of this lane's two rows, in the order in which wgmma has them."""
         words = cute.recast_tensor(made, Int32)
         own = self.prologue.operands[self.matrix]
@@ -199,7 +223,8 @@ class Unpacked(Skinny):
         spots = [(slab, pair, r) for slab in range(SLABS) for pair in range(2) for r in range(2)]
         taken = [_bytes(lines[slab] + (pair * 8 + r * 8 * LINE)) for slab, pair, r in spots]
         for (slab, pair, r), two in zip(spots, taken, strict=True):
-            given = [beside[r] | {own.name: x} for x in _floats(two, own.dtype)]
+            group = of_groups[r][slab * len(of_groups[r]) // SLABS]
+            given = [beside[r] | group | {own.name: x} for x in _floats(two, own.dtype)]
             values = [m.cast(self.prologue.final(**{n: known[n] for n in names}), "f32") for known in given]
             words[slab * 4 + pair * 2 + r] = _word(values[0], values[1], self.kind)
 

@@ -28,7 +28,7 @@ class Unpacking(Gemm):
         if not isinstance(x, Entering) or not isinstance(y, Tensor) or x.shape[1] % LINE:
             raise ValueError(f"unpacked is a matrix that is made on its way in, K being a multiple of {LINE}")
         at = matrix_of(self.prologue)
-        factors = tuple(t[:, 0] for i, t in enumerate(x.tensors) if i != at)
+        factors = tuple(t if t.shape[1] < x.shape[1] else t[:, :1] for i, t in enumerate(x.tensors) if i != at)
         return self._bytes(x.tensors[at]), self._loadable(y), factors
 
     def _bytes(self, x: Tensor) -> Tensor:
@@ -49,3 +49,9 @@ class Unpacking(Gemm):
             point, self.prologue, element=element, major=majors[1], finish=finish, operands=operands, arch=self.arch,
             options=options,
         )  # fmt: skip
+
+
+def merged(prologue: Prologue, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """What a prologue reads, of which K is in two, group and place, as matrices; what is of groups stays so."""
+    at = 0 if prologue.side == "right" else 1
+    return [t.flatten(at, at + 1) if t.ndim > 2 else t for t in tensors]
