@@ -167,8 +167,15 @@ def get_init_inputs():
 """
 
 
-def test_the_judge_takes_a_layer_of_eight_bits(tmp_path):
-    chosen, timed = judged_at_first_points(LAYER, tmp_path)
+GROUPS = LAYER.replace("torch.rand(8192, d", "torch.rand(8192, 16, d").replace(
+    "self.weight.to(x.dtype) * self.scale[:, None]",
+    "(self.weight.unflatten(1, (16, 128)).to(x.dtype) * self.scale[:, :, None]).flatten(1)",
+)
+
+
+@pytest.mark.parametrize("source", [LAYER, GROUPS])
+def test_the_judge_takes_a_layer_of_eight_bits(tmp_path, source):
+    chosen, timed = judged_at_first_points(source, tmp_path)
     assert any(p.program.product is not None and p.program.product.prologues for p in chosen)
     assert isinstance(timed, Timed), timed
     print(timed.ratio("eager"), file=sys.stderr)
