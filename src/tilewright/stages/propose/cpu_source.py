@@ -35,6 +35,7 @@ void volatile where while whole_fmod whole_pow xor
 _TAKEN = frozenset(_WORDS.split())
 
 _SHORT = 8  # lanes along fewer elements would mostly be idle
+_SHORT_ROW, _ROWS = 24, 64  # rows of fewer elements are reduced side by side in the lanes, where there are so many
 
 
 def source(program: Program) -> str:
@@ -43,12 +44,15 @@ def source(program: Program) -> str:
 
 
 def vector_dimension(program: Program) -> int:
-    """The dimension along which the lanes lie: the innermost that has more than one element. In a pointwise program it
-    gives way to a longer one where it is short and something does not walk through both as one."""
+    """The dimension along which the lanes lie: the innermost that has more than one element. It gives way to the one
+    before where rows are short, and in a pointwise program where it is short, the other is not, and something does not
+    walk through both as one."""
     wide = [d for d, size in enumerate(program.domain) if size > 1]
     if not wide:
         return len(program.domain) - 1
     last, before = wide[-1], wide[-2] if len(wide) > 1 else None
+    if before is not None and _short_rows(program, last, before):
+        return before
     if program.reduced or before is None or program.domain[last] >= _SHORT or program.domain[before] < _SHORT:
         return last
     seen = [o.shape for o in program.operands if not o.indexed] + [
@@ -59,14 +63,22 @@ def vector_dimension(program: Program) -> int:
     return last if alike and not told else before
 
 
+def _short_rows(program: Program, last: int, before: int) -> bool:
+    """Whether rows are so short that to reduce one over its lanes would take longer than to read it."""
+    plain = not (program.scan or program.sums or program.loads or program.ranked)
+    return (
+        plain and program.reduced == (last,) and program.domain[last] < _SHORT_ROW and program.domain[before] >= _ROWS
+    )
+
+
 def open_rows(program: Program) -> int | None:
     """The operand that says how many rows there are, where the program's kernel takes any number of them: rows lie
-    along dimension 0, neither reduced, numbered nor what the lanes run along. None: it takes as many as the domain
-    says."""
+    along dimension 0, neither reduced nor numbered, nor what the lanes of `Rows` run along. None: it takes as many as
+    the domain says."""
     plain = not (program.scan or program.sums or program.loads or program.ranked)
     numbered = any(isinstance(s, Statement) and s.op == "index" and s.args[0] == 0 for s in program.body)
     kept = len(program.domain) > 1 and program.domain[0] > 1 and 0 not in program.reduced
-    if not (plain and kept) or numbered or not _along_rows(program) or vector_dimension(program) == 0:
+    if not (plain and kept) or numbered or (_along_rows(program) and vector_dimension(program) == 0):
         return None
     return next((i for i, o in enumerate(program.operands) if o.shape[0] > 1), None)
 

@@ -58,7 +58,8 @@ def shifted() -> Program:
         (kp.chain((16, 64), bias=(1, 64)), True, True),
         (kp.reduction("sum", (4, 16, 64), (1, 2)), True, True),
         (kp.softmax((16, 257), 0), False, False),
-        (kp.reduction("sum", (4, 16, 64), (1,)), False, True),  # lanes across rows: on a CPU another walk
+        (kp.reduction("sum", (4, 16, 64), (1,)), True, True),  # lanes across what is reduced: on a CPU another walk
+        (kp.softmax((128, 10)), True, True),  # short rows: on a CPU side by side in the lanes
         (kp.chain((1, 64)), False, False),
         (kp.chain((64,)), False, False),
         (kp.cumulative("cumsum", (16, 64), 1), False, True),

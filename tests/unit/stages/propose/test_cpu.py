@@ -19,6 +19,7 @@ from tilewright.facts.program import Operand, Output, Program, Reduction, Statem
 from tilewright.facts.validation import validate
 from tilewright.kernels.ops import DTYPES
 from tilewright.stages.propose import cpu
+from tilewright.stages.propose.cpu_source import vector_dimension
 
 pytestmark = pytest.mark.slow
 
@@ -381,6 +382,7 @@ LAYOUTS = [
     ((40, 33), (0,)),
     ((2, 6, 5, 79), (1, 2)),
     ((2, 6, 5, 19), (0, 2, 3)),
+    ((2, 67, 19), (2,)),
     pytest.param((2, 40000), (1,), marks=pytest.mark.slow),
     pytest.param((20000, 3), (0,), marks=pytest.mark.slow),
 ]
@@ -550,6 +552,20 @@ def test_every_point_gives_the_same_values(build: Callable[..., ModuleType]) -> 
         module.configure(speed=2)
     with pytest.raises(ValueError, match="unroll=3"):
         module.configure(unroll=3)
+
+
+def test_short_rows_lie_side_by_side_in_the_lanes(build: Callable[..., ModuleType]) -> None:
+    """Any number of them, in part of wider ones, and turned."""
+    assert [vector_dimension(softmax_program(r, c)) for r, c in ((64, 23), (64, 24), (63, 23))] == [0, 1, 1]
+    module = build(softmax_program(128, 10))
+    for rows in (2, 15, 16, 17, 63, 128, 3001):
+        for x in (torch.randn(rows, 10), torch.randn(rows, 12)[:, 1:11], torch.randn(10, rows).t()):
+            close(module.run(x)[0], torch.softmax(x.double(), 1))
+    columns = build(every_reduction((4, 16, 64), (1,)))
+    for rows in (2, 5):
+        x = 1 + torch.rand(rows, 16, 64) * 0.5
+        truth = torch.softmax(x.double(), 1)
+        close(columns.run(x)[-1], truth)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
