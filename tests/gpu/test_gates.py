@@ -88,6 +88,11 @@ def held(pattern: Pattern, result: Tensor, operands: list[Tensor]) -> None:
 
 
 DIRECT = point(tile="128x256", cluster="2x1", stages="auto", split_k=1, store="direct", split="fp16x3")
+# 96 columns of each product, in lines of 32.
+THIRDS = tuple(
+    point(tile=tile, cluster=cluster, stages="auto", split_k=1, store="bulk", schedule=schedule)
+    for tile, cluster, schedule in (("128x192", "2x1", "pingpong"), ("256x192", "1x2", "cooperative"))
+)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +104,7 @@ def test_both_products_at_all_points(tmp_path, function, m, n, k, dtype):
     args = made(function, m, n, k, dtype)
     pattern = the_gate(function, args)
     module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
-    for setting in (*pattern.space.points, DIRECT):
+    for setting in (*pattern.space.points, DIRECT, *(THIRDS if dtype != torch.float32 else ())):
         module.configure(**dict(setting))
         held(pattern, module.run(*operands)[0], operands)
 
@@ -109,7 +114,7 @@ def test_rows_of_the_result_that_start_anywhere(tmp_path, n):
     args = made(of_calls, 257, n, 1024, torch.bfloat16)
     pattern = the_gate(of_calls, args)
     module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
-    for setting in (*pattern.space.points[:3], DIRECT):
+    for setting in (*pattern.space.points[:3], DIRECT, *THIRDS):
         module.configure(**dict(setting))
         held(pattern, module.run(*operands)[0], operands)
 

@@ -191,13 +191,20 @@ def test_three_planes_hold_exponents_as_wide_as_fp32s(shape):
         check(gemm(**tile(shape, "scaled"))(a, b), a, b)
 
 
+ODD = [(256, 208, 1, 2), (256, 192, 1, 2), (256, 176, 1, 2), (256, 160, 1, 2), (256, 144, 1, 2), (128, 240, 2, 1),
+       (128, 224, 2, 1), (128, 208, 2, 1), (128, 192, 2, 1), (128, 176, 2, 1), (128, 160, 2, 1),
+       (128, 144, 2, 1)]  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(256, 192, 1, 2), (256, 160, 1, 2), (128, 192, 2, 1), (128, 160, 2, 1)], ids=str)
-def test_tiles_of_160_and_192_columns(dtype, shape):
-    for splits, bulk in ((1, False), (3, False), *(((1, True),) if shape[1] == 192 else ())):
+@pytest.mark.parametrize("shape", ODD, ids=str)
+def test_tiles_of_columns_that_are_no_power_of_two(dtype, shape):
+    """Written by threads and by TMA, in lines of 128, 64 and 32 bytes."""
+    layouts = ((False, True), (False, False), (True, True), (True, False))
+    for splits, bulk, those in ((1, False, layouts), (3, False, layouts[:1]), (1, True, layouts[:1])):
         run = gemm(dtype, **tile(shape, "plain", split_k=splits, bulk=bulk))
         for n, (rows, columns, k) in enumerate(((777, 1304, 200), (4100, 2056, 328), (65, 40, 64), (300, 161, 1000))):
-            for turned in ((False, True), (False, False), (True, True), (True, False)):
+            for turned in those:
                 a = matrix(rows, k, dtype=dtype, turned=turned[0], seed=n)
                 b = matrix(k, columns, dtype=dtype, turned=turned[1], seed=n + 100)
                 if columns % 8 == 0 or turned[1]:
@@ -232,13 +239,14 @@ def test_short_sums_and_few_results_are_at_most_twice_as_far_off_as_torchs():
 
 TURNS = [(torch.bfloat16, (128, 128, 2, 1)), (torch.float16, (128, 128, 1, 1)), (torch.bfloat16, (128, 128, 2, 2)),
          (torch.float16, (64, 256, 2, 1)), (torch.float16, (128, 160, 2, 1)), (torch.bfloat16, (128, 192, 2, 1)),
+         (torch.float16, (128, 208, 2, 1)), (torch.bfloat16, (128, 144, 2, 1)),
          (torch.bfloat16, (64, 128, 1, 1))]  # fmt: skip
 
 
 @pytest.mark.parametrize(("dtype", "shape"), TURNS, ids=str)
 def test_warpgroups_that_take_turns(dtype, shape):
     """One tile for two warpgroups, odd and even numbers of tiles, more than a wave of them; each call the same."""
-    for splits, bulk in ((1, False), (3, False), *(((1, True),) if shape[1] != 160 else ())):
+    for splits, bulk in ((1, False), (3, False), (1, True)):
         run = gemm(dtype, **tile(shape, "plain", split_k=splits, bulk=bulk, pingpong=True))
         layouts = ((False, True),) if bulk or splits > 1 else ((False, True), (False, False), (True, True))
         sizes = ((65, 40, 64), (777, 1304, 200), (4100, 2056, 328), (300, 161, 1000), (2048, 4096, 72))
@@ -252,6 +260,72 @@ def test_warpgroups_that_take_turns(dtype, shape):
                     assert all(torch.equal(found, run(a, b)) for _ in range(3))
         a, b = torch.randn(3, 500, 264, device="cuda").to(dtype), torch.randn(3, 648, 264, device="cuda").to(dtype).mT
         check(run(a, b), a, b, dtype)
+
+
+EARLY = [tile((128, 128, 2, 1), "plain", pingpong=True, staged=True),
+         tile((128, 192, 2, 1), "plain", pingpong=True, bulk=True), tile((256, 144, 1, 2), "plain"),
+         tile((64, 16, 1, 1), "plain", skinny=True, split_k=2)]  # fmt: skip
+
+
+@pytest.mark.parametrize("knobs", EARLY, ids=str)
+def test_a_kernel_that_is_launched_early_waits_for_the_one_before(knobs):
+    """Of forty products of which each reads the one before: as with a pause after each, in a graph, too, and behind a
+    kernel of torch's that writes what the first reads."""
+    run, skinny = gemm(torch.bfloat16, **knobs), "skinny" in knobs
+    weight = matrix(512, 512, dtype=torch.bfloat16, turned=not skinny) / 22
+    begin = matrix(512, 16, dtype=torch.bfloat16) if skinny else matrix(3000, 512, dtype=torch.bfloat16)
+
+    def chain(pause=False):
+        y = begin * 2
+        for _ in range(40):
+            y = run(weight, y) if skinny else run(y, weight)
+            if pause:
+                torch.cuda.synchronize()
+        return y + 0
+
+    truth = chain(pause=True)
+    assert truth.isfinite().all() and float(truth.float().abs().max()) > 0
+    assert all(torch.equal(chain(), truth) for _ in range(5))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = chain()
+    begin.mul_(2)
+    for _ in range(3):
+        found.zero_()
+        graph.replay()
+        assert torch.equal(found, truth * 2), "bf16 times two is exact"
+
+
+def test_a_kernel_that_is_launched_early_waits_for_a_memset_a_copy_and_another_stream():
+    """In a graph and without: what it reads was set, copied and made beside just before."""
+    run = gemm(torch.bfloat16, **EARLY[1])
+    x, weight = matrix(2000, 512, dtype=torch.bfloat16), matrix(512, 512, dtype=torch.bfloat16, turned=True)
+    beside = torch.cuda.Stream()
+    scratch, held = torch.empty_like(x), torch.empty_like(weight.t())
+
+    def call():
+        scratch.zero_()
+        none = run(scratch, weight)
+        held.copy_(weight.t())
+        copied = run(x, held.t())
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            made = x * 2
+        torch.cuda.current_stream().wait_stream(beside)
+        return none, copied, run(made, weight)
+
+    truth = run(x, weight)
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = call()
+    for found in (call(), replayed, replayed):
+        scratch.fill_(1.0)
+        held.zero_()
+        graph.replay()
+        none, copied, made = found
+        assert not none.any() and torch.equal(copied, truth) and torch.equal(made, truth * 2)
 
 
 @pytest.mark.parametrize("pingpong", [False, True])

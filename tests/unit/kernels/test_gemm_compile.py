@@ -88,12 +88,29 @@ def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, part
     assert len(re.findall(r"mul\.rn\.f32", ptx)) >= 64 * parts * (settings.get("scheme") == "scaled")
 
 
-@pytest.mark.parametrize(("tile_m", "tile_n", "bulk"), [(256, 192, False), (256, 160, False), (128, 192, True)])
-def test_tiles_of_160_and_192_columns_keep_their_sums(tmp_path, tile_m, tile_n, bulk):
-    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, cluster_n=2, bulk=bulk)
-    ptx, kernel = compiled(tmp_path, point, ("k", "r"), element="bf16", finish=Finish("bf16", vector=8))
-    assert wgmma(ptx, tile_n) == 4 * tile_m // 128 and kernel.local_bytes == 0
+@pytest.mark.parametrize(
+    ("tile_m", "tile_n", "bulk", "pingpong"),
+    [(256, 192, False, False), (256, 160, False, False), (128, 192, True, False), (256, 208, True, False),
+     (256, 144, False, False), (128, 224, False, False), (128, 208, True, True), (128, 192, True, True)],
+)  # fmt: skip
+def test_tiles_of_columns_that_are_no_power_of_two_keep_their_sums(tmp_path, tile_m, tile_n, bulk, pingpong):
+    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, cluster_n=2, bulk=bulk, pingpong=pingpong)
+    ptx, kernel = compiled(tmp_path, point, ("k", "k"), element="bf16", finish=Finish("bf16", vector=8))
+    assert wgmma(ptx, tile_n) == 4 * tile_m // (64 if pingpong else 128) and kernel.local_bytes == 0
     check_registers(point, kernel)
+
+
+def test_what_is_not_split_is_launched_early_and_waits_itself(tmp_path):
+    """Before it reads or writes anything; what is split, and kernels that were not taught to wait, come in turn."""
+    for point, element, early in (
+        (Point(tile_m=128, tile_n=128, pingpong=True, staged=True), "bf16", True),
+        (Point(tile_m=64, tile_n=16, cluster_m=1, skinny=True), "bf16", True),
+        (Point(tile_m=128, tile_n=128, scheme="scaled"), "f16", False),
+    ):
+        ptx, _ = compiled(tmp_path, point, ("k", "k"), element=element)
+        assert ptx.count("griddepcontrol.wait") == ptx.count("griddepcontrol.launch_dependents") == early
+        body = ptx[: ptx.index("griddepcontrol.wait")] if early else ""
+        assert not re.findall(r"cp\.async\.bulk\.tensor|ld\.global|st\.global", body)
 
 
 def test_warpgroups_in_turns_pass_them_on_and_read_operands_in_pairs(tmp_path):
@@ -462,6 +479,20 @@ def test_a_gated_pair_is_one_wgmma_over_the_columns_of_both(tmp_path, majors, se
     assert wgmma(ptx, columns) == chain and kernel.local_bytes <= SMALL_SPILL
     loads = len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.shared", ptx))
     assert loads >= 3, "of the left factor, and of each right one"
+
+
+@pytest.mark.parametrize("shape", [(128, 2, 1, True), (256, 1, 2, False)])
+def test_96_columns_of_each_product_leave_in_lines_of_32(tmp_path, shape):
+    tile_m, cluster_m, cluster_n, pingpong = shape
+    point = Point(tile_m=tile_m, tile_n=192, cluster_m=cluster_m, cluster_n=cluster_n, bulk=True, pingpong=pingpong,
+                  gated=True)  # fmt: skip
+    finish = Finish("bf16", function=swiglu, names=("bias",), vector=8)
+    ptx, kernel = compiled(
+        tmp_path, point, ("k", "k"), element="bf16", finish=finish, operands=(("bf16", ((0, 1, 0), False)),)
+    )
+    check_registers(point, kernel)
+    assert wgmma(ptx, 192) == 8 and kernel.local_bytes <= SMALL_SPILL
+    assert (point.columns, point.line_bytes, point.depth_stages) == (96, 64, 5 if pingpong else 3)
 
 
 @pytest.mark.parametrize(

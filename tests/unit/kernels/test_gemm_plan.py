@@ -54,7 +54,9 @@ def test_registers_of_all_warpgroups_fit_the_file():
         {"split_k": 5},
         {"tile_m": 64, "tile_n": 16, "cluster_m": 1},
         {"tile_n": 192, "scheme": "scaled"},
-        {"tile_n": 160, "bulk": True},
+        {"tile_n": 144, "staged": True},
+        {"tile_m": 256, "tile_n": 224},
+        {"tile_m": 128, "tile_n": 224, "pingpong": True},
         {"tile_m": 256, "tile_n": 256},
         {"tile_m": 64, "tile_n": 16, "skinny": True},  # in a cluster along M
         {"tile_m": 64, "tile_n": 16, "cluster_m": 1, "skinny": True, "split_k": 12},
@@ -88,12 +90,24 @@ def test_short_sums_and_few_results_are_promoted_more_often():
 
 
 def test_two_warpgroups_that_take_turns_hold_a_tile_each():
-    for tile_m, tile_n in ((64, 128), (64, 256), (128, 128), (128, 160), (128, 192)):
+    for tile_m, tile_n in ((64, 128), (64, 256), (128, 128), (128, 160), (128, 192), (128, 208)):
         point = Point(tile_m=tile_m, tile_n=tile_n, pingpong=True)
         loading, multiplying = point.registers
         assert (point.groups, point.turns, point.threads, point.resident) == (1, 2, 384, 1)
         assert 128 * (loading + 2 * multiplying) <= 65536 and tile_m * tile_n // 128 + 32 <= multiplying
         assert point.depth_stages * point.stage_bytes < SHARED_BYTES
+
+
+def test_lines_of_the_result_are_as_long_as_leaves_room_for_the_stages():
+    def lines(**knobs):
+        point = Point(bulk=True, **knobs)
+        assert point.depth_stages * point.stage_bytes + point.outlet_bytes + 2048 <= SHARED_BYTES
+        assert point.tile_n * 2 % point.line_bytes == 0
+        return point.line_bytes, point.depth_stages
+
+    assert lines(tile_m=128, tile_n=256) == (128, 4) and lines(tile_m=256, tile_n=128, cluster_m=1) == (128, 4)
+    assert lines(tile_m=128, tile_n=192, pingpong=True) == (64, 5), "with lines of 128 bytes four would fit"
+    assert lines(tile_m=128, tile_n=160) == (64, 5) and lines(tile_m=256, tile_n=144) == (32, 4)
 
 
 def test_no_split_is_empty_and_none_overlaps():

@@ -23,6 +23,7 @@ from .product_sides import (
     line_of,
     sizes,
 )
+from .product_tiles import KERNEL, bare_points, is_bare, turn
 from .product_time import DEPTH, PROCESSORS, work_ns
 from .reduced import BLOCK, blocked
 from .skinny import is_unpacked, parts_of_k, unpackable, unpacked_space
@@ -50,7 +51,8 @@ _POINTS = 8
 _KNOBS = (
     Knob(
         name="tile", values=("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x256", "128x128",
-                             "128x160", "128x192", "128x256", "256x128", "256x160", "256x192"),
+                             "128x144", "128x160", "128x176", "128x192", "128x208", "128x224", "128x240", "128x256",
+                             "256x128", "256x144", "256x160", "256x176", "256x192", "256x208"),
         about="rows x columns of the result that a CTA makes",
     ),
     Knob(name="cluster", values=("1x1", "2x1", "1x2", "2x2"), about="CTAs, along rows x columns, that share loads"),
@@ -75,17 +77,13 @@ _WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("12
 # takes 81 us at 8192 x 3072 x 768 (97 before), a gate 378 at 2048 x 18944 x 3584 (406), the bare product there 361
 # (369; H200, 2026-11-22).
 _FUSED_STAGED = (("128x128", "2x1", "pingpong"), ("128x256", "2x1", "cooperative"), ("64x256", "2x1", "pingpong"))
-_BARE_STAGED = (("64x256", "2x1", "pingpong"), ("128x128", "2x1", "pingpong"))
-_LONG_STAGED = ("128x256", "2x1", "cooperative")
-# Bare, over many waves, in turns, 64 columns at a time: 1024 x 128256 x 4096 takes 1.58 ms, not 1.62; 8192 x 14336 x
-# 4096 2.73, not 2.78 (H200, 2026-11-23).
-_LARGE_TURN = ("128x192", "2x1", "bulk")
-_LARGE_WAVES = 4
 # Half of the columns are of each product; behind, how much longer a tile of as many elements takes (six sizes from
 # 8192 x 3072 x 768 to 2048 x 28672 x 8192; H200, 2026-11-23).
-_GATED = (("128x256", "2x1", "cooperative", 1.0), ("256x128", "1x2", "cooperative", 1.02),
+_GATED = (("128x256", "2x1", "cooperative", 1.0), ("128x192", "2x1", "pingpong", 1.0),
+          ("256x128", "1x2", "cooperative", 1.02), ("256x192", "1x2", "cooperative", 1.0),
           ("128x128", "2x1", "pingpong", 1.06), ("64x256", "2x1", "pingpong", 1.08),
           ("128x256", "1x1", "cooperative", 1.1), ("128x128", "1x1", "cooperative", 1.2))  # fmt: skip
+_THIRDS = ("128x192", "256x192")  # 96 columns of each: no whole lines of 64
 _REDUCED_IN_TURNS = (("128x128", "2x1", "direct"), ("64x256", "2x1", "direct"))
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
@@ -96,6 +94,7 @@ _THREE_PLANES = ("128x128", "128x64", "64x64")  # of which two stages of three p
 _BULK_TILES = ("256x128", "128x256", "128x128")
 _STREAMED_K = 16  # a multiple of which K is
 _SHORT_K = 2048  # the end of a tile weighs much
+_WHOLE_TILE = 128  # rows and columns at least
 # Intervals of promotion, and from which K on the bound of their error is at most that of one fp32 accumulator (see
 # `intervals` of gemm/plan.py).
 _PROVEN = ((64, 54), (32, 34), (16, 26))
@@ -106,9 +105,6 @@ _STREAM_K_LEAST = 4096  # of K
 _STREAM_K_GAIN = 0.95
 _STREAM_K_POINTS = 2
 _SQUARE_RATE = 0.93
-_KERNEL: dict[str, str | int] = {
-    "stages": "auto", "store": "direct", "sum": "kernel", "schedule": "cooperative", "split": "fp16x3"
-}  # fmt: skip
 
 
 def unsupported(program: Program) -> str | None:
@@ -214,7 +210,7 @@ def space(program: Program) -> Space:
     if is_gated(program):
         return Space(knobs=_KNOBS, points=_gated_points(program))
     if is_unpacked(program):
-        return unpacked_space(program, _KNOBS, _KERNEL)
+        return unpacked_space(program, _KNOBS, KERNEL)
     skinny = _skinny_points(program) if is_skinny(program) else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
     wide = _exact_points(program)
@@ -249,12 +245,16 @@ def _gated_points(program: Program) -> tuple[Point, ...]:
         return ceil(tiles / PROCESSORS) * tall * wide * shape[3]
 
     if not is_plain(program):
-        together = [shape for shape in sorted(_GATED, key=work) if shape[2] == "cooperative"]
-        points = [_turn(tile, cluster, "direct", "cooperative") for tile, cluster, *_ in together]
-        exact = {**dict(_turn("128x128", "1x1", "direct", "cooperative")), "split": "bf16x6"}
+        together = [
+            shape for shape in sorted(_GATED, key=work) if shape[2] == "cooperative" and shape[0] not in _THIRDS
+        ]
+        points = [turn(tile, cluster, "direct", "cooperative") for tile, cluster, *_ in together]
+        exact = {**dict(turn("128x128", "1x1", "direct", "cooperative")), "split": "bf16x6"}
         return (*points, *(() if is_rounded(program) else (point(**exact),)))
-    store = "staged" if program.outputs[0].dtype in ("f16", "bf16") and n % 8 == 0 else "direct"
-    return tuple(_turn(tile, cluster, store, schedule) for tile, cluster, schedule, _ in sorted(_GATED, key=work))
+    lines = program.outputs[0].dtype in ("f16", "bf16") and n % 8 == 0
+    shapes = [s for s in sorted(_GATED, key=work) if s[0] not in _THIRDS or lies_along_k(program)[1]]
+    stores = ["direct" if not lines else "bulk" if s[0] in _THIRDS else "staged" for s in shapes]
+    return tuple(turn(s[0], s[1], store, s[2]) for s, store in zip(shapes, stores, strict=True))
 
 
 def _exact_points(program: Program) -> tuple[Point, ...]:
@@ -281,7 +281,7 @@ def _skinny_points(program: Program) -> tuple[Point, ...]:
 
 
 def _skinny(tile: str, parts: int) -> Point:
-    return point(tile=tile, cluster="1x1", split_k=parts, streamed="none", **{**_KERNEL, "sum": "cluster"})
+    return point(tile=tile, cluster="1x1", split_k=parts, streamed="none", **{**KERNEL, "sum": "cluster"})
 
 
 def _reducing(program: Program) -> list[tuple[float, Point]]:
@@ -314,7 +314,7 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
                 break
             work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
                            kept=kept, rounded=rounded, zeros=zeros, along=lies_along_k(program))  # fmt: skip
-            setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **_KERNEL)
+            setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **KERNEL)
             if enters(program, dict(setting)):
                 ranked.append((work, rank, setting))
     ranked.sort(key=lambda item: item[:2])
@@ -328,7 +328,7 @@ def _points(program: Program) -> tuple[Point, ...]:
     chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
     if program.reduced:
         shapes = [s for s in _REDUCED_IN_TURNS if not is_grouped(program) or fits(program, int(s[0].split("x")[1]))]
-        turns = tuple(_turn(*shape) for shape in shapes) if plain else ()  # not yet measured: never first
+        turns = tuple(turn(*shape) for shape in shapes) if plain else ()  # not yet measured: never first
         if turns and is_grouped(program) and program.outputs[0].shape == program.domain:
             return turns  # else nothing is multiplied while elements are written (see `unhidden`)
         return (*chosen[:1], *_in_turn(turns, chosen[1:]))
@@ -353,7 +353,7 @@ def _streamed_in_k(program: Program) -> tuple[Point, ...]:
         work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=1, fp32=True, rounded=is_rounded(program),
                        along=lies_along_k(program), stream_k=True)  # fmt: skip
         setting = {
-            **_KERNEL,
+            **KERNEL,
             "split_k": 1,
             "streamed": "none",
             "schedule": "stream_k",
@@ -366,36 +366,16 @@ def _streamed_in_k(program: Program) -> tuple[Point, ...]:
 
 
 def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
-    """Between them points of whole tiles in shared memory, and of warpgroups that take turns, where that gains."""
-    fused = len(program.operands) > 2
-    short = sizes(program)[3] <= _SHORT_K
+    """Of bare products tiles of all widths, between others where parts of K or small tiles are ahead of these. Of other
+    products whole tiles in shared memory, and warpgroups that take turns, between the rest."""
+    if is_bare(program):
+        first = dict(others[0])
+        few = first["split_k"] != 1 or min(map(int, str(first["tile"]).split("x"))) < _WHOLE_TILE
+        return _in_turn(others[:4], bare_points(program)) if few else bare_points(program)
     staged = program.outputs[0].dtype in ("f16", "bf16") and program.domain[-1] % 8 == 0
-    large = () if fused or not staged or _waves(program, _LARGE_TURN[0]) < _LARGE_WAVES else (_turn(*_LARGE_TURN),)
-    if not fused and not short:
-        first, *rest = _with_long(others) if staged else others
-        return (first, *large, *rest)
-    shapes = _BARE_STAGED if not fused else _FUSED_STAGED if short else (*_FUSED_STAGED[1::-1], *_FUSED_STAGED[2:])
-    turns = [_turn(t, c, "staged" if staged else "direct", s) for t, c, s in shapes]
-    return _in_turn([*turns[:1], *large, *turns[1:]], others)
-
-
-def _waves(program: Program, tile: str) -> float:
-    """Waves of such tiles."""
-    batch, m, n, _ = sizes(program)
-    tall, wide = map(int, tile.split("x"))
-    return batch * ceil(m / tall) * ceil(n / wide) / PROCESSORS
-
-
-def _with_long(others: Sequence[Point]) -> tuple[Point, ...]:
-    """Before the first point of a tile as large, the one in shared memory."""
-    tile, cluster, schedule = _LONG_STAGED
-    at = next((i for i, p in enumerate(others) if dict(p)["tile"] in ("256x128", tile)), len(others))
-    return (*others[:at], _turn(tile, cluster, "staged", schedule), *others[at:])
-
-
-def _turn(tile: str, cluster: str, store: str, schedule: str = "pingpong") -> Point:
-    settings = {**_KERNEL, "split_k": 1, "streamed": "none", "schedule": schedule}
-    return point(**{**settings, "tile": tile, "cluster": cluster, "store": store})
+    short = sizes(program)[3] <= _SHORT_K
+    shapes = _FUSED_STAGED if short else (*_FUSED_STAGED[1::-1], *_FUSED_STAGED[2:])
+    return _in_turn([turn(t, c, "staged" if staged else "direct", s) for t, c, s in shapes], others)
 
 
 def _in_turn(turns: Sequence[Point], others: Sequence[Point]) -> tuple[Point, ...]:

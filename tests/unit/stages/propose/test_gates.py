@@ -59,8 +59,8 @@ def test_points_are_of_both_products_and_all_of_them_fit(tmp_path: Path) -> None
         module.configure(**dict(setting))
         chosen = module._FUSED.gemm.point
         assert chosen.gated and chosen.columns * 2 == chosen.tile_n
-    with pytest.raises(ValueError, match="128 or 256 columns"):
-        module.configure(tile="128x192")
+    with pytest.raises(ValueError, match="128, 192 or 256 columns"):
+        module.configure(tile="128x160", store="direct")
     with pytest.raises(ValueError, match="whole sums"):
         module.configure(split_k=2)
     given = [torch.empty(o.shape, dtype=t.dtype, device="meta") for o, t in zip(
@@ -79,7 +79,7 @@ def test_a_tile_has_as_many_stages_as_that_of_one_product() -> None:
     alone = Point(tile_m=128, tile_n=256, staged=True)
     assert gated.stage_bytes == alone.stage_bytes and gated.depth_stages >= alone.depth_stages
     assert gated.outlet_bytes * 2 == alone.outlet_bytes, "half as much leaves"
-    for wrong in ({"scheme": "narrow"}, {"split_k": 2}, {"bulk": True}, {"tile_n": 64}):
+    for wrong in ({"scheme": "narrow"}, {"split_k": 2}, {"bulk": True, "scheme": "scaled"}, {"tile_n": 64}):
         with pytest.raises(ValueError, match="gated"):
             Point(**{"tile_m": 128, "tile_n": 128, "gated": True} | wrong)
 

@@ -1,4 +1,6 @@
-"""Which cluster tiles of C a result depends on, where it does so on some diagonals alone: those have their turn first.
+"""In which order the cluster tiles of C have their turn.
+
+Where a result depends on some diagonals alone, the tiles that it depends on have it first.
 
 triu, tiles of H x W       # # # #     rows of tiles from above, in each the needed ones (#) from the left;
                            . # # #     then the others (.), which are written without a product
@@ -17,6 +19,18 @@ from ..math import both, select
 from .plan import Point
 
 Bounds = tuple[int | None, int | None]
+
+
+def in_bands(work: Any, rows: Any, columns: Any, band: int) -> tuple[Any, Any]:
+    """(row, column) of the tile that is number `work`, where all are needed: bands of so many rows outermost, then
+    columns, then rows of a band."""
+    each = columns * band
+    number = work // each
+    first = number * band
+    height = cutlass.min(rows - first, Int32(band))
+    rest = work - number * each
+    column = rest // height
+    return first + rest - column * height, column
 
 
 class Band:

@@ -35,6 +35,8 @@ def takes(point: Point) -> bool:
 class Experts(Product):
     """Its tensors are A, B, C, the ends (experts,) of int32, operands."""
 
+    starts_early = False
+
     def _row_tiles(self, begin: Any, end: Any) -> Any:
         """Tiles of a cluster that a stretch needs."""
         tall = self.point.tile_m * self.point.cluster_m

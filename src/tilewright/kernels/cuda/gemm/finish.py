@@ -186,6 +186,12 @@ class Finish:
         wide = block // 2
         return [[(r, q) for r in range(2) for q in pairs[at : at + wide]] for at in range(0, len(pairs), wide)]
 
+    @staticmethod
+    def _fours(pairs: range, block: int) -> list[list[tuple[int, int]]]:
+        """The same in the order of stmatrix: both rows of two pairs of columns and more."""
+        wide = max(block // 2, 2)
+        return [[(r, q) for q in pairs[at : at + wide] for r in range(2)] for at in range(0, len(pairs), wide)]
+
     def _pairs(
         self, total: Any, operands: Sequence[Any], firsts: list[tuple[Any, Any, Any]], sizes: tuple[Any, Any],
         numbers: list[tuple[int, int]],
@@ -312,9 +318,14 @@ class Finish:
         for line in range(lines):
             turn = number * lines + line
             outlet.wait(turn, last=parts * lines % 2 == 1)
-            for numbers in self._blocks(range(line * each, (line + 1) * each), sent):
+            of_line = range(line * each, (line + 1) * each)
+            for numbers in self._fours(of_line, sent) if outlet.halves else self._blocks(of_line, sent):
                 firsts = [(rows[r], columns[q], corner[2]) for r, q in numbers]
                 made = self._pairs(total, operands, firsts, sizes, numbers)
+                if outlet.halves:
+                    words = [word for pair in made for word in words_of(pair)]
+                    outlet.put_matrices(turn, (numbers[0][1] - of_line[0]) * 8, words)
+                    continue
                 for (row, column, _), pair, following in zip(firsts[::2], made[::2], made[1::2], strict=True):
                     words, shift = exchanged([words_of(p) for p in (pair, following)])
                     outlet.put(turn, row % ROWS, (column + shift) % outlet.columns, words)

@@ -41,7 +41,8 @@ from .routed import Routed
 from .unpacking import Unpacking, merged
 
 TILES = ("16x64", "16x128", "32x64", "32x128", "64x16", "64x32", "64x64", "64x128", "128x16", "128x32", "128x64",
-         "64x256", "128x128", "128x160", "128x192", "128x256", "256x128", "256x160", "256x192")  # fmt: skip
+         "64x256", "128x128", "128x144", "128x160", "128x176", "128x192", "128x208", "128x224", "128x240", "128x256",
+         "256x128", "256x144", "256x160", "256x176", "256x192", "256x208")  # fmt: skip
 CLUSTERS = ("1x1", "2x1", "1x2", "2x2")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile": TILES, "cluster": CLUSTERS, "stages": LEGAL["stages"], "split_k": LEGAL["split_k"],

@@ -57,7 +57,7 @@ class Gated(Gemm):
             planes = [self._split(left, 1, grid.chunk), *(self._split(t, 1, grid.chunk, along=along) for t in rights)]
             return [p for p, _ in planes], [e for _, e in planes]
         rights = [self._loadable(t) for t in rights]
-        if across or self.point.columns < LINE:
+        if across or self.point.columns % LINE:
             rights = [self._along_k(t) for t in rights]
         return [self._loadable(left), *rights], []
 

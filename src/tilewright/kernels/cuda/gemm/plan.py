@@ -29,14 +29,14 @@ from typing import Any
 
 DEPTH = 64  # of K a stage: 128 bytes of fp16, the widest swizzle
 SHARED_BYTES = 227 * 1024
-OUTLET_BYTES = 2 * 64 * 128  # of C on its way out, a warpgroup
+LINE_BYTES = (128, 64, 32)  # of a row of C on its way out, that TMA swizzles together
 RESERVED_BYTES = 2048  # barriers, alignment, and what the system takes of each CTA
 RESIDUAL_SHIFT = 11  # of the scheme `scaled`
 ATOM = 16  # of K: what a wgmma takes; of float8 twice as much
 SPLIT_SCHEMES = ("shared", "scaled", "wide")
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile_m": (64, 128, 256),
-    "tile_n": (16, 32, 64, 128, 160, 192, 256),
+    "tile_n": (16, 32, 64, 128, 144, 160, 176, 192, 208, 224, 240, 256),
     "cluster_m": (1, 2),
     "cluster_n": (1, 2),
     "stages": ("auto", 2, 3, 4, 5, 6, 7, 8),
@@ -107,9 +107,9 @@ class Point:
             value = getattr(self, field.name)
             if value not in KNOBS[field.name]:
                 raise ValueError(f"knob {field.name!r} can't be {value!r}; legal are {KNOBS[field.name]}")
-        if self.tile_n in (160, 192) and (self.two_levels or self.skinny or (self.bulk and self.tile_n % 64)):
-            raise ValueError(f"tiles of {self.tile_n} columns are plain ones', and 160 don't leave in bulk")
-        if self.tile_m * self.tile_n > (256 * 192 if self.tile_n == 192 else 256 * 160):
+        if self.is_odd and (self.two_levels or self.skinny):
+            raise ValueError(f"tiles of {self.tile_n} columns are plain ones'")
+        if self.tile_m * self.tile_n > 256 * 208:
             raise ValueError(f"a tile of {self.tile_m} x {self.tile_n} does not fit the registers of two warpgroups")
         if self.tile_m == 64 and self.tile_n == 256 and self.two_levels:
             raise ValueError("64 x 256 with promotion does not fit the registers of one warpgroup")
@@ -119,7 +119,7 @@ class Point:
             )
         if not self.skinny and self.tile_n < 64:
             raise ValueError(f"tiles of {self.tile_n} columns are skinny ones'")
-        if self.scheme == "rounded" and (self.skinny or self.staged or self.pingpong or self.tile_n in (160, 192)):
+        if self.scheme == "rounded" and (self.skinny or self.staged or self.pingpong):
             raise ValueError("what is rounded is multiplied by warpgroups together, in tiles of 64, 128 or 256 columns")
         if self.skinny and (self.two_levels or self.bulk or self.cluster_m * self.cluster_n > 1):
             raise ValueError("what is skinny is plain, and its clusters are its splits of K")
@@ -127,14 +127,16 @@ class Point:
             raise ValueError(f"what is skinny has tiles of 64 or 128 x 16 to 64, and at most {MOST_TOGETHER} splits")
         if self.scheme == "unpacked" and (not self.skinny or self.gated):
             raise ValueError("what is unpacked is skinny, and of one product")
-        if self.staged and (self.two_levels or self.skinny or self.bulk or self.tile_n % 64):
+        if self.staged and (self.two_levels or self.skinny or self.bulk or self.columns % 64):
             raise ValueError("what is staged is plain, not in bulk, and whole lines of 64 columns")
-        if self.pingpong and (self.two_levels or self.skinny or self.tile_m * self.tile_n > 128 * 192):
+        if self.pingpong and (self.two_levels or self.skinny or self.tile_m * self.tile_n > 128 * 208):
             raise ValueError("what goes in turns is plain, and a tile fits the registers of one warpgroup")
-        if self.gated and (self.bulk or self.scheme == "narrow" or (self.split_k > 1 and not self.skinny)):
-            raise ValueError("what is gated has 16 bits or fp32, whole sums, and does not leave in bulk")
-        if self.gated and self.tile_n not in ((64, 128) if self.skinny else (128, 256)):
-            raise ValueError("what is gated has tiles of 128 or 256 columns, half of them of each product")
+        if self.gated and (self.scheme == "narrow" or (self.split_k > 1 and not self.skinny)):
+            raise ValueError("what is gated has 16 bits or fp32, and whole sums")
+        if self.gated and self.bulk and self.two_levels:
+            raise ValueError("what is gated and of fp32 does not leave in bulk")
+        if self.gated and self.tile_n not in ((64, 128) if self.skinny else (128, 192, 256)):
+            raise ValueError("what is gated has tiles of 128, 192 or 256 columns, half of them of each product")
         if self.stream_k and (self.streamed or self.bulk or self.staged or self.skinny or self.pingpong or self.gated):
             raise ValueError("stream-K is of warpgroups that share a tile, and write it themselves")
         if self.stream_k and self.split_k > 1:
@@ -177,6 +179,11 @@ class Point:
         return self.promote or self.planes > 1 or self.scheme == "narrow"
 
     @property
+    def is_odd(self) -> bool:
+        """Whether a tile has columns that are no power of two."""
+        return self.tile_n & (self.tile_n - 1) > 0
+
+    @property
     def columns(self) -> int:
         """Of C, that a tile makes."""
         return self.tile_n // 2 if self.gated else self.tile_n
@@ -214,7 +221,20 @@ class Point:
     def outlet_bytes(self) -> int:
         if self.staged:
             return self.turns * self.tile_m * self.columns * 2
-        return self.groups * self.turns * OUTLET_BYTES if self.bulk else 0
+        return self._outlet_bytes(self.line_bytes) if self.bulk else 0
+
+    def _outlet_bytes(self, line_bytes: int) -> int:
+        """Two buffers of 64 rows for each warpgroup."""
+        return self.groups * self.turns * 2 * 64 * line_bytes
+
+    @property
+    def line_bytes(self) -> int:
+        """Of a row of C, where it leaves in bulk, that go together: the longest that a tile is made of, or 64 of 128 if
+        that leaves room for another stage."""
+        longest = next(size for size in LINE_BYTES if self.columns * 2 % size == 0)
+        shorter = min(longest, 64)
+        gains = self._fitting(self._outlet_bytes(shorter)) > self._fitting(self._outlet_bytes(longest))
+        return shorter if gains else longest
 
     @property
     def resident(self) -> int:
@@ -225,9 +245,12 @@ class Point:
 
     @property
     def depth_stages(self) -> int:
-        room = SHARED_BYTES // self.resident - RESERVED_BYTES - self.outlet_bytes
-        most = min(room // self.stage_bytes, 8)
+        most = self._fitting(self.outlet_bytes)
         return most if self.stages == "auto" else min(int(self.stages), most)
+
+    def _fitting(self, outlet_bytes: int) -> int:
+        """Stages beside so many bytes."""
+        return min((SHARED_BYTES // self.resident - RESERVED_BYTES - outlet_bytes) // self.stage_bytes, 8)
 
     @property
     def block(self) -> int:
@@ -242,7 +265,7 @@ class Point:
         if self.resident == 2:
             return 40, 208
         # What ptxas spills least with (4.8.1): 256 rows hold column exponents beside 192 sums.
-        return (24, 240) if self.tile_m == 256 else (40, 232)
+        return (24, 240) if self.tile_m == 256 or (self.pingpong and self.tile_n > 192) else (40, 232)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

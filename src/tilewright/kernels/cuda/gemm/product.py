@@ -35,6 +35,8 @@ last, and take no steps. Of a factor with zeros but for some diagonals (`zeros`)
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import Any
 
 import cutlass
@@ -46,9 +48,9 @@ from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
 
 from ..math import select
-from .band import Band
+from .band import Band, in_bands
 from .finish import Finish, Gate
-from .outlet import BUFFERS, LINE_BYTES, ROWS, Outlet
+from .outlet import ROWS, Outlet, copies
 from .plan import Chain, Point, chains_of
 from .reach import NO_ZEROS, Reach, Zeros
 from .staged import Staging
@@ -61,6 +63,8 @@ class Product:
     """A Point for operands of given types and majors, ready to be traced inside a `@cute.jit` entry point. `zeros`: as
     a Reach has them."""
 
+    starts_early = True  # whether its kernel calls `_start`, so that it may be launched while the one before runs
+
     def __init__(self, point: Point, finish: Finish, zeros: Zeros = NO_ZEROS) -> None:
         self.point = point
         self.finish = finish
@@ -68,10 +72,9 @@ class Product:
         self.band = None if finish.diagonals == (None, None) else Band(point, finish.diagonals)
         self.reach = None if zeros == NO_ZEROS else Reach(point, zeros)
         self.chains = chains_of(point)
+        self.early = self.starts_early and point.scheme == "plain"
 
-    def __call__(
-        self, tensors: tuple[Any, ...], clusters: Any, splits: Any, chunk: Any, stream: Any
-    ) -> None:  # fmt: skip
+    def __call__(self, tensors: tuple[Any, ...], clusters: Any, splits: Any, chunk: Any, stream: Any) -> None:
         """Emit the launch. `tensors`: A, B, C; of split operands the exponents of A's rows and of B's columns, (rows,
         splits) each; the epilogue's operands."""
         p = self.point
@@ -94,16 +97,8 @@ class Product:
         tma_g, from_g = self._tma(other, halves, (p.columns, p.depth), p.cluster_m) if p.gated else (tma_b, b)
 
         width = c.element_type.width
-        self.bulk = p.bulk and self.finish.vector * width >= 128
-        tma_c, to_c, smem_c = tma_a, c, smem_a  # stand-ins
-        if self.bulk:
-            line = (ROWS, LINE_BYTES * 8 // width)
-            smem_c = hopper_helpers.make_smem_layout_epi(
-                c.element_type, LayoutEnum.ROW_MAJOR, line, BUFFERS * p.groups * p.turns
-            )  # fmt: skip
-            out = cpasync.CopyBulkTensorTileS2GOp()
-            tma_c, to_c = cpasync.make_tiled_tma_atom(out, c, cute.slice_(smem_c, (None, None, 0)), line)
-
+        self.bulk = p.bulk and self.finish.vector * width >= 128 and p.line_bytes * 8 // width % 16 == 0
+        (tma_c, to_c), smem_c = copies(c, p) if self.bulk else ((tma_a, c), smem_a)  # or stand-ins
         self.staging = Staging.of(p, self.finish, c, more[self.scales :]) if p.staged else None
         tma_x, from_x = tma_c, to_c
         if self.staging is not None:
@@ -123,8 +118,16 @@ class Product:
             cluster=[p.cluster, 1, 1],
             min_blocks_per_mp=p.resident,
             preferred_smem_carveout=100,
+            use_pdl=self.early,
             stream=stream,
         )
+
+    def _start(self) -> None:
+        """Before memory is touched, an `early` launch waits until the one before has ended, and lets the next be
+        launched as early: what a launch costs is hidden (programmatic dependent launch, CUDA Programming Guide)."""
+        if self.early:
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
 
     def _in_cluster(self) -> tuple[Any, Any, Any]:
         """Where a CTA stands in its cluster, and who gets what it loads of A, and of B."""
@@ -205,13 +208,7 @@ class Product:
         reach = self.reach
         if reach is not None and reach.by_columns:
             rows, columns = columns, rows
-        in_band = columns * self.point.band
-        band = rest // in_band
-        first = band * self.point.band
-        height = cutlass.min(rows - first, Int32(self.point.band))
-        rest = rest - band * in_band
-        column = rest // height
-        row = first + rest - column * height
+        row, column = in_bands(rest, rows, columns, self.point.band)
         if reach is None:
             return row, column, layer
         row = rows - 1 - row if reach.backwards else row
@@ -225,9 +222,9 @@ class Product:
         if not self.bulk:
             return None
         memory = shared.allocate_tensor(kind, layout.outer, byte_alignment=1024, swizzle=layout.inner)
-        line = (ROWS, LINE_BYTES * 8 // kind.width)
+        line = (ROWS, self.point.line_bytes * 8 // kind.width)
         staged, tiles = self._sides(tma, tensor, memory, line)
-        return Outlet(tma, memory, staged, tiles, group=group, width=kind.width)
+        return Outlet(tma, memory, staged, tiles, group=group, width=kind.width, line_bytes=self.point.line_bytes)
 
     def _staged(self, shared: Any, group: Any, layout: Any, out: tuple[Any, Any], came: tuple[Any, Any]) -> Any:
         return None if self.staging is None else self.staging.place(shared, group, layout, out=out, came=came)
@@ -321,6 +318,7 @@ class Product:
         first_work, stride, all_work = self._rounds(rows * columns * cute.size(c, mode=[2]), steps)
 
         pipeline_init_wait(cluster_shape_mn=(p.cluster_m, p.cluster_n))
+        self._start()
 
         if group == 0:
             cute.arch.setmaxregister_decrease(p.registers[0])
@@ -386,12 +384,7 @@ class Product:
                     cute.arch.barrier(barrier_id=TURN - 1 + group, number_of_threads=256)
                 for step in cutlass.range(begin, end, unroll=1):
                     stages.consumer_wait(reading)
-                    for part in cutlass.range_constexpr(parts_m * parts_n):
-                        if cutlass.const_expr(p.two_levels):
-                            self._step(mma, wave, sums[part], r_a, r_b, part, reading.index)
-                        else:
-                            warpgroup.fence()
-                            self._chain(mma, sums[part], r_a, r_b, self.chains[0], part, reading.index, fresh=False)
+                    self._feed(mma, wave, sums, r_a, r_b, reading.index)
                     if cutlass.const_expr(p.two_levels):
                         stages.consumer_release(reading)
                     else:
@@ -415,9 +408,18 @@ class Product:
                 work += stride * p.turns
             self._close()
 
-    def _step(
-        self, mma: Any, wave: Any, total: Any, r_a: Any, r_b: Any, part: int, stage: Any
-    ) -> None:  # fmt: skip
+    def _feed(self, mma: Any, wave: Any, sums: list[Any], r_a: Any, r_b: Any, stage: Any) -> None:
+        """wgmma of one stage for all parts; of plain ones a block of K for all parts before the next."""
+        if self.point.two_levels:
+            for part, total in enumerate(sums):
+                self._step(mma, wave, total, r_a, r_b, part, stage)
+            return
+        warpgroup.fence()
+        for block, (part, total) in itertools.product(self.chains[0].blocks, enumerate(sums)):
+            chain = replace(self.chains[0], blocks=range(block, block + 1))
+            self._chain(mma, total, r_a, r_b, chain, part, stage, fresh=False)
+
+    def _step(self, mma: Any, wave: Any, total: Any, r_a: Any, r_b: Any, part: int, stage: Any) -> None:
         """The chains of one part over one stage, promoted."""
         fresh = True
         for chain in self.chains:

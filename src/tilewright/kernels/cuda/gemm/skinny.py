@@ -115,6 +115,7 @@ class Skinny(Product):
         board = Int32(s_a.iterator.toint())
 
         pipeline_init_wait(cluster_shape_mn=(p.cluster, 1))
+        self._start()
 
         if warp == p.groups * 4:
             filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, p.depth_stages)

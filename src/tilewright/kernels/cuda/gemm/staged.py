@@ -29,7 +29,7 @@ from cutlass.utils import hopper_helpers
 
 from .. import math as m
 from ..control import when
-from .outlet import ROWS
+from .outlet import PUT_FOUR, ROWS
 from .plan import Point
 
 COLUMNS = 64  # of a line, as many as rows
@@ -172,10 +172,9 @@ class Staged:
 
     def put(self, number: int, line: int, words: Sequence[Any]) -> None:
         """The same pairs of the result."""
-        text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};"
         for q in range(0, PAIRS, 2):
             four = [Int32(word) for word in words[2 * q : 2 * q + 4]]
-            cute.arch.inline_ptx(text, read_only_args=[self._address(number, line, q), *four])
+            cute.arch.inline_ptx(PUT_FOUR, read_only_args=[self._address(number, line, q), *four])
 
     def send(self, number: int, line: int) -> None:
         """A line that all have put goes to C; TMA leaves out what is none."""

@@ -46,6 +46,8 @@ SLACK = 32  # binades by which a block may exceed what the sums' exponent was ma
 class Streamed(Product):
     """A Point with `streamed`: A is fp32, B split. Its tensors are A, B, C, the exponents of B's columns, operands."""
 
+    starts_early = False
+
     def __init__(self, point: Point, finish: Finish, zeros: Zeros = NO_ZEROS) -> None:
         super().__init__(point, finish, zeros)
         self.scales = 1
