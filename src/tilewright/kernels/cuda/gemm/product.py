@@ -258,10 +258,9 @@ class Product:
             )  # fmt: skip
 
     def _close(self) -> None:
-        if self.outlet is not None:
-            self.outlet.close()
-        if self.staged is not None:
-            self.staged.close()
+        for leaving in (self.outlet, self.staged):
+            if leaving is not None:
+                leaving.close()
 
     def _rounds(self, tiles: Any, steps: Any) -> tuple[Any, Any, Any]:
         """A cluster's first tile, the distance to its next, and the end of all."""
