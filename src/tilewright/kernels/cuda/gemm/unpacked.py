@@ -38,6 +38,7 @@ from .skinny import Skinny
 
 LINE = 128  # bytes of a row in a stage, and so many of K
 SLABS = LINE // ATOM
+EACH = 2  # slabs that are made, and multiplied, at once
 _WHOLE = "{ .reg .b32 h; shr.b32 h, {$r0}, 8; cvt.rn.f32.%s {$w0}, {$r0}; cvt.rn.f32.%s {$w1}, h; }"
 _NARROW = (
     "{ .reg .b16 s, l, h; .reg .b32 p; cvt.u16.u32 s, {$r0}; cvt.rn.f16x2.e4m3x2 p, s; mov.b32 {l, h}, p; "
@@ -160,21 +161,23 @@ class Unpacked(Skinny):
             reading = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
             total = cute.make_rmem_tensor(cute.make_layout(((2, 2, p.tile_n // 8), 1, 1)), Float32)
             total.fill(0.0)
-            made = cute.make_rmem_tensor(((2, 2, 2), 1, SLABS), self.element)
+            made = [cute.make_rmem_tensor(((2, 2, 2), 1, EACH), self.element) for _ in range(SLABS // EACH)]
             atom = cute.make_mma_atom(mma.op)
             atom.set(warpgroup.Field.ACCUMULATE, True)
             for step in cutlass.range(begin, end, unroll=1):
                 of_groups = [self._of_groups(more, mine[r], step, of_a) for r in range(2)]  # on its way meanwhile
                 stages.consumer_wait(reading)
-                self._make(made, start + reading.index * (p.tile_m * LINE), turn, beside, of_groups)
-                warpgroup.fence()
-                for slab in cutlass.range_constexpr(SLABS):
-                    cute.mma_atom_call(
-                        atom, total[(None, 0, 0)], made[(None, 0, slab)], r_b[(None, 0, slab, reading.index)],
-                        total[(None, 0, 0)],
-                    )  # fmt: skip
-                warpgroup.commit_group()
-                warpgroup.wait_group(0)
+                lines = start + reading.index * (p.tile_m * LINE)
+                for part in cutlass.range_constexpr(SLABS // EACH):  # the next is made while this one is multiplied
+                    self._make(made[part], lines, turn, beside, of_groups, part * EACH)
+                    warpgroup.fence()
+                    for slab in cutlass.range_constexpr(EACH):
+                        cute.mma_atom_call(
+                            atom, total[(None, 0, 0)], made[part][(None, 0, slab)],
+                            r_b[(None, 0, part * EACH + slab, reading.index)], total[(None, 0, 0)],
+                        )  # fmt: skip
+                    warpgroup.commit_group()
+                warpgroup.wait_group(0)  # beyond a stage ptxas would wait for every wgmma
                 stages.consumer_release(reading)
                 reading.advance()
             if cutlass.const_expr(p.cluster > 1):
@@ -213,17 +216,18 @@ class Unpacked(Skinny):
         return len(factor.shape) > 2 and factor.shape[0 if self.prologue.side == "right" else 1] > 1
 
     def _make(
-        self, made: Any, start: Any, turn: Any, beside: list[dict[str, Any]], of_groups: list[list[dict[str, Any]]]
+        self, made: Any, start: Any, turn: Any, beside: list[dict[str, Any]], of_groups: list[list[dict[str, Any]]],
+        first: int,
     ) -> None:  # fmt: skip
-        """A stage's elements of this lane's two rows, in the order in which wgmma has them."""
+        """Slabs of a stage from the `first` on: this lane's two rows, in the order in which wgmma has them."""
         words = cute.recast_tensor(made, Int32)
         own = self.prologue.operands[self.matrix]
         names = reads(self.prologue.final)
-        lines = [start + ((turn ^ Int32(slab)) << Int32(4)) for slab in range(SLABS)]
-        spots = [(slab, pair, r) for slab in range(SLABS) for pair in range(2) for r in range(2)]
+        lines = [start + ((turn ^ Int32(first + slab)) << Int32(4)) for slab in range(EACH)]
+        spots = [(slab, pair, r) for slab in range(EACH) for pair in range(2) for r in range(2)]
         taken = [_bytes(lines[slab] + (pair * 8 + r * 8 * LINE)) for slab, pair, r in spots]
         for (slab, pair, r), two in zip(spots, taken, strict=True):
-            group = of_groups[r][slab * len(of_groups[r]) // SLABS]
+            group = of_groups[r][(first + slab) * len(of_groups[r]) // SLABS]
             given = [beside[r] | group | {own.name: x} for x in _floats(two, own.dtype)]
             values = [m.cast(self.prologue.final(**{n: known[n] for n in names}), "f32") for known in given]
             words[slab * 4 + pair * 2 + r] = _word(values[0], values[1], self.kind)
