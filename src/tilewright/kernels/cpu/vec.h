@@ -327,7 +327,10 @@ TW_INLINE auto load_every(const T* from) {
 #if defined(__AVX512F__) && !defined(__znver4__) && !defined(__znver5__)  // not tried on AMD
     if constexpr (sizeof(T) == 4 && LANES == 16 && STEP * LANES < 1 << 24) {
       const I32 apart = iota() * static_cast<int32_t>(STEP);
-      return Memory<T>::up(bits<Raw>(_mm512_i32gather_epi32(bits<__m512i>(apart), from, 4)));
+      __mmask16 all;  // g++ would know 0xffff, leave out the zeros, and wait for what was in the register before
+      asm("kxnorw %0, %0, %0" : "=k"(all));
+      const __m512i zeros = _mm512_setzero_si512();
+      return Memory<T>::up(bits<Raw>(_mm512_mask_i32gather_epi32(zeros, all, bits<__m512i>(apart), from, 4)));
     }
 #endif
     Raw raw;

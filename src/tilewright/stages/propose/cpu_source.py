@@ -35,7 +35,7 @@ void volatile where while whole_fmod whole_pow xor
 _TAKEN = frozenset(_WORDS.split())
 
 _SHORT = 8  # lanes along fewer elements would mostly be idle
-_SHORT_ROW, _ROWS = 24, 64  # rows of fewer elements are reduced side by side in the lanes, where there are so many
+_SHORT_ROW, _ROWS = 32, 64  # rows of no more elements are reduced side by side in the lanes, where there are so many
 
 
 def source(program: Program) -> str:
@@ -67,7 +67,7 @@ def _short_rows(program: Program, last: int, before: int) -> bool:
     """Whether rows are so short that to reduce one over its lanes would take longer than to read it."""
     plain = not (program.scan or program.sums or program.loads or program.ranked)
     return (
-        plain and program.reduced == (last,) and program.domain[last] < _SHORT_ROW and program.domain[before] >= _ROWS
+        plain and program.reduced == (last,) and program.domain[last] <= _SHORT_ROW and program.domain[before] >= _ROWS
     )
 
 
