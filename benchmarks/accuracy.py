@@ -304,7 +304,7 @@ def draw(path: Path, docs: Path) -> None:
         shapes=len(records), k=max(r["k"] for r in records), least=min(sides), most=max(sides),
         families=len(records[0]["families"]), taken=sum(not r["left_to_torch"] for r in records), source=path,
         table=table(records), summary="\n".join(f"- {line}" for line in summary(records)),
-        **{name: whole[name] for name in ("device", "torch", "commit", "date", "command")},
+        **{name: whole[name] for name in ("device", "torch", "date", "command")}, commit=whole["commit"][:7],
     )  # fmt: skip
     (docs / "accuracy.md").write_text(text)
 
