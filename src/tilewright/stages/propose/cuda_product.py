@@ -79,8 +79,8 @@ _WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("12
 _FUSED_STAGED = (("128x128", "2x1", "pingpong"), ("128x256", "2x1", "cooperative"), ("64x256", "2x1", "pingpong"))
 # Half of the columns are of each product; behind, how much longer a tile of as many elements takes (six sizes from
 # 8192 x 3072 x 768 to 2048 x 28672 x 8192; H200, 2026-11-23).
-_GATED = (("128x256", "2x1", "cooperative", 1.0), ("128x192", "2x1", "pingpong", 1.0),
-          ("256x128", "1x2", "cooperative", 1.02), ("256x192", "1x2", "cooperative", 1.0),
+_GATED = (("128x256", "2x1", "cooperative", 1.0), ("128x192", "2x1", "pingpong", 1.02),
+          ("256x128", "1x2", "cooperative", 1.02), ("256x192", "1x2", "cooperative", 1.02),
           ("128x128", "2x1", "pingpong", 1.06), ("64x256", "2x1", "pingpong", 1.08),
           ("128x256", "1x1", "cooperative", 1.1), ("128x128", "1x1", "cooperative", 1.2))  # fmt: skip
 _THIRDS = ("128x192", "256x192")  # 96 columns of each: no whole lines of 64
