@@ -31,9 +31,10 @@ from .skinny import is_unpacked, parts_of_k, unpackable, unpacked_space
 _TYPES = ("f32", "f16", "bf16")
 _EIGHT_BITS = "float8_e4m3fn"
 _ALSO_WRITTEN = ("float8_e4m3fn", "i8", "u8", "i32", "i64", "bool")
+# Whether masks are proposed beside other results: their elements leave one by one, and in bf16 that takes 1.1 to 1.6 of
+# two kernels' time, in fp32 0.99 to 1.12 (H200, 2026-11-23; benchmarks/results_beside.py).
+MASKS_BESIDE = False
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
-# Whether gated pairs in fp32 are proposed: they compile, and their tests have not run on a GPU yet.
-GATED_FP32 = False
 # Rows up to which a pair of skinny kernels is faster than one for both: 1 x 14336 x 4096 takes 64.8 us, as one 76.9; of
 # 64 rows, 18944 x 3584, it is 81.5, and 76.8 (torch.compile 80.2; H200, 2026-11-22 and 23).
 _FEW_GATED = 32
@@ -123,6 +124,8 @@ def unsupported(program: Program) -> str | None:
         return "groups of columns of other types than fp32, fp16, bf16, or of several results"
     if not program.reduced and not written <= {*_TYPES, *_ALSO_WRITTEN}:
         return "an epilogue of float64 or of 16-bit integers"
+    if "bool" in written and len(program.outputs) > 1 and not MASKS_BESIDE:
+        return "a mask beside other results, which a kernel of its own writes faster"
     if any(item.dtype == "f64" for item in program.body) or computes_in_float8(program):
         return "an epilogue in float64 or in float8"
     if len(others) + (0 if program.reduced else len(program.outputs) - 1) > _MOST_OPERANDS:
@@ -152,8 +155,6 @@ def _ungateable(program: Program) -> str | None:
     right, beside = (named[p.right] for p in program.products)
     if len(program.domain) > 2 or right.dtype not in _TYPES or is_routed(program):
         return "a gated pair in eight bits, or of batches"
-    if right.dtype == "f32" and not GATED_FP32:
-        return "a gated pair in fp32, which is not proposed before its tests have run on a GPU"
     if sizes(program)[3] < _LEAST_K:
         return "a gated pair of few sums"
     if is_skinny(program) and not (_FEW_GATED < sizes(program)[1] <= SKINNY_SIDE and lies_along_k(program)[1]):

@@ -20,7 +20,7 @@ from tilewright.facts.run import CaseFacts, Matched
 from tilewright.facts.space import point
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda, cuda_product
+from tilewright.stages.propose import cuda
 from tilewright.stages.propose.case_code import _viewed
 from tilewright.stages.propose.compose import compose
 
@@ -151,8 +151,7 @@ def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int
     assert gate_of(few) is None, "a pair is faster there"
 
 
-def test_fp32_splits_the_left_factor_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_product, "GATED_FP32", True)
+def test_fp32_splits_the_left_factor_once(tmp_path: Path) -> None:
     x, w, v, bias = a_layer(dtype=torch.float32)
     gate = gate_of(matched(layer, x, w, v[:256], bias))
     assert gate is not None and {dict(p)["store"] for p in gate.space.points} == {"direct"}

@@ -19,7 +19,7 @@ from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
 from tilewright.kernels.ops import DTYPES
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda
+from tilewright.stages.propose import cuda, cuda_product
 
 
 def rand(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -52,8 +52,9 @@ TURNED = point(tile="64x128", cluster="1x1", stages="auto", split_k=2, sum="clus
     (rounded, 260, torch.float32),
 ])  # fmt: skip
 def test_every_way_out_writes_all_results(
-    tmp_path: Path, function: Callable[..., Any], n: int, dtype: torch.dtype
+    tmp_path: Path, function: Callable[..., Any], n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cuda_product, "MASKS_BESIDE", True)
     pattern = product_of(function, rand(512, 256, dtype=dtype), rand(n, 256, dtype=dtype), rand(n, dtype=dtype))
     wanted = [(o.shape, DTYPES[o.dtype]) for o in pattern.program.outputs]
     given = [torch.empty_strided(o.shape, o.strides, dtype=DTYPES[o.dtype], device="meta")
@@ -87,3 +88,11 @@ def test_more_results_than_a_kernel_has_places_for_are_several_kernels() -> None
 
     pattern = product_of(many, rand(512, 256), rand(256, 256), rand(256))
     assert len(pattern.program.outputs) == 1 and pattern.title == "linear"
+
+
+def test_a_mask_beside_other_results_is_left_to_a_kernel_of_its_own() -> None:
+    """One by itself is not: it leaves as the only result."""
+    pattern = product_of(masked, rand(512, 256), rand(256, 256), rand(256))
+    assert pattern.title == "linear" and [o.dtype for o in pattern.program.outputs] == ["bf16"]
+    alone = product_of(lambda x, w, b: F.linear(x, w, b) > 0, rand(512, 256), rand(256, 256), rand(256))
+    assert [o.dtype for o in alone.program.outputs] == ["bool"]

@@ -3,6 +3,7 @@ Hopper; the rest stays a kernel of its own."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +33,9 @@ from tilewright.facts.codec import dumps, loads
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.program import Product
 from tilewright.facts.validation import validate
+from tilewright.kernels.cuda.gemm.finish import Finish
 from tilewright.kernels.cuda.gemm.plan import Point, make_grid
-from tilewright.kernels.cuda.gemm.unpacked import EIGHT_BITS, LINE
+from tilewright.kernels.cuda.gemm.unpacked import EIGHT_BITS, LINE, Unpacked
 from tilewright.kernels.cuda.plan import Device
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda, skinny
@@ -175,6 +177,25 @@ def test_groups_compile_for_hopper(tmp_path: Path, function: Callable[..., Any],
     module = load_fused(whole.program, tmp_path)
     module._FUSED.prepare(Device(arch="sm_90a", processors=132))
     assert module._FUSED.demand(132)["local_bytes"] == 0
+
+
+@pytest.mark.parametrize("kind", ["i8", "u8"])
+def test_whole_numbers_are_exact_as_the_last_bits_of_2_to_the_23(kind: str) -> None:
+    turn, less = re.findall(r"xor.b32 t, {\$r0}, (\w+);.*a, 0f(\w+); sub", EIGHT_BITS[kind])[0]
+    every = torch.arange(256, dtype=torch.int32)
+    held = (every ^ (int(turn, 16) & 0xFF)) | 0x4B000000
+    made = held.view(torch.float32) - torch.tensor(int(less, 16), dtype=torch.int32).view(torch.float32)
+    assert torch.equal(made, every.to(torch.uint8).view({"i8": torch.int8, "u8": torch.uint8}[kind]).float())
+
+
+@pytest.mark.parametrize("function", [in_groups, groups_from_the_left])
+def test_a_kernel_knows_how_long_groups_are(tmp_path: Path, function: Callable[..., Any]) -> None:
+    (whole,) = unpacked(patterns(function, with_groups(function, 256)))
+    spec = load_fused(whole.program, tmp_path)._FUSED.spec
+    (prologue,) = [p for p in spec.before if p]
+    kernel = Unpacked(Point(tile_m=128, tile_n=16, cluster_m=1, scheme="unpacked", skinny=True), Finish("bf16", vector=1),
+                      prologue, "bf16")  # fmt: skip
+    assert kernel._group() == 256 and [kernel._in_groups(o) for o in kernel._factors()] == [True]
 
 
 def test_a_stage_is_a_line_of_bytes() -> None:
