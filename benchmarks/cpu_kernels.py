@@ -212,6 +212,23 @@ def norm_backward(b: int, h: int, dtype: torch.dtype) -> Task:
     return f"layer norm backward {str(dtype).removeprefix('torch.')}", pattern.program, eager, args
 
 
+def short_rows(h: int) -> Iterator[Task]:
+    """2^20 elements in rows of `h`."""
+    x = torch.randn((1 << 20) // h, h)
+    yield matched("short softmax", lambda x: torch.softmax(x, 1), x)
+    yield matched("short layer norm", lambda x: F.layer_norm(x, x.shape[1:]), x)
+    yield matched("short logsumexp", lambda x: torch.logsumexp(x, 1), x)
+    yield matched("short sum", lambda x: x.sum(1), x)
+    yield matched("short gelu and sum", lambda x: F.gelu(x).sum(1), x)
+    yield matched("short argmax of a softmax", lambda x: torch.softmax(x, 1).argmax(1), x)
+
+
+def far(b: int, h: int) -> Iterator[Task]:
+    x = torch.randn(b, h)
+    yield matched("far: softmax, none of it", lambda x: torch.softmax(x, 1), x)
+    yield matched("far: softmax, half of it", lambda x: torch.softmax(torch.where(x > 0, x, -1e38), 1), x)
+
+
 def to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     y = F.rms_norm(x, x.shape[-1:])
     scale = y.abs().amax(-1, keepdim=True) / 127
@@ -293,7 +310,9 @@ def main() -> None:
         sizes = [f"{b}_{h}" for b, h in ((8, 8), (512, 1024), (2048, 4096))]
         lists = [*(tasks(*map(int, size.split("_"))) for size in sizes), scans(16, 32, 512), scans(64, 64, 1024)]
         lists += [traced(512, 1024), traced(2048, 4096)]
-        for size, found in zip([*sizes, "small", "large", "traced", "traced_large"], lists, strict=True):
+        lists += [*map(short_rows, (7, 16, 32, 64)), far(6144, 768)]
+        names = [*sizes, "small", "large", "traced", "traced_large", "rows_7", "rows_16", "rows_32", "rows_64", "far"]
+        for size, found in zip(names, lists, strict=True):
             for k, task in enumerate(found):
                 if not wanted or any(word in task[0] for word in wanted):
                     print(measure(task, Path(folder), f"fused_{size}_{k}"), flush=True)

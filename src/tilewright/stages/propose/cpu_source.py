@@ -35,7 +35,9 @@ void volatile where while whole_fmod whole_pow xor
 _TAKEN = frozenset(_WORDS.split())
 
 _SHORT = 8  # lanes along fewer elements would mostly be idle
-_SHORT_ROW, _ROWS = 32, 64  # rows of no more elements are reduced side by side in the lanes, where there are so many
+# Rows of no more elements are reduced side by side in the lanes, of no more than the second where positions are
+# reduced, too, and only where there are as many rows as the third (docs/measured.md, short rows).
+_SHORT_ROW, _SHORT_WITH_POSITIONS, _ROWS = 32, 64, 64
 
 
 def source(program: Program) -> str:
@@ -66,9 +68,9 @@ def vector_dimension(program: Program) -> int:
 def _short_rows(program: Program, last: int, before: int) -> bool:
     """Whether rows are so short that to reduce one over its lanes would take longer than to read it."""
     plain = not (program.scan or program.sums or program.loads or program.ranked)
-    return (
-        plain and program.reduced == (last,) and program.domain[last] <= _SHORT_ROW and program.domain[before] >= _ROWS
-    )
+    positions = any(isinstance(s, Reduction) and s.op in ("argmax", "argmin") for s in program.body)
+    longest = _SHORT_WITH_POSITIONS if positions else _SHORT_ROW
+    return plain and program.reduced == (last,) and program.domain[last] <= longest and program.domain[before] >= _ROWS
 
 
 def open_rows(program: Program) -> int | None:

@@ -557,6 +557,7 @@ def test_every_point_gives_the_same_values(build: Callable[..., ModuleType]) -> 
 def test_short_rows_lie_side_by_side_in_the_lanes(build: Callable[..., ModuleType]) -> None:
     """Any number of them, in part of wider ones, and turned."""
     assert [vector_dimension(softmax_program(r, c)) for r, c in ((64, 32), (64, 33), (63, 32))] == [0, 1, 1]
+    assert [vector_dimension(every_reduction((64, c), (1,))) for c in (64, 65)] == [0, 1]
     module = build(softmax_program(128, 10))
     for rows in (2, 15, 16, 17, 63, 128, 3001):
         for x in (torch.randn(rows, 10), torch.randn(rows, 12)[:, 1:11], torch.randn(10, rows).t()):
