@@ -193,8 +193,8 @@ def test_a_kernel_knows_how_long_groups_are(tmp_path: Path, function: Callable[.
     (whole,) = unpacked(patterns(function, with_groups(function, 256)))
     spec = load_fused(whole.program, tmp_path)._FUSED.spec
     (prologue,) = [p for p in spec.before if p]
-    kernel = Unpacked(Point(tile_m=128, tile_n=16, cluster_m=1, scheme="unpacked", skinny=True), Finish("bf16", vector=1),
-                      prologue, "bf16")  # fmt: skip
+    point = Point(tile_m=128, tile_n=16, cluster_m=1, scheme="unpacked", skinny=True)
+    kernel = Unpacked(point, Finish("bf16", vector=1), prologue, "bf16")
     assert kernel._group() == 256 and [kernel._in_groups(o) for o in kernel._factors()] == [True]
 
 

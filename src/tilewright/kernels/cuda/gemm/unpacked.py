@@ -39,7 +39,7 @@ from .skinny import Skinny
 LINE = 128  # bytes of a row in a stage, and so many of K
 SLABS = LINE // ATOM
 EACH = 2  # slabs that are made, and multiplied, at once
-# A byte as the last of 2^23's bits is that number more, exactly; conversions of integers have an eighth of the rate.
+# A byte as the last of 2^23's bits is that number more, exactly; conversions of integers are slow (docs/measured.md).
 _WHOLE = (
     "{ .reg .b32 t, l, h; .reg .f32 a, b; xor.b32 t, {$r0}, %s; prmt.b32 l, t, 0x4B000000, 0x7540; "
     "prmt.b32 h, t, 0x4B000000, 0x7541; mov.b32 a, l; mov.b32 b, h; sub.rn.f32 {$w0}, a, %s; sub.rn.f32 {$w1}, b, %s; }"
