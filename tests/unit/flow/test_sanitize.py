@@ -66,12 +66,12 @@ def test_one_that_raises_there_is_not_refused_for_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sanitize, "LIMIT_S", 8.0)
+    monkeypatch.setattr(sanitize, "LIMIT_S", 5.0)
     text = MODEL.replace('print("called")', "import time; time.sleep(600)")
     found = sanitize.sanitize(job(tmp_path, text), say=print, program=program(tmp_path))
     assert isinstance(found, Sanitized)
     assert found.notes == tuple(
-        f"{tool} did not get to the end: it took more than 8 s" for tool in ("memcheck", "racecheck")
+        f"{tool} did not get to the end: it took more than 5 s" for tool in ("memcheck", "racecheck")
     )
 
 
