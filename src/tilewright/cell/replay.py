@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,19 +37,24 @@ _DTYPES = ("f64", "f32", "bf16", "f16")
 
 
 def replayed(request: Replay, *, subject: Subject, inputs: Sequence[Tensor]) -> Replayed:
-    """The fastest of the rounds, of the module and of each call: others on the machine only ever add. The module's
-    state is moved by as many calls. Raises CodeRaised where the module or one of its operators does."""
+    """The fastest of the rounds, of the module, of each call and of what the clock itself takes, which is no call's:
+    others on the machine only ever add. The module's state is moved by as many calls. Raises CodeRaised where the
+    module or one of its operators does."""
     runner = _Runner(request, subject, inputs)
     with subject.grad_mode(), _calm():
-        works = runner.works()
+        works, statements = runner.works(), runner.statements()
         deadline = time.monotonic() + request.budget_s
         runner.round(), runner.round()  # warm, and know what launches take
         rounds: list[_Round] = []
         while not rounds or (len(rounds) < request.most_rounds and time.monotonic() < deadline):
             rounds.append(runner.round())
+    clock_ns = min(r.clock_ns for r in rounds)
     times = {call: min(r.calls[call] for r in rounds) for call in works}
     return Replayed(
-        calls=tuple(CallTime(call=call, ns=times[call], work=found) for call, found in works.items()),
+        calls=tuple(
+            CallTime(call=call, ns=max(0.0, times[call] - clock_ns * statements[call]), work=found)
+            for call, found in works.items()
+        ),
         module_ns=min(r.module_ns for r in rounds), rounds=len(rounds),
     )  # fmt: skip
 
@@ -65,6 +71,7 @@ def _calm() -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class _Round:
     module_ns: float
+    clock_ns: float  # of a statement that does nothing
     calls: Mapping[str, float]
 
 
@@ -103,6 +110,10 @@ class _Runner:
             found.setdefault(line.call, []).append(seen.work)
         return {call: _sum(works) for call, works in found.items()}
 
+    def statements(self) -> Counter[str]:
+        """Of each call how many are timed."""
+        return Counter(line.call for line in self._lines)
+
     def _run(self, line: Line, names: dict[str, Any]) -> list[Any]:
         exec(line.code, names)
         return [names[name] for name in line.writes]
@@ -117,8 +128,7 @@ class _Runner:
             calls = [self._made(line, names) for line in batch]
             for line, ns in zip(batch, self._clock.times(str(number), calls), strict=True):
                 times[line.call if line is not self._nothing else "nothing"] = ns + times.get(line.call, 0.0)
-        clock_ns = times.pop("nothing")  # what the clock itself takes
-        return _Round(module_ns, {call: max(0.0, ns - clock_ns) for call, ns in times.items() if call})
+        return _Round(module_ns, times.pop("nothing"), {call: ns for call, ns in times.items() if call})
 
     def _made(self, line: Line, names: dict[str, Any]) -> Callable[[], None]:
         return lambda: exec(line.code, names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from fakes.cell import InProcessCell
-from tilewright.cell import wire
+from tilewright.cell import replay, wire
 from tilewright.facts.discovery import Discovery
 from tilewright.facts.errors import UserError
 from tilewright.facts.machine import Machine
@@ -72,6 +72,20 @@ def test_every_operator_has_its_time_and_its_floor(found: Discovery) -> None:
     floors = dict(found.floors_ns)
     assert floors["linear"] == pytest.approx(linear.matmul_flops) and floors["transpose"] == 0
     assert found.replay.module_ns > 0 and all(c.ns > 0 for c in found.replay.calls if c.call != "transpose")
+
+
+def test_a_clock_that_was_held_up_once_takes_no_operators_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class HeldUp(replay._Cpu):
+        rounds = 0
+
+        def times(self, batch: str, calls: Sequence[Callable[[], Any]]) -> list[float]:
+            nothing, *others = super().times(batch, calls)
+            self.rounds += batch == "0"
+            return [nothing + 1e9 * (batch == "0" and self.rounds == 5), *others]
+
+    monkeypatch.setattr(replay, "_Cpu", HeldUp)
+    calls = discovery(MODULE).replay.calls
+    assert all(c.ns > 0 for c in calls if c.call != "transpose")
 
 
 def test_the_parts_are_all_of_the_module(found: Discovery) -> None:

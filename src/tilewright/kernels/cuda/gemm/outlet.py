@@ -2,8 +2,9 @@
 
     64 rows x 32 columns of fp32 (64 of 16 bits), two buffers a warpgroup; lines of 64 or 32 bytes have half, a quarter
 
-    row r, 16 bytes number b      lie at r x 128 + (b xor r mod 8) x 16: the order of TMA's 128-byte swizzle; of lines of
-                                  64 bytes at r x 64 + (b xor r / 2 mod 4) x 16, of 32 at r x 32 + (b xor r / 4 mod 2) x 16
+    row r, 16 bytes number b      lie at r x 128 + (b xor r mod 8) x 16: the order of TMA's 128-byte swizzle; of lines
+                                  of 64 bytes at r x 64 + (b xor r / 2 mod 4) x 16, of 32 at
+                                  r x 32 + (b xor r / 4 mod 2) x 16
 
 Stores of whole lines leave faster than what single lanes write, and nobody waits for them but whoever needs the buffer.
 """
@@ -38,7 +39,9 @@ def copies(c: Any, point: Point) -> tuple[tuple[Any, Any], Any]:
 class Outlet:
     """Of one warpgroup, `group` of 1, 2 ..: `staged` and `tiles` are both sides of the TMA store, partitioned."""
 
-    def __init__(self, tma: Any, memory: Any, staged: Any, tiles: Any, *, group: Any, width: int, line_bytes: int) -> None:
+    def __init__(
+        self, tma: Any, memory: Any, staged: Any, tiles: Any, *, group: Any, width: int, line_bytes: int
+    ) -> None:  # fmt: skip
         self.tma, self.staged, self.tiles = tma, staged, tiles
         self.group = group
         self.columns = line_bytes * 8 // width
