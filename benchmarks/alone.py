@@ -3,6 +3,7 @@ graphs. For the scripts beside this one."""
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import shlex
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
@@ -69,7 +70,25 @@ def shown(name: str, found: dict[str, Any]) -> str:
     )
 
 
-def every_task(script: str, names: Sequence[str], *, points: int, json_file: Path | None) -> int:
+def command_of(
+    script: str, about: str | None, tasks: Iterable[str], measured: Callable[[str, int], dict[str, Any]], *, points: int
+) -> int:
+    """What a script does when it is run: all tasks, or for itself one of them, whose record is printed. The exit
+    status."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", default="", help="tasks whose names begin with one of these, between semicolons")
+    parser.add_argument("--points", type=int, default=points)
+    parser.add_argument("--worker", default="", help="for the script itself: one task, whose result is printed")
+    asked = parser.parse_args()
+    if asked.worker:
+        print(json.dumps(measured(asked.worker, asked.points)), flush=True)
+        return 0
+    names = [name for name in tasks if name.startswith(tuple(asked.only.split(";")))]
+    return _every_task(script, names, points=asked.points, json_file=asked.json)
+
+
+def _every_task(script: str, names: Sequence[str], *, points: int, json_file: Path | None) -> int:
     """Run `script --points P --worker NAME` for each, which prints a record; print lines, write the file as they come.
     The exit status."""
     about: dict[str, Any] = {

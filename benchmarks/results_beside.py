@@ -12,8 +12,6 @@ torch's. A process a task compiles; they measure one at a time. No claim: the ju
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -23,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from alone import alone, every_task, graphed, told
+from alone import alone, command_of, graphed, told
 from torch import Tensor
 from turns import sampled
 
@@ -195,20 +193,6 @@ def measured(name: str, points: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", default="", help="tasks whose names begin with one of these, between semicolons")
-    parser.add_argument("--points", type=int, default=2)
-    parser.add_argument("--worker", default="", help="for the script itself: one task, whose result is printed")
-    asked = parser.parse_args()
-    torch.backends.cuda.matmul.allow_tf32 = False
-    if asked.worker:
-        print(json.dumps(measured(asked.worker, asked.points)), flush=True)
-        return 0
-    names = [name for name in TASKS if name.startswith(tuple(asked.only.split(";")))]
-    return every_task(__file__, names, points=asked.points, json_file=asked.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    torch.backends.cuda.matmul.allow_tf32 = False
+    sys.exit(command_of(__file__, __doc__, TASKS, measured, points=2))

@@ -8,18 +8,15 @@
 `scheme` says what a product is made of:
 
     plain      the operands as they are, fp16 or bf16
-    narrow     the same of float8 (e4m3), at twice the rate, both along K; tensor cores keep some 14 bits of such a
-               sum, so it is promoted, too, every 128 of K
+    narrow     the same of float8 (e4m3), both along K; of such a sum some 14 bits are kept: promoted every 128 of K
     shared     fp32 as fp16 hi + lo: hi*lo + lo*hi + hi*hi in one chain of the tensor cores' accumulator
     scaled     the same, lo times 2^11: hi*lo + lo*hi in a chain of its own, scaled back on the way into the registers
-    wide       fp32 as three of bf16, whose sum it is, small products first: 0*2 + 1*1 + 2*0 + 0*1 + 1*0 + 0*0, at half
-               the speed; it holds what lies 2^117 below the largest of its row as well as that one
+    wide       fp32 as the sum of three of bf16, six products, at half the speed; holds what is 2^117 below the largest
     rounded    fp32 as its fp16 hi alone, scaled like those: rounded to 11 bits, as TF32 is, at fp16's rate
     unpacked   skinny; the large matrix has eight bits an element, made 16 in registers (see `unpacked`)
 
-Those of several products *promote*: every DEPTH of K the tensor cores' sum, which truncates, is added to one in
-registers. What truncation takes of hi*hi is always of its sign; where fp32's own sums are short, `interval`
-halves that.
+Those of several products *promote*: every DEPTH of K, hi*hi every `interval`, the tensor cores' sum, which truncates,
+is added to one in registers.
 """
 
 from __future__ import annotations
@@ -54,16 +51,14 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "stream_k": (False, True),
 }
 MOST_TOGETHER = 8  # CTAs of a cluster
-# Where cuBLAS's fp32 has few roundings in a row: K is short, or it sums few results in many parts. There an interval of
-# 64 was over twice as far off in the norm in 17 of 1056 cases (H200, 2026-11-22; docs/precision.md).
+# There cuBLAS's fp32 has few roundings in a row: K is short, or few results are summed in parts (docs/precision.md).
 SHORT_K, FEW_RESULTS = 64, 1 << 20
 # By interval what planes, lo*lo and the tensor cores take of a sum, in units of 2^-23 of its terms' sizes.
 CUTS = {64: 26.0, 32: 15.5, 16: 10.3}
 
 
 def error_bound(interval: int, *, k: int, splits: int = 1) -> float:
-    """Of an fp32 product in three of fp16: the most that an element is off, over the sum of |a||b| (docs/precision.md;
-    what exponents that oppose one another add is left out)."""
+    """Of an fp32 product in three of fp16: the most that an element is off, over the sum of |a||b|; docs/precision."""
     promotions = -(-k // DEPTH) * (DEPTH // interval) + splits
     return CUTS[interval] * 2.0**-23 + promotions * 2.0**-24
 
@@ -77,12 +72,11 @@ def intervals(k: int) -> tuple[int, ...]:
 class Point:
     """One setting of every knob. `band`: tiles along M that neighbours in time share B's tiles with; `promote`: whether
     a plain product is summed in two levels, as fp32 ones always are; `interval`: K of hi*hi that is promoted at once,
-    by the size of the problem if "auto" (see `settled`); `streamed`: A is split by the warps that multiply it (see
-    `streamed`); `bulk`: C leaves by way of shared memory, where its rows start at multiples of 16 bytes; `staged`: so
-    does C of 16 bits, a whole tile at a time, and a matrix that the epilogue reads comes there (see `staged`);
-    `skinny`: few columns, splits of K summed in a cluster (see `skinny`); `pingpong`: while one warpgroup ends its
-    tile, the other multiplies the next; `gated`: half of a tile's columns are of a second B (see `gate`); `stream_k`:
-    clusters take equal shares of the steps of all tiles (see `stream_k`)."""
+    by the size of the problem if "auto" (see `settled`); `streamed`: A is split by the warps that multiply it; `bulk`:
+    C leaves by way of shared memory, where its rows start at multiples of 16 bytes; `staged`: so does C of 16 bits, a
+    whole tile at a time, and a matrix that the epilogue reads comes there; `skinny`: few columns, splits of K summed in
+    a cluster; `pingpong`: while one warpgroup ends its tile, the other multiplies the next; `gated`: half of a tile's
+    columns are of a second B; `stream_k`: clusters take equal shares of the steps of all tiles."""
 
     tile_m: int = 128
     tile_n: int = 256

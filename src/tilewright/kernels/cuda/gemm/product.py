@@ -16,16 +16,11 @@
                             for each part (64 x atom_n of C): a chain of wgmma into `wave`, then `sum[part] += wave`
                             plain products without promotion: one chain over all of K into `sum`
 
-    A chain of an fp32 product: [hi*lo, lo*hi, hi*hi]. Small terms first: what truncation takes, it takes of them. Of
-    three planes: [0*2, 1*1, 2*0, 0*1, 1*0, 0*0].
-    An interval of 32 or 16 of K makes two or four chains of what hi*hi is in.
+    Which chains an fp32 product has: `chains_of` in plan.py, small terms first.
 
 In turns (`pingpong`) a warpgroup takes every other tile whole, and skips the stages of those between. It multiplies
 when the other is through with its steps (two named barriers pass the turn on): what that one does with its sums then
 takes no time from the tensor cores.
-
-    warpgroup 1    multiply 0 | end 0      | multiply 2 | end 2
-    warpgroup 2               | multiply 1 | end 1      | multiply 3
 
 The sum of a part is in registers as wgmma lays it out: ((2, 2, atom_n / 8), 1, 1), pairs of neighbouring columns.
 Every CTA of a cluster goes through the same number of tiles, also of those that lie outside of C: TMA fills with
