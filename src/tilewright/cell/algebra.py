@@ -6,6 +6,7 @@
     diag(v) @ w                      = rows of w times v                 no product
     x @ x.T                          = half of it, and its mirror image  half of the work
     tril(x) @ w                      = the same, zeros left out          half of the work (see `zeros`)
+    (x * v) @ w                      = x @ (w * v)                       x is read as it lies (see `folded`)
 
 Between the product and the sum may stand what is linear: scales, vectors along rows or columns, biases, views, windows.
 In exact numbers nothing changes; rounding does (16-bit values between are left out), and so does what becomes of
@@ -20,13 +21,15 @@ from dataclasses import dataclass, replace
 from math import prod
 from string import ascii_letters
 
-from tilewright.facts.bands import Bands
 from tilewright.facts.contraction import contracted
 from tilewright.facts.graph import TRACED, Call, Graph, Node, Ref, Struct
 
+from .diagonal import diagonal
+from .folded import Scope, folded
 from .form import Form, Stuck
 from .lower import FLOATS, Builder, Expr, NotLowered
 from .prune import pruned
+from .readers import Readers
 from .zeros import sparing
 
 LEAST_FLOPS = 1 << 25  # of a product: below, it is all launch
@@ -51,10 +54,11 @@ def rewritten(graph: Graph, *, in_part: bool = True) -> Rewritten | None:
     `in_part`: whether kernels can make a part of a product, or of its sums."""
     steps: list[str] = []
     spared = 0
-    while (made := _next(graph, in_part)) is not None:
-        graph, step, flops = made
-        steps.append(step)
-        spared += flops
+    for way in (_Rewrite.made, _Rewrite.folded) if in_part else (_Rewrite.made,):
+        while (made := _next(graph, way, in_part)) is not None:
+            graph, step, flops = made
+            steps.append(step)
+            spared += flops
     without = sparing(graph, LEAST_FLOPS) if in_part else None
     if without is not None:
         graph = without[0]
@@ -63,30 +67,28 @@ def rewritten(graph: Graph, *, in_part: bool = True) -> Rewritten | None:
     return Rewritten(graph=graph, steps=tuple(steps), spared_flops=spared) if steps else None
 
 
-def _next(graph: Graph, in_part: bool) -> tuple[Graph, str, int] | None:
-    """The graph after one step, what that was, and flops spared."""
-    made = (_Rewrite(graph, n.name, in_part).made() for n in graph.nodes if n.op == "call")
+_Made = tuple[Graph, str, int]  # the graph after one step, what that was, and flops spared
+
+
+def _next(graph: Graph, way: Callable[[_Rewrite], _Made | None], in_part: bool) -> _Made | None:
+    index = Readers(graph)
+    made = (way(_Rewrite(index, n.name, in_part)) for n in graph.nodes if n.op == "call")
     return next((m for m in made if m is not None), None)
 
 
 class _Rewrite:
     """One product of a graph, and the chain of what alone reads it."""
 
-    def __init__(self, graph: Graph, name: str, in_part: bool) -> None:
-        self.graph = graph
+    def __init__(self, index: Readers, name: str, in_part: bool) -> None:
+        self.index = index
         self.in_part = in_part
-        self.nodes = {n.name: n for n in graph.nodes}
-        self.calls = {c.name: c for c in graph.calls}
+        self.nodes = index.nodes
+        self.calls = index.calls
         self.start = self.nodes[name]
         self.builder = Builder()
         self.builder.nodes.update(self.nodes)
         self.at = name  # what the step at hand reads
         self.more: list[Call] = []
-        self.kept = {*graph.outputs, *(u.value for u in graph.updates), *(u.target for u in graph.updates)}
-        self.readers: dict[str, list[str]] = {n.name: [] for n in graph.nodes}
-        for node in graph.nodes:
-            for source in dict.fromkeys(self.calls[node.origin].sources if node.op == "call" else node.sources):
-                self.readers[source].append(node.name)
 
     def made(self) -> tuple[Graph, str, int] | None:
         """The graph with the first sum behind this product made of summed weights, what that was, and flops spared."""
@@ -111,14 +113,29 @@ class _Rewrite:
             pass
         return None
 
+    def folded(self) -> tuple[Graph, str, int] | None:
+        """The graph with what scales or shifts a factor of this product folded into the other."""
+        self.builder.origin = f"{self.start.origin}_folded"
+        scope = Scope(nodes=self.nodes, alone=self.index.alone, aligned=self._aligned, spread=self._spread)
+        try:
+            form = folded(self._product(self.start), scope) if self.start.dtype in ("f16", "bf16") else None
+        except (Stuck, NotLowered):
+            return None
+        if form is None:
+            return None
+        left, right = (form.left, form.left_letters), (form.right, form.right_letters)
+        value = self._einsum(left, right, "".join(form.letters), self.start.dtype)
+        said = f"{self._label(self.start)}: what scales and shifts a factor folded into the other"
+        return self._replaced(self.start, _finished(form, value, self.start.dtype)), said, 0
+
     def _label(self, node: Node) -> str:
         return self.calls[node.origin].label
 
     def _chain(self) -> Iterator[tuple[str, Node]]:
         """What alone reads the product, what alone reads that, and so on, each with the name of what it reads."""
         at = self.start.name
-        while at not in self.kept and len(self.readers[at]) == 1:
-            reader = self.nodes[self.readers[at][0]]
+        while self.index.alone(at):
+            reader = self.nodes[self.index.readers[at][0]]
             if (self.calls[reader.origin] if reader.op == "call" else reader).sources.count(at) != 1:
                 return
             yield at, reader
@@ -162,7 +179,7 @@ class _Rewrite:
         for side, opposite in (("left", "right"), ("right", "left")):
             (factor, letters), (other, of_other) = form.factor(side), form.factor(opposite)
             for own in (c for c in letters if c not in of_other):
-                vector = self._diagonal(factor.node, letters.index(own), letters.index(summed))
+                vector = diagonal(factor.node, letters.index(own), letters.index(summed), self.nodes, self._aligned)
                 if vector is not None:
                     value = self._spread(other, tuple(of_other.replace(summed, own)), result).wide()
                     value = value * self._spread(vector, tuple(letters.replace(summed, "")), result).wide()
@@ -170,34 +187,6 @@ class _Rewrite:
                     said = f"{self._label(self.start)}: a diagonal factor scales the other, no product"
                     return self._replaced(self.start, value.to(self.start.dtype)), said, form.flops
         return None
-
-    def _diagonal(self, node: Node, own: int, summed: int) -> Expr | None:
-        """A vector along `own`, where this matrix along it and `summed` is zero but for its diagonal; with its other
-        dimensions, `summed` left out."""
-        bands = Bands(self.nodes)
-        order, casts = list(range(len(node.shape))), []
-        while node.op in ("permute", "to"):
-            if node.op == "to":
-                casts.append(node.dtype)
-            else:
-                order = [node.dims[d] for d in order]
-            node = self.nodes[node.sources[0]]
-        first, second = order[own], order[summed]
-        if node.op != "where" or node.args[2] != 0 or not all(isinstance(a, str) for a in node.args[:2]):
-            return None
-        condition, value = (self.nodes[str(a)] for a in node.args[:2])
-        off = len(node.shape) - len(condition.shape)
-        if condition.op != "eq" or bands.where(condition.name, first - off, second - off) != (0, 0):
-            return None
-        given = self._aligned(value, node.shape)
-        if given.shape[first] != 1 and given.shape[second] != 1:
-            return None
-        along, gone = (first, second) if given.shape[second] == 1 else (second, first)
-        kept = [along if d == own else order[d] for d in range(len(order)) if d != summed]
-        vector = given.permute((*kept, gone)).reshape(tuple(given.shape[d] for d in kept))
-        for dtype in reversed(casts):
-            vector = vector.to(dtype)
-        return vector
 
     def _of_itself(self, form: Form) -> tuple[Graph, str, int] | None:
         """The product of a matrix with its own transpose: half of it, and the other half is its mirror image."""
@@ -374,16 +363,10 @@ class _Rewrite:
         if form.product_flops * LEAST_GAIN > form.flops:
             return None
         letters = "".join(form.letters)
-        value = self._value(form, letters, node.dtype)
-        value = value.reshape(form.shape)
-        if form.scale != 1.0:
-            value = value * form.scale
-        for addend in form.addends:
-            value = value + addend
-        value = value.to(node.dtype)
+        value = _finished(form, self._value(form, letters).reshape(form.shape), node.dtype)
         return self._replaced(node, value), said, form.flops - form.product_flops
 
-    def _value(self, form: Form, letters: str, dtype: str) -> Expr:
+    def _value(self, form: Form, letters: str) -> Expr:
         left, right = (form.left, form.left_letters), (form.right, form.right_letters)
         if all(c in left[1] for c in right[1]):
             return self._vector(left, right, letters)
@@ -432,12 +415,22 @@ class _Rewrite:
             (last,) = (i for i, c in enumerate(self.more) if c.name == mine[-1].origin)
             self.more[last] = replace(self.more[last], results=(node.name,))
         mine[-1] = replace(mine[-1], name=node.name, order=node.order)
-        nodes = [m for n in self.graph.nodes for m in (mine if n.name == node.name else (n,))]
+        nodes = [m for n in self.index.graph.nodes for m in (mine if n.name == node.name else (n,))]
         changed = []
-        for call in self.graph.calls:
+        for call in self.index.graph.calls:
             if call.name == node.origin:
                 spelt = replace(call, target=f"{TRACED}{call.label}", args=(), kwargs=())
                 changed += [*self.more, spelt]
             else:
                 changed.append(call)
-        return pruned(replace(self.graph, nodes=tuple(nodes), calls=tuple(changed), free=()))
+        return pruned(replace(self.index.graph, nodes=tuple(nodes), calls=tuple(changed), free=()))
+
+
+def _finished(form: Form, value: Expr, dtype: str) -> Expr:
+    """The form's value, of its product's."""
+    if form.scale != 1.0 or form.addends:
+        value = value.wide()
+    value = value * form.scale if form.scale != 1.0 else value
+    for addend in form.addends:
+        value = value + addend
+    return value.to(dtype)

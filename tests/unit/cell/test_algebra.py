@@ -66,6 +66,36 @@ LEFT: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "no less": (lambda x, w: x @ w.T @ w, (X, W)),
 }
 
+# In 16 bits on a GPU; x of many rows, so that the weights are the smaller factor.
+ROWS = torch.randn(8 * N, K)
+HEADS = torch.randn(2, 6, 8, 16)
+FOLDED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "scaled": (lambda x, v, w: (x * v) @ w, (ROWS, V[:K], WS[0])),
+    "scaled on the right": (lambda x, v, w: w.T @ (x * v).T * 2, (ROWS, V[:K], WS[0])),
+    "a norm by what is known": (
+        lambda x, m, r, g, b, w, c: linear((x - m) * torch.rsqrt(r * r + 1) * g + b, w, c),
+        (ROWS, W[0], W[1], W[2], W[3], W, B),
+    ),
+    "turned round": (lambda x, v, w: linear(3 - (2 - x) / (1 + v * v), w), (ROWS, V[:K], W)),
+    "moved twice": (lambda x, a, v, w: (-((x + a) * v - a) + 1.5) @ w, (ROWS, W[0], V[:K], WS[0])),
+    "tokens": (lambda x, v, w, b: linear(x * v + b[:K], w, b), (ROWS.view(4, 2 * N, K), V[:K], W, B)),
+    "queries by a number": (
+        lambda q, k: (q / 4).transpose(1, 2) @ (k.transpose(1, 2) * 0.5).transpose(-1, -2), (HEADS, HEADS + 1)
+    ),
+    "heads": (
+        lambda q, k: (q.reshape(2, 6, 8, 16).transpose(1, 2) / 4) @ k.transpose(1, 2).transpose(-1, -2),
+        (HEADS.flatten(2), HEADS + 1),
+    ),
+    "a batch's own": (lambda x, v, w: torch.bmm(x * v, w), (ROWS.view(2, 4 * N, K), XS[:, :1], WS)),
+}  # fmt: skip
+UNFOLDED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "rows' own": (lambda x, w, v: (x * v) @ w, (ROWS, WS[0], ROWS[:, :1])),
+    "few rows": (lambda x, v, w: (x * v) @ w, (X, V[:K], WS[0])),
+    "read elsewhere": (lambda x, v, w: (p := x * v) @ w + p.sum(), (ROWS, V[:K], WS[0])),
+    "made on the way": (lambda x, v, w: (x.sigmoid() * v) @ w, (ROWS, V[:K], WS[0])),
+    "by nothing": (lambda x, w: (x * 0.0) @ w, (ROWS, WS[0])),
+}
+
 
 def _all(cases: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]]) -> tuple[Applies, list[torch.Tensor]]:
     """One module that does all of them, and its arguments: tracing takes the time."""
@@ -159,3 +189,46 @@ def test_a_product_with_itself_is_half_of_one_where_kernels_make_half() -> None:
     (product,) = (p.program for p in matched.patterns if p.program.product)
     assert kept_diagonals(product) == (None, 0)
     assert rewritten(trace(Applies(lambda x, y: x @ y.T), (W, W.clone()), {})) is None
+
+
+@pytest.mark.usefixtures("any_size")
+def test_what_scales_and_shifts_a_factor_is_folded_into_the_other_in_16_bits() -> None:
+    module, args = _all(FOLDED)
+    graph = trace(module, tuple(a.bfloat16() for a in args), {})
+    assert rewritten(graph, in_part=False) is None and rewritten(trace(module, tuple(args), {})) is None
+    less = rewritten(graph)
+    assert less is not None and less.spared_flops == 0
+    assert all("folded into the other" in s for s in less.steps), less.steps
+    assert len(less.steps) == len(FOLDED) + 1, less.steps  # queries and keys: one after the other
+    assert sum(c.target == "aten.einsum.default" for c in less.graph.calls) == len(FOLDED)
+    truth = module(*widened(args))
+    made = GraphRun(less.graph, module, patterns=())(*widened(args))
+    for name, mine, right in zip(FOLDED, made, truth, strict=True):
+        torch.testing.assert_close(mine, right, msg=lambda told, name=name: f"{name}: {told}")  # type: ignore[misc]
+
+
+@pytest.mark.usefixtures("any_size")
+def test_a_factor_stays_where_folding_it_would_spare_nothing() -> None:
+    module, args = _all(UNFOLDED)
+    assert rewritten(trace(module, tuple(a.bfloat16() for a in args), {})) is None
+
+
+@pytest.mark.usefixtures("any_size")
+def test_a_mean_that_is_taken_off_meets_weights_as_they_were_rounded() -> None:
+    """Far from zero: what the mean's share is off by is what the factor's is, so both go."""
+    x, scale, mean = torch.randn(8 * N, K) + 300, torch.rand(K) + 0.5, torch.full((K,), 300.0)
+    given = tuple(t.bfloat16() for t in (x, mean, scale, W))
+    function = lambda x, m, s, w: linear((x - m) * s, w)  # noqa: E731
+    graph = trace(Applies(function), given, {})
+    less = rewritten(graph)
+    assert less is not None
+    run = GraphRun(less.graph, Applies(function), exact=False)
+    run(*given)
+    (call,) = (c for c in less.graph.calls if c.target == "aten.einsum.default")
+    rows, weights = (run.values[name].double() for name in call.sources)
+    (shift,) = (run.values[n.name].double() for n in less.graph.nodes if n.op == "sum")
+    right = function(*(t.double() for t in given))
+    off = [
+        float((made - right).norm() / right.norm()) for made in (rows @ weights.T + shift, function(*given).double())
+    ]
+    assert off[0] < 2 * off[1] < 1e-2, off
