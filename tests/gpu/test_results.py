@@ -51,6 +51,15 @@ def masked(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return y > 0, F.relu(y).float()
 
 
+def kept(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    y = F.linear(x, w, b)
+    return F.relu(y), y > 0
+
+
+def alone(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.linear(x, w) > b
+
+
 def eighth(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
     return (F.linear(x, w).float() * scale).clamp(-448, 448).to(torch.float8_e4m3fn)
 
@@ -92,7 +101,14 @@ def operands_of(pattern: Pattern, args: list[Tensor]) -> list[Tensor]:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(
     ("function", "m", "n", "k"),
-    [(saved, 300, 328, 272), (masked, 257, 136, 528), (eighth, 520, 1000, 256), (rounded, 301, 264, 272)],
+    [
+        (saved, 300, 328, 272),
+        (masked, 257, 136, 528),
+        (kept, 513, 328, 272),
+        (alone, 300, 264, 272),
+        (eighth, 520, 1000, 256),
+        (rounded, 301, 264, 272),
+    ],
 )
 def test_every_way_out_writes_all_results(tmp_path, function, m, n, k, dtype):
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -104,7 +120,9 @@ def test_every_way_out_writes_all_results(tmp_path, function, m, n, k, dtype):
         held(pattern, module.run(*operands), operands, dict(setting))
 
 
-@pytest.mark.parametrize(("function", "n"), [(saved, 131), (masked, 66), (rounded, 130), (eighth, 1001)])
+@pytest.mark.parametrize(
+    ("function", "n"), [(saved, 131), (masked, 66), (kept, 140), (alone, 129), (rounded, 130), (eighth, 1001)]
+)
 def test_rows_that_start_anywhere(tmp_path, function, n):
     args = [rand(1030, 264, dtype=torch.bfloat16), rand(n, 264, dtype=torch.bfloat16) / 8,
             rand(n, dtype=torch.bfloat16)]  # fmt: skip

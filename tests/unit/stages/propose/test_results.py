@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,10 @@ from fakes.results import masked, saved
 from tilewright.cell.trace import trace
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
+from tilewright.kernels.cuda import math as m
+from tilewright.kernels.cuda.gemm.compiling import compile_product
+from tilewright.kernels.cuda.gemm.finish import Finish
+from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.ops import DTYPES
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda, cuda_product
@@ -66,6 +72,19 @@ def test_every_way_out_writes_all_results(
         made = module.run(*given)
         assert [(tuple(t.shape), t.dtype) for t in made] == wanted, dict(setting)
         assert module._FUSED.demand(132)["local_bytes"] == 0
+
+
+@pytest.mark.slow
+def test_bytes_leave_eight_at_a_time_and_two_where_rows_start_anywhere(tmp_path: Path) -> None:
+    """128 x 128 of 128 threads: 128 masks each beside a staged result, in 16 stores of two words."""
+    for vector, stores in ((8, ("st.global.v2.b32", 16)), (2, ("st.global.v2.b8", 64))):
+        point = Point(tile_m=128, tile_n=128, pingpong=True, staged=vector == 8)
+        finish = Finish("bf16", function=lambda product: (m.neg(product, "f32"), m.gt(product, 0.0, "bool")),
+                        vector=vector, further=("bool",))  # fmt: skip
+        keep = f"--keep-ptx --dump-dir={tmp_path}"
+        ptx = compile_product(point, element="bf16", majors=("k", "k"), finish=finish, options=keep).artifacts.PTX  # type: ignore[attr-defined]
+        found = Counter(re.findall(r"st\.global\S*", ptx))
+        assert found.pop(stores[0]) == stores[1] and set(found) <= {"st.global.v2.b16"}, found
 
 
 def test_a_file_says_what_it_writes(tmp_path: Path) -> None:

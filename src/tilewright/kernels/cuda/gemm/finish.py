@@ -30,7 +30,7 @@ WIDE = 16  # bytes at multiples of which rows of an operand start whose pairs of
 LEAST_SHIFT = 252  # beyond, everything is zero, or infinite, and both halves stay exponents of normal numbers
 PRODUCTS = ("product", "product_1")  # as an expression names them; the second is there of a gated one
 # Elements that are written at once, and in a row; of what is not here (16 bits and 8) up to eight.
-MOST_TOGETHER = {"f32": 4, "i32": 4, "i64": 1, "bool": 1}
+MOST_TOGETHER = {"f32": 4, "i32": 4, "i64": 1}
 Diagonals = tuple[int | None, int | None]
 ALL: Diagonals = (None, None)
 ONE_FACTOR = 126  # 2^-126 to 2^126 are normal numbers
@@ -80,6 +80,11 @@ def pairs_of(total: Any) -> int:
     return total.pairs if isinstance(total, Gate) else cute.size(total) // 4
 
 
+def _following(numbers: list[tuple[int, int]]) -> int:
+    """Pairs of each row that are neighbours, of these (row, pair)."""
+    return len({q for _, q in numbers})
+
+
 def power_of_two(exponent: Any) -> Float32:
     """2^exponent, for -126 to 127."""
     return ((exponent + Int32(127)) << Int32(23)).bitcast(Float32)
@@ -94,10 +99,10 @@ def shifted(x: Any, exponent: Any) -> Float32:
 
 class Finish:
     """What is done with a product, or with the sum of its splits: `function` over `names`, stored as `dtype`. `vector`:
-    rows of C start at multiples of 1, 2, 4 or 8 elements; `batched`: positions have a batch in front; `turned`: rows
-    are the expression's columns; `diagonals`: the first and the last diagonal (column - row) on which the expression
-    depends on the product, or None. With `further` results, of these dtypes, the expression gives a tuple: C first; the
-    others are written by the threads that have them, to tensors behind the operands."""
+    rows of all results start at multiples of 1, 2, 4 or 8 elements; `batched`: positions have a batch in front;
+    `turned`: rows are the expression's columns; `diagonals`: the first and the last diagonal (column - row) on which
+    the expression depends on the product, or None. With `further` results, of these dtypes, the expression gives a
+    tuple: C first; the others are written by the threads that have them, to tensors behind the operands."""
 
     reductions: tuple[str, ...] = ()  # that are made of rows, instead of C (see `blocks`)
     own_columns = False  # whether what is written has other columns than the product
@@ -111,7 +116,7 @@ class Finish:
         self.further = tuple(Further(dtype=d, vector=min(vector, MOST_TOGETHER.get(d, 8))) for d in further)
         self.function = function
         self.names = tuple(names)
-        self.vector = vector
+        self.vector = min(vector, MOST_TOGETHER.get(dtype, 8))
         self.turned = turned
         self.diagonals = diagonals
         sides = ("index_1", "index_2") if batched else ("index_0", "index_1")
@@ -176,7 +181,7 @@ class Finish:
         for numbers in self._blocks(range(pairs), block):
             firsts = [(rows[r], columns[q], layer) for r, q in numbers]
             made = self._pairs(total, operands, firsts, sizes, numbers)
-            write_pairs(c, made, firsts, sizes, vector=self.vector)
+            write_pairs(c, made, firsts, sizes, vector=self.vector, following=_following(numbers))
 
     @staticmethod
     def _blocks(pairs: range, block: int) -> list[list[tuple[int, int]]]:
@@ -212,7 +217,7 @@ class Finish:
         places = [firsts[i] for i in order]
         for which, (own, target) in enumerate(zip(self.further, operands[len(self.names) :], strict=True)):
             pairs = [[element[which + 1] for element in made[i]] for i in order]
-            write_pairs(target, pairs, places, sizes, vector=own.vector)
+            write_pairs(target, pairs, places, sizes, vector=own.vector, following=_following(numbers))
         return [[element[0] for element in pair] for pair in made]
 
     def _places(self, firsts: list[tuple[Any, Any, Any]], sizes: tuple[Any, Any]) -> list[list[tuple[Any, Any, Any]]]:

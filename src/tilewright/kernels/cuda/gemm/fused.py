@@ -249,7 +249,7 @@ class FusedProduct:
         seen = [broadcast(o, (batch, m, wide)) for o, wide in zip(whole, columns, strict=True)]
         walks = tuple(walk_of(o.transpose(0, 1) if turned else o) for o in seen)
         element, majors = point.halves if point.scales else self.spec.left.dtype, majors[::-1] if turned else majors
-        vector = self.gemm.vector(n, last=last)
+        vector = self.gemm.vector(n)
         kept = self.gemm.kept_product(point, element, majors, last=last, vector=vector, walks=walks)
         if kept is not None:
             cubin = cubin_of(kept)

@@ -41,7 +41,7 @@ class Gated(Gemm):
         seen = [broadcast(o, (1, m, n)) for o in others]
         launch = self.product(
             self.point.settled(k=k, results=m * n), NAMES[x.dtype], (major_of(x), major_of(rights[0])), last=True,
-            vector=self.vector(n, last=True), walks=tuple(map(walk_of, seen)),
+            vector=self.vector(n), walks=tuple(map(walk_of, seen)),
         )  # fmt: skip
         further = self.beside(c)
         behind = (rights[1], *exponents, *seen, *(f.permute(1, 2, 0) for f in further))

@@ -154,7 +154,7 @@ class Gemm:
             target = torch.empty((batch * grid.splits, rows, columns), device=a.device)
         read = [self._as_turned(o) for o in seen]
         launch = self.product(
-            point, NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=self.vector(columns, last=last),
+            point, NAMES[y.dtype], (major_of(x), major_of(y)), last=last, vector=self.vector(columns),
             walks=tuple(map(walk_of, read)),
         )  # fmt: skip
         further = self.beside(c)
@@ -218,9 +218,9 @@ class Gemm:
             return batch, rows, columns
         return states(self.reductions), batch, rows, -(-columns // WIDTH)
 
-    def vector(self, columns: int, *, last: bool) -> int:
+    def vector(self, columns: int) -> int:
         """Of the Finish."""
-        return 1 if self.turned or self.reductions else vector_of(columns, self.dtype if last else "f32")
+        return 1 if self.turned or self.reductions else vector_of(columns)
 
     def _as_turned(self, c: Tensor) -> Tensor:
         """(rows, columns, layers) as the Point has them."""
@@ -284,7 +284,7 @@ class Gemm:
         whole = point if point.skinny else replace(point, split_k=1)
         found = self.finish(last=last, vector=vector)
         operands = self._reads(walks) if last else ()
-        facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, vector,
+        facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, found.vector,
                  found.diagonals, found.turned, found.reductions, self.groups and self.groups.size,
                  self.zeros, found.further)  # fmt: skip
         return facts, found, operands

@@ -7,13 +7,12 @@ from torch import Tensor
 
 from .compiling import Walk
 from .entering import Entering, still
-from .finish import MOST_TOGETHER
 from .noted import is_aligned
 
 
-def vector_of(columns: int, dtype: str) -> int:
+def vector_of(columns: int) -> int:
     """Of how many elements the start of each row of C is a multiple: 1, 2, 4, or 8, as far as is of use."""
-    return next(n for n in (8, 4, 2, 1) if n <= MOST_TOGETHER.get(dtype, 8) and columns % n == 0)
+    return next(n for n in (8, 4, 2, 1) if columns % n == 0)
 
 
 def major_of(x: Tensor) -> str:

@@ -41,7 +41,7 @@ class Routed(Gemm):
         c = torch.empty((1, m, n), dtype=DTYPES[self.dtype], device=a.device)
         seen = [broadcast(o, (1, m, n)) for o in others]
         launch = self.product(
-            self.point, NAMES[a.dtype], (major_of(x), major_of(y)), last=True, vector=self.vector(n, last=True),
+            self.point, NAMES[a.dtype], (major_of(x), major_of(y)), last=True, vector=self.vector(n),
             walks=tuple(map(walk_of, seen)),
         )  # fmt: skip
         further = self.beside(c)
