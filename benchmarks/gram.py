@@ -3,21 +3,25 @@
     python benchmarks/gram.py --json benchmarks/results/h200/gram.json
 
 Beside torch and our whole product: us, medians of nine calls with cold caches, of four points the best; errors against
-float64 in Frobenius' norm.
+float64 in Frobenius' norm. What is measured was compiled before, by several processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from alone import TOGETHER, alone
 from torch import Tensor
 
 from fakes.fused import load_fused
@@ -70,12 +74,27 @@ def make(graph: Graph, folder: Path) -> Made:
     ordered = sorted(
         (p for p in patterns if "matmul" in p.nodes or p.kind == "product"), key=lambda p: p.kind != "product"
     )
-    loaded = [
-        (p, load_fused(p.program, folder, name=f"gram{len(list(folder.iterdir()))}_{i}")) for i, p in enumerate(ordered)
-    ]
-    for _, module in loaded:
-        module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+    loaded = [(p, load_fused(p.program, folder)) for p in ordered]
     return Made(graph, loaded)
+
+
+def ways(n: int, k: int, dtype: torch.dtype, folder: Path) -> dict[str, Made]:
+    whole = trace(Applies(with_itself), (torch.empty(n, k, dtype=dtype, device="meta"),), {})
+    return {"whole": make(whole, folder), "half": make(rewritten(whole).graph, folder)}
+
+
+def compiled(job: tuple[tuple[int, int], torch.dtype, Path, int]) -> None:
+    """Both ways' kernels of the point of this number, by way of a folder of this process."""
+    (n, k), dtype, folder, number = job
+    device = Device(arch="sm_90a", processors=132)
+    own = folder / f"process-{os.getpid()}"
+    for made in ways(n, k, dtype, own).values():
+        for i, (pattern, module) in enumerate(made.parts):
+            if i == 0 and number < len(pattern.space.points):
+                module.configure(**dict(pattern.space.points[number]))
+            module._FUSED.prepare(device)
+    for kept in (own / "build").glob("*.o"):
+        kept.rename(folder / "build" / kept.name)
 
 
 def microseconds(call: Callable[[], Tensor]) -> float:
@@ -93,8 +112,6 @@ def microseconds(call: Callable[[], Tensor]) -> float:
 
 
 def measured(n: int, k: int, dtype: torch.dtype, folder: Path) -> dict[str, Any]:
-    whole = trace(Applies(with_itself), (torch.empty(n, k, dtype=dtype, device="meta"),), {})
-    ways = {"whole": make(whole, folder), "half": make(rewritten(whole).graph, folder)}
     x = torch.randn(n, k, device="cuda").to(dtype)
     truth = x.double() @ x.double().T
 
@@ -103,7 +120,7 @@ def measured(n: int, k: int, dtype: torch.dtype, folder: Path) -> dict[str, Any]
         return {"us": microseconds(call), "error": float((result.double() - truth).norm() / truth.norm())}
 
     line: dict[str, Any] = {"torch": about(lambda: with_itself(x))}
-    for name, made in ways.items():
+    for name, made in ways(n, k, dtype, folder).items():
         product, module = made.parts[0]
         found = []
         for point in product.space.points[:POINTS]:
@@ -111,6 +128,14 @@ def measured(n: int, k: int, dtype: torch.dtype, folder: Path) -> dict[str, Any]
             found.append({**about(lambda made=made: made(x)), "tile": dict(point)["tile"]})  # type: ignore[misc]
         line[name] = min(found, key=lambda f: f["us"])
     return line
+
+
+def make_all(folder: Path) -> None:
+    """Compile."""
+    (folder / "build").mkdir()
+    jobs = [(sizes, dtype, folder, number) for sizes in SIZES for dtype in DTYPES for number in range(POINTS)]
+    with ProcessPoolExecutor(TOGETHER, mp_context=get_context("spawn")) as processes:
+        list(processes.map(compiled, jobs))
 
 
 def main() -> None:
@@ -121,9 +146,11 @@ def main() -> None:
     about = {"command": "python benchmarks/gram.py", "commit": commit(), "device": torch.cuda.get_device_name()}
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
+        make_all(Path(folder))
         for dtype in DTYPES:
             for n, k in SIZES:
-                line = measured(n, k, dtype, Path(folder))
+                with alone():
+                    line = measured(n, k, dtype, Path(folder))
                 found[f"{n} x {k} {str(dtype)[6:]}"] = line
                 times = {way: line[way]["us"] / line["half"]["us"] for way in ("torch", "whole")}
                 print(f"{n} x {k} {str(dtype)[6:]}: {times['torch']:.2f} of torch, {times['whole']:.2f} of the whole")
