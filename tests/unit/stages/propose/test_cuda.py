@@ -189,7 +189,7 @@ def test_unsupported_says_why():
 
 def test_skeleton_files_are_whole(tmp_path):
     assert cuda.skeleton_files([]) == ()
-    files = cuda.skeleton_files([kp.softmax((64, 1000))])
+    files = cuda.skeleton_files([kp.softmax((64, 1000)), kp.product(512, 512, 512)])
     assert all(f.path.startswith("tilewright_kernels/") for f in files)
     modules = {f.path.removeprefix("tilewright_kernels/").removesuffix(".py").replace("/", ".") for f in files}
     for file in files:
