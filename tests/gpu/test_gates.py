@@ -19,6 +19,8 @@ from tilewright.cell.trace import trace
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
+from tilewright.kernels.cuda.gemm.launch import Gemm
+from tilewright.kernels.cuda.gemm.plan import Point as Plan
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda
 
@@ -114,16 +116,63 @@ def test_rows_of_the_result_that_start_anywhere(tmp_path, n):
         held(pattern, module.run(*operands)[0], operands)
 
 
-@pytest.mark.parametrize("m", [33, 64])
-def test_few_rows(tmp_path, m):
-    args = made(of_calls, m, 1032, 2056, torch.bfloat16)
-    pattern = the_gate(of_calls, args)
+@pytest.mark.parametrize(
+    ("m", "dtype"), [(1, torch.float16), (7, torch.bfloat16), (32, torch.float16), (64, torch.bfloat16)]
+)
+@pytest.mark.parametrize("function", [of_calls, of_halves, woven, across])
+def test_few_rows(tmp_path, function, m, dtype):
+    args = made(function, m, 1032, 2056, dtype)
+    pattern = the_gate(function, args)
     module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
-    whole = point(**{**dict(pattern.space.points[0]), "sum": "kernel", "tile": "64x128", "split_k": 1})
-    for setting in (*pattern.space.points[:4], whole):
-        module.configure(**dict(setting))
+    for parts in (1, 2, 3, 8):
+        module.configure(**{**dict(pattern.space.points[0]), "split_k": parts})
         held(pattern, module.run(*operands)[0], operands)
         assert torch.equal(module.run(*operands)[0], module.run(*operands)[0]), "sums of parts repeat"
+
+
+def test_few_rows_that_lie_otherwise(tmp_path):
+    args = made(across, 16, 1024, 1024, torch.bfloat16)
+    pattern = the_gate(across, args)
+    module = load_fused(pattern.program, tmp_path)
+    x, w, v = operands_of(pattern, args)
+    wide = torch.cat([x, x], 1)
+    along = w.t().contiguous().t()
+    for given in ([x, along, v], [x, along, along], [wide[:, :1024], w, v], [wide[:, 1:1025], w, w]):
+        held(pattern, module.run(*given)[0], given)
+
+
+def test_few_rows_wait_for_the_kernel_that_makes_a_weight(tmp_path):
+    """Both start early; with a pause after each, and in a graph, the same to the last bit."""
+    args = made(across, 16, 1024, 1024, torch.bfloat16)
+    pattern = the_gate(across, args)
+    module = load_fused(pattern.program, tmp_path)
+    product = Gemm(Plan(tile_m=128, tile_n=128, cluster_m=1), "bf16")
+    x, w, v = (a / 16 for a in operands_of(pattern, args))
+    for setting in pattern.space.points[:3]:
+        module.configure(**dict(setting))
+
+        def chain(pause=False):
+            y, made = x + 0, v + 0
+            for _ in range(12):
+                made = product(w, made)
+                (y,) = module.run(y, made, w)
+                y = y + x
+                made = product(made, w)
+                (y,) = module.run(y, w, made)
+                if pause:
+                    torch.cuda.synchronize()
+            return y
+
+        truth = chain(pause=True)
+        assert truth.isfinite().all() and float(truth.float().abs().max()) > 0
+        assert all(torch.equal(chain(), truth) for _ in range(5))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = chain()
+        for _ in range(3):
+            found.zero_()
+            graph.replay()
+            assert torch.equal(found, truth)
 
 
 def test_factors_that_lie_otherwise(tmp_path):

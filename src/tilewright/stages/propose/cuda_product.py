@@ -26,7 +26,7 @@ from .product_sides import (
 from .product_tiles import KERNEL, bare_points, is_bare, turn
 from .product_time import DEPTH, PROCESSORS, work_ns
 from .reduced import BLOCK, blocked
-from .skinny import is_unpacked, parts_of_k, unpackable, unpacked_space
+from .skinny import is_unpacked, parts_of_k, skinny_space, unpackable
 
 _TYPES = ("f32", "f16", "bf16")
 _EIGHT_BITS = "float8_e4m3fn"
@@ -35,9 +35,6 @@ _ALSO_WRITTEN = ("float8_e4m3fn", "i8", "u8", "i32", "i64", "bool")
 # two kernels' time, in fp32 0.99 to 1.12 (H200, 2026-11-23; benchmarks/results_beside.py).
 MASKS_BESIDE = False
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
-# Rows up to which a pair of skinny kernels is faster than one for both: 1 x 14336 x 4096 takes 64.8 us, as one 76.9; of
-# 64 rows, 18944 x 3584, it is 81.5, and 76.8 (torch.compile 80.2; H200, 2026-11-22 and 23).
-_FEW_GATED = 32
 _LEAST_REDUCED = 128  # columns
 _MOST_PLACES = 1 << 24  # columns: their numbers are exact in fp32
 _WORTH = 1.02  # times as long a product may take whose rows it reduces, beside what else it saves
@@ -157,8 +154,8 @@ def _ungateable(program: Program) -> str | None:
         return "a gated pair in eight bits, or of batches"
     if sizes(program)[3] < _LEAST_K:
         return "a gated pair of few sums"
-    if is_skinny(program) and not (_FEW_GATED < sizes(program)[1] <= SKINNY_SIDE and lies_along_k(program)[1]):
-        return "a gated pair of very few rows, of few columns, or whose large matrices lie across K"
+    if is_skinny(program) and sizes(program)[1] > SKINNY_SIDE:
+        return "a gated pair of few columns"
     if right.dtype != "f32" and (line_of(beside) % 8 or right.order != beside.order):
         return "a gated pair whose matrices lie in different ways"
     return None
@@ -208,10 +205,10 @@ def _slower(program: Program) -> str | None:
 
 def space(program: Program) -> Space:
     """The knobs, and at most 8 points in the order in which the model has them."""
+    if is_unpacked(program) or (is_gated(program) and is_skinny(program)):
+        return skinny_space(program, _KNOBS, KERNEL)
     if is_gated(program):
         return Space(knobs=_KNOBS, points=_gated_points(program))
-    if is_unpacked(program):
-        return unpacked_space(program, _KNOBS, KERNEL)
     skinny = _skinny_points(program) if is_skinny(program) else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
     wide = _exact_points(program)
@@ -235,9 +232,6 @@ def _intervals(program: Program) -> tuple[int, ...]:
 def _gated_points(program: Program) -> tuple[Point, ...]:
     """Tiles of both products' columns together; whole ones in shared memory first, where the result is of 16 bits."""
     _, m, n, _ = sizes(program)
-    if is_skinny(program):
-        parts = parts_of_k(program, 2 * n, wide=64, resident=2)
-        return tuple(_skinny(tile, p) for p in parts for tile in ("64x64", "64x128"))
 
     def work(shape: tuple[str, str, str, float]) -> float:
         tall, wide = map(int, shape[0].split("x"))

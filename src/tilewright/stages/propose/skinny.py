@@ -24,10 +24,10 @@ _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
 _TILES = ("16x128", "32x128", "64x128", "128x16", "128x32", "128x64")
 
 
-def parts_of_k(program: Program, large: int, *, wide: int, resident: int, unpacked: bool = False) -> list[int]:
+def parts_of_k(program: Program, large: int, *, wide: int, resident: int) -> list[int]:
     """In how many a cluster divides K: the likeliest first, `wide` rows of the `large` matrix to a CTA."""
     batch, _, _, k = sizes(program)
-    item, depth = (1.0, _LINE) if unpacked else (2.0, DEPTH)
+    item, depth = (1.0, _LINE) if is_unpacked(program) else (2.0, DEPTH)
 
     def work_ns(parts: int) -> float:
         ctas = ceil(large / wide) * batch * parts
@@ -102,12 +102,15 @@ def in_fp32(prologue: Prologue) -> Program:
     return replace(program, body=body)
 
 
-def unpacked_space(program: Program, knobs: tuple[Knob, ...], settings: dict[str, str | int]) -> Space:
-    """The knobs, with tiles of their own, and the smallest that holds the small side; `settings`: of the others."""
+def skinny_space(program: Program, knobs: tuple[Knob, ...], settings: dict[str, str | int]) -> Space:
+    """Of what is unpacked or gated: the knobs, with tiles of their own, and the smallest that holds the small side;
+    `settings`: of the others. A gated tile has as many rows of either matrix."""
     _, m, n, _ = sizes(program)
+    gated = is_gated(program)
     small = next(s for s in (16, 32, 64) if min(m, n) <= s)
     tile = f"{small}x128" if m < n else f"128x{small}"
-    parts = parts_of_k(program, max(m, n), wide=128, resident=2, unpacked=True)
-    own = tuple(replace(k, values=_TILES) if k.name == "tile" else k for k in knobs)
+    large, resident = (2 * n, 3 if small <= 32 else 2) if gated else (max(m, n), 2)
+    parts = parts_of_k(program, large, wide=128, resident=resident)
+    own = tuple(replace(k, values=_TILES[:3] if gated else _TILES) if k.name == "tile" else k for k in knobs)
     every = {**settings, "tile": tile, "cluster": "1x1", "streamed": "none", "sum": "cluster"}
     return Space(knobs=own, points=tuple(point(**{**every, "split_k": p}) for p in parts))

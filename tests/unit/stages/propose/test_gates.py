@@ -133,22 +133,29 @@ def test_matrices_that_lie_in_different_ways_are_two_kernels() -> None:
     assert gate_of(matched(lambda x, w, v: F.silu(x @ w) * (x @ v), x, w, v)) is not None
 
 
-@pytest.mark.parametrize("m", [33, 64])
-def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int) -> None:
+@pytest.mark.parametrize("m", [1, 16, 32, 64])
+@pytest.mark.parametrize("across", [False, True])
+def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int, across: bool) -> None:
+    """Whose rows those matrices are: 64 of each in a tile, as they lie."""
     x, w, v = rand(m, 1024), rand(2048, 1024), rand(2048, 1024)
-    gate = gate_of(matched(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), x, w, v))
-    assert gate is not None and {dict(p)["sum"] for p in gate.space.points} == {"cluster"}
+    if across:
+        w, v = w.t().contiguous(), v.t().contiguous()
+        gate = gate_of(matched(lambda x, w, v: F.silu(x @ w) * (x @ v), x, w, v))
+    else:
+        gate = gate_of(matched(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), x, w, v))
+    assert gate is not None
+    assert {dict(p)["tile"] for p in gate.space.points} == {f"{max(m, 16)}x128"} <= set(gate.space.knobs[0].values)
     module = load_fused(gate.program, tmp_path)
-    given = [torch.empty_strided(o.shape, o.strides, dtype=x.dtype, device="meta") for o in gate.program.operands]
-    for setting in (gate.space.points[0], gate.space.points[1], gate.space.points[-1]):
+    strides = (2048, 1) if across else (1, 1024)
+    given = [torch.empty_strided((m, 1024), (1024, 1), dtype=x.dtype, device="meta")]
+    given += [torch.empty_strided((1024, 2048), strides, dtype=x.dtype, device="meta") for _ in range(2)]
+    for setting in (gate.space.points[0], gate.space.points[-1]):
         module.configure(**dict(setting))
-        assert module.run(*given)[0].shape == (m, 2048) and not module._FUSED.gemm.turned
+        assert module.run(*given)[0].shape == (m, 2048)
         demand = module._FUSED.demand(132)
-        tiles = 2048 // module._FUSED.gemm.point.columns
-        assert demand["ctas"] == tiles * int(dict(setting)["split_k"]) and demand["local_bytes"] == 0
-    assert gate_of(matched(lambda x, w, v: F.silu(x @ w) * (x @ v), x, w.t().contiguous(), v.t().contiguous())) is None
-    few = matched(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), x[:16], w, v)
-    assert gate_of(few) is None, "a pair is faster there"
+        assert demand["ctas"] == 32 * int(dict(setting)["split_k"]) and demand["local_bytes"] == 0
+    point = module._FUSED.gemm.point
+    assert point.gated and (point.tile_m, point.rows, point.columns, point.groups) == (128, 64, max(m, 16), 1)
 
 
 def test_fp32_splits_the_left_factor_once(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def compile_product(
     A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's. Of a turned Finish,
     columns of C are contiguous, not rows. `routed`: behind C come the ends of experts' rows (see `experts`).
     `zeros`: of A and B, as a Reach has them. Of a gated point the second B comes behind C, and its exponents behind the
-    first's; of one with `stream_k` flags and parts come last."""
+    first's (of a skinny one the second A); of one with `stream_k` flags and parts come last."""
     m, n, k = _size(), _size(), _size()
     pitch = ALIGNED * 8 // ELEMENT_TYPES[element].width
 
@@ -91,7 +91,8 @@ def compile_product(
     scaled = ((m, n, n) if point.gated else (m, n)) if point.scales else ()
     exponents = (_fake("i32", (rows, _size()), (1, _stride()), 4) for rows in scaled)
     ends = (_fake("i32", (_size(),), (1,), 4),) if routed else ()
-    other = (operand(n, majors[1]),) if point.gated else ()
+    second = operand(m, majors[0]) if point.skinny else operand(n, majors[1])
+    other = (second,) if point.gated else ()
     first = (operand(m, majors[0]), operand(n, majors[1]), c, *other)
     tensors = (*first, *exponents, *ends, *_read(operands, m, n, finish))
     if point.stream_k:

@@ -122,9 +122,11 @@ def make_point(knobs: dict[str, Any], *, scheme: str, gated: bool = False) -> Po
 
 def is_turned(knobs: Mapping[str, Any], *, gated: bool = False) -> bool:
     """Whether the kernel makes C's transpose: it streams its left matrix, and is skinny in its columns. What is gated
-    has both right matrices for its columns, always."""
+    has both right matrices for its columns, or for its rows where it is skinny."""
     rows, columns = map(int, knobs["tile"].split("x"))
-    return not gated and bool(knobs["streamed"] == "right" or (knobs["sum"] == "cluster" and rows < columns))
+    if gated:
+        return bool(knobs["sum"] == "cluster")
+    return bool(knobs["streamed"] == "right" or (knobs["sum"] == "cluster" and rows < columns))
 
 
 class FusedProduct:

@@ -1,5 +1,6 @@
 """Two products of one left matrix in one kernel, on torch tensors: C[M, N] = epilogue(A @ B, A @ B1), neither product
-written. A tile of 128 x 256 makes 128 columns of both (see `product`); B and B1 come as they lie, from two matrices."""
+written. A tile of 128 x 256 makes 128 columns of both (see `product`), one of few rows 64 (see `skinny`, to which the
+right matrices are left ones); B and B1 come as they lie, from two matrices."""
 
 from __future__ import annotations
 
@@ -35,18 +36,20 @@ class Gated(Gemm):
         if not a.dtype == b.dtype == other.dtype or NAMES.get(a.dtype) not in wanted:
             raise ValueError(f"this gated product takes {wanted}, not {a.dtype}, {b.dtype} and {other.dtype}")
         (m, k), n = a.shape, b.shape[1]
-        grid = self.grid(1, m, n, k, processors=processors_of(a))
+        grid = self.grid(1, *((n, m) if self.turned else (m, n)), k, processors=processors_of(a))
         (x, *rights), exponents = self._matrices((a, b, other), grid)
+        first, second = (rights[0], x) if self.turned else (x, rights[0])
         c = torch.empty((1, m, n), dtype=DTYPES[self.dtype], device=a.device)
-        seen = [broadcast(o, (1, m, n)) for o in others]
+        seen = [self._as_turned(broadcast(o, (1, m, n))) for o in others]
         launch = self.product(
-            self.point.settled(k=k, results=m * n), NAMES[x.dtype], (major_of(x), major_of(rights[0])), last=True,
+            self.point.settled(k=k, results=m * n), NAMES[x.dtype], (major_of(first), major_of(second)), last=True,
             vector=self.vector(n), walks=tuple(map(walk_of, seen)),
         )  # fmt: skip
-        further = self.beside(c)
-        behind = (rights[1], *exponents, *seen, *(f.permute(1, 2, 0) for f in further))
-        run_on(launch, x, rights[0], c.permute(1, 2, 0), *behind, grid.clusters, grid.splits, grid.chunk)
-        return self._results([t[0] for t in (c, *further)])
+        results = [c, *self.beside(c)]
+        written, *further = (self._as_turned(t.permute(1, 2, 0)) for t in results)
+        behind = (rights[1], *exponents, *seen, *further)
+        run_on(launch, first, second, written, *behind, grid.clusters, grid.splits, grid.chunk)
+        return self._results([t[0] for t in results])
 
     def _matrices(self, given: Sequence[Tensor], grid: Grid) -> tuple[list[Tensor], list[Tensor]]:
         """What the product reads, and the exponents of each; wgmma takes both right ones as they lie in one way."""
@@ -57,7 +60,7 @@ class Gated(Gemm):
             planes = [self._split(left, 1, grid.chunk), *(self._split(t, 1, grid.chunk, along=along) for t in rights)]
             return [p for p, _ in planes], [e for _, e in planes]
         rights = [self._loadable(t) for t in rights]
-        if across or self.point.columns % LINE:
+        if across or (self.point.rows if self.turned else self.point.columns) % LINE:
             rights = [self._along_k(t) for t in rights]
         return [self._loadable(left), *rights], []
 

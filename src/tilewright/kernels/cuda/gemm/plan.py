@@ -76,7 +76,8 @@ class Point:
     C leaves by way of shared memory, where its rows start at multiples of 16 bytes; `staged`: so does C of 16 bits, a
     whole tile at a time, and a matrix that the epilogue reads comes there; `skinny`: few columns, splits of K summed in
     a cluster; `pingpong`: while one warpgroup ends its tile, the other multiplies the next; `gated`: half of a tile's
-    columns are of a second B; `stream_k`: clusters take equal shares of the steps of all tiles."""
+    columns are of a second B, skinny of its rows of a second A; `stream_k`: clusters take equal shares of the steps of
+    all tiles."""
 
     tile_m: int = 128
     tile_n: int = 256
@@ -117,7 +118,7 @@ class Point:
             raise ValueError("what is rounded is multiplied by warpgroups together, in tiles of 64, 128 or 256 columns")
         if self.skinny and (self.two_levels or self.bulk or self.cluster_m * self.cluster_n > 1):
             raise ValueError("what is skinny is plain, and its clusters are its splits of K")
-        if self.skinny and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.columns > 64):
+        if self.skinny and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.tile_n > 64):
             raise ValueError(f"what is skinny has tiles of 64 or 128 x 16 to 64, and at most {MOST_TOGETHER} splits")
         if self.scheme == "unpacked" and (not self.skinny or self.gated):
             raise ValueError("what is unpacked is skinny, and of one product")
@@ -129,8 +130,8 @@ class Point:
             raise ValueError("what is gated has 16 bits or fp32, and whole sums")
         if self.gated and self.bulk and self.two_levels:
             raise ValueError("what is gated and of fp32 does not leave in bulk")
-        if self.gated and self.tile_n not in ((64, 128) if self.skinny else (128, 192, 256)):
-            raise ValueError("what is gated has tiles of 128, 192 or 256 columns, half of them of each product")
+        if self.gated and (self.tile_m != 128 if self.skinny else self.tile_n not in (128, 192, 256)):
+            raise ValueError("what is gated has 128, 192 or 256 columns, or 128 skinny rows")
         if self.stream_k and (self.streamed or self.bulk or self.staged or self.skinny or self.pingpong or self.gated):
             raise ValueError("stream-K is of warpgroups that share a tile, and write it themselves")
         if self.stream_k and self.split_k > 1:
@@ -179,13 +180,17 @@ class Point:
 
     @property
     def columns(self) -> int:
-        """Of C, that a tile makes."""
-        return self.tile_n // 2 if self.gated else self.tile_n
+        """Of C, that a tile makes, as `rows`."""
+        return self.tile_n // 2 if self.gated and not self.skinny else self.tile_n
+
+    @property
+    def rows(self) -> int:
+        return self.tile_m // 2 if self.gated and self.skinny else self.tile_m
 
     @property
     def groups(self) -> int:
         """Warpgroups that multiply a tile."""
-        return 1 if self.pingpong else max(self.tile_m // 64, 1) if self.tile_m < 256 else 2
+        return 1 if self.pingpong else max(self.rows // 64, 1) if self.tile_m < 256 else 2
 
     @property
     def turns(self) -> int:
@@ -232,9 +237,9 @@ class Point:
 
     @property
     def resident(self) -> int:
-        """CTAs to a multiprocessor: small tiles share it, so that one multiplies while the other promotes, or ends."""
+        """CTAs to a multiprocessor: one multiplies while another promotes, or ends."""
         if self.skinny:
-            return 3 if self.tile_m == 64 and self.tile_n <= 32 else 2
+            return 3 if self.groups == 1 and self.tile_n <= 32 else 2
         return 2 if self.groups == 1 and self.tile_n <= 128 and not self.pingpong else 1
 
     @property
@@ -249,7 +254,7 @@ class Point:
     @property
     def block(self) -> int:
         """Pairs of results that a thread computes before it writes them: so many reads of an epilogue's operands are on
-        their way at a time, as registers allow beside the sums."""
+        their way at a time."""
         sums = self.tile_m * self.tile_n // (128 * self.groups)
         return 16 if sums <= 128 and not self.two_levels and not self.skinny else 4
 
@@ -272,10 +277,10 @@ class Grid:
 
 
 def make_grid(point: Point, m: int, n: int, k: int, *, batch: int = 1, processors: int) -> Grid:
-    """Persistent clusters, as many as are resident at once, or fewer; splits of whole stages, none of them empty."""
+    """Persistent clusters, no more than are resident at once; splits of whole stages, none of them empty."""
     steps = -(-k // point.depth)
     if point.skinny:
-        tiles = -(-m // point.tile_m) * -(-n // point.columns) * batch
+        tiles = -(-m // point.rows) * -(-n // point.columns) * batch
         return Grid(clusters=tiles, splits=1, chunk=-(-steps // point.split_k) * point.depth)
     each = -(-steps // min(point.split_k, steps))
     splits = -(-steps // each)

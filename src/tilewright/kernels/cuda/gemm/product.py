@@ -119,7 +119,7 @@ class Product:
 
     def _start(self) -> None:
         """Before memory is touched, an `early` launch waits until the one before has ended, and lets the next be
-        launched as early: what a launch costs is hidden (programmatic dependent launch, CUDA Programming Guide)."""
+        launched as early (programmatic dependent launch, CUDA Programming Guide)."""
         if self.early:
             cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
@@ -163,14 +163,13 @@ class Product:
         return made
 
     def _halves(self) -> Any:
-        """The memory of B's stages, as TMA sees it: a stage is one tile to wgmma, here as many as it has sources."""
+        """The memory of B's stages as TMA sees it: as many tiles as it has sources."""
         p = self.point
         slots = p.depth_stages * p.planes * (p.tile_n // p.columns)
         return hopper_helpers.make_smem_layout_b(self.major_b, (p.tile_m, p.columns, p.depth), self.element, slots)
 
     def _sources(self, given: tuple[tuple[Any, Any], ...], s_b: Any, at: Any) -> tuple[Any, list[tuple[Any, Any]]]:
-        """The halves of B's stages as TMA fills them, and the copy and the tiles of each source; of what is not gated
-        one source, and whole stages."""
+        """The halves of B's stages as TMA fills them, and the copy and the tiles of each source: one, if not gated."""
         p = self.point
         halves = cute.make_tensor(s_b.iterator, self._halves().outer)
         sides = [

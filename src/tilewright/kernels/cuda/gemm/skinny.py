@@ -8,6 +8,12 @@
     warpgroups                     one chain of wgmma over the CTA's share of K; what they hold then goes through shared
                                    memory to the cluster's first CTA, which adds it up in order and writes C
 
+    gated: a second A, as large and lying as the first; each is half of a stage, and the same warpgroup has two chains,
+    so that a thread holds both sums of its elements of C, of tile_m / 2 rows
+
+        rows of a stage    0 .. M_t / 2 - 1    M_t / 2 .. M_t - 1
+        of                 A                   the second A, the same rows
+
 No partial sum goes to memory, and no second kernel is launched, which for 20 MB of weights would cost as much as half
 of their way.
 """
@@ -45,7 +51,7 @@ def _distant(address: Any, rank: int) -> Float32:
 
 
 class Skinny(Product):
-    """A Point with `skinny`: its tensors are A, B, C, of a gated pair the second B, and the epilogue's operands."""
+    """A Point with `skinny`: its tensors are A, B, C, of a gated pair the second A, and the epilogue's operands."""
 
     def __call__(
         self, tensors: tuple[Any, ...], clusters: Any, splits: Any, chunk: Any, stream: Any
@@ -53,65 +59,52 @@ class Skinny(Product):
         """Emit the launch; `clusters`: tiles of C, `chunk`: K of a CTA."""
         p = self.point
         a, b, c, *more = tensors
-        other = more.pop(0) if p.gated else b
-        major_a, major_b = LayoutEnum.from_tensor(a), LayoutEnum.from_tensor(b)
+        other = more.pop(0) if p.gated else a
+        major_b = LayoutEnum.from_tensor(b)
+        self.major_a = LayoutEnum.from_tensor(a)
         self.element = a.element_type
         self.outlet = None
-        self.major_b = major_b
-        tile = (p.tile_m, p.tile_n, DEPTH)
-        smem_a = hopper_helpers.make_smem_layout_a(major_a, tile, self.element, p.depth_stages)
-        smem_b = hopper_helpers.make_smem_layout_b(major_b, tile, self.element, p.depth_stages)
+        smem_a, halves = self._of_stages(p.tile_m), self._of_stages(p.rows)
+        smem_b = hopper_helpers.make_smem_layout_b(
+            major_b, (p.tile_m, p.tile_n, DEPTH), self.element, p.depth_stages
+        )  # fmt: skip
         mma = hopper_helpers.make_trivial_tiled_mma(
-            self.element, self.element, major_a.sm90_mma_major_mode(), major_b.sm90_mma_major_mode(), Float32,
+            self.element, self.element, self.major_a.sm90_mma_major_mode(), major_b.sm90_mma_major_mode(), Float32,
             (p.groups, 1, 1), tiler_mn=(64, p.tile_n),
         )  # fmt: skip
-        tma_a, from_a = self._tma(a, smem_a, (p.tile_m, DEPTH), 1)
-        halves = self._halves()
-        tma_b, from_b = self._tma(b, halves, (p.columns, DEPTH), 1)
-        tma_g, from_g = self._tma(other, halves, (p.columns, DEPTH), 1) if p.gated else (tma_b, b)
+        tma_a, from_a = self._tma(a, halves, (p.rows, DEPTH), 1)
+        tma_g, from_g = self._tma(other, halves, (p.rows, DEPTH), 1) if p.gated else (tma_a, from_a)
+        tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), 1)
 
         kernel = self._skinny(
-            tma_a, from_a, tma_b, from_b, tma_g, from_g, c, list(more), mma, smem_a, smem_b, chunk
+            tma_a, from_a, tma_g, from_g, tma_b, from_b, c, list(more), mma, smem_a, smem_b, chunk
         )  # fmt: skip
         self._launch(kernel, clusters, stream)
 
+    def _of_stages(self, rows: int) -> Any:
+        """The memory of A's stages, in tiles of so many rows: one to wgmma, to TMA as many as it has sources."""
+        slots = self.point.depth_stages * (self.point.tile_m // rows)
+        return hopper_helpers.make_smem_layout_a(self.major_a, (rows, self.point.tile_n, DEPTH), self.element, slots)
+
     @cute.kernel
     def _skinny(
-        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor,
-        tma_g: cute.CopyAtom, from_g: cute.Tensor, c: cute.Tensor, more: list, mma: cute.TiledMma,
+        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_g: cute.CopyAtom, from_g: cute.Tensor,
+        tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor, more: list, mma: cute.TiledMma,
         smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout, chunk: Int32,
     ) -> None:  # fmt: skip
         p = self.point
         thread, _, _ = cute.arch.thread_idx()
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        if warp == p.groups * 4:
-            cpasync.prefetch_descriptor(tma_a)
-            cpasync.prefetch_descriptor(tma_b)
-        rank = Int32(0)
-        if cutlass.const_expr(p.cluster > 1):
-            rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-
-        shared = SmemAllocator()
-        # Every CTA frees its own stages.
-        stages = self._stages(shared, readers=p.groups * 4, cluster=(p.cluster, 1), mcast_mode_mn=(1, 0))
-        s_a = shared.allocate_tensor(self.element, smem_a.outer, byte_alignment=1024, swizzle=smem_a.inner)
-        s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
-        pipeline_init_arrive(cluster_shape_mn=(p.cluster, 1), is_relaxed=True)
-        to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, DEPTH))
-        to_b, sources = self._sources(((tma_b, from_b), (tma_g, from_g)), s_b, 0)
-
-        m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
-        rows, columns = cute.ceil_div(m, p.tile_m), cute.ceil_div(n, p.columns)
-        work = cute.arch.block_idx()[0] // p.cluster
-        layer = work // (rows * columns)
-        rest = work - layer * (rows * columns)
-        row = rest // columns
-        column = rest - row * columns  # neighbours in time read the same of A
+        given = ((tma_a, from_a), (tma_g, from_g))[: p.tile_m // p.rows]
+        warp, rank, stages, s_a, s_b = self._head(
+            (*(tma for tma, _ in given), tma_b), (self.element, self.element), (smem_a, smem_b)
+        )  # fmt: skip
+        halves = cute.make_tensor(s_a.iterator, self._of_stages(p.rows).outer)
+        sides = [self._sides(tma, tensor, halves, (p.rows, DEPTH)) for tma, tensor in given]
+        to_a, sources = sides[0][0], [(tma, tiles) for (tma, _), (_, tiles) in zip(given, sides, strict=True)]
+        to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, DEPTH))
+        sizes = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0])
+        row, column, layer, begin, end = self._own(sizes, cute.size(from_a, mode=[1]), rank, chunk)
         of_a, of_b = layer % cute.size(from_a, mode=[2]), layer % cute.size(from_b, mode=[2])
-        begin = rank * (chunk // DEPTH)
-        end = cutlass.min(begin + chunk // DEPTH, cute.ceil_div(k, DEPTH))
-        if cutlass.const_expr(self.reach is not None):
-            begin, end = self._share(rank, cute.ceil_div(k, DEPTH), row, column)
         board = Int32(s_a.iterator.toint())
 
         pipeline_init_wait(cluster_shape_mn=(p.cluster, 1))
@@ -122,33 +115,31 @@ class Skinny(Product):
             for step in cutlass.range(begin, end, unroll=1):
                 stages.producer_acquire(filling)
                 barrier = stages.producer_get_barrier(filling)
-                cute.copy(tma_a, g_a[(None, row, step, of_a)], to_a[(None, filling.index)], tma_bar_ptr=barrier)
                 for half in cutlass.range_constexpr(len(sources)):
                     tma, tiles = sources[half]
-                    slot = to_b[(None, filling.index * len(sources) + half)]
-                    cute.copy(tma, tiles[(None, column, step, of_b)], slot, tma_bar_ptr=barrier)
+                    slot = to_a[(None, filling.index * len(sources) + half)]
+                    cute.copy(tma, tiles[(None, row, step, of_a)], slot, tma_bar_ptr=barrier)
+                cute.copy(tma_b, g_b[(None, column, step, of_b)], to_b[(None, filling.index)], tma_bar_ptr=barrier)
                 stages.producer_commit(filling)
                 filling.advance()
-            stages.producer_tail(filling)
-            if cutlass.const_expr(p.cluster > 1):
-                cute.arch.sync_warp()
-                for _ in cutlass.range_constexpr(2):
-                    cute.arch.cluster_arrive()
-                    cute.arch.cluster_wait()
+            self._emptied(stages, filling)
         else:
             group = cute.arch.make_warp_uniform(thread // 128)
             by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group))
-            r_a = mma.make_fragment_A(by_group.partition_A(s_a))  # (atom, 1, blocks of K, slots)
+            r_a = mma.make_fragment_A(by_group.partition_A(s_a))  # (atom, sources, blocks of K, slots)
             r_b = mma.make_fragment_B(by_group.partition_B(s_b))
-            places = mma.get_slice(thread).partition_C(cute.make_identity_tensor((p.tile_m, p.tile_n)))
+            places = mma.get_slice(thread).partition_C(cute.make_identity_tensor((p.rows, p.tile_n)))
             reading = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
             freeing = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
-            total = cute.make_rmem_tensor(cute.make_layout(((2, 2, p.tile_n // 8), 1, 1)), Float32)
-            total.fill(0.0)
+            fragment = cute.make_layout(((2, 2, p.tile_n // 8), 1, 1))
+            totals = [cute.make_rmem_tensor(fragment, Float32) for _ in range(p.tile_m // p.rows)]
+            for half in cutlass.range_constexpr(len(totals)):
+                totals[half].fill(0.0)
             for step in cutlass.range(begin, end, unroll=1):
                 stages.consumer_wait(reading)
                 warpgroup.fence()
-                self._chain(mma, total, r_a, r_b, self.chains[0], 0, reading.index, fresh=False)
+                for half in cutlass.range_constexpr(len(totals)):
+                    self._chain(mma, totals[half], r_a, r_b, self.chains[0], half, reading.index, fresh=False)
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
                 if step > begin:
@@ -159,13 +150,58 @@ class Skinny(Product):
             if end > begin:
                 stages.consumer_release(freeing)
             if cutlass.const_expr(p.cluster > 1):
-                self._gather(total, board, thread, rank)
+                self._gather(totals, board, thread, rank)
             if rank == 0:
-                made = Gate(total) if p.gated else total
+                made = Gate(*totals) if p.gated else totals[0]
                 self.finish.store(
-                    made, places[(None, 0, 0)], c, more, (), corner=(row * p.tile_m, column * p.columns, layer),
-                    sizes=(m, n),
+                    made, places[(None, 0, 0)], c, more, (), corner=(row * p.rows, column * p.tile_n, layer),
+                    sizes=sizes,
                 )  # fmt: skip
+
+    def _head(self, maps: tuple[Any, ...], kinds: tuple[Any, Any], layouts: tuple[Any, Any]) -> tuple[Any, ...]:
+        """How every CTA begins: its warp, its rank, the pipeline of stages, which it frees itself, and their memory, of
+        A's and of B's `kinds`; `maps` are what TMA goes by."""
+        p = self.point
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+
+        def fetch() -> None:
+            for own in maps:
+                cpasync.prefetch_descriptor(own)
+
+        when(warp == p.groups * 4, fetch)
+        rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster()) if p.cluster > 1 else Int32(0)
+        shared = SmemAllocator()
+        stages = self._stages(shared, readers=p.groups * 4, cluster=(p.cluster, 1), mcast_mode_mn=(1, 0))
+        s_a, s_b = (
+            shared.allocate_tensor(kind, layout.outer, byte_alignment=1024, swizzle=layout.inner)
+            for kind, layout in zip(kinds, layouts, strict=True)
+        )
+        pipeline_init_arrive(cluster_shape_mn=(p.cluster, 1), is_relaxed=True)
+        return warp, rank, stages, s_a, s_b
+
+    def _own(self, sizes: tuple[Any, Any], k: Any, rank: Any, chunk: Any) -> tuple[Any, ...]:
+        """(row, column, layer) of a cluster's tile, and a CTA's first and last step of K."""
+        p = self.point
+        rows, columns = cute.ceil_div(sizes[0], p.rows), cute.ceil_div(sizes[1], p.tile_n)
+        work = cute.arch.block_idx()[0] // p.cluster
+        layer = work // (rows * columns)
+        rest = work - layer * (rows * columns)
+        row = rest // columns
+        column = rest - row * columns  # neighbours in time read the same of A
+        steps = cute.ceil_div(k, p.depth)
+        if self.reach is not None:
+            return row, column, layer, *self._share(rank, steps, row, column)
+        begin = rank * (chunk // p.depth)
+        return row, column, layer, begin, cutlass.min(begin + chunk // p.depth, steps)
+
+    def _emptied(self, stages: Any, filling: Any) -> None:
+        """The loading warp ends with the others, who may read shared memory of its cluster."""
+        stages.producer_tail(filling)
+        if self.point.cluster > 1:
+            cute.arch.sync_warp()
+            for _ in range(2):
+                cute.arch.cluster_arrive()
+                cute.arch.cluster_wait()
 
     def _share(self, rank: Any, steps: Any, row: Any, column: Any) -> tuple[Any, Any]:
         """A CTA's of the steps that its tile needs."""
@@ -175,20 +211,21 @@ class Skinny(Product):
         begin = first + rank * share
         return begin, cutlass.min(begin + share, last)
 
-    def _gather(self, total: Any, board: Any, thread: Any, rank: Any) -> None:
+    def _gather(self, totals: list[Any], board: Any, thread: Any, rank: Any) -> None:
         """The sums of all CTAs, in the first one's registers; stages lie idle, and hold what is passed on."""
         p = self.point
-        count, stride = cute.size(total), p.groups * 128 * WORD
-        mine = board + thread * WORD
+        stride = p.groups * 128 * WORD
+        each = [(total, e) for total in totals for e in range(cute.size(total))]
+        mine = [board + thread * WORD + i * stride for i in range(len(each))]
 
         def put() -> None:
-            for e in range(count):
-                _put(mine + e * stride, total[e])
+            for there, (total, e) in zip(mine, each, strict=True):
+                _put(there, total[e])
 
         def take() -> None:
             for other in range(1, p.cluster):
-                for e in range(count):
-                    total[e] = kept("add.rn.f32 $0, $1, $2;", "=f,f,f", total[e], _distant(mine + e * stride, other))
+                for there, (total, e) in zip(mine, each, strict=True):
+                    total[e] = kept("add.rn.f32 $0, $1, $2;", "=f,f,f", total[e], _distant(there, other))
 
         cute.arch.barrier(barrier_id=1, number_of_threads=p.groups * 128)  # everybody has read the stages
         when(rank > Int32(0), put)

@@ -23,9 +23,8 @@ from typing import Any
 
 import cutlass
 from cutlass import Float32, Int32, cute, pipeline
-from cutlass.cute.nvgpu import cpasync, warpgroup
-from cutlass.memory import SmemAllocator
-from cutlass.pipeline import pipeline_init_arrive, pipeline_init_wait
+from cutlass.cute.nvgpu import warpgroup
+from cutlass.pipeline import pipeline_init_wait
 from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
 
@@ -111,32 +110,12 @@ class Unpacked(Skinny):
     ) -> None:  # fmt: skip
         p = self.point
         thread, _, _ = cute.arch.thread_idx()
-        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
-        if warp == p.groups * 4:
-            cpasync.prefetch_descriptor(tma_a)
-            cpasync.prefetch_descriptor(tma_b)
-        rank = Int32(0)
-        if cutlass.const_expr(p.cluster > 1):
-            rank = cute.arch.make_warp_uniform(cute.arch.block_idx_in_cluster())
-
-        shared = SmemAllocator()
-        stages = self._stages(shared, readers=p.groups * 4, cluster=(p.cluster, 1), mcast_mode_mn=(1, 0))
-        s_a = shared.allocate_tensor(self.narrow, smem_a.outer, byte_alignment=1024, swizzle=smem_a.inner)
-        s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
-        pipeline_init_arrive(cluster_shape_mn=(p.cluster, 1), is_relaxed=True)
+        warp, rank, stages, s_a, s_b = self._head((tma_a, tma_b), (self.narrow, self.element), (smem_a, smem_b))
         to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, p.depth))
         to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, p.depth))
-
-        rows_of_c, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
-        rows, columns = cute.ceil_div(rows_of_c, p.tile_m), cute.ceil_div(n, p.tile_n)
-        work = cute.arch.block_idx()[0] // p.cluster
-        layer = work // (rows * columns)
-        rest = work - layer * (rows * columns)
-        row = rest // columns
-        column = rest - row * columns
+        rows_of_c, n = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0])
+        row, column, layer, begin, end = self._own((rows_of_c, n), cute.size(from_a, mode=[1]), rank, chunk)
         of_a, of_b = layer % cute.size(from_a, mode=[2]), layer % cute.size(from_b, mode=[2])
-        begin = rank * (chunk // p.depth)
-        end = cutlass.min(begin + chunk // p.depth, cute.ceil_div(k, p.depth))
         board = Int32(s_a.iterator.toint())
 
         pipeline_init_wait(cluster_shape_mn=(p.cluster, 1))
@@ -150,12 +129,7 @@ class Unpacked(Skinny):
                 cute.copy(tma_b, g_b[(None, column, step, of_b)], to_b[(None, filling.index)], tma_bar_ptr=barrier)
                 stages.producer_commit(filling)
                 filling.advance()
-            stages.producer_tail(filling)
-            if cutlass.const_expr(p.cluster > 1):
-                cute.arch.sync_warp()
-                for _ in cutlass.range_constexpr(2):
-                    cute.arch.cluster_arrive()
-                    cute.arch.cluster_wait()
+            self._emptied(stages, filling)
         else:
             group = cute.arch.make_warp_uniform(thread // 128)
             by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group))
@@ -189,7 +163,7 @@ class Unpacked(Skinny):
                 stages.consumer_release(reading)
                 reading.advance()
             if cutlass.const_expr(p.cluster > 1):
-                self._gather(total, board, thread, rank)
+                self._gather([total], board, thread, rank)
             if rank == 0:
                 self.finish.store(
                     total, places[(None, 0, 0)], c, more[len(self.prologue.operands) - 1 :], (),
