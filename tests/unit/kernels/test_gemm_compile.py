@@ -215,6 +215,23 @@ def test_skinny_products_sum_in_the_cluster(tmp_path, settings, turned, together
     assert "st.global.f32" not in ptx and "setmaxnreg" not in ptx
 
 
+def gate(product, product_1):
+    return m.mul(m.sigmoid(product, "f32"), product_1, "f32")
+
+
+@pytest.mark.parametrize(("tile_n", "splits"), [(16, 1), (16, 3), (64, 2)])
+@pytest.mark.parametrize("major", ["k", "r"])
+def test_gated_skinny_products_have_rows_of_both_matrices(tmp_path, tile_n, splits, major):
+    """Two chains of four wgmma a step, on two boxes of A's stages; sums of both go through the cluster."""
+    point = Point(tile_m=128, tile_n=tile_n, cluster_m=1, skinny=True, gated=True, split_k=splits)
+    finish = Finish("bf16", function=gate, vector=1, turned=True)
+    ptx, kernel = compiled(tmp_path, point, (major, "k"), element="bf16", finish=finish)
+    assert wgmma(ptx, tile_n) == 8 and kernel.local_bytes <= SMALL_SPILL
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.shared", ptx)) == 3
+    assert kernel.registers * point.threads * point.resident <= 65536 and point.threads == 160
+    assert ptx.count("ld.shared::cluster.f32") == (splits - 1) * 2 * tile_n // 2
+
+
 def test_triangles_compile_and_meta_tensors_of_what_is_streamed(tmp_path):
     finish = Finish("f32", vector=4, diagonals=(0, None))
     _, kernel = compiled(tmp_path, Point(tile_m=128, tile_n=64, cluster_m=1, scheme="scaled"), finish=finish)

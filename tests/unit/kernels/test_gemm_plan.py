@@ -127,18 +127,18 @@ def test_of_float8_a_stage_is_as_many_bytes_and_twice_as_much_of_k():
 
 
 def test_skinny_products_are_one_cluster_a_tile_and_many_to_a_multiprocessor():
-    for tile_m, tile_n in ((64, 16), (64, 32), (128, 64)):
+    for tile_m, tile_n, gated in ((64, 16, False), (64, 32, False), (128, 64, False), (128, 16, True), (128, 64, True)):
         for splits in (1, 3, 8):
-            point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, skinny=True, split_k=splits)
+            point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, skinny=True, gated=gated, split_k=splits)
             assert point.cluster == splits and point.threads % 128 == 32
             used = point.resident * point.depth_stages * point.stage_bytes
             assert 140 * 1024 < used < SHARED_BYTES, "on their way at any time"
             assert point.resident * point.threads <= 2048
-            sums = point.groups * 128 * (tile_n // 2) * 4
+            sums = point.groups * 128 * (tile_n // 2) * 4 * (2 if gated else 1)
             assert sums <= point.depth_stages * tile_m * DEPTH * 2, "they go where stages were"
             grid = make_grid(point, 4100, 20, 1000, batch=2, processors=132)
             assert grid.splits == 1 and grid.chunk % DEPTH == 0 and grid.chunk * splits >= 1000
-            assert grid.clusters == -(-4100 // tile_m) * -(-20 // tile_n) * 2
+            assert grid.clusters == -(-4100 // (64 if gated else tile_m)) * -(-20 // tile_n) * 2
 
 
 class Recorded(Gemm):
