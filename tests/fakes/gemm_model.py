@@ -154,25 +154,24 @@ def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int, interval: int) -> Te
 
 
 def streamed(a: Tensor, b: Tensor, *, scheme: str = "scaled") -> Tensor:
-    """a @ b where rows of A have an exponent for each 64 of K, and sums are kept under a row's least, but for 2^32."""
+    """a @ b where rows of A keep an exponent until 64 of K don't fit under it, and get one with two binades above."""
     shift = SHIFT[scheme]
     hi_b, lo_b, of_b = (t.t() if t.ndim == 2 else t for t in split(b.t().contiguous(), shift))
     zero = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
-    total, base = zero.float(), torch.full((a.shape[0],), 163, dtype=torch.int32)
+    total, base = zero.float(), torch.full((a.shape[0],), 127, dtype=torch.int32)
     for at in range(0, a.shape[1], DEPTH):
         block = a[:, at : at + DEPTH]
         empty = torch.where(block.isfinite(), block.abs(), 0.0).amax(1) == 0
-        hi, lo, exponent = split(block, shift)
-        exponent = torch.where(empty, base, exponent)
-        lower = exponent < base - 32
-        total = torch.where(lower[:, None], total * torch.exp2((exponent - base).clamp(min=-126))[:, None], total)
-        base = torch.where(lower, exponent, base)
-        factor = torch.exp2((base - exponent).clamp(min=-126).double())[:, None]
+        _, _, most = split(block, shift)
+        lower = ~empty & (base > most)
+        exponent = torch.where(lower, most - 2, base)
+        total = (total.double() * torch.exp2((exponent - base).double())[:, None]).float()
+        hi, lo, base = split(block, shift, exponent)
         high, low = hi_b[at : at + DEPTH], lo_b[at : at + DEPTH]
         wave = _chain([(hi, low)], zero, 0, block.shape[1])
         wave = _chain([(lo, high)], wave, 0, block.shape[1]) * 2.0**-shift
         wave = _chain([(hi, high)], wave, 0, block.shape[1])
-        total = (total.double() + wave * factor).float()
+        total = (total.double() + wave).float()
     return _unscaled(total, base, of_b)
 
 

@@ -158,6 +158,38 @@ def split_quad(quad: Any, scales: list[Scale], odd: Any, shift: int, *, planes: 
     return made
 
 
+def split_soon(quad: Any, factor: Any, shift: int) -> list[list[Any]]:
+    """[hi, lo] of four elements, each as two words of two, of which it is yet to be seen that they are neither too
+    large nor too small for that (`unsafe`)."""
+    made: list[list[Any]] = [[], []]
+    for pair in range(2):
+        low, high = quad[2 * pair] * factor, quad[2 * pair + 1] * factor
+        made[0].append(_packed(low, high))
+        near = _unpacked(made[0][pair])
+        rest = [low - near[0], high - near[1]]
+        if shift:
+            rest = [r * Float32(2.0**shift) for r in rest]
+        made[1].append(_packed(*rest))
+    return made
+
+
+def extremes(words: list[Any]) -> tuple[Any, Any]:
+    """The least and the largest magnitudes of pairs of fp16, NaN if any is, with signs of no meaning."""
+    least = most = words[0]
+    for word in words[1:]:
+        least = Int32(_asm(T.i32(), "min.xorsign.abs.f16x2 $0, $1, $2;", "=r,r,r", least, word))
+        most = Int32(_asm(T.i32(), "max.NaN.xorsign.abs.f16x2 $0, $1, $2;", "=r,r,r", most, word))
+    return least, most
+
+
+def unsafe(least: Any, most: Any) -> tuple[Any, Any]:
+    """Whether one is 0, and whether one is infinite or NaN."""
+    none = (least & Int32(0x7FFF7FFF)) - Int32(0x00010001)
+    beyond = (most & Int32(0x7FFF7FFF)) + Int32(0x04000400)
+    signs = Int32(-0x7FFF8000)
+    return (none & signs) != Int32(0), (beyond & signs) != Int32(0)
+
+
 def _split_wide(quad: Any, scaled: list[Any], scales: list[Scale], odd: Any) -> list[Any]:
     """Three planes of bf16 of four elements, each as two words of two."""
     made = [cute.make_rmem_tensor((2,), Int32) for _ in range(3)]

@@ -4,12 +4,15 @@
     roles of warps are `product`'s
 
     tile of A          tile_m x 64 of fp32, in four slabs of 16 of K: a row of a slab is 64 bytes
-    warpgroups 1, 2    own 64 rows each; a lane reads quads of two rows (r and r + 8), splits them under exponents of
-                       their own for these 64 of K, and multiplies out of registers
+    warps 0, 1         load A and B, each into stages of its own: A's are free as soon as they are in registers
+    warpgroups 1, 2    own 64 rows each; a lane reads quads of two rows (r and r + 8), splits them under the exponents
+                       of these rows, and multiplies out of registers
 
 Where A is large and the other side small (a layer of few rows, a deep product), planes of A would be written and read
-once more each. Four lanes hold a row, so its maximum over 64 of K costs two shuffles; sums are kept under an exponent
-of the row, the least that its blocks had but for a factor of 2^32, and a block's sum is promoted with the difference.
+once more each. What a row's exponent will be nobody knows at its start: it is that of its first 64 of K, with room for
+what grows by 2^2, and when an element comes that does not fit it is lowered for all the row, the sums too. So most
+steps cost a multiplication, two conversions and a difference an element; a look at the largest and the least of what
+was made tells whether more care is needed.
 
 A lane holds K = 4t .. 4t + 3 of 16, and wgmma asks of it 2t, 2t + 1, 2t + 8, 2t + 9: of a sum of products the order is
 no matter, so planes of B are laid out in that one (see `pair.turned`).
@@ -29,18 +32,18 @@ from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
 
 from ..control import when
-from ..math import select
+from ..math import both, either
 from .finish import Finish, power_of_two
-from .pair import QUAD, Scale, Seen, exponent_of, highest, split_quad
+from .pair import QUAD, Scale, Seen, exponent_of, extremes, highest, split_quad, split_soon, unsafe
 from .plan import ATOM, DEPTH, RESIDUAL_SHIFT, Chain, Point
 from .product import Product
 from .reach import NO_ZEROS, Zeros
-from .waves import kept, scale_back
+from .waves import promote, scale_back
 
 SLAB = ATOM  # of K
 SLABS = DEPTH // SLAB
-EMPTY = 163  # no row has a larger exponent: that of the smallest subnormal number
-SLACK = 32  # binades by which a block may exceed what the sums' exponent was made for
+EMPTY = 127  # no row has a larger exponent: the smallest subnormal number, times 2^127, is an fp16
+HEADROOM = 2  # binades that a row's largest element may grow by before its exponent changes
 
 
 class Streamed(Product):
@@ -52,6 +55,7 @@ class Streamed(Product):
         super().__init__(point, finish, zeros)
         self.scales = 1
         self.shift = RESIDUAL_SHIFT if point.scheme == "scaled" else 0
+        self.stages_a = point.depth_stages + 1
 
     def __call__(
         self, tensors: tuple[Any, ...], clusters: Any, splits: Any, chunk: Any, stream: Any
@@ -62,7 +66,7 @@ class Streamed(Product):
         major_b = LayoutEnum.from_tensor(b)
         self.element = b.element_type
         smem_a = cute.make_layout(
-            (p.tile_m, SLAB, p.depth_stages * SLABS), stride=(SLAB, 1, p.tile_m * SLAB)
+            (p.tile_m, SLAB, self.stages_a * SLABS), stride=(SLAB, 1, p.tile_m * SLAB)
         )  # fmt: skip
         tile = (p.tile_m, p.tile_n, DEPTH)
         smem_b = hopper_helpers.make_smem_layout_b(major_b, tile, self.element, p.depth_stages * p.planes)
@@ -90,7 +94,10 @@ class Streamed(Product):
         at, _, mask_b = self._in_cluster()
 
         shared = SmemAllocator()
-        stages = self._stages(shared, readers=p.cluster_m * p.groups * 4, cluster=(p.cluster_m, 1))
+        stages_a = self._pipeline(shared, self.stages_a, p.tile_m * DEPTH * 4, p.groups * 4, 1)
+        stages_b = self._pipeline(
+            shared, p.depth_stages, p.tile_n * DEPTH * 2 * p.planes, p.cluster_m * p.groups * 4, p.cluster_m
+        )  # fmt: skip
         s_a = shared.allocate_tensor(Float32, smem_a, byte_alignment=1024)
         s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
         pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, 1), is_relaxed=True)
@@ -116,82 +123,139 @@ class Streamed(Product):
         if group == 0:
             cute.arch.setmaxregister_decrease(p.registers[0])
             if warp == 0:
-                filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, p.depth_stages)
+                filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.stages_a)
                 work = first_work
                 while work < all_work:
-                    row, column, layer = self._place(self._turn(work, stride, all_work), rows, columns)
-                    batch = layer // splits
-                    of_a = batch % cute.size(from_a, mode=[2])
-                    of_b = batch % (cute.size(from_b, mode=[2]) // p.planes)
-                    begin = (layer - batch * splits) * each
-                    begin, end = self._range(begin, cutlass.min(begin + each, steps), row, column, columns)
+                    turn = self._turn(work, stride, all_work)
+                    row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
+                    of_a = layer // splits % cute.size(from_a, mode=[2])
                     for step in cutlass.range(begin, end, unroll=1):
-                        stages.producer_acquire(filling)
-                        barrier = stages.producer_get_barrier(filling)
+                        stages_a.producer_acquire(filling)
+                        barrier = stages_a.producer_get_barrier(filling)
                         for slab in cutlass.range_constexpr(SLABS):
                             cute.copy(
                                 tma_a, g_a[(None, row * p.cluster_m + at[0], step * SLABS + slab, of_a)],
                                 to_a[(None, filling.index * SLABS + slab)], tma_bar_ptr=barrier,
                             )  # fmt: skip
+                        stages_a.producer_commit(filling)
+                        filling.advance()
+                    work += stride
+                stages_a.producer_tail(filling)
+            if warp == 1:
+                filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, p.depth_stages)
+                work = first_work
+                while work < all_work:
+                    turn = self._turn(work, stride, all_work)
+                    row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
+                    of_b = layer // splits % (cute.size(from_b, mode=[2]) // p.planes)
+                    for step in cutlass.range(begin, end, unroll=1):
+                        stages_b.producer_acquire(filling)
+                        barrier = stages_b.producer_get_barrier(filling)
                         for plane in cutlass.range_constexpr(p.planes):
                             cute.copy(
                                 tma_b, g_b[(None, column, step, of_b * p.planes + plane)],
                                 to_b[(None, filling.index * p.planes + plane)], tma_bar_ptr=barrier, mcast_mask=mask_b,
                             )  # fmt: skip
-                        stages.producer_commit(filling)
+                        stages_b.producer_commit(filling)
                         filling.advance()
                     work += stride
-                stages.producer_tail(filling)
+                stages_b.producer_tail(filling)
         else:
             cute.arch.setmaxregister_increase(p.registers[1])
             by_thread = mma.get_slice(thread - 128)
             places = by_thread.partition_C(cute.make_identity_tensor((p.tile_m, p.tile_n)))
             own_rows = [places[((0, r, 0), 0, 0)][0] for r in range(2)]
-            reading = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
+            reading_a = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages_a)
+            reading_b = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
             total = cute.make_rmem_tensor(fragment, Float32)
             wave = cute.make_rmem_tensor(fragment, Float32)
             halves_of_a = [cute.make_rmem_tensor(((2, 2, 2), 1, SLABS), self.element) for _ in range(2)]
-            bases = cute.make_rmem_tensor((2,), Int32)
+            of_rows = [cute.make_rmem_tensor((2,), kind) for kind in (Int32, Float32, Int32)]
             work = first_work
             while work < all_work:
                 turn = self._turn(work, stride, all_work)
                 row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
                 total.fill(0.0)
-                for r in cutlass.range_constexpr(2):
-                    bases[r] = Int32(EMPTY)
+                forget(of_rows)
                 for _ in cutlass.range(begin, end, unroll=1):
-                    stages.consumer_wait(reading)
-                    factors = self._take(s_a, own_rows, reading.index, halves_of_a, bases, total)
-                    self._sum(mma, wave, total, halves_of_a, r_b, factors, reading.index)
-                    stages.consumer_release(reading)
-                    reading.advance()
+                    stages_a.consumer_wait(reading_a)
+                    self._take(s_a, own_rows, reading_a.index, halves_of_a, of_rows)
+                    stages_a.consumer_release(reading_a)
+                    reading_a.advance()
+                    when((of_rows[2][0] | of_rows[2][1]) != Int32(0), partial(self._lower, total, of_rows))
+                    stages_b.consumer_wait(reading_b)
+                    self._sum(mma, wave, total, halves_of_a, r_b, reading_b.index)
+                    stages_b.consumer_release(reading_b)
+                    reading_b.advance()
                 at_m = (row * p.cluster_m + at[0]) * p.tile_m
+                bases = of_rows[0]
                 self.finish.store(
                     total, places[(None, 0, 0)], c, more[self.scales :], ([bases[0], bases[1]], more[0]),
                     corner=(at_m, column * p.tile_n, layer), sizes=(m, n),
                 )  # fmt: skip
                 work += stride
 
-    def _take(self, s_a: Any, own_rows: list[Any], stage: Any, halves_of_a: list[Any], bases: Any, total: Any) -> Any:
-        """64 of K of this lane's two rows into registers, split. The factors with which their sums are promoted."""
-        lane = cute.arch.lane_idx() % 4
+    def _pipeline(self, shared: Any, count: int, size: int, readers: int, together: int) -> Any:
+        return pipeline.PipelineTmaAsync.create(
+            barrier_storage=shared.allocate_array(cutlass.Int64, count * 2),
+            num_stages=count,
+            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, readers),
+            tx_count=size,
+            cta_layout_vmnk=cute.make_layout((1, together, 1, 1)),
+            defer_sync=True,
+        )
+
+    def _take(self, s_a: Any, own_rows: list[Any], stage: Any, halves_of_a: list[Any], of_rows: list[Any]) -> None:
+        """64 of K of this lane's two rows into registers, split."""
         words = [cute.recast_tensor(half, Int32) for half in halves_of_a]
-        quads = [[self._quad(s_a, row, lane, stage * SLABS + slab) for slab in range(SLABS)] for row in own_rows]
-        factors = []
+        highs = []
         for r in range(2):
+            for slab, quad in enumerate(self._quads(s_a, own_rows[r], stage)):
+                planes = split_soon(quad, of_rows[1][r], self.shift)
+                highs += planes[0]
+                self._keep(words, planes, slab, r)
+        vanishing, beyond = unsafe(*extremes(highs))
+        again = partial(self._look_again, s_a, own_rows, stage, words, of_rows, beyond)
+        when(cute.arch.vote_any_sync(either(vanishing, beyond)), again)
+
+    def _keep(self, words: list[Any], planes: list[Any], slab: int, r: int) -> None:
+        """A quad's halves where wgmma takes them from."""
+        for plane in range(2):
+            for pair in range(2):
+                words[plane][slab * 4 + pair * 2 + r] = planes[plane][pair]
+
+    def _look_again(
+        self, s_a: Any, own_rows: list[Any], stage: Any, words: list[Any], of_rows: Any, beyond: Any
+    ) -> None:  # fmt: skip
+        """Whether these 64 of K need care; zeros don't."""
+        wrong = beyond
+        for r in range(2):
+            scale = Scale(of_rows[0][r])
+            for quad in self._quads(s_a, own_rows[r], stage):
+                for e in range(QUAD):
+                    wrong = either(wrong, scale.loses(quad[e]))
+        careful = partial(self._take_care, s_a, own_rows, stage, words, of_rows)
+        when(cute.arch.vote_any_sync(wrong), careful)
+
+    def _take_care(self, s_a: Any, own_rows: list[Any], stage: Any, words: list[Any], of_rows: Any) -> None:
+        """The same, whatever these 64 of K are."""
+        for r in range(2):
+            quads = self._quads(s_a, own_rows[r], stage)
             seen = Seen(1)
-            seen.look(quads[r])
+            seen.look(quads)
+            cute.arch.sync_warp()
             bits = highest(seen.most[0], 4)
-            exponent = select(bits == Int32(0), bases[r], exponent_of(bits))
-            when(exponent < bases[r] - SLACK, partial(self._lower, total, bases, r, exponent))
-            factors.append(power_of_two(cutlass.max(bases[r] - exponent, Int32(-126))))
-            scales = [Scale(exponent)] * QUAD
+            when(both(bits != Int32(0), of_rows[0][r] > exponent_of(bits)), partial(lower, of_rows, r, bits))
+            scales = [Scale(of_rows[0][r])] * QUAD
             for slab in range(SLABS):
-                planes = split_quad(quads[r][slab], scales, seen.odd[0], self.shift)
-                for plane in range(2):
-                    for pair in range(2):
-                        words[plane][slab * 4 + pair * 2 + r] = planes[plane][pair]
-        return factors
+                self._keep(words, split_quad(quads[slab], scales, seen.odd[0], self.shift), slab, r)
+        cute.arch.sync_warp()
+
+    def _quads(self, s_a: Any, row: Any, stage: Any) -> list[Any]:
+        """What this lane has of a row."""
+        lane = cute.arch.lane_idx() % 4
+        return [self._quad(s_a, row, lane, stage * SLABS + slab) for slab in range(SLABS)]
 
     def _quad(self, s_a: Any, row: Any, lane: Any, slot: Any) -> Any:
         held = cute.make_rmem_tensor((QUAD,), Float32)
@@ -199,31 +263,34 @@ class Streamed(Product):
         cute.autovec_copy(cute.make_tensor(start.align(4 * QUAD), cute.make_layout((QUAD,))), held)
         return held
 
-    def _lower(self, total: Any, bases: Any, r: int, exponent: Any) -> None:
-        """A row's sums under another exponent: a block has come that is larger by far."""
-        factor = power_of_two(cutlass.max(exponent - bases[r], Int32(-126)))
-        bases[r] = exponent
-        for q in range(self.point.tile_n // 8):
-            for e in range(2):
-                total[((e, r, q), 0, 0)] = total[((e, r, q), 0, 0)] * factor
+    def _lower(self, total: Any, of_rows: Any) -> None:
+        """Sums under their rows' new exponents."""
+        for r in range(2):
+            half = of_rows[2][r] >> Int32(1)
+            factors = power_of_two(half), power_of_two(of_rows[2][r] - half)
+            for q in range(self.point.tile_n // 8):
+                for e in range(2):
+                    total[((e, r, q), 0, 0)] = total[((e, r, q), 0, 0)] * factors[0] * factors[1]
+        settle(of_rows)
 
     def _sum(
-        self, mma: Any, wave: Any, total: Any, halves_of_a: list[Any], r_b: Any, factors: list[Any], stage: Any
+        self, mma: Any, wave: Any, total: Any, halves_of_a: list[Any], r_b: Any, stage: Any
     ) -> None:  # fmt: skip
         """The chains of one stage, promoted."""
         fresh = True
         for chain in self.chains:
             self._multiply(mma, wave, halves_of_a, r_b, chain, stage, fresh=fresh)
+            warpgroup.wait_group(0)
             fresh = not chain.shift
             if fresh:
-                self._add(total, wave, factors)
+                promote(total, wave)
             else:
                 scale_back(wave, chain.shift)
 
     def _multiply(
         self, mma: Any, wave: Any, halves_of_a: list[Any], r_b: Any, chain: Chain, stage: Any, *, fresh: bool
     ) -> None:  # fmt: skip
-        """One chain over a stage, in `wave`; a `fresh` one forgets what that held."""
+        """One chain over a stage, on its way to `wave`; a `fresh` one forgets what that held."""
         atom = cute.make_mma_atom(mma.op)
         atom.set(warpgroup.Field.ACCUMULATE, not fresh)
         cute.arch.sync_warp()  # lanes part where their rows do
@@ -236,12 +303,24 @@ class Streamed(Product):
                 )  # fmt: skip
                 atom.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
-        warpgroup.wait_group(0)
 
-    def _add(self, total: Any, wave: Any, factors: list[Any]) -> None:
-        """total += wave x factor, rounded once."""
-        for q in range(self.point.tile_n // 8):
-            for r in range(2):
-                for e in range(2):
-                    at = ((e, r, q), 0, 0)
-                    total[at] = kept("fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", wave[at], factors[r], total[at])
+
+def forget(of_rows: Any) -> None:
+    for r in range(2):
+        of_rows[0][r] = Int32(EMPTY)
+        of_rows[1][r] = power_of_two(Int32(EMPTY))
+    settle(of_rows)
+
+
+def settle(of_rows: Any) -> None:
+    for r in range(2):
+        of_rows[2][r] = Int32(0)
+
+
+def lower(of_rows: Any, r: int, bits: Any) -> None:
+    """Another exponent, with room above, for a row of which an element does not fit."""
+    exponents, factors, behind = of_rows
+    exponent = exponent_of(bits) - Int32(HEADROOM)
+    behind[r] = exponent - exponents[r]
+    exponents[r] = exponent
+    factors[r] = power_of_two(exponent)
