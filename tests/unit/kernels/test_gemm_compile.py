@@ -219,15 +219,19 @@ def gate(product, product_1):
     return m.mul(m.sigmoid(product, "f32"), product_1, "f32")
 
 
-@pytest.mark.parametrize(("tile_n", "splits"), [(16, 1), (16, 3), (64, 2)])
-@pytest.mark.parametrize("major", ["k", "r"])
-def test_gated_skinny_products_have_rows_of_both_matrices(tmp_path, tile_n, splits, major):
-    """Two chains of four wgmma a step, on two boxes of A's stages; sums of both go through the cluster."""
-    point = Point(tile_m=128, tile_n=tile_n, cluster_m=1, skinny=True, gated=True, split_k=splits)
+@pytest.mark.parametrize(
+    ("tile_m", "tile_n", "splits", "major"),
+    [(128, 16, 1, "k"), (128, 16, 3, "r"), (128, 64, 2, "k"), (112, 16, 2, "k"), (96, 16, 1, "k"), (80, 32, 3, "k")],
+)
+def test_gated_skinny_products_have_rows_of_both_matrices(tmp_path, tile_m, tile_n, splits, major):
+    """Two chains of four wgmma a step, also where a tile has less than 64 rows of each; sums of both go through the
+    cluster."""
+    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, skinny=True, gated=True, split_k=splits)
     finish = Finish("bf16", function=gate, vector=1, turned=True)
     ptx, kernel = compiled(tmp_path, point, (major, "k"), element="bf16", finish=finish)
     assert wgmma(ptx, tile_n) == 8 and kernel.local_bytes <= SMALL_SPILL
-    assert len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.shared", ptx)) == 3
+    boxes = {128: 1, 112: 7, 96: 1, 80: 5}[tile_m]
+    assert len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.shared", ptx)) == 2 * boxes + 1
     assert kernel.registers * point.threads * point.resident <= 65536 and point.threads == 160
     assert ptx.count("ld.shared::cluster.f32") == (splits - 1) * 2 * tile_n // 2
 

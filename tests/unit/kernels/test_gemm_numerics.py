@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fakes import gemm_model as model
-from tilewright.kernels.cuda.gemm import plan
+from tilewright.kernels.cuda.gemm import bounds
 from tilewright.stages.propose import cuda_product
 
 SIDE = 12
@@ -149,7 +149,7 @@ def test_a_shorter_interval_leaves_less_to_truncation():
     assert max(errors[32], errors[16]) < 0.6 * errors[64]
 
 
-@pytest.mark.parametrize("interval", plan.CUTS)
+@pytest.mark.parametrize("interval", bounds.CUTS)
 @pytest.mark.parametrize("family", ["normal", "uniform", "one_sided", "wide", "all ones", "large first"])
 def test_no_element_is_off_by_more_than_is_proven(family, interval):
     """Also where all bits that are cut off are ones, and where the first term is by far the largest of its sum."""
@@ -166,18 +166,18 @@ def test_no_element_is_off_by_more_than_is_proven(family, interval):
         sums = left @ right
         hidden = left.amax(1)[:, None] * right.sum(0) + right.amax(0) * left.sum(1)[:, None]
         off = (made.double() - a.double() @ b.double()).abs() - 2.0**-50 * hidden
-        assert float((off / sums).max()) <= plan.error_bound(interval, k=k, splits=splits)
+        assert float((off / sums).max()) <= bounds.error_bound(interval, k=k, splits=splits)
 
 
 def test_the_interval_is_a_knob_as_far_as_the_proof_goes():
     """Where its bound is at most fp32's own; the longer it is, the less it costs, and the later that is so."""
     for k in range(1, 3000):
-        allowed = plan.intervals(k)
-        assert all(plan.error_bound(i, k=k) <= k * 2.0**-24 for i in allowed)
-        assert all(plan.error_bound(i, k=k) > k * 2.0**-24 for i in set(plan.CUTS) - set(allowed))
-    least = {i: next(k for k in range(1, 100) if i in plan.intervals(k)) for i in plan.CUTS}
+        allowed = bounds.intervals(k)
+        assert all(bounds.error_bound(i, k=k) <= k * 2.0**-24 for i in allowed)
+        assert all(bounds.error_bound(i, k=k) > k * 2.0**-24 for i in set(bounds.CUTS) - set(allowed))
+    least = {i: next(k for k in range(1, 100) if i in bounds.intervals(k)) for i in bounds.CUTS}
     assert least == {64: 54, 32: 34, 16: 26} == dict(cuda_product._PROVEN)
-    assert all(i in plan.intervals(k) for i, first in least.items() for k in range(first, 70000, 61))
+    assert all(i in bounds.intervals(k) for i, first in least.items() for k in range(first, 70000, 61))
 
 
 def test_without_promotion_it_would_not_pass():

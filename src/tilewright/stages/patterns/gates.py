@@ -145,10 +145,13 @@ def _loaded(flow: Flow, load: Load, region: Found, binds: dict[str, Bind]) -> _C
     bind, domain = binds[load.source], program.domain
     in_order = bind.order == tuple(range(len(bind.order))) and not source.order
     inside = all(p.surely_inside(n, domain) for p, n in zip(load.at, source.shape, strict=True))
-    if not in_order or not inside or len(source.shape) != len(domain) or 2 * domain[-1] != source.shape[-1]:
+    ones = len(source.shape) - len(domain)  # of one row the domain has columns alone
+    if not in_order or not inside or ones < 0 or max(source.shape[:ones], default=1) > 1:
         return None
     *outer, last = load.at
-    if any(p.start or p.steps != (((d, 1),) if domain[d] > 1 else ()) for d, p in enumerate(outer)):
+    walks: list[tuple[tuple[int, int], ...]] = [()] * ones
+    walks += [((d, 1),) if n > 1 else () for d, n in enumerate(domain[:-1])]
+    if 2 * domain[-1] != source.shape[-1] or any(p.start or p.steps != w for p, w in zip(outer, walks, strict=True)):
         return None
     for cut, step, start in (
         *((_Cut(part=i, woven=True), 2, i) for i in range(2)),

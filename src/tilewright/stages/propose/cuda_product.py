@@ -94,7 +94,7 @@ _STREAMED_K = 16  # a multiple of which K is
 _SHORT_K = 2048  # the end of a tile weighs much
 _WHOLE_TILE = 128  # rows and columns at least
 # Intervals of promotion, and from which K on the bound of their error is at most that of one fp32 accumulator (see
-# `intervals` of gemm/plan.py).
+# `intervals` of gemm/bounds.py).
 _PROVEN = ((64, 54), (32, 34), (16, 26))
 # One H200, 2026-11-23, K of 8192: 96 tiles of 128 x 256 in 277 us instead of 299, 32 in 131 instead of 133; 16 bits
 # gain nothing. Whole waves of 128 x 128 take half as long as those; the model has them longer.

@@ -8,7 +8,7 @@ from math import ceil
 
 from ...facts.program import Program, Prologue, Statement
 from ...facts.space import Knob, Space, point
-from .product_sides import is_gated, is_plain, is_routed, is_skinny, sizes
+from .product_sides import is_gated, is_plain, is_routed, is_skinny, lies_along_k, sizes
 from .product_time import DEPTH, PROCESSORS
 
 EIGHT_BITS = ("i8", "u8", "float8_e4m3fn")
@@ -21,6 +21,13 @@ _MOST_FACTORS = 3  # beside the matrix
 # One H200, 2026-11-22, weights of 63 MB to 2.1 GB: what a CTA draws alone, and what a cluster of p parts costs a wave.
 _CTA_RATE = 45.0  # bytes/ns
 _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
+# Rows of either matrix to a gated tile: as many as fill whole waves. 14336 x 4096 takes 58.5 us with 56 (256 CTAs, two
+# to a multiprocessor), 60.1 with 64; 18944 x 3584 68.5 with 48 (395, three), 70.1 with 64; sums of clusters 2 us more
+# (H200, 2026-11-23).
+_ROWS = (64, 56, 48, 40)
+_UNEVEN = 0.2  # of the time, per share of the places of a wave that nobody has
+_GATED_SUM_NS = 1500.0
+_SHARED_BYTES, _RESERVED_BYTES, _MOST_STAGES = 227 * 1024, 2048, 8  # of a multiprocessor, of a CTA
 _TILES = ("16x128", "32x128", "64x128", "128x16", "128x32", "128x64")
 
 
@@ -104,13 +111,34 @@ def in_fp32(prologue: Prologue) -> Program:
 
 def skinny_space(program: Program, knobs: tuple[Knob, ...], settings: dict[str, str | int]) -> Space:
     """Of what is unpacked or gated: the knobs, with tiles of their own, and the smallest that holds the small side;
-    `settings`: of the others. A gated tile has as many rows of either matrix."""
+    `settings`: of the others."""
     _, m, n, _ = sizes(program)
-    gated = is_gated(program)
+    every = {**settings, "cluster": "1x1", "streamed": "none", "sum": "cluster"}
     small = next(s for s in (16, 32, 64) if min(m, n) <= s)
-    tile = f"{small}x128" if m < n else f"128x{small}"
-    large, resident = (2 * n, 3 if small <= 32 else 2) if gated else (max(m, n), 2)
-    parts = parts_of_k(program, large, wide=128, resident=resident)
-    own = tuple(replace(k, values=_TILES[:3] if gated else _TILES) if k.name == "tile" else k for k in knobs)
-    every = {**settings, "tile": tile, "cluster": "1x1", "streamed": "none", "sum": "cluster"}
-    return Space(knobs=own, points=tuple(point(**{**every, "split_k": p}) for p in parts))
+    if is_gated(program):
+        tiles = tuple(f"{s}x{2 * rows}" for s in (16, 32, 64) for rows in _ROWS)
+        points = tuple(point(**{**every, **own}) for own in _gated(program, small))
+    else:
+        tiles, tile = _TILES, f"{small}x128" if m < n else f"128x{small}"
+        parts = parts_of_k(program, max(m, n), wide=128, resident=2)
+        points = tuple(point(**{**every, "tile": tile, "split_k": p}) for p in parts)
+    own = tuple(replace(k, values=tiles) if k.name == "tile" else k for k in knobs)
+    return Space(knobs=own, points=points)
+
+
+def _gated(program: Program, small: int) -> list[dict[str, str | int]]:
+    """Tiles, parts of K, and stages that leave room for two or three CTAs: the likeliest first. A tile has as many rows
+    of either matrix, the most where these do not lie along K."""
+    _, _, n, k = sizes(program)
+    found: list[tuple[float, dict[str, str | int]]] = []
+    for parts in parts_of_k(program, 2 * n, wide=128, resident=3):
+        for rows in _ROWS if lies_along_k(program)[1] else _ROWS[:1]:
+            for resident in (2, 3):
+                each = ceil(n / rows) * parts / PROCESSORS
+                places = ceil(each) if each <= resident else resident * ceil(each / resident)
+                rate = min(4200.0, each * PROCESSORS * _CTA_RATE) / (1.0 + _UNEVEN * (1.0 - each / places))
+                work = 4.0 * n * k / rate + (_GATED_SUM_NS + _CLUSTER_SUM_NS * parts**2 if parts > 1 else 0.0)
+                stages = (_SHARED_BYTES // resident - _RESERVED_BYTES) // (128 * (2 * rows + small))
+                found.append((work, {"tile": f"{small}x{2 * rows}", "split_k": parts,
+                                     "stages": min(stages, _MOST_STAGES)}))  # fmt: skip
+    return [own for _, own in sorted(found, key=lambda f: f[0])[:_MOST_POINTS]]

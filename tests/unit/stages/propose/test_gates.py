@@ -136,7 +136,7 @@ def test_matrices_that_lie_in_different_ways_are_two_kernels() -> None:
 @pytest.mark.parametrize("m", [1, 16, 32, 64])
 @pytest.mark.parametrize("across", [False, True])
 def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int, across: bool) -> None:
-    """Whose rows those matrices are: 64 of each in a tile, as they lie."""
+    """Whose rows those matrices are: as many of each in a tile, as they lie."""
     x, w, v = rand(m, 1024), rand(2048, 1024), rand(2048, 1024)
     if across:
         w, v = w.t().contiguous(), v.t().contiguous()
@@ -144,7 +144,9 @@ def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int
     else:
         gate = gate_of(matched(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), x, w, v))
     assert gate is not None
-    assert {dict(p)["tile"] for p in gate.space.points} == {f"{max(m, 16)}x128"} <= set(gate.space.knobs[0].values)
+    tiles = {str(dict(p)["tile"]) for p in gate.space.points}
+    assert all(tile.startswith(f"{max(m, 16)}x") for tile in tiles) and tiles <= set(gate.space.knobs[0].values)
+    assert not across or tiles == {f"{max(m, 16)}x128"}, "what lies across K comes 64 rows at a time"
     module = load_fused(gate.program, tmp_path)
     strides = (2048, 1) if across else (1, 1024)
     given = [torch.empty_strided((m, 1024), (1024, 1), dtype=x.dtype, device="meta")]
@@ -152,10 +154,36 @@ def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int
     for setting in (gate.space.points[0], gate.space.points[-1]):
         module.configure(**dict(setting))
         assert module.run(*given)[0].shape == (m, 2048)
-        demand = module._FUSED.demand(132)
-        assert demand["ctas"] == 32 * int(dict(setting)["split_k"]) and demand["local_bytes"] == 0
-    point = module._FUSED.gemm.point
-    assert point.gated and (point.tile_m, point.rows, point.columns, point.groups) == (128, 64, max(m, 16), 1)
+        point, demand = module._FUSED.gemm.point, module._FUSED.demand(132)
+        assert point.gated and point.tile_m == 2 * point.rows and (point.columns, point.groups) == (max(m, 16), 1)
+        assert point.depth_stages == dict(setting)["stages"], "they leave room for as many CTAs as were meant"
+        tiles_of_c = -(-2048 // point.rows)
+        assert demand["ctas"] == tiles_of_c * int(dict(setting)["split_k"]) and demand["local_bytes"] == 0
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "tile", "resident"),
+    [(1, 14336, 4096, "16x112", 2), (16, 14336, 4096, "16x112", 2), (1, 18944, 3584, "16x96", 3),
+     (64, 18944, 3584, "64x96", 3), (1, 28672, 8192, "16x112", 2)],
+)  # fmt: skip
+def test_few_rows_fill_whole_waves_first(m: int, n: int, k: int, tile: str, resident: int) -> None:
+    """As measured, docs/measured.md: what is even is fastest."""
+    x, w, v = torch.empty(m, k).bfloat16(), torch.empty(n, k).bfloat16(), torch.empty(n, k).bfloat16()
+    gate = gate_of(matched(lambda x, w, v: F.silu(F.linear(x, w)) * F.linear(x, v), x, w, v))
+    assert gate is not None
+    first = dict(gate.space.points[0])
+    rows, columns = map(int, tile.split("x"))
+    own = Point(tile_m=columns, tile_n=rows, cluster_m=1, skinny=True, gated=True, stages=int(first["stages"]))
+    assert (first["tile"], first["split_k"], own.resident) == (tile, 1, resident)
+
+
+def test_every_other_column_of_one_row_is_a_pair() -> None:
+    def woven(x: Tensor, w: Tensor) -> Tensor:
+        y = F.linear(x, w)
+        return F.silu(y[..., ::2]) * y[..., 1::2]
+
+    for m in (1, 2):
+        assert gate_of(matched(woven, rand(m, 1024), rand(2048, 1024))) is not None
 
 
 def test_fp32_splits_the_left_factor_once(tmp_path: Path) -> None:

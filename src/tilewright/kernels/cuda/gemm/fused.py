@@ -25,6 +25,7 @@ from ..plan import Device
 from ..spec import Function, TensorSpec
 from ..views import ITEM_BYTES
 from .blocks import WIDTH
+from .bounds import intervals
 from .compiling import Launch
 from .entering import Entering, Prologue
 from .experts import takes
@@ -35,12 +36,13 @@ from .launch import Epilogue, Gemm
 from .lying import broadcast, major_of, walk_of
 from .noted import Noted, Results
 from .plan import KNOBS as LEGAL
-from .plan import Point, intervals
+from .plan import Point
 from .reach import NO_ZEROS, Zeros
 from .routed import Routed
 from .unpacking import Unpacking, merged
 
-TILES = ("16x64", "16x128", "32x64", "32x128", "64x16", "64x32", "64x64", "64x128", "128x16", "128x32", "128x64",
+TILES = ("16x64", "16x80", "16x96", "16x112", "16x128", "32x64", "32x80", "32x96", "32x112", "32x128", "64x16",
+         "64x32", "64x64", "64x80", "64x96", "64x112", "64x128", "128x16", "128x32", "128x64",
          "64x256", "128x128", "128x144", "128x160", "128x176", "128x192", "128x208", "128x224", "128x240", "128x256",
          "256x128", "256x144", "256x160", "256x176", "256x192", "256x208")  # fmt: skip
 CLUSTERS = ("1x1", "2x1", "1x2", "2x2")

@@ -32,7 +32,7 @@ RESIDUAL_SHIFT = 11  # of the scheme `scaled`
 ATOM = 16  # of K: what a wgmma takes; of float8 twice as much
 SPLIT_SCHEMES = ("shared", "scaled", "wide")
 KNOBS: dict[str, tuple[Any, ...]] = {
-    "tile_m": (64, 128, 256),
+    "tile_m": (64, 80, 96, 112, 128, 256),
     "tile_n": (16, 32, 64, 128, 144, 160, 176, 192, 208, 224, 240, 256),
     "cluster_m": (1, 2),
     "cluster_n": (1, 2),
@@ -53,19 +53,6 @@ KNOBS: dict[str, tuple[Any, ...]] = {
 MOST_TOGETHER = 8  # CTAs of a cluster
 # There cuBLAS's fp32 has few roundings in a row: K is short, or few results are summed in parts (docs/precision.md).
 SHORT_K, FEW_RESULTS = 64, 1 << 20
-# By interval what planes, lo*lo and the tensor cores take of a sum, in units of 2^-23 of its terms' sizes.
-CUTS = {64: 26.0, 32: 15.5, 16: 10.3}
-
-
-def error_bound(interval: int, *, k: int, splits: int = 1) -> float:
-    """Of an fp32 product in three of fp16: the most that an element is off, over the sum of |a||b|; docs/precision."""
-    promotions = -(-k // DEPTH) * (DEPTH // interval) + splits
-    return CUTS[interval] * 2.0**-23 + promotions * 2.0**-24
-
-
-def intervals(k: int) -> tuple[int, ...]:
-    """Those of which the bound is no more than that of one fp32 accumulator, K x 2^-24."""
-    return tuple(interval for interval in CUTS if error_bound(interval, k=k) <= k * 2.0**-24)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +117,10 @@ class Point:
             raise ValueError("what is gated has 16 bits or fp32, and whole sums")
         if self.gated and self.bulk and self.two_levels:
             raise ValueError("what is gated and of fp32 does not leave in bulk")
-        if self.gated and (self.tile_m != 128 if self.skinny else self.tile_n not in (128, 192, 256)):
-            raise ValueError("what is gated has 128, 192 or 256 columns, or 128 skinny rows")
+        if self.gated and (self.tile_m < 80 if self.skinny else self.tile_n not in (128, 192, 256)):
+            raise ValueError("what is gated has 128, 192 or 256 columns, or 80 to 128 skinny rows")
+        if self.tile_m in (80, 96, 112) and not (self.gated and self.skinny):
+            raise ValueError(f"tiles of {self.tile_m} rows are gated and skinny")
         if self.stream_k and (self.streamed or self.bulk or self.staged or self.skinny or self.pingpong or self.gated):
             raise ValueError("stream-K is of warpgroups that share a tile, and write it themselves")
         if self.stream_k and self.split_k > 1:
@@ -239,7 +228,10 @@ class Point:
     def resident(self) -> int:
         """CTAs to a multiprocessor: one multiplies while another promotes, or ends."""
         if self.skinny:
-            return 3 if self.groups == 1 and self.tile_n <= 32 else 2
+            most = 3 if self.groups == 1 else 2
+            if self.stages == "auto":
+                return most
+            return max(min(SHARED_BYTES // (int(self.stages) * self.stage_bytes + RESERVED_BYTES), most), 1)
         return 2 if self.groups == 1 and self.tile_n <= 128 and not self.pingpong else 1
 
     @property

@@ -64,7 +64,7 @@ class Skinny(Product):
         self.major_a = LayoutEnum.from_tensor(a)
         self.element = a.element_type
         self.outlet = None
-        smem_a, halves = self._of_stages(p.tile_m), self._of_stages(p.rows)
+        smem_a = self._of_stages()
         smem_b = hopper_helpers.make_smem_layout_b(
             major_b, (p.tile_m, p.tile_n, DEPTH), self.element, p.depth_stages
         )  # fmt: skip
@@ -72,8 +72,8 @@ class Skinny(Product):
             self.element, self.element, self.major_a.sm90_mma_major_mode(), major_b.sm90_mma_major_mode(), Float32,
             (p.groups, 1, 1), tiler_mn=(64, p.tile_n),
         )  # fmt: skip
-        tma_a, from_a = self._tma(a, halves, (p.rows, DEPTH), 1)
-        tma_g, from_g = self._tma(other, halves, (p.rows, DEPTH), 1) if p.gated else (tma_a, from_a)
+        tma_a, from_a = self._tma(a, smem_a, (self.box, DEPTH), 1)
+        tma_g, from_g = self._tma(other, smem_a, (self.box, DEPTH), 1) if p.gated else (tma_a, from_a)
         tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), 1)
 
         kernel = self._skinny(
@@ -81,10 +81,16 @@ class Skinny(Product):
         )  # fmt: skip
         self._launch(kernel, clusters, stream)
 
-    def _of_stages(self, rows: int) -> Any:
-        """The memory of A's stages, in tiles of so many rows: one to wgmma, to TMA as many as it has sources."""
-        slots = self.point.depth_stages * (self.point.tile_m // rows)
-        return hopper_helpers.make_smem_layout_a(self.major_a, (rows, self.point.tile_n, DEPTH), self.element, slots)
+    def _of_stages(self) -> Any:
+        """The memory of A's stages as TMA fills it, box by box."""
+        p = self.point
+        slots = p.depth_stages * (p.tile_m // self.box)
+        return hopper_helpers.make_smem_layout_a(self.major_a, (self.box, p.tile_n, DEPTH), self.element, slots)
+
+    @property
+    def box(self) -> int:
+        """Rows that TMA brings at once: a source's, if the DSL takes so many (multiples of 16)."""
+        return self.point.rows if self.point.rows % 16 == 0 else 8
 
     @cute.kernel
     def _skinny(
@@ -98,8 +104,8 @@ class Skinny(Product):
         warp, rank, stages, s_a, s_b = self._head(
             (*(tma for tma, _ in given), tma_b), (self.element, self.element), (smem_a, smem_b)
         )  # fmt: skip
-        halves = cute.make_tensor(s_a.iterator, self._of_stages(p.rows).outer)
-        sides = [self._sides(tma, tensor, halves, (p.rows, DEPTH)) for tma, tensor in given]
+        sides = [self._sides(tma, tensor, s_a, (self.box, DEPTH)) for tma, tensor in given]
+        boxes = p.rows // self.box
         to_a, sources = sides[0][0], [(tma, tiles) for (tma, _), (_, tiles) in zip(given, sides, strict=True)]
         to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, DEPTH))
         sizes = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0])
@@ -115,20 +121,24 @@ class Skinny(Product):
             for step in cutlass.range(begin, end, unroll=1):
                 stages.producer_acquire(filling)
                 barrier = stages.producer_get_barrier(filling)
-                for half in cutlass.range_constexpr(len(sources)):
-                    tma, tiles = sources[half]
-                    slot = to_a[(None, filling.index * len(sources) + half)]
-                    cute.copy(tma, tiles[(None, row, step, of_a)], slot, tma_bar_ptr=barrier)
+                for i in cutlass.range_constexpr(len(sources) * boxes):
+                    tma, tiles = sources[i // boxes]
+                    slot = to_a[(None, filling.index * (len(sources) * boxes) + i)]
+                    cute.copy(tma, tiles[(None, row * boxes + i % boxes, step, of_a)], slot, tma_bar_ptr=barrier)
                 cute.copy(tma_b, g_b[(None, column, step, of_b)], to_b[(None, filling.index)], tma_bar_ptr=barrier)
                 stages.producer_commit(filling)
                 filling.advance()
+            if cutlass.const_expr(self.early and p.cluster == 1):
+                cute.arch.griddepcontrol_launch_dependents()
             self._emptied(stages, filling)
         else:
             group = cute.arch.make_warp_uniform(thread // 128)
             by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group))
-            r_a = mma.make_fragment_A(by_group.partition_A(s_a))  # (atom, sources, blocks of K, slots)
+            r_a = mma.make_fragment_A(
+                by_group.partition_A(self._multiplied(s_a))
+            )  # (atom, 1, blocks of K, (source, slot))
             r_b = mma.make_fragment_B(by_group.partition_B(s_b))
-            places = mma.get_slice(thread).partition_C(cute.make_identity_tensor((p.rows, p.tile_n)))
+            places = mma.get_slice(thread).partition_C(cute.make_identity_tensor((64 * p.groups, p.tile_n)))
             reading = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
             freeing = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
             fragment = cute.make_layout(((2, 2, p.tile_n // 8), 1, 1))
@@ -139,7 +149,8 @@ class Skinny(Product):
                 stages.consumer_wait(reading)
                 warpgroup.fence()
                 for half in cutlass.range_constexpr(len(totals)):
-                    self._chain(mma, totals[half], r_a, r_b, self.chains[0], half, reading.index, fresh=False)
+                    own = r_a[(None, None, None, (half, None))]
+                    self._chain(mma, totals[half], own, r_b, self.chains[0], 0, reading.index, fresh=False)
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
                 if step > begin:
@@ -155,8 +166,30 @@ class Skinny(Product):
                 made = Gate(*totals) if p.gated else totals[0]
                 self.finish.store(
                     made, places[(None, 0, 0)], c, more, (), corner=(row * p.rows, column * p.tile_n, layer),
-                    sizes=sizes,
+                    sizes=sizes if p.rows % 64 == 0 else (cutlass.min(sizes[0], (row + 1) * p.rows), sizes[1]),
                 )  # fmt: skip
+
+    def _multiplied(self, s_a: Any) -> Any:
+        """A's stages as wgmma takes them, (rows, K, (source, slot)): 64 rows of each source also where its tile has
+        less, the last of which are others', and are not written."""
+        p = self.point
+        sources, rows = p.tile_m // p.rows, 64 * p.groups
+        lines, along = ((8, rows // 8), (64, 512)), ((DEPTH, 1), (1, 0))
+        if not self.major_a.is_k_major_a():
+            lines, along = ((64, rows // 64), (1, 64 * DEPTH)), ((8, DEPTH // 8), (64, 512))
+        slots = ((sources, p.depth_stages), (p.rows * DEPTH, p.tile_m * DEPTH))
+        shapes, strides = zip(lines, along, slots, strict=True)
+        return cute.make_tensor(s_a.iterator, cute.make_layout(shapes, stride=strides))
+
+    def _start(self) -> None:
+        """As a Product's; but where no cluster shares K, the next kernel is let in when all that this one reads has
+        been asked for: CTAs that come sooner wait in the places of a multiprocessor, unevenly (a gate in two kernels
+        takes 62 us instead of 67, in one of 224 CTAs 59.1 instead of 63.6; clusters would lose 2 to 3 us; H200,
+        2026-11-23)."""
+        if self.point.cluster > 1:
+            super()._start()
+        elif self.early:
+            cute.arch.griddepcontrol_wait()
 
     def _head(self, maps: tuple[Any, ...], kinds: tuple[Any, Any], layouts: tuple[Any, Any]) -> tuple[Any, ...]:
         """How every CTA begins: its warp, its rank, the pipeline of stages, which it frees itself, and their memory, of
