@@ -36,7 +36,7 @@ _CUDA_SKELETONS = (
     "scan", "scanners", "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
 _GEMM_SKELETONS = (
-    "__init__", "ampere", "band", "blocks", "bounds", "compiling", "entering", "entries", "experts", "finish",
+    "__init__", "ampere", "band", "blocks", "bounds", "compiling", "ending", "entering", "entries", "experts", "finish",
     "fused", "groups", "gated", "launch", "lying", "noted", "outlet", "pair", "plan", "product", "reach", "routed",
     "skinny", "split", "staged", "stream_k", "streamed", "unpacked", "unpacking", "waves", "writes",
 )  # fmt: skip

@@ -20,10 +20,10 @@ KERNEL: dict[str, str | int] = {
     "stages": "auto", "store": "direct", "sum": "kernel", "schedule": "cooperative", "split": "fp16x3"
 }  # fmt: skip
 LINE = 64  # columns of 16 bits that lie together in shared memory, where they are neighbours there
-# Tile, cluster, store, schedule. Whole tiles in shared memory where three stages fit beside them.
+# Tile, cluster, store, schedule.
 TILES = (
+    ("128x256", "2x1", "bulk", "cooperative"),
     *((f"256x{n}", "1x2", "bulk", "cooperative") for n in (128, 144, 160, 192, 208)),
-    ("128x256", "2x1", "staged", "cooperative"),
     ("128x128", "2x1", "bulk", "cooperative"),
     ("128x224", "2x1", "direct", "cooperative"),  # five stages; with buffers of C four
     *((f"128x{n}", "2x1", "bulk", "pingpong") for n in (128, 144, 160, 176, 192, 208)),

@@ -52,7 +52,7 @@ class BlockFinish(Finish):
     def store(
         self, total: Any, places: Any, c: Any, operands: Sequence[Any], exponents: Sequence[Any], *,
         corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], outlet: Any = None,
-        part: tuple[int, int, int] = (0, 0, 1), block: int = BLOCK,
+        part: tuple[int, int] = (0, 0), block: int = BLOCK,
     ) -> None:  # fmt: skip
         """Write the states of one part of a tile."""
         layer, block = corner[2], block if self.names else BLOCK

@@ -128,7 +128,7 @@ class Experts(Product):
                         stages.consumer_wait(reading)
                         for part in cutlass.range_constexpr(parts_m * parts_n):
                             warpgroup.fence()
-                            self._chain(mma, sums[part], r_a, r_b, self.chains[0], part, reading.index, fresh=False)
+                            self._chain(mma, sums[part], r_a, r_b, self.chains[0], part, reading.index, onto=True)
                         warpgroup.commit_group()
                         warpgroup.wait_group(1)
                         if step > 0:

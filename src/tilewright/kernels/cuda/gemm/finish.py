@@ -158,10 +158,10 @@ class Finish:
     def store(
         self, total: Any, places: Any, c: Any, operands: Sequence[Any], exponents: Sequence[Any], *,
         corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], outlet: Outlet | None = None,
-        part: tuple[int, int, int] = (0, 0, 1), block: int = BLOCK,
+        part: tuple[int, int] = (0, 0), block: int = BLOCK,
     ) -> None:  # fmt: skip
         """Write one part of a tile whose corner is (row, column, layer) of C, so many pairs at a time. Through an
-        outlet: `part` is its number, that along N, and how many there are."""
+        outlet: `part` is its number, and that along N."""
         layer = corner[2]
         block = block if self.names else BLOCK
         pairs = pairs_of(total)
@@ -313,16 +313,16 @@ class Finish:
 
     def _send(
         self, total: Any, places: Any, outlet: Outlet, operands: Sequence[Any], rows: list[Any], columns: list[Any], *,
-        corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], part: tuple[int, int, int], sent: int,
+        corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], part: tuple[int, int], sent: int,
     ) -> None:  # fmt: skip
         """A part of a tile, line by line of columns, so many pairs at a time."""
         pairs, each = pairs_of(total), outlet.columns // 8
         lines = pairs // each
-        number, part_n, parts = part
+        number, part_n = part
         tile_row = (corner[0] + places[((0, 0, 0),)][0]) // ROWS
         for line in range(lines):
             turn = number * lines + line
-            outlet.wait(turn, last=parts * lines % 2 == 1)
+            outlet.wait(turn)
             of_line = range(line * each, (line + 1) * each)
             for numbers in self._fours(of_line, sent) if outlet.halves else self._blocks(of_line, sent):
                 firsts = [(rows[r], columns[q], corner[2]) for r, q in numbers]

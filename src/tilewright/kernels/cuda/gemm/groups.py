@@ -75,7 +75,7 @@ class GroupFinish(Finish):
     def store(
         self, total: Any, places: Any, c: Any, operands: Sequence[Any], exponents: Sequence[Any], *,
         corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], outlet: Any = None,
-        part: tuple[int, int, int] = (0, 0, 1), block: int = 0,
+        part: tuple[int, int] = (0, 0), block: int = 0,
     ) -> None:  # fmt: skip
         """Write one part of a tile."""
         layer, pairs = corner[2], cute.size(total) // 4

@@ -51,9 +51,16 @@ class Outlet:
         self._first = Int32(memory.iterator.toint()) + (group - 1) * (BUFFERS * ROWS * line_bytes)
         self._leads = cute.arch.warp_idx() % 4 == 0
 
-    def wait(self, turn: int, *, last: bool) -> None:
-        """The buffer of this turn is free; `last`: the one before was the same."""
-        pending = 0 if last else 1
+    def open(self) -> None:
+        """Before a tile's first: all buffers are free, and all know."""
+        self._wait(0)
+
+    def wait(self, turn: int) -> None:
+        """The buffer of this turn of an open outlet is free."""
+        if turn >= BUFFERS:
+            self._wait(1)
+
+    def _wait(self, pending: int) -> None:
         when(self._leads, lambda: cute.arch.cp_async_bulk_wait_group(pending, read=True))
         cute.arch.barrier(barrier_id=self.group, number_of_threads=128)
 

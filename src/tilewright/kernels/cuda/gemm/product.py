@@ -44,8 +44,9 @@ from cutlass.utils import hopper_helpers
 
 from ..math import select
 from .band import Band, in_bands
-from .finish import Finish, Gate
-from .outlet import ROWS, Outlet, copies
+from .ending import Ending
+from .finish import Finish
+from .outlet import copies
 from .plan import Chain, Point, chains_of
 from .reach import NO_ZEROS, Reach, Zeros
 from .staged import Staging
@@ -54,7 +55,7 @@ from .waves import promote, scale_back
 TURN = 3  # named barrier of the first warpgroup's turn; the next one is of the second's. An Outlet has 1 and 2
 
 
-class Product:
+class Product(Ending):
     """A Point for operands of given types and majors, ready to be traced inside a `@cute.jit` entry point. `zeros`: as
     a Reach has them."""
 
@@ -67,6 +68,10 @@ class Product:
         self.band = None if finish.diagonals == (None, None) else Band(point, finish.diagonals)
         self.reach = None if zeros == NO_ZEROS else Reach(point, zeros)
         self.chains = chains_of(point)
+        # The first wgmma of a tile forget what was, and hide what finds the next tile's place; but where nobody waits
+        # for either, sums are promoted, or a tile may have no wgmma.
+        waits_not = point.pingpong or point.two_levels
+        self.foresees = not waits_not and self.band is None and self.reach is None
         self.early = self.starts_early and point.scheme == "plain"
 
     def __call__(self, tensors: tuple[Any, ...], clusters: Any, splits: Any, chunk: Any, stream: Any) -> None:
@@ -162,6 +167,11 @@ class Product:
         )  # fmt: skip
         return made
 
+    def _layers(self, batch: Any, *factors: Any) -> list[Any]:
+        """The first plane of each factor's own matrix, or of the one of all."""
+        planes = self.point.planes
+        return [select(cute.size(x, mode=[2]) > planes, batch * planes, Int32(0)) for x in factors]
+
     def _halves(self) -> Any:
         """The memory of B's stages as TMA sees it: as many tiles as it has sources."""
         p = self.point
@@ -212,50 +222,6 @@ class Product:
         """The number of the cluster tile that has this turn."""
         return work if self.reach is None else self.reach.turn(work, stride, all_work)
 
-    def _outlet(self, tma: Any, tensor: Any, layout: Any, shared: Any, group: Any, kind: Any) -> Outlet | None:
-        if not self.bulk:
-            return None
-        memory = shared.allocate_tensor(kind, layout.outer, byte_alignment=1024, swizzle=layout.inner)
-        line = (ROWS, self.point.line_bytes * 8 // kind.width)
-        staged, tiles = self._sides(tma, tensor, memory, line)
-        return Outlet(tma, memory, staged, tiles, group=group, width=kind.width, line_bytes=self.point.line_bytes)
-
-    def _staged(self, shared: Any, group: Any, layout: Any, out: tuple[Any, Any], came: tuple[Any, Any]) -> Any:
-        return None if self.staging is None else self.staging.place(shared, group, layout, out=out, came=came)
-
-    def _begin(self, places: Any, operands: Any, corner: Any, sizes: Any, member: Any) -> list[dict[str, Any]]:
-        """Before a tile is multiplied: what its end reads is on its way; returned is what comes into registers."""
-        if self.staged is None:
-            return []
-        self.staged.open(corner, member)
-        return self.finish.beside(self.staged, operands, places[(None, 0, 0)], line=0, corner=corner, sizes=sizes)
-
-    def _finish(
-        self, sums: list[Any], places: Any, c: Any, more: list[Any], *, corner: Any, sizes: Any, ahead: Any, phase: Any,
-        span: Any,
-    ) -> None:  # fmt: skip
-        """Write a tile. `span`: the first and the last step of K that was multiplied."""
-        parts_m = self.point.tile_m // (ROWS * self.point.groups)
-        spots = [places[(None, i % parts_m, i // parts_m)] for i in range(len(sums))]
-        if self.point.gated and self.point.atom_n < self.point.tile_n:
-            half = len(sums) // 2
-            sums, spots = [Gate(*both) for both in zip(sums[:half], sums[half:], strict=True)], spots[:half]
-        elif self.point.gated:
-            sums = [Gate(total) for total in sums]
-        if self.staged is not None:
-            self.finish.exchange(sums, spots, self.staged, more, corner=corner, sizes=sizes, ahead=ahead, phase=phase)
-            return
-        for part, (total, of_part) in enumerate(zip(sums, spots, strict=True)):
-            self.finish.store(
-                total, of_part, c, more[self.scales :], more[: self.scales], corner=corner, sizes=sizes,
-                outlet=self.outlet, part=(part, part // parts_m, len(sums)), block=self.point.block,
-            )  # fmt: skip
-
-    def _close(self) -> None:
-        for leaving in (self.outlet, self.staged):
-            if leaving is not None:
-                leaving.close()
-
     def _rounds(self, tiles: Any, steps: Any) -> tuple[Any, Any, Any]:
         """A cluster's first tile, the distance to its next, and the end of all."""
         p = self.point
@@ -284,8 +250,7 @@ class Product:
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
-            cpasync.prefetch_descriptor(tma_a)
-            cpasync.prefetch_descriptor(tma_b)
+            self._prefetch(tma_a, tma_b, tma_g, tma_c, tma_x)
         at, mask_a, mask_b = self._in_cluster()
 
         shared = SmemAllocator()
@@ -310,6 +275,8 @@ class Product:
         each = chunk // p.depth
         first_work, stride, all_work = self._rounds(rows * columns * cute.size(c, mode=[2]), steps)
 
+        place = self._steps(self._turn(first_work, stride, all_work), rows, columns, splits, each, steps)
+
         pipeline_init_wait(cluster_shape_mn=(p.cluster_m, p.cluster_n))
         self._start()
 
@@ -319,11 +286,8 @@ class Product:
                 filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, p.depth_stages)
                 work = first_work
                 while work < all_work:
-                    turn = self._turn(work, stride, all_work)
-                    row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
-                    batch = layer // splits
-                    of_a = batch * p.planes % cute.size(from_a, mode=[2])  # the one matrix of all, or its own
-                    of_b = batch * p.planes % cute.size(from_b, mode=[2])
+                    row, column, layer, begin, end = place
+                    of_a, of_b = self._layers(layer // splits, from_a, from_b)
                     for step in cutlass.range(begin, end, unroll=1):
                         stages.producer_acquire(filling)
                         barrier = stages.producer_get_barrier(filling)
@@ -342,6 +306,7 @@ class Product:
                         stages.producer_commit(filling)
                         filling.advance()
                     work += stride
+                    place = self._steps(self._turn(work, stride, all_work), rows, columns, splits, each, steps)
                 stages.producer_tail(filling)
         else:
             cute.arch.setmaxregister_increase(p.registers[1])
@@ -365,19 +330,23 @@ class Product:
                     skipped = select(work > before, end - begin, Int32(0))
                     reading.advance(skipped)
                     freeing.advance(skipped)
-                turn = self._turn(work, stride, all_work)
-                row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
+                if cutlass.const_expr(not self.foresees):
+                    turn = self._turn(work, stride, all_work)
+                    place = self._steps(turn, rows, columns, splits, each, steps)
+                row, column, layer, begin, end = place
+                work += stride * p.turns
                 at_m = (row * p.cluster_m + at[0]) * p.tile_m
                 at_n = (column * p.cluster_n + at[1]) * p.columns
                 corner = (at_m, at_n, layer)
                 ahead = self._begin(places, more, corner, (m, n), member)
-                for part in cutlass.range_constexpr(parts_m * parts_n):
-                    sums[part].fill(0.0)
+                if cutlass.const_expr(not self.foresees):
+                    for part in cutlass.range_constexpr(parts_m * parts_n):
+                        sums[part].fill(0.0)
                 if cutlass.const_expr(p.pingpong):
                     cute.arch.barrier(barrier_id=TURN - 1 + group, number_of_threads=256)
                 for step in cutlass.range(begin, end, unroll=1):
                     stages.consumer_wait(reading)
-                    self._feed(mma, wave, sums, r_a, r_b, reading.index)
+                    self._feed(mma, wave, sums, r_a, r_b, reading.index, step > begin)
                     if cutlass.const_expr(p.two_levels):
                         stages.consumer_release(reading)
                     else:
@@ -386,9 +355,13 @@ class Product:
                         if step > begin:
                             stages.consumer_release(freeing)
                             freeing.advance()
+                        elif cutlass.const_expr(self.foresees):
+                            self._open(self.staged)
+                            place = self._steps(work, rows, columns, splits, each, steps)
                     reading.advance()
                 if cutlass.const_expr(p.pingpong):
                     cute.arch.barrier_arrive(barrier_id=TURN + 2 - group, number_of_threads=256)
+                self._open(self.outlet)
                 if cutlass.const_expr(not p.two_levels):
                     warpgroup.wait_group(0)
                     if end > begin:
@@ -398,10 +371,9 @@ class Product:
                     sums, places, c, more, corner=corner, sizes=(m, n), ahead=ahead, phase=phase, span=(begin, end)
                 )  # fmt: skip
                 phase = 1 - phase
-                work += stride * p.turns
             self._close()
 
-    def _feed(self, mma: Any, wave: Any, sums: list[Any], r_a: Any, r_b: Any, stage: Any) -> None:
+    def _feed(self, mma: Any, wave: Any, sums: list[Any], r_a: Any, r_b: Any, stage: Any, onto: Any) -> None:
         """wgmma of one stage for all parts; of plain ones a block of K for all parts before the next."""
         if self.point.two_levels:
             for part, total in enumerate(sums):
@@ -410,30 +382,30 @@ class Product:
         warpgroup.fence()
         for block, (part, total) in itertools.product(self.chains[0].blocks, enumerate(sums)):
             chain = replace(self.chains[0], blocks=range(block, block + 1))
-            self._chain(mma, total, r_a, r_b, chain, part, stage, fresh=False)
+            self._chain(mma, total, r_a, r_b, chain, part, stage, onto=onto if block == 0 and self.foresees else True)
 
     def _step(self, mma: Any, wave: Any, total: Any, r_a: Any, r_b: Any, part: int, stage: Any) -> None:
         """The chains of one part over one stage, promoted."""
-        fresh = True
+        onto = False
         for chain in self.chains:
             warpgroup.fence()
-            self._chain(mma, wave, r_a, r_b, chain, part, stage, fresh=fresh)
+            self._chain(mma, wave, r_a, r_b, chain, part, stage, onto=onto)
             warpgroup.commit_group()
             warpgroup.wait_group(0)
-            fresh = not chain.shift
-            if fresh:
-                promote(total, wave)
-            else:
+            onto = bool(chain.shift)
+            if onto:
                 scale_back(wave, chain.shift)
+            else:
+                promote(total, wave)
 
     def _chain(
-        self, mma: Any, total: Any, r_a: Any, r_b: Any, chain: Chain, part: int, stage: Any, *, fresh: bool
+        self, mma: Any, total: Any, r_a: Any, r_b: Any, chain: Chain, part: int, stage: Any, *, onto: Any
     ) -> None:  # fmt: skip
-        """The wgmma of one part over one stage; a `fresh` chain forgets what `total` held."""
+        """The wgmma of one part over one stage, added `onto` what `total` held or not."""
         p = self.point
         parts_m = cute.size(r_a, mode=[1])
         atom = cute.make_mma_atom(mma.op)
-        atom.set(warpgroup.Field.ACCUMULATE, not fresh)
+        atom.set(warpgroup.Field.ACCUMULATE, onto)
         for plane_a, plane_b in chain.products:
             slot_a, slot_b = stage * p.planes + plane_a, stage * p.planes + plane_b
             for block in chain.blocks:

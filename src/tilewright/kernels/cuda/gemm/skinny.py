@@ -150,7 +150,7 @@ class Skinny(Product):
                 warpgroup.fence()
                 for half in cutlass.range_constexpr(len(totals)):
                     own = r_a[(None, None, None, (half, None))]
-                    self._chain(mma, totals[half], own, r_b, self.chains[0], 0, reading.index, fresh=False)
+                    self._chain(mma, totals[half], own, r_b, self.chains[0], 0, reading.index, onto=True)
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
                 if step > begin:

@@ -125,10 +125,12 @@ class Staged:
         self._mine = Int32(memory.iterator.toint()) + self._buffer * LINE_BYTES + row * 128 + chunk * 16
         self._first: Any = None
 
-    def open(self, corner: tuple[Any, Any, Any], member: Any) -> None:
-        """What was put before has left; what comes for the tile at `corner` is asked for. `member`: of the warpgroups
-        that share the tile."""
+    def turn_to(self, corner: tuple[Any, Any, Any], member: Any) -> None:
+        """The tile at `corner` is next. `member`: of the warpgroups that share the tile."""
         self._first = (corner[0] // ROWS + member, corner[1] // COLUMNS, corner[2])
+
+    def open(self) -> None:
+        """What was put before has left; what comes for this tile is asked for."""
         when(self._leads, lambda: cute.arch.cp_async_bulk_wait_group(0, read=True))
         if self.coming is None:
             return
