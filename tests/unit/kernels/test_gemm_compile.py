@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -234,6 +235,15 @@ def test_gated_skinny_products_have_rows_of_both_matrices(tmp_path, tile_m, tile
     assert len(re.findall(r"cp\.async\.bulk\.tensor\.3d\.shared", ptx)) == 2 * boxes + 1
     assert kernel.registers * point.threads * point.resident <= 65536 and point.threads == 160
     assert ptx.count("ld.shared::cluster.f32") == (splits - 1) * 2 * tile_n // 2
+
+
+def test_threads_that_call_a_product_first_compile_it_once():
+    gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, scheme="scaled"), "f32")
+    a, b = torch.empty(100, 256, device="meta"), torch.empty(256, 72, device="meta")
+    with ThreadPoolExecutor(4) as pool:
+        shapes = list(pool.map(lambda _: gemm(a, b).shape, range(4)))
+    assert shapes == [(100, 72)] * 4
+    assert sorted(key[0] for key in gemm._compiled) == ["product", "split", "split"]
 
 
 def test_triangles_compile_and_meta_tensors_of_what_is_streamed(tmp_path):

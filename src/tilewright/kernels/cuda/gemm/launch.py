@@ -13,6 +13,7 @@ call of a layout does (see `noted`).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ from .split import Split
 from .streamed import SLAB
 
 _HERE = Path(__file__).resolve().parent
+_TRACING = threading.RLock()  # the DSL traces one kernel at a time (4.8.1: else it fails, or mixes them)
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 PROCESSORS = 132  # of a Hopper, where no device says
@@ -305,8 +307,10 @@ class Gemm:
         """What was compiled under these facts and this epilogue: here, by another process, or now."""
         known = (*facts, self.epilogue)
         if known not in self._compiled:
-            source, kept = self._where_kept(facts)
-            self._compiled[known] = cache.obtain(source, kept, make, self.objects)
+            with _TRACING:
+                if known not in self._compiled:
+                    source, kept = self._where_kept(facts)
+                    self._compiled[known] = cache.obtain(source, kept, make, self.objects)
         return self._compiled[known]
 
     def _where_kept(self, facts: tuple[Any, ...]) -> tuple[Path | None, tuple[Any, ...]]:
