@@ -357,7 +357,8 @@ class Product(Ending):
                             freeing.advance()
                         elif cutlass.const_expr(self.foresees):
                             self._open(self.staged)
-                            place = self._steps(work, rows, columns, splits, each, steps)
+                            if work < all_work:
+                                place = self._steps(work, rows, columns, splits, each, steps)
                     reading.advance()
                 if cutlass.const_expr(p.pingpong):
                     cute.arch.barrier_arrive(barrier_id=TURN + 2 - group, number_of_threads=256)
