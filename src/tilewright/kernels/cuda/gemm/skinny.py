@@ -9,7 +9,8 @@
                                    memory to the cluster's first CTA, which adds it up in order and writes C
 
     gated: a second A, as large and lying as the first; each is half of a stage, and the same warpgroup has two chains,
-    so that a thread holds both sums of its elements of C, of tile_m / 2 rows
+    so that a thread holds both sums of its elements of C, of tile_m / 2 rows; 64 go through wgmma where that are less,
+    and the others, whatever they are, are not written
 
         rows of a stage    0 .. M_t / 2 - 1    M_t / 2 .. M_t - 1
         of                 A                   the second A, the same rows
@@ -183,9 +184,8 @@ class Skinny(Product):
 
     def _start(self) -> None:
         """As a Product's; but where no cluster shares K, the next kernel is let in when all that this one reads has
-        been asked for: CTAs that come sooner wait in the places of a multiprocessor, unevenly (a gate in two kernels
-        takes 62 us instead of 67, in one of 224 CTAs 59.1 instead of 63.6; clusters would lose 2 to 3 us; H200,
-        2026-11-23)."""
+        been asked for: CTAs that come sooner wait in the places of a multiprocessor, unevenly (a gate of 224 CTAs takes
+        59.1 us instead of 65.3, in two kernels 62 instead of 77; clusters would lose 2 to 3 us; H200, 2026-11-23)."""
         if self.point.cluster > 1:
             super()._start()
         elif self.early:
