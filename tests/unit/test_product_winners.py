@@ -118,4 +118,4 @@ def test_a_pattern_is_ready_when_its_last_point_is_compiled(script: Any, pattern
     sys.path.insert(0, str(tmp_path))
     assert script.compiled(first, tmp_path) == script.compiled(second, tmp_path) == "compiled"
     assert made and {f.name for f in (tmp_path / "build").iterdir()} == made, "what measures finds it"
-    assert "legal are" in script.compiled(json.dumps([few.id, [["tile", "1x1"]], 132]), tmp_path)
+    assert "legal are" in script.compiled(json.dumps([few.id, [["schedule", "none"]], 132]), tmp_path)
