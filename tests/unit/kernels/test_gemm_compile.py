@@ -191,8 +191,8 @@ def test_what_is_streamed_is_multiplied_out_of_registers(tmp_path, major, scheme
     )
     (kernel,) = taken(launch.artifacts.CUBIN)
     check_registers(point, kernel)
-    found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n128k16\.f32\S* \{[^}]*\}, (\{|%)", launch.artifacts.PTX)
-    assert len(found) == 12 and set(found) == {"{"}, "A is four registers, not a descriptor"
+    found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n64k16\.f32\S* \{[^}]*\}, (\{|%)", launch.artifacts.PTX)
+    assert len(found) == 24 and set(found) == {"{"}, "A is four registers, not a descriptor"
     assert kernel.local_bytes <= 256
 
 

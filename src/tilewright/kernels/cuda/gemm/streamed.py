@@ -5,8 +5,9 @@
 
     tile of A          tile_m x 64 of fp32, in four slabs of 16 of K: a row of a slab is 64 bytes
     warps 0, 1         load A and B, each into stages of its own: A's are free as soon as they are in registers
-    warpgroups 1, 2    own 64 rows each; a lane reads quads of two rows (r and r + 8), splits them under the exponents
-                       of these rows, and multiplies out of registers
+    warpgroups 1, 2    own 64 rows each, in turns: while one multiplies, the other promotes what it has, and splits what
+                       comes next; a lane reads quads of two rows (r and r + 8), splits them under the exponents of
+                       these rows, and multiplies out of registers, 64 columns after the other
 
 Where A is large and the other side small (a layer of few rows, a deep product), planes of A would be written and read
 once more each. What a row's exponent will be nobody knows at its start: it is that of its first 64 of K, with room for
@@ -20,6 +21,7 @@ no matter, so planes of B are laid out in that one (see `pair.turned`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -36,12 +38,13 @@ from ..math import both, either
 from .finish import Finish, power_of_two
 from .pair import QUAD, Scale, Seen, exponent_of, extremes, highest, split_quad, split_soon, unsafe
 from .plan import ATOM, DEPTH, RESIDUAL_SHIFT, Chain, Point
-from .product import Product
+from .product import TURN, Product
 from .reach import NO_ZEROS, Zeros
 from .waves import promote, scale_back
 
 SLAB = ATOM  # of K
 SLABS = DEPTH // SLAB
+PART = 64  # columns that are multiplied and promoted together
 EMPTY = 127  # no row has a larger exponent: the smallest subnormal number, times 2^127, is an fp16
 HEADROOM = 2  # binades that a row's largest element may grow by before its exponent changes
 
@@ -70,20 +73,26 @@ class Streamed(Product):
         )  # fmt: skip
         tile = (p.tile_m, p.tile_n, DEPTH)
         smem_b = hopper_helpers.make_smem_layout_b(major_b, tile, self.element, p.depth_stages * p.planes)
-        mma = hopper_helpers.make_trivial_tiled_mma(
-            self.element, self.element, cute.nvgpu.OperandMajorMode.K, major_b.sm90_mma_major_mode(), Float32,
-            (p.groups, 1, 1), tiler_mn=(64, p.tile_n), a_source=warpgroup.OperandSource.RMEM,
+        mma, of_tile = (
+            hopper_helpers.make_trivial_tiled_mma(
+                self.element, self.element, cute.nvgpu.OperandMajorMode.K, major_b.sm90_mma_major_mode(), Float32,
+                (p.groups, 1, 1), tiler_mn=(64, columns), a_source=warpgroup.OperandSource.RMEM,
+            )
+            for columns in (PART, p.tile_n)
         )  # fmt: skip
         tma_a, from_a = self._tma(a, smem_a, (p.tile_m, SLAB), 1)
         tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), p.cluster_m)
 
-        kernel = self._streamed(tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, splits, chunk)
+        kernel = self._streamed(
+            tma_a, from_a, tma_b, from_b, c, list(more), mma, of_tile, smem_a, smem_b, splits, chunk
+        )  # fmt: skip
         self._launch(kernel, clusters, stream)
 
     @cute.kernel
     def _streamed(
         self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor,
-        more: list, mma: cute.TiledMma, smem_a: cute.Layout, smem_b: cute.ComposedLayout, splits: Int32, chunk: Int32,
+        more: list, mma: cute.TiledMma, of_tile: cute.TiledMma, smem_a: cute.Layout, smem_b: cute.ComposedLayout,
+        splits: Int32, chunk: Int32,
     ) -> None:  # fmt: skip
         p = self.point
         thread, _, _ = cute.arch.thread_idx()
@@ -107,7 +116,6 @@ class Streamed(Product):
         group = cute.arch.make_warp_uniform(thread // 128)
         by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group - 1))
         r_b = mma.make_fragment_B(by_group.partition_B(s_b))  # (atom, 1, blocks of K, slots)
-        fragment = cute.make_layout(((2, 2, p.tile_n // 8), 1, 1))
 
         m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
         rows = cute.ceil_div(m, p.tile_m * p.cluster_m)
@@ -162,29 +170,38 @@ class Streamed(Product):
                 stages_b.producer_tail(filling)
         else:
             cute.arch.setmaxregister_increase(p.registers[1])
-            by_thread = mma.get_slice(thread - 128)
+            by_thread = of_tile.get_slice(thread - 128)
             places = by_thread.partition_C(cute.make_identity_tensor((p.tile_m, p.tile_n)))
             own_rows = [places[((0, r, 0), 0, 0)][0] for r in range(2)]
             reading_a = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.stages_a)
             reading_b = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
-            total = cute.make_rmem_tensor(fragment, Float32)
-            wave = cute.make_rmem_tensor(fragment, Float32)
+            total = cute.make_rmem_tensor(((2, 2, p.tile_n // 8), 1, 1), Float32)
+            waves = [cute.make_rmem_tensor(((2, 2, PART // 8), 1, 1), Float32) for _ in range(p.tile_n // PART)]
             halves_of_a = [cute.make_rmem_tensor(((2, 2, 2), 1, SLABS), self.element) for _ in range(2)]
             of_rows = [cute.make_rmem_tensor((2,), kind) for kind in (Int32, Float32, Int32)]
             work = first_work
+            if group == 2:
+                cute.arch.barrier_arrive(barrier_id=TURN, number_of_threads=256)
             while work < all_work:
                 turn = self._turn(work, stride, all_work)
                 row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
                 total.fill(0.0)
                 forget(of_rows)
-                for _ in cutlass.range(begin, end, unroll=1):
+                if begin < end:
                     stages_a.consumer_wait(reading_a)
+                for step in cutlass.range(begin, end, unroll=1):
                     self._take(s_a, own_rows, reading_a.index, halves_of_a, of_rows)
                     stages_a.consumer_release(reading_a)
                     reading_a.advance()
                     when((of_rows[2][0] | of_rows[2][1]) != Int32(0), partial(self._lower, total, of_rows))
                     stages_b.consumer_wait(reading_b)
-                    self._sum(mma, wave, total, halves_of_a, r_b, reading_b.index)
+                    cute.arch.barrier(barrier_id=TURN - 1 + group, number_of_threads=256)
+                    ahead = partial(when, step + 1 < end, partial(stages_a.consumer_wait, reading_a))
+                    self._start_sum(mma, waves, total, halves_of_a, r_b, reading_b.index, ahead)
+                    cute.arch.barrier_arrive(barrier_id=TURN + 2 - group, number_of_threads=256)
+                    for part in cutlass.range_constexpr(len(waves)):
+                        warpgroup.wait_group(len(waves) - 1 - part)
+                        promote(total, waves[part], part)
                     stages_b.consumer_release(reading_b)
                     reading_b.advance()
                 at_m = (row * p.cluster_m + at[0]) * p.tile_m
@@ -273,33 +290,38 @@ class Streamed(Product):
                     total[((e, r, q), 0, 0)] = total[((e, r, q), 0, 0)] * factors[0] * factors[1]
         settle(of_rows)
 
-    def _sum(
-        self, mma: Any, wave: Any, total: Any, halves_of_a: list[Any], r_b: Any, stage: Any
+    def _start_sum(
+        self, mma: Any, waves: list[Any], total: Any, halves_of_a: list[Any], r_b: Any, stage: Any,
+        ahead: Callable[[], None],
     ) -> None:  # fmt: skip
-        """The chains of one stage, promoted."""
-        fresh = True
+        """The chains of one stage, promoted but for the last, which is on its way; before that is, `ahead()`: later
+        ptxas would take registers for it out of which wgmma still reads."""
+        cute.arch.sync_warp()  # lanes part where their rows do
+        before = None
         for chain in self.chains:
-            self._multiply(mma, wave, halves_of_a, r_b, chain, stage, fresh=fresh)
-            warpgroup.wait_group(0)
-            fresh = not chain.shift
-            if fresh:
-                promote(total, wave)
-            else:
-                scale_back(wave, chain.shift)
+            for part, wave in enumerate(waves):
+                fresh = before is None or not before.shift
+                if before is not None:
+                    warpgroup.wait_group(len(waves) - 1)
+                    promote(total, wave, part) if fresh else scale_back(wave, before.shift)
+                if chain is self.chains[-1] and wave is waves[-1]:
+                    ahead()
+                self._multiply(mma, wave, halves_of_a, r_b, chain, stage, fresh=fresh, part=part)
+            before = chain
 
     def _multiply(
-        self, mma: Any, wave: Any, halves_of_a: list[Any], r_b: Any, chain: Chain, stage: Any, *, fresh: bool
+        self, mma: Any, wave: Any, halves_of_a: list[Any], r_b: Any, chain: Chain, stage: Any, *, fresh: bool,
+        part: int,
     ) -> None:  # fmt: skip
         """One chain over a stage, on its way to `wave`; a `fresh` one forgets what that held."""
         atom = cute.make_mma_atom(mma.op)
         atom.set(warpgroup.Field.ACCUMULATE, not fresh)
-        cute.arch.sync_warp()  # lanes part where their rows do
         warpgroup.fence()
         for plane_a, plane_b in chain.products:
             for slab in chain.blocks:
                 cute.mma_atom_call(
                     atom, wave[(None, 0, 0)], halves_of_a[plane_a][(None, 0, slab)],
-                    r_b[(None, 0, slab, stage * self.point.planes + plane_b)], wave[(None, 0, 0)],
+                    r_b[(None, part, slab, stage * self.point.planes + plane_b)], wave[(None, 0, 0)],
                 )  # fmt: skip
                 atom.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()

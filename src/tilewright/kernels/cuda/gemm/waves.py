@@ -20,10 +20,11 @@ def kept(text: str, constraints: str, *values: Any) -> Float32:
     )  # fmt: skip
 
 
-def promote(total: cute.Tensor, wave: cute.Tensor) -> None:
-    """total += wave, element by element, rounded once."""
+def promote(total: cute.Tensor, wave: cute.Tensor, part: int = 0) -> None:
+    """total += wave, element by element, rounded once; of a total of several waves, this part of it."""
+    first = part * cute.size(wave)
     for i in range(cute.size(wave)):
-        total[i] = kept("add.rn.f32 $0, $1, $2;", "=f,f,f", total[i], wave[i])
+        total[first + i] = kept("add.rn.f32 $0, $1, $2;", "=f,f,f", total[first + i], wave[i])
 
 
 def scale_back(wave: cute.Tensor, shift: int) -> None:
