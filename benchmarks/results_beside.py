@@ -35,7 +35,7 @@ from tilewright.facts.graph import Graph
 from tilewright.facts.pattern import Pattern
 from tilewright.kernels.cuda.plan import Device
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda, cuda_product
+from tilewright.stages.propose import cuda
 
 ROUNDS = 16
 AHEAD_CYCLES = 300_000
@@ -44,7 +44,6 @@ RATES = {"f32": 260.0, "bf16": 780.0}  # TFLOP/s
 BYTES_A_US = 4.2e6
 CHECKED = 256  # rows
 DEVICE = Device(processors=132, arch="sm_90a")
-cuda_product.MASKS_BESIDE = True  # what is not proposed is measured all the same
 
 
 def both(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,14 +21,9 @@ from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda, cuda_product
+from tilewright.stages.propose import cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
-
-
-@pytest.fixture(autouse=True)
-def proposed(monkeypatch):
-    monkeypatch.setattr(cuda_product, "MASKS_BESIDE", True)
 
 
 FLOOR = {torch.float32: 8 * 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md

@@ -31,9 +31,6 @@ from .skinny import is_unpacked, parts_of_k, skinny_space, unpackable
 _TYPES = ("f32", "f16", "bf16")
 _EIGHT_BITS = "float8_e4m3fn"
 _ALSO_WRITTEN = ("float8_e4m3fn", "i8", "u8", "i32", "i64", "bool")
-# Whether masks are proposed beside other results: their elements leave one by one, and in bf16 that takes 1.1 to 1.6 of
-# two kernels' time, in fp32 0.99 to 1.12 (H200, 2026-11-23; benchmarks/results_beside.py).
-MASKS_BESIDE = False
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
 _LEAST_REDUCED = 128  # columns
 _MOST_PLACES = 1 << 24  # columns: their numbers are exact in fp32
@@ -121,8 +118,6 @@ def unsupported(program: Program) -> str | None:
         return "groups of columns of other types than fp32, fp16, bf16, or of several results"
     if not program.reduced and not written <= {*_TYPES, *_ALSO_WRITTEN}:
         return "an epilogue of float64 or of 16-bit integers"
-    if "bool" in written and len(program.outputs) > 1 and not MASKS_BESIDE:
-        return "a mask beside other results, which a kernel of its own writes faster"
     if any(item.dtype == "f64" for item in program.body) or computes_in_float8(program):
         return "an epilogue in float64 or in float8"
     if len(others) + (0 if program.reduced else len(program.outputs) - 1) > _MOST_OPERANDS:

@@ -25,7 +25,7 @@ from tilewright.kernels.cuda.gemm.finish import Finish
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.ops import DTYPES
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda, cuda_product
+from tilewright.stages.propose import cuda
 
 
 def rand(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -58,9 +58,8 @@ TURNED = point(tile="64x128", cluster="1x1", stages="auto", split_k=2, sum="clus
     (rounded, 260, torch.float32),
 ])  # fmt: skip
 def test_every_way_out_writes_all_results(
-    tmp_path: Path, function: Callable[..., Any], n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, function: Callable[..., Any], n: int, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(cuda_product, "MASKS_BESIDE", True)
     pattern = product_of(function, rand(512, 256, dtype=dtype), rand(n, 256, dtype=dtype), rand(n, dtype=dtype))
     wanted = [(o.shape, DTYPES[o.dtype]) for o in pattern.program.outputs]
     given = [torch.empty_strided(o.shape, o.strides, dtype=DTYPES[o.dtype], device="meta")
@@ -109,9 +108,19 @@ def test_more_results_than_a_kernel_has_places_for_are_several_kernels() -> None
     assert len(pattern.program.outputs) == 1 and pattern.title == "linear"
 
 
-def test_a_mask_beside_other_results_is_left_to_a_kernel_of_its_own() -> None:
-    """One by itself is not: it leaves as the only result."""
-    pattern = product_of(masked, rand(512, 256), rand(256, 256), rand(256))
-    assert pattern.title == "linear" and [o.dtype for o in pattern.program.outputs] == ["bf16"]
-    alone = product_of(lambda x, w, b: F.linear(x, w, b) > 0, rand(512, 256), rand(256, 256), rand(256))
+def test_a_mask_leaves_beside_other_results_and_by_itself() -> None:
+    args = (rand(512, 256), rand(256, 256), rand(256))
+    assert [o.dtype for o in product_of(masked, *args).program.outputs] == ["bf16", "bool"]
+    alone = product_of(lambda x, w, b: F.linear(x, w, b) > 0, *args)
     assert [o.dtype for o in alone.program.outputs] == ["bool"]
+
+
+@pytest.mark.slow
+def test_a_mask_may_be_the_sum_of_parts(tmp_path: Path) -> None:
+    pattern = product_of(lambda x, w, b: F.linear(x, w) > b, rand(512, 256), rand(130, 256), rand(130))
+    module = load_fused(pattern.program, tmp_path)
+    module.configure(**{"sum": "kernel", "store": "direct", "schedule": "cooperative"} | dict(SPLIT))
+    given = [torch.empty_strided(o.shape, o.strides, dtype=DTYPES[o.dtype], device="meta")
+             for o in pattern.program.operands]  # fmt: skip
+    (made,) = module.run(*given)
+    assert made.shape == (512, 130) and made.dtype == torch.bool and len(module._FUSED.objects) == 2

@@ -9,6 +9,7 @@ from typing import Any
 from cutlass import Int32, cute
 
 from ..math import ELEMENT_TYPES
+from ..views import ITEM_BYTES
 from .ampere import Ampere
 from .entering import EnteringSplit, Prologue
 from .entries import COMBINE, PRODUCT
@@ -59,7 +60,7 @@ def _read(operands: Sequence[Read], m: Any, n: Any, finish: Finish) -> list[Any]
     columns = [_size() if name in finish.apart else n for name in finish.names]
     return [
         _fake(dtype, (m, seen, _size()), [_stride(8 if wide else 1) if step is None else step for step in strides],
-              WIDE if wide else ELEMENT_TYPES[dtype].width // 8)
+              WIDE if wide else ITEM_BYTES[dtype])
         for seen, (dtype, (strides, wide)) in zip(columns, operands, strict=False)
     ] + [_written(own.dtype, m, n, own.vector, turned=finish.turned) for own in finish.further]  # fmt: skip
 
@@ -164,10 +165,7 @@ def compile_unpacked(
         _fake(prologue.operands[at].dtype, (m, k, _size()), (_stride(16), 1, _stride(16)), ALIGNED),
         _fake(element, (n, k, _size()), strides, ALIGNED),
         _fake(finish.dtype, (m, n, _size()), walk, ALIGNED),
-        *(
-            _fake(d, (m, _size(), _size()), (_stride(), _stride(), _stride()), ELEMENT_TYPES[d].width // 8)
-            for d in factors
-        ),
+        *(_fake(d, (m, _size(), _size()), (_stride(), _stride(), _stride()), ITEM_BYTES[d]) for d in factors),
         *_read(operands, m, n, finish),
     )
     return cute.compile(
@@ -202,7 +200,8 @@ def compile_entering(split: EnteringSplit, *, arch: str = "sm_90a", options: str
         kind = ELEMENT_TYPES[split.dtypes[name]]
         each = ALIGNED * 8 // kind.width if lines else 1
         walk = [_stride(each) if step is None else step for step in strides]
-        operands.append(_fake(split.dtypes[name], (rows, k, _size()), walk, ALIGNED if lines else kind.width // 8))
+        alignment = ALIGNED if lines else ITEM_BYTES[split.dtypes[name]]
+        operands.append(_fake(split.dtypes[name], (rows, k, _size()), walk, alignment))
     tensors = (
         _fake("bf16" if split.planes == 3 else "f16", (rows, k, _size()), plane, ALIGNED),
         _fake("i32", (rows, _size()), (1, _stride()), 4), *operands,
@@ -219,6 +218,6 @@ def compile_combine(
     """A launch of (partial, c, operands ..) for every size."""
     m, n = _size(), _size()
     partial = _fake("f32", (m, n, _size()), (_stride(), 1, _stride()), 4)
-    c = _fake(finish.dtype, (m, n, _size()), (_stride(), 1, _stride()), ELEMENT_TYPES[finish.dtype].width // 8)
+    c = _fake(finish.dtype, (m, n, _size()), (_stride(), 1, _stride()), ITEM_BYTES[finish.dtype])
     tensors = (partial, c, *_read(operands, m, n, finish))
     return cute.compile(COMBINE[len(tensors)], Combine(finish), *tensors, _stream(), options=_options(arch, options))
