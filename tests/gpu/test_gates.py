@@ -240,8 +240,9 @@ def get_init_inputs():
 """
 
 
-def test_the_judge_takes_a_gated_layer(tmp_path):
-    chosen, timed = judged_at_first_points(LAYER, tmp_path)
+@pytest.mark.parametrize("rows", ["2, 512", "1, 1"])
+def test_the_judge_takes_a_gated_layer_of_many_and_of_few_rows(tmp_path, rows):
+    chosen, timed = judged_at_first_points(LAYER.replace("2, 512", rows), tmp_path)
     assert [len(p.program.products) for p in chosen] == [2], "one kernel is all of it"
     assert isinstance(timed, Timed), timed
     print(timed.ratio("eager"), file=sys.stderr)

@@ -264,7 +264,8 @@ def test_warpgroups_that_take_turns(dtype, shape):
 
 EARLY = [tile((128, 128, 2, 1), "plain", pingpong=True, staged=True),
          tile((128, 192, 2, 1), "plain", pingpong=True, bulk=True), tile((256, 144, 1, 2), "plain"),
-         tile((64, 16, 1, 1), "plain", skinny=True, split_k=2)]  # fmt: skip
+         tile((64, 16, 1, 1), "plain", skinny=True, split_k=2),
+         tile((64, 16, 1, 1), "plain", skinny=True, split_k=1, stages=5)]  # fmt: skip
 
 
 @pytest.mark.parametrize("knobs", EARLY, ids=str)

@@ -201,6 +201,7 @@ def test_what_is_streamed_is_multiplied_out_of_registers(tmp_path, major, scheme
     [
         ({"tile_m": 64, "tile_n": 16, "split_k": 4}, True, 3 * 8),
         ({"tile_m": 64, "tile_n": 32, "split_k": 1}, False, 0),
+        ({"tile_m": 64, "tile_n": 16, "split_k": 1, "stages": 5}, True, 0),
         ({"tile_m": 128, "tile_n": 64, "split_k": 3}, True, 2 * 32),
     ],
 )

@@ -141,6 +141,15 @@ def test_skinny_products_are_one_cluster_a_tile_and_many_to_a_multiprocessor():
             assert grid.clusters == -(-4100 // (64 if gated else tile_m)) * -(-20 // tile_n) * 2
 
 
+def test_skinny_ctas_are_as_many_to_a_multiprocessor_as_their_stages_leave_room_for():
+    cases = ((64, "auto", False, 3), (64, 5, False, 4), (64, 8, False, 2), (128, 4, True, 3), (112, 6, True, 2),
+             (96, 5, True, 3), (128, 8, True, 1))  # fmt: skip
+    for tile_m, stages, gated, resident in cases:
+        point = Point(tile_m=tile_m, tile_n=16, cluster_m=1, skinny=True, gated=gated, stages=stages)
+        assert point.resident == resident and point.depth_stages == (7 if stages == "auto" else stages)
+    assert Point(tile_m=128, tile_n=64, cluster_m=1, skinny=True, stages=2).resident == 2, "of two warpgroups"
+
+
 class Recorded(Gemm):
     """A Gemm that notes what it would launch."""
 

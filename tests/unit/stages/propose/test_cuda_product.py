@@ -141,7 +141,11 @@ def test_skinny_products_of_16_bits_are_summed_on_the_chip() -> None:
         assert all(space.holds(p) for p in space.points) and len(space.points) > 3
         assert {(dict(p)["tile"], dict(p)["sum"]) for p in space.points} == {(tile, "cluster")}
     for columns, k, parts in ((4096, 14336, 2), (8192, 28672, 1), (28672, 4096, 1), (128256, 4096, 1)):
-        assert first(kp.product(1, columns, k, "bf16"))["split_k"] == parts, "64 tiles leave half of the chip idle"
+        best = first(kp.product(1, columns, k, "bf16"))
+        assert best["split_k"] == parts, "64 tiles leave half of the chip idle"
+        assert best["stages"] == (5 if columns == 28672 else "auto"), (
+            "448 tiles are one wave of four to a multiprocessor"
+        )
     both = cuda.space(kp.product(64, 4096, 4096, "f16"))
     assert {dict(p)["sum"] for p in both.points} == {"cluster", "kernel"}
 

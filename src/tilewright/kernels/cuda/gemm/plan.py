@@ -228,10 +228,10 @@ class Point:
     def resident(self) -> int:
         """CTAs to a multiprocessor: one multiplies while another promotes, or ends."""
         if self.skinny:
-            most = 3 if self.groups == 1 else 2
             if self.stages == "auto":
-                return most
-            return max(min(SHARED_BYTES // (int(self.stages) * self.stage_bytes + RESERVED_BYTES), most), 1)
+                return 3 if self.groups == 1 else 2
+            most = SHARED_BYTES // (int(self.stages) * self.stage_bytes + RESERVED_BYTES)
+            return max(min(most, 4 if self.groups == 1 else 2), 1)
         return 2 if self.groups == 1 and self.tile_n <= 128 and not self.pingpong else 1
 
     @property
