@@ -24,8 +24,7 @@ LINE = 64  # columns of 16 bits that lie together in shared memory, where they a
 TILES = (
     ("128x256", "2x1", "bulk", "cooperative"),
     *((f"256x{n}", "1x2", "bulk", "cooperative") for n in (128, 144, 160, 192, 208)),
-    ("128x128", "2x1", "bulk", "cooperative"),
-    ("128x224", "2x1", "direct", "cooperative"),  # five stages; with buffers of C four
+    *((f"128x{n}", "2x1", "bulk", "cooperative") for n in (128, 224)),
     *((f"128x{n}", "2x1", "bulk", "pingpong") for n in (128, 144, 160, 176, 192, 208)),
 )
 # Clocks of a multiprocessor, fitted to fourteen sizes from 512 x 4096 x 4096 to 1024 x 128256 x 4096: of the settings
