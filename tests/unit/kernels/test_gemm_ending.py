@@ -25,7 +25,7 @@ def ptx(folder, point, **more):
 
 
 def in_the_shadow(text):
-    """Between the first wait of a step, which leaves its wgmma running, and that for a tile's last."""
+    """Between the wait of a step, which leaves its wgmma running, and that for a tile's last."""
     return text[text.index("wgmma.wait_group.sync.aligned \t1;") : text.rindex("wgmma.wait_group.sync.aligned \t0;")]
 
 

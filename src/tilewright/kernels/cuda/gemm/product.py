@@ -68,7 +68,7 @@ class Product(Ending):
         self.band = None if finish.diagonals == (None, None) else Band(point, finish.diagonals)
         self.reach = None if zeros == NO_ZEROS else Reach(point, zeros)
         self.chains = chains_of(point)
-        # The first wgmma of a tile forget what was, and hide what finds the next tile's place; but where nobody waits
+        # The first wgmma of a tile forget what was, the last hide what finds the next one's place; not where none waits
         # for either, sums are promoted, or a tile may have no wgmma.
         waits_not = point.pingpong or point.two_levels
         self.foresees = not waits_not and self.band is None and self.reach is None
@@ -357,11 +357,11 @@ class Product(Ending):
                             freeing.advance()
                         elif cutlass.const_expr(self.foresees):
                             self._open(self.staged)
-                            if work < all_work:
-                                place = self._steps(work, rows, columns, splits, each, steps)
                     reading.advance()
                 if cutlass.const_expr(p.pingpong):
                     cute.arch.barrier_arrive(barrier_id=TURN + 2 - group, number_of_threads=256)
+                if cutlass.const_expr(self.foresees) and work < all_work:
+                    place = self._steps(work, rows, columns, splits, each, steps)
                 self._open(self.outlet)
                 if cutlass.const_expr(not p.two_levels):
                     warpgroup.wait_group(0)
