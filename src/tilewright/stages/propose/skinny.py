@@ -26,7 +26,7 @@ _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
 # (H200, 2026-11-23).
 _ROWS = (64, 56, 48, 40)
 _UNEVEN = 0.2  # of the time, per share of the places of a wave that nobody has
-_GATED_SUM_NS = 1500.0
+_GATED_SUM_NS = 100.0  # of a cluster, a column of a tile
 _SHARED_BYTES, _RESERVED_BYTES, _MOST_STAGES = 227 * 1024, 2048, 8  # of a multiprocessor, of a CTA
 _TILES = ("16x128", "32x128", "64x128", "128x16", "128x32", "128x64")
 
@@ -137,7 +137,7 @@ def _gated(program: Program, small: int) -> list[dict[str, str | int]]:
                 each = ceil(n / rows) * parts / PROCESSORS
                 places = ceil(each) if each <= resident else resident * ceil(each / resident)
                 rate = min(4200.0, each * PROCESSORS * _CTA_RATE) / (1.0 + _UNEVEN * (1.0 - each / places))
-                work = 4.0 * n * k / rate + (_GATED_SUM_NS + _CLUSTER_SUM_NS * parts**2 if parts > 1 else 0.0)
+                work = 4.0 * n * k / rate + (_GATED_SUM_NS * small + _CLUSTER_SUM_NS * parts**2 if parts > 1 else 0.0)
                 stages = (_SHARED_BYTES // resident - _RESERVED_BYTES) // (128 * (2 * rows + small))
                 found.append((work, {"tile": f"{small}x{2 * rows}", "split_k": parts,
                                      "stages": min(stages, _MOST_STAGES)}))  # fmt: skip
