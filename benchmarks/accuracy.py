@@ -276,6 +276,7 @@ Errors against float64 of matrix products in fp32: {shapes} shapes, K from 1 to 
 four transposes, {families} families of inputs. {device}, torch {torch}, commit {commit}, {date}; made by
 `{command}`,
 drawn from `{source}` by `benchmarks/accuracy.py --draw`. This page is written by that script.
+{note}
 
 ![errors over K](accuracy.svg)
 
@@ -305,6 +306,7 @@ def draw(path: Path, docs: Path) -> None:
         families=len(records[0]["families"]), taken=sum(not r["left_to_torch"] for r in records), source=path,
         table=table(records), summary="\n".join(f"- {line}" for line in summary(records)),
         **{name: whole[name] for name in ("device", "torch", "date", "command")}, commit=whole["commit"][:7],
+        note=whole.get("note", ""),
     )  # fmt: skip
     (docs / "accuracy.md").write_text(text)
 
