@@ -244,23 +244,37 @@ def get_init_inputs():
 CAUSAL = 'torch.softmax(a.masked_fill(torch.ones_like(a).triu(1).bool(), float("-inf")), -1) @ b'
 
 
+def judged_as_algebra_has_it(problem, tmp_path):
+    """The module's own first case, after the judge has taken what algebra makes of it, all of it kernels."""
+    with judge_on_gpu(problem, tmp_path) as judge:
+        cases = judge.open()
+        changed = tuple(replace(case, graph=case.rewritten) for case in cases)
+        matched = found_patterns(changed, "cuda")
+        recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
+        recipe = without_idle([matched[0].patterns], recipe)
+        candidate = compose((tmp_path / "problem.py").read_text(), changed, matched, recipe, target="cuda")
+        timed = judge.evaluate(candidate)
+        assert isinstance(timed, Timed), timed
+        assert timed.checked.own_share is not None and timed.checked.own_share > 0.95
+    return cases[0]
+
+
 @pytest.mark.parametrize(
     "forward", ["torch.tril(a) @ b", "torch.relu(a @ a.T) + b", "b @ torch.triu(torch.tril(a, 70), -9)", CAUSAL]
 )
 def test_the_judge_takes_what_algebra_makes_of_a_product(tmp_path, forward):
     """Zeros that are left out, and half of a product with itself, over all families of inputs, infinities and NaN too;
     nothing falls back to torch."""
-    with judge_on_gpu(OF_MATRICES.replace("FORWARD", forward), tmp_path) as judge:
-        cases = judge.open()
-        assert cases[0].rewritten is not None and cases[0].work.spared_flops > 2**29
-        cases = tuple(replace(case, graph=case.rewritten) for case in cases)
-        matched = found_patterns(cases, "cuda")
-        recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-        recipe = without_idle([matched[0].patterns], recipe)
-        candidate = compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda")
-        timed = judge.evaluate(candidate)
-        assert isinstance(timed, Timed), timed
-        assert timed.checked.own_share is not None and timed.checked.own_share > 0.95
+    case = judged_as_algebra_has_it(OF_MATRICES.replace("FORWARD", forward), tmp_path)
+    assert case.rewritten is not None and case.work.spared_flops > 2**29
+
+
+@pytest.mark.parametrize("forward", ["torch.relu(((a - b[0]) * b[1] + b[2]) @ b)", "(a * 0.125) @ b"])
+def test_the_judge_takes_what_is_folded_into_the_other_factor(tmp_path, forward):
+    """In bf16, over all families: a scale that is rounded with the weights, and a number, which is not."""
+    problem = OF_MATRICES.replace("FORWARD", forward).replace("1024, 1024)", "1024, 1024, dtype=torch.bfloat16)")
+    case = judged_as_algebra_has_it(problem.replace("torch.randn(1024", "torch.randn(8192", 1), tmp_path)
+    assert case.algebra and all("folded into the other" in step for step in case.algebra)
 
 
 @pytest.mark.parametrize("setting", [SMALL, SPLIT, LARGE])
