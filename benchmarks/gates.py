@@ -11,7 +11,6 @@ measures what is claimed.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import shlex
 import sys
@@ -29,7 +28,6 @@ from torch import Tensor
 from turns import sampled
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from fakes import fused
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from tilewright.cell.trace import trace
@@ -56,7 +54,6 @@ def layer(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
 def modules(sizes: tuple[int, int, int], points: int, folder: Path) -> dict[str, Any]:
     """By kind and point: the first product, the second with the gate, and both in one; the same in every process."""
     m, n, k = sizes
-    fused._numbers = itertools.count()
     shaped = tuple(torch.empty(shape, dtype=torch.float16) for shape in ((m, k), (n, k), (n, k)))
     found = match(trace(Applies(layer), shaped, {}), unsupported=cuda.unsupported, space=cuda.space).patterns
     products = sorted((p for p in found if p.kind == "product"), key=lambda p: len(p.program.operands))
@@ -65,8 +62,8 @@ def modules(sizes: tuple[int, int, int], points: int, folder: Path) -> dict[str,
     made: dict[str, Any] = {}
     for kind, pattern, most in (("first", first, 1), ("pair", second, 2), ("gate", gate, points)):
         for point in pattern.space.points[:most]:
-            module = load_fused(pattern.program, folder, point, name=f"of_{m}_{n}_{k}")
-            made[f"{kind} {told(point)}"] = module
+            name = f"of_{m}_{n}_{k}_{len(made)}"
+            made[f"{kind} {told(point)}"] = load_fused(pattern.program, folder, point, name, numbered=False)
     return made
 
 

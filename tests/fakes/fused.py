@@ -17,10 +17,12 @@ _numbers = itertools.count()
 
 
 def load_fused(
-    program: Program, folder: Path, point: Point | None = None, name: str = "fused", *, renderer: Any = cuda
-) -> ModuleType:
-    """The module rendered at `point` (the space's first by default); skeleton files go into `folder` too."""
-    name = f"{name}_{next(_numbers)}"
+    program: Program, folder: Path, point: Point | None = None, name: str = "fused", *, renderer: Any = cuda,
+    numbered: bool = True,
+) -> ModuleType:  # fmt: skip
+    """The module rendered at `point` (the space's first by default); skeleton files go into `folder` too. A name that
+    is not `numbered` is the caller's to keep apart, and the same in every process."""
+    name = f"{name}_{next(_numbers)}" if numbered else name
     point = point or renderer.space(program).points[0]
     for file in (*renderer.skeleton_files([program]), *renderer.render(program, name, point)):
         path = folder / file.path

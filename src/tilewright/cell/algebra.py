@@ -25,8 +25,8 @@ from tilewright.facts.contraction import contracted
 from tilewright.facts.graph import TRACED, Call, Graph, Node, Ref, Struct
 
 from .diagonal import diagonal
-from .folded import Scope, folded
-from .form import Form, Stuck
+from .folded import folded
+from .form import Form, Stuck, aligned, spread
 from .lower import FLOATS, Builder, Expr, NotLowered
 from .prune import pruned
 from .readers import Readers
@@ -90,7 +90,7 @@ class _Rewrite:
         self.at = name  # what the step at hand reads
         self.more: list[Call] = []
 
-    def made(self) -> tuple[Graph, str, int] | None:
+    def made(self) -> _Made | None:
         """The graph with the first sum behind this product made of summed weights, what that was, and flops spared."""
         self.builder.origin = f"{self.start.origin}_less"
         try:
@@ -113,12 +113,11 @@ class _Rewrite:
             pass
         return None
 
-    def folded(self) -> tuple[Graph, str, int] | None:
+    def folded(self) -> _Made | None:
         """The graph with what scales or shifts a factor of this product folded into the other."""
         self.builder.origin = f"{self.start.origin}_folded"
-        scope = Scope(nodes=self.nodes, alone=self.index.alone, aligned=self._aligned, spread=self._spread)
         try:
-            form = folded(self._product(self.start), scope) if self.start.dtype in ("f16", "bf16") else None
+            form = folded(self._product(self.start), self.index) if self.start.dtype in ("f16", "bf16") else None
         except (Stuck, NotLowered):
             return None
         if form is None:
@@ -166,11 +165,11 @@ class _Rewrite:
         if form.flops < LEAST_FLOPS:
             raise Stuck
         if found.added and found.beta:
-            added = self._aligned(self.nodes[found.added], node.shape)
+            added = aligned(self.builder, self.nodes[found.added], node.shape)
             form = replace(form, addends=(added if found.beta == 1 else added * found.beta,))
         return form
 
-    def _by_diagonal(self, form: Form) -> tuple[Graph, str, int] | None:
+    def _by_diagonal(self, form: Form) -> _Made | None:
         """The product as rows of one factor, each times an element of a vector, where the other is its diagonal."""
         summed = "".join(c for c in form.left_letters if c not in form.letters)
         if len(summed) != 1 or form.addends:
@@ -179,16 +178,16 @@ class _Rewrite:
         for side, opposite in (("left", "right"), ("right", "left")):
             (factor, letters), (other, of_other) = form.factor(side), form.factor(opposite)
             for own in (c for c in letters if c not in of_other):
-                vector = diagonal(factor.node, letters.index(own), letters.index(summed), self.nodes, self._aligned)
+                vector = diagonal(factor, letters.index(own), letters.index(summed))
                 if vector is not None:
-                    value = self._spread(other, tuple(of_other.replace(summed, own)), result).wide()
-                    value = value * self._spread(vector, tuple(letters.replace(summed, "")), result).wide()
+                    value = spread(other, tuple(of_other.replace(summed, own)), result).wide()
+                    value = value * spread(vector, tuple(letters.replace(summed, "")), result).wide()
                     value = value * form.scale if form.scale != 1.0 else value
                     said = f"{self._label(self.start)}: a diagonal factor scales the other, no product"
                     return self._replaced(self.start, value.to(self.start.dtype)), said, form.flops
         return None
 
-    def _of_itself(self, form: Form) -> tuple[Graph, str, int] | None:
+    def _of_itself(self, form: Form) -> _Made | None:
         """The product of a matrix with its own transpose: half of it, and the other half is its mirror image."""
         left, right = self._read(form.left.node, form.left_letters), self._read(form.right.node, form.right_letters)
         summed = "".join(c for c in form.left_letters if c not in form.letters)
@@ -250,7 +249,7 @@ class _Rewrite:
         form = form.having(side, made, kept)
         added: tuple[Expr, ...] = ()
         if found.added and found.beta:
-            given = self._aligned(self.nodes[found.added], node.shape)
+            given = aligned(self.builder, self.nodes[found.added], node.shape)
             added = (given if found.beta == 1 else given * found.beta,)
         first = 2 * prod(sizes[c] for c in {*letters, *of_other})
         return replace(form, letters=tuple(result), shape=node.shape, scale=form.scale * found.alpha, addends=added,
@@ -283,7 +282,7 @@ class _Rewrite:
             if by == 0.0 or by - by != 0.0:
                 raise Stuck
             return replace(form, scale=form.scale * by, addends=tuple(a * by for a in form.addends))
-        value = self._aligned(self.nodes[other], form.shape)
+        value = aligned(self.builder, self.nodes[other], form.shape)
         along = "".join(c for c, size in zip(form.letters, value.shape, strict=True) if size > 1)
         if value.dtype not in FLOATS or any(
             size > 1 and not c for c, size in zip(form.letters, value.shape, strict=True)
@@ -293,7 +292,7 @@ class _Rewrite:
         if not side:
             raise Stuck
         factor, letters = form.factor(side)
-        of_factor = self._spread(value, form.letters, letters)
+        of_factor = spread(value, form.letters, letters)
         factor = factor.wide() * of_factor.wide() if node.op == "mul" else factor.wide() / of_factor.wide()
         addends = tuple(self._times(a, value, node.op) for a in form.addends)
         return replace(form.having(side, factor, letters), addends=addends)
@@ -303,20 +302,12 @@ class _Rewrite:
             return addend * value if op == "mul" else addend / value
         return value * addend if op == "mul" else self.builder.point("div", addend, value)
 
-    def _spread(self, value: Expr, letters: Sequence[str], onto: str) -> Expr:
-        """A value with these letters, of which it varies along some, to broadcast against `onto`."""
-        varying = [i for i, size in enumerate(value.shape) if size > 1]
-        order = sorted(varying, key=lambda i: onto.index(letters[i]))
-        rest = [i for i in range(len(value.shape)) if i not in varying]
-        sizes = {letters[i]: value.shape[i] for i in varying}
-        return value.permute((*rest, *order)).reshape(tuple(sizes.get(c, 1) for c in onto))
-
     def _added(self, form: Form, node: Node) -> Form:
         mine = self._mine(form, node)
         other = node.args[1 - mine]
         sign = -1.0 if node.op == "sub" and not mine else 1.0
         given: Expr | float
-        given = self._aligned(self.nodes[other], form.shape) if isinstance(other, str) else float(other)
+        given = aligned(self.builder, self.nodes[other], form.shape) if isinstance(other, str) else float(other)
         if isinstance(given, Expr) and given.dtype not in FLOATS:
             raise Stuck
         if node.op == "sub" and mine:
@@ -358,7 +349,7 @@ class _Rewrite:
         whole = whole.reshape(tuple(s for d, s in enumerate(whole.shape) if d not in dims))
         return whole * float(times) if times > 1 else whole
 
-    def _ended(self, form: Form, node: Node, said: str) -> tuple[Graph, str, int] | None:
+    def _ended(self, form: Form, node: Node, said: str) -> _Made | None:
         """The graph in which `node` is this value; None where that is not much less work."""
         if form.product_flops * LEAST_GAIN > form.flops:
             return None
@@ -396,15 +387,6 @@ class _Rewrite:
         ))  # fmt: skip
         shape = tuple(sizes[c] for c in result)
         return self.builder.add(Node(name=name, op="call", shape=shape, dtype=dtype, origin=name))
-
-    def _aligned(self, node: Node, shape: tuple[int, ...]) -> Expr:
-        """The node with as many dimensions as `shape`, to which it broadcasts."""
-        if len(node.shape) > len(shape):
-            raise Stuck
-        given = (*(1 for _ in range(len(shape) - len(node.shape))), *node.shape)
-        if any(s not in (1, size) for s, size in zip(given, shape, strict=True)):
-            raise Stuck
-        return Expr(self.builder, node).reshape(given)
 
     def _replaced(self, node: Node, value: Expr) -> Graph:
         """The graph with `value` under the node's name. What its call did is spelt out from now on."""

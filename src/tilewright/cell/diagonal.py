@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from tilewright.facts.bands import Bands
-from tilewright.facts.graph import Node
 
+from .form import aligned
 from .lower import Expr
 
 
-def diagonal(
-    node: Node, own: int, summed: int, nodes: Mapping[str, Node], aligned: Callable[[Node, tuple[int, ...]], Expr]
-) -> Expr | None:
-    """A vector along dimension `own`, where this matrix along it and `summed` is zero but for its diagonal; with its
-    other dimensions, `summed` left out. `aligned`: a node with as many dimensions as a shape."""
+def diagonal(matrix: Expr, own: int, summed: int) -> Expr | None:
+    """A vector along dimension `own`, where the matrix along it and `summed` is zero but for its diagonal; with its
+    other dimensions, `summed` left out."""
+    builder, node = matrix.builder, matrix.node
+    nodes = builder.nodes
     bands = Bands(nodes)
     order, casts = list(range(len(node.shape))), []
     while node.op in ("permute", "to"):
@@ -30,7 +28,7 @@ def diagonal(
     off = len(node.shape) - len(condition.shape)
     if condition.op != "eq" or bands.where(condition.name, first - off, second - off) != (0, 0):
         return None
-    given = aligned(value, node.shape)
+    given = aligned(builder, value, node.shape)
     if given.shape[first] != 1 and given.shape[second] != 1:
         return None
     along, gone = (first, second) if given.shape[second] == 1 else (second, first)

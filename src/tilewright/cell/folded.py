@@ -7,49 +7,38 @@ the weights as they were rounded, so that x - a does not lose what it takes off;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from math import isfinite, prod
 
-from tilewright.facts.graph import Node
+from tilewright.facts.graph import SOURCES, VIEWS, Node
 
-from .form import Form, Stuck
+from .form import Form, Stuck, aligned, spread
 from .lower import FLOATS, Expr
+from .readers import Readers
 
 LEAST_GAIN = 2  # times fewer elements that are read or written
 _BINARY = ("mul", "div", "add", "sub")
-_VIEWS = ("reshape", "permute", "expand", "slice")
-_IN_MEMORY = ("input", "state", "call")  # whoever reads it
+_IN_MEMORY = SOURCES | {"call"}  # whoever reads it
 _Value = Expr | float
 _Step = tuple[str, _Value, int]  # an operator, its other argument, and which of the two the factor is
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """A graph. `alone`: whether a value has one reader; `aligned`: a node with as many dimensions as a shape; `spread`:
-    a value whose dimensions have letters, to broadcast against other letters."""
-
-    nodes: Mapping[str, Node]
-    alone: Callable[[str], bool]
-    aligned: Callable[[Node, tuple[int, ...]], Expr]
-    spread: Callable[[Expr, Sequence[str], str], Expr]
-
-
-def folded(form: Form, scope: Scope) -> Form | None:
+def folded(form: Form, readers: Readers) -> Form | None:
     """The same product, with a factor as it lies in memory; None where nothing is done to one on its way, or where that
     costs as much at the other one."""
     for side in sorted(("left", "right"), key=lambda s: -prod(form.factor(s)[0].shape)):
-        found = _folded(form, side, scope)
+        found = _folded(form, side, readers)
         if found is not None:
             return found
     return None
 
 
-def _folded(form: Form, side: str, scope: Scope) -> Form | None:
+def _folded(form: Form, side: str, readers: Readers) -> Form | None:
     opposite = "left" if side == "right" else "right"
     (factor, letters), (other, of_other) = form.factor(side), form.factor(opposite)
-    base, letters, steps = _way(factor.node, letters, of_other, scope)
-    if not steps or base.dtype != factor.dtype or not _in_memory(base, scope):
+    base, letters, steps = _way(factor, letters, of_other, readers)
+    if not steps or base.dtype != factor.dtype or not _in_memory(base, readers):
         return None
     scale, by, inside, outside = _affine(steps)
     weights = other if by is None else (other.wide() * by).to(other.dtype)
@@ -63,52 +52,54 @@ def _folded(form: Form, side: str, scope: Scope) -> Form | None:
         total = shifts[0] if len(shifts) == 1 else shifts[0] + shifts[1]
         total = total.reduce("sum", [i for i, c in enumerate(of_other) if c not in rest])
         total = total * form.scale if form.scale != 1.0 else total
-        addends = (*addends, scope.spread(total, rest, "".join(form.letters)))
+        addends = (*addends, spread(total, rest, "".join(form.letters)))
     form = form.having(side, Expr(factor.builder, base), letters).having(opposite, weights, of_other)
     return replace(form, scale=form.scale * scale, addends=addends)
 
 
-def _in_memory(node: Node, scope: Scope) -> bool:
+def _in_memory(node: Node, readers: Readers) -> bool:
     """Whether it is there whether or not the product reads it."""
-    while node.op in _VIEWS and scope.alone(node.name):
-        node = scope.nodes[node.sources[0]]
-    return node.op in _IN_MEMORY or not scope.alone(node.name)
+    while (node.op in VIEWS or node.op == "slice") and readers.alone(node.name):
+        node = readers.nodes[node.sources[0]]
+    return node.op in _IN_MEMORY or not readers.alone(node.name)
 
 
-def _way(node: Node, letters: str, of_other: str, scope: Scope) -> tuple[Node, str, list[_Step]]:
+def _way(factor: Expr, letters: str, of_other: str, readers: Readers) -> tuple[Node, str, list[_Step]]:
     """From a factor back to what it is made of by numbers and vectors along the other's dimensions; last step first."""
+    node = factor.node
     steps: list[_Step] = []
-    while scope.alone(node.name):
+    while readers.alone(node.name):
         if node.op == "permute":
             known = dict(zip(node.dims, letters, strict=True))
             letters = "".join(known[d] for d in range(len(letters)))
         elif node.op == "neg":
             steps.append(("mul", -1.0, 0))
         elif node.op in _BINARY:
-            found = _step(node, letters, of_other, scope)
+            found = _step(Expr(factor.builder, node), letters, of_other)
             if found is None:
                 break
             steps.append(found)
-            node = scope.nodes[str(node.args[found[2]])]
+            node = readers.nodes[str(node.args[found[2]])]
             continue
         elif node.op != "to" or node.dtype not in FLOATS:
             break
-        node = scope.nodes[node.sources[0]]
+        node = readers.nodes[node.sources[0]]
     return node, letters, steps
 
 
-def _step(node: Node, letters: str, of_other: str, scope: Scope) -> _Step | None:
+def _step(made: Expr, letters: str, of_other: str) -> _Step | None:
+    node, nodes = made.node, made.builder.nodes
     for mine in (0, 1):
         inner, given = node.args[mine], node.args[1 - mine]
-        if not isinstance(inner, str) or scope.nodes[inner].shape != node.shape or (node.op == "div" and mine):
+        if not isinstance(inner, str) or nodes[inner].shape != node.shape or (node.op == "div" and mine):
             continue
         if not isinstance(given, str):
             number = float(given)
             return (node.op, number, mine) if isfinite(number) and (number or node.op in ("add", "sub")) else None
-        value = scope.aligned(scope.nodes[given], node.shape)
+        value = aligned(made.builder, nodes[given], node.shape)
         along = [c for c, size in zip(letters, value.shape, strict=True) if size > 1]
         if value.dtype in FLOATS and all(c in of_other for c in along):
-            return node.op, scope.spread(value.wide(), letters, of_other), mine
+            return node.op, spread(value.wide(), letters, of_other), mine
     return None
 
 

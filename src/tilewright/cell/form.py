@@ -10,7 +10,7 @@ from string import ascii_letters
 from tilewright.facts.graph import Node
 from tilewright.facts.program import Position
 
-from .lower import Expr
+from .lower import Builder, Expr
 
 
 class Stuck(Exception):
@@ -194,3 +194,22 @@ def _reshaped_addend(
             for d in new:
                 shape[d] = after[d]
     return addend.expand(tuple(whole)).reshape(tuple(shape))
+
+
+def aligned(builder: Builder, node: Node, shape: tuple[int, ...]) -> Expr:
+    """The node with as many dimensions as `shape`, to which it broadcasts; else Stuck."""
+    if len(node.shape) > len(shape):
+        raise Stuck
+    given = (*(1 for _ in range(len(shape) - len(node.shape))), *node.shape)
+    if any(s not in (1, size) for s, size in zip(given, shape, strict=True)):
+        raise Stuck
+    return Expr(builder, node).reshape(given)
+
+
+def spread(value: Expr, letters: Sequence[str], onto: str) -> Expr:
+    """A value with these letters, of which it varies along some, to broadcast against `onto`."""
+    varying = [i for i, size in enumerate(value.shape) if size > 1]
+    order = sorted(varying, key=lambda i: onto.index(letters[i]))
+    rest = [i for i in range(len(value.shape)) if i not in varying]
+    sizes = {letters[i]: value.shape[i] for i in varying}
+    return value.permute((*rest, *order)).reshape(tuple(sizes.get(c, 1) for c in onto))
