@@ -7,13 +7,15 @@ MiniGPT, and layers with what follows them (bias, GELU, residual; SwiGLU). Proce
 each, and then measure one at a time on a device, in random turns. One sample is a CUDA graph of several calls in a row,
 each on weights of its own, so that no weight is in the L2 cache when it is needed. Each player's settings are chosen in
 the first half of the samples; times are medians of the second half. A command that was stopped continues where it was.
-No claim: the judge measures what is claimed.
+With `--at "split_k=1,2,4 stages=auto,4"` the first proposed point is measured at each of these settings instead of what
+is proposed, to learn what a knob is worth. No claim: the judge measures what is claimed.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -146,28 +148,33 @@ Call = Callable[[int], Tensor]  # on the weights of this number
 # ---- one task's players
 
 
-def proposed(task: Task, count: int) -> tuple[list[dict[str, Any]], str]:
-    """The first knobs that are proposed, or why none are."""
+def proposed(task: Task, count: int, at: str) -> tuple[list[dict[str, Any]], str]:
+    """The first knobs that are proposed, or why none are; or the first with all settings of `at`, as `--at` has them."""
     whole = program((0, task.rows, task.columns, task.k, "nt", task.dtype, ""))
     if why := cuda.unsupported(whole):
         return [], why
-    return [dict(p) for p in cuda.space(whole).points[:count]], ""
+    points = [dict(p) for p in cuda.space(whole).points[:count]]
+    if not at:
+        return points, ""
+    knobs = {name: values.split(",") for name, values in (knob.split("=") for knob in at.split())}
+    settings = ([int(v) if v.isdigit() else v for v in values] for values in itertools.product(*knobs.values()))
+    return [points[0] | dict(zip(knobs, values, strict=True)) for values in settings], ""
 
 
 class Plain:
     """Products alone. Compiled before a GPU is touched."""
 
-    def __init__(self, task: Task, source: Path, points: int, *, beside: bool) -> None:
+    def __init__(self, task: Task, source: Path, points: int, *, at: str, beside: bool) -> None:
         """`beside`: the library quack is measured, too."""
         self.task, self.failures, self.beside = task, {}, beside
-        knobs, self.left_to_torch = proposed(task, points)
+        knobs, self.left_to_torch = proposed(task, points, at)
         x = torch.empty(task.rows, task.k, dtype=DTYPES[task.dtype], device="meta")
         w = torch.empty(task.columns, task.k, dtype=DTYPES[task.dtype], device="meta")
         self.gemms: dict[str, Gemm] = {}
         for each in knobs:
             name = "ours " + " ".join(str(v) for v in each.values())
-            gemm = Gemm(make_point(each, scheme="plain"), task.dtype, turned=is_turned(each), source=source)
             try:
+                gemm = Gemm(make_point(each, scheme="plain"), task.dtype, turned=is_turned(each), source=source)
                 gemm(x, w.t())
                 self.gemms[name] = gemm
             except Exception as error:  # a table with a hole is worth more than none
@@ -337,7 +344,7 @@ def measured(task: Task, whole: Plain | Fused) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def work(names: Sequence[str], folder: Path, points: int, *, beside: bool) -> None:
+def work(names: Sequence[str], folder: Path, points: int, *, at: str, beside: bool) -> None:
     """A process: compiles, says "ready", measures when told to. A line of JSON a task."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a compiler prints is no answer
@@ -348,7 +355,7 @@ def work(names: Sequence[str], folder: Path, points: int, *, beside: bool) -> No
         place = folder / name.replace(":", "_")
         try:
             made.append((task, Fused(task, place, points) if task.fused
-                         else Plain(task, folder / "product.py", points, beside=beside)))  # fmt: skip
+                         else Plain(task, folder / "product.py", points, at=at, beside=beside)))  # fmt: skip
         except Exception as error:
             made.append((task, " ".join(repr(error).split())[-300:]))
     print("ready", file=answers, flush=True)
@@ -476,6 +483,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="parts of tasks' names, between commas; any of them must be in it")
     parser.add_argument("--devices", default="0")
     parser.add_argument("--points", type=int, default=6, help="of each product, the first so many")
+    parser.add_argument("--at", default="", help="settings of knobs, tried in the place of what is proposed")
     parser.add_argument("--without", default="", help="quack: the library is left out")
     parser.add_argument("--lock", type=Path, help="a file that whoever measures on the device holds")
     parser.add_argument("--ready", type=float, default=130.0, help="seconds after which who still compiles is left out")
@@ -484,7 +492,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.tasks:
-        work(options.tasks.split(","), options.folder, options.points, beside="quack" not in options.without)
+        beside = "quack" not in options.without
+        work(options.tasks.split(","), options.folder, options.points, at=options.at, beside=beside)
         return 0
     about = {
         "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
@@ -495,7 +504,7 @@ def main() -> int:
     parts = options.only.split(",")
     names = [t.name for t in (*fused_tasks(), *tasks()) if t.name not in done and any(p in t.name for p in parts)]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        asked = ["--points", str(options.points), "--without", options.without]
+        asked = ["--points", str(options.points), "--at", options.at, "--without", options.without]
         for record in run_all(names, options.devices.split(","), Path(folder), asked, options.lock, options.ready):
             records.append(record)
             show(record)
