@@ -149,7 +149,7 @@ Call = Callable[[int], Tensor]  # on the weights of this number
 
 
 def proposed(task: Task, count: int, at: str) -> tuple[list[dict[str, Any]], str]:
-    """The first knobs that are proposed, or why none are; or the first with all settings of `at`, as `--at` has them."""
+    """The first knobs that are proposed, or why none are; or the first at all settings of `at` (see `--at`)."""
     whole = program((0, task.rows, task.columns, task.k, "nt", task.dtype, ""))
     if why := cuda.unsupported(whole):
         return [], why
