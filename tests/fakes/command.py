@@ -1,10 +1,13 @@
-"""The command line as a user starts it, and a small problem to give it."""
+"""The command line, and a small problem to give it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import contextlib
+import io
 from pathlib import Path
+
+from tilewright.faces.cli import app
+from tilewright.faces.exits import exit_code
 
 PROBLEM = """
 import torch
@@ -34,11 +37,17 @@ def get_init_inputs(rows, width):
 """
 
 
+def in_process(*args: object, cwd: Path | None = None) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command, without a process of its own, whose start would take longer than most
+    commands do."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(cwd or "."), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = exit_code(lambda: app([str(arg) for arg in args], standalone_mode=False))
+    return code, out.getvalue(), err.getvalue()
+
+
 def tilewright(*args: object, cwd: Path, expect: int = 0) -> str:
     """What it printed on stdout; it must exit with `expect`. Its cache is what the fixture `own_cache` has made."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tilewright", *map(str, args)],
-        cwd=cwd, capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-    assert done.returncode == expect, done.stderr
-    return done.stdout
+    code, out, err = in_process(*args, cwd=cwd)
+    assert code == expect, err
+    return out

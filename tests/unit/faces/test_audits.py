@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fakes.command import in_process
 from tilewright.faces.audits import is_one_problem
 from tilewright.flow.campaign import _child
 
@@ -27,25 +27,24 @@ VOID = SOUND.replace("torch.sigmoid(x) * 2", "torch.softmax(x.sum(1, keepdim=Tru
 CRASHES = SOUND.replace("    return [torch", "    import os; os._exit(3); return [torch")
 
 
-def tilewright(*args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tilewright", *map(str, args), "--target", "cpu"]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
+def audit(*args: object, cwd: Path) -> tuple[int, str, str]:
+    return in_process("audit", *args, "--target", "cpu", cwd=cwd)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_cache")
 def test_a_file_is_void_or_sound(tmp_path: Path) -> None:
     (tmp_path / "void.py").write_text(VOID)
-    done = tilewright("audit", "void.py", "--json", cwd=tmp_path)
-    found = json.loads(done.stdout)
-    assert (done.returncode, found["verdict"], found["problem"]) == (1, "void", "void")
+    code, out, _ = audit("void.py", "--json", cwd=tmp_path)
+    found = json.loads(out)
+    assert (code, found["verdict"], found["problem"]) == (1, "void", "void")
     grave = {f["reason"]: f for f in found["findings"] if f["severity"] == "void"}
     assert set(grave) == {"constant", "ignores_inputs"} and not grave["constant"]["mended"]
     constant = next(s for s in found["figures"]["shirks"] if s["kind"] == "constant")
     assert constant["share"] == 0.0 and found["figures"]["scale"] == 1.0
     (tmp_path / "sound.py").write_text(SOUND)
-    done = tilewright("audit", "sound.py", cwd=tmp_path)
-    assert done.returncode == 0 and "sigmoid (0)" in done.stdout
+    code, out, _ = audit("sound.py", cwd=tmp_path)
+    assert code == 0 and "sigmoid (0)" in out
 
 
 @pytest.mark.slow
@@ -55,9 +54,9 @@ def test_a_folder_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:
     folder.mkdir()
     for name, text in (("1_void", VOID), ("2_sound", SOUND), ("3_crash", CRASHES), ("4_no_problem", "x = 1")):
         (folder / f"{name}.py").write_text(text)
-    done = tilewright("audit", "tasks", "--out", "kept", "--jobs", 2, "--json", cwd=tmp_path)
-    found = json.loads(done.stdout)
-    assert done.returncode == 1, "a task is void"
+    code, out, _ = audit("tasks", "--out", "kept", "--jobs", 2, "--json", cwd=tmp_path)
+    found = json.loads(out)
+    assert code == 1, "a task is void"
     assert {k: found["summary"][k] for k in ("tasks", "void", "mended", "failed")} == {
         "tasks": 4, "void": 1, "mended": 0, "failed": 2,
     }  # fmt: skip
@@ -65,8 +64,8 @@ def test_a_folder_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:
     assert "exit code 3" in failures["3_crash"] and "no `Model`" in failures["4_no_problem"]
     assert found["summary"]["reasons"]["void"] == {"constant": 1, "ignores_inputs": 1}
     kept = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "kept").glob("*.json")}
-    again = tilewright("audit", "tasks", "--only", "1,2", "--out", "kept", cwd=tmp_path)
-    assert "2 tasks: 1 void" in " ".join(again.stdout.split())
+    _, again, _ = audit("tasks", "--only", "1,2", "--out", "kept", cwd=tmp_path)
+    assert "2 tasks: 1 void" in " ".join(again.split())
     assert {p.name: p.stat().st_mtime_ns for p in (tmp_path / "kept").glob("*.json")} == kept, "nothing is done again"
 
 
@@ -82,7 +81,7 @@ def test_one_problem_or_many(tmp_path: Path) -> None:
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    done = tilewright("audit", "none.py", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "") and "none.py: no such file" in done.stderr
-    done = tilewright("audit", "nowhere", cwd=tmp_path)
-    assert done.returncode == 2 and "no such folder" in done.stderr
+    code, out, err = audit("none.py", cwd=tmp_path)
+    assert (code, out) == (2, "") and "none.py: no such file" in err
+    code, _, err = audit("nowhere", cwd=tmp_path)
+    assert code == 2 and "no such folder" in err

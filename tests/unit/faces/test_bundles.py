@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import shutil
 from collections.abc import Sequence
@@ -13,11 +11,10 @@ from typing import Any, Self
 
 import pytest
 
+from fakes.command import in_process
 from fakes.facts import MACHINE, brief, pattern, timed
 from tilewright.edges.bundle import Bundle
 from tilewright.edges.ledger import Ledger
-from tilewright.faces.cli import app
-from tilewright.faces.exits import exit_code
 from tilewright.facts.machine import Machine
 from tilewright.facts.move import Move, Outcome
 from tilewright.facts.outcome import Station, Timed
@@ -57,17 +54,7 @@ class ModelNew(torch.nn.Module):
 ASIDE = ("--target", "cpu", "--strategy", "oneshot", "--timing", "0.5s", "--no-compile", "--no-wait")
 
 
-def tilewright(*args: object) -> tuple[int, str]:
-    """The command line in this process: its exit code, and what it printed on stdout."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        code = exit_code(lambda: app([str(arg) for arg in args], standalone_mode=False))
-    return code, out.getvalue()
-
-
-def test_what_can_not_go_over_a_bundle_is_said_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_can_not_go_over_a_bundle_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.py").write_text(SMALL)
     for flags, said in (
@@ -75,10 +62,10 @@ def test_what_can_not_go_over_a_bundle_is_said_in_one_line(
         (("--evaluator", "box", "--target", "cuda"), "--evaluator 'box': unknown; write bundle:DIR"),
     ):
         for command in (("optimize", "small.py"), ("mcp",)):
-            assert tilewright(*command, *flags) == (2, "")
-            assert said in capsys.readouterr().err
+            code, out, err = in_process(*command, *flags)
+            assert (code, out) == (2, "") and said in err
     assert [p.name for p in tmp_path.iterdir()] == ["small.py"]
-    assert json.loads(tilewright("worker", "box", "--json")[1]) == {"answered": 0, "faults": 0, "left": 0}
+    assert json.loads(in_process("worker", "box", "--json")[1]) == {"answered": 0, "faults": 0, "left": 0}
 
 
 @pytest.mark.slow
@@ -96,7 +83,7 @@ def test_a_worker_opens_and_judges_a_problem_that_it_has_no_file_of(
     command += ASIDE
     with Worker(Bundle(there), cache=tmp_path / "cache", say=print) as worker:
         for expect in (75, 75, 0):
-            assert tilewright(*command)[0] == expect
+            assert in_process(*command)[0] == expect
             command = ("resume", "run", "--no-wait")
             shutil.copytree(here / "box" / "orders", there / "orders", dirs_exist_ok=True)
             assert worker.visit() == Visit(answered=expect // 75, faults=0, left=0)
@@ -135,7 +122,7 @@ def test_a_bench_takes_all_problems_a_step_further_at_each_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def child(command: Sequence[str], file: Path, *_: object, **__: object) -> dict[str, Any]:
-        code, said = tilewright(*command[3:])
+        code, said, _ = in_process(*command[3:])
         return (
             json.loads(said) if code == 0 else {"problem": file.stem, "status": "pending" if code == 75 else "failed"}
         )
@@ -148,7 +135,7 @@ def test_a_bench_takes_all_problems_a_step_further_at_each_call(
     flags = ("--model", "mailbox:post", "--evaluator", "bundle:box", "--out", "out", "--json", "found.json")
     ends = []
     for _ in range(4):
-        code, _ = tilewright("bench", "set", *ASIDE, *flags)
+        code, *_ = in_process("bench", "set", *ASIDE, *flags)
         bundle = Bundle(tmp_path / "box")
         with Worker(bundle, cache=tmp_path, say=print, bench_of=Judging, machine_of=lambda target: MACHINE) as worker:
             ends.append((code, worker.visit().answered))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.command import in_process
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import config
 from tilewright.faces.exits import exit_code
@@ -17,32 +18,24 @@ from tilewright.facts.errors import HarnessError, UserError
 from tilewright.facts.problem import Problem
 from tilewright.facts.run import Request
 
-pytestmark = pytest.mark.slow
-
 GOOD = "class Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
 
 
-def tilewright(*args: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tilewright", *map(str, args)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def refused(*args: object, cwd: Path) -> str:
-    done = tilewright(*args, cwd=cwd)
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, done.stderr
+    code, out, err = in_process(*args, cwd=cwd)
+    assert (code, out) == (2, ""), err
+    lines = err.strip().splitlines()
+    assert len(lines) == 1, err
     return lines[0]
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    assert "none.py: no such file" in refused("optimize", "none.py", "--target", "cpu", cwd=tmp_path)
+    """In a process of its own, as a user starts it."""
+    command = [sys.executable, "-m", "tilewright", "optimize", "none.py", "--target", "cpu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    (line,) = done.stderr.strip().splitlines()
+    assert "none.py: no such file" in line
     assert not (tmp_path / "runs").exists()
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from fakes.command import PROBLEM, tilewright
+from fakes.command import PROBLEM, in_process, tilewright
 from tilewright.facts.version import VERSION
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
@@ -49,12 +47,9 @@ def test_a_profile_says_what_limits_a_call_and_judges_nothing(tmp_path: Path) ->
 
 def test_a_module_that_raises_is_the_users_line(tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text(PROBLEM.replace("z = x", "raise RuntimeError('no such luck')\n        z = x"))
-    done = subprocess.run(
-        [sys.executable, "-m", "tilewright", "optimize", "raises.py", "--target", "cpu"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert "no such luck" in done.stderr.strip().splitlines()[-1]
+    code, _, err = in_process("optimize", "raises.py", "--target", "cpu", cwd=tmp_path)
+    assert code == 2, err
+    assert "no such luck" in err.strip().splitlines()[-1]
 
 
 def test_bench_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from fakes.command import tilewright
 from tilewright.flow.campaign import Campaign, problem_files, run_campaign
 from tilewright.report import discoveries_summary, discoveries_table, left_table
 
@@ -31,21 +30,8 @@ def get_init_inputs():
 def test_the_command(tmp_path: Path) -> None:
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "1_small.py").write_text(MODULE)
-    command = [
-        sys.executable,
-        "-m",
-        "tilewright",
-        "discover",
-        "tasks/1_small.py",
-        "--target",
-        "cpu",
-        "--budget",
-        "0.1s",
-    ]
-    done = subprocess.run(
-        [*command, "--json", "--svg", "g.svg"], cwd=tmp_path, capture_output=True, text=True, timeout=280, check=True
-    )
-    found = json.loads(done.stdout)
+    asked = ("discover", "tasks/1_small.py", "--target", "cpu", "--budget", "0.1s", "--json", "--svg", "g.svg")
+    found = json.loads(tilewright(*asked, cwd=tmp_path))
     assert [c["operator"] for c in found["calls"]] == [
         "aten.mul.Tensor",
         "aten.sigmoid.default",
