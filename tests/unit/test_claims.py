@@ -1,0 +1,120 @@
+"""benchmarks/claims.py: what was reached is read from result files, and README says the same."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "h200"
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look for it there
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    return loaded("claims")
+
+
+@pytest.fixture
+def copied(tmp_path: Path, script: ModuleType) -> Path:
+    for name in {aim.file for aim in script.AIMS}:
+        shutil.copy(RESULTS / name, tmp_path / name)
+    return tmp_path
+
+
+def line_of(script: ModuleType, folder: Path, title: str) -> str:
+    (line,) = (line for line in script.table(folder)[0] if line.startswith(title))
+    return str(line)
+
+
+def test_readme_says_what_the_files_hold(script: ModuleType) -> None:
+    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")]
+    held = {aim.title: aim.figure(json.loads((RESULTS / aim.file).read_text()))[1] for aim in script.AIMS}
+
+    def ratios(start: str) -> str:
+        (row,) = (row for row in rows if row.startswith(start))
+        return row
+
+    level2, with_algebra = (held[t] for t in held if t.startswith(("level 2", "the same with algebra")))
+    assert f"| {level2:.2f} ({with_algebra:.2f} with algebra) |" in ratios("| KernelBench level 2, products")
+    level1 = held["KernelBench level 1's products, over eager"]
+    assert f"| {level1:.2f} |" in ratios("| KernelBench level 1, products")
+    bare, fused = (held[t] for t in held if t.startswith(("transformers", "their layers")))
+    assert f"| {bare:.2f} of cuBLAS and quack |" in ratios("| transformers' products")
+    assert f"| {fused:.2f} |" in ratios("| their layers")
+
+
+def test_a_result_under_its_aim_is_told_and_ends_in_1(script: ModuleType, copied: Path, capsys: Any) -> None:
+    title = "linear layers in training"
+    assert "NOT REACHED" not in line_of(script, copied, title)
+    result = json.loads((copied / "linear-training.json").read_text())
+    for task in result["tasks"]:
+        task["times_ms"]["ours"] *= 1.3
+    (copied / "linear-training.json").write_text(json.dumps(result))
+    assert line_of(script, copied, title).endswith("NOT REACHED")
+    sys.argv = ["claims.py", "--results", str(copied)]
+    assert script.main() == 1 and "NOT REACHED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"tasks": []}'])
+def test_what_is_missing_or_cut_short_is_not_measured(script: ModuleType, copied: Path, content: str | None) -> None:
+    path = copied / "linear-training.json"
+    path.unlink() if content is None else path.write_text(content)
+    assert "not measured" in line_of(script, copied, "linear layers in training")
+    assert "not measured" not in line_of(script, copied, "square of 4096")
+
+
+def test_a_wrong_task_counts_as_no_gain_and_as_not_right(script: ModuleType, copied: Path) -> None:
+    path = copied / "kernelbench-products.json"
+    result = json.loads(path.read_text())
+    (task,) = (t for t in result["tasks"] if t["problem"].startswith("1_Square"))
+    task |= {"status": "failed", "verdict": {"accepted": False, "stage": "checks"}, "ratio": {"eager": None}}
+    path.write_text(json.dumps(result))
+    figure = next(a for a in script.AIMS if a.title == "of them judged right").figure
+    assert figure(result) == ("15 of 16", 15.0)
+    assert "not measured" in line_of(script, copied, "square of 4096")
+
+
+def test_levels_that_were_measured_apart_are_one_file(script: ModuleType) -> None:
+    whole = json.loads((RESULTS / "kernelbench-products.json").read_text())
+    apart = [
+        {
+            **whole,
+            "command": f"bench level{number}",
+            "commit": "new",
+            "tasks": script.level(number, whole),
+            "runs": None,
+        }
+        for number in (1, 2)
+    ]
+    both = script.of_both(*apart)
+    assert [len(script.level(number, both)) for number in (1, 2)] == [16, 37]
+    assert both["summary"]["geomean_eager"] == pytest.approx(whole["summary"]["geomean_eager"])
+
+
+def test_every_task_of_transformers_counts(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    shapes = loaded("transformer_shapes")
+    assert (len(list(shapes.tasks())), len(list(shapes.fused_tasks()))) == (script.BARE, script.FUSED)
+
+
+def test_what_measures_is_there(script: ModuleType, tmp_path: Path) -> None:
+    made = dict(script.parts(tmp_path / "kb", tmp_path))
+    assert set(made) | {script.PRODUCTS} == {aim.file for aim in script.AIMS} | {"level1.json", "level2.json"}
+    for command in made.values():
+        assert command[1] == "-m" or Path(command[1]).is_file()
