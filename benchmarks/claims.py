@@ -4,8 +4,9 @@
     python benchmarks/claims.py --measure KERNELBENCH --results OUT [--seconds 1700]
 
 The first reads result files and prints a table. The second makes them in OUT, on one GPU; KERNELBENCH is a folder that
-holds `level1` and `level2`. Each part is measured by a command of its own, one after the other, since compilers of two would starve each other. A part goes on where it was stopped, so a
-command that ran out of its `--seconds` is given again. Exit code 1: an aim was not reached, or was not measured.
+holds `level1` and `level2`. Each part has a command of its own, one after the other, since compilers of two would
+starve each other. Given again, it leaves out the parts that came to their end at this commit, and those of many tasks
+go on where they were stopped. Exit code 1: an aim was not reached, or was not measured.
 """
 
 from __future__ import annotations
@@ -13,20 +14,24 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from tilewright.faces.deliver import commit
 from tilewright.report import bench_summary
 
 HERE = Path(__file__).resolve().parent
 LEVEL1 = "1-4,6-11,13-18"
 LEVEL2 = "9,12,14,18,22,28-30,33,37,39-41,45,51,53,55,56,59,62-64,66,68,70,75,76,80,81,84,86,88,94,95,97-99"
 JUDGED = ("--target", "cuda", "--budget", "1s", "--timing", "2s", "--no-compile", "--without", "tuning", "--jobs", "5")
+LEAVING_S = 5.0  # a part that was told to stop writes down what it has
 Found = tuple[str, float]  # what is told, and the figure that the aim is about
 
 
@@ -203,22 +208,34 @@ def measure(kernelbench: Path, into: Path, seconds: float) -> None:
     """All parts, as far as the time goes; what a part prints goes beside its file."""
     into.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + seconds
+    here = commit()
     for name, command in parts(kernelbench, into):
-        left = end - time.monotonic()
+        ended = into / f"{name}.ended"
+        if ended.exists() and ended.read_text() == here:
+            continue
         with open(into / f"{name}.log", "a") as log:
-            try:
-                done = subprocess.run(
-                    [*command, "--json", str(into / name)], stdout=log, stderr=log, timeout=max(left, 1.0), check=False
-                )
-                told = f"exit code {done.returncode}"
-            except subprocess.TimeoutExpired:
-                told = "cut off"
+            code = ended_by([*command, "--json", str(into / name)], end, log)
+        if code == 0:
+            ended.write_text(here)
+        told = "cut off" if code is None else f"exit code {code}"
         print(f"{name}: {told}, {seconds - end + time.monotonic():.0f} s so far", flush=True)
         if time.monotonic() > end:
             break
     levels = [into / f"level{number}.json" for number in (1, 2)]
     if all(path.exists() for path in levels):
         (into / PRODUCTS).write_text(json.dumps(of_both(*(json.loads(path.read_text()) for path in levels)), indent=1))
+
+
+def ended_by(command: Sequence[str], end: float, log: IO[str]) -> int | None:
+    """The exit code of a command; None where it had to be stopped, with all that it began."""
+    with subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as process:
+        for sign in (signal.SIGINT, signal.SIGKILL):
+            try:
+                return process.wait(timeout=max(end - time.monotonic(), LEAVING_S))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, sign)
+        process.wait()
+    return None
 
 
 def of_both(*levels: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import shutil
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -118,3 +119,34 @@ def test_what_measures_is_there(script: ModuleType, tmp_path: Path) -> None:
     assert set(made) | {script.PRODUCTS} == {aim.file for aim in script.AIMS} | {"level1.json", "level2.json"}
     for command in made.values():
         assert command[1] == "-m" or Path(command[1]).is_file()
+
+
+def test_parts_that_came_to_their_end_are_not_made_again(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part is a command that gets `--json FILE`; the second of these fails until a file is there."""
+    made = "import sys; open(sys.argv[2], 'a').write('.')"
+    fails = f"{made}; import os; sys.exit(not os.path.exists({str(tmp_path / 'go')!r}))"
+    scripts = {"a.json": [sys.executable, "-c", made], "b.json": [sys.executable, "-c", fails]}
+    monkeypatch.setattr(script, "parts", lambda *_: iter(scripts.items()))
+    for _ in range(2):
+        script.measure(tmp_path, tmp_path, 60.0)
+    (tmp_path / "go").touch()
+    for _ in range(2):
+        script.measure(tmp_path, tmp_path, 60.0)
+    assert [(tmp_path / name).read_text() for name in scripts] == [".", "..."]
+    monkeypatch.setattr(script, "commit", lambda: "another")
+    script.measure(tmp_path, tmp_path, 60.0)
+    assert [(tmp_path / name).read_text() for name in scripts] == ["..", "...."]
+
+
+def test_a_part_that_takes_too_long_ends_with_all_it_began(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script, "LEAVING_S", 0.1)
+    begun = tmp_path / "child"
+    endless = f"sleep 60 & echo $! > {begun}; trap '' INT; wait; sleep 60"
+    with open(tmp_path / "log", "w") as log:
+        assert script.ended_by(["sh", "-c", endless], time.monotonic() + 0.5, log) is None
+    state = Path(f"/proc/{begun.read_text().strip()}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
