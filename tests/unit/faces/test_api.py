@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache", "haste")]
 
 
 class Block(nn.Module):

@@ -23,7 +23,7 @@ from tilewright.flow.workbench import Places, Workbench
 from tilewright.stages.problems import read_problem
 from tilewright.stages.retrieve import table
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache", "haste")]
 
 RATES: Any = {"copy_bytes_per_s": 1e10, "matmul_flops_per_s": (("f32", 1e11),)}
 PROBLEM = """

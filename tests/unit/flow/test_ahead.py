@@ -44,6 +44,7 @@ except RuntimeError as error:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("haste")
 def test_the_candidate_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
     program = kp.softmax((7, 33))
     files = (*cpu.skeleton_files([program]), *cpu.render(program, "fused_0", POINTS[0]))

@@ -45,6 +45,7 @@ def get_init_inputs():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("haste")
 def test_a_first_run_with_what_is_shipped_tunes_nothing_and_judges_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,41 +1,14 @@
-"""C++ kernels of these tests are compiled in haste: 1.1 s of a processor each in the place of 3.7."""
+"""Kernels in C++ are compiled in haste here."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
-# What a process keeps as its compiler outlives the test that asked for it: haste is told by another variable. Headers
-# of the system, two fifths of what is left, are read once; where the flags are others, gcc reads the text.
-_SCRIPT = """#!/bin/bash
-if [ -n "$TESTS_IN_HASTE" ] && [[ "$*" == *" -O3 "* ]]; then
-    set -- "${@/#-O3/-O1}"
-    if [ ! -e "$0.h.gch" ]; then
-        flags=()
-        for given in "$@"; do [[ "$given" != -[OfmsIW]* ]] || flags+=("$given"); done
-        %(compiler)s "${flags[@]}" -x c++-header "$0.h" -o "$0.$$" && mv "$0.$$" "$0.h.gch"
-    fi
-    set -- -include "$0.h" "$@"
-fi
-exec %(compiler)s "$@"
-"""
-_HEADERS = "immintrin.h omp.h sys/mman.h tvm/ffi/c_api.h cmath cstdint cstdio cstring limits type_traits vector".split()
-
-
-@pytest.fixture(scope="session")
-def hasty_compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    script = tmp_path_factory.mktemp("compiler") / "g++"
-    script.write_text(_SCRIPT % {"compiler": os.environ.get("CXX", "g++")})
-    script.chmod(0o755)
-    present = (f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in _HEADERS)
-    script.with_name("g++.h").write_text("".join(present))
-    return script
-
 
 @pytest.fixture(autouse=True)
-def haste(request: pytest.FixtureRequest, hasty_compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_haste(request: pytest.FixtureRequest, hasty_compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of arithmetic that an optimiser might change are marked `optimised`."""
     monkeypatch.setenv("CXX", str(hasty_compiler))
     if request.node.get_closest_marker("optimised") is None:

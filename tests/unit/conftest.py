@@ -1,0 +1,44 @@
+"""C++ kernels of tests that ask for it are compiled in haste: 1.1 s of a processor each in the place of 3.7."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tilewright.kernels.cpu import build
+
+# What a process keeps as its compiler outlives the test that asked for it: haste is told by another variable. Headers
+# of the system, two fifths of what is left, are read once; where the flags are others, gcc reads the text.
+_SCRIPT = """#!/bin/bash
+if [ -n "$TESTS_IN_HASTE" ] && [[ "$*" == *" -O3 "* ]]; then
+    set -- "${@/#-O3/-O1}"
+    if [ ! -e "$0.h.gch" ]; then
+        flags=()
+        for given in "$@"; do [[ "$given" != -[OfmsIW]* ]] || flags+=("$given"); done
+        %(compiler)s "${flags[@]}" -x c++-header "$0.h" -o "$0.$$" && mv "$0.$$" "$0.h.gch"
+    fi
+    set -- -include "$0.h" "$@"
+fi
+exec %(compiler)s "$@"
+"""
+_HEADERS = "immintrin.h omp.h sys/mman.h tvm/ffi/c_api.h cmath cstdint cstdio cstring limits type_traits vector".split()
+
+
+@pytest.fixture(scope="session")
+def hasty_compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    script = tmp_path_factory.mktemp("compiler") / "g++"
+    script.write_text(_SCRIPT % {"compiler": os.environ.get("CXX", "g++")})
+    script.chmod(0o755)
+    present = (f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in _HEADERS)
+    script.with_name("g++.h").write_text("".join(present))
+    return script
+
+
+@pytest.fixture
+def haste(hasty_compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled ahead of a judge's cells is compiled in haste; they find it all the same, under its own name."""
+    compile_ = build._compile
+    monkeypatch.setenv("TESTS_IN_HASTE", "1")
+    monkeypatch.setattr(build, "_compile", lambda command: compile_([str(hasty_compiler), *command[1:]]))
