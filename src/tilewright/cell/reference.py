@@ -28,6 +28,7 @@ from .variant import resized, restrided
 from .widened import Widened
 from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Traced, Variant
 
+_WANTED = "and only those can be judged; return tensors or None, or tuples, lists or dicts of them"
 _SAMPLE = 1 << 26  # elements of a result that are kept for a comparison
 _RANDOM_SHARE = 0.02  # of the norm: dropout moves far more, the order of a sum far less
 
@@ -366,9 +367,9 @@ class Reference:
         try:
             tree = values.encode(result, tensors, sort_keys=True)
         except values.CannotTravel as error:
-            raise CodeRaised("bad_module", f"forward returns {error}; only tensors can be judged") from error
-        if not values.only_tensors(tree):
-            raise CodeRaised("bad_module", "forward returns something that is not a tensor; only tensors can be judged")
+            raise CodeRaised("bad_module", f"forward returns {error}, {_WANTED}") from error
+        if other := values.misfit(tree):
+            raise CodeRaised("bad_module", f"forward returns {other}, which is not a tensor, {_WANTED}")
         if not tensors:
             raise CodeRaised("bad_module", "forward returns no tensor")
         return result, call_s

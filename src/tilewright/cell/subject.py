@@ -199,8 +199,8 @@ class Subject:
         if seen.lack:
             raise CodeRaised("wrong_type", f"forward returned {seen.lack}")
         tree = values.text_of(seen.tree)
-        if not values.only_tensors(tree):
-            raise CodeRaised("wrong_type", "forward returned something that is not a tensor")
+        if other := values.misfit(tree):
+            raise CodeRaised("wrong_type", f"forward returned {other}, which is not a tensor")
         with blaming("wrong_type", "looking at an output raised"):
             facts = facts_of(seen.tensors, seen.kinds, inputs)
         pairs = list(zip(seen.tensors, seen.copies or (None,) * len(seen.tensors), strict=True))

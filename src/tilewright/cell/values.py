@@ -7,7 +7,7 @@ its position in the list. The text of an output tree is its structure: two are e
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -100,18 +100,22 @@ def _value(tree: Any, tensors: Sequence[Tensor]) -> Any:
     raise ValueError(f"unknown tag {tree['$']!r}")
 
 
-def only_tensors(tree_text: str) -> bool:
-    """Whether an output tree holds tensors and containers alone."""
+def misfit(tree_text: str) -> str:
+    """What an output tree first holds beside tensors, None and containers, and where, as in "an int at [1]['n']"; ""
+    where it holds nothing else."""
 
-    def check(tree: Any) -> bool:
+    def found(tree: Any, at: str) -> str:
+        if isinstance(tree, dict) and tree["$"] in ("tuple", "dict"):
+            tree = tree["v"] if tree["$"] == "tuple" else dict(tree["v"])
+            return first((v, f"{at}[{k!r}]") for k, v in (tree.items() if isinstance(tree, dict) else enumerate(tree)))
         if isinstance(tree, list):
-            return all(check(v) for v in tree)
-        if not isinstance(tree, dict):
-            return tree is None
-        if tree["$"] == "tuple":
-            return all(check(v) for v in tree["v"])
-        if tree["$"] == "dict":
-            return all(check(v) for _, v in tree["v"])
-        return bool(tree["$"] == "tensor")
+            return first((v, f"{at}[{k}]") for k, v in enumerate(tree))
+        if tree is None or (isinstance(tree, dict) and tree["$"] == "tensor"):
+            return ""
+        kind = tree["$"] if isinstance(tree, dict) else type(tree).__name__
+        return f"{'an' if kind == 'int' else 'a'} {kind}" + (f" at {at[:60]}" if at else "")
 
-    return check(json.loads(tree_text))
+    def first(parts: Iterable[tuple[Any, str]]) -> str:
+        return next((said for v, at in parts if (said := found(v, at))), "")
+
+    return found(json.loads(tree_text), "")

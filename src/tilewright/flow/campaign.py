@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, Literal
 
+from ..edges.ledger import make_folder
 from ..facts.errors import UserError
 from ..facts.problem import Target
 
@@ -87,7 +88,7 @@ def _number(path: Path) -> int:
 def run_campaign(campaign: Campaign, *, seen: Callable[[Task], None]) -> tuple[Task, ...]:
     """Optimise, audit or look into every problem; tasks with a result of the same stamp and flags are not run again,
     and those that ended without a verdict beside others once more by themselves. In the order of `files`."""
-    campaign.out.mkdir(parents=True, exist_ok=True)
+    make_folder(campaign.out)
     tasks = _in_turns(campaign, seen, kept=True)
     broken = tuple(f for f, t in tasks.items() if _broke(t)) if campaign.jobs > 1 else ()
     if broken:  # beside fewer others, memory may suffice

@@ -76,7 +76,8 @@ def optimize(
     limits: Limits = _UNLIMITED, access: Access = _NOBODY, evaluator: str = "", without: Sequence[str] = (),
     algebra: bool = True,
 ) -> Finished:  # fmt: skip
-    """A new run in `places.out`; UserError if that folder already holds a run, or for a fault of the problem's.
+    """A new run in `places.out`; UserError if that folder already holds a run of which something came, or for a fault
+    of the problem's.
     `sanitize` of None: where compute-sanitizer can be had. `evaluator`, `without`, `algebra`: as in Request.
     Raises Pending where a model's reply or the evaluator's answer has not come yet: `resume` then goes on."""
     require_model(strategy, model is not None)
@@ -130,13 +131,20 @@ def judge_given(
 
 
 def _new_journal(request: Request, places: Places) -> Ledger:
-    if places.journal.exists():
-        raise UserError(
-            f"{places.out}: holds {_described(places)}; "
-            f"continue it with `tilewright resume {places.out}`, or choose another --out"
-        )
+    """A run that was stopped before anything came of it gives its folder up: the problem may have been mended since."""
     ledger = Ledger(places.journal)
-    ledger.write(request)
+    try:
+        old = ledger.request()
+        if old is not None and (ledger.count() or old.evaluator):  # with an evaluator, an order of it may lie there
+            raise UserError(
+                f"{places.out}: holds run {old.run} of problem {old.problem.name!r}; "
+                f"continue it with `tilewright resume {places.out}`, or choose another --out"
+            )
+        ledger.begin_anew()
+        ledger.write(request)
+    except BaseException:
+        ledger.close()
+        raise
     return ledger
 
 
@@ -160,12 +168,6 @@ def resume(*, places: Places, say: Say, access: Access = _NOBODY) -> Finished:
         if request.strategy not in STRATEGIES:
             raise UserError(f"{places.out}: holds a single evaluation; run `tilewright evaluate` anew")
         return _carry_on(request, ledger=ledger, places=places, say=say, access=access)
-
-
-def _described(places: Places) -> str:
-    with Ledger(places.journal, readonly=True) as old:
-        request = old.request()
-    return f"run {request.run} of problem {request.problem.name!r}" if request else "a run that never began"
 
 
 def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say, access: Access) -> Finished:

@@ -46,11 +46,12 @@ def test_structures_differ_in_their_text() -> None:
     assert len(texts) == 6
 
 
-def test_only_tensors() -> None:
+def test_what_is_no_tensor_is_named_with_its_place() -> None:
     t = torch.ones(1)
-    assert values.only_tensors(values.encode((t, [t, {"k": t}], None), []))
-    assert not values.only_tensors(values.encode((t, 3), []))
-    assert not values.only_tensors(values.encode({"k": "s"}, []))
+    assert values.misfit(values.encode((t, [t, {"k": t}], None), [])) == ""
+    assert values.misfit(values.encode((t, 3), [])) == "an int at [1]"
+    assert values.misfit(values.encode({"k": t, "n": [t, {"s": "x"}]}, [])) == "a str at ['n'][1]['s']"
+    assert values.misfit(values.encode(torch.float32, [])) == "a dtype"
 
 
 class _Pair(tuple[Tensor, ...]):

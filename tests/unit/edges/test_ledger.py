@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from fakes.facts import PROBLEM
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.errors import UserError
 from tilewright.facts.move import Stop, Try
 from tilewright.facts.outcome import Failure, Station
 from tilewright.facts.pattern import Choice
+from tilewright.facts.run import Request
 from tilewright.facts.space import point
 
 MOVE = Try(what=(Choice(pattern="fused_0", point=point(unroll=2, threads=128)),), why="ünïcode")
@@ -65,6 +67,34 @@ def test_no_journal_and_a_broken_one_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "run.db").write_bytes(b"not a database, but long enough to be looked at" * 50)
     with pytest.raises(UserError, match="cannot be read as a journal"):
         Ledger(tmp_path / "run.db")
+
+
+def test_a_database_of_somebody_elses_is_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "run.db") as theirs:
+        theirs.execute("CREATE TABLE weather (day TEXT)")
+    with pytest.raises(UserError, match="is no journal"):
+        Ledger(tmp_path / "run.db")
+    tables = sqlite3.connect(tmp_path / "run.db").execute("SELECT name FROM sqlite_master").fetchall()
+    assert tables == [("weather",)]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for folder, why in (("file", "file exists"), ("file/run", "not a directory"), ("x" * 300, "file name too long")):
+        with pytest.raises(UserError, match=f"{folder}: can't be written .{why}.; choose another --out"):
+            Ledger(tmp_path / folder / "run.db")
+
+
+def test_only_what_has_no_outcomes_begins_anew(tmp_path: Path) -> None:
+    first = Request(run="a", problem=PROBLEM, strategy="catalog", seed=0, budget_s=1.0)
+    with Ledger(tmp_path / "run.db") as ledger:
+        ledger.write(first)
+        ledger.begin_anew()
+        assert ledger.request() is None
+        ledger.write(first)
+        ledger.append(MOVE, OUTCOME, wall_s=1.0)
+        ledger.begin_anew()
+        assert ledger.request() == first
 
 
 def test_a_writer_killed_between_appends_leaves_whole_events(tmp_path: Path) -> None:

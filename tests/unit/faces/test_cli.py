@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+<<<<<<< Updated upstream
 from fakes.command import in_process
+=======
+from fakes.facts import brief
+>>>>>>> Stashed changes
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import config
 from tilewright.faces.exits import exit_code
@@ -74,9 +78,16 @@ def test_a_folder_that_holds_another_run(tmp_path: Path) -> None:
     problem = Problem(name="other", path="/nowhere", source="", target="cpu")
     with Ledger(tmp_path / "run" / "run.db") as ledger:
         ledger.write(Request(run="abc", problem=problem, strategy="catalog", seed=0, budget_s=1.0))
+        ledger.write(brief())
     line = refused("optimize", "good.py", "--target", "cpu", "--out", "run", cwd=tmp_path)
     assert "holds run abc of problem 'other'" in line
     assert "tilewright resume run" in line
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(GOOD)
+    said = refused("optimize", "good.py", "--target", "cpu", "--out", "good.py", cwd=tmp_path)
+    assert "good.py: can't be written (file exists); choose another --out" in said
 
 
 def test_nothing_to_resume_or_report(tmp_path: Path) -> None:

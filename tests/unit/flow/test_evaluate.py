@@ -214,6 +214,27 @@ def test_an_unknown_pattern_fails_at_every_point(judge: Judge) -> None:
     assert isinstance(outcome, Tuned) and "fused_9" in outcome.points[0].failure
 
 
+VIEWS = SOURCE.replace("x.argmax(-1)", "x.t(), x[:, :8]")
+
+
+@pytest.mark.measured
+@pytest.mark.parametrize("keeps", [False, True])
+def test_what_is_a_view_of_an_input_may_change_with_it(tmp_path: Path, keeps: bool) -> None:
+    """As the module's own result does: what the judge puts into the input shows there. A buffer is no view."""
+    new = NEW.replace("x.argmax(-1)", "x.t(), x[:, :8]")
+    if keeps:
+        kept = "self.kept = getattr(self, 'kept', x[:, :8].clone()).copy_(x[:, :8])"
+        new = new.replace("        time.sleep(0.1 * STEPS)", f"        {kept}").replace(
+            "x.t(), x[:, :8]", "x.t(), self.kept"
+        )
+    with _judge(tmp_path, VIEWS, cases=CASES[:1]) as judge:
+        judge.open()
+        outcome = judge.evaluate(_candidate(new))
+    assert isinstance(outcome, Failure if keeps else Timed), outcome
+    if isinstance(outcome, Failure):
+        assert (outcome.reason, "output 2 of an earlier call" in outcome.summary) == ("result_changes", True)
+
+
 def test_an_impossible_time_is_implausible(tmp_path: Path) -> None:
     with _judge(tmp_path, cases=CASES[:1], machine=_machine(copy_bytes_per_s=1e3)) as slow_machine:
         slow_machine.open()
@@ -229,7 +250,7 @@ def test_an_impossible_time_is_implausible(tmp_path: Path) -> None:
         ("def get_inputs(rows=64, width=100)", "def get_inputs()", "get_inputs raised: TypeError"),
         ("return torch.softmax", "raise ValueError('boom')\n        return torch.softmax", "boom"),
         ("return [width]", "return [width, width]", "constructor raised: TypeError"),
-        (", x.argmax(-1)", ", 3", "not a tensor"),
+        (", x.argmax(-1)", ", 3", r"returns an int at \[1\], which is not a tensor, .* return tensors or None"),
     ],
 )
 def test_the_users_mistakes_are_one_line(tmp_path: Path, old: str, new: str, words: str) -> None:

@@ -1,5 +1,5 @@
 """The journal of a run: one SQLite file, append-only events, large texts once under their digest."""
 
-from .journal import Ledger
+from .journal import Ledger, make_folder
 
-__all__ = ["Ledger"]
+__all__ = ["Ledger", "make_folder"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import sqlite3
@@ -61,11 +62,15 @@ class Ledger:
 
     def _check_format(self, *, readonly: bool) -> None:
         (found,) = self._db.execute("PRAGMA user_version").fetchone()
-        if found == 0 and not readonly:
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if found == tables == 0 and not readonly:
             self._db.execute(f"PRAGMA user_version={FORMAT}")
+        elif found == 0:
+            raise UserError(f"{self.path}: is no journal of a run; choose another folder")
         elif found != FORMAT:
             raise UserError(
-                f"{self.path}: journal format {found}, this version writes {FORMAT}; use the version that made it"
+                f"{self.path}: journal format {found}, this version writes {FORMAT}; use the version that made it, or "
+                "choose another folder"
             )
 
     def request(self) -> Request | None:
@@ -85,6 +90,13 @@ class Ledger:
         with self._transaction():
             digest = self._keep(codec.dumps(record))
             self._db.execute("INSERT INTO record VALUES (?, ?)", (type(record).__name__.lower(), digest))
+
+    def begin_anew(self) -> None:
+        """Forget the request of a run without outcomes; one with outcomes stays as it is."""
+        with self._transaction():
+            if not self.count():
+                self._db.execute("DELETE FROM record")
+                self._db.execute("DELETE FROM text")
 
     def _record(self, name: str) -> object:
         row = self._db.execute("SELECT body FROM record JOIN text USING (digest) WHERE name = ?", (name,)).fetchone()
@@ -156,9 +168,27 @@ class _Transaction:
             self._db.execute("ROLLBACK")
 
 
+def make_folder(folder: Path) -> None:
+    """What a user named to write to is there after the call; UserError where it can't be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> Exception:
+    """A full disk is told of where it is met anywhere."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    return UserError(f"{folder}: can't be written ({(error.strerror or str(error)).lower()}); choose another --out")
+
+
 def _locked(path: Path) -> IO[str]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_suffix(".lock").open("w")
+    make_folder(path.parent)
+    try:
+        lock = path.with_suffix(".lock").open("w")
+    except OSError as error:
+        raise _unwritable(path.parent, error) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
