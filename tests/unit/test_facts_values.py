@@ -126,17 +126,17 @@ class TestOutcome:
         assert timed.ratio("eager") == ratio and timed.ratio("aa") is None
 
     @pytest.mark.parametrize(
-        ("low", "again", "resolution_ns", "claimed"),
+        ("low", "again", "resolution_ns", "doubt"),
         [
-            (1.05, 1.0, 0.0, True),
-            (1.009, 1.0, 0.0, False),  # clears 1, by less than two equal processes may differ
-            (1.05, 0.94, 0.0, False),  # eager differs more from itself
-            (1.05, 1.0, 6.0, False),  # 5 of 100 ns, where 6 can't be told apart
-            (1.07, 1.0, 6.0, True),
+            (1.05, 1.0, 0.0, ""),
+            (1.009, 1.0, 0.0, "the interval does not lie above 1"),  # by more than two equal processes may differ
+            (1.05, 0.94, 0.0, "eager differs from itself by 6% in the same rounds"),
+            (1.05, 1.0, 6.0, "two processes that run the same code differ by as much"),  # 5 of 100 ns
+            (1.07, 1.0, 6.0, ""),
         ],
     )
     def test_a_gain_is_claimed_beyond_all_noise(
-        self, low: float, again: float, resolution_ns: float, claimed: bool
+        self, low: float, again: float, resolution_ns: float, doubt: str
     ) -> None:
         timed = Timed(
             checked=Checked(built=Built(candidate_id="c", build_s=0.1, protections=()), errors=()),
@@ -147,9 +147,11 @@ class TestOutcome:
             ),
             samples=(), floor_ns=1.0, bytes_moved=1, flops=0, resolution_ns=resolution_ns,
         )  # fmt: skip
-        assert timed.faster_than("eager") is claimed
+        assert timed.doubt("eager") == doubt and timed.faster_than("eager") is (not doubt)
         assert not timed.faster_than("compile")
-        assert not replace(timed, undecided=True).faster_than("eager")
+        hidden = replace(timed, undecided=True)
+        assert not hidden.faster_than("eager")
+        assert doubt or hidden.doubt("eager") == "noise hid whether it works on what it kept of earlier calls"
 
     @pytest.mark.parametrize(("eager_ns", "claimed"), [((300.0, 106.0), True), ((300.0, 104.0), False)])
     def test_a_baseline_that_was_held_back_for_a_while_is_no_gain(

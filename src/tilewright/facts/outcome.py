@@ -159,14 +159,26 @@ class Timed:
         from itself in the same rounds, and than two processes differ that run the same code (`resolution_ns`). The
         fastest bursts must differ by as much: others on the machine hold a process back for long, and not for ever.
         None is while noise hides whether ours works on what it kept of earlier calls (`undecided`)."""
+        return not self.doubt(baseline)
+
+    def doubt(self, baseline: str) -> str:
+        """Why no gain may be claimed; "" where it may."""
         ratio, again, mine = self.ratio(baseline), self.ratio("aa"), self.time("ours")
-        if ratio is None or mine is None or self.undecided:
-            return False
+        if ratio is None or mine is None:
+            return "it was not timed"
+        if ratio.low <= 1 + LEAST_GAIN:
+            return "the interval does not lie above 1"
+        if self.undecided:
+            return "noise hid whether it works on what it kept of earlier calls"
         noise = abs(again.mid - 1) if again is not None else 0.0
+        if ratio.low <= 1 + noise:
+            return f"{baseline} differs from itself by {noise:.0%} in the same rounds"
+        least = 1 + max(LEAST_GAIN, noise, self.resolution_ns / mine.mid)
         seen = {s.name: [median(b) for b in s.bursts_ns if b] for s in self.samples if s.name in ("ours", baseline)}
         fastest = {name: min(medians) for name, medians in seen.items() if medians}
-        gain = min(ratio.low, fastest[baseline] / fastest["ours"]) if len(fastest) == 2 else ratio.low
-        return gain > 1 + max(LEAST_GAIN, noise, self.resolution_ns / mine.mid)
+        if len(fastest) == 2 and fastest[baseline] <= fastest["ours"] * least:
+            return f"its quickest calls are not quicker than {baseline}'s by as much"
+        return "" if ratio.low > least else "two processes that run the same code differ by as much"
 
     def time(self, name: str) -> Interval | None:
         return dict(self.times_ns).get(name)

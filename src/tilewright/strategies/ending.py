@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..facts.candidate import Candidate
 from ..facts.move import Capture, Event, Sanitize, Stop
-from ..facts.outcome import Captured, Failure, Timed
+from ..facts.outcome import LEAST_GAIN, Captured, Failure, Timed
 from ..facts.pattern import Recipe
 from ..facts.run import Brief
 from .tuning import Steps
@@ -19,6 +19,8 @@ def handed_over(
     ratio = timed.ratio("eager")
     told = f"{ratio.mid:.2f}x as fast as eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"
     if not timed.faster_than("eager"):
+        if ratio and ratio.low > 1 + LEAST_GAIN:  # what is told looks like a gain
+            told += f", but {timed.doubt('eager')}; run it again when the machine is idle"
         yield Stop(best=None, why=f"{before}judged right, not faster beyond noise: {told}")
         return
     if recorded and brief.problem.target == "cuda" and brief.problem.mode == "inference":

@@ -64,6 +64,11 @@ def test_what_is_not_faster_beyond_noise_keeps_the_module() -> None:
     assert stop.best is None and "not faster beyond noise: 0.90x" in stop.why
     stop, _ = played(brief(pattern("fused_0", points=1)), lambda m: timed(1.005, noise=0.01))
     assert stop.best is None and "[0.99, 1.02]" in stop.why
+    hidden = replace(timed(2.0), undecided=True)
+    stop, _ = played(brief(pattern("fused_0", points=1)), lambda m: hidden)
+    assert stop.best is None
+    assert "2.00x as fast as eager [1.98, 2.02], but noise hid whether it works on what it kept" in stop.why
+    assert stop.why.endswith("run it again when the machine is idle")
 
 
 def sanitizing(given: Brief) -> Brief:
