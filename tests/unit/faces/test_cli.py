@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-<<<<<<< Updated upstream
 from fakes.command import in_process
-=======
 from fakes.facts import brief
->>>>>>> Stashed changes
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import config
 from tilewright.faces.exits import exit_code
