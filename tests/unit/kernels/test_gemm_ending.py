@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import pytest
 
@@ -17,11 +18,18 @@ NO_SHADOW = (Point(tile_n=128, pingpong=True, bulk=True), Point(tile_n=128, sche
 ZERO = "0f00000000"
 
 
-def ptx(folder, point, **more):
-    element = "f16" if point.planes > 1 else "bf16"
-    finish = Finish("f32" if point.planes > 1 else "bf16", vector=4 if point.planes > 1 else 8, **more)
-    options = f"--keep-ptx --dump-dir={folder}"
-    return compile_product(point, element=element, majors=("k", "k"), finish=finish, options=options).artifacts.PTX
+@pytest.fixture(scope="module")
+def ptx(tmp_path_factory):
+    """Of the kernel at a point, which several tests look at; `more`: of its Finish."""
+
+    @cache
+    def compiled(point, **more):
+        element = "f16" if point.planes > 1 else "bf16"
+        finish = Finish("f32" if point.planes > 1 else "bf16", vector=4 if point.planes > 1 else 8, **more)
+        options = f"--keep-ptx --dump-dir={tmp_path_factory.mktemp('ptx')}"
+        return compile_product(point, element=element, majors=("k", "k"), finish=finish, options=options).artifacts.PTX
+
+    return compiled
 
 
 def in_the_shadow(text):
@@ -30,39 +38,39 @@ def in_the_shadow(text):
 
 
 @pytest.mark.parametrize("point", TOGETHER, ids=str)
-def test_the_next_place_is_found_and_sums_are_forgotten_while_wgmma_run(tmp_path, point):
+def test_the_next_place_is_found_and_sums_are_forgotten_while_wgmma_run(ptx, point):
     """The first wgmma of a tile adds to nothing, by a predicate; sums are not set to zero."""
-    text = ptx(tmp_path, point)
+    text = ptx(point)
     assert len(re.findall(r"\bdiv\.s32", in_the_shadow(text))) >= 3, "layer, band, column"
     assert ZERO not in text
     assert len(re.findall(r"\bdiv\.s32", text[text.rindex("wgmma.wait_group") :])) == 0
 
 
 @pytest.mark.parametrize("point", NO_SHADOW, ids=str)
-def test_what_nobody_waits_for_begins_at_zero(tmp_path, point):
+def test_what_nobody_waits_for_begins_at_zero(ptx, point):
     """In turns others multiply meanwhile; sums of two levels are added to."""
-    assert ZERO in ptx(tmp_path, point)
+    assert ZERO in ptx(point)
 
 
-def test_tiles_without_a_step_of_k_are_zero(tmp_path):
+def test_tiles_without_a_step_of_k_are_zero(ptx):
     """Those above a triangle have no wgmma that would forget."""
 
     def kept(product, index_0, index_1):
         return product
 
-    assert ZERO in ptx(tmp_path, Point(), function=kept, diagonals=(None, 0))
+    assert ZERO in ptx(Point(), function=kept, diagonals=(None, 0))
 
 
-def test_buffers_are_waited_for_once_and_then_when_they_are_met_again(tmp_path):
+def test_buffers_are_waited_for_once_and_then_when_they_are_met_again(ptx):
     """128 x 256 of 16 bits in four lines through two buffers: before the tile's end, the third, the fourth, at the end
     of all."""
-    text = ptx(tmp_path, Point(bulk=True))
+    text = ptx(Point(bulk=True))
     assert Point(bulk=True).line_bytes == 128
     assert len(re.findall(r"cp\.async\.bulk\.wait_group\.read", text)) == 4
     assert "cp.async.bulk.wait_group.read" in in_the_shadow(text)
 
 
 @pytest.mark.parametrize(("point", "count"), [(Point(), 2), (Point(bulk=True), 3), (Point(staged=True), 3)], ids=str)
-def test_what_tma_reads_of_each_matrix_is_asked_for_at_once(tmp_path, point, count):
+def test_what_tma_reads_of_each_matrix_is_asked_for_at_once(ptx, point, count):
     """Of C's, too, where TMA writes it."""
-    assert len(re.findall(r"prefetch\.param\S*tensormap|prefetch\.tensormap", ptx(tmp_path, point))) == count
+    assert len(re.findall(r"prefetch\.param\S*tensormap|prefetch\.tensormap", ptx(point))) == count

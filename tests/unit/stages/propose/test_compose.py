@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -131,18 +132,28 @@ def same(got: Any, wanted: Any) -> None:
             assert mine == value
 
 
-def composed(source: str, cases: Sequence[CaseFacts], recipe: Recipe | None = None) -> Candidate:
-    found = matched(cases)
+def composed(
+    source: str, cases: Sequence[CaseFacts], recipe: Recipe | None = None, found: Sequence[Matched] = ()
+) -> Candidate:
+    """`found`: what `matched` gives of the cases, where it is known."""
+    found = found or matched(cases)
     chosen = all_of(found) if recipe is None else recipe
     return compose(source, cases, found, chosen, target="cpu", make=InterpretingRenderer())
 
 
 x, y = torch.randn(33, 17), torch.randn(33, 17)
+
+
+@cache
+def block() -> CaseFacts:
+    return case(BLOCK, (x, y))
+
+
 PAIR = ({"a": torch.randn(33, 17).double().float(), "b": [torch.rand(33, 17) + 0.5]}, 2.5)
 
 
 def test_the_whole_recipe_gives_what_the_module_gives(load: Any) -> None:
-    model = load(composed(BLOCK, [case(BLOCK, (x, y))]))
+    model = load(composed(BLOCK, [block()]))
     ours, theirs = model.ModelNew(), model.Model()
     ours.load_state_dict(theirs.state_dict())
     with torch.no_grad():
@@ -156,11 +167,12 @@ def test_the_whole_recipe_gives_what_the_module_gives(load: Any) -> None:
 def test_every_single_pattern_and_every_pair_can_be_fused_alone(load: Any, source: str) -> None:
     args, kwargs = ((x, y), {}) if source is BLOCK else (PAIR, {"more": y})
     cases = [case(source, args, kwargs)]
-    choices = all_of(matched(cases))
+    found = matched(cases)
+    choices = all_of(found)
     assert len(choices) > 4
     for recipe in [(c,) for c in choices] + list(pairwise(choices)):
-        candidate = composed(source, cases, recipe)
-        busy = without_idle([m.patterns for m in matched(cases)], recipe)
+        candidate = composed(source, cases, recipe, found)
+        busy = without_idle([m.patterns for m in found], recipe)
         assert {f.path for f in candidate.files} == {"model.py", "original.py", *(f"{c.pattern}.py" for c in busy)}
         model = load(candidate)
         ours, theirs = model.ModelNew(), model.Model()
@@ -171,7 +183,7 @@ def test_every_single_pattern_and_every_pair_can_be_fused_alone(load: Any, sourc
 
 
 def test_it_survives_compilation_without_breaks(load: Any) -> None:
-    model = load(composed(BLOCK, [case(BLOCK, (x, y))]))
+    model = load(composed(BLOCK, [block()]))
     ours, theirs = model.ModelNew(), model.Model()
     ours.load_state_dict(theirs.state_dict())
     with torch.no_grad():
@@ -190,7 +202,7 @@ def test_containers_and_keywords_come_through(load: Any) -> None:
 
 
 def test_other_signatures_modes_and_gradients_run_the_original_and_are_counted(load: Any) -> None:
-    model = load(composed(BLOCK, [case(BLOCK, (x, y))]))
+    model = load(composed(BLOCK, [block()]))
     ours = model.ModelNew()
     with torch.no_grad():
         ours(x[:5], y[:5])
@@ -204,7 +216,7 @@ def test_other_signatures_modes_and_gradients_run_the_original_and_are_counted(l
 
 
 def test_each_case_has_its_own_code_and_equal_ones_share(load: Any) -> None:
-    cases = [case(BLOCK, (x, y)), case(BLOCK, (x[:9], y[:9])), case(BLOCK, (x, y)), case(BLOCK, (x, y), training=False)]
+    cases = [block(), case(BLOCK, (x[:9], y[:9])), case(BLOCK, (x, y)), case(BLOCK, (x, y), training=False)]
     model = load(composed(BLOCK, cases))
     ours, theirs = model.ModelNew(), model.Model()
     ours.load_state_dict(theirs.state_dict())
@@ -216,7 +228,7 @@ def test_each_case_has_its_own_code_and_equal_ones_share(load: Any) -> None:
 
 
 def test_without_patterns_or_without_a_trace_the_original_runs(load: Any) -> None:
-    traced = case(BLOCK, (x, y))
+    traced = block()
     blind = CaseFacts(inputs=(), outputs=(), work=traced.work, graph=None, trace_failure="control flow")
     model = load(composed(BLOCK, [traced, blind], ()))
     with torch.no_grad():
@@ -227,7 +239,7 @@ def test_without_patterns_or_without_a_trace_the_original_runs(load: Any) -> Non
 
 
 def test_knobs_are_forwarded(load: Any) -> None:
-    model = load(composed(BLOCK, [case(BLOCK, (x, y))]))
+    model = load(composed(BLOCK, [block()]))
     model.configure("fused_0", speed=2)
     assert sys.modules["fused_0"].KNOBS == {"speed": 2} and sys.modules["fused_1"].KNOBS == {"speed": 1}
     with pytest.raises(ValueError):
@@ -254,7 +266,7 @@ def test_the_code_is_plain_to_read() -> None:
 
 def test_an_unknown_pattern_is_an_error() -> None:
     with pytest.raises(KeyError):
-        composed(BLOCK, [case(BLOCK, (x, y))], (Choice(pattern="fused_99", point=()),))
+        composed(BLOCK, [block()], (Choice(pattern="fused_99", point=()),))
 
 
 def test_a_candidate_is_the_same_every_time() -> None:

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -65,6 +66,11 @@ def case(
     return CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
 
 
+@cache
+def whole() -> CaseFacts:
+    return case()
+
+
 def matched(facts: CaseFacts) -> Matched:
     make = InterpretingRenderer()
     assert facts.graph is not None
@@ -73,8 +79,9 @@ def matched(facts: CaseFacts) -> Matched:
     )
 
 
-def composed(facts: CaseFacts, recipe: Recipe | None = None) -> Candidate:
-    found = matched(facts)
+def composed(facts: CaseFacts, recipe: Recipe | None = None, found: Matched | None = None) -> Candidate:
+    """`found`: what `matched` gives, where it is known."""
+    found = found or matched(facts)
     chosen = all_of(found) if recipe is None else recipe
     return compose(SOURCE, [facts], [found], chosen, target="cpu", make=InterpretingRenderer())
 
@@ -138,7 +145,7 @@ LEAF = x.clone().requires_grad_()
 
 
 def test_results_gradients_and_statistics_are_the_modules(load: Any) -> None:
-    model = load(composed(case()))
+    model = load(composed(whole()))
     ours, theirs = pair(model)
     for _ in range(2):
         same(step(ours, (LEAF, mask, labels), UP), step(theirs, (LEAF, mask, labels), UP))
@@ -148,19 +155,19 @@ def test_results_gradients_and_statistics_are_the_modules(load: Any) -> None:
 
 
 def test_every_kernel_can_be_left_out(load: Any) -> None:
-    facts = case()
-    choices = all_of(matched(facts))
+    facts, found = whole(), matched(whole())
+    choices = all_of(found)
     assert len(choices) > 5
     for left in range(-1, len(choices)):
         recipe = choices[:left] + choices[left + 1 :] if left >= 0 else choices[:1]
-        model = load(composed(facts, recipe))
+        model = load(composed(facts, recipe, found))
         ours, theirs = pair(model)
         same(step(ours, (LEAF, mask, labels), UP), step(theirs, (LEAF, mask, labels), UP))
         assert not model.FALLBACKS
 
 
 def test_only_what_wants_a_gradient_gets_one(load: Any) -> None:
-    model = load(composed(case()))
+    model = load(composed(whole()))
     ours, theirs = pair(model)
     for module in (ours, theirs):
         module.norm.requires_grad_(False)
@@ -178,7 +185,7 @@ def test_only_what_wants_a_gradient_gets_one(load: Any) -> None:
 
 
 def test_a_second_derivative_raises_and_is_not_nought(load: Any) -> None:
-    ours, _ = pair(load(composed(case())))
+    ours, _ = pair(load(composed(whole())))
     leaf = x.clone().requires_grad_()
     (first,) = torch.autograd.grad(ours(leaf, mask, labels)[0].sum(), leaf, create_graph=True)
     assert first.requires_grad
@@ -187,7 +194,7 @@ def test_a_second_derivative_raises_and_is_not_nought(load: Any) -> None:
 
 
 def test_it_survives_compilation_with_its_gradients(load: Any) -> None:
-    ours, theirs = pair(load(composed(case())))
+    ours, theirs = pair(load(composed(whole())))
     compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
     same(step(compiled, (LEAF, mask, labels), UP), step(theirs, (LEAF, mask, labels), UP))
 
