@@ -13,6 +13,8 @@ from typing import Any
 from rich.console import RenderableType
 
 from ..edges.gpu.machine import machine
+from ..edges.llm import open_model
+from ..facts.dialogue import ModelChoice
 from ..facts.problem import Target
 from ..flow.campaign import Campaign, problem_files, run_campaign
 from ..flow.optimize import require_model, require_parts
@@ -45,6 +47,12 @@ class Asked:
                  ("--effort", self.effort), ("--evaluator", self.evaluator),
                  ("--without", ",".join(self.without)))  # fmt: skip
         return tuple(word for flag, value in named if value for word in (flag, value))
+
+
+def require_asked(asked: Asked) -> None:
+    """UserError, before any work, where the model that is named can't be asked: no key, an unknown provider."""
+    if asked.model is not None:
+        open_model(ModelChoice(name=asked.model, base_url=asked.base_url), run="", keys=config.key)
 
 
 def usual_budget_s(asking: bool) -> float:

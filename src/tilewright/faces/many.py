@@ -70,20 +70,21 @@ def bench(
     ] = None,
 ) -> None:
     """Optimise every problem of a folder; started again, it continues where it stopped."""
-    from .benches import Asked, bench_folder, campaign_of
+    from .benches import Asked, bench_folder, campaign_of, require_asked
 
     settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s"]
     settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
     settings += ["--no-compile"] if no_compile else []
     settings += ["--no-algebra"] if no_algebra else []
+    asked = Asked(
+        strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator,
+        without=parts_of(without),
+    )  # fmt: skip
     campaign = campaign_of(
         folder, out=out, only=config.numbers(only) if only else None, target=target_of(target, evaluator),
-        budget=budget, settings=settings, jobs=jobs, devices=devices_of(devices),
-        asked=Asked(
-            strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator,
-            without=parts_of(without),
-        ),
+        budget=budget, settings=settings, jobs=jobs, devices=devices_of(devices), asked=asked,
     )  # fmt: skip
+    require_asked(asked)
     with Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
         tables, pending = bench_folder(campaign, json_file=json_file, say=say(False))
     for table in tables:
@@ -125,7 +126,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Say what strategies reached on the same problems after equal spending; run them first, where they are named."""
-    from .benches import Asked, campaign_of, usual_budget_s
+    from .benches import Asked, campaign_of, require_asked, usual_budget_s
     from .compares import compared_journals, entrants, run_strategies
 
     folders = [Path(name) for name in where]
@@ -146,6 +147,7 @@ def compare(
         )  # fmt: skip
         for entrant in chosen:
             entrant.flags(asked)  # what is wrong with them is said before any work
+        require_asked(asked)
         again = f"the same command with --out {campaign.out} goes on"
         with Interruptible(campaign.out, again=again):
             pending = run_strategies(campaign, chosen, asked=asked, repeats=repeats, seed=seed, say=say(as_json))

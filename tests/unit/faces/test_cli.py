@@ -54,6 +54,17 @@ def test_not_python_and_no_model(tmp_path: Path) -> None:
     assert "no `Model`" in refused("evaluate", "empty.py", "empty.py", "--target", "cpu", cwd=tmp_path)
 
 
+@pytest.mark.parametrize("command", ["bench .", "compare 1_good.py --strategies catalog,oneshot"])
+def test_of_many_problems_a_model_without_a_key_is_told_before_any_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr(config, "key", lambda names: None)
+    (tmp_path / "1_good.py").write_text(GOOD)
+    said = refused(*command.split(), "--model", "anthropic:x", "--target", "cpu", cwd=tmp_path)
+    assert "no key; set ANTHROPIC_API_KEY" in said
+    assert not (tmp_path / "runs").exists()
+
+
 def test_an_unknown_precision(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(GOOD)
     said = refused("evaluate", "good.py", "good.py", "--target", "cpu", "--precision", "tf31", cwd=tmp_path)
