@@ -112,10 +112,12 @@ def _kept(stop: Stop, events: Sequence[Event]) -> tuple[Status, Verdict]:
     attempts = [e for e in events if isinstance(e.move, Try | Tune)]
     if any(isinstance(e.outcome, Timed) for e in attempts):
         return "no_improvement", Verdict(accepted=True, stage="timing", reason="not_faster", summary=stop.why)
-    if not attempts or any(_ran(e) for e in attempts):
+    tries = [e for e in attempts if isinstance(e.move, Try)]
+    # that its points ran, while they were tuned, is nothing to what the judge then refused
+    if not attempts or (not tries and any(_ran(e) for e in attempts)):
         reason = "not_faster" if attempts else "nothing_found"
         return "no_improvement", Verdict(accepted=False, stage="search", reason=reason, summary=stop.why)
-    failure = next((e.outcome for e in reversed(attempts) if isinstance(e.outcome, Failure)), None)
+    failure = next((e.outcome for e in reversed(tries or attempts) if isinstance(e.outcome, Failure)), None)
     if failure is None:
         failure = Failure(stage="tune", reason="no_point_ran", summary=stop.why, excerpt=_tune_failures(attempts))
     return "failed", _refused(failure)
@@ -128,9 +130,7 @@ def _refused(failure: Failure) -> Verdict:
 
 
 def _ran(event: Event) -> bool:
-    if isinstance(event.outcome, Tuned):
-        return any(p.time_ns is not None for p in event.outcome.points)
-    return isinstance(event.outcome, Timed)
+    return isinstance(event.outcome, Tuned) and any(p.time_ns is not None for p in event.outcome.points)
 
 
 def _tune_failures(attempts: Sequence[Event]) -> str:

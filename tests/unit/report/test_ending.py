@@ -92,6 +92,13 @@ def test_points_that_all_fail_are_a_failure_and_points_that_run_are_not() -> Non
     assert ran.status == "no_improvement"
 
 
+def test_what_was_tuned_and_then_refused_is_a_failure_with_its_reason() -> None:
+    """Its points ran, but nothing that was handed in is known to be right."""
+    run = events((TUNE, TUNED), (Try(what=RECIPE, why=""), REFUSAL), (Stop(best=None, why="none accepted"), None))
+    end = ending(brief(), run)
+    assert (end.status, end.verdict.reason) == ("failed", REFUSAL.reason) and not end.verdict.accepted
+
+
 def test_a_best_that_was_never_judged_is_not_believed() -> None:
     end = ending(brief(), events((Stop(best=RECIPE, why="trust me"), None)))
     assert end.status == "no_improvement" and end.timed is None and end.recipe == ()
