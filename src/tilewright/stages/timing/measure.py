@@ -31,6 +31,7 @@ _DOUBTFUL_LOOKS = 4  # numbers of rounds after which a suspicion that noise may 
 _KEPT_SHARE = 0.25  # of a call, may be saved where contents are new in part alone
 _FRESH_ROUNDS = 3  # which are enough where nothing speaks against the candidate
 _MORE_FRESH_ROUNDS = (12, 24, 36, 60, 84, 120)  # which may decide, in blocks: the more where noise leaves a doubt
+_ACCUSATIONS = 2  # each of rounds of its own, until a candidate is refused for what it kept
 _CLEARED = 2.0  # of what may be, is not reached by the interval of who is known to keep nothing
 _CALM = 0.8  # eager's two calls are at least so much alike where nothing disturbs them
 _ASIDE_SHARE, _ASIDE_S = 0.25, 0.1  # of one processor; and at least so much in all
@@ -185,7 +186,7 @@ def check_fresh(
     (low_ns, mid_ns, high_ns), least_ns = sorted(r.extra_ns for r in seen), _fresh_slack_ns(table, seen, said_ns)
     if all(r.steady for r in seen) and -_CLEARED * least_ns <= low_ns and high_ns <= least_ns:
         return Fresh(extra_ns=Interval(low=low_ns, mid=mid_ns, high=high_ns), decided=True)
-    seen, looking = [], table.rng.randrange(_MORE_FRESH_ROUNDS[0])
+    seen, looking, accused = [], table.rng.randrange(_MORE_FRESH_ROUNDS[0]), 0
     while True:
         record = quick and replace(quick, below_ns=min((r.fresh_ns for r in seen), default=math.inf))
         seen.append(_fresh_round(table, ours, eager, renew, look if len(seen) == looking else record, careful=True))
@@ -193,6 +194,10 @@ def check_fresh(
             blocks = _quickest(seen)
             extra_ns = statistics.median_interval([r.extra_ns for r in blocks])
             if extra_ns.low > _fresh_slack_ns(table, blocks):
+                accused += 1
+                if accused < _ACCUSATIONS:  # noise that lasts may look like this: it is looked for anew
+                    seen, looking = [], table.rng.randrange(_MORE_FRESH_ROUNDS[0])
+                    continue
                 part_ns = plain.median(r.part_ns for r in blocks)
                 raise Implausible(
                     "remembers",
@@ -201,7 +206,7 @@ def check_fresh(
                     "what it kept of earlier calls",
                 )
             least_ns = _fresh_slack_ns(table, blocks, said_ns)
-            known = extra_ns.mid <= least_ns and extra_ns.high <= _CLEARED * least_ns
+            known = not accused and extra_ns.mid <= least_ns and extra_ns.high <= _CLEARED * least_ns
             if known or len(seen) == _MORE_FRESH_ROUNDS[-1]:
                 return Fresh(extra_ns=extra_ns, decided=known)
 

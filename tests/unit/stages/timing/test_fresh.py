@@ -92,3 +92,23 @@ def test_who_does_no_work_on_new_contents_now_and_then_is_looked_at() -> None:
         _check(calls, look)
     assert 9 in calls.looked
     assert len(calls.looked) < 9
+
+
+class _Disturbed(_Calls):
+    """The first rounds in which the quickest calls count are held back on new contents alone, by others' work."""
+
+    held_rounds = 15
+
+    def again(self, player: Player, slot: int, *, renew: object, look: Look | None) -> tuple[float, float]:
+        fresh_ns, part_ns = super().again(player, slot, renew=renew, look=look)
+        held = player.name == "ours" and 0 < self.rounds <= self.held_rounds
+        return fresh_ns + (30e6 if held else 0.0), part_ns
+
+
+def test_one_accusation_is_not_enough_to_refuse_and_enough_not_to_clear() -> None:
+    """Before, what lasted for a dozen rounds was taken for the candidate's."""
+    calls = _Disturbed(keeps=False, busy_rounds=0, seed=1)
+    assert not _check(calls).decided
+    calls.held_rounds, calls.rounds = 27, 0
+    with pytest.raises(Implausible, match="us more where all are"):
+        _check(calls)
