@@ -67,9 +67,10 @@ def compose(
     theirs = {c.pattern: c.written for c in written if c.written is not None and c.pattern in used}
     beside = [*(c.segment.id for c in segments), *theirs]
     about = [f"{name}: {w.title} (written for it, {len(w.regions)} place(s))" for name, w in theirs.items()]
-    model = SourceFile(path="model.py", text=_model(codes, chosen, beside, training, about))
     fused = [file for p in chosen for file in make.render(p.program, p.id, points[p.id])]
     shared = make.skeleton_files([p.program for p in chosen])
+    packages = list(dict.fromkeys(file.path.split("/")[0] for file in shared))
+    model = SourceFile(path="model.py", text=_model(codes, chosen, beside, packages, training, about))
     original = SourceFile(path="original.py", text=problem_source)
     others = [file for name, w in theirs.items() for file in written_files(name, w)]
     return Candidate(files=(model, original, *(code.file for code in segments), *fused, *others, *shared))
@@ -110,14 +111,21 @@ def _cases(
 
 
 def _model(
-    cases: Sequence[_Case], chosen: Sequence[Pattern], beside: Sequence[str], training: bool, more: Sequence[str]
-) -> str:
-    """`beside`: what it imports that has no knobs."""
+    cases: Sequence[_Case], chosen: Sequence[Pattern], beside: Sequence[str], packages: Sequence[str], training: bool,
+    more: Sequence[str],
+) -> str:  # fmt: skip
+    """`beside`: what it imports that has no knobs; `packages`: what that imports."""
     lines = [f"{p.id}: {p.title} ({p.kind} over {p.program.domain}, {len(p.sites)} place(s))" for p in chosen]
     lines += more
     about = "The module with its fused kernels, made by Tilewright." if lines else "The module as it was."
     text = _template().render(
-        about=about, patterns=lines, ids=[p.id for p in chosen], segments=list(beside), cases=cases, training=training
+        about=about,
+        patterns=lines,
+        ids=[p.id for p in chosen],
+        segments=list(beside),
+        shared=list(packages),
+        cases=cases,
+        training=training,
     )
     return f"{text.rstrip()}\n"
 

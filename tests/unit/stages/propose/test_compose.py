@@ -248,6 +248,25 @@ def test_knobs_are_forwarded(load: Any) -> None:
         model.configure("fused_99", speed=1)
 
 
+def test_two_candidates_of_one_process_have_kernels_of_their_own(tmp_path: Path, load: Any) -> None:
+    """Loaded by their paths, from folders that are not on sys.path, as a program that uses both would."""
+    load(composed(BLOCK, [block()]))  # has left its fused_0 in sys.modules
+    models = []
+    for name, source in (("first", SMALL), ("second", SMALL.replace("* 2", "* 3"))):
+        candidate = composed(source, [case(source, (x,))])
+        (tmp_path / name).mkdir()
+        for file in candidate.files:
+            (tmp_path / name / file.path).write_text(file.text)
+        spec = importlib.util.spec_from_file_location(name, tmp_path / name / "model.py")
+        assert spec is not None and spec.loader is not None
+        models.append(importlib.util.module_from_spec(spec))
+        spec.loader.exec_module(models[-1])
+    assert not [place for place in sys.path if place.startswith(str(tmp_path))]
+    for model, factor in zip(models, (2, 3), strict=True):
+        same(model.ModelNew()(x), torch.i0(x.relu() * factor).t())
+        assert model.FALLBACKS == {}
+
+
 def test_the_code_is_plain_to_read() -> None:
     source = SMALL
     candidate = composed(source, [case(source, (x,))])
