@@ -12,8 +12,9 @@ class ModelNew(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(width)
         self.scale = nn.Parameter(torch.ones(width))
-        # Else inductor compiles a test program for each instruction set first, which takes longer than all the rest.
-        self.fast = torch.compile(self._compute, options={"cpp.vec_isa_ok": True})
+        # Else inductor first compiles a test program for each instruction set, and headers: longer than all the rest.
+        options = {"cpp.vec_isa_ok": True, "cpp_cache_precompile_headers": False}
+        self.fast = torch.compile(self._compute, options=options)
 
     def forward(self, x):
         return self.fast(x)
