@@ -43,7 +43,16 @@ def blaming(reason: str, where: str) -> Iterator[None]:
         if is_out_of_memory(error):
             reason = "out_of_memory"
         excerpt = "".join(traceback.format_exception(error))[-EXCERPT_BYTES:]
-        raise CodeRaised(reason, f"{where}: {type(error).__name__}: {last_line(error)}"[:500], excerpt) from error
+        said = f"{where}: {type(error).__name__}: {last_line(error)}"[:440] + _place(error)
+        raise CodeRaised(reason, said, excerpt) from error
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised: the last line on the way there that is neither installed nor ours; "" if there is none."""
+    others = (*installed_paths(), os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "<")
+    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [(path, line) for path, line in lines if not path.startswith(others)]
+    return f" (line {own[-1][1]} of {os.path.basename(own[-1][0])[:40]})" if own else ""
 
 
 def said_by(error: BaseException) -> str:
@@ -97,7 +106,7 @@ def load_problem(path: str, source: str) -> ProblemModule:
     module = types.ModuleType("tilewright_problem")
     module.__file__ = path
     sys.modules[module.__name__] = module
-    with blaming("raised", f"{path} raised when it was loaded"):
+    with blaming("raised", "it raised when it was loaded"):
         exec(code, module.__dict__)
     for name in ("Model", "get_inputs", "get_init_inputs"):
         if not callable(getattr(module, name, None)):

@@ -248,7 +248,7 @@ def test_an_impossible_time_is_implausible(tmp_path: Path) -> None:
         ("import torch\n", "import torch !\n", "not Python"),
         ("class Model(", "class Other(", "no Model"),
         ("def get_inputs(rows=64, width=100)", "def get_inputs()", "get_inputs raised: TypeError"),
-        ("return torch.softmax", "raise ValueError('boom')\n        return torch.softmax", "boom"),
+        ("return torch.softmax", "raise ValueError('boom')\n        return torch.softmax", r"boom \(line 11 of p.py\)"),
         ("return [width]", "return [width, width]", "constructor raised: TypeError"),
         (", x.argmax(-1)", ", 3", r"returns an int at \[1\], which is not a tensor, .* return tensors or None"),
     ],
