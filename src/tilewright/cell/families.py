@@ -134,7 +134,6 @@ def _sparse(like: Tensor, source: torch.Generator) -> Tensor:
 _UPSTREAM: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "normal": _normal, "sparse": _sparse, "ones": lambda like, _: torch.ones_like(like),
 }  # fmt: skip
-UPSTREAM = (*_UPSTREAM, "alone")
 
 
 def upstream(places: Sequence[Tensor], kind: str, seed: int) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tilewright.facts.graph import Node, Template
+from tilewright.facts.graph import Node
 from tilewright.facts.program import DTYPE_BYTES, Position
 
 DTYPES: dict[torch.dtype, str] = {
@@ -301,7 +301,6 @@ class Builder:
 
 
 Lowering = Callable[..., Any]  # (builder, **arguments by their schema names) -> Expr, sequence of Expr, or NotLowered
-Args = tuple[Template, ...]
 
 
 def count(x: Expr, dims: Sequence[int] | None) -> int:
