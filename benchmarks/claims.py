@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -227,15 +228,19 @@ def measure(kernelbench: Path, into: Path, seconds: float) -> None:
 
 
 def ended_by(command: Sequence[str], end: float, log: IO[str]) -> int | None:
-    """The exit code of a command; None where it had to be stopped, with all that it began."""
+    """The exit code of a command; None where it had to be stopped. What it began and left running is ended with it."""
     with subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True) as process:
-        for sign in (signal.SIGINT, signal.SIGKILL):
-            try:
-                return process.wait(timeout=max(end - time.monotonic(), LEAVING_S))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, sign)
-        process.wait()
-    return None
+        try:
+            return process.wait(timeout=max(end - time.monotonic(), LEAVING_S))
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGINT)
+                    process.wait(timeout=LEAVING_S)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def of_both(*levels: Mapping[str, Any]) -> dict[str, Any]:
