@@ -13,12 +13,14 @@ from pathlib import Path
 
 from ..cell import wire
 from ..edges.sandbox.cell import Cell, CellFault, CellPlan, Limits
+from ..edges.sandbox.processes import started
 from ..edges.sandbox.room import try_arena
 from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Problem, Target
 from .memory import cell_memory_bytes
 
 CANDIDATE = "candidate"
+_FOLDERS = "cells-"  # and the process whose cells lie there, and when it started: numbers are given anew
 LOAD_LIMIT_S = 120.0
 _COMPILE_LIMIT_S = 240.0
 _MEMORY_PAUSE_S = 1.0
@@ -34,7 +36,7 @@ class Cells:
         self, problem: Problem, *, workdir: Path, threads: int, limits: Limits, say: Callable[[str], None]
     ) -> None:
         self._problem = problem
-        self._workdir = workdir / f"cells-{os.getpid()}"
+        self._workdir = workdir / f"{_FOLDERS}{os.getpid()}-{started(os.getpid())}"
         self._numbers = itertools.count()
         self._threads = threads
         self._limits = limits
@@ -50,7 +52,11 @@ class Cells:
         self.notes: list[str] = []
 
     def open(self) -> Cell:
-        """Start the reference's cell."""
+        """Start the reference's cell. What judges that were killed left in the folder goes."""
+        for folder in self._workdir.parent.glob(f"{_FOLDERS}*-*"):
+            pid, _, since = folder.name.removeprefix(_FOLDERS).partition("-")
+            if pid.isdigit() and str(started(int(pid))) != since:
+                shutil.rmtree(folder, ignore_errors=True)
         self._reference = self._start("reference", isolate=False)
         return self._reference
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from fakes.facts import MACHINE, PROBLEM
 from tilewright.cell.wire import Gradients
 from tilewright.edges.sandbox.cell import Cell, CellFault, Limits
+from tilewright.edges.sandbox.processes import started
 from tilewright.facts.errors import HarnessError, UserError
 from tilewright.flow.audit import audit
 from tilewright.flow.cells import Cells, users_fault
@@ -57,6 +60,9 @@ class _Posted:
     def collect(self, kind: type, *, limit_s: float) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.mark.parametrize(("large", "at_first"), [(False, 3), (True, 1)])
 def test_a_large_compiled_baseline_runs_when_it_is_waited_for(
@@ -96,3 +102,24 @@ def test_at_the_end_of_a_turn_all_that_live_give_memory_back(tmp_path: Path, mon
             cell.kinds.clear()
         cells.spare_memory([reference, guest, dead])  # type: ignore[list-item]
         assert (reference.kinds, guest.kinds, dead.kinds) == (expected, expected, [])
+
+
+def test_what_killed_judges_left_goes_and_what_living_ones_use_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that a living process has now was another's: in a container a killed run and the one that continues it
+    may both be process 1."""
+    monkeypatch.setattr(Cells, "_start", lambda self, name, isolate: _Posted())
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    ours, others = os.getpid(), os.getppid()
+    stay = [f"cells-{others}-{started(others)}", "cells-of-mine", "0-folder"]
+    go = [f"cells-{dead.pid}-77", f"cells-{ours}-77"]
+    for name in (*stay, *go):
+        (tmp_path / name / "0-reference").mkdir(parents=True)
+    cells = Cells(PROBLEM, workdir=tmp_path, threads=0, limits=Limits(), say=print)
+    cells.open()
+    with cells.folder("tuning"):
+        assert {path.name for path in tmp_path.iterdir()} == {*stay, f"cells-{ours}-{started(ours)}"}
+    cells.close()
+    assert {path.name for path in tmp_path.iterdir()} == set(stay)

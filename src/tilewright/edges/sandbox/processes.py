@@ -29,6 +29,13 @@ def children(pid: int) -> list[int]:
     return _by_parent(living=False).get(pid, [])
 
 
+def started(pid: int) -> int | None:
+    """When a living process started, in ticks since the machine did; None where there is none of this number."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return None
+
+
 def _by_parent(*, living: bool) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for pid in _all_pids():
