@@ -29,7 +29,8 @@ _POISON = 0xFF  # all ones: NaN in every floating type, -1 in every signed one
 
 def seed_all(seed: int) -> None:
     """Seed every generator a module may draw from."""
-    torch.manual_seed(seed)
+    # a torch without CUDA writes a stack trace down for each device that it does not have: a hundred times as long
+    (torch if torch.backends.cuda.is_built() else torch.default_generator).manual_seed(seed)
     random.seed(seed)
     try:
         import numpy
