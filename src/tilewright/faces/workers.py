@@ -9,13 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..edges.bundle import Bundle
-from ..facts.errors import HarnessError
+from ..facts.errors import HarnessError, UserError
 from ..flow.worker import Visit, Worker
 
 
 def served(folder: Path, *, cache: Path, jobs: int, watch: bool, say: Callable[[str], None]) -> Visit:
     """Serve the bundle by so many processes, this one among them; what came of all of them. With `watch` they stay
-    until they are interrupted."""
+    until they are interrupted, and may come before the folder; else UserError where there is none."""
+    if not watch and not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; `--evaluator` makes it, or wait for it with --watch")
     with Worker(Bundle(folder), cache=cache, say=say) as worker:
         problems = worker.prepare()  # the machine is measured while nothing else runs on it
         others = [_beside(folder, watch=watch) for _ in range((jobs if watch else min(jobs, problems)) - 1)]

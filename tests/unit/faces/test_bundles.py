@@ -65,6 +65,9 @@ def test_what_can_not_go_over_a_bundle_is_said_in_one_line(tmp_path: Path, monke
             code, out, err = in_process(*command, *flags)
             assert (code, out) == (2, "") and said in err
     assert [p.name for p in tmp_path.iterdir()] == ["small.py"]
+    code, out, err = in_process("worker", "box", "--json")
+    assert (code, out) == (2, "") and "box: no such folder" in err
+    (tmp_path / "box").mkdir()
     assert json.loads(in_process("worker", "box", "--json")[1]) == {"answered": 0, "faults": 0, "left": 0}
 
 
