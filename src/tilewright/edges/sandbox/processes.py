@@ -32,15 +32,20 @@ def children(pid: int) -> list[int]:
 def started(pid: int) -> int | None:
     """When a living process started, in ticks since the machine did; None where there is none of this number."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        return int(_stat(pid)[19])
     return None
+
+
+def _stat(pid: int) -> list[str]:
+    """What the kernel tells of a process behind its name: state, parent, ..., see proc(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _by_parent(*, living: bool) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for pid in _all_pids():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            state, parent, *_ = _stat(pid)
             if state != "Z" or not living:
                 found.setdefault(int(parent), []).append(pid)
     return found
@@ -102,8 +107,7 @@ def tree_cpu_s(pid: int) -> float:
     ticks = 0
     for member in _listed(pid) or descendants(pid):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            after_name = Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(after_name[11]) + int(after_name[12])  # utime, stime
+            ticks += sum(map(int, _stat(member)[11:13]))  # utime, stime
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
