@@ -51,7 +51,7 @@ def test_registers_of_all_warpgroups_fit_the_file():
         {"scheme": "wide", "streamed": True, "tile_n": 128},
         {"scheme": "fp8"},
         {"tile_m": 256, "tile_n": 256},
-        {"split_k": 5},
+        {"split_k": 7},
         {"tile_m": 64, "tile_n": 16, "cluster_m": 1},
         {"tile_n": 192, "scheme": "scaled"},
         {"tile_n": 144, "staged": True},
@@ -60,6 +60,7 @@ def test_registers_of_all_warpgroups_fit_the_file():
         {"tile_m": 256, "tile_n": 256},
         {"tile_m": 64, "tile_n": 16, "skinny": True},  # in a cluster along M
         {"tile_m": 64, "tile_n": 16, "cluster_m": 1, "skinny": True, "split_k": 12},
+        {"tile_m": 128, "tile_n": 64, "cluster_m": 1, "skinny": True, "split_k": 8, "stages": 2},
         {"tile_m": 64, "tile_n": 32, "cluster_m": 1, "skinny": True, "scheme": "scaled"},
         {"tile_m": 128, "tile_n": 128, "cluster_m": 1, "skinny": True},
         {"tile_m": 256, "tile_n": 128, "pingpong": True},
@@ -134,8 +135,11 @@ def test_skinny_products_are_one_cluster_a_tile_and_many_to_a_multiprocessor():
             used = point.resident * point.depth_stages * point.stage_bytes
             assert 140 * 1024 < used < SHARED_BYTES, "on their way at any time"
             assert point.resident * point.threads <= 2048
-            sums = point.groups * 128 * (tile_n // 2) * 4 * (2 if gated else 1)
-            assert sums <= point.depth_stages * tile_m * DEPTH * 2, "they go where stages were"
+            sums = point.groups * 64 * tile_n * 4 * (2 if gated else 1)
+            receivers = tile_n // point.share
+            assert tile_n % point.share == 0 and receivers <= splits
+            assert sums * splits == receivers * point.share_bytes, "each CTA sends all of its own"
+            assert point.share_bytes <= point.depth_stages * point.stage_bytes, "they go where stages were"
             grid = make_grid(point, 4100, 20, 1000, batch=2, processors=132)
             assert grid.splits == 1 and grid.chunk % DEPTH == 0 and grid.chunk * splits >= 1000
             assert grid.clusters == -(-4100 // (64 if gated else tile_m)) * -(-20 // tile_n) * 2

@@ -146,11 +146,13 @@ def test_who_lies_across_k_is_written_once_whole_and_under_its_rows_exponents(
     monkeypatch.setattr(split, "Seen", lambda rows: SimpleNamespace(look=lambda quads: None, most=None, odd=[0]))
     monkeypatch.setattr(split, "cute", SimpleNamespace(
         ceil_div=lambda a, b: -(-a // b), make_rmem_tensor=lambda shape, kind: [None] * shape[0],
-        arch=SimpleNamespace(cluster_wait=lambda: None),
     ))  # fmt: skip
     monkeypatch.setattr(split.Split, "_read", read)
     monkeypatch.setattr(split.Split, "_write", write)
-    monkeypatch.setattr(split.Split, "_highest_of_strip", lambda self, thread, most: np.arange(split.STRIP))
+    monkeypatch.setattr(split, "SmemAllocator", lambda: None)
+    monkeypatch.setattr(split, "_Others", lambda shared, cluster, thread: None)
+    lane = np.arange(split.ACROSS) % (split.STRIP // 4)
+    monkeypatch.setattr(split.Split, "_highest_of_strip", lambda self, *given: [lane * 4 + e for e in range(4)])
     made = split.Split.for_chunk(major="r", wide=rows % 4 == 0, chunk=end - begin, shift=11, crossed=crossed)
     for block in range(-(-rows // split.STRIP) * made.cluster):
         chunk = SimpleNamespace(thread=np.arange(split.ACROSS), block=block, batch=0, rows=rows, begin=begin, end=end,

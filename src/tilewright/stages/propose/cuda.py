@@ -38,7 +38,7 @@ _CUDA_SKELETONS = (
 _GEMM_SKELETONS = (
     "__init__", "ampere", "band", "blocks", "bounds", "compiling", "ending", "entering", "entries", "experts", "finish",
     "fused", "groups", "gated", "launch", "lying", "noted", "outlet", "pair", "plan", "product", "reach", "routed",
-    "skinny", "split", "staged", "stream_k", "streamed", "unpacked", "unpacking", "waves", "writes",
+    "shares", "skinny", "split", "staged", "stream_k", "streamed", "unpacked", "unpacking", "waves", "writes",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",

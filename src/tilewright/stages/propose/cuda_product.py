@@ -26,15 +26,12 @@ from .product_sides import (
 from .product_tiles import KERNEL, bare_points, is_bare, turn
 from .product_time import DEPTH, PROCESSORS, work_ns
 from .reduced import BLOCK, blocked
-from .skinny import is_unpacked, parts_of_k, skinny_space, unpackable
+from .skinny import is_unpacked, skinny_points, skinny_space, unpackable
 
 _TYPES = ("f32", "f16", "bf16")
 _EIGHT_BITS = "float8_e4m3fn"
 _ALSO_WRITTEN = ("float8_e4m3fn", "i8", "u8", "i32", "i64", "bool")
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
-# Skinny tiles of 64 x 16 of which four to a multiprocessor, with so many stages, are all that there are, and three not:
-# 28672 x 4096 takes 62.1 us instead of 64.6 (H200, 2026-11-23).
-_FEWEST, _STAGES_OF_FOUR = 16, 5
 _LEAST_REDUCED = 128  # columns
 _MOST_PLACES = 1 << 24  # columns: their numbers are exact in fp32
 _WORTH = 1.02  # times as long a product may take whose rows it reduces, beside what else it saves
@@ -48,14 +45,15 @@ _POINTS = 8
 
 _KNOBS = (
     Knob(
-        name="tile", values=("16x64", "32x64", "64x16", "64x32", "64x64", "64x128", "128x64", "64x256", "128x128",
-                             "128x144", "128x160", "128x176", "128x192", "128x208", "128x224", "128x240", "128x256",
-                             "256x128", "256x144", "256x160", "256x176", "256x192", "256x208"),
+        name="tile", values=("16x64", "16x128", "32x64", "32x128", "64x16", "64x32", "64x64", "64x128", "64x256",
+                             "128x16", "128x32", "128x64", "128x128", "128x144", "128x160", "128x176", "128x192",
+                             "128x208", "128x224", "128x240", "128x256", "256x128", "256x144", "256x160", "256x176",
+                             "256x192", "256x208"),
         about="rows x columns of the result that a CTA makes",
     ),
     Knob(name="cluster", values=("1x1", "2x1", "1x2", "2x2"), about="CTAs, along rows x columns, that share loads"),
     Knob(name="stages", values=("auto", 2, 3, 4, 5, 6, 7, 8), about="buffers of 64 of K; auto: as many as fit"),
-    Knob(name="split_k", values=(1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128), about="parts of K, summed afterwards"),
+    Knob(name="split_k", values=(1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128), about="parts of K, summed afterwards"),
     Knob(name="streamed", values=("none", "left", "right"), about="the fp32 matrix that whoever multiplies it splits"),
     Knob(name="store", values=("direct", "bulk", "staged"),
          about="who writes the result: threads, or TMA from shared memory (staged: whole tiles, a matrix comes there)"),
@@ -207,7 +205,7 @@ def space(program: Program) -> Space:
         return skinny_space(program, _KNOBS, KERNEL)
     if is_gated(program):
         return Space(knobs=_KNOBS, points=_gated_points(program))
-    skinny = _skinny_points(program) if is_skinny(program) else ()
+    skinny = skinny_points(program) if is_skinny(program) else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
     wide = _exact_points(program)
     if sizes(program)[3] < _LEAST_K:
@@ -262,24 +260,6 @@ def _exact_points(program: Program) -> tuple[Point, ...]:
         return tuple(points[:1])
     bulk = [point(**{**dict(p), "store": "bulk"}) for p in points[:1] if dict(p)["tile"] in _BULK_TILES]
     return (*points[:1], *bulk, *points[1:])
-
-
-def _skinny_points(program: Program) -> tuple[Point, ...]:
-    """The smallest tile that holds the small side; parts of K in the order in which the model has them."""
-    _, m, n, _ = sizes(program)
-    side, large = min(m, n), max(m, n)
-    small, wide, resident = (16, 64, 3) if side <= 16 else (32, 64, 3) if side <= 32 else (64, 128, 2)
-    tile = f"{small}x{wide}" if m < n else f"{wide}x{small}"
-    parts = parts_of_k(program, large, wide=wide, resident=resident)
-    points = tuple(_skinny(tile, each) for each in parts)
-    each = ceil(large / wide) * sizes(program)[0] / PROCESSORS
-    if small == _FEWEST and parts[0] == 1 and resident < each <= resident + 1:
-        points = (point(**{**dict(points[0]), "stages": _STAGES_OF_FOUR}), *points)
-    return points
-
-
-def _skinny(tile: str, parts: int) -> Point:
-    return point(tile=tile, cluster="1x1", split_k=parts, streamed="none", **{**KERNEL, "sum": "cluster"})
 
 
 def _reducing(program: Program) -> list[tuple[float, Point]]:

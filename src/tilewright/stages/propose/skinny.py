@@ -7,9 +7,12 @@ from dataclasses import replace
 from math import ceil
 
 from ...facts.program import Program, Prologue, Statement
-from ...facts.space import Knob, Space, point
+from ...facts.space import Knob, Point, Space, point
 from .product_sides import is_gated, is_plain, is_routed, is_skinny, lies_along_k, sizes
+from .product_tiles import KERNEL
 from .product_time import DEPTH, PROCESSORS
+from .skinny_time import PARTS, work_ns
+from .skinny_time import resident as resident_ctas
 
 EIGHT_BITS = ("i8", "u8", "float8_e4m3fn")
 _FLOATS = ("f32", "f16", "bf16")
@@ -18,6 +21,9 @@ _GROUPS = (32, 64)  # of K, that share a scale; and multiples of a line
 _PARTS = (1, 2, 3, 4, 6, 8)
 _MOST_POINTS = 4
 _MOST_FACTORS = 3  # beside the matrix
+_MOST_SETTINGS, _MOST_ALIKE = 6, 2  # of a bare product; of those, that differ in stages alone
+_WIDTHS = {16: (64, 128), 32: (64, 128), 64: (32, 64, 128)}  # rows of the large matrix in a tile, by those of the small
+_FEWEST_STAGES = 3  # where nothing is summed; with sums, one more holds them
 # One H200, 2026-11-22, weights of 63 MB to 2.1 GB: what a CTA draws alone, and what a cluster of p parts costs a wave.
 _CTA_RATE = 45.0  # bytes/ns
 _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
@@ -44,6 +50,30 @@ def parts_of_k(program: Program, large: int, *, wide: int, resident: int) -> lis
 
     possible = [parts for parts in _PARTS if parts == 1 or ceil(k / depth) // parts >= 2]
     return sorted(possible, key=work_ns)[:_MOST_POINTS]
+
+
+def skinny_points(program: Program) -> tuple[Point, ...]:
+    """Of two matrices of 16 bits: the smallest tiles that hold the small side, with the parts of K and the stages that
+    the model has first."""
+    batch, m, n, k = sizes(program)
+    side, large, steps = min(m, n), max(m, n), ceil(k / DEPTH)
+    small = next(s for s in _WIDTHS if side <= s)
+    found: list[tuple[float, int, int, int]] = []
+    for wide in _WIDTHS[small]:
+        tiles, bytes_of_row = ceil(large / wide) * batch, 2 * DEPTH
+        for parts in (p for p in PARTS if p == 1 or steps // p >= 2):
+            settings = []
+            for stages in range(_FEWEST_STAGES + (parts > 1), _MOST_STAGES + 1):
+                places = resident_ctas(stages, (small + wide) * bytes_of_row, warpgroups=2 if wide == 128 else 1)
+                work = work_ns(tiles, steps, parts=parts, stages=stages, resident=places,
+                               large_bytes=wide * bytes_of_row, sums=small * wide)  # fmt: skip
+                settings.append((work, wide, parts, stages))
+            found += sorted(settings)[:_MOST_ALIKE]
+    return tuple(
+        point(**{**KERNEL, "tile": f"{small}x{wide}" if m < n else f"{wide}x{small}", "cluster": "1x1",
+                 "split_k": parts, "stages": stages, "streamed": "none", "sum": "cluster"})
+        for _, wide, parts, stages in sorted(found)[:_MOST_SETTINGS]
+    )  # fmt: skip
 
 
 def is_unpacked(program: Program) -> bool:

@@ -37,7 +37,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "cluster_m": (1, 2),
     "cluster_n": (1, 2),
     "stages": ("auto", 2, 3, 4, 5, 6, 7, 8),
-    "split_k": (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128),
+    "split_k": (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128),
     "scheme": ("plain", *SPLIT_SCHEMES, "rounded", "narrow", "unpacked"),
     "promote": (False, True),
     "interval": ("auto", 64, 32, 16),
@@ -107,6 +107,8 @@ class Point:
             raise ValueError("what is skinny is plain, and its clusters are its splits of K")
         if self.skinny and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.tile_n > 64):
             raise ValueError(f"what is skinny has tiles of 64 or 128 x 16 to 64, and at most {MOST_TOGETHER} splits")
+        if self.skinny and self.cluster > 1 and self.share_bytes > self.depth_stages * self.stage_bytes:
+            raise ValueError(f"the sums of {self.split_k} splits do not fit where {self.depth_stages} stages were")
         if self.scheme == "unpacked" and (not self.skinny or self.gated):
             raise ValueError("what is unpacked is skinny, and of one product")
         if self.staged and (self.two_levels or self.skinny or self.bulk or self.columns % 64):
@@ -193,6 +195,16 @@ class Point:
     @property
     def cluster(self) -> int:
         return self.split_k if self.skinny else self.cluster_m * self.cluster_n
+
+    @property
+    def share(self) -> int:
+        """Columns of a skinny tile that one CTA of a cluster sums and writes; the first CTAs do."""
+        return 16 * -(-(self.tile_n // 16) // self.cluster)
+
+    @property
+    def share_bytes(self) -> int:
+        """What such a CTA is sent."""
+        return self.cluster * self.share * 64 * self.groups * 4 * (2 if self.gated else 1)
 
     @property
     def atom_n(self) -> int:

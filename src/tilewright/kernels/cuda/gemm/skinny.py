@@ -5,8 +5,8 @@
     cluster of `split_k` CTAs      one tile of C, tile_m x tile_n; each CTA takes its share of K
     last warp                      TMA of A and B into stages; several CTAs share a multiprocessor, so that between them
                                    some 150 KB are on their way at any time
-    warpgroups                     one chain of wgmma over the CTA's share of K; what they hold then goes through shared
-                                   memory to the cluster's first CTA, which adds it up in order and writes C
+    warpgroups                     one chain of wgmma over the CTA's share of K; what they hold then goes to the CTAs of
+                                   the cluster, each of which adds up and writes some columns (see `shares`)
 
     gated: a second A, as large and lying as the first; each is half of a stage, and the same warpgroup has two chains,
     so that a thread holds both sums of its elements of C, of tile_m / 2 rows; 64 go through wgmma where that are less,
@@ -35,20 +35,7 @@ from ..control import when
 from .finish import Gate
 from .plan import DEPTH
 from .product import Product
-from .waves import kept
-
-WORD = 4  # bytes
-
-
-def _put(address: Any, value: Any) -> None:
-    cute.arch.inline_ptx("st.shared.f32 [{$r0}], {$r1};", read_only_args=[Int32(address), Float32(value)])
-
-
-def _distant(address: Any, rank: int) -> Float32:
-    """What lies at this address of shared memory in another CTA of the cluster."""
-    text = "{ .reg .b32 there; mapa.shared::cluster.u32 there, {$r0}, {$r1}; ld.shared::cluster.f32 {$w0}, [there]; }"
-    args = [Int32(address), Int32(rank)]
-    return Float32(cute.arch.inline_ptx(text, write_only_types=[Float32], read_only_args=args))
+from .shares import Shares
 
 
 class Skinny(Product):
@@ -102,8 +89,8 @@ class Skinny(Product):
         p = self.point
         thread, _, _ = cute.arch.thread_idx()
         given = ((tma_a, from_a), (tma_g, from_g))[: p.tile_m // p.rows]
-        warp, rank, stages, s_a, s_b = self._head(
-            (*(tma for tma, _ in given), tma_b), (self.element, self.element), (smem_a, smem_b)
+        warp, rank, shares, stages, s_a, s_b = self._head(
+            thread, (*(tma for tma, _ in given), tma_b), (self.element, self.element), (smem_a, smem_b)
         )  # fmt: skip
         sides = [self._sides(tma, tensor, s_a, (self.box, DEPTH)) for tma, tensor in given]
         boxes = p.rows // self.box
@@ -112,7 +99,6 @@ class Skinny(Product):
         sizes = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0])
         row, column, layer, begin, end = self._own(sizes, cute.size(from_a, mode=[1]), rank, chunk)
         of_a, of_b = layer % cute.size(from_a, mode=[2]), layer % cute.size(from_b, mode=[2])
-        board = Int32(s_a.iterator.toint())
 
         pipeline_init_wait(cluster_shape_mn=(p.cluster, 1))
         self._start()
@@ -131,7 +117,7 @@ class Skinny(Product):
                 filling.advance()
             if cutlass.const_expr(self.early and p.cluster == 1):
                 cute.arch.griddepcontrol_launch_dependents()
-            self._emptied(stages, filling)
+            stages.producer_tail(filling)
         else:
             group = cute.arch.make_warp_uniform(thread // 128)
             by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group))
@@ -161,14 +147,27 @@ class Skinny(Product):
             warpgroup.wait_group(0)
             if end > begin:
                 stages.consumer_release(freeing)
-            if cutlass.const_expr(p.cluster > 1):
-                self._gather(totals, board, thread, rank)
-            if rank == 0:
-                made = Gate(*totals) if p.gated else totals[0]
-                self.finish.store(
-                    made, places[(None, 0, 0)], c, more, (), corner=(row * p.rows, column * p.tile_n, layer),
-                    sizes=sizes if p.rows % 64 == 0 else (cutlass.min(sizes[0], (row + 1) * p.rows), sizes[1]),
-                )  # fmt: skip
+            within = sizes if p.rows % 64 == 0 else (cutlass.min(sizes[0], (row + 1) * p.rows), sizes[1])
+            self._end(totals, shares, rank, thread, places[(None, 0, 0)], c, more, (row, column, layer), within)
+
+    def _end(
+        self, totals: list[Any], shares: Shares | None, rank: Any, thread: Any, places: Any, c: Any,
+        operands: list[Any], tile: tuple[Any, Any, Any], sizes: tuple[Any, Any],
+    ) -> None:  # fmt: skip
+        """Write the tile (row, column, layer), or this CTA's share of it once all of the cluster have been heard."""
+        p = self.point
+        row, column, layer = tile
+
+        def write() -> None:
+            sums = totals if shares is None else shares.received(thread)
+            corner = (row * p.rows, column * p.tile_n + rank * p.share, layer)
+            self.finish.store(Gate(*sums) if p.gated else sums[0], places, c, operands, (), corner=corner, sizes=sizes)
+
+        if shares is None:
+            write()
+            return
+        shares.send(totals, rank=rank, thread=thread)
+        when(rank < p.tile_n // p.share, write)
 
     def _multiplied(self, s_a: Any) -> Any:
         """A's stages as wgmma takes them, (rows, K, (source, slot)): 64 rows of each source also where its tile has
@@ -191,9 +190,11 @@ class Skinny(Product):
         elif self.early:
             cute.arch.griddepcontrol_wait()
 
-    def _head(self, maps: tuple[Any, ...], kinds: tuple[Any, Any], layouts: tuple[Any, Any]) -> tuple[Any, ...]:
-        """How every CTA begins: its warp, its rank, the pipeline of stages, which it frees itself, and their memory, of
-        A's and of B's `kinds`; `maps` are what TMA goes by."""
+    def _head(
+        self, thread: Any, maps: tuple[Any, ...], kinds: tuple[Any, Any], layouts: tuple[Any, Any]
+    ) -> tuple[Any, ...]:
+        """How every CTA begins: its warp, its rank, what the cluster sends it, the pipeline of stages, which it frees
+        itself, and their memory, of A's and of B's `kinds`; `maps` are what TMA goes by."""
         p = self.point
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
 
@@ -209,8 +210,11 @@ class Skinny(Product):
             shared.allocate_tensor(kind, layout.outer, byte_alignment=1024, swizzle=layout.inner)
             for kind, layout in zip(kinds, layouts, strict=True)
         )
+        shares = Shares(p, shared, s_a.iterator) if p.cluster > 1 else None
+        if shares is not None:
+            shares.open(thread)
         pipeline_init_arrive(cluster_shape_mn=(p.cluster, 1), is_relaxed=True)
-        return warp, rank, stages, s_a, s_b
+        return warp, rank, shares, stages, s_a, s_b
 
     def _own(self, sizes: tuple[Any, Any], k: Any, rank: Any, chunk: Any) -> tuple[Any, ...]:
         """(row, column, layer) of a cluster's tile, and a CTA's first and last step of K."""
@@ -227,15 +231,6 @@ class Skinny(Product):
         begin = rank * (chunk // p.depth)
         return row, column, layer, begin, cutlass.min(begin + chunk // p.depth, steps)
 
-    def _emptied(self, stages: Any, filling: Any) -> None:
-        """The loading warp ends with the others, who may read shared memory of its cluster."""
-        stages.producer_tail(filling)
-        if self.point.cluster > 1:
-            cute.arch.sync_warp()
-            for _ in range(2):
-                cute.arch.cluster_arrive()
-                cute.arch.cluster_wait()
-
     def _share(self, rank: Any, steps: Any, row: Any, column: Any) -> tuple[Any, Any]:
         """A CTA's of the steps that its tile needs."""
         assert self.reach is not None
@@ -243,27 +238,3 @@ class Skinny(Product):
         share = cute.ceil_div(last - first, self.point.cluster)
         begin = first + rank * share
         return begin, cutlass.min(begin + share, last)
-
-    def _gather(self, totals: list[Any], board: Any, thread: Any, rank: Any) -> None:
-        """The sums of all CTAs, in the first one's registers; stages lie idle, and hold what is passed on."""
-        p = self.point
-        stride = p.groups * 128 * WORD
-        each = [(total, e) for total in totals for e in range(cute.size(total))]
-        mine = [board + thread * WORD + i * stride for i in range(len(each))]
-
-        def put() -> None:
-            for there, (total, e) in zip(mine, each, strict=True):
-                _put(there, total[e])
-
-        def take() -> None:
-            for other in range(1, p.cluster):
-                for there, (total, e) in zip(mine, each, strict=True):
-                    total[e] = kept("add.rn.f32 $0, $1, $2;", "=f,f,f", total[e], _distant(there, other))
-
-        cute.arch.barrier(barrier_id=1, number_of_threads=p.groups * 128)  # everybody has read the stages
-        when(rank > Int32(0), put)
-        cute.arch.cluster_arrive()
-        cute.arch.cluster_wait()
-        when(rank == Int32(0), take)
-        cute.arch.cluster_arrive()  # nobody leaves before it was read
-        cute.arch.cluster_wait()

@@ -40,7 +40,7 @@ from functools import partial
 from typing import Any, Self
 
 import cutlass
-from cutlass import Float32, Int32, cute
+from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from .. import math as m
@@ -54,13 +54,6 @@ ALONG, ACROSS = 256, 512  # threads of a CTA
 STRIP = 32  # rows of a CTA across K
 MOST_CLUSTER = 8
 REREAD = 4  # quads that a thread reads at once, where it keeps none
-
-
-def _distant(cell: Any, rank: Any) -> Int32:
-    """The same cell of shared memory in another CTA of the cluster."""
-    text = "{ .reg .b32 there; mapa.shared::cluster.u32 there, {$r0}, {$r1}; ld.shared::cluster.b32 {$w0}, [there]; }"
-    args = [Int32(cell.toint()), Int32(rank)]
-    return Int32(cute.arch.inline_ptx(text, write_only_types=[Int32], read_only_args=args))
 
 
 class Chunk:
@@ -270,6 +263,8 @@ class Split:
         there = row < chunk.rows
         blocks = cute.ceil_div(chunk.end - chunk.begin, tall * self.per)
         seen = Seen(QUAD)
+        shared = SmemAllocator()
+        others = _Others(shared, self.cluster, chunk.thread) if self.cluster > 1 else None
 
         def steps(number: Any) -> list[Any]:
             if self.crossed:
@@ -285,8 +280,8 @@ class Split:
             seen.look(kept)
         else:
             loop(Int32(0), blocks, lambda number: seen.look(read(number)))
-        highest = self._highest_of_strip(chunk.thread, seen.most)
-        exponents = [exponent_of(highest[lane * QUAD + e]) for e in range(QUAD)]
+        highest = self._highest_of_strip(shared, chunk.thread, seen.most, rank, others)
+        exponents = [exponent_of(highest[e]) for e in range(QUAD)]
         for e, exponent in enumerate(exponents):
             first = m.both(m.both(side == 0, rank == 0), row + e < chunk.rows)
             when(first, lambda e=e, exponent=exponent: chunk.note(row + e, exponent))
@@ -307,16 +302,14 @@ class Split:
             write(rank)
         else:
             loop(Int32(0), blocks, write)
-        if self.cluster > 1:  # nobody leaves while another still reads its board
-            cute.arch.cluster_wait()
 
-    def _highest_of_strip(self, thread: Any, most: Any) -> Any:
-        """The most of each row of the strip, in shared memory. Of a cluster, an arrival stays to be waited for."""
+    def _highest_of_strip(
+        self, shared: Any, thread: Any, most: Any, rank: Any, others: _Others | None
+    ) -> list[Any]:  # fmt: skip
+        """The most of each of a thread's four rows, over the CTA, and the `others` of its cluster."""
         lanes, warps = STRIP // QUAD, self.threads // 32
-        shared = SmemAllocator()
         board = shared.allocate_tensor(Int32, cute.make_layout((STRIP, warps)), byte_alignment=16)
-        mine = shared.allocate_tensor(Int32, cute.make_layout((STRIP,)), byte_alignment=16)
-        found = shared.allocate_tensor(Int32, cute.make_layout((STRIP,)), byte_alignment=16)
+        mine = shared.allocate_tensor(Int32, cute.make_layout((STRIP, 1)), byte_alignment=16)
         for e in range(QUAD):  # lanes that hold the same rows lie `lanes` apart
             board[(thread % lanes * QUAD + e, thread // 32)] = highest(most[e], 32, lanes)
         cute.arch.sync_threads()
@@ -325,22 +318,54 @@ class Split:
             bits = board[(thread, 0)]
             for warp in range(1, warps):
                 bits = cutlass.max(bits, board[(thread, warp)])
-            mine[thread] = bits
+            if others is None:
+                mine[(thread, 0)] = bits
+            else:
+                others.tell(bits, row=thread, rank=rank)
 
+        if others is not None:
+            cute.arch.cluster_wait()  # they have opened
         when(thread < STRIP, join)
-        if self.cluster == 1:
+        if others is None:
             cute.arch.sync_threads()
-            return mine
-        cute.arch.cluster_arrive()
-        cute.arch.cluster_wait()
+            return _joined(mine, thread % lanes)
+        return _joined(others.heard(), thread % lanes)
 
-        def gather() -> None:
-            bits = Int32(0)
-            for rank in range(self.cluster):
-                bits = cutlass.max(bits, _distant(mine.iterator + thread, rank))
-            found[thread] = bits
 
-        when(thread < STRIP, gather)
-        cute.arch.sync_threads()
-        cute.arch.cluster_arrive()
-        return found
+class _Others:
+    """The most of each row of a strip from each CTA of a cluster, told by stores that complete on the receiver's
+    mbarrier: a barrier of the cluster would wait for all of memory, twice (see `..cluster`)."""
+
+    def __init__(self, shared: Any, cluster: int, thread: Any) -> None:
+        self._cluster = cluster
+        self._boxes = shared.allocate_tensor(Int32, cute.make_layout((STRIP, cluster)), byte_alignment=16)
+        self._barrier = shared.allocate_array(Int64, 1)
+
+        def prepare() -> None:
+            cute.arch.mbarrier_init(self._barrier, 1)
+            cute.arch.mbarrier_arrive_and_expect_tx(self._barrier, STRIP * cluster * 4)
+
+        when(thread == 0, prepare)
+        cute.arch.mbarrier_init_fence()
+        cute.arch.cluster_arrive_relaxed()
+
+    def tell(self, bits: Any, *, row: Any, rank: Any) -> None:
+        for receiver in range(self._cluster):
+            cute.arch.store_async_dsmem(self._boxes.iterator + rank * STRIP + row, bits, self._barrier, receiver)
+
+    def heard(self) -> Any:
+        """(row, CTA), once all have told: then nothing is on its way to this one, and it may leave."""
+        cute.arch.mbarrier_wait(self._barrier, 0)
+        return self._boxes
+
+
+def _joined(told: Any, lane: Any) -> list[Any]:
+    """The most of each of a lane's four rows over what all have told, (row, who)."""
+    held = [cute.make_rmem_tensor((QUAD,), Int32) for _ in range(cute.size(told, mode=[1]))]
+    quads = cute.logical_divide(told, (QUAD, None))
+    for who, each in enumerate(held):
+        cute.autovec_copy(quads[((None, lane), who)], each)
+    most = [held[0][e] for e in range(QUAD)]
+    for each in held[1:]:
+        most = [cutlass.max(bits, each[e]) for e, bits in enumerate(most)]
+    return most

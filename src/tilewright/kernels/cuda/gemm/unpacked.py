@@ -110,7 +110,9 @@ class Unpacked(Skinny):
     ) -> None:  # fmt: skip
         p = self.point
         thread, _, _ = cute.arch.thread_idx()
-        warp, rank, stages, s_a, s_b = self._head((tma_a, tma_b), (self.narrow, self.element), (smem_a, smem_b))
+        warp, rank, shares, stages, s_a, s_b = self._head(
+            thread, (tma_a, tma_b), (self.narrow, self.element), (smem_a, smem_b)
+        )  # fmt: skip
         to_a, g_a = self._sides(tma_a, from_a, s_a, (p.tile_m, p.depth))
         to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, p.depth))
         rows_of_c, n = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0])
@@ -129,7 +131,7 @@ class Unpacked(Skinny):
                 cute.copy(tma_b, g_b[(None, column, step, of_b)], to_b[(None, filling.index)], tma_bar_ptr=barrier)
                 stages.producer_commit(filling)
                 filling.advance()
-            self._emptied(stages, filling)
+            stages.producer_tail(filling)
         else:
             group = cute.arch.make_warp_uniform(thread // 128)
             by_group = mma.get_slice(cute.make_layout(p.groups, stride=128)(group))
@@ -162,13 +164,9 @@ class Unpacked(Skinny):
                 warpgroup.wait_group(0)  # beyond a stage ptxas would wait for every wgmma
                 stages.consumer_release(reading)
                 reading.advance()
-            if cutlass.const_expr(p.cluster > 1):
-                self._gather([total], board, thread, rank)
-            if rank == 0:
-                self.finish.store(
-                    total, places[(None, 0, 0)], c, more[len(self.prologue.operands) - 1 :], (),
-                    corner=(row * p.tile_m, column * p.tile_n, layer), sizes=(rows_of_c, n),
-                )  # fmt: skip
+            epilogue = more[len(self.prologue.operands) - 1 :]
+            tile, sizes = (row, column, layer), (rows_of_c, n)
+            self._end([total], shares, rank, thread, places[(None, 0, 0)], c, epilogue, tile, sizes)
 
     def _of_row(self, factors: list[Any], row: Any, batch: Any) -> dict[str, Any]:
         """What the prologue reads of a row for all of K."""
