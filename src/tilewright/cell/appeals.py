@@ -1,7 +1,7 @@
 """What the judge asks before it refuses an output for its values: how sensitive the truth is, what an index attains,
-which neighbours a rounding leaves open.
+which neighbours a rounding leaves open, what a comparison of near values does.
 
-Both run the module in float64 once more, so they are asked for where a comparison failed, and cost nothing elsewhere.
+All run the module in float64 once more, so they are asked for where a comparison failed, and cost nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import indices, roundings
+from . import comparisons, indices, roundings
 from .reference import Reference
 from .wire import Amplified, Attained
 
@@ -69,10 +69,15 @@ def _distance(moved_to: Tensor, truth: Tensor) -> tuple[float, float]:
 def attained(
     reference: Reference, args: str, inputs: Sequence[Tensor], *, output: int, got: Tensor, own: Tensor, seed: int
 ) -> Attained:
-    """Whether `got` may stand for an output of indices or of rounded numbers: see cell.indices and cell.roundings."""
+    """Whether `got` may stand for an output of indices, of rounded numbers, or of what a comparison gave: see
+    cell.indices, cell.roundings and cell.comparisons."""
+    dtype = next((d for d in _FLOATS if any(t.dtype == d for t in inputs)), torch.float64)
+    if got.dtype == torch.bool:
+        with comparisons.Watch(got.numel()) as compared:
+            found = reference.truth(args, inputs, seed)
+        return comparisons.judge(compared.found, found[output], got=got, own=own, dtype=dtype)
     with indices.Watch(got.numel()) as choices, roundings.Watch(got.numel()) as rounded:
         found = reference.truth(args, inputs, seed)
-    dtype = next((d for d in _FLOATS if any(t.dtype == d for t in inputs)), torch.float64)
     if got.dtype in (torch.int64, torch.int32):
         answer = indices.judge(choices.choices, found[output], got=got, own=own, dtype=dtype)
         if answer.known:

@@ -210,8 +210,9 @@ class Amplify:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attain:
-    """In a reference cell: whether other whole numbers than the truth's (`got`; `own`: the reference's) are as right:
-    indices of the same values, or neighbours of what was rounded near a tie. Answered by Attained."""
+    """In a reference cell: whether other whole numbers or booleans than the truth's (`got`; `own`: the reference's) are
+    as right: indices of the same values, neighbours of what was rounded near a tie, either answer where what was
+    compared is equal but for rounding. Answered by Attained."""
 
     args: str
     inputs: tuple[TensorRef, ...]
@@ -380,9 +381,9 @@ class Amplified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attained:
-    """`known`: the output is one of indices, or of rounded numbers. `valid`: in range, and all different where that is
-    asked for. `exact`: what is chosen from was not computed. The shortfalls are relative to the value, or to the
-    typical one."""
+    """`known`: the output is one of indices, of rounded numbers, or of what a comparison gave. `valid`: in range, all
+    different where that is asked for, and what no rounding moves is right. `exact`: what is chosen from, or compared,
+    was not computed. The shortfalls are relative to the value, or to the typical one."""
 
     known: bool
     valid: bool

@@ -10,6 +10,7 @@ from tilewright.cell import appeals, values
 from tilewright.cell.reference import Reference
 from tilewright.cell.subject import Subject
 from tilewright.cell.wire import Attained
+from tilewright.stages.check import metric
 
 TIED = torch.tensor([[1.0, 5.0, 5.0, 2.0], [7.0, 0.0, 7.0, 7.0]])
 HEAD = """
@@ -130,6 +131,107 @@ def test_what_was_computed_may_tie_within_rounding() -> None:
 def test_other_integers_are_no_indices() -> None:
     assert not _attained("(x > 3).sum(1)", torch.tensor([1, 1])).known
     assert not _attained("x.sort(dim=1, stable=True)", torch.tensor([[0, 3, 2, 1], [1, 0, 2, 3]]), output=1).known
+
+
+NEAR, BELOW, TIE, FAR, NO_NUMBER, INFINITE, TYPICAL = range(7)
+
+
+def _compared() -> Tensor:
+    """400 values of which all but some of the first lie away from nought."""
+    torch.manual_seed(0)
+    x = torch.rand(20, 20).add(0.1).mul(torch.randn(20, 20).sign())
+    x[0, :6] = torch.tensor([1e-7, -1e-7, 0.0, 1e-3, torch.nan, torch.inf])
+    return x
+
+
+def _flipped(expression: str, *places: int, x: Tensor | None = None) -> Attained:
+    """What is said of the reference's own answers, of which those in these places are turned round."""
+    x = _compared() if x is None else x
+    result = _open(expression)._subject.run(values.encode([x], []), [x])
+    got = result.clone()
+    for place in places:
+        got.view(-1)[place] = ~got.view(-1)[place]
+    return _attained(expression, got, x)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "x * 1.1 > 0", "x * 1.1 >= 0", "0 > x * 1.1", "(x * 1.1).le(0)", "~(x * 1.1 > 0)",
+        "torch.logical_not(x * 1.1 > 0)", "torch.greater(x * 1.1, torch.zeros(20, 1))", "x * 1.1 > x * -1.3",
+        "(x * 1.1).gt_(0).bool()", "torch.gt(x * 1.1, 0, out=torch.empty(20, 20, dtype=torch.bool))",
+        "(x * 1.1 > 0).view(5, 80)", "(x * 1.1).relu() > 0", "(x * 1.1).relu_() > 0", "(x * 1.1).clamp(min=0) <= 0",
+        "((y := x * 1.1) > 0, y.mul_(1e9))[0]",
+    ],
+)  # fmt: skip
+def test_either_answer_where_what_is_compared_is_equal_but_for_rounding(expression: str) -> None:
+    near = _flipped(expression, NEAR, BELOW)
+    assert near.known and near.valid and not near.exact and near.own_shortfall == 0.0
+    assert 0 < near.shortfall < 1e-6
+    assert not _flipped(expression, NEAR, TIE).valid, "no rounding moves what is equal"
+    assert not _flipped(expression, NO_NUMBER).valid and not _flipped(expression, INFINITE).valid
+    assert _flipped(expression, NEAR, FAR).shortfall > 1e-4
+    assert _flipped(expression, TYPICAL).shortfall > 0.1
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "(x * 1.1 > 0) & (x.flip(0) * 1.1 > 0)", "x * 1.1 != 0", "x * 1.1 == 0", "(x * 1.1 > 0).T.contiguous()",
+        "(x.nan_to_num(posinf=1.0) * 9).int() > 0",
+    ],
+)  # fmt: skip
+def test_what_else_gives_booleans_is_known_to_nobody(expression: str) -> None:
+    assert not _flipped(expression, NEAR).known
+
+
+@pytest.mark.parametrize("expression", ["x > 0", "x.relu() > 0", "x > x.flip(1)", "(x * 1.1 > 0, x > 0)[0]"])
+def test_what_is_given_is_compared_exactly(expression: str) -> None:
+    """And so is what such a comparison gives as well."""
+    found = _flipped(expression, NEAR, x=torch.nan_to_num(_compared(), posinf=1.0))
+    assert found.known and found.exact and found.shortfall > 0.0
+
+
+def test_the_sign_of_a_product_tells_its_class() -> None:
+    """Another order of summation is wrong next to nought alone, TF32's operands are wrong farther off."""
+    torch.manual_seed(0)
+    x = torch.randn(400, 512)
+    in_tf32 = (x.view(torch.int32) & ~0x1FFF).view(torch.float32)
+    halves = x[:, ::2] @ x[:, ::2].T + x[:, 1::2] @ x[:, 1::2].T
+    floor = metric.floors(torch.float32, length=512)[1]
+    for product, most in ((halves, floor), (in_tf32 @ in_tf32.T, 0.01)):
+        found = _attained("x @ x.T > 0", product > 0, x)
+        assert found.known and found.valid and not found.exact and 2 * found.own_shortfall <= floor
+        assert (found.shortfall <= floor) == (most == floor) and found.shortfall < most
+
+
+def test_the_strictest_of_comparisons_that_fit() -> None:
+    """At the smallest value there are two that give False everywhere: it lies near the bound of one of them alone."""
+    x = torch.rand(20, 20) + 2
+    x[0, NEAR] = 1.0 + 2**-22
+    one, both = _flipped("x * 1.1 < 1.1", NEAR, x=x), _flipped("(x * 1.1 < 1.1, x * 1.1 < 1)[0]", NEAR, x=x)
+    assert one.valid and one.shortfall < 1e-6
+    assert both.known and both.shortfall > 0.01
+
+
+def test_the_references_own_roundings_count_as_far_as_roundings_go() -> None:
+    x = torch.ones(20, 20).bfloat16()
+    x[0, NEAR], x[0, FAR] = 1.5, 1.4921875
+    found = _flipped("x + 2**-9 > 1.5", FAR, x=x)  # in bf16 1.5 + 2**-9 is 1.5
+    assert found.valid and not found.exact
+    assert found.own_shortfall == pytest.approx(2**-9 / (1.5 + 2**-9))
+    assert found.shortfall == pytest.approx(3 * 2**-9 / 1.5)
+    x = torch.rand(20, 20).half() + 1
+    x[0, NEAR] = 60000.0
+    found = _flipped("x * 1.1 - x > 7000", TYPICAL, x=x)  # in fp16 60000 * 1.1 is infinite
+    assert found.own_shortfall == 2**-6 and found.shortfall > 0.9
+
+
+def test_what_fills_a_mask_is_no_measure_of_the_rest() -> None:
+    """Beside -1e9 all others are next to nought, and one in 128 may be wrong."""
+    filled = "(x.nan_to_num(posinf=1.0) * 1.1).masked_fill(torch.ones(20, 20).tril().bool(), -1e9) > 0"
+    assert _flipped(filled, BELOW).valid
+    assert not _flipped(filled, TYPICAL).valid
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,8 @@ class Room:
         return self._appeal(request, wire.Amplified)
 
     def attained(self, k: int, *, output: int, place: int, seed: int) -> wire.Attained | None:
-        """What the indices in one output of `place` attain on pool set `k`; None where that can't be had."""
+        """What the indices, rounded numbers or booleans in one output of `place` attain on pool set `k`; None where
+        that can't be had."""
         request = wire.Attain(
             args=self.described.args, inputs=self._pool[k], output=output,
             got=self._results[place][output], own=self._own[output], seed=seed,

@@ -27,7 +27,7 @@ from .plan import OWN, SPECIALS, Trial, plan, spread_of
 # Kinds of upstream gradients, in turn over the trials (training), and those that come in another layout.
 _UPSTREAM = ("normal", "ones", "alone", "sparse")
 _UNLIKE = ("ones", "alone")
-_F32 = torch.float32  # indices are chosen among values that were computed in it, or more coarsely
+_F32 = torch.float32  # what is chosen, rounded or compared was computed in it, or more coarsely
 
 
 @dataclass(slots=True)
@@ -285,12 +285,12 @@ class Check:
     def _appeal(
         self, error: OutputError, found: metric.Distance, *, place: int, k: int, seed: int
     ) -> tuple[OutputError, metric.Distance]:
-        """What stands after a second look: other indices may attain the same values, a rounding near a tie may go
-        either way, and a module that amplifies a rounding of its inputs amplifies any."""
+        """What stands after a second look: other indices may attain the same values, a rounding near a tie, or a
+        comparison of near values, may go either way, and a module that amplifies a rounding of its inputs amplifies
+        any."""
         dtype = self.room.own()[error.output].dtype
         if not (dtype.is_floating_point or dtype.is_complex):
-            whole = dtype != torch.bool
-            attained = self.room.attained(k, output=error.output, place=place, seed=seed) if whole else None
+            attained = self.room.attained(k, output=error.output, place=place, seed=seed)
             if attained is None or not attained.known or not attained.valid:
                 return error, found
             allowed = 0.0 if attained.exact else max(metric.FACTOR * attained.own_shortfall, self._floors(_F32)[1])
