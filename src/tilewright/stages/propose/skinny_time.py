@@ -1,9 +1,9 @@
 """How long a skinny product takes at a setting: the large matrix's way from memory, and what its clusters add to that.
 
 Fitted to what 17 bare products took at up to 66 settings each: 1 to 64 rows, 4096 x 4096 to 57344 x 8192, tiles of 64
-and 128 rows of the large matrix (32, too, beside 64 of the small one), 1 to 8 parts of K, 3 to 8 stages. Of 519 times it
-is 6.9% off in the root mean square; of the settings that were measured its first takes 1.011 of the best's time in the
-geometric mean, at most 1.05 (H200, 2026-11-24; `skinny-settings.json` of the results).
+and 128 rows of the large matrix (32, too, beside 64 of the small one), 1 to 8 parts of K, 3 to 8 stages. Of 519 times
+it is 6.9% off in the root mean square; of the settings that were measured its first takes 1.011 of the best's time in
+the geometric mean, at most 1.05 (H200, 2026-11-24; `skinny-settings.json` of the results).
 """
 
 from __future__ import annotations
