@@ -198,7 +198,7 @@ def parts(kernelbench: Path, into: Path) -> Iterator[tuple[str, list[str]]]:
             f"level{number}.json",
             [*python, "-m", "tilewright", "bench", where, "--only", only, *JUDGED, "--out", out],
         )
-    yield SHAPES, [*python, str(HERE / "transformer_shapes.py"), "--points", "3"]
+    yield SHAPES, [*python, str(HERE / "transformer_shapes.py"), "--points", "3", "--ready", "160"]
     yield "product-winners.json", [
         *python, str(HERE / "product_winners.py"), str(kernelbench), "--only", "fp32,16-bit",
         "--into", str(into / "winners.db"),
