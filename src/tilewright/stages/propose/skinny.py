@@ -11,8 +11,7 @@ from ...facts.space import Knob, Point, Space, point
 from .product_sides import is_gated, is_plain, is_routed, is_skinny, lies_along_k, sizes
 from .product_tiles import KERNEL
 from .product_time import DEPTH, PROCESSORS
-from .skinny_time import PARTS, work_ns
-from .skinny_time import resident as resident_ctas
+from .skinny_time import PARTS, RESERVED_BYTES, SHARED_BYTES, resident, work_ns
 
 EIGHT_BITS = ("i8", "u8", "float8_e4m3fn")
 _FLOATS = ("f32", "f16", "bf16")
@@ -33,7 +32,7 @@ _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
 _ROWS = (64, 56, 48, 40)
 _UNEVEN = 0.2  # of the time, per share of the places of a wave that nobody has
 _GATED_SUM_NS = 100.0  # of a cluster, a column of a tile
-_SHARED_BYTES, _RESERVED_BYTES, _MOST_STAGES = 227 * 1024, 2048, 8  # of a multiprocessor, of a CTA
+_MOST_STAGES = 8
 _TILES = ("16x128", "32x128", "64x128", "128x16", "128x32", "128x64")
 
 
@@ -42,14 +41,14 @@ def parts_of_k(program: Program, large: int, *, wide: int, resident: int) -> lis
     batch, _, _, k = sizes(program)
     item, depth = (1.0, _LINE) if is_unpacked(program) else (2.0, DEPTH)
 
-    def work_ns(parts: int) -> float:
+    def takes_ns(parts: int) -> float:
         ctas = ceil(large / wide) * batch * parts
         waves = max(ctas / (PROCESSORS * resident), 1.0)
         summing = _CLUSTER_SUM_NS * parts**2 * waves if parts > 1 else 0.0
         return item * batch * large * k / min(4200.0, ctas * _CTA_RATE) + summing
 
     possible = [parts for parts in _PARTS if parts == 1 or ceil(k / depth) // parts >= 2]
-    return sorted(possible, key=work_ns)[:_MOST_POINTS]
+    return sorted(possible, key=takes_ns)[:_MOST_POINTS]
 
 
 def skinny_points(program: Program) -> tuple[Point, ...]:
@@ -64,7 +63,7 @@ def skinny_points(program: Program) -> tuple[Point, ...]:
         for parts in (p for p in PARTS if p == 1 or steps // p >= 2):
             settings = []
             for stages in range(_FEWEST_STAGES + (parts > 1), _MOST_STAGES + 1):
-                places = resident_ctas(stages, (small + wide) * bytes_of_row, warpgroups=2 if wide == 128 else 1)
+                places = resident(stages, (small + wide) * bytes_of_row, warpgroups=2 if wide == 128 else 1)
                 work = work_ns(tiles, steps, parts=parts, stages=stages, resident=places,
                                large_bytes=wide * bytes_of_row, sums=small * wide)  # fmt: skip
                 settings.append((work, wide, parts, stages))
@@ -163,12 +162,12 @@ def _gated(program: Program, small: int) -> list[dict[str, str | int]]:
     found: list[tuple[float, dict[str, str | int]]] = []
     for parts in parts_of_k(program, 2 * n, wide=128, resident=3):
         for rows in _ROWS if lies_along_k(program)[1] else _ROWS[:1]:
-            for resident in (2, 3):
+            for ctas in (2, 3):
                 each = ceil(n / rows) * parts / PROCESSORS
-                places = ceil(each) if each <= resident else resident * ceil(each / resident)
+                places = ceil(each) if each <= ctas else ctas * ceil(each / ctas)
                 rate = min(4200.0, each * PROCESSORS * _CTA_RATE) / (1.0 + _UNEVEN * (1.0 - each / places))
                 work = 4.0 * n * k / rate + (_GATED_SUM_NS * small + _CLUSTER_SUM_NS * parts**2 if parts > 1 else 0.0)
-                stages = (_SHARED_BYTES // resident - _RESERVED_BYTES) // (128 * (2 * rows + small))
+                stages = (SHARED_BYTES // ctas - RESERVED_BYTES) // (128 * (2 * rows + small))
                 found.append((work, {"tile": f"{small}x{2 * rows}", "split_k": parts,
                                      "stages": min(stages, _MOST_STAGES)}))  # fmt: skip
     return [own for _, own in sorted(found, key=lambda f: f[0])[:_MOST_POINTS]]

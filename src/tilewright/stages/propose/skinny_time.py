@@ -12,7 +12,7 @@ from math import ceil
 
 from .product_time import PROCESSORS
 
-_SHARED_BYTES, _RESERVED_BYTES = 227 * 1024, 2048  # of a multiprocessor, of a CTA
+SHARED_BYTES, RESERVED_BYTES = 227 * 1024, 2048  # of a multiprocessor, of a CTA
 _MOST_CTAS, _MOST_OF_TWO_GROUPS = 4, 2  # to a multiprocessor
 _BEGIN_NS = 2860.0
 # Of that, where the next kernel's CTAs find room beside all of this one's; and of this, where each multiprocessor has
@@ -29,7 +29,7 @@ PARTS = tuple(_REACHED)
 
 def resident(stages: int, stage_bytes: int, *, warpgroups: int) -> int:
     """CTAs of so many stages to a multiprocessor."""
-    most = _SHARED_BYTES // (stages * stage_bytes + _RESERVED_BYTES)
+    most = SHARED_BYTES // (stages * stage_bytes + RESERVED_BYTES)
     return min(most, _MOST_CTAS if warpgroups == 1 else _MOST_OF_TWO_GROUPS)
 
 
