@@ -21,9 +21,9 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import wait
 from pathlib import Path
 from queue import Queue
-from select import select
 from typing import Any
 
 from tilewright.edges.gpu.machine import machine
@@ -137,7 +137,7 @@ class Place:
         assert self._child.stdin is not None and self._child.stdout is not None
         self._child.stdin.write(f"{file}\n")
         self._child.stdin.flush()
-        line = self._child.stdout.readline() if select([self._child.stdout], [], [], limit_s)[0] else None
+        line = self._child.stdout.readline() if wait([self._child.stdout], limit_s) else None
         if not line:
             self.end()
             return None if line is None else failed(file, "its process broke off")

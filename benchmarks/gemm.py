@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import select
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from math import exp, log
+from multiprocessing.connection import wait
 from pathlib import Path
 from statistics import median
 
@@ -249,8 +249,7 @@ def best_ratio(result: dict[str, object]) -> float:
 def line_within(process: subprocess.Popen[str], seconds: float) -> str:
     """The process's next line, or nothing."""
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], seconds)
-    return process.stdout.readline() if ready else ""
+    return process.stdout.readline() if wait([process.stdout], seconds) else ""
 
 
 def show(name: str, result: dict[str, object]) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import resource
 import sys
 from argparse import Namespace
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +72,18 @@ def test_a_place_looks_into_one_after_another_and_begins_anew_after_what_hangs_o
     assert place.asked(Path("breaks"), 30.0)["verdict"]["summary"] == "its process broke off"
     assert place.asked(Path("d"), 30.0)["problem"] == "d"
     place.end()
+
+
+def test_a_place_is_heard_beside_a_thousand_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    place = discoveries.Place("", Namespace(target="cpu", budget="0.3s"))
+    place._command = [sys.executable, "-c", _SERVES]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+        with ExitStack() as files:
+            for _ in range(1100):  # select() takes numbers below 1024
+                files.enter_context(open(os.devnull))
+            assert place.asked(Path("a"), 30.0)["problem"] == "a"
+    finally:
+        place.end()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
