@@ -20,7 +20,10 @@ from tilewright.stages.propose.compose import compose
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 LENGTHS = ([300, 0, 1, 129, 128, 500], [0, 0, 640, 0], [1] * 40, [7, 64, 63, 65, 1000, 3, 0, 0, 258], [2048])
-TILES = ((256, 128, 1, 2), (128, 256, 2, 1), (256, 192, 1, 2), (128, 128, 1, 1), (64, 64, 1, 1), (128, 128, 2, 2))
+TILES = (  # and whether warpgroups take turns
+    (256, 128, 1, 2, False), (128, 256, 2, 1, False), (256, 192, 1, 2, False), (128, 128, 1, 1, False),
+    (64, 64, 1, 1, False), (128, 128, 2, 2, False), (128, 192, 2, 1, True), (128, 128, 1, 1, True),
+)  # fmt: skip
 
 
 def by_expert(x, w, lengths):
@@ -37,7 +40,7 @@ def scaled(product, shares, whole):
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_stretches_of_every_length(tile, turned, dtype):
-    names = ("tile_m", "tile_n", "cluster_m", "cluster_n")
+    names = ("tile_m", "tile_n", "cluster_m", "cluster_n", "pingpong")
     point = Point(**dict(zip(names, tile, strict=True)))
     epilogue = Epilogue(function=scaled, names=("shares", "whole"), dtypes=("f32", "f32"))
     run = Routed(point, "f32", epilogue)

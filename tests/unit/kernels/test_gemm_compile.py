@@ -401,10 +401,13 @@ def test_products_without_tma_are_plain_and_copy_what_lies_across_k():
             Ampere(point, Finish("f32", vector=4))
 
 
-@pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (64, 64, 1, 1)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(256, 128, 1, 2, False), (128, 256, 2, 1, False), (64, 64, 1, 1, False), (128, 192, 2, 1, True)], ids=str,
+)  # fmt: skip
 def test_experts_multiply_as_one_matrix_would(tmp_path, shape):
-    tile_m, tile_n, cluster_m, cluster_n = shape
-    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n)
+    tile_m, tile_n, cluster_m, cluster_n, turns = shape
+    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, pingpong=turns)
     finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), vector=8)
     launch = compile_product(
         point, element="bf16", majors=("k", "r"), finish=finish, operands=READS, routed=True,

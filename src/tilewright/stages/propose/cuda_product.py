@@ -22,6 +22,7 @@ from .product_sides import (
     lies_along_k,
     line_of,
     sizes,
+    sizes_of_stretches,
 )
 from .product_tiles import KERNEL, bare_points, is_bare, turn
 from .product_time import DEPTH, PROCESSORS, work_ns
@@ -275,7 +276,7 @@ def _reducing(program: Program) -> list[tuple[float, Point]]:
 
 def _ranked(program: Program) -> list[tuple[float, Point]]:
     """All points, in the order in which the model has them, with its time of each."""
-    batch, m, n, k = sizes(program)
+    batch, m, n, k = sizes_of_stretches(program)
     split = factors(program)[0].dtype == "f32"
     rounded = is_rounded(program)
     kept = (None, None) if program.reduced else kept_diagonals(program)
@@ -311,7 +312,10 @@ def _points(program: Program) -> tuple[Point, ...]:
             return turns  # else nothing is multiplied while elements are written (see `unhidden`)
         return (*chosen[:1], *_in_turn(turns, chosen[1:]))
     if is_routed(program):
-        return tuple(p for p in chosen if dict(p)["split_k"] == 1)
+        whole = [p for p in chosen if dict(p)["split_k"] == 1]
+        few = min(map(int, str(dict(whole[0])["tile"]).split("x"))) < _WHOLE_TILE
+        turns = bare_points(program)
+        return tuple(dict.fromkeys(_in_turn(whole, turns) if few else _in_turn(turns, whole)))
     direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     bare = not plain and len(program.operands) == 2 and sizes(program)[3] >= _FLAT_K
     for p in direct:

@@ -9,7 +9,8 @@
 Ends are read on the device: nothing of them is known when it is launched. Every cluster walks along the experts and
 takes every stride-th of all tiles. A stretch has tiles of its own, which begin at its first row: TMA starts at any row.
 What a last tile reads of the next stretch is multiplied for nothing and not written. Tiles of an expert go along M
-first, so that neighbours in time share its columns. Rows behind the last end are not written.
+first, so that neighbours in time share its columns. Rows behind the last end are not written. In turns a warpgroup
+takes every other tile of its CTA's, as a Product's does.
 """
 
 from __future__ import annotations
@@ -23,19 +24,17 @@ from cutlass.memory import SmemAllocator
 from cutlass.pipeline import pipeline_init_arrive, pipeline_init_wait
 
 from .plan import Point
-from .product import Product
+from .product import TURN, Product
 
 
 def takes(point: Point) -> bool:
     """Whether this kernel has such a Point: plain, whole sums, every tile written by the threads that made it."""
-    apart = point.split_k > 1 or point.skinny or point.streamed or point.bulk or point.staged or point.pingpong
+    apart = point.split_k > 1 or point.skinny or point.streamed or point.bulk or point.staged or point.stream_k
     return point.scheme == "plain" and not point.promote and not apart
 
 
 class Experts(Product):
     """Its tensors are A, B, C, the ends (experts,) of int32, operands."""
-
-    starts_early = False
 
     def _row_tiles(self, begin: Any, end: Any) -> Any:
         """Tiles of a cluster that a stretch needs."""
@@ -67,7 +66,7 @@ class Experts(Product):
         to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, p.depth), at=at[0], together=p.cluster_m)
 
         group = cute.arch.make_warp_uniform(thread // 128)
-        r_a, r_b, (parts_m, parts_n), fragment = self._fragments(mma, s_a, s_b, group - 1)
+        r_a, r_b, (parts_m, parts_n), fragment = self._fragments(mma, s_a, s_b, 0 if p.pingpong else group - 1)
 
         m, n, k = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0]), cute.size(from_a, mode=[1])
         experts = cute.size(ends, mode=[0])
@@ -78,6 +77,7 @@ class Experts(Product):
         expert, before, begin = Int32(0), Int32(0), Int32(0)  # `before`: tiles of the experts before this one
 
         pipeline_init_wait(cluster_shape_mn=(p.cluster_m, p.cluster_n))
+        self._start()
 
         if group == 0:
             cute.arch.setmaxregister_decrease(p.registers[0])
@@ -111,11 +111,17 @@ class Experts(Product):
                 stages.producer_tail(filling)
         else:
             cute.arch.setmaxregister_increase(p.registers[1])
-            by_thread = mma.get_slice(thread - 128)
+            by_thread = mma.get_slice(thread % 128 if p.pingpong else thread - 128)
             places = by_thread.partition_C(cute.make_identity_tensor((p.tile_m, p.tile_n)))
             reading = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
             freeing = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)
             sums = [cute.make_rmem_tensor(fragment, Float32) for _ in range(parts_m * parts_n)]
+            if cutlass.const_expr(p.pingpong):  # every tile has as many steps: those of the other's are skipped
+                work += (group - 1) * stride
+                reading.advance((group - 1) * steps)
+                freeing.advance((group - 1) * steps)
+                if group == 2:
+                    cute.arch.barrier_arrive(barrier_id=TURN, number_of_threads=256)
             while expert < experts:
                 end = cutlass.min(ends[expert], m)
                 rows = self._row_tiles(begin, end)
@@ -124,6 +130,8 @@ class Experts(Product):
                     row = work - before - column * rows
                     for part in cutlass.range_constexpr(parts_m * parts_n):
                         sums[part].fill(0.0)
+                    if cutlass.const_expr(p.pingpong):
+                        cute.arch.barrier(barrier_id=TURN - 1 + group, number_of_threads=256)
                     for step in cutlass.range(steps, unroll=1):
                         stages.consumer_wait(reading)
                         for part in cutlass.range_constexpr(parts_m * parts_n):
@@ -135,6 +143,8 @@ class Experts(Product):
                             stages.consumer_release(freeing)
                             freeing.advance()
                         reading.advance()
+                    if cutlass.const_expr(p.pingpong):
+                        cute.arch.barrier_arrive(barrier_id=TURN + 2 - group, number_of_threads=256)
                     warpgroup.wait_group(0)
                     stages.consumer_release(freeing)
                     freeing.advance()
@@ -145,7 +155,10 @@ class Experts(Product):
                             sums[part], places[(None, part % parts_m, part // parts_m)], c, operands, (),
                             corner=(top, left, 0), sizes=(end, n), block=p.block,
                         )  # fmt: skip
-                    work += stride
+                    work += stride * p.turns
+                    if cutlass.const_expr(p.pingpong):
+                        reading.advance(steps)
+                        freeing.advance(steps)
                 before += rows * columns
                 begin = cutlass.max(begin, end)
                 expert += 1

@@ -172,7 +172,9 @@ class FusedProduct:
         if self.spec.reductions and point.tile_n % WIDTH:
             raise ValueError(f"rows are reduced in blocks of {WIDTH}, which {point.tile_n} columns are not made of")
         if self.spec.ends and (is_turned(wanted) or not takes(point)):
-            raise ValueError("experts multiply 16 bits with split_k=1, store='direct', schedule='cooperative'")
+            raise ValueError(
+                "experts multiply 16 bits with split_k=1, store='direct', schedule='cooperative' or 'pingpong'"
+            )
         for prologue, streamed in zip(self.spec.before, ("left", "right"), strict=True):
             if prologue and (wanted["streamed"] == streamed or not (point.scales or self.unpacked)):
                 raise ValueError(f"the {streamed} factor is made while fp32 is split, and can't be streamed")
