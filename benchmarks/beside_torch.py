@@ -99,7 +99,7 @@ def of_experts(shape: tuple[int, int, int, int], points: int) -> tuple[dict[str,
     ends = (shares.cumsum(0) / shares.sum() * rows).round().to(torch.int32).cuda()
     calls: dict[str, Call] = {"torch": lambda: torch._grouped_mm(x, w, offs=ends)}
     for name, knobs in points_of(routed(*shape), points).items():
-        gemm = Routed(make_point(knobs), "bf16")
+        gemm = Routed(make_point(knobs, scheme="plain"), "bf16")
         calls[name] = lambda gemm=gemm: gemm(x, w, ends)  # type: ignore[misc]
     owners = torch.searchsorted(ends.cpu(), torch.arange(CORNER, dtype=torch.int32), right=True)
     truth = [x[i].double() @ w[int(e), :, :CORNER].double() for i, e in enumerate(owners)]

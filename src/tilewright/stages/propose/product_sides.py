@@ -16,13 +16,6 @@ def sizes(program: Program) -> tuple[int, int, int, int]:
     return max(*batch, right.shape[0]) if batch else 1, m, right.shape[-1], k
 
 
-def sizes_of_stretches(program: Program) -> tuple[int, int, int, int]:
-    """The same as tiles have them: of rows that lie in stretches, as if all of these were as long."""
-    batch, m, n, k = sizes(program)
-    stretches = factors(program)[1].shape[0] if is_routed(program) else 1
-    return batch * stretches, -(-m // stretches), n, k
-
-
 def factors(program: Program) -> tuple[Operand, Operand]:
     """Both matrices; of one that is made on its way in, what it would be as an operand."""
     assert program.product is not None

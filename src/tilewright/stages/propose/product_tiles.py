@@ -13,7 +13,7 @@ from math import ceil
 from ...facts.program import Program
 from ...facts.space import Point, point
 from .diagonals import NO_ZEROS, kept_diagonals
-from .product_sides import is_plain, is_routed, lies_along_k, sizes, sizes_of_stretches
+from .product_sides import is_plain, is_routed, lies_along_k, sizes
 from .product_time import DEPTH, PROCESSORS
 
 KERNEL: dict[str, str | int] = {
@@ -52,11 +52,11 @@ def is_bare(program: Program) -> bool:
 
 
 def bare_points(program: Program) -> tuple[Point, ...]:
-    """The settings, the fastest in the model first. Tiles of stretches are written by the threads that made them."""
-    lines = program.outputs[0].dtype in ("f16", "bf16") and sizes(program)[2] % 8 == 0 and not is_routed(program)
-    of_b, shape = lies_along_k(program)[1], sizes_of_stretches(program)
+    """The settings, the fastest in the model first."""
+    lines = program.outputs[0].dtype in ("f16", "bf16") and sizes(program)[2] % 8 == 0
+    of_b = lies_along_k(program)[1]
     fitting = [t for t in TILES if of_b or int(t[0].split("x")[1]) % LINE == 0]
-    ranked = sorted(fitting, key=lambda t: bare_clocks(*shape, tile=t[0], cluster=t[1], schedule=t[3]))
+    ranked = sorted(fitting, key=lambda t: bare_clocks(*sizes(program), tile=t[0], cluster=t[1], schedule=t[3]))
     return tuple(turn(tile, cluster, store if lines else "direct", how) for tile, cluster, store, how in ranked)
 
 
