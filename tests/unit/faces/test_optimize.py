@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def _killed_and_resumed(cwd: Path) -> dict[str, Any]:
 
 def _events(journal: Path) -> int:
     try:
-        with sqlite3.connect(f"file:{journal}?mode=ro", uri=True) as db:
+        with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
             return int(db.execute("SELECT count(*) FROM event").fetchone()[0])
     except sqlite3.OperationalError:
         return 0
