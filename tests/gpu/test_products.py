@@ -30,13 +30,14 @@ from tilewright.stages.patterns import match
 from tilewright.stages.problems import read_problem
 from tilewright.stages.propose import cuda
 from tilewright.stages.propose.compose import compose
+from tilewright.stages.propose.product_tiles import KERNEL
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 FLOOR = {torch.float32: 8 * 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md
-SMALL = point(tile="64x64", cluster="1x1", stages="auto", split_k=1)
-SPLIT = point(tile="128x128", cluster="1x1", stages="auto", split_k=3)
-LARGE = point(tile="256x128", cluster="1x2", stages="auto", split_k=1)
+SMALL = point(**KERNEL, tile="64x64", cluster="1x1", split_k=1, streamed="none")
+SPLIT = point(**KERNEL, tile="128x128", cluster="1x1", split_k=3, streamed="none")
+LARGE = point(**KERNEL, tile="256x128", cluster="1x2", split_k=1, streamed="none")
 
 
 def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -185,7 +186,6 @@ def test_a_triangle_of_a_product_and_what_is_streamed(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_factors_with_zeros_as_algebra_has_them(tmp_path, dtype):
     """Of every product the first point and two more, with the mask as a kernel of its own and on its way in."""
-    together = {"schedule": "cooperative", "store": "direct"}
     for number, (function, k) in enumerate([
         (lambda a, b: torch.tril(a, 3) @ b, 700), (lambda a, b: F.gelu(a @ torch.triu(b)), 640),
         (lambda a, b: torch.triu(torch.tril(a, 90), -30) @ b, 1000),
@@ -199,9 +199,8 @@ def test_factors_with_zeros_as_algebra_has_them(tmp_path, dtype):
             module = load_fused(pattern.program, tmp_path, name=f"fused_{number}_{pattern.id}")
             assert module._FUSED.gemm.zeros != ((None, None), (None, None))
             values = {b.node: whole.value(b.node).cuda() for b in pattern.sites[0].operands}
-            first = dict(pattern.space.points[0])
-            for setting in (first, {**first, **dict(SMALL), **together}, {**first, **dict(LARGE), **together}):
-                module.configure(**setting)
+            for setting in (pattern.space.points[0], SMALL, LARGE):
+                module.configure(**dict(setting))
                 held(pattern, module, operands_of(pattern, values))
 
 
