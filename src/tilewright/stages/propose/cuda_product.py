@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
 from math import ceil
 
 from ...facts.program import DTYPE_BYTES, Program
@@ -101,6 +103,8 @@ _STREAM_K_LEAST = 4096  # of K
 _STREAM_K_GAIN = 0.95
 _STREAM_K_POINTS = 2
 _SQUARE_RATE = 0.93
+_FAR = 1.5  # times the best point's time in the model: beyond, a point is not worth a measurement
+_BEGIN_NS = 3000.0  # that every product takes beside, and the model leaves out
 
 
 def unsupported(program: Program) -> str | None:
@@ -275,28 +279,44 @@ def _reducing(program: Program) -> list[tuple[float, Point]]:
 
 def _ranked(program: Program) -> list[tuple[float, Point]]:
     """All points, in the order in which the model has them, with its time of each."""
-    batch, m, n, k = sizes(program)
+    k = sizes(program)[3]
     split = factors(program)[0].dtype == "f32"
-    rounded = is_rounded(program)
-    kept = (None, None) if program.reduced else kept_diagonals(program)
     assert program.product is not None
-    zeros = program.product.zeros
+    takes_ns = _model(program)
     ranked: list[tuple[float, int, Point]] = []
-    streams = _streams(program) if split and not rounded else ()
+    streams = _streams(program) if split and not is_rounded(program) else ()
     flat = split and k >= _FLAT_K
     shapes = (*(_SHAPES[1::-1] if flat else _SHAPES[:2]), *_SHAPES[2:], *(_WIDE_SHAPES if is_plain(program) else ()))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
             # Of a triangle's parts of K some are empty, and the longest tile is as long.
-            if parts > 1 and (ceil(k / DEPTH) // parts < 4 or zeros != NO_ZEROS):
+            if parts > 1 and (ceil(k / DEPTH) // parts < 4 or program.product.zeros != NO_ZEROS):
                 break
-            work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
-                           kept=kept, rounded=rounded, zeros=zeros, along=lies_along_k(program))  # fmt: skip
             setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **KERNEL)
             if enters(program, dict(setting)):
-                ranked.append((work, rank, setting))
+                ranked.append((takes_ns(setting), rank, setting))
     ranked.sort(key=lambda item: item[:2])
     return [(work, p) for work, _, p in ranked]
+
+
+def _model(program: Program) -> Callable[[Point], float]:
+    """Its time at a point, in ns."""
+    batch, m, n, k = sizes(program)
+    assert program.product is not None
+    of_program = partial(
+        work_ns, batch, m, n, k, fp32=factors(program)[0].dtype == "f32", rounded=is_rounded(program),
+        kept=(None, None) if program.reduced else kept_diagonals(program), zeros=program.product.zeros,
+        along=lies_along_k(program),
+    )  # fmt: skip
+
+    def takes_ns(setting: Point) -> float:
+        knobs = dict(setting)
+        return of_program(
+            tile=str(knobs["tile"]), cluster=str(knobs["cluster"]), parts=int(knobs["split_k"]),
+            streamed=str(knobs["streamed"]), stream_k=knobs["schedule"] == "stream_k",
+        )  # fmt: skip
+
+    return takes_ns
 
 
 def _points(program: Program) -> tuple[Point, ...]:
@@ -321,45 +341,42 @@ def _points(program: Program) -> tuple[Point, ...]:
 
 def _streamed_in_k(program: Program) -> tuple[Point, ...]:
     """Of fp32 the points by stream-K that the model has before all others, by so much that it may be believed."""
-    batch, m, n, k = sizes(program)
     assert program.product is not None
-    if k < _STREAM_K_LEAST or kept_diagonals(program) != (None, None) or program.product.zeros != NO_ZEROS:
+    zeros, kept = program.product.zeros, kept_diagonals(program)
+    if sizes(program)[3] < _STREAM_K_LEAST or kept != (None, None) or zeros != NO_ZEROS:
         return ()
+    takes_ns = _model(program)
     best = min(work * (_SQUARE_RATE if dict(p)["tile"] == "128x128" else 1.0) for work, p in _ranked(program))
-    found = []
-    for tile, cluster in _STREAM_K_SHAPES:
-        work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=1, fp32=True, rounded=is_rounded(program),
-                       along=lies_along_k(program), stream_k=True)  # fmt: skip
-        setting = {
-            **KERNEL,
-            "split_k": 1,
-            "streamed": "none",
-            "schedule": "stream_k",
-            "tile": tile,
-            "cluster": cluster,
-        }
-        if work < _STREAM_K_GAIN * best and enters(program, setting):
-            found.append((work, point(**setting)))
-    return tuple(p for _, p in sorted(found)[:_STREAM_K_POINTS])
+    settings = [turn(tile, cluster, "direct", "stream_k") for tile, cluster in _STREAM_K_SHAPES]
+    found = [(takes_ns(p), p) for p in settings if enters(program, dict(p))]
+    return tuple(p for work, p in sorted(found)[:_STREAM_K_POINTS] if work < _STREAM_K_GAIN * best)
 
 
 def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
     """Of bare products tiles of all widths, between others where parts of K or small tiles are ahead of these. Of other
-    products whole tiles in shared memory, and warpgroups that take turns, between the rest."""
+    products whole tiles in shared memory, and warpgroups that take turns, between the rest. What the model has far
+    behind is left out: such tiles are too few where K is long, as they are not cut along it."""
+    takes_ns = _model(program)
+    most = _FAR * (min(map(takes_ns, others)) + _BEGIN_NS)
+
+    def near(points: Sequence[Point]) -> list[Point]:
+        return [p for p in points if takes_ns(p) + _BEGIN_NS <= most]
+
     if is_bare(program):
         first = dict(others[0])
         few = first["split_k"] != 1 or min(map(int, str(first["tile"]).split("x"))) < _WHOLE_TILE
-        return _in_turn(others[:4], bare_points(program)) if few else bare_points(program)
+        return _in_turn(near(others), near(bare_points(program))) if few else bare_points(program)
     staged = program.outputs[0].dtype in ("f16", "bf16") and program.domain[-1] % 8 == 0
     short = sizes(program)[3] <= _SHORT_K
     shapes = _FUSED_STAGED if short else (*_FUSED_STAGED[1::-1], *_FUSED_STAGED[2:])
-    return _in_turn([turn(t, c, "staged" if staged else "direct", s) for t, c, s in shapes], others)
+    turns = [turn(t, c, "staged" if staged else "direct", s) for t, c, s in shapes]
+    return _in_turn(near(turns), near(others))
 
 
 def _in_turn(turns: Sequence[Point], others: Sequence[Point]) -> tuple[Point, ...]:
-    """One of both after the other."""
-    pairs = list(zip(turns, others, strict=False))
-    return (*(p for pair in pairs for p in pair), *others[len(pairs) :])
+    """One of both after the other, then what is left of either."""
+    both = min(len(turns), len(others))
+    return (*chain.from_iterable(zip(turns, others, strict=False)), *turns[both:], *others[both:])
 
 
 def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
