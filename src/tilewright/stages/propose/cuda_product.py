@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
-from math import ceil
+from math import ceil, prod
 
 from ...facts.program import DTYPE_BYTES, Program
 from ...facts.space import Knob, Point, Space, point
@@ -26,7 +26,7 @@ from .product_sides import (
     sizes,
 )
 from .product_tiles import KERNEL, bare_points, is_bare, turn
-from .product_time import DEPTH, PROCESSORS, work_ns
+from .product_time import DEPTH, PROCESSORS, copies_ns, least_ns, work_ns
 from .reduced import BLOCK, blocked
 from .skinny import is_unpacked, skinny_points, skinny_space, unpackable
 
@@ -41,7 +41,10 @@ _MOST_OPERANDS = 6  # beside the two matrices
 # Below, products of three fp16 ones are farther off than fp32's own (docs/precision.md), and bound by memory anyway.
 _LEAST_K = 32
 _LEAST_EXACT_K = 8  # of six products of bf16, which are as near as fp32's own there, and take no time beside the result
-_LEAST_SIDE = 64  # the smallest tile; vectors and thin matrices are bound by memory
+_LEAST_SIDE = 64  # the smallest tile
+_LEAST_STREAMED_SIDE = 32  # of fp32, in half such a tile: below, thin matrices are bound by memory
+_LONGEST_SIDE = (1 << 31) - (1 << 16)  # positions have 32 bits, behind the last tile, too; what they stand for has 64
+_TMA_BYTES = 16  # at whose multiples lines start that TMA reads
 _LEAST_WORK = 1 << 24  # M N K: below, it is all launch
 _POINTS = 8
 
@@ -103,7 +106,7 @@ _STREAM_K_LEAST = 4096  # of K
 _STREAM_K_GAIN = 0.95
 _STREAM_K_POINTS = 2
 _SQUARE_RATE = 0.93
-_FAR = 1.5  # times the best point's time in the model: beyond, a point is not worth a measurement
+_FAR = 1.5  # times as long in the model as what else there is, a point or a library: not worth a measurement
 _BEGIN_NS = 3000.0  # that every product takes beside, and the model leaves out
 
 
@@ -128,22 +131,61 @@ def unsupported(program: Program) -> str | None:
     if len(others) + (0 if program.reduced else len(program.outputs) - 1) > _MOST_OPERANDS:
         return f"an epilogue of more than {_MOST_OPERANDS} operands and further results"
     exact = left.dtype == "f32" and not (program.reduced or is_rounded(program))
-    if k < (_LEAST_EXACT_K if exact else _LEAST_K) or (min(m, n) < _LEAST_SIDE and left.dtype == "f32"):
+    if k < (_LEAST_EXACT_K if exact else _LEAST_K):
         return f"{m} x {n} x {k} is bound by memory, or too short for fp32's accuracy"
+    if _is_thin(program) and not _thin_points(program):
+        return f"{m} x {n} x {k} in fp32 is bound by memory, or fills half a tile that isn't streamed"
     if batch * m * n * k < _LEAST_WORK and not is_skinny(program):
         return f"{m} x {n} x {k} is all launch"
     if is_routed(program) and (program.reduced or not is_plain(program)):
         return "rows of experts in other types than fp16 and bf16, or reduced"
-    read_by_tma = [o for o in (left, right) if left.dtype != "f32" and o in program.operands]
-    if any(line_of(o) % (16 // DTYPE_BYTES[o.dtype]) for o in read_by_tma):
-        return "rows that don't start at multiples of 16 bytes, which TMA can't read"
-    if max(batch * m * n, m * k, k * n) >= 1 << 31:
-        return "more than 2^31 elements"
+    if max(batch, m, n, k) > _LONGEST_SIDE:
+        return "a side of 2^31 and more"
+    if _is_copied_for_long(program):
+        return "rows that don't start at multiples of 16 bytes, and whose copy costs more than it brings"
     if is_gated(program):
         return _ungateable(program)
     if is_unpacked(program):
         return unpackable(program)
     return unenterable(program) or (_unreducible(program) if program.reduced else None)
+
+
+def _is_copied_for_long(program: Program) -> bool:
+    """Whether factors that TMA can't read as they lie take so long to be copied to lines that it can, in every call,
+    that a library which reads them as they are is clearly faster. What is written may start anywhere: threads write
+    it; and the split of fp32 reads what it likes."""
+    batch, m, n, k = sizes(program)
+    left, right = factors(program)
+    if left.dtype == "f32":
+        return False
+    item = DTYPE_BYTES[left.dtype]
+    named = {o.name: o for o in program.operands}
+    read = [named[p] for p in (left.name, *(p.right for p in program.products)) if p in named]
+    copied = [float(item * prod(o.shape)) for o in read if line_of(o) * item % _TMA_BYTES]
+    if not copied:
+        return False
+    products = len(program.products) * (1 if is_routed(program) else batch)
+    moved = item * (float(prod(left.shape)) + len(program.products) * prod(right.shape) + batch * m * n)
+    ours, theirs = (least_ns(2.0 * products * m * n * k, moved, anywhere=a) for a in (False, True))
+    return copies_ns(copied) + ours > _FAR * theirs
+
+
+def _is_thin(program: Program) -> bool:
+    """Whether it is fp32 with a side under the smallest tile's."""
+    return factors(program)[0].dtype == "f32" and min(sizes(program)[1:3]) < _LEAST_SIDE
+
+
+def _thin_points(program: Program) -> tuple[Point, ...]:
+    """Of what is thin: the large matrix is streamed, or its planes alone would take as long as the library. Below
+    _LEAST_STREAMED_SIDE that takes as long as the matrix takes to come (a side s at 4.2 TB/s is 2.1 s TFLOP/s; cuBLAS's
+    fp32 does 51)."""
+    _, m, n, k = sizes(program)
+    if min(m, n) < _LEAST_STREAMED_SIDE or k < _LEAST_K:
+        return ()
+    if program.reduced or is_rounded(program) or is_gated(program):
+        return ()
+    wanted = ("128x64", "left") if n < m else ("64x128", "right")
+    return tuple(p for _, p in _ranked(program) if (dict(p)["tile"], dict(p)["streamed"]) == wanted)
 
 
 def _ungateable(program: Program) -> str | None:
@@ -156,7 +198,7 @@ def _ungateable(program: Program) -> str | None:
         return "a gated pair of few sums"
     if is_skinny(program) and sizes(program)[1] > SKINNY_SIDE:
         return "a gated pair of few columns"
-    if right.dtype != "f32" and (line_of(beside) % 8 or right.order != beside.order):
+    if right.dtype != "f32" and right.order != beside.order:
         return "a gated pair whose matrices lie in different ways"
     return None
 
@@ -211,7 +253,7 @@ def space(program: Program) -> Space:
         return Space(knobs=_KNOBS, points=_gated_points(program))
     skinny = skinny_points(program) if is_skinny(program) else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
-    wide = _exact_points(program)
+    wide = () if _is_thin(program) else _exact_points(program)
     if sizes(program)[3] < _LEAST_K:
         return Space(knobs=_KNOBS, points=wide)
     points = (*(*skinny, *others)[: _POINTS - len(wide)], *wide)
@@ -320,6 +362,8 @@ def _model(program: Program) -> Callable[[Point], float]:
 
 
 def _points(program: Program) -> tuple[Point, ...]:
+    if _is_thin(program):
+        return _thin_points(program)[:_STREAMED_POINTS]
     plain = is_plain(program)
     points = [p for _, p in (_reducing(program) if program.reduced else _ranked(program))]
     streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
@@ -332,7 +376,8 @@ def _points(program: Program) -> tuple[Point, ...]:
         return (*chosen[:1], *_in_turn(turns, chosen[1:]))
     if is_routed(program):
         return tuple(p for p in chosen if dict(p)["split_k"] == 1)
-    direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
+    in_lines = sizes(program)[2] * DTYPE_BYTES[program.outputs[0].dtype] % _TMA_BYTES == 0
+    direct = [p for p in chosen if in_lines and p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     bare = not plain and len(program.operands) == 2 and sizes(program)[3] >= _FLAT_K
     for p in direct:
         chosen.insert(chosen.index(p) + (0 if bare else 1), point(**{**dict(p), "store": "bulk"}))
@@ -376,7 +421,7 @@ def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
 def _in_turn(turns: Sequence[Point], others: Sequence[Point]) -> tuple[Point, ...]:
     """One of both after the other, then what is left of either."""
     both = min(len(turns), len(others))
-    return (*chain.from_iterable(zip(turns, others, strict=False)), *turns[both:], *others[both:])
+    return tuple(dict.fromkeys((*chain.from_iterable(zip(turns, others, strict=False)), *turns[both:], *others[both:])))
 
 
 def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
