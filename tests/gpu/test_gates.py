@@ -95,7 +95,12 @@ THIRDS = tuple(
 
 @pytest.mark.parametrize(
     ("m", "n", "k", "dtype"),
-    [(300, 328, 264, torch.float16), (129, 1000, 4104, torch.bfloat16), (257, 330, 301, torch.float32)],
+    [
+        (300, 328, 264, torch.float16),
+        (129, 1000, 4104, torch.bfloat16),
+        (520, 1000, 1001, torch.bfloat16),
+        (257, 330, 301, torch.float32),
+    ],
 )
 @pytest.mark.parametrize("function", [of_calls, of_halves, woven, across])
 def test_both_products_at_all_points(tmp_path, function, m, n, k, dtype):

@@ -79,5 +79,7 @@ def test_the_sum_of_splits_knows_its_place_beyond_2_to_the_31(whole_numbers, row
     assert ctas == -(-rows * columns // 256)
     for inside, batch, thread in itertools.product((0, ctas // 2, ctas - 2, ctas - 1), (0, 7), (0, 255)):
         at = inside * 256 + thread
-        found = whole_numbers.place(np.int32(batch * ctas + inside), np.int32(thread), np.int32(rows), np.int32(columns))
+        found = whole_numbers.place(
+            np.int32(batch * ctas + inside), np.int32(thread), np.int32(rows), np.int32(columns)
+        )
         assert tuple(map(int, found)) == (at // columns, at % columns, batch)

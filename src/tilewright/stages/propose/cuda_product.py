@@ -113,7 +113,7 @@ _BEGIN_NS = 3000.0  # that every product takes beside, and the model leaves out
 def unsupported(program: Program) -> str | None:
     """Why the skeleton can't, or shouldn't, make this product; None if it does."""
     batch, m, n, k = sizes(program)
-    left, right = factors(program)
+    left, _ = factors(program)
     others = [o for o in program.operands if not o.indexed]
     read, written = {o.dtype for o in others}, {o.dtype for o in program.outputs}
     if left.dtype not in (*_TYPES, _EIGHT_BITS):

@@ -82,9 +82,14 @@ def test_factors_of_a_batch_are_copied_where_they_start_anywhere_and_those_of_ex
     seen: list[list[float]] = []
     monkeypatch.setattr(cuda_product, "copies_ns", lambda sides: seen.append(list(sides)) or 0.0)
     x, w, both = meta(8, 512, 1001), meta(1001, 1024), meta(1024, 1001)
+
+    def gate(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return F.silu(F.linear(x[0], w)) * F.linear(x[0], v)
+
     for function, args, sizes in (
-        (torch.matmul, (x, w), [8 * 512 * 1001]), (torch.bmm, (x, meta(8, 1001, 1023)), [8 * 512 * 1001, 8 * 1001 * 1023]),
-        (lambda x, w, v: F.silu(F.linear(x[0], w)) * F.linear(x[0], v), (x, both, both), [512 * 1001, *[1024 * 1001] * 2]),
+        (torch.matmul, (x, w), [8 * 512 * 1001]),
+        (torch.bmm, (x, meta(8, 1001, 1023)), [8 * 512 * 1001, 8 * 1001 * 1023]),
+        (gate, (x, both, both), [512 * 1001, *[1024 * 1001] * 2]),
         (torch.matmul, (x[..., :1000].contiguous(), meta(1000, 1024)), []),
     ):  # fmt: skip
         seen.clear()
