@@ -161,12 +161,13 @@ def _is_copied_for_long(program: Program) -> bool:
     item = DTYPE_BYTES[left.dtype]
     named = {o.name: o for o in program.operands}
     read = [named[p] for p in (left.name, *(p.right for p in program.products)) if p in named]
-    copied = [float(item * prod(o.shape)) for o in read if line_of(o) * item % _TMA_BYTES]
-    if not copied:
+    anywhere = [o for o in read if line_of(o) * item % _TMA_BYTES and line_of(o) < prod(o.shape)]  # not of one line
+    if not anywhere:
         return False
-    products = len(program.products) * (1 if is_routed(program) else batch)
-    moved = item * (float(prod(left.shape)) + len(program.products) * prod(right.shape) + batch * m * n)
-    ours, theirs = (least_ns(2.0 * products * m * n * k, moved, anywhere=a) for a in (False, True))
+    copied = [float(item * prod(o.shape)) for o in anywhere]
+    several, results = len(program.products), float(m * n * (1 if is_routed(program) else batch))
+    moved = item * (prod(left.shape) + several * prod(right.shape) + results)
+    ours, theirs = (least_ns(2.0 * several * results * k, moved, anywhere=a) for a in (False, True))
     return copies_ns(copied) + ours > _FAR * theirs
 
 

@@ -53,6 +53,7 @@ from tilewright.stages.propose.product_time import work_ns
         (kp.product(8, 50257, 768, "bf16"), None),
         (kp.product(8, 50257, 768, "bf16", order=()), "copy costs more"),  # than to read the weight once
         (kp.product(16, 4096, 4097, "bf16"), "copy costs more"),
+        (kp.product(1, 4096, 4097, "bf16", order=()), None),  # one row is one line
         (kp.product(4096, 64, 1001, "f16"), "copy costs more"),
         (kp.product(4097, 16, 4096, "bf16"), None),
         (kp.product(1024, 1024, 1032, "float8_e4m3fn", out="bf16"), None),
