@@ -23,6 +23,7 @@ from tilewright.kernels.cuda.gemm.launch import Gemm
 from tilewright.kernels.cuda.gemm.plan import Point as Plan
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda
+from tilewright.stages.propose.product_tiles import KERNEL
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -84,17 +85,22 @@ def held(pattern: Pattern, result: Tensor, operands: list[Tensor]) -> None:
     assert error <= max(2 * theirs, FLOOR[result.dtype]), f"{pattern.title}: {error:.3g}, torch {theirs:.3g}"
 
 
-DIRECT = point(tile="128x256", cluster="2x1", stages="auto", split_k=1, store="direct", split="fp16x3")
+DIRECT = point(**KERNEL, tile="128x256", cluster="2x1", split_k=1, streamed="none")
 # 96 columns of each product, in lines of 32.
 THIRDS = tuple(
-    point(tile=tile, cluster=cluster, stages="auto", split_k=1, store="bulk", schedule=schedule)
+    point(**{**dict(DIRECT), "tile": tile, "cluster": cluster, "store": "bulk", "schedule": schedule})
     for tile, cluster, schedule in (("128x192", "2x1", "pingpong"), ("256x192", "1x2", "cooperative"))
 )
 
 
 @pytest.mark.parametrize(
     ("m", "n", "k", "dtype"),
-    [(300, 328, 264, torch.float16), (129, 1000, 4104, torch.bfloat16), (257, 330, 301, torch.float32)],
+    [
+        (300, 328, 264, torch.float16),
+        (129, 1000, 4104, torch.bfloat16),
+        (520, 1000, 1001, torch.bfloat16),
+        (257, 330, 301, torch.float32),
+    ],
 )
 @pytest.mark.parametrize("function", [of_calls, of_halves, woven, across])
 def test_both_products_at_all_points(tmp_path, function, m, n, k, dtype):

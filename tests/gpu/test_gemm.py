@@ -150,6 +150,53 @@ def test_batches_and_strides(scheme):
             check(run(view, other), view, other, dtype)
 
 
+@pytest.mark.parametrize("scheme", ["plain", "scaled"])
+@pytest.mark.parametrize("splits", [1, 2])
+def test_a_batch_beyond_what_a_grid_has_along_y_and_z(scheme, splits):
+    """70000 matrices: splits, products and the sum of parts go along x; a factor lies across K, too."""
+    dtype = torch.bfloat16 if scheme == "plain" else torch.float32
+    run = gemm(dtype, **tile((64, 64, 1, 1), scheme, split_k=splits))
+    for across in (False, True):
+        a, b = (torch.randn(70000, 16, 136, device="cuda").to(dtype) for _ in range(2))
+        a = a.transpose(1, 2).contiguous().transpose(1, 2) if across else a
+        check(run(a, b.transpose(1, 2)), a, b.transpose(1, 2), dtype)
+
+
+BEYOND = {  # (batch, M, N, K), C's type, whether it is C's transpose, the knobs
+    "result": ((1, 65536, 65536, 64), torch.bfloat16, False, tile((128, 256, 2, 1), "plain", bulk=True)),
+    "by threads": ((1, 65536, 65537, 64), torch.bfloat16, False, tile((128, 128, 2, 1), "plain", pingpong=True)),
+    "batch of results": ((2100, 1024, 1024, 64), torch.bfloat16, False, tile((128, 256, 2, 1), "plain")),
+    "parts of results": ((1, 49152, 49160, 128), torch.bfloat16, False, tile((128, 256, 2, 1), "plain", split_k=2)),
+    "skinny": ((1, 16, 300000, 8192), torch.bfloat16, True, tile((64, 16, 1, 1), "plain", skinny=True, split_k=2)),
+    "copied": ((1, 70000, 256, 32767), torch.bfloat16, False, tile((128, 256, 2, 1), "plain")),
+    "planes": ((1, 40000, 64, 65536), torch.float32, False, tile((128, 64, 1, 1), "scaled", split_k=2)),
+    "streamed": ((1, 40000, 64, 65536), torch.float32, False, tile((128, 64, 1, 1), "scaled", streamed=True)),
+}  # fmt: skip
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("which", BEYOND)
+def test_more_elements_than_32_bits_count(which):
+    """Of rows at both ends and where the number of an element first takes 32 bits and more."""
+    (batch, rows, columns, k), dtype, across, knobs = BEYOND[which]
+    assert max(batch * rows * columns, rows * k, columns * k) > 2**31
+    draw = torch.Generator("cuda").manual_seed(7)
+    a, b = (torch.randn(batch, side, k, dtype=dtype, device="cuda", generator=draw) for side in (rows, columns))
+    b = b.transpose(1, 2)
+    found = Gemm(Point(**knobs), NAMES[dtype], turned=across)(a, b)
+    for each in sorted({0, batch // 2 - 1, batch // 2, batch - 1} & set(range(batch))):
+        for first in sorted({0, rows // 2 - 2, rows - 4}):
+            few = slice(max(first, 0), max(first, 0) + 4)
+            for left in (0, columns // 2, max(columns - 4096, 0)):
+                part = slice(left, left + 4096)
+                truth = a[each, few].double() @ b[each, :, part].double()
+                own = (a[each, few] @ b[each, :, part]).double()
+                error, theirs = (
+                    float((x.double() - truth).norm() / truth.norm()) for x in (found[each, few, part], own)
+                )
+                assert error <= max(2 * theirs, FLOOR[dtype]), f"{each} {few} {part}: {error:.3g}, torch {theirs:.3g}"
+
+
 @pytest.mark.parametrize("family", ["uniform", "one_sided", "wide", "wider", "subnormal", "ends", "opposite"])
 def test_fp32_families(family):
     k, side = 3000, 200

@@ -30,13 +30,14 @@ from tilewright.stages.patterns import match
 from tilewright.stages.problems import read_problem
 from tilewright.stages.propose import cuda
 from tilewright.stages.propose.compose import compose
+from tilewright.stages.propose.product_tiles import KERNEL
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 FLOOR = {torch.float32: 8 * 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md
-SMALL = point(tile="64x64", cluster="1x1", stages="auto", split_k=1)
-SPLIT = point(tile="128x128", cluster="1x1", stages="auto", split_k=3)
-LARGE = point(tile="256x128", cluster="1x2", stages="auto", split_k=1)
+SMALL = point(**KERNEL, tile="64x64", cluster="1x1", split_k=1, streamed="none")
+SPLIT = point(**KERNEL, tile="128x128", cluster="1x1", split_k=3, streamed="none")
+LARGE = point(**KERNEL, tile="256x128", cluster="1x2", split_k=1, streamed="none")
 
 
 def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -87,6 +88,52 @@ def test_a_linear_layer_with_bias_activation_and_residual(tmp_path, dtype):
     names = ("args_0", "args_1", "args_2", "args_3")
     values = {name: a.cuda() for name, a in zip(names, args, strict=True)}
     for setting in (SMALL, SPLIT, LARGE, *pattern.space.points):
+        module.configure(**dict(setting))
+        held(pattern, module, operands_of(pattern, values))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (torch.matmul, ((1021, 1033), (1033, 1031))),
+        (F.linear, ((512, 1001), (1024, 1001), (1024,))),
+        (torch.matmul, ((1024, 768), (768, 50257))),
+        (torch.bmm, ((5, 333, 1000), (5, 1000, 1001))),
+    ],
+    ids=["odd", "linear", "words", "batch"],
+)
+def test_factors_that_start_anywhere(tmp_path, function, shapes, dtype):
+    """At all points; only what lies so is copied."""
+    args = [rand(*shape, dtype=dtype) for shape in shapes]
+    pattern = found(function, *args)
+    module = load_fused(pattern.program, tmp_path)
+    values = {f"args_{i}": a.cuda() for i, a in enumerate(args)}
+    for setting in (SMALL, SPLIT, LARGE, *pattern.space.points):
+        module.configure(**dict(setting))
+        held(pattern, module, operands_of(pattern, values))
+
+
+@pytest.mark.parametrize(
+    "shapes", [((4100, 1024), (40, 1024)), ((33, 512), (3000, 512)), ((2050, 4096), (63, 4096))], ids=str
+)
+def test_thin_matrices_of_fp32_are_streamed(tmp_path, shapes):
+    args = [rand(*shape) for shape in shapes]
+    pattern = found(F.linear, *args)
+    module = load_fused(pattern.program, tmp_path)
+    values = {f"args_{i}": a.cuda() for i, a in enumerate(args)}
+    for setting in pattern.space.points:
+        assert dict(setting)["streamed"] == ("left" if shapes[0][0] > shapes[1][0] else "right")
+        module.configure(**dict(setting))
+        held(pattern, module, operands_of(pattern, values))
+
+
+def test_a_batch_of_70000_matrices(tmp_path):
+    args = [rand(70000, 64, 64), rand(70000, 64, 64)]
+    pattern = found(torch.bmm, *args)
+    module = load_fused(pattern.program, tmp_path)
+    values = {f"args_{i}": a.cuda() for i, a in enumerate(args)}
+    for setting in pattern.space.points:
         module.configure(**dict(setting))
         held(pattern, module, operands_of(pattern, values))
 
@@ -185,7 +232,6 @@ def test_a_triangle_of_a_product_and_what_is_streamed(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_factors_with_zeros_as_algebra_has_them(tmp_path, dtype):
     """Of every product the first point and two more, with the mask as a kernel of its own and on its way in."""
-    together = {"schedule": "cooperative", "store": "direct"}
     for number, (function, k) in enumerate([
         (lambda a, b: torch.tril(a, 3) @ b, 700), (lambda a, b: F.gelu(a @ torch.triu(b)), 640),
         (lambda a, b: torch.triu(torch.tril(a, 90), -30) @ b, 1000),
@@ -199,9 +245,8 @@ def test_factors_with_zeros_as_algebra_has_them(tmp_path, dtype):
             module = load_fused(pattern.program, tmp_path, name=f"fused_{number}_{pattern.id}")
             assert module._FUSED.gemm.zeros != ((None, None), (None, None))
             values = {b.node: whole.value(b.node).cuda() for b in pattern.sites[0].operands}
-            first = dict(pattern.space.points[0])
-            for setting in (first, {**first, **dict(SMALL), **together}, {**first, **dict(LARGE), **together}):
-                module.configure(**setting)
+            for setting in (pattern.space.points[0], SMALL, LARGE):
+                module.configure(**dict(setting))
                 held(pattern, module, operands_of(pattern, values))
 
 
@@ -312,6 +357,47 @@ def test_optimize_makes_a_linear_layer_and_gelu_one_kernel_and_it_wins(tmp_path)
     assert ratio is not None and ratio.low > 2.0, f"{ratio}\n{told}"
     print(told, file=sys.stderr)
     assert Path(tmp_path / "run").exists()
+
+
+ANYWHERE = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+CASES = [{"m": 1021, "k": 1033, "n": 1031}, {"m": 1024, "k": 1001, "n": 1024}, {"m": 512, "k": 768, "n": 50257}]
+
+
+class Model(nn.Module):
+    def __init__(self, k: int, n: int, **_):
+        super().__init__()
+        self.across = nn.Parameter(torch.randn(k, n, dtype=torch.bfloat16) * k**-0.5)
+        self.along = nn.Linear(k, n, dtype=torch.bfloat16)
+
+    def forward(self, x: torch.Tensor):
+        return x @ self.across, F.gelu(self.along(x))
+
+
+def get_inputs(m: int, k: int, **_):
+    return [torch.randn(m, k, dtype=torch.bfloat16)]
+
+
+def get_init_inputs(m: int, k: int, n: int):
+    return [k, n]
+"""
+
+
+def test_the_judge_takes_products_of_factors_that_start_anywhere(tmp_path):
+    """Odd sizes, a layer of 1001 features, a vocabulary of 50257 words that lies across; over all families of inputs,
+    and with weights that are drawn anew."""
+    with judge_on_gpu(ANYWHERE, tmp_path) as judge:
+        cases = judge.open()
+        matched = found_patterns(cases, "cuda")
+        products = [[p for p in m.patterns if p.kind == "product"] for m in matched]
+        assert list(map(len, products)) == [2, 2, 2], "of each case both"
+        recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for own in products for p in own)
+        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
+    assert isinstance(timed, Timed), timed
+    print(timed.ratio("eager"), file=sys.stderr)
 
 
 FLOAT8 = """

@@ -14,14 +14,15 @@ from tilewright.cell.trace import trace
 from tilewright.facts.space import point
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda
+from tilewright.stages.propose.product_tiles import KERNEL
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 FLOOR = {torch.float32: 8 * 2.0**-23, torch.bfloat16: 2.0**-7}  # docs/precision.md
-SPLIT = point(tile="128x128", cluster="1x1", split_k=3, streamed="none")
+SPLIT = point(**KERNEL, tile="128x128", cluster="1x1", split_k=3, streamed="none")
 STREAMED = (
-    point(tile="128x128", cluster="2x1", split_k=1, streamed="left"),
-    point(tile="128x128", cluster="1x2", split_k=1, streamed="right"),
+    point(**KERNEL, tile="128x128", cluster="2x1", split_k=1, streamed="left"),
+    point(**KERNEL, tile="128x128", cluster="1x2", split_k=1, streamed="right"),
 )
 
 

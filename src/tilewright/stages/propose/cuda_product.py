@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import ceil
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from math import ceil, prod
 
 from ...facts.program import DTYPE_BYTES, Program
 from ...facts.space import Knob, Point, Space, point
@@ -24,7 +26,7 @@ from .product_sides import (
     sizes,
 )
 from .product_tiles import KERNEL, bare_points, is_bare, turn
-from .product_time import DEPTH, PROCESSORS, work_ns
+from .product_time import DEPTH, PROCESSORS, copies_ns, least_ns, work_ns
 from .reduced import BLOCK, blocked
 from .skinny import is_unpacked, skinny_points, skinny_space, unpackable
 
@@ -39,7 +41,10 @@ _MOST_OPERANDS = 6  # beside the two matrices
 # Below, products of three fp16 ones are farther off than fp32's own (docs/precision.md), and bound by memory anyway.
 _LEAST_K = 32
 _LEAST_EXACT_K = 8  # of six products of bf16, which are as near as fp32's own there, and take no time beside the result
-_LEAST_SIDE = 64  # the smallest tile; vectors and thin matrices are bound by memory
+_LEAST_SIDE = 64  # the smallest tile
+_LEAST_STREAMED_SIDE = 32  # of fp32, in half such a tile: below, thin matrices are bound by memory
+_LONGEST_SIDE = (1 << 31) - (1 << 16)  # positions have 32 bits, behind the last tile, too; what they stand for has 64
+_TMA_BYTES = 16  # at whose multiples lines start that TMA reads
 _LEAST_WORK = 1 << 24  # M N K: below, it is all launch
 _POINTS = 8
 
@@ -109,12 +114,14 @@ _STREAM_K_LEAST = 4096  # of K
 _STREAM_K_GAIN = 0.95
 _STREAM_K_POINTS = 2
 _SQUARE_RATE = 0.93
+_FAR = 1.5  # times as long in the model as what else there is, a point or a library: not worth a measurement
+_BEGIN_NS = 3000.0  # that every product takes beside, and the model leaves out
 
 
 def unsupported(program: Program) -> str | None:
     """Why the skeleton can't, or shouldn't, make this product; None if it does."""
     batch, m, n, k = sizes(program)
-    left, right = factors(program)
+    left, _ = factors(program)
     others = [o for o in program.operands if not o.indexed]
     read, written = {o.dtype for o in others}, {o.dtype for o in program.outputs}
     if left.dtype not in (*_TYPES, _EIGHT_BITS):
@@ -132,22 +139,62 @@ def unsupported(program: Program) -> str | None:
     if len(others) + (0 if program.reduced else len(program.outputs) - 1) > _MOST_OPERANDS:
         return f"an epilogue of more than {_MOST_OPERANDS} operands and further results"
     exact = left.dtype == "f32" and not (program.reduced or is_rounded(program))
-    if k < (_LEAST_EXACT_K if exact else _LEAST_K) or (min(m, n) < _LEAST_SIDE and left.dtype == "f32"):
+    if k < (_LEAST_EXACT_K if exact else _LEAST_K):
         return f"{m} x {n} x {k} is bound by memory, or too short for fp32's accuracy"
+    if _is_thin(program) and not _thin_points(program):
+        return f"{m} x {n} x {k} in fp32 is bound by memory, or fills half a tile that isn't streamed"
     if batch * m * n * k < _LEAST_WORK and not is_skinny(program):
         return f"{m} x {n} x {k} is all launch"
     if is_routed(program) and (program.reduced or not is_plain(program)):
         return "rows of experts in other types than fp16 and bf16, or reduced"
-    read_by_tma = [o for o in (left, right) if left.dtype != "f32" and o in program.operands]
-    if any(line_of(o) % (16 // DTYPE_BYTES[o.dtype]) for o in read_by_tma):
-        return "rows that don't start at multiples of 16 bytes, which TMA can't read"
-    if max(batch * m * n, m * k, k * n) >= 1 << 31:
-        return "more than 2^31 elements"
+    if max(batch, m, n, k) > _LONGEST_SIDE:
+        return "a side of 2^31 and more"
+    if _is_copied_for_long(program):
+        return "rows that don't start at multiples of 16 bytes, and whose copy costs more than it brings"
     if is_gated(program):
         return _ungateable(program)
     if is_unpacked(program):
         return unpackable(program)
     return unenterable(program) or (_unreducible(program) if program.reduced else None)
+
+
+def _is_copied_for_long(program: Program) -> bool:
+    """Whether factors that TMA can't read as they lie take so long to be copied to lines that it can, in every call,
+    that a library which reads them as they are is clearly faster. What is written may start anywhere: threads write
+    it; and the split of fp32 reads what it likes."""
+    batch, m, n, k = sizes(program)
+    left, right = factors(program)
+    if left.dtype == "f32":
+        return False
+    item = DTYPE_BYTES[left.dtype]
+    named = {o.name: o for o in program.operands}
+    read = [named[p] for p in (left.name, *(p.right for p in program.products)) if p in named]
+    anywhere = [o for o in read if line_of(o) * item % _TMA_BYTES and line_of(o) < prod(o.shape)]  # not of one line
+    if not anywhere:
+        return False
+    copied = [float(item * prod(o.shape)) for o in anywhere]
+    several, results = len(program.products), float(m * n * (1 if is_routed(program) else batch))
+    moved = item * (prod(left.shape) + several * prod(right.shape) + results)
+    ours, theirs = (least_ns(2.0 * several * results * k, moved, anywhere=a) for a in (False, True))
+    return copies_ns(copied) + ours > _FAR * theirs
+
+
+def _is_thin(program: Program) -> bool:
+    """Whether it is fp32 with a side under the smallest tile's."""
+    return factors(program)[0].dtype == "f32" and min(sizes(program)[1:3]) < _LEAST_SIDE
+
+
+def _thin_points(program: Program) -> tuple[Point, ...]:
+    """Of what is thin: the large matrix is streamed, or its planes alone would take as long as the library. Below
+    _LEAST_STREAMED_SIDE that takes as long as the matrix takes to come (a side s at 4.2 TB/s is 2.1 s TFLOP/s; cuBLAS's
+    fp32 does 51)."""
+    _, m, n, k = sizes(program)
+    if min(m, n) < _LEAST_STREAMED_SIDE or k < _LEAST_K:
+        return ()
+    if program.reduced or is_rounded(program) or is_gated(program):
+        return ()
+    wanted = ("128x64", "left") if n < m else ("64x128", "right")
+    return tuple(p for _, p in _ranked(program) if (dict(p)["tile"], dict(p)["streamed"]) == wanted)
 
 
 def _ungateable(program: Program) -> str | None:
@@ -160,7 +207,7 @@ def _ungateable(program: Program) -> str | None:
         return "a gated pair of few sums"
     if is_skinny(program) and sizes(program)[1] > SKINNY_SIDE:
         return "a gated pair of few columns"
-    if right.dtype != "f32" and (line_of(beside) % 8 or right.order != beside.order):
+    if right.dtype != "f32" and right.order != beside.order:
         return "a gated pair whose matrices lie in different ways"
     return None
 
@@ -215,7 +262,7 @@ def space(program: Program) -> Space:
         return Space(knobs=_KNOBS, points=_gated_points(program))
     skinny = skinny_points(program) if is_skinny(program) else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
-    wide = _exact_points(program)
+    wide = () if _is_thin(program) else _exact_points(program)
     if sizes(program)[3] < _LEAST_K:
         return Space(knobs=_KNOBS, points=wide)
     points = (*(*skinny, *others)[: _POINTS - len(wide)], *wide)
@@ -283,26 +330,22 @@ def _reducing(program: Program) -> list[tuple[float, Point]]:
 
 def _ranked(program: Program) -> list[tuple[float, Point]]:
     """All points, in the order in which the model has them, with its time of each."""
-    batch, m, n, k = sizes(program)
+    k = sizes(program)[3]
     split = factors(program)[0].dtype == "f32"
-    rounded = is_rounded(program)
-    kept = (None, None) if program.reduced else kept_diagonals(program)
     assert program.product is not None
-    zeros = program.product.zeros
+    takes_ns = _model(program)
     ranked: list[tuple[float, int, Point]] = []
-    streams = _streams(program) if split and not rounded else ()
+    streams = _streams(program) if split and not is_rounded(program) else ()
     flat = split and k >= _FLAT_K
     shapes = (*(_SHAPES[1::-1] if flat else _SHAPES[:2]), *_SHAPES[2:], *(_WIDE_SHAPES if is_plain(program) else ()))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
             # Of a triangle's parts of K some are empty, and the longest tile is as long.
-            if parts > 1 and (ceil(k / DEPTH) // parts < 4 or zeros != NO_ZEROS):
+            if parts > 1 and (ceil(k / DEPTH) // parts < 4 or program.product.zeros != NO_ZEROS):
                 break
-            work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=parts, fp32=split, streamed=streamed,
-                           kept=kept, rounded=rounded, zeros=zeros, along=lies_along_k(program))  # fmt: skip
             setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **KERNEL)
             if enters(program, dict(setting)):
-                ranked.append((work, rank, setting))
+                ranked.append((takes_ns(setting), rank, setting))
     ranked.sort(key=lambda item: item[:2])
     return [(work, p) for work, _, p in ranked]
 
@@ -314,7 +357,29 @@ def _points_of_stretches(program: Program) -> tuple[Point, ...]:
     return tuple(turn(tile, cluster, "direct", how) for tile, cluster, how in shapes)
 
 
+def _model(program: Program) -> Callable[[Point], float]:
+    """Its time at a point, in ns."""
+    batch, m, n, k = sizes(program)
+    assert program.product is not None
+    of_program = partial(
+        work_ns, batch, m, n, k, fp32=factors(program)[0].dtype == "f32", rounded=is_rounded(program),
+        kept=(None, None) if program.reduced else kept_diagonals(program), zeros=program.product.zeros,
+        along=lies_along_k(program),
+    )  # fmt: skip
+
+    def takes_ns(setting: Point) -> float:
+        knobs = dict(setting)
+        return of_program(
+            tile=str(knobs["tile"]), cluster=str(knobs["cluster"]), parts=int(knobs["split_k"]),
+            streamed=str(knobs["streamed"]), stream_k=knobs["schedule"] == "stream_k",
+        )  # fmt: skip
+
+    return takes_ns
+
+
 def _points(program: Program) -> tuple[Point, ...]:
+    if _is_thin(program):
+        return _thin_points(program)[:_STREAMED_POINTS]
     plain = is_plain(program)
     if is_routed(program):
         return _points_of_stretches(program)
@@ -327,7 +392,8 @@ def _points(program: Program) -> tuple[Point, ...]:
         if turns and is_grouped(program) and program.outputs[0].shape == program.domain:
             return turns  # else nothing is multiplied while elements are written (see `unhidden`)
         return (*chosen[:1], *_in_turn(turns, chosen[1:]))
-    direct = [p for p in chosen if p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
+    in_lines = sizes(program)[2] * DTYPE_BYTES[program.outputs[0].dtype] % _TMA_BYTES == 0
+    direct = [p for p in chosen if in_lines and p not in streaming and dict(p)["tile"] in _BULK_TILES][:_BULK_POINTS]
     narrow = factors(program)[0].dtype == _EIGHT_BITS  # 2 to 6% faster in bulk (H200, 2026-11-24)
     bare = narrow or (not plain and len(program.operands) == 2 and sizes(program)[3] >= _FLAT_K)
     for p in direct:
@@ -337,45 +403,42 @@ def _points(program: Program) -> tuple[Point, ...]:
 
 def _streamed_in_k(program: Program) -> tuple[Point, ...]:
     """Of fp32 the points by stream-K that the model has before all others, by so much that it may be believed."""
-    batch, m, n, k = sizes(program)
     assert program.product is not None
-    if k < _STREAM_K_LEAST or kept_diagonals(program) != (None, None) or program.product.zeros != NO_ZEROS:
+    zeros, kept = program.product.zeros, kept_diagonals(program)
+    if sizes(program)[3] < _STREAM_K_LEAST or kept != (None, None) or zeros != NO_ZEROS:
         return ()
+    takes_ns = _model(program)
     best = min(work * (_SQUARE_RATE if dict(p)["tile"] == "128x128" else 1.0) for work, p in _ranked(program))
-    found = []
-    for tile, cluster in _STREAM_K_SHAPES:
-        work = work_ns(batch, m, n, k, tile=tile, cluster=cluster, parts=1, fp32=True, rounded=is_rounded(program),
-                       along=lies_along_k(program), stream_k=True)  # fmt: skip
-        setting = {
-            **KERNEL,
-            "split_k": 1,
-            "streamed": "none",
-            "schedule": "stream_k",
-            "tile": tile,
-            "cluster": cluster,
-        }
-        if work < _STREAM_K_GAIN * best and enters(program, setting):
-            found.append((work, point(**setting)))
-    return tuple(p for _, p in sorted(found)[:_STREAM_K_POINTS])
+    settings = [turn(tile, cluster, "direct", "stream_k") for tile, cluster in _STREAM_K_SHAPES]
+    found = [(takes_ns(p), p) for p in settings if enters(program, dict(p))]
+    return tuple(p for work, p in sorted(found)[:_STREAM_K_POINTS] if work < _STREAM_K_GAIN * best)
 
 
 def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
     """Of bare products tiles of all widths, between others where parts of K or small tiles are ahead of these. Of other
-    products whole tiles in shared memory, and warpgroups that take turns, between the rest."""
+    products whole tiles in shared memory, and warpgroups that take turns, between the rest. What the model has far
+    behind is left out: such tiles are too few where K is long, as they are not cut along it."""
+    takes_ns = _model(program)
+    most = _FAR * (min(map(takes_ns, others)) + _BEGIN_NS)
+
+    def near(points: Sequence[Point]) -> list[Point]:
+        return [p for p in points if takes_ns(p) + _BEGIN_NS <= most]
+
     if is_bare(program):
         first = dict(others[0])
         few = first["split_k"] != 1 or min(map(int, str(first["tile"]).split("x"))) < _WHOLE_TILE
-        return _in_turn(others[:4], bare_points(program)) if few else bare_points(program)
+        return _in_turn(near(others), near(bare_points(program))) if few else bare_points(program)
     staged = program.outputs[0].dtype in ("f16", "bf16") and program.domain[-1] % 8 == 0
     short = sizes(program)[3] <= _SHORT_K
     shapes = _FUSED_STAGED if short else (*_FUSED_STAGED[1::-1], *_FUSED_STAGED[2:])
-    return _in_turn([turn(t, c, "staged" if staged else "direct", s) for t, c, s in shapes], others)
+    turns = [turn(t, c, "staged" if staged else "direct", s) for t, c, s in shapes]
+    return _in_turn(near(turns), near(others))
 
 
 def _in_turn(turns: Sequence[Point], others: Sequence[Point]) -> tuple[Point, ...]:
-    """One of both after the other."""
-    pairs = list(zip(turns, others, strict=False))
-    return (*(p for pair in pairs for p in pair), *others[len(pairs) :])
+    """One of both after the other, then what is left of either."""
+    both = min(len(turns), len(others))
+    return tuple(dict.fromkeys((*chain.from_iterable(zip(turns, others, strict=False)), *turns[both:], *others[both:])))
 
 
 def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:

@@ -6,6 +6,7 @@ not depend on the product; a choice whose condition compares positions narrows t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, inf
 
 from ...facts.program import ALL_DIAGONALS, Diagonals, Program, Statement
@@ -83,6 +84,7 @@ def _where(op: str, difference: _Affine) -> Range:
     }[op]  # fmt: skip
 
 
+@lru_cache(maxsize=256)  # the model asks for every number of parts of K
 def share(kept: Kept, rows: int, columns: int, *, tall: int, wide: int) -> float:
     """How many of the tiles of tall x wide have an element on a kept diagonal."""
     low = -inf if kept[0] is None else kept[0]

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 from .diagonals import NO_ZEROS, Kept, Zeros, share, steps_of
 
 PROCESSORS = 132  # of an H100 or H200
 DEPTH = 64  # of K, a step
+_FLOPS, _BYTES = 7e5, 4000.0  # a ns: of tensor cores in 16 bits, of memory
 _HELD, _HELD_ALONG = (
     8192,
     32768,
 )  # of K that stays in registers while it is split, across it or along it (gemm/split.py)
 _PART_RATE = 32.0  # bytes/ns of a CTA that collects parts of tiles (H200, 2026-11-23: 3 us of 128 x 256, 17 of four)
+_COPY_RATE = (
+    2000.0  # bytes/ns, read and written, of a copy of lines that start anywhere: reckoned as half of any other's
+)
+_COPY_NS = 2000.0  # that a kernel of its own takes beside
+# cuBLAS in 16 bits where rows start anywhere, flops and bytes a ns: 1024 x 50257 x 768 in 839 us, x 1600 in 1537; 8 x
+# 50257 x 1600 in 107 (H200, 2026-11-24; transformer-shapes.json of the results).
+_ANYWHERE_FLOPS, _ANYWHERE_RATE = 1e5, 1500.0
 _STREAMED_RATE = 0.65  # of wgmma whose warps split what they multiply: 155 of 230 TFLOP/s (H200, 2026-11-22)
 
 
@@ -59,5 +68,16 @@ def work_ns(
             again = each > (_HELD_ALONG if lies_along else _HELD)  # read a second time
             split_bytes += ((1.5 if rounded else 2.0) + again) * size
     moved_bytes = sum(sides.values()) + item * batch * m * n
-    product_ns = max(flops / (7e5 / PROCESSORS), moved_bytes / 4000.0)
+    product_ns = max(flops / (_FLOPS / PROCESSORS), moved_bytes / _BYTES)
     return product_ns + split_bytes / 3300.0 + partial_bytes / 3500.0 + launch_ns
+
+
+def copies_ns(sides: Sequence[float]) -> float:
+    """Of factors of so many bytes each, before the product: to lines that start at multiples of 16 bytes."""
+    return sum(2.0 * size / _COPY_RATE + _COPY_NS for size in sides)
+
+
+def least_ns(flops: float, moved_bytes: float, *, anywhere: bool) -> float:
+    """What a product in 16 bits takes at least; `anywhere`: of cuBLAS, whose rows may start so."""
+    rates = (_ANYWHERE_FLOPS, _ANYWHERE_RATE) if anywhere else (_FLOPS, _BYTES)
+    return max(flops / rates[0], moved_bytes / rates[1])

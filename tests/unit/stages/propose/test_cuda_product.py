@@ -24,7 +24,7 @@ from tilewright.facts.space import point
 from tilewright.flow import training
 from tilewright.kernels.cuda.gemm.fused import make_point
 from tilewright.stages.patterns import match
-from tilewright.stages.propose import cpu, cuda
+from tilewright.stages.propose import cpu, cuda, cuda_product
 from tilewright.stages.propose.compose import compose
 from tilewright.stages.propose.diagonals import NO_ZEROS, kept_diagonals, share, steps_of
 from tilewright.stages.propose.product_time import work_ns
@@ -45,9 +45,26 @@ from tilewright.stages.propose.product_time import work_ns
         (kp.product(1, 512, 512, "bf16"), "all launch"),
         (kp.product(128, 128, 128), "all launch"),
         (kp.product(1024, 1024, 1001), None),  # fp32 is split, whatever its strides
-        (kp.product(1024, 1024, 1001, "bf16"), "16 bytes"),
+        (kp.product(1024, 1024, 1001, "bf16"), None),  # both are copied to lines
         (kp.product(1024, 1001, 1024, "bf16"), None),  # N of a weight that lies K by K is nobody's line
-        (kp.product(1024, 1001, 1024, "bf16", order=()), "16 bytes"),
+        (kp.product(1024, 1001, 1024, "bf16", order=()), None),
+        (kp.product(1021, 1031, 1033, "f16", order=()), None),
+        (kp.product(1024, 50257, 768, "bf16", order=()), None),
+        (kp.product(8, 50257, 768, "bf16"), None),
+        (kp.product(8, 50257, 768, "bf16", order=()), "copy costs more"),  # than to read the weight once
+        (kp.product(16, 4096, 4097, "bf16"), "copy costs more"),
+        (kp.product(1, 4096, 4097, "bf16", order=()), None),  # one row is one line
+        (kp.product(4096, 64, 1001, "f16"), "copy costs more"),
+        (kp.product(4097, 16, 4096, "bf16"), None),
+        (kp.product(1024, 1024, 1032, "float8_e4m3fn", out="bf16"), None),
+        (kp.product(65536, 65536, 64, "bf16"), None),  # 2^32 results
+        (kp.product(64, 1 << 20, 8192), None),  # 2^33 weights
+        (kp.product(64, 1 << 31, 32), "2^31"),
+        (kp.product(4096, 31, 4096), "bound by memory"),
+        (kp.product(4096, 32, 4096), None),  # the large one is streamed
+        (kp.product(48, 4096, 4096), None),
+        (kp.product(48, 4096, 4096, order=()), "isn't streamed"),  # it does not lie along K
+        (kp.product(4096, 48, 4100), "isn't streamed"),
         (kp.product(1024, 1024, 1024, "f64"), "f64"),
         (kp.product(1024, 1024, 1024, "bf16", out="i32"), None),
         (kp.product(1024, 1024, 1024, "bf16", out="i16"), "16-bit integers"),
@@ -57,6 +74,73 @@ def test_what_is_taken_and_what_is_torchs(program: Program, why: str | None) -> 
     found = cuda.unsupported(program)
     assert (found is None) if why is None else (found is not None and why in found)
     assert cpu.unsupported(program) == "no skeleton"
+
+
+def test_factors_of_a_batch_are_copied_where_they_start_anywhere_and_those_of_experts_and_pairs_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What each copy moves; a factor without a batch is copied once."""
+    seen: list[list[float]] = []
+    monkeypatch.setattr(cuda_product, "copies_ns", lambda sides: seen.append(list(sides)) or 0.0)
+    x, w, both = meta(8, 512, 1001), meta(1001, 1024), meta(1024, 1001)
+
+    def gate(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        return F.silu(F.linear(x[0], w)) * F.linear(x[0], v)
+
+    for function, args, sizes in (
+        (torch.matmul, (x, w), [8 * 512 * 1001]),
+        (torch.bmm, (x, meta(8, 1001, 1023)), [8 * 512 * 1001, 8 * 1001 * 1023]),
+        (gate, (x, both, both), [512 * 1001, *[1024 * 1001] * 2]),
+        (torch.matmul, (x[..., :1000].contiguous(), meta(1000, 1024)), []),
+    ):  # fmt: skip
+        seen.clear()
+        args = tuple(a.bfloat16() for a in args)
+        matched = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
+        assert [p.kind for p in matched.patterns].count("product") >= 1
+        assert (sorted(2.0 * s for s in sizes) in map(sorted, seen)) if sizes else not seen
+
+
+def test_a_thin_matrix_of_fp32_is_proposed_where_it_is_streamed_alone(tmp_path: Path) -> None:
+    """Planes of the large one would be written and read beside; half of the tile is empty."""
+    for sides, tile, streamed in (((4096, 40, 4096), "128x64", "left"), ((40, 4096, 4096), "64x128", "right")):
+        space = cuda.space(kp.product(*sides))
+        assert space.points and all(space.holds(p) for p in space.points)
+        assert {(dict(p)["tile"], dict(p)["streamed"]) for p in space.points} == {(tile, streamed)}
+        for p in space.points:
+            make_point(dict(p), scheme="scaled")
+    rows = match(
+        trace(Applies(lambda a, b: (a @ b).amax(-1)), (meta(48, 4096), meta(4096, 4096)), {}),
+        unsupported=cuda.unsupported, space=cuda.space,
+    )  # fmt: skip
+    assert all(p.kind != "product" for p in rows.patterns)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_points_are_left_out_that_the_model_has_far_behind(dtype: torch.dtype) -> None:
+    """Tiles that are not cut along K leave most of the GPU idle where K is long, bare or with more behind them; what is
+    small is bound by what all have."""
+
+    def bare(a: Tensor, b: Tensor, row: Tensor) -> Tensor:
+        return a @ b
+
+    def fused(a: Tensor, b: Tensor, row: Tensor) -> Tensor:
+        return F.gelu(a @ b + row)
+
+    for function, m, n, k, whole in ((bare, 256, 256, 65536, 0), (fused, 256, 256, 65536, 0), (bare, 256, 768, 768, 4),
+                                     (fused, 256, 768, 768, 2), (bare, 8192, 3072, 768, 8)):  # fmt: skip
+        args = (meta(m, k).to(dtype), meta(n, k).to(dtype).t(), meta(n).to(dtype))
+        matched = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
+        pattern = [p for p in matched.patterns if p.kind == "product"][-1]
+        assert pattern.title == ("matmul" if function is bare else "matmul -> add -> gelu")
+        knobs = [dict(p) for p in pattern.space.points]
+        assert len(knobs) == len({*pattern.space.points}) == 8
+        times = [
+            work_ns(1, m, n, k, tile=str(p["tile"]), cluster=str(p["cluster"]), parts=int(p["split_k"]), fp32=False)
+            for p in knobs
+        ]
+        assert max(times) + 3000 <= 1.5 * (min(times) + 3000) or k == 768
+        assert sum(p["schedule"] == "pingpong" or p["store"] == "staged" for p in knobs) >= whole // 2
+        assert (min(int(p["split_k"]) for p in knobs) >= 8) == (k == 65536)
 
 
 def first(program: Program) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class EnteringSplit(Split):
 
     @cute.kernel
     def _entering(self, operands: list, planes: cute.Tensor, exponents: cute.Tensor, chunk: Any) -> None:
-        part = Chunk(planes, exponents, chunk)
+        part = Chunk(planes, exponents, chunk, self.ctas)
         (self.rows_across if self.major == "r" else self.rows_along)(part, operands, planes)
 
     def read_quads(self, chunk: Any, x: Any, row: Any, steps: Sequence[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int32, cute
+from cutlass import Float32, Int32, Int64, cute
 
 from .. import math as m
 from ..control import when
@@ -393,22 +393,30 @@ class Combine:
     def __call__(self, tensors: tuple[Any, ...], stream: Any) -> None:
         """Emit the launch. `tensors`: the partial sums, (M, N, batch x splits) of fp32; C; the epilogue's operands."""
         partial, c, *operands = tensors
-        count = cute.size(c, mode=[0]) * cute.size(c, mode=[1])
-        self._kernel(partial, c, operands).launch(
-            grid=[cute.ceil_div(count, self.THREADS), cute.size(c, mode=[2]), 1],
-            block=[self.THREADS, 1, 1],
-            stream=stream,
-        )
+        ctas = self.ctas(cute.size(c, mode=[0]), cute.size(c, mode=[1])) * cute.size(c, mode=[2])
+        self._kernel(partial, c, operands).launch(grid=[ctas, 1, 1], block=[self.THREADS, 1, 1], stream=stream)
+
+    def ctas(self, rows: Any, columns: Any) -> Int32:
+        """Of a matrix, which may have more than 2^31 elements. Matrices follow one another along x, which alone goes
+        beyond 65535."""
+        return Int32((Int64(rows) * columns + (self.THREADS - 1)) // self.THREADS)
+
+    def place(self, number: Any, thread: Any, rows: Any, columns: Any) -> tuple[Any, Any, Any]:
+        """(row, column, matrix) of a thread of CTA `number`; rows behind the last are nobody's."""
+        ctas = self.ctas(rows, columns)
+        batch = number // ctas
+        first = Int64(number - batch * ctas) * self.THREADS
+        row = Int32(first // columns)
+        column = Int32(first - Int64(row) * columns) + thread
+        return row + column // columns, column % columns, batch
 
     @cute.kernel
     def _kernel(self, partial: cute.Tensor, c: cute.Tensor, operands: list) -> None:
         rows, columns = cute.size(c, mode=[0]), cute.size(c, mode=[1])
-        batch = cute.arch.block_idx()[1]
         splits = cute.size(partial, mode=[2]) // cute.size(c, mode=[2])
-        at = cute.arch.block_idx()[0] * self.THREADS + cute.arch.thread_idx()[0]
-        if at < rows * columns:
-            row = at // columns
-            column = at - row * columns
+        thread = cute.arch.thread_idx()[0]
+        row, column, batch = self.place(cute.arch.block_idx()[0], thread, rows, columns)
+        if row < rows:
             total = Float32(0.0)
             for split in cutlass.range(splits, unroll=4):
                 total = total + partial[(row, column, batch * splits + split)]

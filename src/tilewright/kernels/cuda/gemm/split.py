@@ -35,7 +35,7 @@ last quad may write into the padding of the planes' lines, which are whole multi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -57,13 +57,16 @@ REREAD = 4  # quads that a thread reads at once, where it keeps none
 
 
 class Chunk:
-    """What a CTA works on: a chunk of K of some rows; `x` has the sizes of (rows, K)."""
+    """What a CTA works on: a chunk of K of some rows; `x` has the sizes of (rows, K). `ctas`: of so many rows."""
 
-    def __init__(self, x: Any, exponents: Any, length: Any) -> None:
+    def __init__(self, x: Any, exponents: Any, length: Any, ctas: Callable[[Any], Any]) -> None:
         self.thread = cute.arch.thread_idx()[0]
-        self.block, split, self.batch = cute.arch.block_idx()
-        self.layer = self.batch * cute.arch.grid_dim()[1] + split
+        number, split, _ = cute.arch.block_idx()
         self.rows = cute.size(x, mode=[0])
+        of_matrix = ctas(self.rows)
+        self.batch = number // of_matrix
+        self.block = number - self.batch * of_matrix
+        self.layer = self.batch * cute.arch.grid_dim()[1] + split
         self.begin = split * length
         self.end = cutlass.min(self.begin + length, cute.size(x, mode=[1]))
         self._exponents = exponents
@@ -137,23 +140,27 @@ class Split:
                     layers=cute.size(exponents, mode=[1]), stream=stream)  # fmt: skip
 
     def launch(self, kernel: Any, *, rows: Any, batches: Any, layers: Any, stream: Any) -> None:
-        """Emit it; `layers`: splits of all the batch."""
-        across = STRIP if self.major == "r" else self.threads // self.group
+        """Emit it; `layers`: splits of all the batch. Matrices follow one another along x, which alone goes beyond
+        65535."""
         extra: dict[str, Any] = {"cluster": [self.cluster, 1, 1]} if self.cluster > 1 else {}
         if self.major == "r" and self.per <= PER:
             extra |= {"min_blocks_per_mp": 2, "preferred_smem_carveout": 10}
         kernel.launch(
-            grid=[cute.ceil_div(rows, across) * self.cluster, layers // batches, batches], block=[self.threads, 1, 1],
-            stream=stream, **extra,
+            grid=[self.ctas(rows) * batches, layers // batches, 1], block=[self.threads, 1, 1], stream=stream, **extra,
         )  # fmt: skip
+
+    def ctas(self, rows: Any) -> Any:
+        """Of a matrix of so many rows, for each split."""
+        across = STRIP if self.major == "r" else self.threads // self.group
+        return cute.ceil_div(rows, across) * self.cluster
 
     @cute.kernel
     def _along(self, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32) -> None:
-        self.rows_along(Chunk(x, exponents, chunk), x, planes)
+        self.rows_along(Chunk(x, exponents, chunk, self.ctas), x, planes)
 
     @cute.kernel
     def _across(self, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32) -> None:
-        self.rows_across(Chunk(x, exponents, chunk), x, planes)
+        self.rows_across(Chunk(x, exponents, chunk, self.ctas), x, planes)
 
     def read_quads(self, chunk: Chunk, x: Any, row: Any, steps: Sequence[Any]) -> list[Any]:
         """The quads that begin at (row, step) for each step."""
