@@ -1,8 +1,8 @@
 """Products of matrices with what is computed of them on the way out: a contraction takes the pointwise region that
 reads it for its epilogue, where that one is the only reader and its operands are rows, columns or whole matrices.
 
-What reduces rows of it whole, or groups of neighbouring columns, is such a region, too. Of a whole row of which elements
-are wanted again (softmax, norms) all columns are one group."""
+What reduces rows of it whole, or groups of neighbouring columns, is such a region, too. Where elements of a whole row
+are wanted again (softmax, norms), all columns are one group."""
 
 from __future__ import annotations
 
