@@ -78,6 +78,16 @@ def test_three_planes_are_as_accurate_as_fp32_whatever_the_exponents(family):
             assert model.norm_error(model.product(a, b, scheme="scaled"), truth) > 100 * own
 
 
+@pytest.mark.parametrize(("reach", "least", "most"), [(8, 1e-7, 2e-7), (12, 1e-7, 2e-7), (16, 4e-7, 2e-6),
+                                                      (18, 5e-6, 4e-5), (20, 1e-4, 8e-4)])  # fmt: skip
+def test_exponents_that_oppose_one_another_are_what_three_planes_are_for(reach, least, most):
+    """The table of docs/precision.md: pairs of fp16 lose it from 2^16 on."""
+    a, b = opposite(1000, reach)
+    truth = a.double() @ b.double()
+    assert least <= model.norm_error(model.product(a, b, scheme="scaled", interval=32), truth) <= most
+    assert model.norm_error(model.wide(a, b, interval=32), truth) <= model.norm_error(model.fp32(a, b), truth)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sums_of_16_bits_are_as_far_off_as_the_tests_on_a_gpu_allow(dtype):
     """A bound of 1e-6 refused K of 1000 in fp16, and of 4096 in both (H200, 2026-11-23)."""
