@@ -33,7 +33,7 @@ def test_groups_are_reduced_where_the_product_is_made(tmp_path, monkeypatch, nam
     torch.backends.cuda.matmul.allow_tf32 = False
     monkeypatch.setattr(cuda_product, "unhidden", lambda program: None)
     function, args, _ = (GROUPED | WIDE_ROWS)[name]
-    args = [a.to(dtype) for a in args]
+    args = [a.to(dtype, copy=True) for a in args]
     graph = trace(Applies(function), tuple(args), {})
     matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
     (pattern,) = [p for p in matched.patterns if is_grouped(p.program)]
