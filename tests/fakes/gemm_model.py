@@ -127,9 +127,9 @@ def product(
     return total
 
 
-def _vanishing(hi: Tensor) -> Tensor:
-    """hi where no lo is: what is too small for fp16 is nought."""
-    return torch.where(hi.abs() == TINY, 0.0, hi)
+def _alone(hi: Tensor, x: Tensor) -> Tensor:
+    """hi where no lo is: it holds what is not finite; what is too small for fp16 stays the least there is."""
+    return torch.where(x.isfinite(), hi, x.double())
 
 
 def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int, interval: int) -> Tensor:
@@ -138,7 +138,7 @@ def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int, interval: int) -> Te
     hi_b, lo_b, of_b = (t.t() if t.ndim == 2 else t for t in split(b.t().contiguous(), shift))
     cross, main = [(hi_a, lo_b), (lo_a, hi_b)], [(hi_a, hi_b)]
     if scheme == "rounded":
-        cross, main = [], [(_vanishing(hi_a), _vanishing(hi_b))]
+        cross, main = [], [(_alone(hi_a, a), _alone(hi_b, b))]
     zero = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
     total = zero.float()
     for at in range(0, k, promote or k):

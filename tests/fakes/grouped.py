@@ -1,8 +1,10 @@
-"""Functions whose product is reduced in groups of its columns, with arguments: what tests match, compile and run."""
+"""Functions whose product is reduced in groups of its columns, or whose rows are one group, with arguments: what tests
+match, compile and run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import torch
@@ -16,6 +18,14 @@ def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 M, N, K = 200, 384, 520
 A, W, B, SCALE, SHIFT = rand(M, K) / 20, rand(N, K), rand(N), rand(N), rand(N)
+
+
+TALL = rand(8999, K) / 20  # of so few columns it is not cut along K
+
+
+def hidden(*shape: int) -> Tensor:
+    """A mask to be added: minus infinity for a third of each row."""
+    return torch.where(rand(*shape) > 0.43, -inf, 0.0)
 
 
 def swish_norm(a: Tensor, w: Tensor, b: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -41,4 +51,19 @@ GROUPED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
     "of groups": (lambda a, w, g: ((a @ w.T).view(M, 24, 16) * g).softmax(-1) + g, (A, W, rand(24, 1)), 16),
     "batches": (lambda q, k: (q @ k.transpose(1, 2)).view(8, 136, 16, 16).amax(3),
                 (rand(8, 136, 64), rand(8, 256, 64)), 16),
+    "rows of 64": (lambda a, w, b: (F.linear(a, w, b) * 0.125).softmax(-1), (TALL, rand(64, K), rand(64)), 64),
+    "rows of 100": (lambda a, w, b, s, t: F.gelu(F.layer_norm(F.linear(a.view(-1, 8, K), w, b), (100,), s, t)),
+                    (TALL[:8992], rand(100, K), rand(100), rand(100), rand(100)), 100),
+    "rows of 99, masked": (lambda a, w, mask: (a @ w.T + mask).log_softmax(-1),
+                           (TALL, rand(99, K), hidden(8999, 99)), 99),
+}  # fmt: skip
+# Rows that fit a tile in 16 bits alone.
+WIDE_ROWS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], int]] = {
+    "rows of 10": (lambda a, w, b: F.linear(a, w, b).softmax(-1), (TALL, rand(10, K), rand(10)), 10),
+    "rows of 200": (lambda a, w, s: F.silu(F.rms_norm(a @ w.T, (200,), s, 1e-6)).float(),
+                    (TALL, rand(200, K), rand(200)), 200),
+    "rows of 256": (lambda a, w, b, x, s, t: F.layer_norm(F.linear(a, w, b) + x, (256,), s, t) + x,
+                    (TALL, rand(256, K), rand(256), rand(8999, 256), rand(256), rand(256)), 256),
+    "rows of batches": (lambda q, k: (q @ k.transpose(1, 2) * 0.125).softmax(-1),
+                        (rand(96, 136, 64), rand(96, 256, 64)), 256),
 }  # fmt: skip

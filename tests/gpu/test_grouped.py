@@ -1,4 +1,4 @@
-"""Groups of a product's columns, reduced in its kernel, on a GPU: held against float64."""
+"""Groups of a product's columns, and whole rows, reduced in its kernel, on a GPU: held against float64."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from fakes.fused import load_fused
-from fakes.grouped import GROUPED
+from fakes.grouped import GROUPED, WIDE_ROWS
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, run_program, view
 from tilewright.cell.trace import trace
 from tilewright.facts.space import point
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda, cuda_product
-from tilewright.stages.propose.grouped import is_grouped
+from tilewright.stages.propose.grouped import fits, is_grouped
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -24,19 +24,22 @@ TURNS = point(tile="128x128", cluster="2x1", schedule="pingpong", **COMMON)
 STREAMED = point(tile="128x128", cluster="2x1", schedule="cooperative", **{**COMMON, "streamed": "left"})
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for dtype in (torch.float32, torch.bfloat16) for name in GROUPED]
+    + [(name, dtype) for dtype in (torch.float16, torch.bfloat16) for name in WIDE_ROWS],
+)
 def test_groups_are_reduced_where_the_product_is_made(tmp_path, monkeypatch, name, dtype):
     torch.backends.cuda.matmul.allow_tf32 = False
     monkeypatch.setattr(cuda_product, "unhidden", lambda program: None)
-    function, args, _ = GROUPED[name]
-    args = [a.to(dtype) for a in args]
+    function, args, _ = (GROUPED | WIDE_ROWS)[name]
+    args = [a.to(dtype, copy=True) for a in args]
     graph = trace(Applies(function), tuple(args), {})
     matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
     (pattern,) = [p for p in matched.patterns if is_grouped(p.program)]
     run = GraphRun(graph, Applies(function), exact=False)
-    if name == "softmax":
-        args[0][3, 5] = torch.nan  # one row of NaN, and no other
+    if name in ("softmax", "rows of 64", "rows of batches"):
+        args[0][(3, 5, 7)[: args[0].ndim]] = torch.nan  # one row of NaN, and no other
     inputs = (n for n in graph.nodes if n.op == "input")
     run.values.update({n.name: a.cuda() for n, a in zip(inputs, args, strict=True)})
     operands = [view(run.value(bind.node), bind, spec.shape)
@@ -46,10 +49,12 @@ def test_groups_are_reduced_where_the_product_is_made(tmp_path, monkeypatch, nam
     sound = truth.isfinite()
     norm = truth[sound].norm()
     module = load_fused(pattern.program, tmp_path)
-    settings = [LARGE, pattern.space.points[0]]
+    settings = [LARGE, *pattern.space.points[:2]]
     settings += [STREAMED] if dtype == torch.float32 and operands[0].shape[-1] % 16 == 0 else []
     settings += [TURNS] if dtype != torch.float32 else []
     for setting in settings:
+        if not fits(pattern.program, int(dict(setting)["tile"].split("x")[1])):
+            continue
         module.configure(**dict(setting))
         (result,) = module.run(*operands)
         assert result.shape == truth.shape and result.dtype == own.dtype and result.is_contiguous(), setting

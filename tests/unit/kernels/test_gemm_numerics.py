@@ -78,6 +78,16 @@ def test_three_planes_are_as_accurate_as_fp32_whatever_the_exponents(family):
             assert model.norm_error(model.product(a, b, scheme="scaled"), truth) > 100 * own
 
 
+@pytest.mark.parametrize(("reach", "least", "most"), [(8, 1e-7, 2e-7), (12, 1e-7, 2e-7), (16, 4e-7, 2e-6),
+                                                      (18, 5e-6, 4e-5), (20, 1e-4, 8e-4)])  # fmt: skip
+def test_exponents_that_oppose_one_another_are_what_three_planes_are_for(reach, least, most):
+    """The table of docs/precision.md: pairs of fp16 lose it from 2^16 on."""
+    a, b = opposite(1000, reach)
+    truth = a.double() @ b.double()
+    assert least <= model.norm_error(model.product(a, b, scheme="scaled", interval=32), truth) <= most
+    assert model.norm_error(model.wide(a, b, interval=32), truth) <= model.norm_error(model.fp32(a, b), truth)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sums_of_16_bits_are_as_far_off_as_the_tests_on_a_gpu_allow(dtype):
     """A bound of 1e-6 refused K of 1000 in fp16, and of 4096 in both (H200, 2026-11-23)."""
@@ -194,7 +204,7 @@ def test_splits_sum_to_within_both_levels(scheme):
     assert error <= 2 * model.norm_error(model.fp32(a, b), truth)
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+@pytest.mark.parametrize("scheme", ["shared", "scaled", "rounded"])
 def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme):
     """Infinities times numbers, zeros, infinities, and numbers that vanish beside the largest of their column."""
     a, b = torch.randn(12, 70), torch.randn(70, 12)
@@ -213,9 +223,8 @@ def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme):
     b[9, 7], b[10, 7] = 1.0, -1.0
     b[:, 8] = 2.0**127
     truth = (a.double() @ b.double()).float()
-    for found in (
-        model.product(a, b, scheme=scheme), model.streamed(a, b, scheme=scheme), model.wide(a, b),
-    ):  # fmt: skip
+    made = [model.product(a, b, scheme=scheme), model.wide(a, b)]
+    for found in made if scheme == "rounded" else [*made, model.streamed(a, b, scheme=scheme)]:
         assert torch.equal(found.isnan(), truth.isnan())
         assert torch.equal(torch.where(truth.isinf(), found, 0.0), torch.where(truth.isinf(), truth, 0.0))
         assert not bool(found[4, 1:3].isfinite().any()) and float(found[4, 4]) == 0.0
@@ -252,3 +261,16 @@ def test_what_is_rounded_is_as_accurate_as_tf32(family):
     error = model.norm_error(model.product(a, b, scheme="rounded", promote=0, splits=2), truth)
     assert error <= 1.2 * tf32 + 1e-5, f"{error:.2g}, TF32 {tf32:.2g}"
     assert error > 1e-6, "it is rounded"
+
+
+def test_what_would_vanish_where_it_is_rounded_is_off_by_less_than_the_least_fp16():
+    """2^-24 of a scale where the largest of a row is 2^14 at least: 2^-38 of it."""
+    a, b = opposite(704, 60)
+    for x in (a, b.t().contiguous()):
+        hi, _, exponent = model.split(x, 0)
+        off = (torch.ldexp(hi, -exponent[:, None]) - x.double()).abs()
+        most = x.double().abs().amax(1, keepdim=True)
+        assert bool((off <= (x.double().abs() * 2.0**-11).clamp(min=most * 2.0**-38)).all())
+        assert torch.equal(hi == 0, x == 0)
+    worst = model.worst_error(model.product(a, b, scheme="rounded", promote=0), a, b)
+    assert worst <= model.worst_error(model.tf32(a).double() @ model.tf32(b).double(), a, b) + 2.0**-36

@@ -92,7 +92,8 @@ class Body:
         return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=binds, spared=self.whole.spared)
 
     def in_groups(self, node: str, region: Found, names: dict[str, str]) -> Found:
-        """The same, with its columns in two dimensions, of which the region reduces the second."""
+        """The same, with its columns in two dimensions, of which the region reduces the second; of whole rows the first
+        has one place."""
         (output,), size = region[0].outputs, region[0].inner_size
         *outer, columns = self.whole.domain
         domain = (*outer, columns // size, size)

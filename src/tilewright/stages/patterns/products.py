@@ -1,7 +1,8 @@
 """Products of matrices with what is computed of them on the way out: a contraction takes the pointwise region that
 reads it for its epilogue, where that one is the only reader and its operands are rows, columns or whole matrices.
 
-What reduces rows of it whole, or groups of neighbouring columns, is such a region, too."""
+What reduces rows of it whole, or groups of neighbouring columns, is such a region, too. Where elements of a whole row
+are wanted again (softmax, norms), all columns are one group."""
 
 from __future__ import annotations
 
@@ -157,7 +158,8 @@ def _alone(flow: Flow, whole: Contraction) -> Found | None:
 
 def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     """The product and the region that reads it as one Program; None where the region is no epilogue of it: pointwise,
-    or reductions of its rows of which no element is needed again. Columns are reduced as the transpose's rows."""
+    or reductions of its rows, or of groups of columns. Columns are reduced as the transpose's rows, where no element of
+    them is needed again."""
     if whole.lies != tuple(range(len(whole.lies))):
         return None
     turned = across(whole, region)
@@ -179,8 +181,9 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     inner = len(program.reduced)
     if inner and program.reduced != groups[-1][-inner:]:
         return None
-    grouped = inner and program.reduced != groups[-1]  # columns are reduced in groups of neighbours
-    if grouped and len(program.outputs) != 1:
+    elements = any(output.shape == program.domain for output in program.outputs)
+    grouped = inner and (elements or program.reduced != groups[-1])  # groups of neighbours, or of all columns
+    if grouped and (len(program.outputs) != 1 or positions or turned is not None):
         return None
     written = tuple(1 if d in program.reduced else size for d, size in enumerate(program.domain))
     if any(output.shape not in ((program.domain, written) if grouped else (written,)) for output in program.outputs):

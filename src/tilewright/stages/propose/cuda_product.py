@@ -11,7 +11,7 @@ from ...facts.program import DTYPE_BYTES, Program
 from ...facts.space import Knob, Point, Space, point
 from .diagonals import NO_ZEROS, kept_diagonals
 from .entered import enters, unenterable
-from .grouped import fits, is_grouped, ungroupable
+from .grouped import fits, is_grouped, is_row, ungroupable
 from .narrow import computes_in_float8
 from .product_sides import (
     SKINNY_SIDE,
@@ -94,6 +94,15 @@ _SHORT_STRETCHES = (("128x256", "1x1", "cooperative"), ("128x128", "1x1", "coope
 _LONG = 128  # rows
 _THIRDS = ("128x192", "256x192")  # 96 columns of each: no whole lines of 64
 _REDUCED_IN_TURNS = (("128x128", "2x1", "direct"), ("64x256", "2x1", "direct"))
+# Of products in 16 bits whose rows lie in a tile of so many columns: in turns, or beside another CTA, or not.
+_WHOLE_ROWS = {
+    64: (("128x64", "2x1", "pingpong"), ("64x64", "2x1", "cooperative")),
+    128: (("128x128", "2x1", "pingpong"), ("64x128", "2x1", "cooperative"), ("128x128", "2x1", "cooperative")),
+    256: (("64x256", "2x1", "pingpong"), ("128x256", "2x1", "cooperative")),
+}
+# From which K on the elements of what is reduced are written in a product's end, by the bits of its factors; what is
+# not here is written by a kernel of its own (see `unhidden`).
+_WRITTEN_FROM = {("groups of columns", 16): 2048, ("rows", 16): 2048}
 _STREAMED_POINTS = 4  # at most; of those that are proposed
 _BULK_POINTS = 1  # the same with another store: measured within 2% of one another (H200, 2026-11-22)
 # From this K on fp32 is faster in tiles of 128 x 256 than of 256 x 128 (1024 x 8192 x 8192: 687 us, 752; 4096 cubed:
@@ -103,6 +112,7 @@ _THREE_PLANES = ("128x128", "128x64", "64x64")  # of which two stages of three p
 _BULK_TILES = ("256x128", "128x256", "128x128")
 _STREAMED_K = 16  # a multiple of which K is
 _SHORT_K = 2048  # the end of a tile weighs much
+_SKINNY_TILE = 64  # rows; from so many times the multiprocessors' number on, K is not cut
 _WHOLE_TILE = 128  # rows and columns at least
 # Intervals of promotion, and from which K on the bound of their error is at most that of one fp32 accumulator (see
 # `intervals` of gemm/bounds.py).
@@ -231,13 +241,15 @@ def _unreducible(program: Program) -> str | None:
 
 
 def unhidden(program: Program) -> str | None:
-    """Why the elements of groups are better written by a kernel of their own: in a product's, its end takes as long as
-    that kernel or longer (fp32, K of 8192: as long; of 1024, 0.45 ms longer than 1.55; H200, 2026-11-22), unless
-    another tile is multiplied meanwhile."""
+    """Why the elements of groups, or of rows, are better written by a kernel of their own: in a product's, its end
+    takes as long as that kernel or longer (fp32, K of 8192: as long; of 1024, 0.45 ms longer than 1.55; H200,
+    2026-11-22), unless another tile is multiplied meanwhile."""
     if program.outputs[0].shape != program.domain:
         return None
-    if factors(program)[0].dtype == "f32" or sizes(program)[3] < _SHORT_K:
-        return "groups of columns whose elements are written while nothing is multiplied"
+    kind = "rows" if is_row(program) else "groups of columns"
+    least = _WRITTEN_FROM.get((kind, 8 * DTYPE_BYTES[factors(program)[0].dtype]))
+    if least is None or sizes(program)[3] < least:
+        return f"{kind} whose elements are written while little or nothing is multiplied"
     return None
 
 
@@ -246,7 +258,8 @@ def _slower(program: Program) -> str | None:
     batch, m, n, _ = sizes(program)
     left, _ = factors(program)
     best, mine = (min((w for w, _ in ranked), default=None) for ranked in (_ranked(program), _reducing(program)))
-    if best is None or mine is None or is_skinny(program):
+    few = batch * m < _SKINNY_TILE * PROCESSORS or n > SKINNY_SIDE or not is_row(program)
+    if best is None or mine is None or (few and is_skinny(program)):
         return "a product whose sums are not whole in one kernel"
     saved = 2.0 * batch * m * n * (4.0 if left.dtype == "f32" else 2.0) / 4000.0  # ns: it is neither written nor read
     if mine > _WORTH * best + saved:
@@ -260,7 +273,7 @@ def space(program: Program) -> Space:
         return skinny_space(program, _KNOBS, KERNEL)
     if is_gated(program):
         return Space(knobs=_KNOBS, points=_gated_points(program))
-    skinny = skinny_points(program) if is_skinny(program) else ()
+    skinny = skinny_points(program) if is_skinny(program) and not program.reduced else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
     wide = () if _is_thin(program) else _exact_points(program)
     if sizes(program)[3] < _LEAST_K:
@@ -386,6 +399,9 @@ def _points(program: Program) -> tuple[Point, ...]:
     points = [p for _, p in (_reducing(program) if program.reduced else _ranked(program))]
     streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
     chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
+    if is_row(program) and plain:
+        columns = next(wide for wide in _WHOLE_ROWS if program.domain[-1] <= wide)
+        return tuple(turn(tile, cluster, "direct", how) for tile, cluster, how in _WHOLE_ROWS[columns])
     if program.reduced:
         shapes = [s for s in _REDUCED_IN_TURNS if not is_grouped(program) or fits(program, int(s[0].split("x")[1]))]
         turns = tuple(turn(*shape) for shape in shapes) if plain else ()  # not yet measured: never first

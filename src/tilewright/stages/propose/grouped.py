@@ -1,5 +1,5 @@
-"""A product of which groups of neighbouring columns are reduced: which the skeleton `gemm` takes, and the functions
-that a `fused_K.py` hands to it."""
+"""A product of which groups of neighbouring columns are reduced, or whole rows of one group: which the skeleton `gemm`
+takes, and the functions that a `fused_K.py` hands to it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,17 @@ def is_grouped(program: Program) -> bool:
     return any(o.name == product.left and len(o.shape) < len(program.domain) for o in factors)
 
 
+def is_row(program: Program) -> bool:
+    """Whether it is grouped, and a group is a whole row."""
+    return is_grouped(program) and program.domain[-2] == 1
+
+
 def ungroupable(program: Program) -> str | None:
     """Why the skeleton can't reduce these groups; None if it can."""
     size, reductions = program.domain[-1], [i for i in program.body if isinstance(i, Reduction)]
     product = program.product
     assert product is not None
-    if size < 2 or size & (size - 1) or size > _MOST[product.dtype == "f32"]:
+    if size < 2 or size > _MOST[product.dtype == "f32"] or (size & (size - 1) and not is_row(program)):
         return f"groups of {size} columns, which lie in no tile"
     if len(program.outputs) != 1 or any(r.op not in REDUCES for r in reductions):
         return "groups of columns of which several results are kept, or positions"
@@ -41,7 +46,9 @@ def ungroupable(program: Program) -> str | None:
 
 
 def fits(program: Program, columns: int) -> bool:
-    """Whether groups lie in tiles of so many columns."""
+    """Whether groups lie in tiles of so many columns; whole rows end in one."""
+    if is_row(program):
+        return columns >= program.domain[-1]
     return columns % max(program.domain[-1], LEAST_TOGETHER) == 0
 
 
@@ -61,13 +68,18 @@ def grouped_texts(program: Program) -> tuple[str, str, tuple[Operand, ...], Outp
     plan, lines = schedule(rest), Lines(rest)
     functions, entries = sweeps_of(plan, lines, dtypes_of(rest))
     (output,) = rest.outputs
-    groups = [f"size={rest.domain[-1]}", "sweeps=(" + " ".join(e.strip() for e in entries) + ")"]
+    groups = [
+        f"size={rest.domain[-1]}",
+        *(["whole=True"] if is_row(program) else []),
+        "sweeps=(" + " ".join(e.strip() for e in entries) + ")",
+    ]
     if plan.head:
         functions.insert(0, lines.function("head", "Per group, before any sweep.", plan.head, (), dict_of(plan.head)))
         groups.append("head=head")
     groups.append(_end(plan, lines, output, functions))
     columns = rest.domain[-2:]
-    for kind, shape in (("within", (1, columns[1])), ("of_groups", (columns[0], 1))):
+    apart = () if is_row(program) else (("within", (1, columns[1])), ("of_groups", (columns[0], 1)))
+    for kind, shape in apart:
         names = [o.name for o in rest.operands if o.shape[-2:] == shape]
         groups += [f"{kind}=({', '.join(map(repr, names))},)"] if names else []
     return "\n\n".join(functions), f"Groups({', '.join(groups)})", rest.operands[1:], output

@@ -104,8 +104,17 @@ def test_what_others_read_and_what_is_reduced_stay_apart() -> None:
         return y, y.softmax(-1)
 
     assert only(twice, A, W).title == "linear"
-    assert only(lambda a, w: F.linear(a, w).mul(2).softmax(-1), A, W).title == "linear"
+    assert only(lambda a, w: F.linear(a, w).mul(2).softmax(0), A, W).title == "linear"
+    assert only(lambda a, w: F.linear(a, w).tril().softmax(-1), A, W).title == "linear"
     assert only(lambda a, w, c: F.linear(a.view(2, 3, 10), w) + c, A, W, rand(2, 1, 4)).title == "linear"
+
+
+def test_a_whole_row_of_which_elements_are_wanted_is_one_group() -> None:
+    """Held against the module in float64 (see `fused`); the product stays possible alone."""
+    alone, row = products(lambda a, w, x: F.linear(a.view(2, 3, 10), w).mul(2).softmax(-1) + x, A, W, rand(2, 3, 4))
+    assert alone.title == "linear" and row.title == "linear -> scale -> softmax -> add"
+    assert (row.program.domain, row.program.reduced) == ((6, 1, 4), (2,))
+    assert row.program.outputs[0].shape == (6, 1, 4) and row.sites[0].spared == alone.nodes
 
 
 @pytest.mark.parametrize(

@@ -240,10 +240,11 @@ def test_without_patterns_or_without_a_trace_the_original_runs(load: Any) -> Non
 
 def test_knobs_are_forwarded(load: Any) -> None:
     model = load(composed(BLOCK, [block()]))
-    model.configure("fused_0", speed=2)
-    assert sys.modules["fused_0"].KNOBS == {"speed": 2} and sys.modules["fused_1"].KNOBS == {"speed": 1}
+    one, other, *_ = model._FUSED
+    model.configure(one, speed=2)
+    assert sys.modules[one].KNOBS == {"speed": 2} and sys.modules[other].KNOBS == {"speed": 1}
     with pytest.raises(ValueError):
-        model.configure("fused_0", color="red")
+        model.configure(one, color="red")
     with pytest.raises(KeyError):
         model.configure("fused_99", speed=1)
 

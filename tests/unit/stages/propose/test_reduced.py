@@ -120,7 +120,7 @@ def test_the_kernel_has_the_same_blocks_and_states() -> None:
 
 def test_what_is_read_again_or_does_not_pay_stays_apart() -> None:
     apart: list[tuple[Callable[..., Any], tuple[Tensor, ...]]] = [
-        (lambda a, w: F.linear(a, w).softmax(-1), (A, W)),  # elements are wanted
+        (lambda a, w: F.linear(a, w).softmax(-1), (A, W)),  # elements are wanted, of longer rows than a tile's
         (lambda a, w: (lambda y: ((y - y.mean(1, keepdim=True)).abs()).amax(1))(F.linear(a, w)), (A, W)),  # two sweeps
         (lambda a, w: F.linear(a, w).softmax(0), (A, W)),
         (lambda a, w: F.linear(a.view(4, 50, K), w).amax(1), (A, W)),  # stretches of columns

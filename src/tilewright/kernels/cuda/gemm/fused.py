@@ -167,7 +167,7 @@ class FusedProduct:
         apart = point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk or point.staged
         if groups and (apart or point.stream_k):
             raise ValueError("groups are reduced where whole sums are, as they lie: with split_k=1, store='direct'")
-        if groups and point.atom_n % groups.together:
+        if groups and not groups.lies_in(point.atom_n):
             raise ValueError(f"groups of {groups.size} columns don't lie in {point.atom_n} each")
         if self.spec.reductions and point.tile_n % WIDTH:
             raise ValueError(f"rows are reduced in blocks of {WIDTH}, which {point.tile_n} columns are not made of")

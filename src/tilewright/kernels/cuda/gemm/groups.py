@@ -1,11 +1,13 @@
 """Groups of a product's columns, reduced while its sums are in registers: a group norm, each head's norm or softmax,
-pooling. A group lies within a tile; either what becomes of each element leaves, or one number a group.
+pooling; or whole rows as one group. A group lies within a tile; either what becomes of each element leaves, or one
+number a group.
 
     a part of a sum, 64 rows x 64 columns of it      a thread: 2 rows x 16 columns; four lanes share a row
     groups of 16: for each row, the state of 4 values (a tree) -> two exchanges between lanes -> all four know it ->
     what is done with each value, and the next 16 columns
 
-Sizes are powers of two, so that groups are whole wherever C has a part of one.
+Sizes are powers of two, so that groups are whole wherever C has a part of one. Whole rows have any size that a part
+holds: what lies behind their end counts for nothing.
 """
 
 from __future__ import annotations
@@ -33,10 +35,12 @@ LEAST = 16  # columns that are taken at once: two pairs of each thread, which la
 class Groups:
     """What is done with each group of `size` columns side by side: `sweeps` as a Spec's, `head` what needs none of
     them. `final` gives the element that is written; without it, the group's value `row` is written. Operands have C's
-    columns, but for those `within` a group, which are the same for all of them, and `of_groups`, one value each."""
+    columns, but for those `within` a group, which are the same for all of them, and `of_groups`, one value each.
+    `whole`: C's rows are one group each."""
 
     size: int
     sweeps: tuple[Sweep, ...]
+    whole: bool = False
     head: Function | None = None
     final: Function | None = None
     row: str = ""
@@ -51,7 +55,11 @@ class Groups:
     @property
     def together(self) -> int:
         """Columns that are taken at once."""
-        return max(self.size, LEAST)
+        return -(-self.size // LEAST) * LEAST
+
+    def lies_in(self, columns: int) -> bool:
+        """Whether groups are whole in so many columns; a whole row begins with the first."""
+        return columns >= self.together if self.whole else columns % self.together == 0
 
 
 class GroupFinish(Finish):
@@ -85,6 +93,7 @@ class GroupFinish(Finish):
             last = (sizes[0] - 1, sizes[1] - 1)
             self._scale(total, exponents, rows, columns, layer=layer, last=last)
         wide = self.groups.together // 8
+        pairs = wide if self.groups.whole else pairs
         # What is read for one row serves the other, where registers hold it.
         at_once = 2 if self.groups.together * len(self.names) <= MOST_READ else 1
         for first in range(0, pairs, wide):
@@ -126,11 +135,12 @@ class GroupFinish(Finish):
         self, c: Any, known: list[list[dict[str, Any]]], firsts: list[tuple[Any, Any, Any]], sizes: tuple[Any, Any]
     ) -> None:
         """The neighbouring groups of one row that lie in these pairs."""
-        each = max(self.groups.size // 8, 1)
+        each = len(known) if self.groups.whole else max(self.groups.size // 8, 1)
         made: list[list[Any]] = []
         for at in range(0, len(known), each):
             pairs = known[at : at + each]
-            values = self._reduced([element for pair in pairs for element in pair])
+            inside = [ok for i, (_, column, _) in enumerate(firsts[at : at + each]) for ok in self._inside(i, column)]
+            values = self._reduced([element for pair in pairs for element in pair], inside)
             if self.groups.final is None:
                 self._write_one(c, values[self.groups.row], firsts[at], sizes)
                 continue
@@ -138,32 +148,39 @@ class GroupFinish(Finish):
                      for pair in pairs]  # fmt: skip
         write_pairs(c, made, firsts[: len(made)], sizes, vector=self.vector)
 
-    def _reduced(self, elements: list[dict[str, Any]]) -> dict[str, Any]:
-        """What is known of a group, of which this lane has these elements."""
-        lanes = min(LANES, max(self.groups.size // 2, 1))
+    def _inside(self, pair: int, column: Any) -> list[Any]:
+        """Whether both elements of a group's pair of this number are C's: None where that is known."""
+        if not self.groups.whole or 8 * (pair + 1) <= self.groups.size:
+            return [None, None]
+        return [column + e < self.groups.size for e in range(2)]
+
+    def _reduced(self, elements: list[dict[str, Any]], inside: list[Any]) -> dict[str, Any]:
+        """What is known of a group, of which this lane has these elements, as far as they are `inside`."""
+        lanes = LANES if self.groups.whole else min(LANES, max(self.groups.size // 2, 1))
         values: dict[str, Any] = {}
         if self.groups.head is not None:
             values |= _call(self.groups.head, elements[0], values)
         for sweep, reducers in zip(self.groups.sweeps, self.reducers, strict=True):
             given = [_call(sweep.elements, element, values) for element in elements]
             for i, (reduction, reducer) in enumerate(zip(sweep.reductions, reducers, strict=True)):
-                state = self._state(reducer, [reducer.prepare(g[i]) for g in given], lanes)
+                state = self._state(reducer, [reducer.prepare(g[i]) for g in given], lanes, inside)
                 values |= zip(reduction.results, reducer.results(state), strict=True)
             if sweep.rows is not None:
                 values |= _call(sweep.rows, elements[0], values)
         return values
 
-    def _state(self, reducer: Reducer, values: list[Any], lanes: int) -> State:
+    def _state(self, reducer: Reducer, values: list[Any], lanes: int, inside: list[Any]) -> State:
         """Of a group, of which this lane has these values."""
         if reducer.op != "moments":
             held = Held(reducer, 1)
-            held[0] = reducer.block(values, None, [])
+            held[0] = reducer.block(_masked(values, inside, reducer.identity()[0]), None, [])
             butterfly(held, lanes)
             return held[0]
-        # The number of values is known, and a power of two: nothing is divided.
-        count = Float32(float(self.groups.size))
-        mean = _total(values, lanes) * Float32(1.0 / self.groups.size)
-        return (count, mean, _total([(v - mean) * (v - mean) for v in values], lanes))
+        # The number of values is known: nothing is divided.
+        count, nought = Float32(float(self.groups.size)), Float32(0.0)
+        mean = _total(_masked(values, inside, nought), lanes) * Float32(1.0 / self.groups.size)
+        squares = _masked([(v - mean) * (v - mean) for v in values], inside, nought)
+        return (count, mean, _total(squares, lanes))
 
     def _write_one(self, c: Any, value: Any, at: tuple[Any, Any, Any], sizes: tuple[Any, Any]) -> None:
         """A group's number, by the first of the lanes that know it. `at`: of its first element in this lane."""
@@ -173,6 +190,11 @@ class GroupFinish(Finish):
         inside = m.both(leads, m.both(row < sizes[0], column < sizes[1]))
         stored = m.stored(value, self.dtype)
         when(inside, lambda: c.__setitem__((row, column // size, layer), stored))
+
+
+def _masked(values: list[Any], inside: list[Any], otherwise: Any) -> list[Any]:
+    """`otherwise` in the place of what is outside."""
+    return [v if ok is None else m.select(ok, v, otherwise) for v, ok in zip(values, inside, strict=True)]
 
 
 def _total(values: list[Any], lanes: int) -> Any:

@@ -131,10 +131,7 @@ def split_quad(quad: Any, scales: list[Scale], odd: Any, shift: int, *, planes: 
     if planes == 3:
         return _split_wide(quad, scaled, scales, odd)
     if planes == 1:
-        words = cute.make_rmem_tensor((2,), Int32)
-        for pair in range(2):
-            words[pair] = _packed(scaled[2 * pair], scaled[2 * pair + 1])
-        return [words]
+        return _rounded(quad, scaled, scales)
     made = [cute.make_rmem_tensor((2,), Int32) for _ in range(2)]
     for pair in range(2):
         low, high = scaled[2 * pair], scaled[2 * pair + 1]
@@ -156,6 +153,23 @@ def split_quad(quad: Any, scales: list[Scale], odd: Any, shift: int, *, planes: 
         rare = m.either(rare, scale.loses(quad[e]))
     when(rare, again)
     return made
+
+
+def _rounded(quad: Any, scaled: list[Any], scales: list[Scale]) -> list[Any]:
+    """The one plane of fp16 of four elements: those that would be 0 are the least of their sign."""
+    words = cute.make_rmem_tensor((2,), Int32)
+    lost = [scale.loses(quad[e]) for e, scale in enumerate(scales)]
+    for pair in range(2):
+        words[pair] = _packed(scaled[2 * pair], scaled[2 * pair + 1])
+
+    def again() -> None:
+        least = [m.select(quad[e] < Float32(0.0), Float32(-TINY), Float32(TINY)) for e in range(QUAD)]
+        kept = [m.select(gone, *both) for gone, *both in zip(lost, least, scaled, strict=True)]
+        for pair in range(2):
+            words[pair] = _packed(kept[2 * pair], kept[2 * pair + 1])
+
+    when(m.either(m.either(lost[0], lost[1]), m.either(lost[2], lost[3])), again)
+    return [words]
 
 
 def split_soon(quad: Any, factor: Any, shift: int) -> list[list[Any]]:

@@ -27,7 +27,8 @@ maximum and the split where the chunk is not too long; so X is read once:
 Of three planes, of bf16 (scheme `wide`), the sum is x to the last bit, down to 2^-117 of the row's largest element and
 to an absolute 2^-148 of it below. What is not finite travels in the last, its first is +-2^-133.
 
-Of one plane alone (scheme `rounded`) there is hi, as fp16 has it: 0 where it vanishes, and what is not finite.
+Of one plane alone (scheme `rounded`) there is hi, as fp16 has it: what is not finite, too, and +-2^-24 where it would
+vanish, so that an infinity times it is one.
 
 Longer chunks are read twice. What lies beyond the end is read as the last that is there, which changes no maximum; a
 last quad may write into the padding of the planes' lines, which are whole multiples of 8.
