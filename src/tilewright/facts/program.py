@@ -221,10 +221,10 @@ class Product:
     """`result = left @ right` over the domain, (M, N) or (B, M, N): `left` is (M, K) or (B, M, K), `right` (K, N) or
     (B, K, N), of `dtype` or float8_e4m3fn; sums are fp32's at least. Either may have fewer matrices than the batch:
     number i of it takes i // `each` % as many as there are, of the left and of the right. `rounded`: factors may be, to
-    TF32's 11 bits. For groups of columns that are reduced, N is two dimensions: group, column. `ends`: an operand, (E,) of
-    i32; `right` is (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]. What a factor is
-    computed of on its way in, its Prologue says. `zeros`: the diagonals of `left` and of `right` outside of which there
-    are zeros; what these meet need not be multiplied, so that infinities there may come to nothing. `wanted`: the
+    TF32's 11 bits. For groups of columns that are reduced, N is two dimensions: group, column. `ends`: an operand, (E,)
+    of i32; `right` is (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]. What a factor
+    is computed of on its way in, its Prologue says. `zeros`: the diagonals of `left` and of `right` outside of which
+    there are zeros; what these meet need not be multiplied, so that infinities there may come to nothing. `wanted`: the
     diagonals of the result that anybody reads; outside of them it may be anything."""
 
     result: str

@@ -4,16 +4,21 @@ sm_90a and sm_80 without a GPU."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
+import torch
 
+from fakes.launches import Launches
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.cubin import taken
 from tilewright.kernels.cuda.gemm.compiling import compile_ampere, compile_combine, compile_product, compile_streamed
 from tilewright.kernels.cuda.gemm.finish import Finish
-from tilewright.kernels.cuda.gemm.launch import Gemm
+from tilewright.kernels.cuda.gemm.fused import FusedProduct, ProductSpec
+from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.partly import part_of, placed
 from tilewright.kernels.cuda.gemm.plan import Point
+from tilewright.kernels.cuda.spec import TensorSpec
 
 SMALL_SPILL, AHEAD = 64, 1024  # bytes a thread; of what is read ahead of a line of a staged tile
 LAYERS = (part_of(4, 32, 8), part_of(8, 32, 1))  # (4, 1, M, K) @ (8, K, N)
@@ -87,3 +92,46 @@ def test_exponents_of_parts_of_k_are_a_batchs_own():
     point = Point(tile_m=128, tile_n=128, cluster_m=1, scheme="scaled", split_k=4)
     with pytest.raises(ValueError, match="split_k=1"):
         Gemm(point, "f32", layers=LAYERS)
+
+
+SMALL = Point(tile_m=64, tile_n=64, cluster_m=1)
+FP32 = replace(SMALL, scheme="scaled")
+STREAMED = Point(tile_m=128, tile_n=128, cluster_m=1, scheme="scaled", streamed=True)
+
+
+def numbers(*shape):
+    return torch.randint(-9, 9, shape, generator=torch.Generator().manual_seed(sum(shape))).float() / 8
+
+
+@pytest.mark.parametrize("point", [SMALL, replace(SMALL, split_k=3), FP32, STREAMED], ids=lambda p: str(p.split_k))
+@pytest.mark.parametrize("turned", [False, True])
+def test_calls_hand_over_matrices_once_and_operands_as_they_are(point, turned):
+    """What a launch gets, multiplied by torch: planes of as many matrices as there are, and a table of 20 rows."""
+    dtype = torch.float32 if point.scales else torch.bfloat16
+    a, b = numbers(4, 40, 512).to(dtype), numbers(8, 512, 24).to(dtype)
+    table, mask = numbers(20, 24), numbers(4, 1, 24)
+    epilogue = Epilogue(function=lambda product, table, mask: product + table + mask, names=("table", "mask"),
+                        dtypes=("f32", "f32"), batched=True,
+                        parts=(((1, 20), None, None), (None, None, (8, 0))))  # fmt: skip
+    gemm = Gemm(point, "f32", epilogue, turned=turned, compiled=Launches(), layers=LAYERS)
+    beside = table.repeat(2, 1) + mask.repeat_interleave(8, 0)
+    wanted = (a.float()[:, None] @ b.float()).reshape(32, 40, 24) + beside
+    for _ in range(2):
+        torch.testing.assert_close(gemm(a, b, table, mask), wanted)
+
+
+def test_a_spec_says_what_serves_several():
+    left, right, table, output = (
+        TensorSpec(name=n, dtype="bf16", shape=s)
+        for n, s in zip("abto", ((4, 40, 64), (8, 64, 24), (1, 20, 24), (32, 40, 24)), strict=True)
+    )
+    spec = ProductSpec(name="p", left=left, right=right, operands=(table,), output=output, each=(8, 1),
+                       epilogue=lambda product, t: product + t, partly=(("t", (1, 1, 1)),))  # fmt: skip
+    assert spec.sizes == (32, 40, 24, 64) and spec.layers == LAYERS
+    assert spec.parts == (((1, 20), None, None),)
+    fused = FusedProduct(spec, {"tile": "64x64"})
+    fused.gemm._compiled = Launches()
+    operands = [numbers(*o.shape).bfloat16() for o in spec.read]
+    (result,) = fused(*operands)
+    a, b, t = (x.float() for x in operands)
+    torch.testing.assert_close(result, ((a[:, None] @ b).reshape(32, 40, 24) + t.repeat(1, 2, 1)).bfloat16())

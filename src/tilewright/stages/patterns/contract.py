@@ -163,8 +163,8 @@ Laid = tuple[Factor, Factor, tuple[int, ...], Bind, tuple[int, ...]]
 
 
 def _expanded(flow: Flow, node: Node, found: Contracted) -> tuple[Laid, tuple[str, ...]] | None:
-    """The same of a factor as it was before its matrices were repeated, which is read as often as it is wanted, and what
-    nobody reads then. A dimension that repeats is two, for the other factor and the result, too."""
+    """The same of a factor as it was before its matrices were repeated, and what nobody reads then. A dimension that
+    repeats is two, for the other factor and the result, too."""
     letters = found.letters
     for mine, factor, word in (("left", found.left, letters.left), ("right", found.right, letters.right)):
         before = _before_expansion(flow, factor, word, set(letters.left + letters.right + letters.result))
@@ -274,7 +274,7 @@ def _scaled(flow: Flow, node: Node, found: Scaled) -> Contraction | None:
 
 
 def _laid(flow: Flow, node: Node, found: Contracted | Scaled, lies: tuple[int, ...] = ()) -> Laid | None:
-    """Both factors, the domain, and how the result is viewed and lies: as it is wanted, or as others expect it to, where
+    """Both factors, the domain, and how the result is viewed and lies: as is wanted, or as others expect it to, where
     that can be."""
     made = [m for m in _matrices(flow, (found.left, found.right), found.letters)
             if prod(m[2]) == prod(node.shape) and len(m[3]) == len(node.shape)]  # fmt: skip

@@ -21,7 +21,7 @@ from .. import math as m
 from ..control import when
 from ..spec import Function, reads
 from .outlet import ROWS, Outlet
-from .partly import Part, placed
+from .partly import Layers, Partly, Parts
 from .staged import PAIRS, Staged
 from .writes import exchanged, words_of, write_pairs
 
@@ -33,7 +33,6 @@ PRODUCTS = ("product", "product_1")  # as an expression names them; the second i
 # Elements that are written at once, and in a row; of what is not here (16 bits and 8) up to eight.
 MOST_TOGETHER = {"f32": 4, "i32": 4, "i64": 1}
 Diagonals = tuple[int | None, int | None]
-Parts = tuple[Part | None, Part | None, Part | None]
 ALL: Diagonals = (None, None)
 ONE_FACTOR = 126  # 2^-126 to 2^126 are normal numbers
 
@@ -99,7 +98,7 @@ def shifted(x: Any, exponent: Any) -> Float32:
     return x * power_of_two(half) * power_of_two(exponent - half)
 
 
-class Finish:
+class Finish(Partly):
     """What is done with a product, or with the sum of its splits: `function` over `names`, stored as `dtype`. `vector`:
     rows of all results start at multiples of 1, 2, 4 or 8 elements; `batched`: positions have a batch in front;
     `turned`: rows are the expression's columns; `diagonals`: the first and the last diagonal (column - row) on which
@@ -115,15 +114,10 @@ class Finish:
     def __init__(
         self, dtype: str, *, function: Function | None = None, names: Sequence[str] = (), vector: int,
         batched: bool = False, turned: bool = False, diagonals: Diagonals = ALL, further: Sequence[str] = (),
-        parts: Sequence[Parts] = (), layers: tuple[Part | None, Part | None] = (None, None),
+        parts: Sequence[Parts] = (), layers: Layers = (None, None),
     ) -> None:  # fmt: skip
         self.dtype = dtype
-        self.layers = layers
-        self.parts = {
-            name: (own[1], own[0], own[2]) if turned else own
-            for name, own in zip(names, parts, strict=False)
-            if any(own)
-        }
+        super().__init__(names, parts, layers, turned=turned)
         self.further = tuple(Further(dtype=d, vector=min(vector, MOST_TOGETHER.get(d, 8))) for d in further)
         self.function = function
         self.names = tuple(names)
@@ -138,23 +132,11 @@ class Finish:
 
     def put(self, c: Any, product: Any, operands: Sequence[Any], at: tuple[Any, Any, Any]) -> None:
         """Write the expression at (row, column, batch); operands are read there."""
-        read = {name: tensor[self._placed(name, at)] for name, tensor in self._wanted(operands)}
+        read = {name: tensor[self.placed(name, at)] for name, tensor in self._wanted(operands)}
         made = self._value(product, read, at)
         targets = (c, *operands[len(self.names) :])
         for target, value in zip(targets, made if self.further else (made,), strict=True):
             target[at] = value
-
-    def _placed(self, name: str, at: tuple[Any, Any, Any]) -> tuple[Any, ...]:
-        """Where an operand is read for the element of C at this place."""
-        own = self.parts.get(name)
-        return at if own is None else tuple(placed(i, part) for i, part in zip(at, own, strict=True))
-
-    def layer_of(self, side: int, layer: Any, x: Any, *, planes: int = 1) -> Any:
-        """The first plane of the matrix of x, A's (side 0) or B's, that makes this layer of C: its own, or the one of
-        all."""
-        if self.layers[side] is None:
-            return m.select(cute.size(x, mode=[2]) > planes, layer * planes, Int32(0))
-        return placed(layer, self.layers[side]) * planes
 
     def _wanted(self, operands: Sequence[Any]) -> list[tuple[str, Any]]:
         """The operands that the expression reads."""
@@ -253,7 +235,7 @@ class Finish:
 
     def _loaded(self, wanted: list[tuple[str, Any]], places: list[list[tuple[Any, Any, Any]]]) -> list[dict[str, Any]]:
         return [
-            {name: self._neighbours(tensor, [self._placed(name, at) for at in pair], name) for name, tensor in wanted}
+            {name: self._neighbours(tensor, [self.placed(name, at) for at in pair], name) for name, tensor in wanted}
             for pair in places
         ]
 
@@ -327,9 +309,7 @@ class Finish:
         return [held[0], held[1]]
 
     def _in_pairs(self, tensor: Any, name: str = "") -> bool:
-        columns = self.parts[name][1] if name in self.parts else None
-        apart = columns is not None and (columns[0] > 1 or columns[1] % 2)  # neighbours of C aren't always its own
-        return self.vector > 1 and not self.turned and not apart and tensor.iterator.alignment >= WIDE
+        return self.vector > 1 and not (self.turned or self.separates(name)) and tensor.iterator.alignment >= WIDE
 
     def _neighbours(self, tensor: Any, places: list[tuple[Any, ...]], name: str = "") -> list[Any]:
         """What an operand holds at both places of a pair: in one access, where it is known to be `wide`."""
@@ -377,9 +357,9 @@ class Finish:
         of_rows, of_columns = exponents
         row_shifts = of_rows
         if not isinstance(of_rows, list):
-            of_row = self._exponents_of(0, layer, of_rows)
+            of_row = self.exponents_of(0, layer, of_rows)
             row_shifts = [of_rows[(cutlass.min(row, last[0]), of_row)] for row in rows]
-        of_column = self._exponents_of(1, layer, of_columns)
+        of_column = self.exponents_of(1, layer, of_columns)
         column_shifts = [
             [of_columns[(self._clamped(column, e, last[1]), of_column)] for e in range(2)] for column in columns
         ]
@@ -407,11 +387,6 @@ class Finish:
 
         when(plain, once)
         when(m.negated(plain), twice)
-
-    def _exponents_of(self, side: int, layer: Any, exponents: Any) -> Any:
-        """Which of a factor's exponents scale this layer of C; where parts of K have their own, that is each batch's."""
-        own = self.layers[side]
-        return layer % cute.size(exponents, mode=[1]) if own is None else placed(layer, own)
 
     def _clamped(self, column: Any, e: int, last: Any) -> Any:
         """The column of a pair's element, or one of C's own where it lies outside. Of whole pairs both elements do."""

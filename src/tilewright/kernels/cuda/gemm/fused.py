@@ -29,13 +29,13 @@ from .bounds import intervals
 from .compiling import Launch
 from .entering import Entering, Prologue
 from .experts import takes
-from .finish import ALL, Diagonals, Parts
+from .finish import ALL, Diagonals
 from .gated import Gated
 from .groups import Groups
 from .launch import Epilogue, Gemm
 from .lying import major_of, walk_of
 from .noted import Noted, Results
-from .partly import Part, part_of
+from .partly import Layers, Parts, part_of
 from .plan import KNOBS as LEGAL
 from .plan import Point
 from .reach import NO_ZEROS, Zeros
@@ -108,7 +108,7 @@ class ProductSpec:
         return max(count * each for count, each in counts) if batch else 1, m, self.right.shape[-1], k
 
     @property
-    def layers(self) -> tuple[Part | None, Part | None]:
+    def layers(self) -> Layers:
         """Of a Gemm."""
         if len(self.left.shape) < 3:
             return None, None

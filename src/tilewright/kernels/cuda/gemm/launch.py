@@ -38,11 +38,11 @@ from .compiling import (
     compile_streamed,
 )
 from .entering import Entering, EnteringSplit, Factor
-from .finish import ALL, Diagonals, Finish, Parts
+from .finish import ALL, Diagonals, Finish
 from .groups import GroupFinish, Groups
 from .lying import along_k, broadcast, empty_planes, lines, major_of, tidied, up, vector_of, walk_of
 from .noted import Noted, Results, device_of, run_on
-from .partly import Part
+from .partly import Layers, Parts
 from .plan import RESIDUAL_SHIFT, Grid, Point, make_grid
 from .reach import NO_ZEROS, Zeros
 from .split import Split
@@ -99,7 +99,7 @@ class Gemm:
     def __init__(
         self, point: Point, dtype: str, epilogue: Epilogue | None = None, *, turned: bool = False, arch: str = "sm_90a",
         compiled: dict[Hashable, Launch] | None = None, source: Path | None = None, zeros: Zeros = NO_ZEROS,
-        layers: tuple[Part | None, Part | None] = (None, None),
+        layers: Layers = (None, None),
     ) -> None:  # fmt: skip
         """`turned`: the Point is one of C's transpose, B's columns being its rows: so B may be streamed.
         `zeros`: of A and of B the first and the last diagonal (column - row) with elements that are not zero; what the
@@ -356,7 +356,7 @@ class Gemm:
         """The compiled sum of splits."""
         operands = self._reads(walks)
         finish = self.finish(last=True, vector=1, summed=True)
-        facts = ("combine", self.arch, self.dtype, finish.names, operands, finish.further)
+        facts = ("combine", self.arch, self.dtype, finish.names, operands, finish.further, *finish.parts.items())
         return self._made(facts, lambda: compile_combine(finish, operands=operands, arch=self.arch))
 
     def _reads(self, walks: tuple[Walk, ...]) -> tuple[Read, ...]:
