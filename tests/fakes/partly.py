@@ -35,16 +35,16 @@ def gates(x: Tensor, w: Tensor, by_head: Tensor, by_place: Tensor) -> Tensor:
 
 # A function, its arguments' shapes, or (shape, dtype); and the operands of its epilogue as (shape, each).
 Case = tuple[Callable[..., Any], tuple[Any, ...], list[tuple[tuple[int, ...], tuple[int, ...]]]]
-HEADS = (2, 5, 131, 64), (2, 5, 203, 64)
+HEADS = (2, 5, 131, 144), (2, 5, 203, 144)
 PARTLY: dict[str, Case] = {
     "a mask of each batch": (masked, (*HEADS, ((2, 1, 131, 203), torch.bool)), [((2, 131, 203), (5, 1, 1))]),
     "a mask of keys": (masked, (*HEADS, ((2, 1, 1, 203), torch.bool)), [((2, 1, 203), (5, 1, 1))]),
     "a mask of all": (masked, (*HEADS, ((131, 203), torch.bool)), [((1, 131, 203), ())]),
     "a mask to add": (lambda q, k, m: scores(q, k) + m, (*HEADS, (2, 1, 131, 203)), [((2, 131, 203), (5, 1, 1))]),
     "slopes of heads": (lambda q, k, m: scores(q, k) + m, (*HEADS, (5, 1, 203)), [((5, 1, 203), (1, 1, 1))]),
-    "even rows": (masked, ((2, 5, 136, 64), (2, 5, 208, 64), ((2, 1, 136, 208), torch.bool)),
+    "even rows": (masked, ((2, 5, 136, 144), (2, 5, 208, 144), ((2, 1, 136, 208), torch.bool)),
                   [((2, 136, 208), (5, 1, 1))]),
-    "keys in groups": (grouped, ((2, 6, 131, 64), (2, 2, 203, 64), (2, 1, 131, 203)), [((2, 131, 203), (2, 1, 1))]),
+    "keys in groups": (grouped, ((2, 6, 131, 144), (2, 2, 203, 144), (2, 1, 131, 203)), [((2, 131, 203), (2, 1, 1))]),
     "places": (lambda x, w, b, p: F.linear(x, w, b) + p, ((3, 131, 520), (184, 520), (184,), (131, 184)),
                [((1, 184), ()), ((131, 184), (1, 1))]),
     "a row of each sequence": (lambda x, w, p: F.gelu(F.linear(x, w)) * p, ((3, 131, 520), (183, 520), (3, 1, 183)),

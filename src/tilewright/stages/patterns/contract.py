@@ -166,16 +166,17 @@ def _expanded(flow: Flow, node: Node, found: Contracted) -> tuple[Laid, tuple[st
     """The same of a factor as it was before its matrices were repeated, and what nobody reads then. A dimension that
     repeats is two, for the other factor and the result, too."""
     letters = found.letters
-    for mine, factor, word in (("left", found.left, letters.left), ("right", found.right, letters.right)):
+    for first, factor, word in ((True, found.left, letters.left), (False, found.right, letters.right)):
         before = _before_expansion(flow, factor, word, set(letters.left + letters.right + letters.result))
         if before is None:
             continue
         source, its, parts, between = before
-        other = "right" if mine == "left" else "left"
-        theirs, its_word = _divided(flow, getattr(found, other), getattr(letters, other), parts)
+        other, its_word = (found.right, letters.right) if first else (found.left, letters.left)
+        theirs, their_word = _divided(flow, other, its_word, parts)
         result, whole = _divided(flow, node, letters.result, parts)
-        spelt = replace(letters, **{mine: its, other: its_word, "result": whole})
-        made = _laid(flow, result, replace(found, letters=spelt, **{mine: source, other: theirs}))
+        words, nodes = ((its, their_word), (source, theirs)) if first else ((their_word, its), (theirs, source))
+        spelt = Letters(left=words[0], right=words[1], result=whole)
+        made = _laid(flow, result, replace(found, left=nodes[0], right=nodes[1], letters=spelt))
         lies = None if made is None else _joined(made[4], [len(parts.get(c, (1,))) for c in letters.result])
         if made is None or lies is None or made[2][-2:] == (1, 1):
             continue

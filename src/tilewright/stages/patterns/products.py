@@ -22,6 +22,7 @@ from .unrolled import unrolled
 from .waiting import Waiting
 
 Unsupported = Callable[[Program], str | None]
+_COPIED = "its result, or a factor of whose batch a part between others is broadcast, would have to be copied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             continue
         reduced = bool(made_of) and made_of[-1].node == node.name
         made = _alone(flow, whole)
-        why = "its result lies otherwise in memory" if made is None else unsupported(made[0])
+        why = _COPIED if made is None else unsupported(made[0])
         if made is not None and why is None:
             made_of.append(_Made(found=made, node=node.name, factors=not reduced))
         elif not reduced:
@@ -164,7 +165,7 @@ def _fused(flow: Flow, whole: Contraction, region: Found) -> Found | None:
     if made is not None or bind is None or bind.split != whole.node.shape or whole.ends or whole.scales:
         return made
     other = contraction(flow, whole.node, eight_bits=whole.element != whole.node.dtype, lies=bind.order)
-    return other and _with_epilogue(replace(other, rounded=whole.rounded), region)
+    return None if other is None else _with_epilogue(replace(other, rounded=whole.rounded), region)
 
 
 def _with_epilogue(whole: Contraction, region: Found) -> Found | None:

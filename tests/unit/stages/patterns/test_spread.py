@@ -75,3 +75,4 @@ def test_what_is_no_product_of_two_matrices_is_left() -> None:
         args = tuple(torch.randn(s) for s in shapes)
         matched = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
         assert not [p for p in matched.patterns if p.kind == "product"], shapes
+    assert "of whose batch a part between others is broadcast" in matched.unmatched[0]

@@ -259,9 +259,9 @@ class Gemm:
         found = []
         for i, (o, own) in enumerate(zip(operands, self.columns_of(operands, columns), strict=True)):
             parts = self.epilogue.parts[i] if self.epilogue and self.epilogue.parts else (None, None, None)
-            lies = (1,) * (3 - o.ndim) + tuple(o.shape)
-            wanted = zip((parts[2], *parts[:2]), lies, (layers, rows, own), strict=True)
-            found.append(broadcast(o, tuple(mine if part else whole for part, mine, whole in wanted)))
+            mine = ((1,) * (3 - o.ndim) + tuple(o.shape))[-3:]
+            whole = (mine[0] if parts[2] else layers, mine[1] if parts[0] else rows, mine[2] if parts[1] else own)
+            found.append(broadcast(o, whole))
         return found
 
     def _check(self, a: Factor, b: Factor, operands: Sequence[Tensor]) -> None:
