@@ -34,9 +34,8 @@ def refined(region: Found, coarse: tuple[int, ...]) -> Found:
         whole = 0 if d is None else prod(program.domain[:d])
         if d is None or cut == whole or cut % whole or program.domain[d] % (cut // whole):
             continue
-        each = [
-            len(b.order) == sum(s > 1 for s in o.shape) for o, b in zip(program.operands, site.operands, strict=True)
-        ]
+        values = (*zip(program.operands, site.operands, strict=True), *zip(program.outputs, site.outputs, strict=True))
+        each = [len(b.order) == sum(s > 1 for s in o.shape) for o, b in values]
         if d in (*pinned, *program.reduced) or program.loads or not all(each):
             continue
         parts = (cut // whole, program.domain[d] // (cut // whole))

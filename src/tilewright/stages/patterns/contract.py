@@ -35,6 +35,7 @@ class Factor:
     inner: int = 1
     diagonals: Diagonals = ALL_DIAGONALS
     each: int = 1
+    copied: bool = False  # it has to be, for its groups to be dimensions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +287,9 @@ def _laid(flow: Flow, node: Node, found: Contracted | Scaled, lies: tuple[int, .
     wanted = lies or wanted
     if lies and lies not in ways:
         return None
-    chosen = ways.index(wanted) if wanted in ways else 0
+    wanted = wanted if wanted in ways else ways[0]
+    alike = [i for i, way in enumerate(ways) if way == wanted]
+    chosen = min(alike, key=lambda i: sum(prod(f.shape) for f in made[i][:2] if f.copied))
     first, second, domain, word = made[chosen]
     order = tuple(word.index(c) for c in found.letters.result)
     result = Bind(node=node.name, split=tuple(node.shape[d] for d in ways[chosen]), order=order)
@@ -330,7 +333,7 @@ def _matrices(
 
 def _groups(result: str, left: set[str], right: set[str]) -> Iterator[tuple[str, str, str]]:
     """The letters of the batch and of either factor, in orders in which they may lie: as the result has them, of which
-    as many stand in front as the rest needs to be rows and columns; then others, of which both have the batch."""
+    as few as can be stand in front of rows and columns, or more; then in others, of which both have the batch."""
 
     def sides(of: str) -> tuple[str, str]:
         return "".join(c for c in of if c not in right), "".join(c for c in of if c not in left)
@@ -339,15 +342,16 @@ def _groups(result: str, left: set[str], right: set[str]) -> Iterator[tuple[str,
     front = "".join(c for c in result if c in left and c in right)
     if not rows or not columns:
         return
+    shortest = len(result)
     for at in range(len(result) - 1):
         batch, rest = result[:at], result[at:]
         own, theirs = sides(rest)
         if own and theirs and rest in (own + theirs, theirs + own):
             yield (batch, own, theirs) if rest == own + theirs else (batch, theirs, own)
-            break
-    else:
-        batch = None
-    if batch == front:
+            shortest = min(shortest, at)
+            if not front:  # one matrix is for all rows
+                break
+    if shortest == len(front):
         return
     yield front, rows, columns
     yield front, columns, rows
@@ -373,8 +377,10 @@ def _factor(flow: Flow, node: Node, letters: str, groups: tuple[str, ...], own: 
     zeros = ALL_DIAGONALS
     if flow.graph.sparing and len(mine[-2]) == len(mine[-1]) == 1 and flow.nodes[node.name] is node:
         zeros = flow.bands.between(node.name, letters.index(mine[-2]), letters.index(mine[-1]))
+    copied = any("".join(c for c in group if sizes[c] > 1) not in in_memory for group in mine)
     return Factor(bind=bind, shape=tuple(prod(sizes[c] for c in group) for group in mine), diagonals=zeros,
-                  order=_lies(in_memory, mine, sizes), middle=len(mine[-2]), inner=len(mine[-1]))  # fmt: skip
+                  order=_lies(in_memory, mine, sizes), middle=len(mine[-2]), inner=len(mine[-1]),
+                  copied=copied)  # fmt: skip
 
 
 def _lies(in_memory: str, groups: tuple[str, ...], sizes: dict[str, int]) -> tuple[int, ...]:

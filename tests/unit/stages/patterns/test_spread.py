@@ -76,3 +76,19 @@ def test_what_is_no_product_of_two_matrices_is_left() -> None:
         matched = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
         assert not [p for p in matched.patterns if p.kind == "product"], shapes
     assert "of whose batch a part between others is broadcast" in matched.unmatched[0]
+
+
+def test_heads_that_lie_behind_rows_are_read_where_they_lie_too() -> None:
+    """Rows of the heads of a group are one matrix's where they are neighbours; where they are not, each head takes its
+    group's keys, and nothing is copied."""
+
+    def forward(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        queries, keys = q.view(1, 136, 8, 64).transpose(1, 2), k.view(1, 264, 2, 64).transpose(1, 2)
+        return queries @ keys.repeat_interleave(4, 1).mT
+
+    args = torch.randn(1, 136, 512), torch.randn(1, 264, 128)
+    matched = match(trace(Applies(forward), args, {}), unsupported=cuda.unsupported, space=cuda.space)
+    (pattern,) = matched.patterns
+    assert pattern.program.product is not None and pattern.program.product.each == (1, 4)
+    left, right = pattern.program.operands
+    assert (left.shape, left.order, right.shape) == ((8, 136, 64), (1, 0, 2), (2, 64, 264))

@@ -317,7 +317,7 @@ class Finish(Partly):
             return [tensor[place] for place in places]
         kind = Uint8 if tensor.element_type is Boolean else tensor.element_type  # which has no bits in memory
         held = cute.make_rmem_tensor((2,), kind)
-        start = cute.recast_ptr(tensor.iterator + cute.crd2idx(places[0], tensor.layout), dtype=kind)
+        start = cute.recast_ptr(tensor.iterator, dtype=kind) + cute.crd2idx(places[0], tensor.layout)
         there = cute.make_tensor(start.align(kind.width // 4), cute.make_layout((2,)))
         cute.autovec_copy(there, held)
         return [m.cast(held[e], "bool") if kind is not tensor.element_type else held[e] for e in range(2)]
