@@ -26,17 +26,20 @@ def parted(fine: tuple[int, ...], coarse: tuple[int, ...]) -> tuple[tuple[int, .
 
 
 def refined(region: Found, coarse: tuple[int, ...]) -> Found:
-    """The region with those of its dimensions in two through which dimensions of `coarse` cut, where that can be."""
+    """The region with those of its dimensions in two through which dimensions of `coarse` cut, where that can be; one
+    that reads positions stays as it is."""
     program, site = region
-    pinned = {int(i.args[0]) for i in program.body if isinstance(i, Statement) and i.op == "index"}
+    if program.loads or any(isinstance(i, Statement) and i.op == "index" for i in program.body):
+        return region
     for cut in (prod(coarse[:i]) for i in range(1, len(coarse))):
         d = next((d for d in range(len(program.domain)) if prod(program.domain[: d + 1]) > cut), None)
         whole = 0 if d is None else prod(program.domain[:d])
         if d is None or cut == whole or cut % whole or program.domain[d] % (cut // whole):
             continue
-        values = (*zip(program.operands, site.operands, strict=True), *zip(program.outputs, site.outputs, strict=True))
-        each = [len(b.order) == sum(s > 1 for s in o.shape) for o, b in values]
-        if d in (*pinned, *program.reduced) or program.loads or not all(each):
+        shapes = (*(o.shape for o in program.operands), *(o.shape for o in program.outputs))
+        binds = (*site.operands, *site.outputs)
+        plain = all(len(b.order) == sum(s > 1 for s in shape) for b, shape in zip(binds, shapes, strict=True))
+        if d in program.reduced or not plain:
             continue
         parts = (cut // whole, program.domain[d] // (cut // whole))
         program, site = _divided(program, site, d, parts)
@@ -63,11 +66,7 @@ def _divided(program: Program, site: Site, d: int, parts: tuple[int, int]) -> Fo
 
     operands = tuple(replace(o, shape=shape(o.shape), order=order(o.order)) for o in program.operands)
     outputs = tuple(replace(o, shape=shape(o.shape)) for o in program.outputs)
-    body = tuple(
-        replace(i, args=(int(i.args[0]) + (int(i.args[0]) > d),)) if isinstance(i, Statement) and i.op == "index" else i
-        for i in program.body
-    )
-    made = replace(program, domain=shape(program.domain), operands=operands, outputs=outputs, body=body,
+    made = replace(program, domain=shape(program.domain), operands=operands, outputs=outputs,
                    reduced=tuple(r + (r > d) for r in program.reduced))  # fmt: skip
     return made, replace(
         site,
