@@ -6,7 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from tilewright.kernels.cuda.gemm.partly import placed
 
 
 class Launches(dict[Any, Callable[..., None]]):
@@ -52,8 +55,12 @@ def _product(facts: Any, *args: Any) -> None:
     batch = c.shape[2] // splits
     for layer in range(c.shape[2]):
         of, begin = layer // splits, layer % splits * chunk
-        sides = [_whole(t, of, _planes(t, point))[:, begin : begin + chunk] for t in (x, y)]
-        c[..., layer].copy_(sides[0] @ sides[1].t() + sum(o[..., of] for o in more[len(more) - len(names) :]))
+        sides = [
+            _whole(t, placed(of, part), _planes(t, point))[:, begin : begin + chunk]
+            for t, part in zip((x, y), facts[16], strict=True)
+        ]
+        read = _added(dict(zip(names, more[len(more) - len(names) :], strict=True)), of, c, dict(facts[17:-1]))
+        c[..., layer].copy_(sides[0] @ sides[1].t() + read)
     assert batch * splits == c.shape[2]
 
 
@@ -71,4 +78,16 @@ def _combine(facts: Any, partial_sums: Tensor, c: Tensor, *operands: Tensor) -> 
     splits = partial_sums.shape[2] // c.shape[2]
     for of in range(c.shape[2]):
         total = partial_sums[..., of * splits : (of + 1) * splits].sum(-1)
-        c[..., of].copy_(total + sum(o[..., of] for o in operands))
+        c[..., of].copy_(total + _added(dict(zip(facts[3], operands, strict=True)), of, c, dict(facts[6:-1])))
+
+
+def _added(operands: dict[str, Tensor], of: int, c: Tensor, parts: dict[str, Any]) -> Any:
+    """The sum of what is read beside this layer of C."""
+    total: Any = 0
+    for name, x in operands.items():
+        rows, columns, layers = parts.get(name, (None, None, None))
+        mine = x[..., placed(of, layers)]
+        for d, part in enumerate((rows, columns)):
+            mine = mine.index_select(d, torch.tensor([placed(i, part) for i in range(c.shape[d])]))
+        total = total + mine
+    return total

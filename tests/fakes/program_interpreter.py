@@ -142,6 +142,14 @@ def in_parts(value: torch.Tensor, program: Program, parts: int) -> torch.Tensor:
     return torch.stack([share.sum(0) for share in shares]).reshape(program.shape_in_parts(parts))
 
 
+def over_parts(x: torch.Tensor, each: Sequence[int], domain: Sequence[int]) -> torch.Tensor:
+    """An operand that is broadcast over parts of dimensions, over those dimensions whole."""
+    for d, (size, span) in enumerate(zip(each, domain, strict=True)):
+        if x.shape[d] > 1:
+            x = x.index_select(d, torch.arange(span, device=x.device) // size % x.shape[d])
+    return x
+
+
 def by_expert(left: torch.Tensor, right: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Rows in stretches, each with a matrix of its own; nought behind the last."""
     places = [0, *ends.tolist()]
@@ -157,7 +165,7 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
     for spec, tensor in zip(program.operands, operands, strict=True):
         assert tuple(tensor.shape) == spec.shape, (spec, tensor.shape)
         assert tensor.dtype == dtype_of(spec.dtype, exact=exact), (spec, tensor.dtype)
-        values[spec.name] = tensor
+        values[spec.name] = over_parts(tensor, spec.each, program.domain) if spec.each else tensor
     for item in program.body:
         dtype = dtype_of(item.dtype, exact=exact)
         if isinstance(item, Load):
@@ -180,6 +188,12 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
                 values[prologue.factor] = made.reshape(prologue.made.shape)
             left, right = values[item.left].to(dtype), values[item.right].to(dtype)
             left, right = (between(x, *kept) for x, kept in zip((left, right), item.zeros, strict=True))
+            if left.dim() == 3:
+                batch = program.domain[0]
+                left, right = (
+                    x[torch.arange(batch, device=device) // each % x.shape[0]]
+                    for x, each in zip((left, right), item.each, strict=True)
+                )
             product = by_expert(left, right, values[item.ends]) if item.ends else left @ right
             if item.wanted != (None, None):  # what nobody reads may be anything
                 product = torch.where(between(torch.ones_like(product), *item.wanted) > 0, product, 1e9)

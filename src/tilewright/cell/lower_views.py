@@ -87,6 +87,15 @@ def _repeat(b: Builder, x: Expr, repeats: Sequence[int]) -> Expr:
     return x.reshape(split).expand(wide).reshape(tuple(b.outs[0].shape))
 
 
+def _repeat_interleave(b: Builder, x: Expr, repeats: int | Expr, dim: int | None = None, **_: Any) -> Expr:
+    if not isinstance(repeats, int) or dim is None or repeats < 1:
+        raise NotLowered
+    dim %= len(x.shape)
+    front, back = x.shape[: dim + 1], x.shape[dim + 1 :]
+    wide = x.reshape((*front, 1, *back)).expand((*front, repeats, *back))
+    return copied(b, wide.reshape(tuple(b.outs[0].shape)))
+
+
 def _slice(b: Builder, x: Expr, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Expr:
     dim %= len(x.shape)
     first, last, _ = slice(start, end).indices(x.shape[dim])
@@ -146,6 +155,7 @@ VIEW_LOWERINGS: Mapping[str, Lowering] = {
     **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
     "broadcast_tensors": _broadcast_tensors, "permute": _permute, "transpose": _transpose, "swapaxes": _swap,
     "swapdims": _transpose, "t": _t, "mT": _last_two, "numpy_T": _reverse, "movedim": _movedim, "repeat": _repeat,
+    "repeat_interleave": _repeat_interleave,
     "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
     "slice": _slice, "narrow": _narrow, "select": _select, "chunk": _split, "split": _split,
     "split_with_sizes": _split, "unsafe_chunk": _split, "unsafe_split": _split, "unbind": _unbind, "arange": _arange,

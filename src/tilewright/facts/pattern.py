@@ -100,7 +100,8 @@ class Pattern:
     def _digest(self, told: Callable[[tuple[int, ...]], object]) -> str:
         program = self.program
         text = repr((self.kind, told(program.domain), program.reduced,
-                     [(o.dtype, told(o.shape), *([o.order] if o.order else [])) for o in program.operands],
+                     [(o.dtype, told(o.shape), *([o.order] if o.order else []), *([o.each] if o.each else []))
+                      for o in program.operands],
                      [_told(s) for s in program.body],
                      [(o.dtype, told(o.shape)) for o in program.outputs]))  # fmt: skip
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -123,6 +124,7 @@ def _told(item: object) -> object:
         said = "product, rounded" if item.rounded else item.op
         said += f", {item.zeros}" if item.zeros != (ALL_DIAGONALS, ALL_DIAGONALS) else ""
         said += f", wanted {item.wanted}" if item.wanted != ALL_DIAGONALS else ""
+        said += f", each {item.each}" if item.each != (1, 1) else ""
         before = [(p.factor == item.left, [_told(i) for i in p.program.body]) for p in item.prologues]
         return (said, *before) if before else said
     return getattr(item, "op")  # noqa: B009

@@ -70,13 +70,17 @@ class Operand:
     tensor is `indexed`: then its shape is its own, and it is read by Loads, or a Product, alone.
 
     `order` says how it is likely to lie in memory: its dimensions, outermost first; empty: row-major. Kernels are right
-    for any strides."""
+    for any strides.
+
+    Beside a product it may be broadcast over a part of a dimension: with `each`, position i of dimension d reads it at
+    i // each[d] % shape[d], so that each[d] neighbours read the same, and behind shape[d] of these all begins anew."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     indexed: bool = False
     order: tuple[int, ...] = ()
+    each: tuple[int, ...] = ()
 
     @property
     def turned(self) -> bool:
@@ -215,11 +219,12 @@ class Prologue:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """`result = left @ right` over the domain, (M, N) or (B, M, N): `left` is (M, K) or (B, M, K), `right` (K, N) or
-    (B, K, N), or (1, ..), of `dtype` or float8_e4m3fn; sums are fp32's at least. `rounded`: factors may be, to TF32's
-    11 bits. For groups of columns that are reduced, N is two dimensions: group, column. `ends`: an operand, (E,) of
-    i32; `right` is (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]. What a factor is
-    computed of on its way in, its Prologue says. `zeros`: the diagonals of `left` and of `right` outside of which there
-    are zeros; what these meet need not be multiplied, so that infinities there may come to nothing. `wanted`: the
+    (B, K, N), of `dtype` or float8_e4m3fn; sums are fp32's at least. Either may have fewer matrices than the batch:
+    number i of it takes i // `each` % as many as there are, of the left and of the right. `rounded`: factors may be, to
+    TF32's 11 bits. For groups of columns that are reduced, N is two dimensions: group, column. `ends`: an operand, (E,)
+    of i32; `right` is (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]. What a factor
+    is computed of on its way in, its Prologue says. `zeros`: the diagonals of `left` and of `right` outside of which
+    there are zeros; what these meet need not be multiplied, so that infinities there may come to nothing. `wanted`: the
     diagonals of the result that anybody reads; outside of them it may be anything."""
 
     result: str
@@ -231,6 +236,7 @@ class Product:
     prologues: tuple[Prologue, ...] = ()
     zeros: tuple[Diagonals, Diagonals] = (ALL_DIAGONALS, ALL_DIAGONALS)
     wanted: Diagonals = ALL_DIAGONALS
+    each: tuple[int, int] = (1, 1)
 
     op = "product"
     args = ()  # its operands are no values

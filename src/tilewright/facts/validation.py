@@ -47,6 +47,9 @@ def validate(program: Program) -> None:
     for value in values:
         if isinstance(value, Operand) and value.indexed:
             continue
+        if isinstance(value, Operand) and value.each:
+            _validate_broadcast(value, program)
+            continue
         if len(value.shape) != rank or any(s not in (1, d) for s, d in zip(value.shape, program.domain, strict=True)):
             raise ValueError(f"{value.name!r}: shape {value.shape} does not align with the domain {program.domain}")
     for operand in program.operands:
@@ -97,6 +100,14 @@ def validate(program: Program) -> None:
     _validate_sums(program)
 
 
+def _validate_broadcast(operand: Operand, program: Program) -> None:
+    sizes = zip(operand.shape, operand.each, program.domain, strict=True)
+    if program.product is None or program.reduced or any(d % (s * e) or (s == 1 and e > 1) for s, e, d in sizes):
+        raise ValueError(
+            f"{operand.name!r}: {operand.shape}, each for {operand.each}, is no part of {program.domain} of a product"
+        )
+
+
 def _validate_ranked(item: Reduction, program: Program) -> None:
     if len(program.reduced) != 1 or not 1 <= item.count <= program.inner_size:
         raise ValueError(f"{item.results}: {item.count} of dimensions {program.reduced} of {program.domain}")
@@ -143,9 +154,12 @@ def _validate_product(product: Product, indexed: Mapping[str, Operand], program:
         raise ValueError(f"{name!r}: {product.left!r} and {product.right!r} are no two indexed operands")
     left, right = indexed[product.left], indexed[product.right]
     domain = (*domain[:-2], domain[-2] * domain[-1]) if len(domain) > len(left.shape) and program.reduced else domain
-    k, batches = left.shape[-1], (domain[:-2], (1,) * len(domain[:-2]))
-    fit = (left.shape[-2:], right.shape[-2:]) == ((domain[-2], k), (k, domain[-1])) and len(domain) in (2, 3)
-    if not fit or left.shape[:-2] not in batches or right.shape[:-2] not in batches:
+    k, rank = left.shape[-1], len(domain)
+    fit = (left.shape[-2:], right.shape[-2:]) == ((domain[-2], k), (k, domain[-1])) and rank in (2, 3)
+    fit = fit and len(left.shape) == len(right.shape) == rank
+    batches = zip((left, right), product.each, strict=True)
+    served = [x.shape[0] * each for x, each in batches] if fit and rank == 3 else []
+    if not fit or any(domain[0] % count for count in served) or (served and max(served) != domain[0]):
         raise ValueError(f"{name!r}: {left.shape} times {right.shape} is not {domain}")
     if not left.dtype == right.dtype == product.dtype:
         raise ValueError(f"{name!r}: {left.dtype} times {right.dtype} in {product.dtype}")

@@ -226,7 +226,8 @@ def test_halves_are_rounded_where_the_module_says_so() -> None:
 def test_views_slices_and_fills() -> None:
     agrees(Applies(lambda a: [
         a.reshape(17, 33) * 2, a.t() + 1, a[:, 3:9] * 2, a[4] + 1, a.unsqueeze(1).expand(33, 2, 17) * 3,
-        a.view(3, 11, 17).permute(2, 0, 1) - 1, a.repeat(2, 3) + 1, sum(a.chunk(4, 1)[:3]), a.split([10, 23])[1] * 2,
+        a.view(3, 11, 17).permute(2, 0, 1) - 1, a.repeat(2, 3) + 1, a.repeat_interleave(3, 1) + 1,
+        a.repeat_interleave(2, 0) * 2, sum(a.chunk(4, 1)[:3]), a.split([10, 23])[1] * 2,
         a.flatten() * 2, a.movedim(0, 1) * 2, a.unbind(0)[5] * 2, torch.tril(a), torch.triu(a, 2) * 2,
         a + torch.arange(17), a + torch.zeros_like(a) + torch.full((17,), 2.0), a.narrow(0, 2, 3) * 2,
         a * torch.tensor(2.5), a + torch.tensor([1.0, 2.0] * 8 + [3.0])]), x,

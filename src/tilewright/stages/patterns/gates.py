@@ -75,10 +75,10 @@ def _joined(first: Contraction, second: Contraction, region: Found, halves: list
     for other, place in zip(program.operands, site.operands, strict=True):
         if other.name in read:
             continue
-        seen = collapsed(other, place, groups)
+        seen = collapsed(other, place, groups, program.domain)
         if seen is None:
             return None
-        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order)
+        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order, each=seen.each)
     made.of_region(program, names)
     outputs = tuple(Output(name=names[o.name], dtype=o.dtype, shape=first.domain) for o in program.outputs)
     nodes = tuple(dict.fromkeys((first.node.name, second.node.name, *site.nodes)))

@@ -36,7 +36,8 @@ class Body:
         last = f"v{len(self.body)}"
         item = Product(result=last, left=self.left, right=right, dtype=dtype, rounded=whole.rounded, ends=ends)
         if whole.ends is None:
-            item = replace(item, zeros=(whole.left.diagonals, whole.right.diagonals))
+            item = replace(item, zeros=(whole.left.diagonals, whole.right.diagonals),
+                           each=(whole.left.each, whole.right.each))  # fmt: skip
         self.body.append(item)
         if whole.scale != 1.0:
             last = self.state("mul", (last, whole.scale), dtype)
@@ -52,10 +53,11 @@ class Body:
         return last if dtype == whole.node.dtype else self.state("to", (last,), whole.node.dtype)
 
     def operand(
-        self, bind: Bind, dtype: str, shape: tuple[int, ...], *, indexed: bool = False, order: tuple[int, ...] = ()
-    ) -> str:
+        self, bind: Bind, dtype: str, shape: tuple[int, ...], *, indexed: bool = False, order: tuple[int, ...] = (),
+        each: tuple[int, ...] = (),
+    ) -> str:  # fmt: skip
         name = f"x{len(self.operands)}"
-        self.operands.append(Operand(name=name, dtype=dtype, shape=shape, indexed=indexed, order=order))
+        self.operands.append(Operand(name=name, dtype=dtype, shape=shape, indexed=indexed, order=order, each=each))
         self.binds.append(bind)
         return name
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tilewright.facts.program import DTYPE_BYTES, RANKED, Output, Product, Program, Reduction, Statement
 
 from .across import across
-from .coarse import collapsed, parted
+from .coarse import collapsed, parted, refined
 from .contract import Contraction, contraction
 from .gates import gated
 from .multiplied import Body, Found, in_order
@@ -23,6 +23,7 @@ from .unrolled import unrolled
 from .waiting import Waiting
 
 Unsupported = Callable[[Program], str | None]
+_COPIED = "its result, or a factor of whose batch a part between others is broadcast, would have to be copied"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
                 whole = contraction(flow, node, eight_bits=False) or whole
         whole = replace(whole, rounded=loose and node.dtype == "f32")
         for reading in _readings(flow, node.name, regions, taken, waiting):
-            made = _with_epilogue(whole, unrolled(flow, reading.region, node.name))
+            made = _fused(flow, whole, unrolled(flow, reading.region, node.name))
             if made is not None and reading.also:
                 made = _also_written(flow, whole, made)
             if made is None or unsupported(made[0]) is not None:
@@ -60,7 +61,8 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             waiting.add(made[1].nodes)
             # Whether rows are better reduced there or by a kernel of their own is measured: both stay possible. Of two
             # that each take what the other leaves, neither would be idle beside the other: the first takes factors.
-            both = bool(made[0].reduced) or reading.also
+            # So do both orders of one that lies as its epilogue's results do, for which a factor may have to be copied.
+            both = bool(made[0].reduced) or reading.also or made[0].domain != whole.domain
             spared = (*made[1].spared, *(() if reading.also or not both else (node.name,)))
             made_of.append(_Made(found=(made[0], replace(made[1], spared=spared)), node=node.name, both=both))
             break
@@ -68,7 +70,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             continue
         reduced = bool(made_of) and made_of[-1].node == node.name
         made = _alone(flow, whole)
-        why = "its result lies otherwise in memory" if made is None else unsupported(made[0])
+        why = _COPIED if made is None else unsupported(made[0])
         if made is not None and why is None:
             made_of.append(_Made(found=made, node=node.name, factors=not reduced))
         elif not reduced:
@@ -156,13 +158,23 @@ def _alone(flow: Flow, whole: Contraction) -> Found | None:
     return made.found((node.name,), (Output(name=made.last, dtype=node.dtype, shape=whole.domain),), (whole.result,))
 
 
+def _fused(flow: Flow, whole: Contraction, region: Found) -> Found | None:
+    """The product and the region that reads it: in the order of dimensions in which the product lies by itself, or else
+    in the region's."""
+    made = _with_epilogue(whole, region)
+    bind = next((b for b in region[1].operands if b.node == whole.node.name), None)
+    if made is not None or bind is None or bind.split != whole.node.shape or whole.ends or whole.scales:
+        return made
+    other = contraction(flow, whole.node, eight_bits=whole.element != whole.node.dtype, lies=bind.order)
+    return None if other is None else _with_epilogue(replace(other, rounded=whole.rounded), region)
+
+
 def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     """The product and the region that reads it as one Program; None where the region is no epilogue of it: pointwise,
     or reductions of its rows, or of groups of columns. Columns are reduced as the transpose's rows, where no element of
     them is needed again."""
-    if whole.lies != tuple(range(len(whole.lies))):
-        return None
-    turned = across(whole, region)
+    straight = tuple(range(len(whole.lies)))
+    turned = across(whole, region) if whole.lies == straight else None
     if turned is not None:
         whole, region = whole.turned, turned
     program, site = region
@@ -173,10 +185,14 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
         return None
     if positions and program.domain != whole.domain:
         return None
+    program, site = refined((program, site), whole.domain)
     operand, bind = program.operands[mine[0]], site.operands[mine[0]]
     groups = parted(program.domain, whole.domain)
-    straight = bind.order == tuple(range(len(bind.order))) and not operand.order
-    if groups is None or not straight or operand.shape != program.domain:
+    if whole.lies == straight:
+        fits = bind.order == tuple(range(len(bind.order))) and not operand.order
+    else:
+        fits = bind.split == whole.node.shape and bind.order == whole.lies
+    if groups is None or not fits or operand.shape != program.domain:
         return None
     inner = len(program.reduced)
     if inner and program.reduced != groups[-1][-inner:]:
@@ -193,16 +209,16 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     for other, place in zip(program.operands, site.operands, strict=True):
         if other is operand:
             continue
-        seen = collapsed(other, place, groups)
-        if seen is None and grouped:  # one value for each group, or the same for all
-            seen = collapsed(other, place, (*groups[:-1], groups[-1][:-inner], program.reduced))
+        seen = collapsed(other, place, groups, program.domain)
+        if grouped and (seen is None or seen.each):  # one value for each group, or the same for all
+            seen = collapsed(other, place, (*groups[:-1], groups[-1][:-inner], program.reduced), program.domain)
             seen = None if seen is None or 1 not in seen.shape[-2:] else seen
-        if seen is None:
+        if seen is None or (seen.each and program.reduced):
             return None
-        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order)
+        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order, each=seen.each)
     made.of_region(program, names)
     if grouped:
-        return made.in_groups(whole.node.name, region, names)
+        return made.in_groups(whole.node.name, (program, site), names)
     shape = (*whole.domain[:-1], 1) if program.reduced else whole.domain
     outputs = tuple(Output(name=names[o.name], dtype=o.dtype, shape=shape) for o in program.outputs)
     reduced = (len(whole.domain) - 1,) if program.reduced else ()

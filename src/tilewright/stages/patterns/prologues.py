@@ -114,9 +114,9 @@ def _over(
     if body is None:
         return None
     for operand, bind in zip(program.operands, site.operands, strict=True):
-        coarse = collapsed(operand, bind, groups)
+        coarse = collapsed(operand, bind, groups, program.domain)
         wide = [d for d, size in enumerate(operand.shape) if size > 1]
-        if coarse is None or len(wide) != len(bind.order):
+        if coarse is None or coarse.each or len(wide) != len(bind.order):
             return None
         source = dict(zip(wide, bind.order, strict=True))
         operands.append(turned(coarse, order, turn))

@@ -37,8 +37,8 @@ _CUDA_SKELETONS = (
 )  # fmt: skip
 _GEMM_SKELETONS = (
     "__init__", "ampere", "band", "blocks", "bounds", "compiling", "ending", "entering", "entries", "experts", "finish",
-    "fused", "groups", "gated", "launch", "lying", "noted", "outlet", "pair", "plan", "product", "reach", "routed",
-    "shares", "skinny", "split", "staged", "stream_k", "streamed", "unpacked", "unpacking", "waves", "writes",
+    "fused", "groups", "gated", "launch", "lying", "noted", "outlet", "pair", "partly", "plan", "product", "reach",
+    "routed", "shares", "skinny", "split", "staged", "stream_k", "streamed", "unpacked", "unpacking", "waves", "writes",
 )  # fmt: skip
 _SKELETONS = (
     "__init__.py",

@@ -34,6 +34,7 @@ _TYPES = ("f32", "f16", "bf16")
 _EIGHT_BITS = "float8_e4m3fn"
 _ALSO_WRITTEN = ("float8_e4m3fn", "i8", "u8", "i32", "i64", "bool")
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
+_READ_BESIDE = (*_TYPES, "bool", "i32", "i64", "u8", "i8")  # beside one whose elements are written
 _LEAST_REDUCED = 128  # columns
 _MOST_PLACES = 1 << 24  # columns: their numbers are exact in fp32
 _WORTH = 1.02  # times as long a product may take whose rows it reduces, beside what else it saves
@@ -138,8 +139,10 @@ def unsupported(program: Program) -> str | None:
         return f"a product in {left.dtype} has no skeleton"
     if left.dtype == _EIGHT_BITS and not all(lies_along_k(program)):
         return "a product in eight bits whose matrices don't lie along K"
-    if (not program.reduced or is_grouped(program)) and not read <= set(_TYPES):
-        return "an epilogue that reads other types than fp32, fp16, bf16"
+    if is_grouped(program) and not read <= set(_TYPES):
+        return "groups of columns beside other types than fp32, fp16, bf16"
+    if not program.reduced and not read <= set(_READ_BESIDE):
+        return "an epilogue that reads other types than fp32, fp16, bf16, bool, and integers of 8, 32 and 64 bits"
     if is_grouped(program) and (not written <= set(_TYPES) or len(program.outputs) != 1):
         return "groups of columns of other types than fp32, fp16, bf16, or of several results"
     if not program.reduced and not written <= {*_TYPES, *_ALSO_WRITTEN}:
@@ -347,14 +350,18 @@ def _ranked(program: Program) -> list[tuple[float, Point]]:
     split = factors(program)[0].dtype == "f32"
     assert program.product is not None
     takes_ns = _model(program)
+    batch = sizes(program)[0]
+    shared = any(x.shape[0] not in (1, batch) for x in factors(program)) if len(program.domain) > 2 else False
+    # Of a triangle's parts of K some are empty, and the longest tile is as long; exponents of parts of K are a batch's
+    # own, those of a factor that serves several are not.
+    whole = program.product.zeros != NO_ZEROS or (split and shared)
     ranked: list[tuple[float, int, Point]] = []
     streams = _streams(program) if split and not is_rounded(program) else ()
     flat = split and k >= _FLAT_K
     shapes = (*(_SHAPES[1::-1] if flat else _SHAPES[:2]), *_SHAPES[2:], *(_WIDE_SHAPES if is_plain(program) else ()))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
         for parts in (1, 2, 3, 4, 8, 16, 32, 64, 128):
-            # Of a triangle's parts of K some are empty, and the longest tile is as long.
-            if parts > 1 and (ceil(k / DEPTH) // parts < 4 or program.product.zeros != NO_ZEROS):
+            if parts > 1 and (whole or ceil(k / DEPTH) // parts < 4):
                 break
             setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **KERNEL)
             if enters(program, dict(setting)):

@@ -102,6 +102,8 @@ def _candidate(graph: Graph, pattern: Pattern, headers: str) -> Candidate:
         raise _Refused("fp32's own accuracy")
     if product.prologues:
         raise _Refused("factors that are made on their way in")
+    if product.each != (1, 1) or any(o.each for o in program.operands):
+        raise _Refused("what is broadcast over a part of a batch, or of rows")
     if len(program.products) > 1 or len(program.outputs) > 1:
         raise _Refused("a gated pair, or several results")
     named = {o.name: o for o in program.operands}

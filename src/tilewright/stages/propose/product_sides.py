@@ -13,7 +13,7 @@ def sizes(program: Program) -> tuple[int, int, int, int]:
     """(batch, M, N, K)."""
     left, right = factors(program)
     *batch, m, k = left.shape
-    return max(*batch, right.shape[0]) if batch else 1, m, right.shape[-1], k
+    return program.domain[0] if batch else 1, m, right.shape[-1], k
 
 
 def factors(program: Program) -> tuple[Operand, Operand]:

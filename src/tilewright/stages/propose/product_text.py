@@ -35,7 +35,7 @@ SPEC = ProductSpec(
     operands=({operands}
     ),
     output={output}{further}
-    epilogue=epilogue,{rounded}{diagonals}{ends}{before}{beside}
+    epilogue=epilogue,{rounded}{diagonals}{ends}{before}{beside}{partly}
 )
 
 _FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
@@ -165,6 +165,7 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
     before += _zeros(program)
     program = safe_names(reduced_in_strength(rounded_once(_epilogue(program))))
     others = [o for o in program.operands if o.name not in PRODUCTS]
+    partly = [(o.name, o.each) for o in others if o.each]
     output, *further = program.outputs
     body = [item for item in program.body if isinstance(item, Statement)]
     results = [o.name for o in program.outputs]
@@ -180,6 +181,7 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         diagonals="" if kept == (None, None) else f"\n    diagonals={kept!r},",
         ends=f"\n    ends={_spec(ends)}" if ends else "", knobs=repr(dict(settings)),
         beside=f"\n    beside={_spec(beside)}" if beside else "",
+        partly=f"\n    partly={tuple(partly)!r}," if partly else "",
         imports=imports, made=made, before=before,
         reads=", ".join((*first, *(o.name for o in others))), writes=", ".join(results),
         outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)), arity=len(first) + len(others),
@@ -214,10 +216,12 @@ def _read(program: Program, left: str = "", right: str = "") -> tuple[str, ...]:
 
 
 def _zeros(program: Program) -> str:
-    """The argument of the ProductSpec that says between which diagonals of factors there are elements."""
+    """The arguments of the ProductSpec that say between which diagonals of factors there are elements, and for how many
+    of a batch each of their matrices is."""
     assert program.product is not None
-    found = program.product.zeros
-    return "" if found == NO_ZEROS else f"\n    zeros={found!r},"
+    found, each = program.product.zeros, program.product.each
+    zeros = "" if found == NO_ZEROS else f"\n    zeros={found!r},"
+    return zeros + ("" if each == (1, 1) else f"\n    each={each!r},")
 
 
 def _spec(tensor: Operand | Output) -> str:

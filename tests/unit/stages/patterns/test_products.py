@@ -106,7 +106,50 @@ def test_what_others_read_and_what_is_reduced_stay_apart() -> None:
     assert only(twice, A, W).title == "linear"
     assert only(lambda a, w: F.linear(a, w).mul(2).softmax(0), A, W).title == "linear"
     assert only(lambda a, w: F.linear(a, w).tril().softmax(-1), A, W).title == "linear"
-    assert only(lambda a, w, c: F.linear(a.view(2, 3, 10), w) + c, A, W, rand(2, 1, 4)).title == "linear"
+    apart = rand(2, 1, 2, 4)  # along the first and the last of three dimensions that are rows
+    assert only(lambda a, w, c: F.linear(a.view(2, 3, 2, 10), w) + c, rand(12, 10), W, apart).title == "linear"
+
+
+GROUPED = rand(2, 8, 5, 6), rand(2, 2, 7, 6)
+
+
+@pytest.mark.parametrize(
+    ("title", "domain", "partly", "function", "args"),
+    [
+        ("linear -> add", (6, 4), [((3, 4), (1, 1))], lambda a, w, c: F.linear(a.view(2, 3, 10), w) + c,
+         (A, W, rand(3, 4))),
+        ("linear -> add", (6, 4), [((2, 4), (3, 1))], lambda a, w, c: F.linear(a.view(2, 3, 10), w) + c,
+         (A, W, rand(2, 1, 4))),
+        ("linear -> mul -> add", (12, 4), [((3, 1), (2, 1)), ((1, 2), (1, 2))],
+         lambda a, w, c, d: F.linear(a.view(2, 3, 2, 10), w).view(2, 3, 2, 2, 2) * c[:, None, None, None] + d[:, None],
+         (rand(12, 10), W, rand(3), rand(2))),
+        ("matmul -> scale -> add", (6, 5, 7), [((2, 5, 7), (3, 1, 1))],
+         lambda q, k, m: (q @ k.mT) * 0.5 + m, (Q, KEYS, rand(2, 1, 5, 7))),
+        ("matmul -> add", (6, 5, 7), [((3, 1, 7), (1, 1, 1))], lambda q, k, m: (q @ k.mT) + m,
+         (Q, KEYS, rand(3, 1, 7))),
+        ("matmul -> mask", (6, 5, 7), [((2, 1, 7), (3, 1, 1))],
+         lambda q, k, m: (q @ k.mT).masked_fill(m, -1.0), (Q, KEYS, rand(2, 1, 1, 7).gt(0))),
+        ("linear -> gelu -> mul", (6, 4), [((3, 4), (1, 1))],
+         lambda a, w, c: F.gelu(F.linear(a.view(2, 3, 10), w)) * c.t(), (A, W, rand(4, 3))),
+        ("matmul -> scale -> add", (4, 20, 7), [((2, 5, 7), (2, 1, 1))],
+         lambda q, k, m: (q @ k.repeat_interleave(4, 1).mT) * 0.5 + m, (*GROUPED, rand(2, 1, 5, 7))),
+        ("einsum -> add -> relu", (6, 21), [], lambda w, x, b: (torch.einsum("oc,bcs->bos", w, x) + b[:, None]).relu(),
+         (rand(6, 10), rand(3, 10, 7), rand(6))),
+    ],
+)  # fmt: skip
+def test_what_follows_may_be_broadcast_over_a_part_of_rows_of_columns_or_of_a_batch(
+    title: str, domain: tuple[int, ...], partly: Any, function: Any, args: Any
+) -> None:
+    """Each is held against the module in float64 (see `fused`)."""
+    by_title = {(p.title, p.program.domain): p.program for p in products(function, *args)}
+    assert (title, domain) in by_title, list(by_title)
+    assert [(o.shape, o.each) for o in by_title[title, domain].operands if o.each] == partly
+
+
+def test_it_is_tuned_by_itself() -> None:
+    made = [only(lambda a, w, c: F.linear(a.view(2, 3, 10), w) + c, A, W, c) for c in (rand(3, 4), rand(2, 3, 4))]
+    shared = [only(lambda a, b: a @ b, rand(4, n, 6, 10), rand(4, 2, 10, 4)) for n in (1, 2)]
+    assert len({p.shape_class for p in (*made, *shared)}) == 4
 
 
 def test_a_whole_row_of_which_elements_are_wanted_is_one_group() -> None:
@@ -146,7 +189,6 @@ def test_columns_that_are_reduced_are_rows_of_the_transpose(
         (lambda a, b: torch.einsum("ij,jk->i", a, b), (A, rand(10, 4))),  # a letter that only one has is summed
         (lambda a: torch.einsum("ii,ij->ij", a, a), (rand(4, 4),)),
         (lambda a, b: torch.einsum("ij,kl->ijkl", a, b), (A, W)),
-        (lambda a, b: a @ b, (rand(2, 3, 6, 10), rand(3, 10, 4))),  # one has a part of the batch
         (lambda a, b: a @ b, (rand(10), rand(10, 4))),
     ],
 )

@@ -84,19 +84,20 @@ class Ampere:
         s_a = shared.allocate_tensor(self.element, cute.make_layout((STAGES * p.tile_m * DEPTH,)), byte_alignment=128)
         s_b = shared.allocate_tensor(self.element, cute.make_layout((STAGES * p.tile_n * DEPTH,)), byte_alignment=128)
 
-        sides = ((a, s_a, top, m, p.tile_m), (b, s_b, left, n, p.tile_n))
+        of_a, of_b = (self.finish.layer_of(side, layer, x) for side, x in enumerate((a, b)))
+        sides = ((a, s_a, top, m, p.tile_m, of_a), (b, s_b, left, n, p.tile_n, of_b))
         lane, warp = self.thread % 32, self.thread // 32
         row, column = warp // 2 * (p.tile_m // 2), warp % 2 * (p.tile_n // 2)
         sums = [cute.make_rmem_tensor(cute.make_layout(((2, 2, self.pairs), 1, 1)), Float32) for _ in range(self.parts)]
         for part in cutlass.range_constexpr(self.parts):
             sums[part].fill(0.0)
         for stage in cutlass.range_constexpr(STAGES - 1):
-            when(steps > stage, partial(self._fill, sides, Int32(stage), layer, k))
+            when(steps > stage, partial(self._fill, sides, Int32(stage), k))
             cute.arch.cp_async_commit_group()
         for step in cutlass.range(steps, unroll=1):
             cute.arch.cp_async_wait_group(STAGES - 2)
             cute.arch.sync_threads()
-            when(step + (STAGES - 1) < steps, partial(self._fill, sides, step + (STAGES - 1), layer, k))
+            when(step + (STAGES - 1) < steps, partial(self._fill, sides, step + (STAGES - 1), k))
             cute.arch.cp_async_commit_group()
             self._multiply(s_a, s_b, sums, (row, column), step % STAGES, lane)
         cute.arch.cp_async_wait_group(0)
@@ -106,8 +107,8 @@ class Ampere:
                 sums[part], places, c, operands, (), corner=(top, left, layer), sizes=(m, n), block=p.block
             )  # fmt: skip
 
-    def _fill(self, sides: tuple[tuple[Any, ...], ...], step: Any, layer: Any, k: Any) -> None:
-        for x, staged, first, size, rows in sides:
+    def _fill(self, sides: tuple[tuple[Any, ...], ...], step: Any, k: Any) -> None:
+        for x, staged, first, size, rows, layer in sides:
             self._fetch(x, staged, (first, step, layer), (size, k), rows=rows)
 
     def _fetch(

@@ -57,11 +57,13 @@ def _stream() -> Any:
 
 def _read(operands: Sequence[Read], m: Any, n: Any, finish: Finish) -> list[Any]:
     """What an epilogue reads at (row, column, batch), and its further results."""
-    columns = [_size() if name in finish.apart else n for name in finish.names]
+    parts = [finish.parts.get(name, (None, None, None)) for name in finish.names]
+    rows = [_size() if own[0] else m for own in parts]
+    columns = [_size() if name in finish.apart or own[1] else n for name, own in zip(finish.names, parts, strict=True)]
     return [
-        _fake(dtype, (m, seen, _size()), [_stride(8 if wide else 1) if step is None else step for step in strides],
+        _fake(dtype, (*sides, _size()), [_stride(8 if wide else 1) if step is None else step for step in strides],
               WIDE if wide else ITEM_BYTES[dtype])
-        for seen, (dtype, (strides, wide)) in zip(columns, operands, strict=False)
+        for sides, (dtype, (strides, wide)) in zip(zip(rows, columns, strict=True), operands, strict=False)
     ] + [_written(own.dtype, m, n, own.vector, turned=finish.turned) for own in finish.further]  # fmt: skip
 
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, Uint8, cute
 
 from .. import math as m
 from ..control import when
 from ..spec import Function, reads
 from .outlet import ROWS, Outlet
+from .partly import Layers, Partly, Parts
 from .staged import PAIRS, Staged
 from .writes import exchanged, words_of, write_pairs
 
@@ -97,12 +98,14 @@ def shifted(x: Any, exponent: Any) -> Float32:
     return x * power_of_two(half) * power_of_two(exponent - half)
 
 
-class Finish:
+class Finish(Partly):
     """What is done with a product, or with the sum of its splits: `function` over `names`, stored as `dtype`. `vector`:
     rows of all results start at multiples of 1, 2, 4 or 8 elements; `batched`: positions have a batch in front;
     `turned`: rows are the expression's columns; `diagonals`: the first and the last diagonal (column - row) on which
     the expression depends on the product, or None. With `further` results, of these dtypes, the expression gives a
-    tuple: C first; the others are written by the threads that have them, to tensors behind the operands."""
+    tuple: C first; the others are written by the threads that have them, to tensors behind the operands. `parts`: of
+    each operand along rows, columns and layers; `layers`: along those of C of the matrices that make it, A's and
+    B's."""
 
     reductions: tuple[str, ...] = ()  # that are made of rows, instead of C (see `blocks`)
     own_columns = False  # whether what is written has other columns than the product
@@ -111,8 +114,10 @@ class Finish:
     def __init__(
         self, dtype: str, *, function: Function | None = None, names: Sequence[str] = (), vector: int,
         batched: bool = False, turned: bool = False, diagonals: Diagonals = ALL, further: Sequence[str] = (),
+        parts: Sequence[Parts] = (), layers: Layers = (None, None),
     ) -> None:  # fmt: skip
         self.dtype = dtype
+        super().__init__(names, parts, layers, turned=turned)
         self.further = tuple(Further(dtype=d, vector=min(vector, MOST_TOGETHER.get(d, 8))) for d in further)
         self.function = function
         self.names = tuple(names)
@@ -127,7 +132,8 @@ class Finish:
 
     def put(self, c: Any, product: Any, operands: Sequence[Any], at: tuple[Any, Any, Any]) -> None:
         """Write the expression at (row, column, batch); operands are read there."""
-        made = self._value(product, {name: tensor[at] for name, tensor in self._wanted(operands)}, at)
+        read = {name: tensor[self.placed(name, at)] for name, tensor in self._wanted(operands)}
+        made = self._value(product, read, at)
         targets = (c, *operands[len(self.names) :])
         for target, value in zip(targets, made if self.further else (made,), strict=True):
             target[at] = value
@@ -228,7 +234,10 @@ class Finish:
         ]
 
     def _loaded(self, wanted: list[tuple[str, Any]], places: list[list[tuple[Any, Any, Any]]]) -> list[dict[str, Any]]:
-        return [{name: self._neighbours(tensor, pair) for name, tensor in wanted} for pair in places]
+        return [
+            {name: self._neighbours(tensor, [self.placed(name, at) for at in pair], name) for name, tensor in wanted}
+            for pair in places
+        ]
 
     def _made(
         self, total: Any, loaded: list[dict[str, Any]], places: list[list[tuple[Any, Any, Any]]],
@@ -243,7 +252,8 @@ class Finish:
         """The number of the operand that a tile of C can take the place of: a matrix of its type, read in pairs."""
         for name, tensor in self._wanted(operands):
             of_rows = not (isinstance(tensor.stride[0], int) and tensor.stride[0] == 0)
-            if of_rows and self._in_pairs(tensor) and tensor.element_type is dtype:
+            whole = name not in self.parts and tensor.element_type is dtype
+            if of_rows and whole and self._in_pairs(tensor):
                 return self.names.index(name)
         return None
 
@@ -298,18 +308,19 @@ class Finish:
         cute.recast_tensor(held, Int32)[0] = word
         return [held[0], held[1]]
 
-    def _in_pairs(self, tensor: Any) -> bool:
-        return self.vector > 1 and not self.turned and tensor.iterator.alignment >= WIDE
+    def _in_pairs(self, tensor: Any, name: str = "") -> bool:
+        return self.vector > 1 and not (self.turned or self.separates(name)) and tensor.iterator.alignment >= WIDE
 
-    def _neighbours(self, tensor: Any, places: list[tuple[Any, Any, Any]]) -> list[Any]:
+    def _neighbours(self, tensor: Any, places: list[tuple[Any, ...]], name: str = "") -> list[Any]:
         """What an operand holds at both places of a pair: in one access, where it is known to be `wide`."""
-        if not self._in_pairs(tensor):
+        if not self._in_pairs(tensor, name):
             return [tensor[place] for place in places]
-        held = cute.make_rmem_tensor((2,), tensor.element_type)
-        start = tensor.iterator + cute.crd2idx(places[0], tensor.layout)
-        there = cute.make_tensor(start.align(tensor.element_type.width // 4), cute.make_layout((2,)))
+        kind = Uint8 if tensor.element_type is Boolean else tensor.element_type  # which has no bits in memory
+        held = cute.make_rmem_tensor((2,), kind)
+        start = cute.recast_ptr(tensor.iterator, dtype=kind) + cute.crd2idx(places[0], tensor.layout)
+        there = cute.make_tensor(start.align(kind.width // 4), cute.make_layout((2,)))
         cute.autovec_copy(there, held)
-        return [held[0], held[1]]
+        return [m.cast(held[e], "bool") if kind is not tensor.element_type else held[e] for e in range(2)]
 
     def _send(
         self, total: Any, places: Any, outlet: Outlet, operands: Sequence[Any], rows: list[Any], columns: list[Any], *,
@@ -346,9 +357,9 @@ class Finish:
         of_rows, of_columns = exponents
         row_shifts = of_rows
         if not isinstance(of_rows, list):
-            of_row = layer % cute.size(of_rows, mode=[1])
+            of_row = self.exponents_of(0, layer, of_rows)
             row_shifts = [of_rows[(cutlass.min(row, last[0]), of_row)] for row in rows]
-        of_column = layer % cute.size(of_columns, mode=[1])
+        of_column = self.exponents_of(1, layer, of_columns)
         column_shifts = [
             [of_columns[(self._clamped(column, e, last[1]), of_column)] for e in range(2)] for column in columns
         ]

@@ -33,8 +33,9 @@ from .finish import ALL, Diagonals
 from .gated import Gated
 from .groups import Groups
 from .launch import Epilogue, Gemm
-from .lying import broadcast, major_of, walk_of
+from .lying import major_of, walk_of
 from .noted import Noted, Results
+from .partly import Layers, Parts, part_of
 from .plan import KNOBS as LEGAL
 from .plan import Point
 from .reach import NO_ZEROS, Zeros
@@ -69,7 +70,10 @@ class ProductSpec:
     left and the right factor, which is no operand then, but what its Prologue reads is. `zeros`: of both factors the
     diagonals (column - row) from the first to the last that have elements, as a Gemm has them. With `beside`, a second
     right matrix that lies as the first, `epilogue` reads `product_1`, too: what `left` gives with that one. With
-    `further` results, of the output's shape, it gives a tuple of all, the output first."""
+    `further` results, of the output's shape, it gives a tuple of all, the output first.
+
+    Matrix i of the output is made of number i // `each` % count of the left factor's, and of the right one's. Operands
+    that are broadcast over a part of a dimension are named in `partly`, each with its own, along all dimensions."""
 
     name: str
     left: TensorSpec
@@ -86,6 +90,8 @@ class ProductSpec:
     zeros: Zeros = NO_ZEROS
     beside: TensorSpec | None = None
     further: tuple[TensorSpec, ...] = ()
+    each: tuple[int, int] = (1, 1)
+    partly: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @property
     def read(self) -> tuple[TensorSpec, ...]:
@@ -98,7 +104,35 @@ class ProductSpec:
     def sizes(self) -> tuple[int, int, int, int]:
         """(batch, M, N, K)."""
         *batch, m, k = self.left.shape
-        return max(*batch, self.right.shape[0]) if batch else 1, m, self.right.shape[-1], k
+        counts = zip((*batch, *self.right.shape[:1]), self.each, strict=False)
+        return max(count * each for count, each in counts) if batch else 1, m, self.right.shape[-1], k
+
+    @property
+    def layers(self) -> Layers:
+        """Of a Gemm."""
+        if len(self.left.shape) < 3:
+            return None, None
+        left, right = (
+            part_of(o.shape[0], self.sizes[0], each) for o, each in zip((self.left, self.right), self.each, strict=True)
+        )
+        return left, right
+
+    @property
+    def parts(self) -> tuple[Parts, ...]:
+        """Of an Epilogue."""
+        batch, m, n, _ = self.sizes
+        found: list[Parts] = []
+        for operand in self.operands if self.partly else ():
+            each = dict(self.partly).get(operand.name)
+            if each is None:
+                found.append((None, None, None))
+                continue
+            own = [(1, 1)] * (3 - len(each)) + list(zip(operand.shape, each, strict=True))
+            layers, rows, columns = (
+                part_of(size, whole, step) for (size, step), whole in zip(own, (batch, m, n), strict=True)
+            )
+            found.append((rows, columns, layers))
+        return tuple(found)
 
 
 def make_point(knobs: dict[str, Any], *, scheme: str, gated: bool = False) -> Point:
@@ -145,7 +179,7 @@ class FusedProduct:
         self.epilogue = Epilogue(
             function=spec.epilogue, names=tuple(o.name for o in spec.operands), dtypes=dtypes,
             batched=len(spec.left.shape) == 3, diagonals=spec.diagonals, reductions=spec.reductions, groups=spec.groups,
-            further=tuple(o.dtype for o in spec.further),
+            further=tuple(o.dtype for o in spec.further), parts=spec.parts,
         )  # fmt: skip
         self.configure(**knobs)
 
@@ -163,6 +197,8 @@ class FusedProduct:
             raise ValueError(f"an interval of {point.interval} is not proven as accurate as fp32 is for this K")
         if point.stream_k and (self.spec.diagonals != ALL or self.spec.zeros != NO_ZEROS or self.spec.reductions):
             raise ValueError("stream-K is of tiles that are as long as one another, and of whole results")
+        if any(self.spec.layers) and point.scales and point.split_k > 1:
+            raise ValueError("parts of K have exponents of their own, which are a batch's: with split_k=1")
         groups = self.spec.groups
         apart = point.split_k > 1 or point.skinny or is_turned(wanted) or point.bulk or point.staged
         if groups and (apart or point.stream_k):
@@ -195,6 +231,7 @@ class FusedProduct:
             compiled=self._compiled,
             source=self.source,
             zeros=self.spec.zeros,
+            layers=self.spec.layers,
         )
         self._noted = Noted(self._steps, len(self.spec.read))
 
@@ -251,8 +288,7 @@ class FusedProduct:
         majors = self._majors()
         last = grid.splits == 1
         whole = [_flat(_whole(o)) if self.spec.groups else _whole(o) for o in self.spec.operands]
-        columns = self.gemm.columns_of(whole, n)
-        seen = [broadcast(o, (batch, m, wide)) for o, wide in zip(whole, columns, strict=True)]
+        seen = self.gemm.seen(whole, (batch, m, n))
         walks = tuple(walk_of(o.transpose(0, 1) if turned else o) for o in seen)
         element, majors = point.halves if point.scales else self.spec.left.dtype, majors[::-1] if turned else majors
         vector = self.gemm.vector(n)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...ops import DTYPES
 from .entering import Factor
 from .launch import CROSSED_ROWS, NAMES, Gemm, processors_of
-from .lying import broadcast, major_of, walk_of
+from .lying import major_of, walk_of
 from .noted import Results, run_on
 from .plan import Grid
 
@@ -40,7 +40,7 @@ class Gated(Gemm):
         (x, *rights), exponents = self._matrices((a, b, other), grid)
         first, second = (rights[0], x) if self.turned else (x, rights[0])
         c = torch.empty((1, m, n), dtype=DTYPES[self.dtype], device=a.device)
-        seen = [self._as_turned(broadcast(o, (1, m, n))) for o in others]
+        seen = [self._as_turned(o) for o in self.seen(others, (1, m, n))]
         launch = self.product(
             self.point.settled(k=k, results=m * n), NAMES[x.dtype], (major_of(first), major_of(second)), last=True,
             vector=self.vector(n), walks=tuple(map(walk_of, seen)),

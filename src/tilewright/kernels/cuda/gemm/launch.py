@@ -42,6 +42,7 @@ from .finish import ALL, Diagonals, Finish
 from .groups import GroupFinish, Groups
 from .lying import along_k, broadcast, empty_planes, lines, major_of, tidied, up, vector_of, walk_of
 from .noted import Noted, Results, device_of, run_on
+from .partly import Layers, Parts
 from .plan import RESIDUAL_SHIFT, Grid, Point, make_grid
 from .reach import NO_ZEROS, Zeros
 from .split import Split
@@ -63,7 +64,7 @@ class Epilogue:
     `batched`; `dtypes` are theirs. `diagonals`: outside of them it does not depend on the product.
     `reductions`: C is the states of these (see `blocks`), of which the expression gives a tuple. `groups`, instead of
     the expression: what is done with groups of columns (see `groups`). `further`: dtypes of results beside C, of which
-    the expression gives a tuple with C's."""
+    the expression gives a tuple with C's. `parts`: as a Finish's."""
 
     function: Function | None = None
     names: tuple[str, ...] = ()
@@ -73,6 +74,7 @@ class Epilogue:
     reductions: tuple[str, ...] = ()
     groups: Groups | None = None
     further: tuple[str, ...] = ()
+    parts: tuple[Parts, ...] = ()
 
 
 def _one(a: Factor) -> Factor:
@@ -97,10 +99,11 @@ class Gemm:
     def __init__(
         self, point: Point, dtype: str, epilogue: Epilogue | None = None, *, turned: bool = False, arch: str = "sm_90a",
         compiled: dict[Hashable, Launch] | None = None, source: Path | None = None, zeros: Zeros = NO_ZEROS,
+        layers: Layers = (None, None),
     ) -> None:  # fmt: skip
         """`turned`: the Point is one of C's transpose, B's columns being its rows: so B may be streamed.
         `zeros`: of A and of B the first and the last diagonal (column - row) with elements that are not zero; what the
-        others meet may come to nothing, infinite or not.
+        others meet may come to nothing, infinite or not. `layers`: of A and of B, which of its matrices makes one of C.
         `compiled`: what others have compiled, to share; it grows. Splits of K need no kernels of their own.
         `source`: the file that holds the epilogue; with it, compiled kernels are kept on disk (see `cache`)."""
         self.point = point
@@ -111,6 +114,9 @@ class Gemm:
         self.source = source
         sides = (zeros[0], _flipped(zeros[1]))
         self.zeros: Zeros = sides[::-1] if turned else sides  # as a Reach has them
+        self.layers = layers[::-1] if turned else layers  # as a Finish has them
+        if point.scales and point.split_k > 1 and any(layers):
+            raise ValueError("parts of K have exponents of their own, which are a batch's: with split_k=1")
         self.objects: set[Path] = set()  # in which compiled kernels are kept
         self._compiled: dict[Hashable, Launch] = {} if compiled is None else compiled
         self._noted: dict[int, Noted] = {}
@@ -138,7 +144,7 @@ class Gemm:
 
     def _batched(self, a: Factor, b: Factor, operands: Sequence[Tensor]) -> list[Tensor]:
         """C and the further results."""
-        batch, rows, k = max(a.shape[0], b.shape[0]), *a.shape[1:]
+        batch, rows, k = max(self._served(a, b)), *a.shape[1:]
         columns = b.shape[2]
         given: tuple[Factor, Factor] = (a.permute(1, 2, 0), b.permute(2, 1, 0))
         if self.turned:
@@ -147,9 +153,7 @@ class Gemm:
         point = self.point.settled(k=k, results=batch * rows * columns)
         x, y, exponents = self._operands(*given, grid)
         c = torch.empty(self._written(batch, rows, columns), dtype=DTYPES[self.dtype], device=a.device)
-        seen = [
-            broadcast(o, (batch, rows, n)) for o, n in zip(operands, self.columns_of(operands, columns), strict=True)
-        ]
+        seen = self.seen(operands, (batch, rows, columns))
         last = grid.splits == 1
         target = c[0] if self.reductions else c
         if not last:
@@ -244,12 +248,30 @@ class Gemm:
         """Planes and exponents of (rows, K, batch), as this product has them of A, or, `along`, of B."""
         return self._split(x, grid.splits, grid.chunk, along=along)
 
+    def _served(self, a: Factor, b: Factor) -> list[int]:
+        """How many of C's layers each factor's matrices make, before the first makes another."""
+        own = self.layers[::-1] if self.turned else self.layers
+        return [x.shape[0] * (part[0] if part else 1) for x, part in zip((a, b), own, strict=True)]
+
+    def seen(self, operands: Sequence[Tensor], sizes: tuple[int, int, int]) -> list[Tensor]:
+        """The epilogue's operands as (rows, columns, layers); `sizes`: of C, layers first."""
+        layers, rows, columns = sizes
+        found = []
+        for i, (o, own) in enumerate(zip(operands, self.columns_of(operands, columns), strict=True)):
+            parts = self.epilogue.parts[i] if self.epilogue and self.epilogue.parts else (None, None, None)
+            mine = ((1,) * (3 - o.ndim) + tuple(o.shape))[-3:]
+            whole = (mine[0] if parts[2] else layers, mine[1] if parts[0] else rows, mine[2] if parts[1] else own)
+            found.append(broadcast(o, whole))
+        return found
+
     def _check(self, a: Factor, b: Factor, operands: Sequence[Tensor]) -> None:
         wanted = "f32" if self.point.scales else "float8_e4m3fn" if self.point.scheme == "narrow" else "f16 or bf16"
         if a.dtype != b.dtype or NAMES.get(a.dtype, "?") not in wanted.split(" or "):
             raise ValueError(f"a product of scheme {self.point.scheme!r} takes {wanted}, not {a.dtype} and {b.dtype}")
         fit = a.ndim == b.ndim and a.ndim in (2, 3) and a.shape[-1] == b.shape[-2]
-        fit = fit and (a.shape[:-2] == b.shape[:-2] or 1 in (a.shape[0], b.shape[0]))
+        served = self._served(a, b) if fit and a.ndim == 3 else [1]
+        fit = fit and all(max(served) % count == 0 for count in served)
+        fit = fit and (any(self.layers) or a.ndim == 2 or 1 in served or a.shape[0] == b.shape[0])
         if not fit or 0 in (*a.shape, *b.shape):
             raise ValueError(f"no product of {tuple(a.shape)} and {tuple(b.shape)}")
         if self.point.streamed and a.shape[-1] % SLAB:
@@ -288,7 +310,7 @@ class Gemm:
         operands = self._reads(walks) if last else ()
         facts = ("product", self.arch, whole, found.dtype, found.names, operands, element, majors, last, found.vector,
                  found.diagonals, found.turned, found.reductions, self.groups and self.groups.size,
-                 self.zeros, found.further)  # fmt: skip
+                 self.zeros, found.further, found.layers, *found.parts.items())  # fmt: skip
         return facts, found, operands
 
     def compiled(
@@ -334,7 +356,7 @@ class Gemm:
         """The compiled sum of splits."""
         operands = self._reads(walks)
         finish = self.finish(last=True, vector=1, summed=True)
-        facts = ("combine", self.arch, self.dtype, finish.names, operands, finish.further)
+        facts = ("combine", self.arch, self.dtype, finish.names, operands, finish.further, *finish.parts.items())
         return self._made(facts, lambda: compile_combine(finish, operands=operands, arch=self.arch))
 
     def _reads(self, walks: tuple[Walk, ...]) -> tuple[Read, ...]:
@@ -346,14 +368,16 @@ class Gemm:
         turned = self.turned and not summed
         diagonals = found.diagonals if found and not turned else ALL
         if found is None or not last:
-            return Finish(self.dtype if last else "f32", vector=vector, turned=turned, diagonals=diagonals)
+            return Finish(self.dtype if last else "f32", vector=vector, turned=turned, diagonals=diagonals,
+                          layers=self.layers)  # fmt: skip
+        kept: dict[str, Any] = {"names": found.names, "batched": found.batched, "layers": self.layers}
         if found.groups is not None:
-            return GroupFinish(found.groups, self.dtype, names=found.names, vector=vector, batched=found.batched)
+            return GroupFinish(found.groups, self.dtype, vector=vector, **kept)
         if found.reductions:
-            return BlockFinish(found.reductions, function=found.function, names=found.names, batched=found.batched)
+            return BlockFinish(found.reductions, function=found.function, **kept)
         return Finish(
-            self.dtype, function=found.function, names=found.names, vector=vector, batched=found.batched,
-            turned=turned, diagonals=diagonals, further=found.further,
+            self.dtype, function=found.function, vector=vector, turned=turned, diagonals=diagonals,
+            further=found.further, parts=found.parts, **kept,
         )  # fmt: skip
 
     def entering(self, x: Entering, *, chunk: int) -> Launch:

@@ -167,11 +167,6 @@ class Product(Ending):
         )  # fmt: skip
         return made
 
-    def _layers(self, batch: Any, *factors: Any) -> list[Any]:
-        """The first plane of each factor's own matrix, or of the one of all."""
-        planes = self.point.planes
-        return [select(cute.size(x, mode=[2]) > planes, batch * planes, Int32(0)) for x in factors]
-
     def _halves(self) -> Any:
         """The memory of B's stages as TMA sees it: as many tiles as it has sources."""
         p = self.point
@@ -287,7 +282,10 @@ class Product(Ending):
                 work = first_work
                 while work < all_work:
                     row, column, layer, begin, end = place
-                    of_a, of_b = self._layers(layer // splits, from_a, from_b)
+                    of_a, of_b = (
+                        self.finish.layer_of(side, layer // splits, x, planes=p.planes)
+                        for side, x in enumerate((from_a, from_b))
+                    )
                     for step in cutlass.range(begin, end, unroll=1):
                         stages.producer_acquire(filling)
                         barrier = stages.producer_get_barrier(filling)

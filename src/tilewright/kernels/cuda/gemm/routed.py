@@ -12,7 +12,7 @@ from ...ops import DTYPES
 from .compiling import Launch, Read, compile_product
 from .finish import Finish
 from .launch import NAMES, Gemm, processors_of
-from .lying import broadcast, major_of, walk_of
+from .lying import major_of, walk_of
 from .noted import Results, run_on
 from .plan import Grid, Point
 
@@ -39,7 +39,7 @@ class Routed(Gemm):
         grid = self.grid(len(ends), m, n, a.shape[1], processors=processors_of(a))
         x, y = self._loadable(a[None].permute(1, 2, 0)), self._loadable(b.permute(2, 1, 0))
         c = torch.empty((1, m, n), dtype=DTYPES[self.dtype], device=a.device)
-        seen = [broadcast(o, (1, m, n)) for o in others]
+        seen = self.seen(others, (1, m, n))
         launch = self.product(
             self.point, NAMES[a.dtype], (major_of(x), major_of(y)), last=True, vector=self.vector(n),
             walks=tuple(map(walk_of, seen)),

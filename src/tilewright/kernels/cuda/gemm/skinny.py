@@ -98,7 +98,7 @@ class Skinny(Product):
         to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, DEPTH))
         sizes = cute.size(from_a, mode=[0]), cute.size(from_b, mode=[0])
         row, column, layer, begin, end = self._own(sizes, cute.size(from_a, mode=[1]), rank, chunk)
-        of_a, of_b = layer % cute.size(from_a, mode=[2]), layer % cute.size(from_b, mode=[2])
+        of_a, of_b = (self.finish.layer_of(side, layer, x) for side, x in enumerate((from_a, from_b)))
 
         pipeline_init_wait(cluster_shape_mn=(p.cluster, 1))
         self._start()

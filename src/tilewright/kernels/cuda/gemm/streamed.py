@@ -136,7 +136,7 @@ class Streamed(Product):
                 while work < all_work:
                     turn = self._turn(work, stride, all_work)
                     row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
-                    of_a = layer // splits % cute.size(from_a, mode=[2])
+                    of_a = self.finish.layer_of(0, layer // splits, from_a)
                     for step in cutlass.range(begin, end, unroll=1):
                         stages_a.producer_acquire(filling)
                         barrier = stages_a.producer_get_barrier(filling)
@@ -155,13 +155,13 @@ class Streamed(Product):
                 while work < all_work:
                     turn = self._turn(work, stride, all_work)
                     row, column, layer, begin, end = self._steps(turn, rows, columns, splits, each, steps)
-                    of_b = layer // splits % (cute.size(from_b, mode=[2]) // p.planes)
+                    of_b = self.finish.layer_of(1, layer // splits, from_b, planes=p.planes)
                     for step in cutlass.range(begin, end, unroll=1):
                         stages_b.producer_acquire(filling)
                         barrier = stages_b.producer_get_barrier(filling)
                         for plane in cutlass.range_constexpr(p.planes):
                             cute.copy(
-                                tma_b, g_b[(None, column, step, of_b * p.planes + plane)],
+                                tma_b, g_b[(None, column, step, of_b + plane)],
                                 to_b[(None, filling.index * p.planes + plane)], tma_bar_ptr=barrier, mcast_mask=mask_b,
                             )  # fmt: skip
                         stages_b.producer_commit(filling)
