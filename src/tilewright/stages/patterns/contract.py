@@ -243,7 +243,8 @@ def _groups(result: str, left: set[str], right: set[str]) -> Iterator[tuple[str,
     if not rows or not columns:
         return
     if result in (front + rows + columns, front + columns + rows):
-        yield (front, rows, columns) if result == front + rows + columns else (front, columns, rows)
+        ways = (front, rows, columns), (front, columns, rows)
+        yield from ways if result == front + rows + columns else ways[::-1]
         return
     for mine, others in ((rows, columns), (columns, rows)):
         first = next(i for i, c in enumerate(result) if c in others)
