@@ -187,10 +187,12 @@ def _product(b: Builder, left: Expr, right: Expr, said: Letters) -> Expr:
 
 
 def _matrices(label: str) -> Lowering:
-    """An operator of two tensors, whatever their names."""
+    """An operator of two tensors, whatever their names, and nothing else: no dtype of its own."""
 
-    def lower(b: Builder, x: Expr, **other: Expr) -> Expr:
-        (right,) = other.values()
+    def lower(b: Builder, x: Expr, **others: Expr) -> Expr:
+        if len(others) != 1:
+            raise NotLowered
+        (right,) = others.values()
         return _product(b, x, right, letters_of(label, len(x.shape), len(right.shape))).to(b.out_dtype)
 
     return lower
@@ -205,8 +207,10 @@ def _added(label: str) -> Lowering:
     """beta * x + alpha * the product of two tensors, whatever their names; what x holds does not count where beta is
     0."""
 
-    def lower(b: Builder, x: Expr, beta: Number = 1, alpha: Number = 1, **both: Expr) -> Expr:
-        left, right = both.values()
+    def lower(b: Builder, x: Expr, beta: Number = 1, alpha: Number = 1, **others: Expr) -> Expr:
+        if len(others) != 2:
+            raise NotLowered
+        left, right = others.values()
         made = _product(b, left, right, letters_of(label, len(left.shape), len(right.shape)))
         made = made if alpha == 1 else made * alpha
         added = x.wide() if beta == 1 else x.wide() * beta
@@ -232,7 +236,8 @@ def _einsum(b: Builder, equation: str, tensors: Sequence[Expr], path: object = N
         raise NotLowered
     words, result = said
     if len(tensors) == 2:
-        return _product(b, *tensors, Letters(left=words[0], right=words[1], result=result)).to(b.out_dtype)
+        left, right = tensors
+        return _product(b, left, right, Letters(left=words[0], right=words[1], result=result)).to(b.out_dtype)
     if set(words[0]) == set(result):  # a view
         raise NotLowered
     wide = "".join(c for c in result if tensors[0].shape[words[0].index(c)] > 1)

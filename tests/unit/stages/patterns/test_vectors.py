@@ -164,6 +164,12 @@ def test_a_row_or_a_batch_of_16_bits_is_what_tensor_cores_take() -> None:
         assert kinds(graph(torch.matmul, *shapes, dtype=half)) == [kind], shapes
 
 
+def test_products_of_another_dtype_are_torchs() -> None:
+    """`mm` that gives fp32 of 16 bits: another overload."""
+    given = graph(lambda a, b: torch.mm(a, b, out_dtype=torch.float32), (2048, 1024), (1024, 1), dtype=torch.bfloat16)
+    assert [n.op for n in given.nodes] == ["input", "input", "call"]
+
+
 def test_sums_that_torch_lays_in_another_order_are_copied_and_others_are_views() -> None:
     def last(given: Graph) -> str:
         return next(n for n in given.nodes if n.name == given.outputs[0]).op
