@@ -17,8 +17,8 @@ from tilewright.stages.propose.compose import compose
 from tilewright.stages.timing.measure import Effort
 
 
-def brief_judge(problem: Problem | str, folder: Path, *, limits: Limits | None = None) -> Judge:
-    """Not open yet. `problem`: one, or the text of one for the CPU."""
+def brief_judge(problem: Problem | str, folder: Path, *, limits: Limits | None = None, trace: bool = False) -> Judge:
+    """Not open yet. `problem`: one, or the text of one for the CPU. `trace`: opened, it gives graphs."""
     if isinstance(problem, str):
         problem = Problem(name="p", path=str(folder / "p.py"), source=problem, target="cpu")
     machine = Machine(
@@ -26,7 +26,7 @@ def brief_judge(problem: Problem | str, folder: Path, *, limits: Limits | None =
         cache_bytes=4096, copy_bytes_per_s=1e13, matmul_flops_per_s=(("f32", 1e16),),
     )  # fmt: skip
     return Judge(
-        problem, machine=machine, seed=1, workdir=folder, say=print, compile_baseline=False, trace=False,
+        problem, machine=machine, seed=1, workdir=folder, say=print, compile_baseline=False, trace=trace,
         effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
         limits=limits or Limits(build_s=60.0, call_s=30.0, memory_bytes=3 << 30),
     )  # fmt: skip

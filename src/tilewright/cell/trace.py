@@ -19,6 +19,7 @@ from tilewright.facts.graph import VIEWS, Call, Code, Graph, Node, Ref, Struct, 
 from tilewright.facts.program import DTYPE_BYTES
 
 from .associative import NAMESPACE
+from .einsums import chain_einsums
 from .exported import Exported, alike, exported, functional, other_flag
 from .last_state import ends, lowered
 from .lower import Builder, Expr, NotLowered, dtype_name, memory_order
@@ -175,7 +176,8 @@ def _read(program: ExportedProgram) -> _Traced:
             updates.append((by_target.get(target, target), leaf))
         else:
             raise ValueError(f"an output of kind {spec.kind.name} can't be represented")
-    return _Traced(graph=program.graph, states=states, constants=constants, inputs=inputs, results=results,
+    graph = chain_einsums(program.graph)
+    return _Traced(graph=graph, states=states, constants=constants, inputs=inputs, results=results,
                    result_spec=program.call_spec.out_spec, updates=updates)  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """Which torch operators contract two tensors, and along which dimensions: linear, matmul, mm, bmm, addmm, baddbmm,
-einsum, tensordot, inner, each read as an einsum; and _scaled_mm, whose operands have eight bits, with its scales."""
+addbmm, einsum, tensordot, inner, each read as an einsum; and _scaled_mm, whose operands have eight bits, with its
+scales."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from .graph import Call, Node, Ref, Struct, Template
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _LETTERS = _ALPHABET + _ALPHABET.upper()
 _PLACES = {"aten.linear.default": (0, 1), "aten.matmul.default": (0, 1), "aten.mm.default": (0, 1),
-           "aten.bmm.default": (0, 1), "aten.addmm.default": (1, 2), "aten.baddbmm.default": (1, 2)}  # fmt: skip
+           "aten.bmm.default": (0, 1), "aten.addmm.default": (1, 2), "aten.baddbmm.default": (1, 2),
+           "aten.addbmm.default": (1, 2)}  # fmt: skip
 _EINSUM, _TENSORDOT, _INNER = "aten.einsum.default", "aten.tensordot.default", "aten.inner.default"
 _SCALED = "aten._scaled_mm.default"
 ROUTED = "aten._grouped_mm.default"  # rows in stretches, each with a matrix of its own
@@ -92,7 +94,7 @@ def contracted(call: Call, nodes: Mapping[str, Node], *, spread: bool = False) -
 
 
 def _added(call: Call) -> str:
-    place = {"linear": 2, "addmm": 0, "baddbmm": 0}.get(call.label)
+    place = {"linear": 2, "addmm": 0, "baddbmm": 0, "addbmm": 0}.get(call.label)
     given = dict(call.kwargs).get("bias") if call.label == "linear" else None
     if place is not None and place < len(call.args):
         given = call.args[place]
@@ -117,19 +119,27 @@ def _named(call: Call, nodes: Mapping[str, Node], *, spread: bool) -> tuple[Node
     if found is None or any(len(n.shape) < 2 for n in found):
         return None
     left, right = found
-    rank = max(len(left.shape), len(right.shape))
-    outer, m = _ALPHABET[: len(left.shape) - 2], _ALPHABET[rank - 2]
-    if call.label == "linear":
-        return left, right, Letters(left=f"{outer}{m}z", right="yz", result=f"{outer}{m}y")
-    if len(right.shape) == 2:
-        return left, right, Letters(left=f"{outer}{m}z", right="zy", result=f"{outer}{m}y")
     # A batch that one of them lacks, or has once, is broadcast.
     both = list(zip(reversed(left.shape[:-2]), reversed(right.shape[:-2]), strict=False))
     if any(a != b and (not spread or 1 not in (a, b)) for a, b in both):
         return None
-    whole = _ALPHABET[: rank - 2]
-    outer, other = whole[rank - len(left.shape) :], whole[rank - len(right.shape) :]
-    return left, right, Letters(left=f"{outer}{m}z", right=f"{other}zy", result=f"{whole}{m}y")
+    return left, right, letters_of(call.label, len(left.shape), len(right.shape))
+
+
+def letters_of(label: str, left: int, right: int) -> Letters:
+    """Of an operator that multiplies two tensors of so many dimensions: vectors, matrices, or batches of matrices."""
+    if label in ("outer", "ger", "addr"):
+        return Letters(left="a", right="y", result="ay")
+    if label == "addbmm":
+        return Letters(left="amz", right="azy", result="my")
+    if label == "linear":
+        outer = _ALPHABET[: left - 1]
+        return Letters(left=f"{outer}z", right="yz"[2 - right :], result=f"{outer}{'y' * (right - 1)}")
+    batch = max(left, right, 2) - 2
+    whole, m = _ALPHABET[:batch], _ALPHABET[batch] if left > 1 else ""
+    outer, other = (whole[batch - max(rank - 2, 0) :] for rank in (left, right))
+    y = "y" if right > 1 else ""
+    return Letters(left=f"{outer}{m}z", right=f"{other}z{y}", result=f"{whole}{m}{y}")
 
 
 def _tensors(nodes: Mapping[str, Node], given: Sequence[Template]) -> tuple[Node, Node] | None:
@@ -142,28 +152,30 @@ def _einsum(call: Call, nodes: Mapping[str, Node]) -> tuple[Node, Node, Letters]
     if not isinstance(equation, str) or not isinstance(tensors, Struct):
         return None
     found = _tensors(nodes, tensors.items)
+    said = None if found is None else spelt_out(equation, [len(node.shape) for node in found])
+    if found is None or said is None:
+        return None
+    (left, right), result = said
+    if not (left and right and result):
+        return None
+    return *found, Letters(left=left, right=right, result=result)
+
+
+def spelt_out(equation: str, ranks: Sequence[int]) -> tuple[tuple[str, ...], str] | None:
+    """The letters of an einsum's operands, of so many dimensions each, and of its result, with letters where dots
+    stand for dimensions; None where the equation does not fit."""
     given, arrow, result = equation.replace(" ", "").partition("->")
-    letters = given.split(",")
-    if found is None or len(letters) != 2:
+    words = given.split(",")
+    if len(words) != len(ranks):
         return None
-    letters, outer = _spelt_out(letters, found)
-    result = result.replace("...", outer) if arrow else outer + _left_over(letters, outer)
-    if not all(part.isalpha() for part in (*letters, result)):
-        return None
-    if any(len(word) != len(node.shape) for word, node in zip(letters, found, strict=True)):
-        return None
-    return *found, Letters(left=letters[0], right=letters[1], result=result)
-
-
-def _spelt_out(letters: Sequence[str], found: Sequence[Node]) -> tuple[list[str], str]:
-    """Both operands' letters where dots stand for dimensions, and those for the longer one's."""
-    free = [c for c in _LETTERS if not any(c in word for word in letters)]
-    counts = [
-        len(node.shape) - len(word) + 3 if "..." in word else 0 for word, node in zip(letters, found, strict=True)
-    ]
+    counts = [rank - len(word) + 3 if "..." in word else 0 for word, rank in zip(words, ranks, strict=True)]
+    free = [c for c in _LETTERS if c not in equation]
     outer = "".join(free[: max(*counts, 0)])
-    spelt = [word.replace("...", outer[len(outer) - max(n, 0) :]) for word, n in zip(letters, counts, strict=True)]
-    return spelt, outer
+    words = [word.replace("...", outer[len(outer) - max(n, 0) :]) for word, n in zip(words, counts, strict=True)]
+    result = result.replace("...", outer) if arrow else outer + _left_over(words, outer)
+    if not all(part.isalpha() for part in (*words, result) if part):
+        return None
+    return None if [len(word) for word in words] != [*ranks] else (tuple(words), result)
 
 
 def _left_over(letters: Sequence[str], outer: str) -> str:
@@ -177,13 +189,20 @@ def _over_dims(call: Call, nodes: Mapping[str, Node]) -> tuple[Node, Node, Lette
     found = _tensors(nodes, call.args[:2])
     if found is None or call.kwargs or any(not node.shape for node in found):
         return None
-    left, right = found
     given = call.args[2:] if call.target == _TENSORDOT else (Struct(kind="list", items=(-1,)),) * 2
     dims = [[d for d in s.items if isinstance(d, int)] for s in given if isinstance(s, Struct)]
-    if len(dims) != 2 or len(dims[0]) != len(dims[1]) or len(left.shape) + len(right.shape) > len(_LETTERS):
+    if len(dims) != 2 or len(dims[0]) != len(dims[1]):
         return None
-    words = [list(_LETTERS[: len(left.shape)]), list(_LETTERS[len(left.shape) :][: len(right.shape)])]
+    said = letters_over(dims, [len(node.shape) for node in found])
+    return None if said is None else (*found, said)
+
+
+def letters_over(dims: Sequence[Sequence[int]], ranks: Sequence[int]) -> Letters | None:
+    """Of two tensors of so many dimensions that are summed over these of each; None where letters do not suffice."""
+    if sum(ranks) > len(_LETTERS):
+        return None
+    words = [list(_LETTERS[: ranks[0]]), list(_LETTERS[ranks[0] :][: ranks[1]])]
     for d, e in zip(*dims, strict=True):
         words[1][e] = words[0][d]
     result = [c for i in range(2) for c in words[i] if c not in words[1 - i]]
-    return left, right, Letters(left="".join(words[0]), right="".join(words[1]), result="".join(result))
+    return Letters(left="".join(words[0]), right="".join(words[1]), result="".join(result))

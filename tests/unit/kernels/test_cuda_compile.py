@@ -10,12 +10,24 @@ import torch.nn.functional as F
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.modules import Applies
 from fakes.traced import only_program
+from tilewright.cell.trace import trace
 from tilewright.facts.space import point
 from tilewright.kernels.cuda.cubin import taken
+from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda
 
 pytestmark = pytest.mark.slow  # half a second for each kernel, and dozens of them
+
+
+def empty(*shape):
+    return torch.empty(shape, device="meta")
+
+
+def first_program(function, *args):
+    """Of few vectors: the pass over the matrix."""
+    return match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space).patterns[0].program
 
 
 def decayed(x):
@@ -112,6 +124,21 @@ PATHS = {
     "chosen columns": (lambda: kp.embedded(33, 101, dim=1, index="i32"), {}),
     "a product": (lambda: kp.reduction("prod", (7, 5, 3), (0, 2)), {}),
     "a last state": (lambda: only_program(decayed, torch.randn(33, 20, 77)), {}),
+    "a matrix and a vector": (lambda: only_program(torch.matmul, empty(8192, 4096), empty(4096)), {}),
+    "a row and a matrix": (lambda: only_program(torch.matmul, empty(1, 4096), empty(4096, 8192)), {}),
+    "4 rows and a matrix": (lambda: first_program(F.linear, empty(4, 4096), empty(8192, 4096)), {}),
+    "8 rows and a matrix across": (lambda: first_program(torch.matmul, empty(8, 4096), empty(4096, 8192)), {}),
+    "a batch of matrices and vectors": (lambda: only_program(torch.bmm, empty(64, 512, 512), empty(64, 512, 1)), {}),
+    "a batch of vectors and matrices": (lambda: only_program(torch.bmm, empty(64, 1, 512), empty(64, 512, 512)), {}),
+    "a matrix and a vector in bf16": (
+        lambda: only_program(torch.mv, empty(8192, 999).bfloat16(), empty(999).bfloat16()),
+        {},
+    ),
+    "K of 7": (
+        lambda: only_program(lambda x, w, b: F.gelu(F.linear(x, w, b)), empty(65536, 7), empty(512, 7), empty(512)),
+        {},
+    ),
+    "an outer product": (lambda: only_program(torch.outer, empty(4096), empty(1000)), {}),
     "the first of a row": (lambda: kp.ranked((640, 32768), 64), {}),
     "the first of odd rows": (lambda: kp.ranked((640, 10007), 20, op="smallest", dtype="f16"), {"threads": 512}),
     "the first of rows split over launches": (lambda: kp.ranked((3, 1000003), 40, dtype="bf16"), {}),
@@ -179,6 +206,33 @@ def test_compiles_for_strides_and_odd_addresses(folder):
     compile_for_hopper(program, folder, {}, strides=[(1, 640)])
     compile_for_hopper(program, folder, {}, strides=[(0, 1)], alignment=4)
     compile_for_hopper(program, folder, {}, strides=[(2000, 2)], alignment=8)
+
+
+def test_terms_that_are_written_out_are_read_and_written_in_whole_vectors(folder):
+    """Where a column of the left factor begins does not count: one of its elements is enough for all lanes."""
+    program = only_program(torch.matmul, empty(65536, 3), empty(3, 512))
+    module = load_fused(program, folder)
+    device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+    walks = [((3, 1), 4) if o.shape[1] == 1 else ((512, 1), 16) for o in program.operands]
+    _, kernel = module._FUSED.compile([w for w, _ in walks], [a for _, a in walks], device)
+    assert len(walks) == 6 and kernel.plan.space.vector == 4
+
+
+def test_few_vectors_are_summed_in_one_pass_over_the_matrix(folder, tmp_path):
+    """Nothing of 8 sums of 4 columns each spills."""
+    for program, columns in (
+        (first_program(torch.matmul, empty(8, 8192), empty(8192, 28672)), True),
+        (first_program(F.linear, empty(4, 8192), empty(28672, 8192)), False),
+    ):
+        fused, walks = load_fused(program, folder)._FUSED, [o.strides for o in program.operands]
+        device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+        options = f"--keep-cubin --dump-dir={tmp_path}"
+        launch, kernel = fused.compile(walks, [16] * len(walks), device, options=options)
+        assert {k.local_bytes for k in taken(launch.artifacts.CUBIN)} == {0}
+        plan = kernel.plan
+        assert len(kernel.spec.sweeps) == 1 and len(kernel.spec.sweeps[0].reductions) == (8 if columns else 4)
+        assert plan.space.vector == 4 and plan.space.front == ("column" if columns else "row")
+        assert (plan.chunks > 1) == columns, "28672 columns are too few for the chip, as many rows are not"
 
 
 @pytest.mark.parametrize("op", ["asin", "atanh", "erf", "log1p", "sigmoid", "tanh", "isinf", "round"])

@@ -342,19 +342,14 @@ def _groups(result: str, left: set[str], right: set[str]) -> Iterator[tuple[str,
     front = "".join(c for c in result if c in left and c in right)
     if not rows or not columns:
         return
-    shortest = len(result)
     for at in range(len(result) - 1):
         batch, rest = result[:at], result[at:]
         own, theirs = sides(rest)
         if own and theirs and rest in (own + theirs, theirs + own):
             yield (batch, own, theirs) if rest == own + theirs else (batch, theirs, own)
-            shortest = min(shortest, at)
             if not front:  # one matrix is for all rows
                 break
-    if shortest == len(front):
-        return
-    yield front, rows, columns
-    yield front, columns, rows
+    yield from (way for way in ((front, rows, columns), (front, columns, rows)) if "".join(way) != result)
 
 
 def _each(front: str, own: set[str], sizes: dict[str, int]) -> int | None:

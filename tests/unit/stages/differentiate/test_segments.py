@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tilewright.cell import lower_products
 from tilewright.cell.parts import Gradients
 from tilewright.cell.prune import early, pruned
 from tilewright.cell.step import tensors_of
@@ -144,6 +145,22 @@ def test_products_of_16_bits_take_the_upstream_as_it_comes() -> None:
     x, w = torch.randn(5, 7).bfloat16().requires_grad_(), torch.randn(4, 7).bfloat16().requires_grad_()
     (segment,) = segments(traced(Of(F.linear), (x, w)), products=True)
     assert {n.op for n in segment.backward.nodes} == {"input", "call"}, "no cast to fp32 and back"
+
+
+def test_vectors_few_of_them_and_short_sums_have_torchs_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is spelt out of products is differentiated as any other node."""
+    for name in ("LARGE", "LARGEST", "_FEW_DEPTH"):
+        monkeypatch.setattr(lower_products, name, 1)
+    agree_all({
+        "A @ v": (torch.matmul, (leaf(5, 90), leaf(90))), "v @ A": (torch.matmul, (leaf(90), leaf(90, 5))),
+        "bmm": (torch.bmm, (leaf(4, 1, 90), leaf(4, 90, 6))),
+        "addmv": (lambda c, a, v: torch.addmv(c, a, v, beta=0.5, alpha=2), (leaf(5), leaf(5, 90), leaf(90))),
+        "4 rows": (lambda x, w, b: F.gelu(F.linear(x, w, b)), (leaf(4, 90), leaf(20, 90), leaf(20))),
+        "3 across": (torch.matmul, (leaf(4, 3, 90), leaf(4, 90, 20))),
+        "K of 3": (F.linear, (leaf(60, 3), leaf(50, 3), leaf(50))),
+        "outer": (torch.outer, (leaf(4), leaf(6))),
+        "einsum": (lambda *t: torch.einsum("bij,bj->bi", *t), (leaf(4, 6, 90), leaf(4, 90))),
+    })  # fmt: skip
 
 
 def test_what_no_einsum_gives_back_is_left_to_torch() -> None:
