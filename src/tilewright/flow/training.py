@@ -20,13 +20,14 @@ PRODUCTS = True
 
 def match_training(
     graph: Graph, *, unsupported: Callable[[Program], str | None], space: Callable[[Program], Space], first_id: int,
-    first_segment: int, case: int,
+    first_segment: int, case: int, loose: bool = False,
 ) -> Matched:  # fmt: skip
-    """The segments of a training graph and the patterns in them."""
+    """The segments of a training graph and the patterns in them. `loose` as for `match`."""
     from ..cell.prune import early
 
     cut = [_with(s, early) for s in segments(graph, first_id=first_segment, products=PRODUCTS)]
-    return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case)
+    return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case,
+                          loose=loose)  # fmt: skip
 
 
 def _with(segment: Segment, rewrite: Callable[[Graph], Graph]) -> Segment:

@@ -66,12 +66,13 @@ def match_segments(
     first_id: int = 0,
     case: int = 0,
     tiny_bytes: int = TINY_BYTES,
+    loose: bool = False,
 ) -> Matched:
     """The same for training: the patterns of the segments' forward and backward graphs. Segments of which nothing is
     found forward are left to torch."""
-    forward = [_found(s.forward, unsupported, tiny_bytes) for s in segments]
+    forward = [_found(s.forward, unsupported, tiny_bytes, loose=loose) for s in segments]
     used = [(s, found) for s, found in zip(segments, forward, strict=True) if found.sites]
-    found = [f for _, f in used] + [_found(s.backward, unsupported, tiny_bytes) for s, _ in used]
+    found = [f for _, f in used] + [_found(s.backward, unsupported, tiny_bytes, loose=loose) for s, _ in used]
     inside = {name for s, _ in used for name in s.calls}
     working = {n.origin for n in graph.nodes if n.op not in VIEWS | {"slice", "index"}} - inside
     left = tuple(f"{c.target}: no skeleton" for c in graph.calls if c.name in working and not c.view)

@@ -209,7 +209,7 @@ class Growth:
         todo = [output]
         while todo:
             name = todo.pop()
-            if name not in region.names:
+            if name not in region.names or (name != output and name in region.outputs):
                 roots.add(name)
             elif name not in found and self.flow.nodes[name].op == "load":
                 found.add(name)
