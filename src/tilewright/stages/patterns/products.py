@@ -74,7 +74,9 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             left[node.name] = str(why)
     free = [region for i, region in enumerate(regions) if i not in taken]
     found = [way for made in made_of for way in _ways(flow, made, free, unsupported)]
-    gates = [gate for region in regions if (gate := gated(flow, region, waiting, loose=loose)) and not unsupported(gate[0])]
+    gates = [
+        gate for region in regions if (gate := gated(flow, region, waiting, loose=loose)) and not unsupported(gate[0])
+    ]
     return Products(found=(*reversed(found), *gates), left=left)
 
 

@@ -171,7 +171,9 @@ def test_products_of_different_depths_are_not_joined() -> None:
     found = segments(traced(Of(lambda x, w, v: F.linear(F.linear(x, w).relu(), v) + F.linear(x, w)), (x, w, v)),
                      products=True)  # fmt: skip
     assert sorted(s.title for s in found) == ["linear -> add", "linear -> relu"]
-    far = segments(traced(Of(lambda x, w, v: F.linear(x, w).cumprod(0) * F.linear(x, v).sin()), (x, w, v)), products=True)
+    far = segments(
+        traced(Of(lambda x, w, v: F.linear(x, w).cumprod(0) * F.linear(x, v).sin()), (x, w, v)), products=True
+    )
     inside = [{n.name for n in s.forward.nodes if n.op not in ("input", *VIEWS)} for s in far]
     assert sum(map(len, inside)) == len(set().union(*inside)), "no value is in two"
 

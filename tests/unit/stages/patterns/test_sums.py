@@ -128,7 +128,9 @@ def test_a_pointwise_kernel_takes_sums_along(dtype: torch.dtype) -> None:
     assert whole.program.reduced == (2,) and not [i for i in whole.program.body if isinstance(i, Reduction)]
     assert [o.shape for o in whole.program.outputs] == [(2, ROWS // 2, WIDTH), *[(1, 1, WIDTH)] * 2]
     assert [o.shape for o in whole.program.operands] == [(2, ROWS // 2, WIDTH)] * 2 + [(1, 1, WIDTH)]
-    assert sorted(p.kind for p in matched.patterns if p is not whole)[-1:] == ["pointwise"], "apart, each stays possible"
+    assert sorted(p.kind for p in matched.patterns if p is not whole)[-1:] == ["pointwise"], (
+        "apart, each stays possible"
+    )
     every = tuple(Choice(pattern=p.id, point=()) for p in matched.patterns)
     assert without_idle([matched.patterns], every) == (Choice(pattern=whole.id, point=()),)
     double = [t.double() for t in given()]

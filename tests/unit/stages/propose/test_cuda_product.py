@@ -271,6 +271,23 @@ def test_a_step_of_training_is_three_products_and_a_sum(monkeypatch: pytest.Monk
     assert files["segment_0.py"].count("torch.ops.aten.einsum.default") == 2
 
 
+def test_where_sums_are_refused_what_is_rounded_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bias of bf16 is the sum of what its layer's products read, and no copy in fp32 is made for it."""
+    monkeypatch.setattr(training, "PRODUCTS", True)
+    layer, x = Layer().bfloat16(), torch.randn(1024, 256, dtype=torch.bfloat16, requires_grad=True)
+    asked = Gradients(outputs=(0,), inputs=(0,), parameters=("inner.weight", "inner.bias"))
+    graph = trace_training(layer, (x,), {}, [x], asked)
+    found = training.match_training(
+        graph, unsupported=lambda p: "no" if p.sums else cuda.unsupported(p), space=cuda.space, first_id=0,
+        first_segment=0, case=0,
+    )  # fmt: skip
+    back = [p for p in busy(found) if p.kind != "product"]
+    assert [(p.kind, [o.dtype for o in p.program.outputs]) for p in back] == [
+        ("pointwise", ["bf16"]), ("column_reduce", ["bf16"])
+    ]  # fmt: skip
+    assert {o.dtype for p in back for o in p.program.operands} == {"bf16"}
+
+
 class Gate(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -289,7 +306,9 @@ def test_a_step_of_a_gated_layer_is_one_pair_and_seven_products(monkeypatch: pyt
     assert not matched.unmatched and len(matched.segments) == 2
     assert sum(len(p.sites) for p in ran if p.kind == "product") == 8
     (pair,) = [p for p in ran if len(p.program.products) == 2]
-    assert [o.shape for o in pair.program.outputs] == [(1024, 512)] * 3, "the gate's result, and both that backward reads"
+    assert [o.shape for o in pair.program.outputs] == [(1024, 512)] * 3, (
+        "the gate's result, and both that backward reads"
+    )
     (added,) = [p for p in ran if p.title == "linear_backward -> einsum"]
     assert [o.shape for o in added.program.operands] == [(1024, 512), (512, 256), (1024, 256)]
     assert {p.title for p in ran if p.kind == "pointwise"} == {"mul_backward -> silu_backward -> linear_backward"}
