@@ -72,7 +72,7 @@ class Swiglu(nn.Module):
 
 
 KINDS: dict[str, type[nn.Module]] = {"linear": Linear, "mlp": Mlp, "swiglu": Swiglu}
-# kind: rows (tokens of a batch), K, columns of the (first) weight: of Llama 2 7B and 3 8B, GPT-2 and GPT-2 XL, BERT large
+# kind: rows (tokens of a batch), K, columns of the (first) weight: of Llama 2 and 3, GPT-2 and GPT-2 XL, BERT large
 TASKS = (
     "linear:8192:4096:4096", "linear:4096:4096:14336", "mlp:16384:768:3072", "linear:16384:768:2304",
     "linear:8192:1600:4800", "mlp:8192:1600:6400", "mlp:4096:4096:14336", "linear:8192:1024:1024",

@@ -11,9 +11,9 @@ from ..facts.run import Matched
 from ..facts.segment import Segment
 from ..facts.space import Space
 from ..stages.differentiate import segments
-from ..stages.patterns import match_segments
+from ..stages.patterns import match_segments, unmade_products
 
-# Products of matrices as segments of their own: gradients of odd and whole sizes, fp32 and bf16, are as near to float64
+# Products of matrices in segments: gradients of odd and whole sizes, fp32 and bf16, are as near to float64
 # as torch's (tests/gpu/test_training_products.py), a step takes 0.27 of eager's time (fp32, H200, 2026-11-22).
 PRODUCTS = True
 
@@ -25,7 +25,8 @@ def match_training(
     """The segments of a training graph and the patterns in them. `loose` as for `match`."""
     from ..cell.prune import early
 
-    cut = [_with(s, early) for s in segments(graph, first_id=first_segment, products=PRODUCTS)]
+    but = unmade_products(graph, unsupported=unsupported, loose=loose) if PRODUCTS else ()  # autograd's own stay so
+    cut = [_with(s, early) for s in segments(graph, first_id=first_segment, products=PRODUCTS, but=but)]
     return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case,
                           loose=loose)  # fmt: skip
 

@@ -23,19 +23,21 @@ from .tape import FLOATS
 _MOVES = VIEWS | {"slice", "index"}  # made by whoever reads them
 
 
-def segments(graph: Graph, *, first_id: int = 0, products: bool = False) -> tuple[Segment, ...]:
+def segments(
+    graph: Graph, *, first_id: int = 0, products: bool = False, but: Collection[str] = ()
+) -> tuple[Segment, ...]:  # fmt: skip
     """The segments of a graph whose `wanted` says which gradients are asked for: of what is neither a product nor left
     to torch in the graph's order, with the products, if they are asked for, that it reads; then the other products,
-    those of one operand together."""
-    cut = _Cut(graph)
+    those of one operand together. `but`: results of products that stay torch's."""
+    cut = _Cut(graph, but)
     parts = cut.joined() if products else cut.layers()
     found = [cut.segment(f"segment_{first_id + i}", inside) for i, inside in enumerate(parts)]
     return tuple(s for s in found if s is not None)
 
 
 class _Cut:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, but: Collection[str]) -> None:
+        self.graph, self.but = graph, but
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.wanted = self._wanted()
@@ -77,7 +79,7 @@ class _Cut:
 
     def _is_product(self, node: Node) -> bool:
         call = self.calls.get(node.origin)
-        if node.op != "call" or call is None or call.results != (node.name,) or call.ordered:
+        if node.op != "call" or call is None or call.results != (node.name,) or call.ordered or node.name in self.but:
             return False
         found = contracted(call, self.nodes)
         alike = found is not None and {node.dtype, found.left.dtype, found.right.dtype} == {node.dtype}

@@ -14,12 +14,12 @@ from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
 
 from .grow import grown
-from .products import products
+from .products import products, unmade
 from .program import write
 from .region import Flow
 from .sums import recomputed, with_sums
 
-__all__ = ["explained", "match", "match_all", "match_segments"]
+__all__ = ["explained", "match", "match_all", "match_segments", "unmade_products"]
 
 # Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
 TINY_BYTES = 4096
@@ -80,6 +80,13 @@ def match_segments(
     unmatched = (*left, *(line for f in found for line in f.unmatched))
     matched = _numbered(case, whole, space, {}, first_id)
     return replace(matched, unmatched=unmatched, segments=tuple(s for s, _ in used))
+
+
+def unmade_products(
+    graph: Graph, *, unsupported: Callable[[Program], str | None], loose: bool = False
+) -> frozenset[str]:  # fmt: skip
+    """The results of products of matrices that stay torch's. `loose` as for `match`."""
+    return unmade(Flow(graph), unsupported, loose=loose)
 
 
 def match_all(

@@ -80,6 +80,14 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
     return Products(found=(*reversed(found), *gates), left=left)
 
 
+def unmade(flow: Flow, unsupported: Unsupported, *, loose: bool) -> frozenset[str]:
+    """The results of contractions that no kernel makes by itself."""
+    found = [contraction(flow, node) for node in flow.graph.nodes if node.dtype in DTYPE_BYTES]
+    wholes = [replace(whole, rounded=loose and whole.node.dtype == "f32") for whole in found if whole is not None]
+    alone = {whole.node.name: _alone(flow, whole) for whole in wholes}
+    return frozenset(name for name, made in alone.items() if made is None or unsupported(made[0]) is not None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
     """The product of a node; `factors`: it may take along what makes its factors; `both`: it stays possible alone."""

@@ -1,5 +1,5 @@
-"""Sums over rows, made by a kernel that goes along them: a row reduction, or a pointwise kernel, takes with it the column
-sums of what it reads or computes, so that neither is read again.
+"""Sums over rows, made by a kernel that goes along them: a row reduction, or a pointwise kernel, takes with it the
+column sums of what it reads or computes, so that neither is read again.
 
 As for products: what was found without this stays possible, for a candidate that does better so."""
 

@@ -288,6 +288,14 @@ def test_where_sums_are_refused_what_is_rounded_is_written_once(monkeypatch: pyt
     assert {o.dtype for p in back for o in p.program.operands} == {"bf16"}
 
 
+def test_products_that_no_kernel_makes_stay_autograds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed of them is a segment without them, as all is on a target without products."""
+    monkeypatch.setattr(training, "PRODUCTS", True)
+    thin = stepped(Layer(), rows=(1, 8))[1]
+    assert [s.title for s in thin.segments] == ["gelu"] and not [p for p in thin.patterns if p.kind == "product"]
+    assert any(line.startswith("aten.linear") for line in thin.unmatched)
+
+
 class Gate(nn.Module):
     def __init__(self) -> None:
         super().__init__()
