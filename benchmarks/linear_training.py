@@ -61,11 +61,22 @@ class Mlp(nn.Module):
         return self.down(F.gelu(self.up(x)))
 
 
-KINDS: dict[str, type[nn.Module]] = {"linear": Linear, "mlp": Mlp}
-# kind: rows (tokens of a batch), K, columns of the (first) weight: of Llama 3 8B, GPT-2 and GPT-2 XL, BERT large
+class Swiglu(nn.Module):
+    def __init__(self, k: int, columns: int) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(k, columns, bias=False), nn.Linear(k, columns, bias=False)
+        self.down = nn.Linear(columns, k, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+KINDS: dict[str, type[nn.Module]] = {"linear": Linear, "mlp": Mlp, "swiglu": Swiglu}
+# kind: rows (tokens of a batch), K, columns of the (first) weight: of Llama 2 and 3, GPT-2 and GPT-2 XL, BERT large
 TASKS = (
     "linear:8192:4096:4096", "linear:4096:4096:14336", "mlp:16384:768:3072", "linear:16384:768:2304",
     "linear:8192:1600:4800", "mlp:8192:1600:6400", "mlp:4096:4096:14336", "linear:8192:1024:1024",
+    "swiglu:2048:4096:11008", "swiglu:8192:2048:5632",
 )  # fmt: skip
 
 

@@ -202,6 +202,21 @@ def norm_backward(shape: Sequence[int], dim: int = -1, *, dtype: str = "f32", rm
     return b.done()
 
 
+def gelu_backward(shape: Sequence[int], *, inner: int = 1, dtype: str = "f32") -> Program:
+    """The gradient before a GELU, from what entered it and the gradient of its result, and its sums over the rows, as a
+    bias's; rows are the last `inner` dimensions."""
+    rank = len(shape)
+    b = Builder(shape, tuple(range(rank - inner, rank)))
+    x, gradient = b.read("x", dtype=dtype), b.read("g", dtype=dtype)
+    bell = b.op("mul", b.op("exp", b.op("mul", b.op("square", x, dtype="f32"), -0.5)), 0.3989422804014327)
+    below = b.op("mul", b.op("add", b.op("erf", b.op("mul", x, 0.7071067811865476, dtype="f32")), 1.0), 0.5)
+    slope = b.op("add", below, b.op("mul", x, bell, dtype="f32"))
+    made = b.op("to", b.op("mul", gradient, slope, dtype="f32"), dtype=dtype)
+    b.write(made)
+    b.write_sum(made, dtype)
+    return b.done()
+
+
 def rms_norm(shape: Sequence[int], dim: int, *, dtype: str = "f32") -> Program:
     b = Builder(shape, (dim % len(shape),))
     x = b.read("x", dtype=dtype)

@@ -29,6 +29,12 @@ PROGRAMS: dict[str, tuple[Callable[[], Program], float]] = {
     "a cluster an odd row": (lambda: kp.norm_backward((301, 20488)), 1e-5),
     "large clusters": (lambda: kp.norm_backward((131, 65536), dtype="bf16", rms=True), 1e-2),
     "wider rows": (lambda: kp.norm_backward((1030, 10240), rms=True), 1e-5),
+    "elements": (lambda: kp.gelu_backward((2048, 4096)), 1e-5),
+    "elements in bf16": (lambda: kp.gelu_backward((2049, 4096), dtype="bf16"), 1e-2),
+    "elements of odd rows": (lambda: kp.gelu_backward((3, 137, 217)), 1e-5),
+    "elements of two halves": (lambda: kp.gelu_backward((1030, 2, 2816), inner=2), 1e-5),
+    "elements of wide rows": (lambda: kp.gelu_backward((301, 16384)), 1e-5),
+    "elements of clusters": (lambda: kp.gelu_backward((131, 65536)), 1e-5),
 }
 
 

@@ -112,6 +112,31 @@ def test_both_products_at_all_points(tmp_path, function, m, n, k, dtype):
         held(pattern, module.run(*operands)[0], operands)
 
 
+def kept(x: Tensor, w: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    gate, up = F.linear(x, w, bias), F.linear(x, v)
+    return F.silu(gate) * up, gate, up
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "dtype"),
+    [(300, 328, 264, torch.float16), (129, 1000, 4104, torch.bfloat16), (257, 330, 301, torch.float32),
+     (512, 1024, 512, torch.float32), (48, 4096, 1024, torch.bfloat16)],
+)  # fmt: skip
+def test_both_products_are_written_beside_at_all_points(tmp_path, m, n, k, dtype):
+    args = made(of_calls, m, n, k, dtype)
+    pattern = the_gate(kept, args)
+    assert len(pattern.program.outputs) == 3
+    module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
+    truth = run_program(pattern.program, [o.double() for o in operands], exact=True)
+    torchs = run_program(pattern.program, operands)
+    for setting in pattern.space.points:
+        module.configure(**dict(setting))
+        for result, exact, own in zip(module.run(*operands), truth, torchs, strict=True):
+            error, theirs = (float((r.double() - exact).norm() / exact.norm()) for r in (result, own))
+            assert result.shape == exact.shape and result.is_contiguous() and result.dtype == own.dtype
+            assert error <= max(2 * theirs, FLOOR[result.dtype]), (dict(setting), error, theirs)
+
+
 @pytest.mark.parametrize("n", [329, 130, 100])
 def test_rows_of_the_result_that_start_anywhere(tmp_path, n):
     args = made(of_calls, 257, n, 1024, torch.bfloat16)

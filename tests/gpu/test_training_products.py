@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tilewright.cell.parts import Gradients
 from tilewright.cell.trace import trace_training
-from tilewright.facts.pattern import Choice
+from tilewright.facts.pattern import Choice, without_idle
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts
 from tilewright.flow import training
@@ -34,13 +34,26 @@ from torch import nn
 import torch.nn.functional as F
 
 class Model(nn.Module):
-    def __init__(self, wide, inner):
+    def __init__(self, kind, wide, inner):
         super().__init__()
+        self.kind = kind
         self.up, self.down = nn.Linear(wide, inner), nn.Linear(inner, wide, bias=False)
+        if kind == "swiglu":
+            self.gate = nn.Linear(wide, inner, bias=False)
+        if kind == "norm":
+            self.norm = nn.LayerNorm(wide)
 
     def forward(self, x):
-        return self.down(F.gelu(self.up(x))) + x
+        match self.kind:
+            case "gelu":
+                return self.down(F.gelu(self.up(x))) + x
+            case "swiglu":
+                return self.down(F.silu(self.gate(x)) * self.up(x)) + x
+            case "norm":
+                return self.norm(x + self.down(F.silu(self.up(x))))
 """
+# By kind: products of a step, a gated pair being one; row kernels that sum columns on their way.
+KINDS = {"gelu": (6, 1), "swiglu": (8, 1), "norm": (6, 2)}
 SIZES = {"whole": (2, 512, 1024, 2048), "odd": (3, 171, 520, 1000)}  # batch, tokens, width, inner width
 
 
@@ -53,15 +66,18 @@ def imported() -> Any:
 
 
 def written(model: torch.nn.Module, x: Tensor, folder: Path, number: int) -> tuple[str, ...]:
-    """The candidate at every pattern's point of this number, or its last; and what was left to torch."""
+    """The candidate at every pattern's point of this number, or its last; what was left to torch."""
     asked = Gradients(outputs=(0,), inputs=(0,), parameters=tuple(n for n, _ in model.named_parameters()))
     graph = trace_training(model, (x,), {}, [x], asked)
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
     matched = found_patterns((facts,), "cuda")
     patterns = matched[0].patterns
-    assert [p.kind for p in patterns].count("product") == 6, "two forward, four backward"
-    recipe = tuple(Choice(pattern=p.id, point=p.space.points[min(number, len(p.space.points) - 1)]) for p in patterns)
+    every = tuple(Choice(pattern=p.id, point=p.space.points[min(number, len(p.space.points) - 1)]) for p in patterns)
+    recipe = without_idle([patterns], every)
+    ran = [p for p in patterns if p.id in {c.pattern for c in recipe}]
+    found = (sum(len(p.sites) for p in ran if p.kind == kind) for kind in ("product", "row_column_reduce"))
+    assert tuple(found) == KINDS[model.kind], "each product once, and bias gradients beside what makes what they sum"
     write_candidate(compose(SOURCE, (facts,), matched, recipe, target="cuda"), folder)
     return matched[0].unmatched
 
@@ -76,11 +92,13 @@ def step(module: Any, x: Tensor, upstream: Tensor) -> list[Tensor]:
     return found  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("number", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("kind", "number"), [("gelu", 0), ("gelu", 1), ("gelu", 3), ("swiglu", 0), ("swiglu", 2), ("norm", 0)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", SIZES)
 def test_gradients_of_a_layer_are_as_near_to_the_truth_as_torchs(
-    tmp_path: Path, monkeypatch: Any, imported: Any, size: str, dtype: torch.dtype, number: int
+    tmp_path: Path, monkeypatch: Any, imported: Any, size: str, dtype: torch.dtype, kind: str, number: int
 ) -> None:
     monkeypatch.setattr(training, "PRODUCTS", True)
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -88,14 +106,14 @@ def test_gradients_of_a_layer_are_as_near_to_the_truth_as_torchs(
     batch, tokens, wide, inner = SIZES[size]
     names: dict[str, Any] = {"__name__": "original"}
     exec(SOURCE, names)
-    model = names["Model"](wide, inner).cuda().to(dtype)
+    model = names["Model"](kind, wide, inner).cuda().to(dtype)
     x = torch.randn(batch, tokens, wide, device="cuda", dtype=dtype)
     upstream = torch.randn_like(x)
     left = written(model, x, tmp_path / "candidate", number)
     assert not [line for line in left if "linear" in line or "einsum" in line]
     monkeypatch.syspath_prepend(str(tmp_path / "candidate"))
     made = imported("model")
-    ours = made.ModelNew(wide, inner).cuda().to(dtype)
+    ours = made.ModelNew(kind, wide, inner).cuda().to(dtype)
     ours.load_state_dict(model.state_dict())
     truth = step(copy.deepcopy(model).double(), x.double(), upstream.double())
     theirs, mine = step(model, x, upstream), step(ours, x, upstream)

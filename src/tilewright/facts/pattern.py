@@ -168,13 +168,18 @@ def pieces_written(recipe: Recipe) -> tuple[Piece, ...]:
 
 
 def without_idle(cases: Sequence[Sequence[Pattern]], recipe: Recipe) -> Recipe:
-    """The recipe without what it realises nowhere: patterns all of whose results a chosen one that takes others gives,
-    or spares. `cases`: the patterns of each case."""
+    """The recipe without what it realises nowhere: patterns all of whose results chosen ones that take others give, or
+    spare; of two ways to have the same, the later one stays. `cases`: the patterns of each case."""
     chosen = {choice.pattern for choice in recipe}
     busy = {p.id for patterns in cases for p in patterns if not _results([p])}
     for patterns in cases:
-        takers = [p for p in patterns if p.kind in TAKES_OTHERS and p.id in chosen]
-        busy.update(p.id for p in patterns if not _results([p]) <= _results([t for t in takers if t is not p]))
+        takers = {p.id: p for p in patterns if p.kind in TAKES_OTHERS and p.id in chosen}
+        for p in patterns:
+            taken = _results([t for t in takers.values() if t is not p])
+            if _results([p]) <= taken:
+                takers.pop(p.id, None)
+            else:
+                busy.add(p.id)
     return tuple(choice for choice in recipe if choice.written is not None or choice.pattern in busy)
 
 

@@ -9,7 +9,8 @@ from .graph import Graph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """What lies between operators that are left to torch, with its derivative; autograd sees one operation.
+    """What lies between operators that are left to torch, with products that it reads and its derivative; autograd sees
+    one operation.
 
     `forward` gives `outputs`, then what of `saved` is not among them. `backward` reads those inputs of the forward that
     are in `kept`, then `saved`, then a gradient for each output in `graded`; it gives one for each input (None in its

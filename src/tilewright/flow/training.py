@@ -11,22 +11,24 @@ from ..facts.run import Matched
 from ..facts.segment import Segment
 from ..facts.space import Space
 from ..stages.differentiate import segments
-from ..stages.patterns import match_segments
+from ..stages.patterns import match_segments, unmade_products
 
-# Products of matrices as segments of their own: gradients of odd and whole sizes, fp32 and bf16, are as near to float64
+# Products of matrices in segments: gradients of odd and whole sizes, fp32 and bf16, are as near to float64
 # as torch's (tests/gpu/test_training_products.py), a step takes 0.27 of eager's time (fp32, H200, 2026-11-22).
 PRODUCTS = True
 
 
 def match_training(
     graph: Graph, *, unsupported: Callable[[Program], str | None], space: Callable[[Program], Space], first_id: int,
-    first_segment: int, case: int,
+    first_segment: int, case: int, loose: bool = False,
 ) -> Matched:  # fmt: skip
-    """The segments of a training graph and the patterns in them."""
+    """The segments of a training graph and the patterns in them. `loose` as for `match`."""
     from ..cell.prune import early
 
-    cut = [_with(s, early) for s in segments(graph, first_id=first_segment, products=PRODUCTS)]
-    return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case)
+    but = unmade_products(graph, unsupported=unsupported, loose=loose) if PRODUCTS else ()  # autograd's own stay so
+    cut = [_with(s, early) for s in segments(graph, first_id=first_segment, products=PRODUCTS, but=but)]
+    return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case,
+                          loose=loose)  # fmt: skip
 
 
 def _with(segment: Segment, rewrite: Callable[[Graph], Graph]) -> Segment:

@@ -393,7 +393,7 @@ def found_patterns(
         first, before = first_id + sum(len(m.patterns) for m in found), sum(len(m.segments) for m in found)
         if case.graph.wanted:
             found.append(match_training(case.graph, case=index, first_id=first, first_segment=before,
-                                        unsupported=make.unsupported, space=make.space))  # fmt: skip
+                                        unsupported=make.unsupported, space=make.space, loose=loose))  # fmt: skip
             continue
         found.append(match(
             case.graph, case=index, first_id=first, unsupported=make.unsupported, space=make.space, loose=loose

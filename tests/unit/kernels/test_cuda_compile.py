@@ -177,6 +177,25 @@ def test_sums_beside_rows_stay_in_registers(shape, folder, tmp_path):
         fused.rest.compile(_partial(fused), [16] * 3, device)
 
 
+def test_sums_beside_what_is_done_with_each_element_wait_for_nobody(folder, tmp_path):
+    """No barrier but those of a thread's own copies, and nothing spills at the point that is proposed first."""
+    for number, (shape, inner, dtype) in enumerate((((4096, 4096), 1, "f32"), ((4096, 16384), 1, "bf16"),
+                                                     ((2048, 2, 2816), 2, "f32"), ((1030, 65536), 1, "f32"),
+                                                     ((3, 137, 217), 1, "f32"))):  # fmt: skip
+        program = kp.gelu_backward(shape, inner=inner, dtype=dtype)
+        assert cuda.unsupported(program) is None
+        dumped = tmp_path / str(number)
+        dumped.mkdir()
+        fused = load_fused(program, folder, cuda.space(program).points[0])._FUSED
+        device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+        walks, more = [o.strides for o in program.operands], f"--keep-ptx --keep-cubin --dump-dir={dumped}"
+        launch, kernel = fused.compile(walks, [16] * 2, device, options=more)
+        assert kernel.plan.parts and kernel.plan.residence == "shared"
+        assert [k.local_bytes for k in taken(launch.artifacts.CUBIN)] == [0]
+        assert not {"bar.sync", "barrier.sync", "mbarrier"} & set(str(launch.artifacts.PTX).replace("\t", " ").split())
+        fused.rest.compile(_partial(fused), [16], device)
+
+
 def _partial(fused):
     """Strides of the partial sums, for what adds them up."""
     return [import_module("tilewright_kernels.cuda.views").contiguous(o.shape) for o in fused.rest.spec.operands]

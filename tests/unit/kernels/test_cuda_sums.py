@@ -108,7 +108,7 @@ def plan_of(spec, slots=None):
     return replace(plan, slots=slots) if slots else plan
 
 
-@pytest.mark.parametrize("sweeps", [1, 2])
+@pytest.mark.parametrize("sweeps", [0, 1, 2])
 @pytest.mark.parametrize(("rows", "width", "parts", "slots"), [
     (70, 4096, 8, None), (71, 1001 * 4, 9, None), (5, 1024, 5, None),  # three rows in a ring; one row a part
     (40, 4096, 3, 4), (41, 4096, 3, 5), (42, 4096, 3, 6), (43, 4096, 2, 11),  # a row and less than three

@@ -245,7 +245,8 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
   [[maybe_unused]] int fault = 0;
   if constexpr (P::GATHERS) arguments.base.fault = &fault;
   const int threads = static_cast<int>(values[P::ARGUMENTS].v_int64);
-  constexpr bool tiled = std::is_same_v<typename P::Passes, PassList<>> && P::Loads::COUNT == 0 && P::UNIT;
+  constexpr bool plain = P::Loads::COUNT == 0 && P::PARTS == 0 && P::UNIT;
+  constexpr bool tiled = plain && std::is_same_v<typename P::Passes, PassList<>>;
   if (contiguous) {
     run_program<P, Walk>(arguments, threads, values[P::ARGUMENTS + 1].v_int64 != 0);
   } else if constexpr (tiled) {

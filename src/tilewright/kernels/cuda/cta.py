@@ -131,7 +131,7 @@ class Cta:
             [Board(allocator, r, cells) if cells else None for r in reducers] for reducers in self.kernel.reducers
         ]
         self.cells = cells
-        clustered = plan.spread == "cluster"
+        clustered = plan.spread == "cluster" and bool(self.kernel.reducers)
         in_turn = plan.parts > 0
         self.exchange = Exchange(allocator, self.kernel.reducers, plan.chunks, in_turn=in_turn) if clustered else None
         self.resident = self._residence(allocator, self.member + self.group * plan.group_threads)

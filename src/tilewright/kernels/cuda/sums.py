@@ -1,5 +1,5 @@
-"""Sums over the rows beside what is done along them: the rows of a part pass through one group of threads, which keeps
-each column's sum in registers; traced inside a kernel (see `engine`).
+"""Sums over the rows beside what is done along them, or with each element alone: the rows of a part pass through one
+group of threads, which keeps each column's sum in registers; traced inside a kernel (see `engine`).
 
     row     x x x x ... x    a thread takes the same columns of every row of its part
     row     x x x x ... x
@@ -180,7 +180,7 @@ class SumsCta(Cta):
         for u in range(0, plan.unroll, size):
             self.first_step, end = u, min(u + size, plan.unroll)
             if sweep == 0:
-                cute.arch.cp_async_wait_group(plan.slots - end)
+                cute.arch.cp_async_wait_group(plan.slots - (size if last else end))
             body(Block(block.steps[u:end], block.valid[u:end], block.slots[u:end], by_element=False))
             if last:
                 self._request(self.turn, range(u + plan.slots, u + plan.slots + 1))

@@ -156,9 +156,10 @@ class _Reverse:
         return Call(name=origin, target=".".join(target), args=(), results=())
 
     def _kept_results(self) -> set[str]:
-        """What is not computed again: reductions and scans, and outputs in whose place more would have to be read."""
+        """What is not computed again: products, reductions and scans, and outputs in whose place more would have to be
+        read."""
         roots: dict[str, frozenset[str]] = {}
-        kept = {n.name for n in self.forward.nodes if n.op in REDUCTIONS or n.op in SCANS}
+        kept = {n.name for n in self.forward.nodes if n.op == "call" or n.op in REDUCTIONS or n.op in SCANS}
         for node in self.forward.nodes:
             again = not node.sources or node.name in kept
             found = frozenset([node.name]) if again else frozenset().union(*(roots[s] for s in node.sources))
@@ -273,6 +274,7 @@ class _Reverse:
         """With the upstream rounded to the product's type, as torch has it."""
         found = contracted(self.calls[node.origin], self.nodes)
         assert found is not None
+        g = g.to(node.dtype).to(g.dtype)
         if found.added:
             self._give(found.added, g if found.beta == 1 else g * found.beta, among=node.shape)
         whole = (g if found.alpha == 1 else g * found.alpha).expand(node.shape).to(node.dtype)

@@ -1,8 +1,10 @@
 """Cutting a training graph into Segments: as much as can be differentiated here, between what is left to torch.
 
 What lies behind the same number of operators left to torch, counted along the longest way, is one Segment: no way leads
-out of it and back into it, since every such way passes one operator more. Among those operators a product of matrices
-is a Segment by itself: its derivative is two products more, and kernels may do all three.
+out of it and back into it, since every such way passes one operator more. A product of matrices counts as such an
+operator, and can be the first of what lies behind it: then what reads it is computed on its way out, what makes the
+gradient of its result sums that for the bias, too, and gradients of what several products read are added up on the way
+out of the last. Its derivative is two products more, and kernels may do all three.
 """
 
 from __future__ import annotations
@@ -21,23 +23,27 @@ from .tape import FLOATS
 _MOVES = VIEWS | {"slice", "index"}  # made by whoever reads them
 
 
-def segments(graph: Graph, *, first_id: int = 0, products: bool = False) -> tuple[Segment, ...]:
+def segments(
+    graph: Graph, *, first_id: int = 0, products: bool = False, but: Collection[str] = ()
+) -> tuple[Segment, ...]:  # fmt: skip
     """The segments of a graph whose `wanted` says which gradients are asked for: of what is neither a product nor left
-    to torch in the graph's order, then, if they are asked for, the products in theirs."""
-    cut = _Cut(graph)
-    parts = [*cut.layers(), *(cut.products() if products else ())]
+    to torch in the graph's order, with the products, if they are asked for, that it reads; then the other products,
+    those of one operand together. `but`: results of products that stay torch's."""
+    cut = _Cut(graph, but)
+    parts = cut.joined() if products else cut.layers()
     found = [cut.segment(f"segment_{first_id + i}", inside) for i, inside in enumerate(parts)]
     return tuple(s for s in found if s is not None)
 
 
 class _Cut:
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, but: Collection[str]) -> None:
+        self.graph, self.but = graph, but
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.wanted = self._wanted()
         self.ours = self._ours()
         self.depth = self._depth()
+        self.readers = self._readers()
 
     def layers(self) -> list[set[str]]:
         """What is computed here, by depth."""
@@ -45,13 +51,35 @@ class _Cut:
         depths = sorted({self.depth[name] for name in mine})
         return [{name for name in mine if self.depth[name] == depth} for depth in depths]
 
-    def products(self) -> list[set[str]]:
-        """Results of products of matrices, each by itself."""
-        return [{n.name} for n in self.graph.nodes if self._is_product(n)]
+    def joined(self) -> list[set[str]]:
+        """The layers with the products of their depth that they read, and those that share an operand which wants a
+        gradient, together; nothing of one depth waits for a product of it. Where there is no layer, products alone."""
+        parts = self.layers()
+        homes = {name: part for part in parts for name in part}
+        owners: dict[tuple[int, str], str] = {}
+        for node in filter(self._is_product, self.graph.nodes):
+            depth, (left, right) = self.depth[node.name], self._operands(node)
+            met = [r for r in self.readers.get(node.name, ()) if self.depth[r] == depth]
+            met += [owners.setdefault((depth, root), node.name) for root in (left, right) if root in self.wanted]
+            mine = homes[node.name] = {node.name}
+            parts.append(mine)
+            for home in map(homes.__getitem__, met):
+                if home is not mine:
+                    home |= mine
+                    homes.update(dict.fromkeys(mine, home))
+                    mine.clear()
+                    mine = home
+        return [part for part in parts if part]
+
+    def _operands(self, product: Node) -> tuple[str, str]:
+        """What a product multiplies, or of what that is a view or a part."""
+        found = contracted(self.calls[product.origin], self.nodes)
+        assert found is not None
+        return self._root(found.left.name), self._root(found.right.name)
 
     def _is_product(self, node: Node) -> bool:
         call = self.calls.get(node.origin)
-        if node.op != "call" or call is None or call.results != (node.name,) or call.ordered:
+        if node.op != "call" or call is None or call.results != (node.name,) or call.ordered or node.name in self.but:
             return False
         found = contracted(call, self.nodes)
         alike = found is not None and {node.dtype, found.left.dtype, found.right.dtype} == {node.dtype}
@@ -88,6 +116,14 @@ class _Cut:
 
     def _computes(self, node: Node) -> bool:
         return node.op not in SOURCES and node.op not in _MOVES and node.origin in self.ours
+
+    def _readers(self) -> dict[str, list[str]]:
+        """By value: those computed here that read it, or views or parts of it."""
+        found: dict[str, list[str]] = {}
+        for node in filter(self._computes, self.graph.nodes):
+            for source in node.sources:
+                found.setdefault(self._root(source), []).append(node.name)
+        return found
 
     def _depth(self) -> dict[str, int]:
         """By node: the operators of torch on the longest way to it; all that a call of ours makes has one depth."""

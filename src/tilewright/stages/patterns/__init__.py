@@ -14,12 +14,12 @@ from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
 
 from .grow import grown
-from .products import products
+from .products import products, unmade
 from .program import write
 from .region import Flow
 from .sums import recomputed, with_sums
 
-__all__ = ["explained", "match", "match_all", "match_segments"]
+__all__ = ["explained", "match", "match_all", "match_segments", "unmade_products"]
 
 # Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
 TINY_BYTES = 4096
@@ -66,12 +66,13 @@ def match_segments(
     first_id: int = 0,
     case: int = 0,
     tiny_bytes: int = TINY_BYTES,
+    loose: bool = False,
 ) -> Matched:
     """The same for training: the patterns of the segments' forward and backward graphs. Segments of which nothing is
     found forward are left to torch."""
-    forward = [_found(s.forward, unsupported, tiny_bytes) for s in segments]
+    forward = [_found(s.forward, unsupported, tiny_bytes, loose=loose) for s in segments]
     used = [(s, found) for s, found in zip(segments, forward, strict=True) if found.sites]
-    found = [f for _, f in used] + [_found(s.backward, unsupported, tiny_bytes) for s, _ in used]
+    found = [f for _, f in used] + [_found(s.backward, unsupported, tiny_bytes, loose=loose) for s, _ in used]
     inside = {name for s, _ in used for name in s.calls}
     working = {n.origin for n in graph.nodes if n.op not in VIEWS | {"slice", "index"}} - inside
     left = tuple(f"{c.target}: no skeleton" for c in graph.calls if c.name in working and not c.view)
@@ -79,6 +80,13 @@ def match_segments(
     unmatched = (*left, *(line for f in found for line in f.unmatched))
     matched = _numbered(case, whole, space, {}, first_id)
     return replace(matched, unmatched=unmatched, segments=tuple(s for s, _ in used))
+
+
+def unmade_products(
+    graph: Graph, *, unsupported: Callable[[Program], str | None], loose: bool = False
+) -> frozenset[str]:  # fmt: skip
+    """The results of products of matrices that stay torch's. `loose` as for `match`."""
+    return unmade(Flow(graph), unsupported, loose=loose)
 
 
 def match_all(

@@ -1,5 +1,6 @@
-"""Gated pairs: two products of one left factor that a pointwise region alone reads, as one Program. The products are
-two calls' (`silu(x @ w) * (x @ v)`), or both halves of the columns of one (`chunk`, or every other column)."""
+"""Gated pairs: two products of one left factor that a pointwise region reads, as one Program. The products are two
+calls' (`silu(x @ w) * (x @ v)`), and are written where others need them; or both halves of the columns of one (`chunk`,
+or every other column), which that region alone reads."""
 
 from __future__ import annotations
 
@@ -7,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilewright.facts.graph import Node
-from tilewright.facts.pattern import Bind
+from tilewright.facts.pattern import Bind, Site
 from tilewright.facts.program import ALL_DIAGONALS, Load, Operand, Output, Program, Statement
 
 from .coarse import collapsed, parted
 from .contract import Addend, Contraction, contraction
 from .multiplied import Body, Found, in_order
 from .region import Flow
+from .waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +35,10 @@ class _Cut:
     woven: bool
 
 
-def gated(flow: Flow, region: Found, *, loose: bool = False) -> Found | None:
-    """The region with both products that it reads; None where it reads others, or somebody else reads them. `loose` as
-    for `products`."""
-    program, _ = region
+def gated(flow: Flow, region: Found, waiting: Waiting, *, loose: bool = False) -> Found | None:
+    """The region with both products that it reads; None where it reads others, or waits for what is made of them by
+    others. `loose` as for `products`."""
+    program, site = region
     pure = all(isinstance(item, Load) or (isinstance(item, Statement) and item.op not in ("inside", "index"))
                for item in program.body)  # fmt: skip
     if program.reduced or not pure or any(o.shape != program.domain for o in program.outputs):
@@ -50,10 +52,15 @@ def gated(flow: Flow, region: Found, *, loose: bool = False) -> Found | None:
     read = {h.read for h in halves}
     if any(load.source not in read for load in program.loads):
         return None
-    made = _joined(first, second, region, [h.name for h in halves], read)
-    if made is None:
+    products = tuple(dict.fromkeys((first.node.name, second.node.name)))
+    written = tuple(c for c in (first, second) if not _alone(flow, c.node.name, _readers(flow, site)))
+    if written and waiting.for_itself((*products, *site.nodes)):
         return None
-    return made[0], replace(made[1], spared=tuple(dict.fromkeys((first.node.name, second.node.name))))
+    made = _joined(first, second, region, [h.name for h in halves], read, written)
+    if made is None or any(_lies_otherwise(flow, c) for c in written):
+        return None
+    spared = tuple(name for name in products if name not in {c.node.name for c in written})
+    return made[0], replace(made[1], spared=spared)
 
 
 def _match(first: Contraction, second: Contraction) -> bool:
@@ -64,8 +71,12 @@ def _match(first: Contraction, second: Contraction) -> bool:
     return in_order and same and whole and first.right.shape == second.right.shape
 
 
-def _joined(first: Contraction, second: Contraction, region: Found, halves: list[str], read: set[str]) -> Found | None:
-    """`halves`: what the region calls both products; `read`: its operands that are these."""
+def _joined(
+    first: Contraction, second: Contraction, region: Found, halves: list[str], read: set[str],
+    written: tuple[Contraction, ...],
+) -> Found | None:  # fmt: skip
+    """`halves`: what the region calls both products; `read`: its operands that are these; `written`: of the products,
+    those that others need."""
     program, site = region
     groups = parted(program.domain, first.domain)
     if groups is None:
@@ -80,9 +91,11 @@ def _joined(first: Contraction, second: Contraction, region: Found, halves: list
             return None
         names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order, each=seen.each)
     made.of_region(program, names)
-    outputs = tuple(Output(name=names[o.name], dtype=o.dtype, shape=first.domain) for o in program.outputs)
+    outputs = [Output(name=names[o.name], dtype=o.dtype, shape=first.domain) for o in program.outputs]
+    values = [value for value, whole in zip(made.values, (first, second), strict=True) if whole in written]
+    outputs += [Output(name=value, dtype=first.node.dtype, shape=first.domain) for value in values]
     nodes = tuple(dict.fromkeys((first.node.name, second.node.name, *site.nodes)))
-    return made.found(nodes, *in_order(outputs, site.outputs))
+    return made.found(nodes, *in_order(tuple(outputs), (*site.outputs, *(whole.result for whole in written))))
 
 
 def _of_calls(flow: Flow, region: Found) -> Iterator[_Half]:
@@ -90,7 +103,7 @@ def _of_calls(flow: Flow, region: Found) -> Iterator[_Half]:
     program, site = region
     for operand, bind in zip(program.operands, site.operands, strict=True):
         whole = contraction(flow, flow.nodes[bind.node])
-        if whole is not None and _is_whole(operand, bind, program) and _alone(flow, bind.node, site.nodes):
+        if whole is not None and _is_whole(operand, bind, program):
             yield _Half(name=operand.name, read=operand.name, whole=whole)
 
 
@@ -128,6 +141,17 @@ def _is_whole(operand: Operand, bind: Bind, program: Program) -> bool:
 def _alone(flow: Flow, node: str, inside: set[str] | tuple[str, ...]) -> bool:
     """Whether nobody but these reads a value."""
     return node not in flow.kept and bool(flow.readers[node]) and set(flow.readers[node]) <= set(inside)
+
+
+def _readers(flow: Flow, site: Site) -> set[str]:
+    """What a region computes, and the slices that it reads."""
+    return {*site.nodes, *(b.node for b in site.operands if flow.nodes[b.node].op == "slice")}
+
+
+def _lies_otherwise(flow: Flow, whole: Contraction) -> bool:
+    """Whether others expect a product in another order than a kernel writes it."""
+    node = whole.node
+    return node.name in flow.laid and (node.order or tuple(range(len(node.shape)))) != whole.lies
 
 
 def _sliced(flow: Flow, node: Node) -> _Cut | None:

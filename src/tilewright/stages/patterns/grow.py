@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from itertools import pairwise
+from math import prod
 
 from tilewright.facts.graph import Node
 from tilewright.facts.program import REDUCTIONS, SCANS, Program
@@ -19,6 +20,8 @@ MOST_TENSORS = 24
 MOST_REPEATED = 16
 # A value made by no more than this many statements is computed twice rather than written and read.
 CHEAP_STATEMENTS = 6
+# Columns of more rows than this don't stay on a multiprocessor: what is written beside their sums is read twice.
+MOST_HELD_ROWS = 256
 # What memory could move while a kernel is launched; between the few 100 KB of a CPU and the 20 MB of a large GPU.
 LAUNCH_BYTES = 1 << 20
 
@@ -206,7 +209,7 @@ class Growth:
         todo = [output]
         while todo:
             name = todo.pop()
-            if name not in region.names:
+            if name not in region.names or (name != output and name in region.outputs):
                 roots.add(name)
             elif name not in found and self.flow.nodes[name].op == "load":
                 found.add(name)
@@ -251,9 +254,20 @@ class Growth:
 def worthwhile(flow: Flow, region: Region) -> bool:
     """Whether a kernel of this region is likely to beat its parts."""
     tensors = sum(1 for r in region.roots if flow.loaded(r)) + len(region.outputs)
-    if len(region.names) > MOST_STATEMENTS or tensors > MOST_TENSORS:
+    if len(region.names) > MOST_STATEMENTS or tensors > MOST_TENSORS or _passes_twice(flow, region):
         return False
     return _repeated(flow, region) <= MOST_REPEATED
+
+
+def _passes_twice(flow: Flow, region: Region) -> bool:
+    """Whether all that is written beside sums of long columns is known without them: as it passes, another kernel sums
+    it (see `sums`), where a column's would come back to write it."""
+    along = not region.reduced or region.domain[-1] in region.reduced
+    if along or prod(axis.size for axis in region.reduced) <= MOST_HELD_ROWS:
+        return False
+    sums = all(flow.nodes[n].op == "sum" for n in region.names if flow.nodes[n].op in REDUCTIONS)
+    written = [n for n in region.outputs if region.reach[n] & region.reduced]
+    return sums and bool(written) and not any(region.levels[n] for n in written)
 
 
 def _repeated(flow: Flow, region: Region) -> int:

@@ -77,8 +77,18 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             left[node.name] = str(why)
     free = [region for i, region in enumerate(regions) if i not in taken]
     found = [way for made in made_of for way in _ways(flow, made, free, unsupported)]
-    gates = [gate for region in regions if (gate := gated(flow, region, loose=loose)) and not unsupported(gate[0])]
+    gates = [
+        gate for region in regions if (gate := gated(flow, region, waiting, loose=loose)) and not unsupported(gate[0])
+    ]
     return Products(found=(*reversed(found), *gates), left=left)
+
+
+def unmade(flow: Flow, unsupported: Unsupported, *, loose: bool) -> frozenset[str]:
+    """The results of contractions that no kernel makes by itself."""
+    found = [contraction(flow, node) for node in flow.graph.nodes if node.dtype in DTYPE_BYTES]
+    wholes = [replace(whole, rounded=loose and whole.node.dtype == "f32") for whole in found if whole is not None]
+    alone = {whole.node.name: _alone(flow, whole) for whole in wholes}
+    return frozenset(name for name, made in alone.items() if made is None or unsupported(made[0]) is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

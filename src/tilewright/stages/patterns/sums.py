@@ -1,5 +1,5 @@
-"""Sums over rows, made by a kernel that goes along them: a row reduction takes with it the column sums of what it reads
-or computes, so that neither is read again.
+"""Sums over rows, made by a kernel that goes along them: a row reduction, or a pointwise kernel, takes with it the
+column sums of what it reads or computes, so that neither is read again.
 
 As for products: what was found without this stays possible, for a candidate that does better so."""
 
@@ -27,12 +27,12 @@ LEAST_GAIN = 2
 
 
 def with_sums(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) -> list[Found]:
-    """For each row reduction that takes column sums along: the Program that does both."""
+    """For each row reduction, or pointwise kernel, that takes column sums along: the Program that does both."""
     made = []
     taken: set[int] = set()
     columns = [(i, c) for i, region in enumerate(regions) if (c := _column_sums(region)) is not None]
     for number, region in enumerate(regions):
-        if not _goes_along_rows(region[0]):
+        if not (_goes_along_rows(region[0]) or _is_pointwise(region[0])):
             continue
         found, mine = _joined(flow, regions, number, [(i, c) for i, c in columns if i not in taken])
         if found is not None and _gains(regions, mine, found[0]) and unsupported(found[0]) is None:
@@ -117,6 +117,10 @@ def _goes_along_rows(program: Program) -> bool:
     return along and not program.scan and not program.ranked
 
 
+def _is_pointwise(program: Program) -> bool:
+    return not program.reduced and not program.loads and all(o.shape == program.domain for o in program.outputs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sums:
     """A region that does nothing but sum columns: `before`, what is computed on the way; per output the value that is
@@ -153,7 +157,7 @@ def _column_sums(region: Found) -> _Sums | None:
 
 
 class _Joint:
-    """A row reduction's Program while it takes sums over its rows along."""
+    """A row reduction's Program, or a pointwise one's, while it takes sums over its rows along."""
 
     def __init__(self, flow: Flow, region: Found) -> None:
         self.flow = flow
@@ -167,12 +171,17 @@ class _Joint:
 
     def fits(self, column: _Sums) -> bool:
         """Whether its columns are these rows' elements, and it reads nothing large but what is at hand."""
-        kept = tuple(d for d in range(len(self.program.domain)) if d not in self.program.reduced)
+        kept = tuple(d for d in range(len(self.program.domain)) if d not in self._rows(column))
         if column.program.domain != self.program.domain or column.program.reduced != kept:
             return False
         whole = [(o, b) for o, b in zip(column.program.operands, column.site.operands, strict=True)
                  if o.shape == self.program.domain]  # fmt: skip
         return bool(whole) and all(self._at_hand(operand, bind) is not None for operand, bind in whole)
+
+    def _rows(self, column: _Sums) -> tuple[int, ...]:
+        """What a row is made of: of a pointwise kernel any last dimensions."""
+        rank = len(self.program.domain)
+        return self.program.reduced or tuple(range(len(column.program.reduced), rank))
 
     def waits(self, column: _Sums) -> bool:
         """Whether what it sums rests on these rows' reductions."""
@@ -184,6 +193,7 @@ class _Joint:
         return any(isinstance(item, Reduction) for item in live.body)
 
     def take(self, column: _Sums) -> None:
+        self.program = replace(self.program, reduced=self._rows(column))
         names = {
             operand.name: self._operand(operand, bind)
             for operand, bind in zip(column.program.operands, column.site.operands, strict=True)

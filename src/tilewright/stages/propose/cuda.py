@@ -149,6 +149,9 @@ def space(program: Program) -> Space:
             if program.scan.op == "cumsum":  # logarithms compute more than a second reading costs
                 points = points[3:] + points[:3]
         return Space(knobs=_KNOBS, points=tuple(points))
+    if program.sums and not any(isinstance(item, Reduction) for item in program.body):
+        # Threads of a row wait for nobody: the more of it each has, the more registers, and none spill (4 vectors do).
+        return Space(knobs=_KNOBS, points=tuple(_setting(256, unroll) for unroll in (8, 2, 4, 1)))
     if program.sums:
         points = [_setting(256, 4), _setting(256, 2), _setting(256, 8), _setting(256, 1)]
         if program.inner_size > 2**12:  # one CTA of many threads would have a multiprocessor to itself

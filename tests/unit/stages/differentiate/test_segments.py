@@ -15,7 +15,7 @@ from tilewright.cell.parts import Gradients
 from tilewright.cell.prune import early, pruned
 from tilewright.cell.step import tensors_of
 from tilewright.cell.trace import trace_training
-from tilewright.facts.graph import Graph
+from tilewright.facts.graph import VIEWS, Graph
 from tilewright.facts.segment import Segment
 from tilewright.stages.differentiate import segments
 from tilewright.stages.propose.case_code import case_code
@@ -139,6 +139,55 @@ def test_a_product_is_a_segment_by_itself(function: Callable[..., Any]) -> None:
     asked = sum(item is not None for item in segment.backward.result.items)  # type: ignore[union-attr]
     assert "aten.einsum.default" in targets and asked == len(segment.inputs)
     assert not segment.saved and len(segment.calls) == 1
+
+
+JOINED: dict[str, tuple[Callable[..., Any], int]] = {
+    "gelu": (lambda x, w, v, b: F.gelu(F.linear(x, w, b)), 1),
+    "a norm behind": (lambda x, w, v, b: F.layer_norm(F.linear(x, w, b) + x[..., :4], (4,), b), 1),
+    "gated": (lambda x, w, v, b: F.silu(F.linear(x, w, b)) * F.linear(x, v), 2),
+    "halves": (lambda x, w, v, b: (lambda y: F.silu(y[..., :2]) * y[..., 2:])(F.linear(x, w, b)), 1),
+    "one left factor": (lambda x, w, v, b: (F.linear(x, w, b), F.linear(x, v)), 2),
+    "one weight": (lambda x, w, v, b: (F.linear(x, w, b), F.linear(v, w)), 2),
+    "of a view": (lambda x, w, v, b: F.linear(x, w, b).reshape(5, 12).relu() * 2, 1),
+    "of 3 dimensions": (lambda x, w, v, b: torch.bmm(x, x.transpose(1, 2)).softmax(-1) * 3, 1),
+    "scaled": (lambda x, w, v, b: torch.addmm(b, x[0], w.t(), alpha=0.5, beta=2.0).tanh(), 1),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_a_product_is_the_first_of_what_reads_it_or_stands_beside_its_like(name: str) -> None:
+    """What is computed of a product, and products of one operand: one segment, whose backward is their products."""
+    function, products = JOINED[name]
+    segment = agree(function, leaf(3, 5, 7), leaf(4, 7), leaf(4, 7), leaf(4))
+    einsums = [c for c in segment.backward.calls if c.target == "aten.einsum.default"]
+    assert len(einsums) == 2 * products
+    calls = [n for n in segment.forward.nodes if n.op == "call"]
+    assert len(calls) == products, "and no product is computed again"
+    assert not any(n.op == "call" and n.origin in {c.origin for c in calls} for n in segment.backward.nodes)
+
+
+def test_products_of_different_depths_are_not_joined() -> None:
+    """What waits for a product of the same operand, through another or through torch, is a segment behind it."""
+    x, w, v = leaf(5, 6), leaf(6, 6), leaf(6, 6)
+    found = segments(traced(Of(lambda x, w, v: F.linear(F.linear(x, w).relu(), v) + F.linear(x, w)), (x, w, v)),
+                     products=True)  # fmt: skip
+    assert sorted(s.title for s in found) == ["linear -> add", "linear -> relu"]
+    far = segments(
+        traced(Of(lambda x, w, v: F.linear(x, w).cumprod(0) * F.linear(x, v).sin()), (x, w, v)), products=True
+    )
+    inside = [{n.name for n in s.forward.nodes if n.op not in ("input", *VIEWS)} for s in far]
+    assert sum(map(len, inside)) == len(set().union(*inside)), "no value is in two"
+
+
+def test_a_bias_sums_what_products_of_16_bits_read() -> None:
+    """Rounded once, as torch has it, and summed in fp32."""
+    x, w, b = (torch.randn(*s).bfloat16().requires_grad_() for s in ((6, 7), (4, 7), (4,)))
+    (segment,) = segments(traced(Of(lambda x, w, b: F.gelu(F.linear(x, w, b))), (x, w, b)), products=True)
+    nodes = {n.name: n for n in segment.backward.nodes}
+    (total,) = [n for n in segment.backward.nodes if n.op == "sum"]
+    wide = nodes[total.sources[0]]
+    read = {s for c in segment.backward.calls if c.target == "aten.einsum.default" for s in c.sources}
+    assert (wide.op, wide.dtype, nodes[wide.sources[0]].dtype) == ("to", "f32", "bf16") and wide.sources[0] in read
 
 
 def test_products_of_16_bits_take_the_upstream_as_it_comes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -74,6 +75,25 @@ def test_a_half_is_a_part_of_the_weight() -> None:
     assert [(b.split, b.order, b.part) for b in binds] == [((4, 2, 10), (1, 2, 0), 0), ((4, 2, 10), (1, 2, 0), 1)]
 
 
+def kept(x: Tensor, w: Tensor, v: Tensor, *, which: str) -> tuple[Tensor, ...]:
+    gate, up = x @ w, x @ v
+    there = {"gate": gate, "up": up, "square": up.cumsum(0)}
+    return F.silu(gate) * up, *(there[name] for name in which.split())
+
+
+@pytest.mark.parametrize(("which", "written"), [("gate", 2), ("up", 2), ("gate up", 3), ("square", 2)])
+def test_products_that_others_need_are_written_beside(which: str, written: int) -> None:
+    matched = fused(functools.partial(kept, which=which), X, rand(10, 4), rand(10, 4) * 2)
+    (gate,) = [p for p in matched.patterns if len(p.program.products) == 2]
+    assert len(gate.program.outputs) == written and len(gate.sites[0].spared) == 3 - written
+    recipe = tuple(Choice(pattern=p.id, point=()) for p in matched.patterns)
+    busy = [c.pattern for c in without_idle([matched.patterns], recipe)]
+    assert gate.id in busy and not [p for p in matched.patterns if p.id in busy and p.kind == "product" and p != gate]
+    others = tuple(c for c in recipe if c.pattern != gate.id)
+    left = [p for p in matched.patterns if p.id in {c.pattern for c in without_idle([matched.patterns], others)}]
+    assert [p.kind for p in left].count("product") == 2, "one product, and one with its epilogue"
+
+
 def test_halves_of_two_calls_are_equal_programs() -> None:
     def calls(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
         return F.gelu(F.linear(x, w)) * F.linear(x, v)
@@ -89,7 +109,8 @@ def test_halves_of_two_calls_are_equal_programs() -> None:
 @pytest.mark.parametrize(
     ("function", "args"),
     [
-        (lambda x, w, v: (lambda y: (F.silu(y) * (x @ v), y))(x @ w), (X, rand(10, 4), rand(10, 4) * 2)),  # one is kept
+        (lambda x, w, v: (lambda y: F.silu(y) * (x @ v) * y.cumsum(0))(x @ w), (X, rand(10, 4), rand(10, 4) * 2)),
+        (lambda x, w: (lambda y: (F.silu(y[..., :4]) * y[..., 4:], y))(x @ w), (X, rand(10, 8))),  # halves are kept
         (lambda x, y, w: F.silu(x @ w) * (y @ w), (X, rand(2, 3, 10) * 2, rand(10, 4))),  # of two left factors
         (lambda x, w: F.silu((x @ w)[..., :3]) * (x @ w)[..., 5:], (X, rand(10, 8))),  # not halves
         (lambda x, w: F.silu((x @ w)[..., :4]) * (x @ w)[..., 2:6], (X, rand(10, 8))),

@@ -107,6 +107,62 @@ def test_few_rows_are_not_worth_partial_sums() -> None:
     assert not joint(found(Backward(), *given(rows=16))[0])
 
 
+class Points(nn.Module):
+    """Activation gradients, of which one is summed as a bias's, over the rows or over all but the last two."""
+
+    def __init__(self, inner: int = 1) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor, g: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        back = g * (1 - torch.tanh(x).square()) * w
+        dims = tuple(range(back.dim() - self.inner))
+        return back, back.sum(dims), g.sum(dims)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_pointwise_kernel_takes_sums_along(dtype: torch.dtype) -> None:
+    """What it writes and what it reads, summed as it passes; both are read by nobody again."""
+    matched, run = found(Points(), *given(dtype))
+    (whole,) = joint(matched)
+    assert whole.program.reduced == (2,) and not [i for i in whole.program.body if isinstance(i, Reduction)]
+    assert [o.shape for o in whole.program.outputs] == [(2, ROWS // 2, WIDTH), *[(1, 1, WIDTH)] * 2]
+    assert [o.shape for o in whole.program.operands] == [(2, ROWS // 2, WIDTH)] * 2 + [(1, 1, WIDTH)]
+    assert sorted(p.kind for p in matched.patterns if p is not whole)[-1:] == ["pointwise"], (
+        "apart, each stays possible"
+    )
+    every = tuple(Choice(pattern=p.id, point=()) for p in matched.patterns)
+    assert without_idle([matched.patterns], every) == (Choice(pattern=whole.id, point=()),)
+    double = [t.double() for t in given()]
+    for ours, wanted in zip(run(*double), Points()(*double), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_a_row_may_be_several_dimensions() -> None:
+    x, g, w = torch.randn(ROWS, 2, WIDTH), torch.randn(ROWS, 2, WIDTH), torch.rand(WIDTH)
+    matched, run = found(Points(2), x, g, w)
+    assert [p.program.reduced for p in joint(matched)] == [(1, 2)]
+    double = [t.double() for t in (x, g, w)]
+    for ours, wanted in zip(run(*double), Points(2)(*double), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_where_no_kernel_sums_on_its_way_what_is_written_is_read_once() -> None:
+    """And not twice by one kernel of columns, which knows a sum when all rows have passed, and writes then."""
+    matched, run = found(Points(), *given(), refuses="sums")
+    assert sorted(p.kind for p in matched.patterns)[-1] == "pointwise" and not joint(matched)
+    for pattern in matched.patterns:
+        assert pattern.kind == "pointwise" or all(o.shape != pattern.program.domain for o in pattern.program.outputs)
+    double = [t.double() for t in given()]
+    for ours, wanted in zip(run(*double), Points()(*double), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_columns_that_stay_on_the_chip_are_summed_and_written_by_one_kernel() -> None:
+    first, _ = found(Points(), *given(rows=128))[0].patterns
+    assert first.kind == "column_reduce" and first.program.outputs[0].shape == first.program.domain
+
+
 class Between(nn.Module):
     """Columns of what somebody else makes of the rows: `cumsum` is no part of a row reduction's kernel."""
 

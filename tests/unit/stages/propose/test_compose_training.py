@@ -24,6 +24,7 @@ from tilewright.cell.trace import trace_training
 from tilewright.facts.candidate import Candidate
 from tilewright.facts.pattern import Choice, Recipe
 from tilewright.facts.problem import Work
+from tilewright.facts.program import Reduction
 from tilewright.facts.run import CaseFacts, Matched
 from tilewright.flow.training import match_training
 from tilewright.stages.propose.compose import compose
@@ -152,6 +153,51 @@ def test_results_gradients_and_statistics_are_the_modules(load: Any) -> None:
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
     assert not model.FALLBACKS and int(ours.batch.num_batches_tracked) == 2 and not ours.batch.running_var.requires_grad
     assert all(sys.modules[name].CALLS for name in sys.modules if name.startswith("fused_"))
+
+
+LAYERS = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def __init__(self, width=12):
+        super().__init__()
+        self.gate, self.up = nn.Linear(width, 9, bias=False), nn.Linear(width, 9)
+        self.down, self.norm, self.mix = nn.Linear(9, width), nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, x, mask, labels):
+        h = self.norm(x + self.down(F.silu(self.gate(x)) * self.up(x)))
+        y = self.mix(F.gelu(self.mix(h))) * mask
+        return y.t(), F.cross_entropy(y, labels)
+"""
+
+
+@pytest.mark.slow
+def test_layers_of_products_have_their_gradients_at_every_choice_of_kernels(load: Any) -> None:
+    """A gated pair that writes both products, gradients that the last product adds up, sums along the way; in float64
+    what autograd has, with all kernels and with each left out."""
+    doubled = LAYERS.replace("    def forward", "        self.double()\n\n    def forward")
+    given = (torch.randn(600, 12).double().requires_grad_(), torch.rand(600, 1).double(), torch.arange(600) % 12)
+    facts = case(doubled, given)
+    found = matched(facts)
+    pairs = [p for p in found.patterns if len(p.program.products) == 2]
+    assert len(pairs) == 1 and len(pairs[0].program.outputs) == 3
+    sums = [p for p in found.patterns if p.kind == "row_column_reduce"]
+    assert any(not any(isinstance(i, Reduction) for i in p.program.body) for p in sums), "beside pointwise work, too"
+    choices = all_of(found)
+    up = (torch.randn(12, 600).double(), torch.tensor(2.0).double())
+    theirs: list[Tensor | None] = []
+    for left in range(-1, len(choices)):
+        recipe = choices[:left] + choices[left + 1 :] if left >= 0 else choices
+        model = load(compose(doubled, [facts], [found], recipe, target="cpu", make=InterpretingRenderer()))
+        ours, own = pair(model)
+        theirs = step(own, given, up)
+        for mine, value in zip(step(ours, given, up), theirs, strict=True):
+            assert (mine is None) == (value is None)
+            if mine is not None and value is not None:
+                torch.testing.assert_close(mine, value, rtol=1e-8, atol=1e-10)
+        assert not model.FALLBACKS
 
 
 def test_every_kernel_can_be_left_out(load: Any) -> None:

@@ -16,12 +16,14 @@ from fakes.fused import load_fused
 from fakes.modules import Applies
 from tilewright.cell.parts import Gradients
 from tilewright.cell.trace import trace, trace_training
-from tilewright.facts.pattern import Choice
+from tilewright.facts.graph import Graph
+from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.problem import Work
 from tilewright.facts.program import Program
-from tilewright.facts.run import CaseFacts
+from tilewright.facts.run import CaseFacts, Matched
 from tilewright.facts.space import point
 from tilewright.flow import training
+from tilewright.flow.workbench import found_patterns
 from tilewright.kernels.cuda.gemm.fused import make_point
 from tilewright.stages.patterns import match
 from tilewright.stages.propose import cpu, cuda, cuda_product
@@ -307,30 +309,118 @@ class Model(nn.Module):
 """
 
 
-def test_a_step_of_training_is_three_products_and_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "PRODUCTS", True)
-    layer, x = Layer(), torch.randn(2, 128, 256, requires_grad=True)
-    asked = Gradients(outputs=(0,), inputs=(0,), parameters=("inner.weight", "inner.bias"))
+def stepped(layer: nn.Module, *, rows: tuple[int, ...] = (2, 512), loose: bool = False) -> tuple[Graph, Matched]:
+    x = torch.randn(*rows, 256, requires_grad=True)
+    asked = Gradients(outputs=(0,), inputs=(0,), parameters=tuple(n for n, _ in layer.named_parameters()))
     graph = trace_training(layer, (x,), {}, [x], asked)
-    matched = training.match_training(
-        graph, unsupported=cuda.unsupported, space=cuda.space, first_id=0, first_segment=0, case=0
-    )  # fmt: skip
-    assert not matched.unmatched and [s.title for s in matched.segments] == ["gelu", "linear"]
-    products = {p.id: [(o.shape, o.order) for o in p.program.operands] for p in matched.patterns if p.kind == "product"}
-    assert list(products.values()) == [
-        [((256, 256), ()), ((256, 512), (1, 0)), ((1, 512), ())],
-        [((256, 512), ()), ((512, 256), ())],
-        [((512, 256), (1, 0)), ((256, 256), ())],
+    return graph, training.match_training(
+        graph, unsupported=cuda.unsupported, space=cuda.space, first_id=0, first_segment=0, case=0, loose=loose
+    )
+
+
+def every(found: Matched) -> tuple[Choice, ...]:
+    chosen = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in found.patterns)
+    return without_idle([found.patterns], chosen)
+
+
+def busy(found: Matched) -> list[Pattern]:
+    """The patterns that are run where all are chosen."""
+    return [p for p in found.patterns if p.id in {c.pattern for c in every(found)}]
+
+
+def test_a_step_of_training_is_three_products_and_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GELU on the way out of the first, beside what it read; the sum on the way of what the other two read."""
+    monkeypatch.setattr(training, "PRODUCTS", True)
+    graph, matched = stepped(Layer())
+    assert not matched.unmatched and [s.title for s in matched.segments] == ["linear -> gelu"]
+    ran = busy(matched)
+    assert [(p.kind, p.title) for p in ran] == [
+        ("product", "linear -> gelu"), ("row_column_reduce", "gelu_backward -> linear_backward"),
+        ("product", "einsum"), ("product", "einsum"),
+    ]  # fmt: skip
+    products = [[(o.shape, o.order) for o in p.program.operands] for p in ran if p.kind == "product"]
+    assert products == [
+        [((1024, 256), ()), ((256, 512), (1, 0)), ((1, 512), ())],
+        [((1024, 512), ()), ((512, 256), ())],
+        [((512, 1024), (1, 0)), ((1024, 256), ())],
     ], "x W^T + b, dY W, dY^T x: each as its operands lie"
-    assert [p.kind for p in matched.patterns if p.id not in products] == ["pointwise", "pointwise", "column_reduce"]
+    assert [len(p.program.outputs) for p in ran] == [2, 2, 1, 1] and len(ran[1].program.sums) == 1
     facts = CaseFacts(inputs=(), outputs=(), graph=graph,
                       work=Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32"))  # fmt: skip
-    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched.patterns)
-    files = {f.path: f.text for f in compose(ORIGINAL, (facts,), (matched,), recipe, target="cuda").files}
-    assert "torch.ops" not in files["segment_1.py"], "nothing of the layer is left to torch"
-    forward_alone = tuple(c for c in recipe if c.pattern not in list(products)[1:])
+    files = {f.path: f.text for f in compose(ORIGINAL, (facts,), (matched,), every(matched), target="cuda").files}
+    assert "torch.ops" not in files["segment_0.py"], "nothing of the layer is left to torch"
+    assert files["segment_0.py"].count(".run(") == 4, "a kernel, and what it writes, once each"
+    forward_alone = tuple(c for c in every(matched) if c.pattern not in [p.id for p in ran[2:]])
     files = {f.path: f.text for f in compose(ORIGINAL, (facts,), (matched,), forward_alone, target="cuda").files}
-    assert files["segment_1.py"].count("torch.ops.aten.einsum.default") == 2
+    assert files["segment_0.py"].count("torch.ops.aten.einsum.default") == 2
+
+
+def test_where_sums_are_refused_what_is_rounded_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bias of bf16 is the sum of what its layer's products read, and no copy in fp32 is made for it."""
+    monkeypatch.setattr(training, "PRODUCTS", True)
+    layer, x = Layer().bfloat16(), torch.randn(1024, 256, dtype=torch.bfloat16, requires_grad=True)
+    asked = Gradients(outputs=(0,), inputs=(0,), parameters=("inner.weight", "inner.bias"))
+    graph = trace_training(layer, (x,), {}, [x], asked)
+    found = training.match_training(
+        graph, unsupported=lambda p: "no" if p.sums else cuda.unsupported(p), space=cuda.space, first_id=0,
+        first_segment=0, case=0,
+    )  # fmt: skip
+    back = [p for p in busy(found) if p.kind != "product"]
+    assert [(p.kind, [o.dtype for o in p.program.outputs]) for p in back] == [
+        ("pointwise", ["bf16"]), ("column_reduce", ["bf16"])
+    ]  # fmt: skip
+    assert {o.dtype for p in back for o in p.program.operands} == {"bf16"}
+
+
+def test_products_that_no_kernel_makes_stay_autograds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is computed of them is a segment without them, as all is on a target without products."""
+    monkeypatch.setattr(training, "PRODUCTS", True)
+    thin = stepped(Layer(), rows=(1, 8))[1]
+    assert [s.title for s in thin.segments] == ["gelu"] and not [p for p in thin.patterns if p.kind == "product"]
+    assert any(line.startswith("aten.linear") for line in thin.unmatched)
+
+
+class Gate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(256, 512, bias=False), nn.Linear(256, 512, bias=False)
+        self.down = nn.Linear(512, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x)) + x
+
+
+def test_a_step_of_a_gated_layer_is_one_pair_and_seven_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """x's gradient is that by the gate, which the product that makes the other one adds on its way out."""
+    monkeypatch.setattr(training, "PRODUCTS", True)
+    _, matched = stepped(Gate())
+    ran = busy(matched)
+    assert not matched.unmatched and len(matched.segments) == 2
+    assert sum(len(p.sites) for p in ran if p.kind == "product") == 8
+    (pair,) = [p for p in ran if len(p.program.products) == 2]
+    assert [o.shape for o in pair.program.outputs] == [(1024, 512)] * 3, (
+        "the gate's result, and both that backward reads"
+    )
+    (added,) = [p for p in ran if p.title == "linear_backward -> einsum"]
+    assert [o.shape for o in added.program.operands] == [(1024, 512), (512, 256), (1024, 256)]
+    assert {p.title for p in ran if p.kind == "pointwise"} == {"mul_backward -> silu_backward -> linear_backward"}
+    without = tuple(c for c in every(matched) if c.pattern != pair.id)
+    both = [p for p in matched.patterns if p.kind == "product" and {b.node for b in p.sites[0].outputs}
+            & {b.node for b in pair.sites[0].outputs} and p != pair]  # fmt: skip
+    assert len(both) == 2 and not {p.id for p in both} & {c.pattern for c in without}, "and both stay possible"
+
+
+def test_products_of_training_may_be_rounded_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "PRODUCTS", True)
+    for loose in (False, True):
+        products = [q for p in stepped(Gate(), loose=loose)[1].patterns for q in p.program.products]
+        assert products and {q.rounded for q in products} == {loose}
+    x = torch.randn(1024, 256, requires_grad=True)
+    asked = Gradients(outputs=(0,), inputs=(0,), parameters=("inner.weight", "inner.bias"))
+    facts = CaseFacts(inputs=(), outputs=(), graph=trace_training(Layer(), (x,), {}, [x], asked),
+                      work=Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32"))  # fmt: skip
+    (found,) = found_patterns((facts,), "cuda", loose=True)
+    assert {q.rounded for p in found.patterns for q in p.program.products} == {True}, "as the workbench asks"
 
 
 def test_a_linear_layer_and_gelu_become_one_kernel_that_compiles_for_hopper(tmp_path: Path) -> None:

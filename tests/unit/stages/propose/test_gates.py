@@ -74,6 +74,26 @@ def test_points_are_of_both_products_and_all_of_them_fit(tmp_path: Path) -> None
     assert len(module._FUSED._compiled) == 1, "a matrix that lies otherwise is copied to lie as the other"
 
 
+def kept(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    gate, up = F.linear(x, w), F.linear(x, v)
+    return F.silu(gate) * up, gate, up
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [(512, 264, 256), (257, 330, 264)])
+def test_all_points_write_both_products_too(tmp_path: Path, size: tuple[int, int, int], dtype: torch.dtype) -> None:
+    m, n, k = size
+    gate = gate_of(matched(kept, rand(m, k, dtype=dtype), rand(n, k, dtype=dtype), rand(n, k, dtype=dtype)))
+    assert gate is not None and len(gate.program.outputs) == 3
+    module = load_fused(gate.program, tmp_path)
+    w = torch.empty(n, k, dtype=dtype, device="meta").t()
+    for setting in gate.space.points:
+        module.configure(**dict(setting))
+        results = module.run(torch.empty(m, k, dtype=dtype, device="meta"), w, w)
+        assert [t.shape for t in results] == [(m, n)] * 3 and {t.dtype for t in results} == {dtype}
+
+
 def test_a_tile_has_as_many_stages_as_that_of_one_product() -> None:
     gated = Point(tile_m=128, tile_n=256, staged=True, gated=True)
     alone = Point(tile_m=128, tile_n=256, staged=True)
