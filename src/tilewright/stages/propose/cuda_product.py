@@ -39,7 +39,7 @@ _MOST_OPERANDS = 6  # beside the two matrices
 # Below, products of three fp16 ones are farther off than fp32's own (docs/precision.md), and bound by memory anyway.
 _LEAST_K = 32
 _LEAST_EXACT_K = 8  # of six products of bf16, which are as near as fp32's own there, and take no time beside the result
-_LEAST_SIDE = 64  # the smallest tile; vectors and thin matrices are bound by memory
+_LEAST_SIDE = 64  # in fp32, which has no skinny kernels; in 16 bits these take what is thinner, alone
 _LEAST_WORK = 1 << 24  # M N K: below, it is all launch
 _POINTS = 8
 
