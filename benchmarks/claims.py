@@ -101,10 +101,10 @@ def times_as_far_off(result: Mapping[str, Any]) -> Found:
 
 
 def beside_others(
-    kinds: Sequence[str], others: Sequence[str], *, count: int, least: bool
+    kinds: Sequence[str], others: Sequence[str], *, count: int, least: bool = False
 ) -> Callable[[Mapping[str, Any]], Found]:  # fmt: skip
-    """The better other's time over ours: the geometric mean, or the least. What is left to torch is torch's. `count`:
-    tasks that there are."""
+    """The better other's time over ours: the geometric mean, or the least. What is left to torch is torch's. `kinds`:
+    words of tasks' names; `count`: tasks that there are."""
 
     def figure(result: Mapping[str, Any]) -> Found:
         ratios = []
@@ -112,7 +112,7 @@ def beside_others(
             times = task.get("times_us", {})
             mine = times.get("ours") or (times.get("torch") if task.get("left_to_torch") else None)
             known = [times[who] for who in others if times.get(who)]
-            if task["name"].split(":")[0] in kinds and mine and known:
+            if set(kinds) & set(task["name"].split(":")) and mine and known:
                 ratios.append((min(known) / mine, task["name"]))
         if least:
             found, name = min(ratios)
@@ -157,14 +157,18 @@ AIMS = (
     Aim(title="error against float64, over cuBLAS's in fp32, the most", file="accuracy.json", most=2.0,
         figure=times_as_far_off),
     Aim(title="transformers in 16 bits, over the better of cuBLAS and quack", file=SHAPES, least=1.0,
-        figure=beside_others(("prefill", "decode"), ("torch", "quack"), count=BARE, least=False)),
+        figure=beside_others(("prefill", "decode"), ("torch", "quack"), count=BARE)),
     Aim(title="the least of them", file=SHAPES, least=LEAST,
         figure=beside_others(("prefill", "decode"), ("torch", "quack"), count=BARE, least=True)),
+    *(Aim(title=f"{told} alone", file=SHAPES, figure=beside_others((kind,), ("torch", "quack"), count=count))
+      for told, kind, count in (("prefill", "prefill", 49), ("decoding", "decode", 55))),
     Aim(title="their layers with GELU or SwiGLU, over torch.compile", file=SHAPES, least=1.15,
-        figure=beside_others(("fused",), ("compile",), count=FUSED, least=False)),
+        figure=beside_others(("fused",), ("compile",), count=FUSED)),
+    *(Aim(title=f"{told} alone", file=SHAPES, figure=beside_others((kind,), ("compile",), count=count))
+      for told, kind, count in (("bias, GELU and residual", "gelu", 6), ("SwiGLU", "swiglu", 8))),
     Aim(title="linear layers in training, forward and backward, over eager", file="linear-training.json", least=3.0,
         figure=training),
-    Aim(title="tuning one product", file="product-winners.json", most=60.0, figure=longest_tuning),
+    Aim(title="tuning one pattern bare", file="product-winners.json", most=60.0, figure=longest_tuning),
 )  # fmt: skip
 
 

@@ -1,13 +1,14 @@
-"""Linear layers whose kernel writes several results, or eight bits; gated pairs in fp32: one kernel of ours, or two.
+"""Linear layers whose kernel writes several results, or eight bits; gated pairs in fp32, or of every other column;
+pooling: one kernel of ours, or two.
 
     python benchmarks/results_beside.py --json benchmarks/results/h200/results-beside.json
 
-`one` is all in one kernel, `two` leaves to a second one what follows the product (of a gated pair: the other product,
-too). Times in us, medians of rounds in random turns with cold caches, launches hidden; the best point of each is chosen
-in the first half of the rounds, times are those of the second; `ratio` is a player's time over ours, with the
-quartiles of the rounds. The floor: 780 TFLOP/s in 16 bits, a third of it in fp32, and 4.2 TB/s for what is read and
-written once. `off`: of floats the error in the norm against float64, of other results the share that differs from
-torch's. A process a task compiles; they measure one at a time. No claim: the judge measures what is claimed.
+`one` is all in one kernel, `two` leaves to a second one what follows the product (of a gated pair of two matrices: the
+other product, too). Times in us, medians of rounds in random turns with cold caches, launches hidden; the best point of
+each is chosen in the first half of the rounds, times are those of the second; `ratio` is a player's time over ours,
+with the quartiles of the rounds. The floor: 780 TFLOP/s in 16 bits, a third of it in fp32, and 4.2 TB/s for what is
+read and written once. `off`: of floats the error in the norm against float64, of other results the share that differs
+from torch's. A process a task compiles; they measure one at a time. No claim: the judge measures what is claimed.
 """
 
 from __future__ import annotations
@@ -68,6 +69,21 @@ def gate(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
     return F.silu(F.linear(x, w)) * F.linear(x, v)
 
 
+def woven(x: Tensor, w: Tensor) -> Tensor:
+    """GeGLU of which gate and value are neighbours."""
+    y = F.linear(x, w)
+    return F.gelu(y[..., ::2]) * y[..., 1::2]
+
+
+def means(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.avg_pool1d(F.linear(x, w, b).unsqueeze(1), 16).squeeze(1)
+
+
+def maxima(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Maxout of pairs."""
+    return F.linear(x, w, b).unflatten(1, (-1, 2)).amax(2)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """(M, N, K) of a product and what is done with it."""
@@ -79,6 +95,8 @@ class Task:
     @property
     def inputs(self) -> tuple[tuple[int, ...], ...]:
         m, n, k = self.sizes
+        if self.function is woven:
+            return (m, k), (2 * n, k)
         return ((m, k), (n, k), (n, k) if self.function is gate else (n,))
 
 
@@ -90,6 +108,13 @@ TASKS = {
 } | {
     f"{kind} {dtype} {'x'.join(map(str, sizes))}": Task(function=function, sizes=sizes, dtype=dtype)
     for dtype in DTYPES for kind, function in KINDS.items() for sizes in SIZES
+} | {
+    f"woven gate {dtype} {'x'.join(map(str, sizes))}": Task(function=woven, sizes=sizes, dtype=dtype)
+    for dtype, sizes in (("bf16", (16, 14336, 4096)), ("bf16", (4096, 8192, 2048)), ("bf16", (2048, 14336, 4096)),
+                         ("f32", (4096, 8192, 2048)))
+} | {
+    f"{kind} {dtype} {'x'.join(map(str, sizes))}": Task(function=function, sizes=sizes, dtype=dtype)
+    for kind, function in (("means of 16", means), ("maxima of 2", maxima)) for dtype in DTYPES for sizes in SIZES[:2]
 }  # fmt: skip
 
 
@@ -130,6 +155,9 @@ def chains(task: Task, points: int, folder: Path) -> dict[str, Chain]:
     one = max(found, key=lambda p: len(p.sites[0].nodes))
     if task.function is gate:
         two = sorted((p for p in found if p.kind == "product" and p is not one), key=lambda p: len(p.program.operands))
+    elif task.function in (woven, means, maxima):
+        two = [next(p for p in found if p.kind == "product" and p is not one and len(p.program.products) == 1),
+               next(p for p in found if p.kind != "product")]  # fmt: skip
     else:
         bare = F.linear if task.function in (both, masked) else lambda x, w, scale: F.linear(x, w)
         two = [matched(bare, task.inputs, dtype)[1][0], next(p for p in found if p.kind == "pointwise")]
@@ -183,7 +211,7 @@ def measured(name: str, points: int) -> dict[str, Any]:
             graphs = {who: graphed([call]) for who, call in calls.items()}
             samples = sampled(graphs, ROUNDS, delay_cycles=AHEAD_CYCLES)
     m, n, k = task.sizes
-    products = 2 if task.function is gate else 1
+    products = 2 if task.function in (gate, woven) else 1
     read = DTYPES[task.dtype].itemsize * (m * k + products * n * k)
     found = told({who: [1e3 * ms for ms in ts] for who, ts in samples.items()}, ("one", "two", "compile", "eager"))
     return found | {

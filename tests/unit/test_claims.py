@@ -58,6 +58,9 @@ def test_readme_says_what_the_files_hold(script: ModuleType) -> None:
     bare, fused = (held[t] for t in held if t.startswith(("transformers", "their layers")))
     assert f"| {bare:.2f} of cuBLAS and quack |" in ratios("| transformers' products")
     assert f"| {fused:.2f} |" in ratios("| their layers")
+    assert f"| {held['SwiGLU alone']:.2f} |" in ratios("| of these with SwiGLU alone")
+    training = held["linear layers in training, forward and backward, over eager"]
+    assert f"| {training:.2f} |" in ratios("| linear layers in fp32, a step of training")
 
 
 def test_a_result_under_its_aim_is_told_and_ends_in_1(script: ModuleType, copied: Path, capsys: Any) -> None:

@@ -92,7 +92,7 @@ def test_kept_journals_replay(script: ModuleType, file: Path) -> None:
 def test_what_each_pattern_of_a_block_is_worth_and_what_stood_there_instead(script: ModuleType) -> None:
     """A layer norm that is left out of a product's way in stands before the same product: nothing of what that is worth
     against torch's."""
-    _, brief, events = script.unpacked(BENCHMARKS / "journals" / "fact" / "44_minigpt_block_h200.jsonl.xz")
+    _, brief, events = script.unpacked(BENCHMARKS / "journals" / "fact" / "earlier" / "44_minigpt_block_h200.jsonl.xz")
     worth = {w["pattern"]: w for w in summary(brief, events, candidate_dir="")["attribution"]}
     instead = {name: w["instead"] for name, w in worth.items()}
     assert instead["fused_6"] == ["fused_0", "fused_5"] and instead["fused_9"] == ["fused_1", "fused_8"]

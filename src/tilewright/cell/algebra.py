@@ -2,7 +2,7 @@
 
     sum over n of (x @ w)[m, n]      = x @ (sum over n of w[:, n])       a matrix and a vector
     sums over windows of n           = x @ (sums over windows of w)      fewer columns (average pooling)
-    (x @ v) @ w                      = x @ (v @ w)                       where that is less work
+    (x @ v + b) @ w                  = x @ (v @ w) + b @ w               where that is less work; b a vector
     diag(v) @ w                      = rows of w times v                 no product
     x @ x.T                          = half of it, and its mirror image  half of the work
     tril(x) @ w                      = the same, zeros left out          half of the work (see `zeros`)
@@ -224,7 +224,7 @@ class _Rewrite:
         call = self.calls[node.origin]
         found = contracted(call, self.nodes) if call.results == (node.name,) else None
         names = (found.left.name, found.right.name) if found else ()
-        if found is None or self.at not in names or form.addends or "" in form.letters:
+        if found is None or self.at not in names or "" in form.letters:
             raise Stuck
         mine = names.index(self.at)
         other, words = (found.right, found.left)[mine], (found.letters.left, found.letters.right)
@@ -246,14 +246,27 @@ class _Rewrite:
             raise Stuck
         before = form.flops + 2 * prod(sizes[c] for c in {*form.letters, *of_other})
         made = self._einsum((factor, letters), (Expr(self.builder, other), of_other), kept, node.dtype)
-        form = form.having(side, made, kept)
-        added: tuple[Expr, ...] = ()
+        addends = [self._addend_times(a, form, Expr(self.builder, other), of_other, result) for a in form.addends]
+        addends = [a if found.alpha == 1 else a * found.alpha for a in addends]
         if found.added and found.beta:
             given = aligned(self.builder, self.nodes[found.added], node.shape)
-            added = (given if found.beta == 1 else given * found.beta,)
+            addends.append(given if found.beta == 1 else given * found.beta)
         first = 2 * prod(sizes[c] for c in {*letters, *of_other})
-        return replace(form, letters=tuple(result), shape=node.shape, scale=form.scale * found.alpha, addends=added,
-                       flops=before - first)  # fmt: skip
+        return replace(form.having(side, made, kept), letters=tuple(result), shape=node.shape, addends=tuple(addends),
+                       scale=form.scale * found.alpha, flops=before - first)  # fmt: skip
+
+    def _addend_times(self, addend: Expr | float, form: Form, other: Expr, of_other: str, result: str) -> Expr:
+        """What was added to the first product times the third matrix, read once more: rows of it each times an element
+        of a vector, and summed. Of what varies along the first product's rows, too, that is another product."""
+        if isinstance(addend, Expr):
+            if any(size > 1 and c not in of_other for c, size in zip(form.letters, addend.shape, strict=True)):
+                raise Stuck
+            other = other.wide() * spread(addend, form.letters, of_other).wide()
+        else:
+            other = other.wide() * addend
+        summed = [i for i, c in enumerate(of_other) if c not in result]
+        rest = [c for c in of_other if c in result]
+        return spread(other.reduce("sum", summed), rest, result)
 
     # --- what is linear ------------------------------------------------------------------------------------------
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from .graph import Graph
+from .machine import Machine
 from .pattern import Pattern
 from .problem import Target, Work
+from .program import Product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,3 +124,21 @@ class Discovery:
     def gain(self) -> float:
         """The share of the module's time that all patterns together could win."""
         return sum(p.gain for p in self.parts if p.pattern)
+
+
+def floor_of(pattern: Pattern, machine: Machine) -> float:
+    """The time that all sites of a pattern can't beat together: what each reads and writes, and its product's flops."""
+    program = pattern.program
+    item = program.product
+    flops = 2 * len(program.products) * prod(program.domain) * _depth(pattern, item) if item is not None else 0
+    work = Work(
+        bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0,
+        dtype="f32" if item is None else "f16" if item.rounded else item.dtype,
+    )  # fmt: skip
+    return machine.floor_ns(work) * max(1, len(pattern.sites))
+
+
+def _depth(pattern: Pattern, item: Product) -> int:
+    """K: the last dimension of what is multiplied from the left."""
+    factors = (*pattern.program.operands, *(p.made for p in item.prologues))
+    return next(o.shape[-1] for o in factors if o.name == item.left)

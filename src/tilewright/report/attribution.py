@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..facts.candidate import Candidate
 from ..facts.move import Event, Try, Within
 from ..facts.outcome import Interval, Timed
-from ..facts.pattern import Choice
+from ..facts.pattern import Choice, Recipe
 from ..facts.run import Brief
 from . import words
 from .ending import Ending
+
+NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
     """`alone`: torch's time over ours on the piece by itself; `without`: the module's time without it over that with
-    it. None: it was not measured. `instead`: patterns that took its place then, as kernels of their own; else torch
-    did. `by`: "skeleton", "library" or "model"."""
+    it, the best of what may stand in its place there. None: it was not measured. `instead`: patterns that took its
+    place then, as kernels of their own; else torch did. `by`: "skeleton", "library" or "model"."""
 
     pattern: str
     title: str
@@ -40,25 +42,25 @@ class WorthRow:
 
 
 def attribution(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[Worth, ...]:
-    """Of the realisations in what is handed over, those of the main case; () where none was measured."""
+    """Of the realisations in what is handed over, those of the main case; () where the only one was not measured."""
     main = {p.id: p.title for m in brief.matched[:1] for p in m.patterns}
     mine = [c for c in end.recipe if c.written is not None or c.pattern in main]
     found = tuple(
         Worth(
             pattern=c.pattern, title=c.written.title if c.written is not None else main[c.pattern],
             by=c.written.candidate.by if c.written is not None else "skeleton", alone=_alone(c, events),
-            without=without, instead=tuple(i for i in instead if i in main),
+            without=without, instead=instead,
         )
         for c in mine
-        for without, instead in [_without(c, mine, events, end.timed) if end.timed is not None else (None, ())]
+        for without, instead in [_without(c, mine, events, main) if end.timed is not None else (None, ())]
     )  # fmt: skip
-    return found if any(w.alone or w.without for w in found) else ()
+    return found if len(found) > 1 or any(w.alone or w.without for w in found) else ()
 
 
 def worth_rows(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[WorthRow, ...]:
     return tuple(
         WorthRow(
-            id=w.pattern, title=w.title, by=w.by, alone=words.times(w.alone) if w.alone else "",
+            id=w.pattern, title=w.title, by=w.by, alone=words.times(w.alone) if w.alone else NOT_MEASURED,
             without=_told(w),
         )
         for w in attribution(brief, events, end)
@@ -67,7 +69,7 @@ def worth_rows(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[Wort
 
 def _told(worth: Worth) -> str:
     if worth.without is None:
-        return ""
+        return NOT_MEASURED
     return words.times(worth.without) + (f" with {' and '.join(worth.instead)} instead" if worth.instead else "")
 
 
@@ -88,21 +90,31 @@ def _is_it(choice: Choice, what: Candidate | tuple[Choice, ...]) -> bool:
 
 
 def _without(
-    choice: Choice, mine: Sequence[Choice], events: Sequence[Event], whole: Timed
+    choice: Choice, mine: Sequence[Choice], events: Sequence[Event], main: Collection[str]
 ) -> tuple[Interval | None, tuple[str, ...]]:
-    """From the judgement of what lacks this one and no other of them, and what stood there instead; nothing but this
-    one lacks against eager."""
-    others = {c for c in mine if c != choice}
-    if not others:
-        return whole.ratio("eager"), ()
-    for event in reversed(events):
-        if not (isinstance(event.move, Try) and isinstance(event.outcome, Timed)):
-            continue
-        what = event.move.what
-        if isinstance(what, tuple) and choice not in what and others <= set(what):
-            instead = tuple(c.pattern for c in what if c not in mine)
-            return _over(whole.ratio("eager"), event.outcome.ratio("eager")), instead
-    return None, ()
+    """From the judgements of what lacks this one and of what lacks nothing else, and what stood there instead: of those
+    that hold all others of `mine`, or else of any, the fastest without it. Nothing but this one lacks against eager."""
+    tries: list[tuple[Recipe, Timed]] = []
+    for event in events:
+        if isinstance(event.move, Try) and isinstance(event.move.what, tuple) and isinstance(event.outcome, Timed):
+            tries.append((tuple(c for c in event.move.what if c.written or c.pattern in main), event.outcome))
+    if [choice] == list(mine):
+        return next((timed.ratio("eager") for what, timed in reversed(tries) if list(what) == [choice]), None), ()
+    others = set(mine) - {choice}
+    found: list[tuple[bool, float, Interval, tuple[str, ...]]] = []
+    for what, lacking in tries:
+        bases = [
+            (len(set(what) - set(base)), -i)
+            for i, (base, _) in enumerate(tries)
+            if set(base) - set(what) == {choice} and (others <= set(what) or set(what) < set(base))
+        ]
+        if bases:
+            base, full = tries[-min(bases)[1]]
+            ratio = _over(full.ratio("eager"), lacking.ratio("eager"))
+            instead = tuple(c.pattern for c in what if c not in base)
+            found += [(not others <= set(what), ratio.mid, ratio, instead)] if ratio is not None else []
+    best = min(found, key=lambda f: f[:2], default=None)
+    return (best[2], best[3]) if best is not None else (None, ())
 
 
 def _over(one: Interval | None, other: Interval | None) -> Interval | None:

@@ -95,8 +95,7 @@ def _fused_lines(brief: Brief, events: Sequence[Event], end: Ending) -> str:
         for p, point in parts
     ]
     worth = [
-        f"{w.id}: {w.alone or 'not measured'} by itself; without it the module takes {w.without or 'not measured'}"
-        for w in worth_rows(brief, events, end)
+        f"{w.id}: {w.alone} by itself; without it the module takes {w.without}" for w in worth_rows(brief, events, end)
     ]
     return "\n".join(
         (["fused"] if lines else [])

@@ -21,15 +21,16 @@ PARTS = ("tuning",)  # what can be switched off
 
 def catalog(brief: Brief) -> Steps[None]:
     """Moves: `Tune` for each pattern of the main case that has a choice and no remembered winner, then `Try` them all,
-    bisect if the judge refuses, then leave each out in turn; the same for what algebra has; `Stop` names the best
-    accepted recipe, None if it is not faster than eager beyond noise. Without "tuning" no `Tune`: each pattern has the
-    point that is remembered, or the likeliest."""
+    bisect if the judge refuses, then leave halves of many and each in turn out, or put its rivals in its place, as far
+    as the budget goes; the same for what algebra has; `Stop` names the best accepted recipe, None if it is not faster
+    than eager beyond noise. Without "tuning" no `Tune`: each pattern has the point that is remembered, or the
+    likeliest."""
     if not brief.patterns:
         yield Stop(best=None, why=nothing_matched(brief))
         return
     ways = [brief]
     if brief.rewritten:
-        half = replace(brief, budget_s=brief.budget_s / 2)
+        half = replace(brief, budget_s=brief.budget_s / 2, limits=brief.limits.share(0.5))
         ways = [half, half.with_algebra]
     found = []
     for way in ways:
@@ -48,7 +49,7 @@ def _searched(brief: Brief) -> Steps[tuple[Recipe, Timed] | None]:
     if not patterns:
         return None
     search = Composing(brief)
-    points = yield from search.tuned(0.0 if "tuning" in brief.without else _TUNING_SHARE)
+    points = yield from search.tuned(0.0 if "tuning" in brief.without else _TUNING_SHARE, rivals=True)
     search.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in patterns)
     accepted = yield from search.accepted(search.busy(search.all))
     return (yield from search.pruned(*accepted)) if accepted else None

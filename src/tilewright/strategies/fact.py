@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..facts.candidate import Candidate
-from ..facts.move import Ask, Enter, Event, Move, Stop, Try, Within
+from ..facts.move import Ask, Enter, Stop, Try, Within
 from ..facts.outcome import Timed
 from ..facts.pattern import Choice, Pattern, Piece, Recipe, Region, Written, piece_of, pieces_written
 from ..facts.realised import Known
@@ -18,7 +18,6 @@ from .composing import Composing
 from .cutegen import cutegen
 from .ending import handed_over
 from .proposing import Proposal, asked, gain_of, inspection, read, told_why
-from .spending import Spending
 from .tuning import Steps
 from .within import Solution, solution_of, solved_within
 
@@ -32,7 +31,6 @@ LEAST_GAIN = 0.01  # share of the module's time: a pattern that could win less i
 LEAST_TO_ASK = 0.03  # and of what a tuned skeleton leaves above the floor: below that no model is asked
 _SOLVING_SHARE, _TUNING_SHARE = 0.6, 0.8  # of the budget, until which that may begin
 _ALL = 0.99  # of the module's time: a pattern that takes so much is the module
-MOST_LEFT_OUT = 12  # patterns whose share is measured by leaving each out; a Try each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,27 +77,18 @@ def fact(brief: Brief) -> Steps[None]:
         yield Stop(best=None, why="the judge accepted none of the realisations")
         return
     best, timed = yield from search.with_rivals(*accepted, rivals)
-    best, timed = yield from search.pruned(best, timed, most=MOST_LEFT_OUT)
+    best, timed = yield from search.pruned(best, timed)
     yield from handed_over(best, timed, brief=brief, recorded="graphs" in search.parts)
 
 
 class _Fact(Composing):
     def __init__(self, brief: Brief) -> None:
         super().__init__(brief)
-        self.spending = Spending(brief)
         self.stands = {p.id: p for p in self.main}
         self.parts = frozenset(PARTS) - frozenset(brief.without)
         self.known = {k.name: k for k in brief.known} if "table" in self.parts else {}
         self.libraries = {c.pattern: c.written for c in brief.libraries if c.written is not None}
         self._turns = 0
-
-    def move(self, move: Move) -> Steps[Event]:
-        event = yield from super().move(move)
-        self.spending.count(event)
-        return event
-
-    def has_time(self, share: float) -> bool:
-        return super().has_time(share) and not self.spending.over(asking=False)
 
     def numbered(self, ask: Ask) -> Ask:
         turn, self._turns = self._turns, self._turns + 1
@@ -258,7 +247,7 @@ class _Fact(Composing):
         given = {id: s.choice.point for id, s in solved.items() if s is not None and s.choice.written is None}
         proposed = [s for id, s in solved.items() if s is not None and id not in self.stands]
         given |= {id: p.space.points[0] for id, p in self.stands.items() if id in solved and id not in given}
-        points = yield from self.tuned(_TUNING_SHARE if "tuning" in self.parts else 0.0, given=given)
+        points = yield from self.tuned(_TUNING_SHARE if "tuning" in self.parts else 0.0, given=given, rivals=True)
         found = [_realised(p.id, points[p.id], solved) for p in self.patterns]
         kept = [*(s for s in found if s is not None), *proposed]
         self.all = tuple(s.choice for s in kept)

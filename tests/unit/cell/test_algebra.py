@@ -47,6 +47,11 @@ SUMMED: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "thin": (lambda a, x, w, t: (a @ (x @ w.T) / 2).mul(3) @ t, (A, X, W, THIN)),
     "linear attention": (lambda q, k, v: (q @ k.transpose(-1, -2) / 3) @ v, tuple(torch.randn(3, 2, 3, 40, 8))),
     "thin, biased": (lambda x, w, t, b: linear(x @ w.T, t.T, b[:4]), (X, W, THIN, B)),
+    "thin, both biased": (lambda x, w, t, b: linear(linear(x, w, b) / 2 + 3, t.T, b[:4]), (X, W, THIN, B)),
+    "thin, of a batch": (
+        lambda x, w, b, t, v: torch.baddbmm(v[:4], torch.baddbmm(b, x, w), t, alpha=2, beta=0.5),
+        (XS, WS, torch.randn(2, 1, N), torch.randn(2, N, 4), V),
+    ),
     "with itself": (lambda x: torch.relu(x @ x.T * 0.5), (W,)),
     "with itself, transposed": (lambda x: x.T @ x, (WS[0],)),
     "batches with themselves": (lambda x: torch.bmm(x, x.transpose(1, 2)).softmax(-1), (XS,)),
@@ -64,6 +69,7 @@ LEFT: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "padded": (lambda x, w: avg_pool1d((x @ w.T)[:, None], 4, 4, 1), (X, W)),
     "by whole matrices": (lambda x, w, v: ((x @ w.T) * v).sum(1), (X, W, torch.randn(M, N))),
     "no less": (lambda x, w: x @ w.T @ w, (X, W)),
+    "a whole matrix is added": (lambda a, x, w, t: (x @ w.T + a.T) @ t, (A, X, W, THIN)),
 }
 
 # In 16 bits on a GPU; x of many rows, so that the weights are the smaller factor.

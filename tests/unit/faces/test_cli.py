@@ -65,6 +65,28 @@ def test_of_many_problems_a_model_without_a_key_is_told_before_any_runs(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(("flags", "algebra"), [([], True), (["--no-algebra"], False)])
+def test_whether_the_amount_of_work_may_change_reaches_the_run_and_each_problem_of_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], algebra: bool
+) -> None:
+    asked: list[bool] = []
+
+    def one(*_: object, algebra: bool = True, **__: object) -> None:
+        asked.append(algebra)
+        raise UserError("so far")
+
+    def many(*_: object, settings: list[str], **__: object) -> None:
+        asked.append("--no-algebra" not in settings)
+        raise UserError("so far")
+
+    monkeypatch.setattr("tilewright.flow.optimize.optimize", one)
+    monkeypatch.setattr("tilewright.faces.benches.campaign_of", many)
+    (tmp_path / "good.py").write_text(GOOD)
+    for command in ("optimize good.py", "bench ."):
+        assert "so far" in refused(*command.split(), "--target", "cpu", *flags, cwd=tmp_path)
+    assert asked == [algebra, algebra]
+
+
 def test_an_unknown_precision(tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(GOOD)
     said = refused("evaluate", "good.py", "good.py", "--target", "cpu", "--precision", "tf31", cwd=tmp_path)

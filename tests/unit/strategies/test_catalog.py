@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
-from fakes.facts import brief, pattern, timed
+import pytest
+
+from fakes.facts import PROGRAM, brief, pattern, timed
+from tilewright.edges.ledger import Ledger
 from tilewright.facts.move import Event, Move, Outcome, Sanitize, Stop, Try, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Sanitized, Tuned
 from tilewright.facts.pattern import Bind, Choice, Pattern, Recipe, Site
-from tilewright.facts.run import Brief, Matched
+from tilewright.facts.run import Brief, Limits, Matched
 from tilewright.facts.space import Space, point
+from tilewright.flow.drive import drive
+from tilewright.report import summary
+from tilewright.report.story import story
 from tilewright.strategies.catalog import catalog
 
 
@@ -144,7 +151,7 @@ GELU, LINEAR = gives(pattern("fused_0"), "gelu"), gives(pattern("fused_1"), "gel
 
 
 def test_what_a_product_does_on_its_way_out_is_neither_tuned_nor_tried_beside_it() -> None:
-    """But instead of it: torch's product with a kernel around it may be faster."""
+    """But instead of it, and tuned last: torch's product with a kernel around it may be faster."""
 
     def judge(move: Move) -> Outcome:
         if isinstance(move, Tune):
@@ -152,13 +159,43 @@ def test_what_a_product_does_on_its_way_out_is_neither_tuned_nor_tried_beside_it
         return timed(3.0 if chosen(move) == ["fused_1"] else 1.5)
 
     stop, moves = played(brief(GELU, LINEAR), judge)
-    assert [m.pattern for m in moves if isinstance(m, Tune)] == ["fused_1"]
-    assert all([c.pattern for c in m.recipe] == ["fused_1"] for m in moves if isinstance(m, Tune))
+    tunings = [m for m in moves if isinstance(m, Tune)]
+    assert [(m.pattern, [c.pattern for c in m.recipe]) for m in tunings] == [
+        ("fused_1", ["fused_1"]), ("fused_0", ["fused_0"])]  # fmt: skip
     assert [chosen(m) for m in moves if isinstance(m, Try)] == [["fused_1"], ["fused_0"]]
     assert stop.best == (Choice(pattern="fused_1", point=point(unroll=2)),)
     stop, _ = played(brief(GELU, LINEAR), lambda m: tuned(m, 2) if isinstance(m, Tune) else timed(
         1.2 if chosen(m) == ["fused_1"] else 2.0))  # fmt: skip
-    assert [c.pattern for c in stop.best] == ["fused_0"]
+    assert stop.best == (Choice(pattern="fused_0", point=point(unroll=2)),)
+    _, moves = played(
+        replace(brief(GELU, LINEAR), budget_s=1.5), lambda m: tuned(m, 2) if isinstance(m, Tune) else timed(2.0)
+    )
+    assert [m.pattern for m in moves if isinstance(m, Tune)] == ["fused_1"], "rivals are tuned where time is left"
+
+
+FIRST, SECOND = gives(pattern("fused_1"), "first", "product"), gives(pattern("fused_2"), "gelu", "product")
+
+
+def pair(points: int = 1) -> Pattern:
+    """A gated pair: it does what two products do, and spares both."""
+    made = gives(pattern("fused_3", points=points), "gelu", "product")
+    return replace(made, sites=(replace(made.sites[0], spared=("first", "second")),))
+
+
+def test_two_products_and_torchs_with_a_kernel_around_them_are_rivals_of_a_pair() -> None:
+    def judge(speeds: dict[tuple[str, ...], float], move: Move) -> Outcome:
+        return tuned(move, 2) if isinstance(move, Tune) else timed(speeds[tuple(chosen(move))])
+
+    plain, two, one = ("fused_0",), ("fused_1", "fused_2"), ("fused_3",)
+    given = brief(GELU, FIRST, SECOND, pair(2))
+    stop, moves = played(given, partial(judge, {one: 2.0, two: 1.5, plain: 3.0}))
+    assert [tuple(c.pattern for c in m.recipe) for m in moves if isinstance(m, Tune)] == [
+        one, ("fused_0", "fused_1"), two, two]  # fmt: skip
+    assert [tuple(chosen(m)) for m in moves if isinstance(m, Try)] == [one, two, plain]
+    assert stop.best == (Choice(pattern="fused_0", point=point(unroll=2)),)
+    kernels_of_two = {one: 2.0, two: 3.0, plain: 1.5, ("fused_2",): 2.5, ("fused_1", "fused_0"): 4.0, ("fused_1",): 1.0}
+    stop, moves = played(given, partial(judge, kernels_of_two))
+    assert [c.pattern for c in stop.best] == ["fused_1", "fused_0"], "what came in its place is left out, too"
 
 
 def test_where_a_product_is_refused_what_follows_it_is_a_kernel_of_its_own() -> None:
@@ -217,3 +254,74 @@ def test_what_algebra_makes_of_the_module_is_judged_beside_it_and_kept_where_it_
         assert (stop.best, tries) == (best, [plain, rewritten])
     stop, tries = judged({plain: refused, rewritten: timed(2.0)})
     assert (stop.best, tries) == (rewritten, [plain, rewritten])
+
+
+def slowed(by: dict[str, float], move: Move) -> Outcome:
+    """Each pattern halves what eager takes and is left, or does what it is told to."""
+    if isinstance(move, Tune):
+        return tuned(move, 1)
+    ratio = 1.0
+    for name in chosen(move):
+        ratio *= by.get(name, 1.2)
+    return timed(ratio)
+
+
+@pytest.mark.parametrize(("count", "slow", "most"), [(7, "fused_4", 12), (20, "fused_13", 30), (20, "fused_0", 30)])
+def test_of_many_patterns_the_one_that_slows_the_module_is_found_by_halves(count: int, slow: str, most: int) -> None:
+    patterns = [pattern(f"fused_{i}", points=1) for i in range(count)]
+    stop, moves = played(brief(*patterns), partial(slowed, {slow: 0.02}))
+    assert {c.pattern for c in stop.best} == {p.id for p in patterns} - {slow}
+    tries = [frozenset(chosen(m)) for m in moves]
+    assert len(tries) == len(set(tries)) <= most
+    whole = tries.index(frozenset(c.pattern for c in stop.best))
+    assert whole <= 2 * count.bit_length(), "a dozen judgements, not one for each pattern"
+    shares = {frozenset(c.pattern for c in stop.best) - t for t in tries}
+    assert {frozenset([c.pattern]) for c in stop.best} <= shares, "each is left out by itself, too"
+
+
+def test_one_that_slows_its_half_less_than_others_speed_it_up_is_found_by_itself() -> None:
+    patterns = [pattern(f"fused_{i}", points=1) for i in range(7)]
+    stop, moves = played(brief(*patterns), partial(slowed, {"fused_2": 0.9}))
+    assert {c.pattern for c in stop.best} == {f"fused_{i}" for i in (0, 1, 3, 4, 5, 6)}
+    assert [len(m.what) for m in moves[1:3]] == [3, 4], "halves first"
+    assert "fused_2" not in chosen(moves[4]), "then the half that gains less, what comes first in it first"
+
+
+def test_halves_that_slow_the_module_are_left_out_as_a_whole() -> None:
+    patterns = [pattern(f"fused_{i}", points=1) for i in range(8)]
+    stop, _ = played(brief(*patterns), partial(slowed, {f"fused_{i}": 0.8 for i in range(1, 8, 2)}))
+    assert {c.pattern for c in stop.best} == {f"fused_{i}" for i in range(0, 8, 2)}
+
+
+def test_leaving_out_ends_with_the_budget_and_begins_with_what_takes_longest() -> None:
+    """So much of the report is then not measured, and says so."""
+    patterns = [pattern(f"fused_{i}", points=1) for i in range(7)]
+    large = replace(PROGRAM, domain=(4096, 8), operands=(replace(PROGRAM.operands[0], shape=(4096, 8)),))
+    patterns[5] = replace(patterns[5], program=large)
+    for limited in (
+        replace(brief(*patterns), budget_s=4.0), replace(brief(*patterns), limits=Limits(tries=4)),
+    ):  # fmt: skip
+        stop, moves = played(limited, partial(slowed, {}))
+        assert len(moves) == 4 and len(stop.best) == 7
+        assert "fused_5" not in chosen(moves[1]) and "fused_5" not in chosen(moves[3]), "first of its half"
+        events = [Event(seq=i, move=m, outcome=slowed({}, m), wall_s=1.0) for i, m in enumerate(moves)]
+        told = summary(limited, [*events, Event(seq=9, move=stop, outcome=None, wall_s=0.0)], candidate_dir="")
+        assert [w["pattern"] for w in told["attribution"] if w["without"] is not None] == ["fused_5"]
+        rows = story(limited, [*events, Event(seq=9, move=stop, outcome=None, wall_s=0.0)]).worth
+        assert [r.without for r in rows].count("not measured") == 6
+
+
+def test_what_is_left_out_of_many_patterns_replays(tmp_path: Path) -> None:
+    given = brief(*(pattern(f"fused_{i}", points=1) for i in range(20)))
+    journal = tmp_path / "run.db"
+    with Ledger(journal) as ledger:
+        first = drive(catalog(given), ledger=ledger, perform=partial(slowed, {"fused_7": 0.1}), watch=lambda e: None)
+        made = len(ledger.events())
+    with Ledger(journal) as ledger:
+        again = drive(catalog(given), ledger=ledger, perform=not_again, watch=lambda e: None)
+        assert again == first and len(ledger.events()) == made
+    assert "fused_7" not in {c.pattern for c in first.best}
+
+
+def not_again(move: Move) -> Outcome:
+    raise AssertionError(move)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 
-from tilewright.facts.discovery import Part, Replayed
+from tilewright.facts.discovery import Part, Replayed, floor_of
 from tilewright.facts.graph import SOURCES, VIEWS, Graph, Node
 from tilewright.facts.machine import Machine
 from tilewright.facts.pattern import Pattern
-from tilewright.facts.problem import Work
-from tilewright.facts.program import Product
 
 Rules = Callable[[Pattern], str]
 
@@ -76,24 +73,6 @@ def _torchs(call: str, left: Mapping[str, str], *, label: str, view: bool) -> tu
     if call in left:
         return label, left[call]
     return ("views", "they move no data") if view else ("others", "not needed once the patterns are fused")
-
-
-def floor_of(pattern: Pattern, machine: Machine) -> float:
-    """The time that all sites of a pattern can't beat together: what each reads and writes, and its product's flops."""
-    program = pattern.program
-    item = program.product
-    flops = 2 * len(program.products) * prod(program.domain) * _depth(pattern, item) if item is not None else 0
-    work = Work(
-        bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0,
-        dtype="f32" if item is None else "f16" if item.rounded else item.dtype,
-    )  # fmt: skip
-    return machine.floor_ns(work) * max(1, len(pattern.sites))
-
-
-def _depth(pattern: Pattern, item: Product) -> int:
-    """K: the last dimension of what is multiplied from the left."""
-    factors = (*pattern.program.operands, *(p.made for p in item.prologues))
-    return next(o.shape[-1] for o in factors if o.name == item.left)
 
 
 def owners(graph: Graph, patterns: Sequence[Pattern], left: Mapping[str, str]) -> dict[str, dict[str, float]]:

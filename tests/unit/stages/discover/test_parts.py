@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilewright.facts.discovery import CallTime, Replayed
+from tilewright.facts.discovery import CallTime, Replayed, floor_of
 from tilewright.facts.graph import Call, Graph, Node, Ref
 from tilewright.facts.machine import Machine
 from tilewright.facts.pattern import Pattern, Site
@@ -12,7 +12,6 @@ from tilewright.facts.problem import Work
 from tilewright.facts.program import Operand, Output, Product, Program
 from tilewright.facts.space import Space
 from tilewright.stages.discover import owners, parts
-from tilewright.stages.discover.parts import floor_of
 
 MACHINE = Machine(
     target="cpu", device="test", driver="", torch="", dsl="", processors=1, cache_bytes=0,
