@@ -130,6 +130,11 @@ def training(result: Mapping[str, Any]) -> Found:
     return f"{mean:.2f} ({len(ratios)} layers, least {min(ratios):.2f})", mean
 
 
+def judged_in_training(result: Mapping[str, Any]) -> Found:
+    told: Mapping[str, Any] = bench_summary(result["tasks"])
+    return f"{told['geomean_eager']:.2f} ({told['passed']} of {told['tasks']} right)", float(told["geomean_eager"])
+
+
 def longest_tuning(result: Mapping[str, Any]) -> Found:
     most = max(p["seconds"] for p in result["patterns"])
     return f"{most:.1f} s of the GPU at most ({len(result['patterns'])} patterns)", float(most)
@@ -168,6 +173,8 @@ AIMS = (
       for told, kind, count in (("bias, GELU and residual", "gelu", 6), ("SwiGLU", "swiglu", 8))),
     Aim(title="linear layers in training, forward and backward, over eager", file="linear-training.json", least=3.0,
         figure=training),
+    Aim(title="feed-forwards in training (GELU, SwiGLU), judged", file="training-judged.json", least=3.0,
+        figure=judged_in_training),
     Aim(title="tuning one pattern bare", file="product-winners.json", most=60.0, figure=longest_tuning),
 )  # fmt: skip
 
@@ -202,6 +209,11 @@ def parts(kernelbench: Path, into: Path) -> Iterator[tuple[str, list[str]]]:
             f"level{number}.json",
             [*python, "-m", "tilewright", "bench", where, "--only", only, *JUDGED, "--out", out],
         )
+    yield (
+        "training-judged.json",
+        [*python, "-m", "tilewright", "bench", str(HERE / "problems" / "training"), "--mode", "training", *JUDGED,
+         "--out", str(into / "training")],
+    )  # fmt: skip
     yield SHAPES, [*python, str(HERE / "transformer_shapes.py"), "--points", "3", "--ready", "160"]
     yield "product-winners.json", [
         *python, str(HERE / "product_winners.py"), str(kernelbench), "--only", "fp32,16-bit",

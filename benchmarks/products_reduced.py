@@ -5,7 +5,7 @@
 
 Shapes are those of layers with a norm behind them, and of KernelBench's level 2; `rows` are softmax and norms of 64 to
 256 columns, `groups` group norms, both in 16 bits, by K. Times in ms, medians of rounds in random turns with cold
-caches, launches hidden. `apart` leaves to a kernel of its own what reduces, `bare` is the product alone; points are
+caches, of CUDA graphs. `apart` leaves to a kernel of its own what reduces, `bare` is the product alone; points are
 chosen in the first half of the rounds. `error` is relative in the norm, against float64 of a part of the rows where
 what is reduced allows that. At the end, of each kind and K, `apart` over `one`: what `_WRITTEN_FROM` of
 stages/propose/cuda_product.py is set by. Processes compile; they measure one at a time. No claim: the judge measures
@@ -33,6 +33,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from alone import graphed
 from torch import Tensor
 from turns import sampled
 
@@ -50,7 +51,7 @@ from tilewright.stages.patterns import match
 from tilewright.stages.propose import cuda, cuda_product
 
 ROUNDS = 16
-DELAY_CYCLES = 3_000_000
+DELAY_CYCLES = 300_000
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 CHECKED = 512  # rows
 DEVICE = Device(processors=132, arch="sm_90a")
@@ -231,7 +232,7 @@ def timed(
     truth = task.function(args[0][:rows].double(), *(a.double() for a in args[1:]))
     errors = {name: error(call(), truth, rows) for name, call in calls.items() if not name.startswith("bare")}
     del truth
-    samples = sampled(calls, rounds, delay_cycles=DELAY_CYCLES)
+    samples = sampled({name: graphed([call]) for name, call in calls.items()}, rounds, delay_cycles=DELAY_CYCLES)
     early = {n: median(s[: rounds // 2]) for n, s in samples.items()}
     late = {n: median(s[rounds // 2 :]) for n, s in samples.items()}
     kinds = {kind: [n for n in early if n.startswith(kind)] for kind in ("eager", *ways)}

@@ -9,7 +9,7 @@ import torch
 
 from fakes import gemm_model as model
 from tilewright.kernels.cuda.gemm import bounds
-from tilewright.stages.propose import cuda_product
+from tilewright.stages.propose import product_points
 
 SIDE = 12
 CONTRACT = 8 * 2.0**-23  # docs/precision.md: the floor of fp32 outputs, in the norm
@@ -186,7 +186,7 @@ def test_the_interval_is_a_knob_as_far_as_the_proof_goes():
         assert all(bounds.error_bound(i, k=k) <= k * 2.0**-24 for i in allowed)
         assert all(bounds.error_bound(i, k=k) > k * 2.0**-24 for i in set(bounds.CUTS) - set(allowed))
     least = {i: next(k for k in range(1, 100) if i in bounds.intervals(k)) for i in bounds.CUTS}
-    assert least == {64: 54, 32: 34, 16: 26} == dict(cuda_product._PROVEN)
+    assert least == {64: 54, 32: 34, 16: 26} == dict(product_points._PROVEN)
     assert all(i in bounds.intervals(k) for i, first in least.items() for k in range(first, 70000, 61))
 
 

@@ -11,7 +11,7 @@ from ...facts.partial import adding_up, in_parts, usual_parts
 from ...facts.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, Statement
 from ...facts.schedule import schedule
 from ...facts.space import Knob, Point, Space, point
-from . import cuda_product, product_text
+from . import cuda_product, product_points, product_text
 from .cuda_text import by_rows, fused_text, summed_text
 from .grouped import is_grouped
 from .narrow import computes_in_float8
@@ -131,7 +131,7 @@ def _setting(
 def space(program: Program) -> Space:
     """The knobs, and at most 8 points, the likeliest winner first."""
     if program.product:
-        return cuda_product.space(program)
+        return product_points.space(program)
     if not program.reduced and any(o.turned for o in program.operands):
         points = [_setting(256, 4), _setting(256, 8), _setting(128, 8), _setting(512, 4), _setting(256, 4, tile=32),
                   _setting(512, 8), _setting(128, 4), _setting(256, 4, tile="none")]  # fmt: skip

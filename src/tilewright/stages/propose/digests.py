@@ -23,7 +23,7 @@ def skeleton_digests(target: Target) -> tuple[tuple[str, str], ...]:
     these with what they share. Comments, docstrings and white space count for nothing."""
     kernels, here = files("tilewright.kernels"), files(__package__)
     own = [*map(kernels.joinpath, _OF_ALL), *map(here.joinpath, _RENDERERS[target]), *_in(kernels.joinpath(target))]
-    products = [here.joinpath("cuda_product.py"), *_in(kernels.joinpath("cuda", "gemm"))] if target == "cuda" else []
+    products = [here.joinpath("product_points.py"), *_in(kernels.joinpath("cuda", "gemm"))] if target == "cuda" else []
     return ("kernels", _digest(own)), ("products", _digest(own + products))
 
 

@@ -15,9 +15,7 @@ _HELD, _HELD_ALONG = (
     32768,
 )  # of K that stays in registers while it is split, across it or along it (gemm/split.py)
 _PART_RATE = 32.0  # bytes/ns of a CTA that collects parts of tiles (H200, 2026-11-23: 3 us of 128 x 256, 17 of four)
-_COPY_RATE = (
-    2000.0  # bytes/ns, read and written, of a copy of lines that start anywhere: reckoned as half of any other's
-)
+_COPY_RATE = 1700.0  # bytes/ns, read and written, of torch's copy of lines that start anywhere (H200, 2026-11-24)
 _COPY_NS = 2000.0  # that a kernel of its own takes beside
 # cuBLAS in 16 bits where rows start anywhere, flops and bytes a ns: 1024 x 50257 x 768 in 839 us, x 1600 in 1537; 8 x
 # 50257 x 1600 in 107 (H200, 2026-11-24; transformer-shapes.json of the results).
