@@ -81,7 +81,8 @@ def _judged(comparison: Comparison, truth: Tensor, *, got: Tensor, own: Tensor, 
     left, right = (t.reshape(-1) for t in torch.broadcast_tensors(left, right))
     apart = (left - right).abs()
     open_to = torch.isfinite(apart) & (apart > 0)
-    typical = _root_mean_square(apart[torch.isfinite(apart)])
+    finite = apart[torch.isfinite(apart)]
+    typical = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
     apart = apart / torch.maximum(left.abs(), right.abs()).clamp(min=max(typical, 5e-324))
     mine, theirs = (got != truth) & (got != own), (own != truth) & open_to
     shortfall, own_shortfall = (float(apart[at & open_to].max()) if bool((at & open_to).any()) else 0.0
@@ -92,12 +93,6 @@ def _judged(comparison: Comparison, truth: Tensor, *, got: Tensor, own: Tensor, 
         exact=all(_given(t, dtype) for t in operands if isinstance(t, Tensor)), shortfall=shortfall,
         own_shortfall=min(own_shortfall, _MOST_OWN),
     )  # fmt: skip
-
-
-def _root_mean_square(values: Tensor) -> float:
-    """Also of numbers whose squares are infinite: the smallest of its type is what many a mask is filled with."""
-    most = float(values.max()) if values.numel() else 0.0
-    return most * float((values / most).square().mean().sqrt()) if most > 0 else 0.0
 
 
 def _given(operand: Tensor, dtype: torch.dtype) -> bool:
