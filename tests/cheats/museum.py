@@ -8,6 +8,9 @@ An exhibit is one candidate file. Its head, lines of `# key: value`, says:
     guards    what must be switched off for it to get through (guards.py), or "none": nothing can be switched off
     targets   "cpu", "cuda" or both, which is what holds where nothing is said
     call_s    how long one call may take, where that is more than usual (compilers)
+
+The classes of an exhibit are its room with each of its lines, its first reason, and each of its guards. `make test` has
+one exhibit of each class, always the same; `make museum` has all.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from starved import patient, starved
+
 from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.edges.sandbox.cell import Limits
 from tilewright.faces import config
@@ -48,6 +53,9 @@ ROOMS = ("refused", "honest")
 NOTHING = "none"
 OURS = "judge_failed"
 CLOCKED = ("clock_disagrees", "works_aside")  # what a busy machine may make of an honest one
+TIMED = (*CLOCKED, "remembers")  # what clocks alone reveal: a cheat that a busy machine may let through
+BUSY = "too busy to judge"  # what a judge says of a machine that lets it measure nothing
+_TRIES = 3  # where a busy machine has a part in the verdict
 _EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
 EFFORT = {"cpu": dataclasses.replace(_EFFORT, most_calls=10, rest_s=5.0), "cuda": _EFFORT}
 LIMITS = {
@@ -76,11 +84,22 @@ class Exhibit:
     def name(self) -> str:
         return f"{self.room}/{self.path.stem}"
 
+    @property
+    def classes(self) -> frozenset[tuple[str, str]]:
+        told = {("guard", g) for g in self.guards} | {("reason", r) for r in self.reasons[:1]}
+        return frozenset(told | {(self.room, line) for line in self.lines})
+
+    @property
+    def rests_on_times(self) -> bool:
+        """Whether only clocks can tell it from an honest one."""
+        return bool(self.reasons) and set(self.reasons) <= set(TIMED)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """What the judge said of an exhibit, or how fast one is that it accepted. `off`: the guards that were switched off.
-    `accused`: what a clock held against an honest one, which was judged again then."""
+    `accused`: what a clock held against an honest one, which was judged again then. `busy`: why nothing is proved by
+    it, if the machine was too busy."""
 
     exhibit: str
     target: str
@@ -91,6 +110,7 @@ class Shown:
     excerpt: str
     seconds: float
     accused: str = ""
+    busy: str = ""
 
 
 def head(path: Path) -> dict[str, str]:
@@ -124,6 +144,16 @@ def exhibits(target: str = "") -> list[Exhibit]:
     return sorted((e for e in found if not target or target in e.targets), key=lambda e: (e.problem, e.guards))
 
 
+def of_every_run(chosen: Sequence[Exhibit]) -> set[str]:
+    """The names of a few exhibits that have all classes among them: each next one adds most, compilers last."""
+    left, found = set().union(*(e.classes for e in chosen)), set()
+    while left:
+        best = min(chosen, key=lambda e: (-len(e.classes & left), e.call_s, e.name))
+        found.add(best.name)
+        left -= best.classes
+    return found
+
+
 def machine(problem: Path, target: Target) -> Machine:
     """An imaginary machine, so fast that its floor never decides, unless the problem's head names a rate."""
     rate = head(problem).get(f"{target}_bytes_per_s")
@@ -136,7 +166,7 @@ def machine(problem: Path, target: Target) -> Machine:
 
 def open_judge(name: str, target: Target, workdir: Path, *, call_s: float = 0.0) -> Judge:
     """A judge of one of the museum's problems, ready for candidates. The caller closes it."""
-    limits = dataclasses.replace(LIMITS[target], call_s=call_s) if call_s else LIMITS[target]
+    limits = dataclasses.replace(LIMITS[target], call_s=patient(call_s or LIMITS[target].call_s))
     path = HERE / "problems" / f"{name}.py"
     judge = Judge(
         read_problem(path, target=target), machine=machine(path, target), seed=1, workdir=workdir,
@@ -151,9 +181,15 @@ def open_judge(name: str, target: Target, workdir: Path, *, call_s: float = 0.0)
 
 
 def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ()) -> Shown:
-    """Have the exhibit judged. Where the judge itself fails, that is what is shown."""
+    """Have the exhibit judged. Where the judge itself fails, that is what is shown. Where the machine was too busy for
+    a judgement that rests on times, it is judged again, up to three times."""
     started = time.monotonic()
-    outcome, accused = _outcome(judge, exhibit), ""
+    outcome, busy, accused = _outcome(judge, exhibit), "", ""
+    for _ in range(_TRIES - 1):
+        busy = _busy(exhibit, outcome, off)
+        if not busy:
+            break
+        outcome = _outcome(judge, exhibit)
     if isinstance(outcome, Failure) and exhibit.room == "honest" and outcome.reason in CLOCKED:
         outcome, accused = _outcome(judge, exhibit), f"{outcome.reason}: {outcome.summary}"
     failed = outcome if isinstance(outcome, Failure) else None
@@ -161,7 +197,17 @@ def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ())
         exhibit=exhibit.name, target=target, off=off, accepted=failed is None,
         reason=failed.reason if failed else "", summary=outcome.summary if failed else _by_clocks(outcome),
         excerpt=failed.excerpt if failed else "", seconds=round(time.monotonic() - started, 2), accused=accused,
+        busy=_busy(exhibit, outcome, off) if busy else "",
     )  # fmt: skip
+
+
+def _busy(exhibit: Exhibit, outcome: Timed | Failure, off: tuple[str, ...]) -> str:
+    """Why this outcome proves nothing: the judge says so, or times were all that could tell and could not be told."""
+    if isinstance(outcome, Failure):
+        told = outcome.reason.replace("_", " "), outcome.summary
+        by_clock = exhibit.room == "honest" and outcome.reason in CLOCKED
+        return outcome.summary if any(BUSY in said for said in told) else starved() if by_clock else ""
+    return starved() if exhibit.rests_on_times and not off else ""
 
 
 def _outcome(judge: Judge, exhibit: Exhibit) -> Timed | Failure:
@@ -279,8 +325,11 @@ def _read(path: Path) -> list[Shown]:
 
 
 def as_expected(exhibit: Exhibit, shown: Shown) -> bool:
-    """Whether an honest one passed, or a cheat was refused with one of its reasons; or passed without its guards."""
-    return shown.accepted if exhibit.room == "honest" or shown.off else shown.reason in exhibit.reasons
+    """Whether an honest one passed, or a cheat was refused with one of its reasons; or passed without its guards. What
+    a busy machine left open is not held against anybody."""
+    return (
+        bool(shown.busy) or shown.accepted if exhibit.room == "honest" or shown.off else shown.reason in exhibit.reasons
+    )
 
 
 def table(chosen: Sequence[Exhibit], shown: dict[str, Shown]) -> str:
@@ -291,6 +340,7 @@ def table(chosen: Sequence[Exhibit], shown: dict[str, Shown]) -> str:
         verdict = "accepted" if said.accepted else f"`{said.reason}`"
         good = "yes" if as_expected(exhibit, said) else f"NO: {said.summary}"
         good += f", at the second try ({said.accused})" if said.accused else ""
+        good = f"not known: {said.busy}" if said.busy else good
         rows.append(f"| {exhibit.name} | {verdict} | {said.seconds:.1f} | {good} |")
     return "\n".join(rows)
 
@@ -330,7 +380,7 @@ def record(chosen: Sequence[Exhibit], found: Mapping[str, Shown], asked: argpars
         one |= {"as_it_should_be": as_expected(exhibit, shown), "seconds": shown.seconds}
         one |= {
             name: _without(places, getattr(shown, name))
-            for name in ("off", "summary", "accused")
+            for name in ("off", "summary", "accused", "busy")
             if getattr(shown, name)
         }
         exhibits.append(one)
