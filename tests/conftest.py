@@ -22,6 +22,8 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 import pytest
 from hypothesis import settings
 
+from thinning import thin_out
+
 gc.set_threshold(100_000)  # most of what tests import and make stays: looking for the rest took a tenth of the time
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
@@ -31,6 +33,8 @@ GPU_TESTS = Path(__file__).parent / "gpu"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch  # not for the process that starts the workers
+
+    thin_out(items)
 
     if "tilewright.cell.session" in sys.modules:  # imported by a test, it would be walked at each of a cell's requests
         import torch._dynamo

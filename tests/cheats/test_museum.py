@@ -1,8 +1,8 @@
 """The museum: every cheat is refused with a reason that names what was seen, every honest look-alike passes; and every
 cheat gets through when the guards that it names are switched off.
 
-`make test` has one exhibit of each class, `make museum` has all of them; the proofs run by `make museum-proof`. All that
-were selected are judged in one tour, by several judges side by side; each test then looks at what was said of one.
+`make test` has one exhibit of each class, `make museum` has all of them; the proofs run by `make museum-proof`. All
+that were selected are judged in one tour, by several judges side by side; each test then looks at what was said of one.
 """
 
 from __future__ import annotations
