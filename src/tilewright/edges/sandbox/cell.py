@@ -25,12 +25,13 @@ from ...cell.channel import Channel
 from ...facts.errors import HarnessError
 from .environment import cell_environment, common_environment
 from .forkserver import server_for
-from .processes import descendants, held_bytes, private_bytes, shared_bytes, tree_cpu_s
+from .processes import descendants, held_bytes, private_bytes, shared_bytes, threads_wait_s, tree_cpu_s
 
 T = TypeVar("T")
 _HELLO_S = 120.0
 _TAIL_BYTES = 4000
 _POLL_S = 0.25
+_PATIENCE = 9  # limits on top of a limit, where a busy machine keeps a cell waiting
 _MAX_PROCESSES = 512  # a compiler's workers and their children are some dozens
 _FEW_PROCESSES = 64  # of more than that, to tell what they share would take longer than they take to fork
 
@@ -199,19 +200,27 @@ class Cell:
 
     def _await_data(self, deadline: float, limit_s: float) -> None:
         """Wait until something can be read, watching the clock and the memory; then give the frame until the
-        deadline."""
+        deadline. What a busy machine keeps the cell from a processor does not count as its time."""
         self._end.settimeout(_POLL_S)
+        waits_s: dict[int, float] | None = None
         while True:
             try:
                 self._end.recv(1, socket.MSG_PEEK)
                 self._end.settimeout(max(1.0, min(limit_s, deadline - time.monotonic())))
                 return
             except TimeoutError:
-                if time.monotonic() > deadline:
+                waits_s = threads_wait_s(self.pid) if waits_s is None else waits_s
+                late_s = time.monotonic() - deadline
+                if late_s > 0 and late_s > min(self._kept_waiting_s(waits_s), _PATIENCE * limit_s):
                     raise
                 self._killed_for = self._excess()
                 if self._killed_for is not None:
                     self.kill()
+
+    def _kept_waiting_s(self, before_s: dict[int, float]) -> float:
+        """How long the thread of the cell that waited longest since then could have run, and had no processor."""
+        after_s = threads_wait_s(self.pid).items()
+        return max((waited_s - before_s.get(thread, 0.0) for thread, waited_s in after_s), default=0.0)
 
     def _excess(self) -> tuple[str, str] | None:
         """What the processes of the cell take beyond their limits: reason and summary; None where they keep them."""

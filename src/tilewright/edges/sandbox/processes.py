@@ -111,6 +111,18 @@ def tree_cpu_s(pid: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
+def threads_wait_s(pid: int) -> dict[int, float]:
+    """Of every thread of the tree how many seconds it has waited for a processor while it could have run; none where
+    the kernel does not tell."""
+    found = {}
+    for member in descendants(pid):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for thread in os.listdir(f"/proc/{member}/task"):
+                waited_ns = Path(f"/proc/{member}/task/{thread}/schedstat").read_text().split()[1]
+                found[int(thread)] = int(waited_ns) / 1e9
+    return found
+
+
 def _listed(pid: int) -> list[int]:
     """`pid` and every process below it, as its threads list their children; [] where they don't."""
     found = [pid]
