@@ -1,4 +1,4 @@
-"""Waiting for what another process or thread does: on a busy machine that may take long, and a sleep is never enough."""
+"""Waiting for what another process does: on a busy machine that may take long, and a fixed sleep is never enough."""
 
 from __future__ import annotations
 

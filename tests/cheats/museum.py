@@ -33,7 +33,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from starved import patient, starved
+from starved import BUSY, patient, starved
 
 from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.edges.sandbox.cell import Limits
@@ -54,7 +54,6 @@ NOTHING = "none"
 OURS = "judge_failed"
 CLOCKED = ("clock_disagrees", "works_aside")  # what a busy machine may make of an honest one
 TIMED = (*CLOCKED, "remembers")  # what clocks alone reveal: a cheat that a busy machine may let through
-BUSY = "too busy to judge"  # what a judge says of a machine that lets it measure nothing
 _TRIES = 3  # where a busy machine has a part in the verdict
 _EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
 EFFORT = {"cpu": dataclasses.replace(_EFFORT, most_calls=10, rest_s=5.0), "cuda": _EFFORT}

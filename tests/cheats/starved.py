@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+BUSY = "too busy to judge"  # what a judge says of a machine that lets it measure nothing
 TOO_MUCH = 4.0  # three workers of these tests and two judges on two processors come to some 2.5
 _BURST_S = 0.05
 
@@ -25,3 +26,10 @@ def starved() -> str:
     """What keeps this machine from telling times, in words; "" where nothing does."""
     found = slowdown()
     return f"work takes {found:.1f} times as long as processor time" if found > TOO_MUCH else ""
+
+
+def excuse(failure: str, *, measured: bool) -> str:
+    """Why a test that failed so, each time it was tried, proves nothing here; "" where it does. `measured`: it rests on
+    times, and all that are starved excuse it; any other one only if the judge itself said so."""
+    said = next((line for line in failure.splitlines() if BUSY in line.replace("_", " ")), "")
+    return said.strip()[:300] or (starved() if measured else "")

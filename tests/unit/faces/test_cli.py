@@ -33,7 +33,7 @@ def refused(*args: object, cwd: Path) -> str:
 def test_no_such_file(tmp_path: Path) -> None:
     """In a process of its own, as a user starts it."""
     command = [sys.executable, "-m", "tilewright", "optimize", "none.py", "--target", "cpu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     (line,) = done.stderr.strip().splitlines()
     assert "none.py: no such file" in line

@@ -121,7 +121,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         copy_bytes_per_s=1e12, matmul_flops_per_s=(("f32", 1e15),),
     )  # fmt: skip
     problem = Problem(name="p", path=str(tmp_path / "p.py"), source=SOURCE, target="cpu")
-    limits = Limits(build_s=60.0, call_s=20.0, memory_bytes=3 << 30)
+    limits = Limits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30)
     with Judge(
         problem, machine=machine, seed=1, workdir=tmp_path / "work", say=print, effort=EFFORT, limits=limits,
         compile_baseline=False, trace=False,
