@@ -54,15 +54,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """What a starved machine made fail, each time it was tried, is skipped, with the reason."""
     report = yield
-    if report.failed and getattr(item, "execution_count", 0) > RERUNS:
-        why = excuse(report.longreprtext, measured=item.get_closest_marker("measured") is not None)
+    if report.failed and call.excinfo and getattr(item, "execution_count", 0) > RERUNS:
+        told = str(call.excinfo.value)
+        why = excuse(told, measured=item.get_closest_marker("measured") is not None)
         if why:
-            failed = report.longreprtext.strip().splitlines()[-1]
+            where, told = item.location[1] or 0, told.partition("\n")[0]
             report.outcome = "skipped"
-            report.longrepr = (str(item.path), item.location[1], f"Skipped: {why}; failed {RERUNS + 1} times: {failed}")
+            report.longrepr = (str(item.path), where, f"Skipped: {why}; failed {RERUNS + 1} times: {told}")
     return report
 
 
