@@ -244,12 +244,13 @@ def _take(folder: Path) -> int:
 
 def _environment(part: int, target: str, folder: Path, parts: int) -> dict[str, str]:
     """The processes share the GPUs among them, and take turns on each. On the CPU nearly all of a judgement is under
-    the lease: there each process has a folder for temporary files of its own, in which leases lie. Here it is verdicts
-    that count, not times. And each has a share of the processors: OpenMP's threads spin while they wait for others."""
+    the lease: there each process has leases of its own. Here it is verdicts that count, not times. And each has a share
+    of the processors: OpenMP's threads spin while they wait for others."""
     mine = folder / (f"tmp-{part}" if target == "cpu" else "tmp")
     mine.mkdir(exist_ok=True)
     found = dict(os.environ) | {"TMPDIR": str(mine)}
     if target == "cpu":
+        found["TILEWRIGHT_LEASES"] = str(mine)
         found.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // parts)))
     else:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
