@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # signal's own are in Python: it looks for signals there
 import gc
 import operator
 import secrets
-import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +15,7 @@ from torch import Tensor
 
 from . import driver, values, wire
 from .arena import exchange
-from .load import CodeRaised
+from .hooks import Hooks
 from .step import Call
 
 _clock = time.perf_counter_ns
@@ -29,12 +25,6 @@ _clone = torch.Tensor.clone
 _copy = torch.Tensor.copy_
 _detach = torch.Tensor.detach
 _apply: Callable[[Callable[[], Any]], Any] = operator.call
-# What calls the code under test back between two steps of the cell's own: a tracer, a profiler, handlers of signals.
-_HOOKS: tuple[Callable[[], Any], ...] = (
-    sys.gettrace,
-    sys.getprofile,
-    *(partial(_signal.getsignal, s) for s in sorted(signal.valid_signals())),
-)
 _MOST_COPIED_BYTES = 32 << 20
 _PARTS, _PART = 1024, 64
 _SCATTERED = 1 << 12
@@ -48,11 +38,6 @@ def _let_pending_run() -> None:
     loop. More than these would take longer than the judge's clock forgives."""
     for _ in range(16):
         pass
-
-
-def _calls_nobody_new(now: Any, before: Any) -> bool:
-    """Whether a hook is what it was, or one that runs no code of Python's: a signal that is ignored, or ends us."""
-    return now is before or now in (_signal.SIG_DFL, _signal.SIG_IGN)
 
 
 class Flush:
@@ -250,7 +235,7 @@ class Timer:
         self._flush_bytes = 0
         self._events: driver.Events | None = None
         self._started = 0
-        self._hooks = tuple(map(_apply, _HOOKS))
+        self._hooks = Hooks()
 
     def evict(self, flush_bytes: int) -> None:
         """Evict caches of so many bytes. The device is waited for: how long that takes is not the same in all cells."""
@@ -279,10 +264,7 @@ class Timer:
         gc.disable()  # until the result is copied: a collection calls back, too
         try:
             tick, result, hooks = self._on_gpu(call) if self._device == "cuda" else self._on_cpu(call)
-            if not all(map(_calls_nobody_new, hooks, self._hooks)):
-                raise CodeRaised(
-                    "tampering", "it leaves a tracer, a profiler or a handler of signals on, to be called back later"
-                )
+            self._hooks.require_unchanged(hooks)
             return tick, as_it_is(result, into)
         finally:
             gc.enable()
@@ -290,7 +272,7 @@ class Timer:
     def _on_cpu(self, call: Call) -> tuple[wire.Tick, Any, list[Any]]:
         # In one expression without variables: from the call's frame nothing leads to the clock that comes after it, and
         # the interpreter does not look for signals before it is known who handles them.
-        start, result, _, end, *hooks = map(_apply, (_clock, call, _let_pending_run, _clock, *_HOOKS))
+        start, result, _, end, *hooks = map(_apply, (_clock, call, _let_pending_run, _clock, *self._hooks.all))
         return wire.Tick(ns=float(end - start)), result, hooks
 
     def _on_gpu(self, call: Call) -> tuple[wire.Tick, Any, list[Any]]:
@@ -304,7 +286,7 @@ class Timer:
         launched_ns = float(_clock() - self._started)
         driver.synchronize()
         self._events.record(2)
-        hooks = list(map(_apply, _HOOKS))
+        hooks = list(map(_apply, self._hooks.all))
         driver.synchronize()
         ns, after_ns = self._events.elapsed_ns(0, 1), self._events.elapsed_ns(1, 2)
         return wire.Tick(ns=ns, launched_ns=launched_ns, after_ns=after_ns), result, hooks

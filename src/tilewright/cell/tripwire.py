@@ -19,6 +19,7 @@ from operator import is_not
 
 import torch
 
+from .hooks import Standing
 from .load import CodeRaised
 from .session import Session
 
@@ -35,7 +36,7 @@ _table = torch._C._dispatch_dump_table
 _MISSING = object()
 _OF_GC = ("collect", "disable", "enable")
 _OF_PYTHON = (
-    "all", "any", "dict", "enumerate", "float", "frozenset", "getattr", "id", "int", "isinstance", "issubclass", "iter",
+    "__import__", "all", "any", "dict", "enumerate", "float", "frozenset", "getattr", "id", "int", "isinstance", "issubclass", "iter",
     "len", "list", "map", "max", "min", "next", "range", "set", "sorted", "str", "sum", "tuple", "type", "zip",
 )  # fmt: skip
 
@@ -48,6 +49,7 @@ class Tripwire:
         own = [("the cell's session", session, n) for n in ("_answers", "_subject", "_timer")]
         self._labels, self._owners, self._names = zip(*own, *_watched(), strict=True)
         self._values = tuple(map(getattr, self._owners, self._names))
+        self._standing = Standing()
         self._kernels = tuple((name, text, _kernels(text)) for name in _OPERATORS for text in [_table(name)])
 
     def check(self) -> None:
@@ -59,6 +61,7 @@ class Tripwire:
             now = _table(name)
             if now != text and _kernels(now) != kernels:
                 raise CodeRaised("tampering", f"it registered another {name} with torch's dispatcher")
+        self._standing.check()
         if not self._session.holds_its_own:
             raise CodeRaised("tampering", "it replaced what holds slots and results")
 
