@@ -6,15 +6,15 @@ import gc
 import operator
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import driver, values, wire
-from .arena import exchange
+from . import driver, values, walks, wire
+from .arena import Mapped, exchange
 from .hooks import Hooks
 from .step import Call
 
@@ -41,7 +41,7 @@ def _let_pending_run() -> None:
 
 
 class Flush:
-    """Evicts caches by walking through a buffer larger than they are."""
+    """Evicts caches by walking through a buffer of its own that is larger than they are."""
 
     def __init__(self, size_bytes: int, device: str) -> None:
         self._buffer = torch.zeros(
@@ -55,6 +55,11 @@ class Flush:
             _wipe(self._buffer)
         else:
             _touch(self._buffer)  # reading is enough, and leaves no dirty lines to be written back in timed code
+
+    def overwrite(self, seed: int) -> float:
+        """On a GPU: what the walk of this seed found."""
+        driver.release_kept_lines()
+        return walks.overwritten(self._buffer, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +242,24 @@ class Timer:
         self._started = 0
         self._hooks = Hooks()
 
-    def evict(self, flush_bytes: int) -> None:
-        """Evict caches of so many bytes. The device is waited for: how long that takes is not the same in all cells."""
+    def evict(self, flush_bytes: int, arenas: Mapping[str, Mapped], *, seed: int = -1) -> wire.Cleared | None:
+        """Evict caches of so many bytes: by a walk through the judge's block or, on a GPU, our own, of which is told
+        what was found, or where no `seed` is given by one that nobody looks at. The device is waited for: how long that
+        takes is not the same in all cells."""
+        block, found = arenas.get(walks.BLOCK), None
+        if flush_bytes and seed >= 0 and block is not None:
+            return wire.Cleared(found=walks.walked(walks.pages(block.data), seed))
         if flush_bytes and flush_bytes != self._flush_bytes:
             self._flush = Flush(flush_bytes, self._device)
             self._flush_bytes = flush_bytes
         if flush_bytes and self._flush is not None:
-            self._flush()
+            if seed >= 0 and self._device == "cuda":
+                found = self._flush.overwrite(seed)
+            else:
+                self._flush()
         if self._device == "cuda":
             driver.synchronize()
+        return None if found is None else wire.Cleared(found=found)
 
     def prepare(self, dealt: Dealt, swaps: Sequence[wire.Swap], warm: Sequence[Tensor], *, delay_ns: float) -> None:
         """Carry out the swaps, and read `warm`. The contents change at the last moment: whoever watches the inputs has

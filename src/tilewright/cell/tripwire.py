@@ -28,9 +28,12 @@ _OF_TENSORS = (
     "is_complex", "is_floating_point", "layout", "narrow", "numel", "permute", "reshape", "shape", "stride", "sum",
     "to", "view", "zero_",
 )  # fmt: skip
-_OF_TORCH = ("as_tensor", "empty", "enable_grad", "frombuffer", "no_grad", "zeros")
+_OF_TORCH = ("as_tensor", "empty", "enable_grad", "frombuffer", "mv", "no_grad", "randint", "zeros")
 _OF_CUDA = ("empty_cache", "synchronize")
-_OPERATORS = ("aten::_to_copy", "aten::clone", "aten::copy_", "aten::detach", "aten::fill_.Scalar", "aten::sum")
+_OPERATORS = (
+    "aten::_to_copy", "aten::clone", "aten::copy_", "aten::detach", "aten::fill_.Scalar", "aten::sum",
+    "aten::mv", "aten::addmv_", "aten::index_select",
+)  # fmt: skip
 _KEYS = ("CPU:", "CUDA:", "ADInplaceOrView:", "AutogradCPU:", "AutogradCUDA:")
 _table = torch._C._dispatch_dump_table
 _MISSING = object()

@@ -23,6 +23,7 @@ from pathlib import Path
 from ..cell import wire
 from ..edges.gpu.lease import quarantine
 from ..edges.sandbox.cell import Cell, CellFault, Limits
+from ..edges.sandbox.evictor import Evictor
 from ..edges.sandbox.room import Room
 from ..edges.toolchain.tripwires import tripwires
 from ..facts.candidate import Candidate
@@ -358,7 +359,8 @@ class Judge:
                 check.usable(trial, room.run_reference(0, seed=trial.draws).exact)
                 for slot in range(room.slots):
                     room.place(0, slot)
-                table = Table(room=room, players=[], rng=self._rng, flush_bytes=flush_bytes(self._machine))
+                evictor = Evictor(flush_bytes(self._machine), room.device)
+                table = Table(room=room, players=[], rng=self._rng, evictor=evictor)
                 set_point = partial(self._set_point, check, trial, pattern, trying)
                 return sweep(table, Contender(Player(OURS, cell), Player(EAGER, self._ref), set_point), points)
             except CellFault as fault:

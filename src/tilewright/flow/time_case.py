@@ -13,6 +13,7 @@ from ..cell import wire
 from ..edges.gpu.probe import Load
 from ..edges.gpu.state import device_state, sickness
 from ..edges.sandbox.cell import Cell, CellFault, Limits
+from ..edges.sandbox.evictor import Evictor
 from ..edges.sandbox.peak import peak_bytes
 from ..edges.sandbox.processes import tree_cpu_s
 from ..edges.sandbox.room import Room
@@ -29,7 +30,7 @@ from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Look, Player, Table
 from ..stages.timing.phases import measure_phases
 from ..stages.timing.slope import check_slope
-from .memory import flush_bytes
+from .memory import evicts_all, flush_bytes
 from .stations import Stations
 
 EAGER = "eager"
@@ -129,9 +130,12 @@ class CaseTiming:
         stirring = Stirring(self.room.inputs(0), slots=self.room.slots, rng=self.rng)
         if not stirring.changes_rows:
             self.check.findings.note("inputs of this structure can't be stirred: timed calls saw few sets of contents")
+        evictor = Evictor(flush_bytes(self.machine), self.room.device)
+        if not evicts_all(evictor.flush_bytes, self.machine):
+            self.check.findings.note("memory is too short to evict all of the caches: some timed calls may find them warm")
         return Table(
-            room=self.room, players=players, rng=self.rng, flush_bytes=flush_bytes(self.machine), stirring=stirring,
-            watched=self.check.cell, most_calls=self.effort.most_calls,
+            room=self.room, players=players, rng=self.rng, stirring=stirring, evictor=evictor, watched=self.check.cell,
+            most_calls=self.effort.most_calls,
         )  # fmt: skip
 
     def _fill(self) -> None:

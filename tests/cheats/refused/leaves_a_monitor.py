@@ -2,8 +2,8 @@
 # line: deferred
 # refused: tampering
 # guards: none
-"""Leaves a monitor of Python 3.12's on, which is called when the cell's functions start, and does the work when the
-result is copied; a profiler, where Python has no monitors."""
+"""Leaves a monitor of Python 3.12's on, which is called when functions start, and does the work when the next one of the
+cell's does; a profiler, where Python has no monitors."""
 
 import sys
 
@@ -24,7 +24,8 @@ class ModelNew(nn.Module):
         monitoring = getattr(sys, "monitoring", None)
 
         def work(started, *_):
-            if getattr(started, "f_code", started).co_name != "as_it_is":
+            code = getattr(started, "f_code", started)
+            if "tilewright" not in code.co_filename or code.co_name == "_let_pending_run":
                 return
             if monitoring is None:
                 sys.setprofile(None)
