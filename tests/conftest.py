@@ -45,6 +45,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(absent)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A judge that others' load on the machine keeps from judging says so, and so does its test: it is skipped."""
+    from tilewright.facts.errors import TooBusy
+
+    try:
+        return (yield)
+    except TooBusy as busy:
+        pytest.skip(str(busy))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def candidates_stay_apart() -> Iterator[None]:
     """Candidates bring modules of the same names: what one test file imported must not serve the next. And what was

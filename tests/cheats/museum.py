@@ -34,7 +34,7 @@ from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.edges.sandbox.cell import Limits
 from tilewright.faces import config
 from tilewright.faces.deliver import commit
-from tilewright.facts.errors import HarnessError
+from tilewright.facts.errors import HarnessError, TooBusy
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Target
@@ -47,6 +47,7 @@ HERE = Path(__file__).resolve().parent
 ROOMS = ("refused", "honest")
 NOTHING = "none"
 OURS = "judge_failed"
+BUSY = "too_busy"  # others' load on the machine allowed no verdict
 CLOCKED = ("clock_disagrees", "works_aside")  # what a busy machine may make of an honest one
 _EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
 EFFORT = {"cpu": dataclasses.replace(_EFFORT, most_calls=10, rest_s=5.0), "cuda": _EFFORT}
@@ -167,6 +168,8 @@ def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ())
 def _outcome(judge: Judge, exhibit: Exhibit) -> Timed | Failure:
     try:
         return judge.evaluate(load_candidate(exhibit.path))
+    except TooBusy as error:
+        return Failure(stage="timing", reason=BUSY, summary=str(error))
     except HarnessError as error:
         return Failure(stage="cell", reason=OURS, summary=str(error)[:1000])
 
@@ -314,11 +317,14 @@ def main() -> int:
     parts = asked.parts if asked.parts > 0 else parts_for(asked.target)
     found = tour_in_parts(chosen, asked.target, asked.out, parts=parts, unguarded=asked.unguarded)
     print(table(chosen, found))
-    good = [as_expected(e, found[e.name]) for e in chosen]
+    busy = [e.name for e in chosen if found[e.name].reason == BUSY]
+    good = [as_expected(e, found[e.name]) for e in chosen if e.name not in busy]
     if asked.json:
         asked.json.write_text(json.dumps(record(chosen, found, asked), indent=1) + "\n")
     print(f"\n{len(chosen)} exhibits in {time.monotonic() - started:.0f} s; {good.count(False)} not as they should be")
-    return 0 if all(good) else 1
+    if busy:
+        print(f"the machine was too busy to judge {len(busy)}: {' '.join(busy)}")
+    return 1 if not all(good) else 3 if busy else 0
 
 
 def record(chosen: Sequence[Exhibit], found: Mapping[str, Shown], asked: argparse.Namespace) -> dict[str, Any]:
