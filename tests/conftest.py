@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Each worker has a share of the processors: OpenMP's threads spin while they wait, and two teams on the same processors
-# slow each other down several times over. And each has leases of its own: in tests it is verdicts that count, not times.
+# slow each other down several times over. And each has leases of its own, and takes the others' load for its own: in
+# tests it is verdicts that count, not times.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
     tempfile.tempdir = os.environ["TMPDIR"] = str(Path(tempfile.gettempdir()) / f"tilewright-tests-{worker}")
     Path(tempfile.tempdir).mkdir(exist_ok=True)
     os.environ.setdefault("TILEWRIGHT_LEASES", tempfile.tempdir)
+    os.environ.setdefault("TILEWRIGHT_TOGETHER", str(os.getppid()))
 
 import pytest
 from hypothesis import settings

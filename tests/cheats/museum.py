@@ -254,6 +254,7 @@ def _environment(part: int, target: str, folder: Path, parts: int) -> dict[str, 
     found = dict(os.environ) | {"TMPDIR": str(mine)}
     if target == "cpu":
         found["TILEWRIGHT_LEASES"] = str(mine)
+        found.setdefault("TILEWRIGHT_TOGETHER", str(os.getpid()))  # judges side by side starve none of them
         found.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // parts)))
     else:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -37,7 +37,7 @@ _NOBODY = (_signal.SIG_DFL, _signal.SIG_IGN)
 
 
 def _monitors() -> Iterator[Callable[[], Any]]:
-    monitoring = getattr(sys, "monitoring", None)
+    monitoring: Any = getattr(sys, "monitoring", None)
     return (partial(monitoring.get_tool, number) for number in range(_MONITORS if monitoring else 0))
 
 

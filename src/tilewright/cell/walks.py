@@ -56,7 +56,7 @@ def _words_of(seed: int, words: int) -> Tensor:
 
 
 def overwritten(buffer: Tensor, seed: int) -> float:
-    """Write the ramp through all of a GPU's buffer, int32 of one dimension; the sum at the places that the seed draws."""
+    """Write the ramp through all of a GPU's buffer, int32 of one dimension; the sum at the places drawn."""
     _arange(seed, seed + buffer.numel(), out=buffer)
     places = _words_of(seed, buffer.numel()).to(buffer.device)
     return float(_sum(_pick(buffer, 0, places), dtype=torch.int64))

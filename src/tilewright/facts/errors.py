@@ -32,8 +32,8 @@ class TooBusy(HarnessError):
 
     def __init__(self, told: str) -> None:
         super().__init__(
-            f"too busy to judge: {told}; nothing was accepted and nobody accused. Have it judged where nothing else runs, "
-            "or with fewer threads (OMP_NUM_THREADS)"
+            f"too busy to judge: {told}; nothing was accepted and nobody accused. Have it judged where nothing else "
+            "runs, or with fewer threads (OMP_NUM_THREADS)"
         )
 
 

@@ -105,8 +105,8 @@ def cell_memory_bytes() -> int:
 
 def flush_bytes(machine: Machine) -> int:
     """A little more than twice the last-level cache, as far as memory allows; see `evicts_all`."""
-    wanted = int(2.25 * machine.cache_bytes)
-    return min(wanted, available_bytes(machine.target) // _FLUSH_SHARE[machine.target]) // 4096 * 4096  # type: ignore[index,arg-type]
+    target: Target = "cuda" if machine.target == "cuda" else "cpu"
+    return min(int(2.25 * machine.cache_bytes), available_bytes(target) // _FLUSH_SHARE[target]) // 4096 * 4096
 
 
 def evicts_all(size_bytes: int, machine: Machine) -> bool:

@@ -158,7 +158,9 @@ class CaseTiming:
             self.check.findings.note("inputs of this structure can't be stirred: timed calls saw few sets of contents")
         evictor = Evictor(flush_bytes(self.machine), self.room.device)
         if not evicts_all(evictor.flush_bytes, self.machine):
-            self.check.findings.note("memory is too short to evict all of the caches: some timed calls may find them warm")
+            self.check.findings.note(
+                "memory is too short to evict all of the caches: some timed calls may find them warm"
+            )
         return Table(
             room=self.room, players=players, rng=self.rng, stirring=stirring, evictor=evictor, watched=self.check.cell,
             most_calls=self.effort.most_calls,
@@ -248,6 +250,6 @@ def _of_others(strain: Strain) -> str:
     if strain.others < _MANY:
         return ""
     return (
-        f"{strain.told}, which can look like work of the candidate's: if that is not what it does, have it judged again "
-        "where nothing else runs"
+        f"{strain.told}, which can look like work of the candidate's: if that is not what it does, have it judged "
+        "again where nothing else runs"
     )

@@ -2,7 +2,7 @@
 # line: deferred
 # refused: tampering
 # guards: none
-"""Leaves a monitor of Python 3.12's on, which is called when functions start, and does the work when the next one of the
+"""Leaves a monitor of Python 3.12's on, which is called when functions start, and does the work when the next of the
 cell's does; a profiler, where Python has no monitors."""
 
 import sys

@@ -1,4 +1,4 @@
-"""Caches are evicted by a walk through memory that the code under test can't empty, and whoever replaces it is found."""
+"""Caches are evicted by a walk through memory that code under test can't empty, and whoever replaces it is found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ LIBC.mmap.restype = LIBC.mremap.restype = ctypes.c_void_p
 SIZE = 8 << 20
 DONTNEED, REMOVE = 4, 9
 FIXED, MAYMOVE = 0x10, 1
-
 
 
 class FakeCell:

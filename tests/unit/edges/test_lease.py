@@ -126,7 +126,7 @@ def test_a_device_under_quarantine_is_not_measured_on(tmp_path: Path, monkeypatc
 
 
 def _held_by(device: str, *, temporary: Path, uid: int = -1) -> subprocess.Popen[str]:
-    """A process that holds the device's lease, with a folder for temporary files of its own, as another user if told."""
+    """A process that holds the device's lease, with temporary files of its own, as another user if told."""
     script = HOLD.replace('"cpu:7"', repr(device))
     become = "" if uid < 0 else f"import os; os.setgroups([]); os.setgid({uid}); os.setuid({uid})"
     temporary.mkdir()

@@ -193,7 +193,9 @@ def test_caches_of_all_core_complexes_that_can_be_used_are_added(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for cpu in range(6):
-        for index, (level, size, shared) in enumerate(((1, 32, f"{cpu}"), (3, 98304, f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}"))):
+        for index, (level, size, shared) in enumerate(
+            ((1, 32, f"{cpu}"), (3, 98304, f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}"))
+        ):
             place = tmp_path / f"cpu{cpu}" / "cache" / f"index{index}"
             place.mkdir(parents=True)
             for name, text in (("level", level), ("size", f"{size}K"), ("shared_cpu_list", shared)):

@@ -103,3 +103,12 @@ def test_calm_is_waited_for_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) ->
     assert calm_within(5.0, 2) and not told
     told += [0.9] * 1000
     assert not calm_within(0.05, 2)
+
+
+def test_judges_that_are_meant_to_share_a_machine_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_TOGETHER", str(os.getppid()))
+    assert os.getppid() in strain._ours() and os.getpid() in strain._ours()
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        monkeypatch.setenv("TILEWRIGHT_TOGETHER", str(stranger.pid))
+        assert os.getpid() in strain._ours() and os.getppid() not in strain._ours(), "this is none of its processes"
+        stranger.kill()

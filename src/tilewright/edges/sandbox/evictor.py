@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from functools import cache
+from functools import lru_cache
 
 import torch
 
@@ -37,7 +37,7 @@ class Block:
         return wire.MapArena(name=walks.BLOCK, size_bytes=self.size_bytes, device="cpu", sealed=True)
 
 
-@cache
+@lru_cache(maxsize=1)
 def _block(size_bytes: int) -> Block:
     """One for all judges of the process, and for all cells: nobody can change it."""
     return Block(size_bytes)
