@@ -40,7 +40,8 @@ demo: $(STAMP)
 	@rm -rf runs/demo
 	@$(BIN)/tilewright optimize $(DEMO) --out runs/demo
 
-TESTS := $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+# A worker for each processor, and no more: judges whom other tests keep from theirs are too busy to judge.
+TESTS := $(BIN)/python -m pytest -q -n $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n))) --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP)
 	@$(TESTS)

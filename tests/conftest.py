@@ -11,17 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Each worker has a share of the processors: OpenMP's threads spin while they wait, and two teams on the same processors
-# slow each other down several times over. And each has leases of its own, which lie among the temporary files: in tests
-# it is verdicts that count, not times.
+# slow each other down several times over. And each has leases of its own, and takes the others' load for its own: in
+# tests it is verdicts that count, not times.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
     tempfile.tempdir = os.environ["TMPDIR"] = str(Path(tempfile.gettempdir()) / f"tilewright-tests-{worker}")
     Path(tempfile.tempdir).mkdir(exist_ok=True)
+    os.environ.setdefault("TILEWRIGHT_LEASES", tempfile.tempdir)
+    os.environ.setdefault("TILEWRIGHT_TOGETHER", str(os.getppid()))
 
 import pytest
 from hypothesis import settings
-from starved import BUSY, excuse
+from starved import excuse
 
 from thinning import thin_out
 
@@ -37,7 +39,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch  # not for the process that starts the workers
 
     thin_out(items)
-
     if "tilewright.cell.session" in sys.modules:  # imported by a test, it would be walked at each of a cell's requests
         import torch._dynamo
 
@@ -45,26 +46,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(GPU_TESTS):
             item.add_marker(pytest.mark.gpu)
-        again = (
-            {} if item.get_closest_marker("measured") else {"only_rerun": BUSY.replace(" ", "[ _]"), "reruns_delay": 5}
-        )
-        item.add_marker(pytest.mark.flaky(reruns=RERUNS, **again))
+        if item.get_closest_marker("measured"):
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(absent)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """What a starved machine made fail, each time it was tried, is skipped, with the reason."""
+    """What a starved machine made fail each time it was tried is skipped, with the reason."""
     report = yield
-    if report.failed and call.excinfo and getattr(item, "execution_count", 0) > RERUNS:
+    measured = item.get_closest_marker("measured") is not None
+    if report.failed and call.excinfo and (not measured or getattr(item, "execution_count", 1) > RERUNS):
         told = str(call.excinfo.value)
-        why = excuse(told, measured=item.get_closest_marker("measured") is not None)
+        why = excuse(told, measured=measured)
         if why:
-            where, told = item.location[1] or 0, told.partition("\n")[0]
             report.outcome = "skipped"
-            report.longrepr = (str(item.path), where, f"Skipped: {why}; failed {RERUNS + 1} times: {told}")
+            failed = told.partition("\n")[0]
+            report.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {why}; it failed: {failed}")
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """A judge that others' load on the machine keeps from judging says so, and so does its test: it is skipped."""
+    from tilewright.facts.errors import TooBusy
+
+    try:
+        return (yield)
+    except TooBusy as busy:
+        pytest.skip(str(busy))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -15,6 +15,7 @@ from unittest.mock import patch
 from tilewright.cell import wire
 from tilewright.cell.arena import contiguous
 from tilewright.edges.sandbox.cell import Cell
+from tilewright.edges.sandbox.evictor import Evictor
 from tilewright.edges.sandbox.room import Refs, Room
 from tilewright.edges.sandbox.stirring import Stirring
 from tilewright.flow import evaluate, time_case
@@ -163,6 +164,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "exact shape": ((check.Check, "accept", _accept_any_shape), (Room, "result_refs", _refs_as_returned)),
     "exact structure": ((check.Check, "accept", _accept_any_structure),),
     "held results": ((check.Check, "_unchanged", _nothing),),
+    "walks": ((Evictor, "require_walked", _nothing),),
     "new contents": ((measure, "check_fresh", _nothing),),
     "judge's clock": ((measure, "check_clock", _nothing), (time_case, "check_slope", _nothing)),
     "floor": ((measure, "check_floor", _nothing),),

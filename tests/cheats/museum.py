@@ -33,13 +33,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from starved import BUSY, patient, starved
-
 from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.edges.sandbox.cell import Limits
 from tilewright.faces import config
 from tilewright.faces.deliver import commit
-from tilewright.facts.errors import HarnessError
+from tilewright.facts.errors import HarnessError, TooBusy
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Target
@@ -52,9 +50,8 @@ HERE = Path(__file__).resolve().parent
 ROOMS = ("refused", "honest")
 NOTHING = "none"
 OURS = "judge_failed"
+BUSY = "too_busy"  # others' load on the machine allowed no verdict
 CLOCKED = ("clock_disagrees", "works_aside")  # what a busy machine may make of an honest one
-TIMED = (*CLOCKED, "remembers")  # what clocks alone reveal: a cheat that a busy machine may let through
-_TRIES = 3  # where a busy machine has a part in the verdict
 _EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
 EFFORT = {"cpu": dataclasses.replace(_EFFORT, most_calls=10, rest_s=5.0), "cuda": _EFFORT}
 LIMITS = {
@@ -88,17 +85,11 @@ class Exhibit:
         told = {("guard", g) for g in self.guards} | {("reason", r) for r in self.reasons[:1]}
         return frozenset(told | {(self.room, line) for line in self.lines})
 
-    @property
-    def rests_on_times(self) -> bool:
-        """Whether only clocks can tell it from an honest one."""
-        return bool(self.reasons) and set(self.reasons) <= set(TIMED)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """What the judge said of an exhibit, or how fast one is that it accepted. `off`: the guards that were switched off.
-    `accused`: what a clock held against an honest one, which was judged again then. `busy`: why nothing is proved by
-    it, if the machine was too busy."""
+    `accused`: what a clock held against an honest one, which was judged again then."""
 
     exhibit: str
     target: str
@@ -109,7 +100,6 @@ class Shown:
     excerpt: str
     seconds: float
     accused: str = ""
-    busy: str = ""
 
 
 def head(path: Path) -> dict[str, str]:
@@ -165,7 +155,7 @@ def machine(problem: Path, target: Target) -> Machine:
 
 def open_judge(name: str, target: Target, workdir: Path, *, call_s: float = 0.0) -> Judge:
     """A judge of one of the museum's problems, ready for candidates. The caller closes it."""
-    limits = dataclasses.replace(LIMITS[target], call_s=patient(call_s or LIMITS[target].call_s))
+    limits = dataclasses.replace(LIMITS[target], call_s=call_s) if call_s else LIMITS[target]
     path = HERE / "problems" / f"{name}.py"
     judge = Judge(
         read_problem(path, target=target), machine=machine(path, target), seed=1, workdir=workdir,
@@ -180,15 +170,9 @@ def open_judge(name: str, target: Target, workdir: Path, *, call_s: float = 0.0)
 
 
 def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ()) -> Shown:
-    """Have the exhibit judged. Where the judge itself fails, that is what is shown. Where the machine was too busy for
-    a judgement that rests on times, it is judged again, up to three times."""
+    """Have the exhibit judged. Where the judge itself fails, that is what is shown."""
     started = time.monotonic()
-    outcome, busy, accused = _outcome(judge, exhibit), "", ""
-    for _ in range(_TRIES - 1):
-        busy = _busy(exhibit, outcome, off)
-        if not busy:
-            break
-        outcome = _outcome(judge, exhibit)
+    outcome, accused = _outcome(judge, exhibit), ""
     if isinstance(outcome, Failure) and exhibit.room == "honest" and outcome.reason in CLOCKED:
         outcome, accused = _outcome(judge, exhibit), f"{outcome.reason}: {outcome.summary}"
     failed = outcome if isinstance(outcome, Failure) else None
@@ -196,22 +180,14 @@ def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ())
         exhibit=exhibit.name, target=target, off=off, accepted=failed is None,
         reason=failed.reason if failed else "", summary=outcome.summary if failed else _by_clocks(outcome),
         excerpt=failed.excerpt if failed else "", seconds=round(time.monotonic() - started, 2), accused=accused,
-        busy=_busy(exhibit, outcome, off) if busy else "",
     )  # fmt: skip
-
-
-def _busy(exhibit: Exhibit, outcome: Timed | Failure, off: tuple[str, ...]) -> str:
-    """Why this outcome proves nothing: the judge says so, or times were all that could tell and could not be told."""
-    if isinstance(outcome, Failure):
-        told = outcome.reason.replace("_", " "), outcome.summary
-        by_clock = exhibit.room == "honest" and outcome.reason in CLOCKED
-        return outcome.summary if any(BUSY in said for said in told) else starved() if by_clock else ""
-    return starved() if exhibit.rests_on_times and not off else ""
 
 
 def _outcome(judge: Judge, exhibit: Exhibit) -> Timed | Failure:
     try:
         return judge.evaluate(load_candidate(exhibit.path))
+    except TooBusy as error:
+        return Failure(stage="timing", reason=BUSY, summary=str(error))
     except HarnessError as error:
         return Failure(stage="cell", reason=OURS, summary=str(error)[:1000])
 
@@ -289,12 +265,14 @@ def _take(folder: Path) -> int:
 
 def _environment(part: int, target: str, folder: Path, parts: int) -> dict[str, str]:
     """The processes share the GPUs among them, and take turns on each. On the CPU nearly all of a judgement is under
-    the lease: there each process has a folder for temporary files of its own, in which leases lie. Here it is verdicts
-    that count, not times. And each has a share of the processors: OpenMP's threads spin while they wait for others."""
+    the lease: there each process has leases of its own. Here it is verdicts that count, not times. And each has a share
+    of the processors: OpenMP's threads spin while they wait for others."""
     mine = folder / (f"tmp-{part}" if target == "cpu" else "tmp")
     mine.mkdir(exist_ok=True)
     found = dict(os.environ) | {"TMPDIR": str(mine)}
     if target == "cpu":
+        found["TILEWRIGHT_LEASES"] = str(mine)
+        found.setdefault("TILEWRIGHT_TOGETHER", str(os.getpid()))  # judges side by side starve none of them
         found.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // parts)))
     else:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -310,9 +288,11 @@ def _devices() -> int:
 
 
 def parts_for(target: str) -> int:
-    """How many judges work side by side. On a GPU most of the time goes into the start of processes."""
+    """How many judges work side by side: no more than have a processor each, beside other workers of pytest, since each
+    would be too busy to judge. On a GPU most of the time goes into the start of processes."""
     processors = len(os.sched_getaffinity(0))
-    return min(4, processors) if target == "cpu" else max(1, min(5 * _devices(), processors // 3))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    return max(1, min(4, processors // workers)) if target == "cpu" else max(1, min(5 * _devices(), processors // 3))
 
 
 def _read(path: Path) -> list[Shown]:
@@ -324,11 +304,8 @@ def _read(path: Path) -> list[Shown]:
 
 
 def as_expected(exhibit: Exhibit, shown: Shown) -> bool:
-    """Whether an honest one passed, or a cheat was refused with one of its reasons; or passed without its guards. What
-    a busy machine left open is not held against anybody."""
-    return (
-        bool(shown.busy) or shown.accepted if exhibit.room == "honest" or shown.off else shown.reason in exhibit.reasons
-    )
+    """Whether an honest one passed, or a cheat was refused with one of its reasons; or passed without its guards."""
+    return shown.accepted if exhibit.room == "honest" or shown.off else shown.reason in exhibit.reasons
 
 
 def table(chosen: Sequence[Exhibit], shown: dict[str, Shown]) -> str:
@@ -339,7 +316,6 @@ def table(chosen: Sequence[Exhibit], shown: dict[str, Shown]) -> str:
         verdict = "accepted" if said.accepted else f"`{said.reason}`"
         good = "yes" if as_expected(exhibit, said) else f"NO: {said.summary}"
         good += f", at the second try ({said.accused})" if said.accused else ""
-        good = f"not known: {said.busy}" if said.busy else good
         rows.append(f"| {exhibit.name} | {verdict} | {said.seconds:.1f} | {good} |")
     return "\n".join(rows)
 
@@ -362,11 +338,14 @@ def main() -> int:
     parts = asked.parts if asked.parts > 0 else parts_for(asked.target)
     found = tour_in_parts(chosen, asked.target, asked.out, parts=parts, unguarded=asked.unguarded)
     print(table(chosen, found))
-    good = [as_expected(e, found[e.name]) for e in chosen]
+    busy = [e.name for e in chosen if found[e.name].reason == BUSY]
+    good = [as_expected(e, found[e.name]) for e in chosen if e.name not in busy]
     if asked.json:
         asked.json.write_text(json.dumps(record(chosen, found, asked), indent=1) + "\n")
     print(f"\n{len(chosen)} exhibits in {time.monotonic() - started:.0f} s; {good.count(False)} not as they should be")
-    return 0 if all(good) else 1
+    if busy:
+        print(f"the machine was too busy to judge {len(busy)}: {' '.join(busy)}")
+    return 1 if not all(good) else 3 if busy else 0
 
 
 def record(chosen: Sequence[Exhibit], found: Mapping[str, Shown], asked: argparse.Namespace) -> dict[str, Any]:
@@ -379,7 +358,7 @@ def record(chosen: Sequence[Exhibit], found: Mapping[str, Shown], asked: argpars
         one |= {"as_it_should_be": as_expected(exhibit, shown), "seconds": shown.seconds}
         one |= {
             name: _without(places, getattr(shown, name))
-            for name in ("off", "summary", "accused", "busy")
+            for name in ("off", "summary", "accused")
             if getattr(shown, name)
         }
         exhibits.append(one)

@@ -29,7 +29,7 @@ def starved() -> str:
 
 
 def excuse(failure: str, *, measured: bool) -> str:
-    """Why a test that failed so, each time it was tried, proves nothing here; "" where it does. `measured`: it rests on
-    times, and all that are starved excuse it; any other one only if the judge itself said so."""
+    """Why a test that failed so proves nothing here; "" where it does. `measured`: it rests on times, and a starved
+    machine excuses it; any other one only what the judge itself said."""
     said = next((line for line in failure.splitlines() if BUSY in line.replace("_", " ")), "")
     return said.strip()[:300] or (starved() if measured else "")

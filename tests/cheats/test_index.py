@@ -5,12 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import museum
-import pytest
 from guards import GUARDS
-from museum import HERE, NOTHING, ROOMS, _busy, _without, exhibits, of_every_run
-
-from tilewright.facts.outcome import Failure, Timed
+from museum import HERE, NOTHING, ROOMS, _without, exhibits, of_every_run
 
 THREATS = (Path(__file__).parents[2] / "docs" / "threats.md").read_text()
 INDEX = THREATS.partition("## The museum's index")[2].partition("\n## ")[0]
@@ -65,23 +61,6 @@ def test_every_run_has_an_exhibit_of_each_class_and_no_more_than_that_takes() ->
         often = of_every_run(found)
         assert set().union(*(e.classes for e in found)) == set().union(*(e.classes for e in found if e.name in often))
         assert len(often) < len(found) / 2, "all are judged by `make museum`"
-
-
-def test_a_busy_machine_excuses_what_rests_on_times_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    by_name = {e.name: e for e in exhibits("cpu")}
-    burns, zeros, honest = (by_name[n] for n in ("refused/burns_aside", "refused/ignores_bias", "honest/kahan_sum"))
-    passed = Timed.__new__(Timed)
-
-    def refused(reason: str, summary: str = "") -> Failure:
-        return Failure(stage="time", reason=reason, summary=summary)
-
-    monkeypatch.setattr(museum, "starved", lambda: "work takes 9 times as long")
-    assert _busy(burns, passed, ()) and not _busy(burns, refused("works_aside"), ())
-    assert not _busy(burns, passed, ("new contents",)) and not _busy(zeros, passed, ())
-    assert _busy(honest, refused("works_aside"), ()) and not _busy(honest, refused("wrong_values"), ())
-    assert _busy(zeros, refused("judge_failed", "too busy to judge: 9 others"), ()), "so it says itself"
-    monkeypatch.setattr(museum, "starved", lambda: "")
-    assert not _busy(burns, passed, ()) and not _busy(honest, refused("works_aside"), ())
 
 
 def test_records_hold_no_paths_of_this_machine() -> None:

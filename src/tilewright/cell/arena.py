@@ -11,6 +11,7 @@ import base64
 import fcntl
 import mmap
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -190,7 +191,8 @@ class Opened(Mapped):
             self._pointer = driver.open_handle(base64.b64decode(message.handle))
             super().__init__(message.name, driver.as_tensor(self._pointer, message.size_bytes))
         else:
-            super().__init__(message.name, _map_file(descriptor, message.size_bytes))
+            mapped = map_sealed if message.sealed else _map_file
+            super().__init__(message.name, mapped(descriptor, message.size_bytes))
             os.close(descriptor)
 
     def close(self) -> None:
@@ -204,6 +206,14 @@ class Opened(Mapped):
 def _map_file(descriptor: int, size_bytes: int) -> Tensor:
     memory = mmap.mmap(descriptor, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def map_sealed(descriptor: int, size_bytes: int) -> Tensor:
+    """The bytes of a file that is sealed against writing: pages that are let go come back as they were."""
+    memory = mmap.mmap(descriptor, size_bytes, mmap.MAP_PRIVATE, mmap.PROT_READ)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch knows no tensors that can't be written to
+        return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _each_once(place: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:

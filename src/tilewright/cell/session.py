@@ -300,11 +300,11 @@ class Session:
         slots = [self._read(refs) for refs in request.slots]
         self._dealt = Dealt(request, slots, [handed(tensors) for tensors in slots])
 
-    def _clear(self, request: wire.Clear) -> None:
+    def _clear(self, request: wire.Clear) -> wire.Cleared | None:
         if self._dealt is not None:
             self._dealt.forget()
         self._subject.drop_held()
-        self._timer.evict(request.flush_bytes)
+        return self._timer.evict(request.flush_bytes, self._arenas, seed=request.seed)
 
     def _timed_call(self, request: wire.TimedCall) -> wire.Tick:
         dealt = self._dealt
@@ -388,7 +388,7 @@ class Session:
         if self._recorded is None:
             raise RuntimeError("no call was recorded")
         with blaming("raised", "a replayed CUDA graph failed"):
-            ns = self._recorded.replayed(request.times, evict=partial(self._timer.evict, request.flush_bytes))
+            ns = self._recorded.replayed(request.times, evict=partial(self._timer.evict, request.flush_bytes, {}))
         tree, outputs = self._subject.hold_seen(0, self._recorded.seen, self._read(request.inputs))
         return wire.GraphReplayed(ns=ns, outputs_tree=tree, outputs=outputs)
 

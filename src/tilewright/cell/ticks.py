@@ -31,9 +31,18 @@ class Swap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clear:
-    """Let go of what the last timed call returned, and evict caches of `flush_bytes`."""
+    """Let go of what the last timed call returned, and evict caches of `flush_bytes`. `seed`: by which the walk through
+    the judge's block goes, whose answer is Cleared; -1 where nobody wants to know."""
 
     flush_bytes: int
+    seed: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleared:
+    """What a walk found (cell.walks)."""
+
+    found: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

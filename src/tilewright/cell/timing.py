@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # signal's own are in Python: it looks for signals there
 import gc
 import operator
 import secrets
-import signal
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import driver, values, wire
-from .arena import exchange
-from .load import CodeRaised
+from . import driver, values, walks, wire
+from .arena import Mapped, exchange
+from .hooks import Hooks
 from .step import Call
 
 _clock = time.perf_counter_ns
@@ -29,12 +25,6 @@ _clone = torch.Tensor.clone
 _copy = torch.Tensor.copy_
 _detach = torch.Tensor.detach
 _apply: Callable[[Callable[[], Any]], Any] = operator.call
-# What calls the code under test back between two steps of the cell's own: a tracer, a profiler, handlers of signals.
-_HOOKS: tuple[Callable[[], Any], ...] = (
-    sys.gettrace,
-    sys.getprofile,
-    *(partial(_signal.getsignal, s) for s in sorted(signal.valid_signals())),
-)
 _MOST_COPIED_BYTES = 32 << 20
 _PARTS, _PART = 1024, 64
 _SCATTERED = 1 << 12
@@ -50,13 +40,8 @@ def _let_pending_run() -> None:
         pass
 
 
-def _calls_nobody_new(now: Any, before: Any) -> bool:
-    """Whether a hook is what it was, or one that runs no code of Python's: a signal that is ignored, or ends us."""
-    return now is before or now in (_signal.SIG_DFL, _signal.SIG_IGN)
-
-
 class Flush:
-    """Evicts caches by walking through a buffer larger than they are."""
+    """Evicts caches by walking through a buffer of its own that is larger than they are."""
 
     def __init__(self, size_bytes: int, device: str) -> None:
         self._buffer = torch.zeros(
@@ -70,6 +55,11 @@ class Flush:
             _wipe(self._buffer)
         else:
             _touch(self._buffer)  # reading is enough, and leaves no dirty lines to be written back in timed code
+
+    def overwrite(self, seed: int) -> float:
+        """On a GPU: what the walk of this seed found."""
+        driver.release_kept_lines()
+        return walks.overwritten(self._buffer, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,17 +240,26 @@ class Timer:
         self._flush_bytes = 0
         self._events: driver.Events | None = None
         self._started = 0
-        self._hooks = tuple(map(_apply, _HOOKS))
+        self._hooks = Hooks()
 
-    def evict(self, flush_bytes: int) -> None:
-        """Evict caches of so many bytes. The device is waited for: how long that takes is not the same in all cells."""
+    def evict(self, flush_bytes: int, arenas: Mapping[str, Mapped], *, seed: int = -1) -> wire.Cleared | None:
+        """Evict caches of so many bytes: by a walk through the judge's block or, on a GPU, our own, of which is told
+        what was found, or where no `seed` is given by one that nobody looks at. The device is waited for: how long that
+        takes is not the same in all cells."""
+        block, found = arenas.get(walks.BLOCK), None
+        if flush_bytes and seed >= 0 and block is not None:
+            return wire.Cleared(found=walks.walked(walks.pages(block.data), seed))
         if flush_bytes and flush_bytes != self._flush_bytes:
             self._flush = Flush(flush_bytes, self._device)
             self._flush_bytes = flush_bytes
         if flush_bytes and self._flush is not None:
-            self._flush()
+            if seed >= 0 and self._device == "cuda":
+                found = self._flush.overwrite(seed)
+            else:
+                self._flush()
         if self._device == "cuda":
             driver.synchronize()
+        return None if found is None else wire.Cleared(found=found)
 
     def prepare(self, dealt: Dealt, swaps: Sequence[wire.Swap], warm: Sequence[Tensor], *, delay_ns: float) -> None:
         """Carry out the swaps, and read `warm`. The contents change at the last moment: whoever watches the inputs has
@@ -279,10 +278,7 @@ class Timer:
         gc.disable()  # until the result is copied: a collection calls back, too
         try:
             tick, result, hooks = self._on_gpu(call) if self._device == "cuda" else self._on_cpu(call)
-            if not all(map(_calls_nobody_new, hooks, self._hooks)):
-                raise CodeRaised(
-                    "tampering", "it leaves a tracer, a profiler or a handler of signals on, to be called back later"
-                )
+            self._hooks.require_unchanged(hooks)
             return tick, as_it_is(result, into)
         finally:
             gc.enable()
@@ -290,7 +286,7 @@ class Timer:
     def _on_cpu(self, call: Call) -> tuple[wire.Tick, Any, list[Any]]:
         # In one expression without variables: from the call's frame nothing leads to the clock that comes after it, and
         # the interpreter does not look for signals before it is known who handles them.
-        start, result, _, end, *hooks = map(_apply, (_clock, call, _let_pending_run, _clock, *_HOOKS))
+        start, result, _, end, *hooks = map(_apply, (_clock, call, _let_pending_run, _clock, *self._hooks.all))
         return wire.Tick(ns=float(end - start)), result, hooks
 
     def _on_gpu(self, call: Call) -> tuple[wire.Tick, Any, list[Any]]:
@@ -304,7 +300,7 @@ class Timer:
         launched_ns = float(_clock() - self._started)
         driver.synchronize()
         self._events.record(2)
-        hooks = list(map(_apply, _HOOKS))
+        hooks = list(map(_apply, self._hooks.all))
         driver.synchronize()
         ns, after_ns = self._events.elapsed_ns(0, 1), self._events.elapsed_ns(1, 2)
         return wire.Tick(ns=ns, launched_ns=launched_ns, after_ns=after_ns), result, hooks

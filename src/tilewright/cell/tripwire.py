@@ -19,6 +19,7 @@ from operator import is_not
 
 import torch
 
+from .hooks import Standing
 from .load import CodeRaised
 from .session import Session
 
@@ -27,16 +28,19 @@ _OF_TENSORS = (
     "is_complex", "is_floating_point", "layout", "narrow", "numel", "permute", "reshape", "shape", "stride", "sum",
     "to", "view", "zero_",
 )  # fmt: skip
-_OF_TORCH = ("as_tensor", "empty", "enable_grad", "frombuffer", "no_grad", "zeros")
+_OF_TORCH = ("as_tensor", "empty", "enable_grad", "frombuffer", "mv", "no_grad", "randint", "zeros")
 _OF_CUDA = ("empty_cache", "synchronize")
-_OPERATORS = ("aten::_to_copy", "aten::clone", "aten::copy_", "aten::detach", "aten::fill_.Scalar", "aten::sum")
+_OPERATORS = (
+    "aten::_to_copy", "aten::clone", "aten::copy_", "aten::detach", "aten::fill_.Scalar", "aten::sum",
+    "aten::mv", "aten::addmv_", "aten::index_select",
+)  # fmt: skip
 _KEYS = ("CPU:", "CUDA:", "ADInplaceOrView:", "AutogradCPU:", "AutogradCUDA:")
 _table = torch._C._dispatch_dump_table
 _MISSING = object()
 _OF_GC = ("collect", "disable", "enable")
 _OF_PYTHON = (
-    "all", "any", "dict", "enumerate", "float", "frozenset", "getattr", "id", "int", "isinstance", "issubclass", "iter",
-    "len", "list", "map", "max", "min", "next", "range", "set", "sorted", "str", "sum", "tuple", "type", "zip",
+    "__import__", "all", "any", "dict", "enumerate", "float", "frozenset", "getattr", "id", "int", "isinstance", "issubclass",
+    "iter", "len", "list", "map", "max", "min", "next", "range", "set", "sorted", "str", "sum", "tuple", "type", "zip",
 )  # fmt: skip
 
 
@@ -48,6 +52,7 @@ class Tripwire:
         own = [("the cell's session", session, n) for n in ("_answers", "_subject", "_timer")]
         self._labels, self._owners, self._names = zip(*own, *_watched(), strict=True)
         self._values = tuple(map(getattr, self._owners, self._names))
+        self._standing = Standing()
         self._kernels = tuple((name, text, _kernels(text)) for name in _OPERATORS for text in [_table(name)])
 
     def check(self) -> None:
@@ -59,6 +64,7 @@ class Tripwire:
             now = _table(name)
             if now != text and _kernels(now) != kernels:
                 raise CodeRaised("tampering", f"it registered another {name} with torch's dispatcher")
+        self._standing.check()
         if not self._session.holds_its_own:
             raise CodeRaised("tampering", "it replaced what holds slots and results")
 

@@ -49,6 +49,7 @@ from .replays import Observed as Observed
 from .replays import Replay as Replay
 from .replays import Replayed as Replayed
 from .ticks import Clear as Clear
+from .ticks import Cleared as Cleared
 from .ticks import Deal as Deal
 from .ticks import HoldTimed as HoldTimed
 from .ticks import Swap as Swap
@@ -62,12 +63,14 @@ from .ticks import TimedCalls as TimedCalls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapArena:
-    """Make an arena visible. `handle` is base64 of a CUDA IPC handle, or empty: the descriptor rides with the frame."""
+    """Make an arena visible. `handle` is base64 of a CUDA IPC handle, or empty: the descriptor rides with the frame.
+    `sealed`: it can only be read."""
 
     name: str
     size_bytes: int
     device: str
     handle: str = ""
+    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from ..facts.errors import HarnessError, ModelOut, Pending, UserError
+from ..facts.errors import HarnessError, ModelOut, Pending, TooBusy, UserError
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, wherever this version of typer keeps click
 
@@ -41,6 +41,8 @@ def exit_code(run: Callable[[], Any]) -> int:
         return line(f"pending: {awaited}; `tilewright resume DIR` goes on when it is there", 75)
     except ModelOut as error:
         return line(f"{error}; `tilewright resume DIR` goes on from here", 3)
+    except TooBusy as error:
+        return line(f"{error}; a run that has begun goes on with `tilewright resume DIR`", 3)
     except HarnessError as error:
         return line(f"internal: {error}", 3)
     except Exception as error:

@@ -4,6 +4,7 @@ Failure       a value: the candidate's fault (see facts.outcome)
 TilewrightError
  ├─ UserError      the user's: one clear line, exit 2
  ├─ HarnessError   ours: an exception, never scored, exit 3
+ │   ├─ TooBusy     others had the processors: nothing was accepted, and nobody accused; tried again for a while
  │   ├─ SickDevice  the device can't be measured on: tried once more, then put under quarantine
  │   └─ ModelOut    the model could not be reached, or gave nothing that can be read: the run can be resumed
  └─ Pending        what was asked for has not come yet: exit 75, and the run goes on from here at the next call
@@ -24,6 +25,16 @@ class HarnessError(TilewrightError):
 
 class SickDevice(HarnessError):
     """The device fails or holds itself back, so that nothing measured on it can count."""
+
+
+class TooBusy(HarnessError):
+    """Others had the processors while something was measured: it says nothing, for a candidate or against it."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(
+            f"too busy to judge: {told}; nothing was accepted and nobody accused. Have it judged where nothing else "
+            "runs, or with fewer threads (OMP_NUM_THREADS)"
+        )
 
 
 class ModelOut(HarnessError):

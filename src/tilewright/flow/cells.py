@@ -82,6 +82,11 @@ class Cells:
         self._reference = self._start("reference", isolate=False)
         self._reference.do(self.load_problem(), limit_s=LOAD_LIMIT_S)
 
+    def renew_dead_reference(self) -> None:
+        """The same, where the reference's cell was killed."""
+        if self._reference is None or not self._reference.alive:
+            self.renew_reference()
+
     def _start(self, name: str, *, isolate: bool = True) -> Cell:
         plan = CellPlan(
             name=name, device=self._problem.target, folder=self._workdir / f"{next(self._numbers)}-{name}",

@@ -21,7 +21,8 @@ _SPARE_SHARE = (
     0.1  # of a GPU, left to others that share it: contexts of waiting processes, small baselines that warm up
 )
 _GIVING_BACK_S = 10.0
-_MAX_FLUSH_BYTES = {"cpu": 128 << 20, "cuda": 512 << 20}
+_FLUSH_SHARE = {"cpu": 8, "cuda": 16}  # one in so many bytes of free memory may serve to evict caches
+_LEAST_TIMES_CACHE = 2  # a block of less than that leaves some of the cache as it is
 
 
 def available_bytes(target: Target) -> int:
@@ -103,8 +104,14 @@ def cell_memory_bytes() -> int:
 
 
 def flush_bytes(machine: Machine) -> int:
-    """A little more than twice the last-level cache, bounded where a virtual machine claims a whole server's."""
-    return min(int(2.25 * machine.cache_bytes), _MAX_FLUSH_BYTES[machine.target]) // 4096 * 4096
+    """A little more than twice the last-level cache, as far as memory allows; see `evicts_all`."""
+    target: Target = "cuda" if machine.target == "cuda" else "cpu"
+    return min(int(2.25 * machine.cache_bytes), available_bytes(target) // _FLUSH_SHARE[target]) // 4096 * 4096
+
+
+def evicts_all(size_bytes: int, machine: Machine) -> bool:
+    """Whether a walk through so much memory leaves nothing in the last-level cache."""
+    return size_bytes >= _LEAST_TIMES_CACHE * machine.cache_bytes
 
 
 def check_room_sizes(described: wire.Described, target: Target) -> RoomSizes:

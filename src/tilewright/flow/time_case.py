@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..cell import wire
-from ..edges.gpu.probe import Load
 from ..edges.gpu.state import device_state, sickness
 from ..edges.sandbox.cell import Cell, CellFault, Limits
+from ..edges.sandbox.evictor import Evictor
 from ..edges.sandbox.peak import peak_bytes
-from ..edges.sandbox.processes import tree_cpu_s
 from ..edges.sandbox.room import Room
 from ..edges.sandbox.stirring import Stirring
-from ..facts.errors import SickDevice
+from ..edges.sandbox.strain import Gauge, Strain
+from ..facts.errors import SickDevice, TooBusy
 from ..facts.machine import Machine
 from ..facts.outcome import Checked, Launches, Phase, Timed
 from ..facts.problem import Target
@@ -29,14 +28,20 @@ from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Look, Player, Table
 from ..stages.timing.phases import measure_phases
 from ..stages.timing.slope import check_slope
-from .memory import flush_bytes
+from .memory import evicts_all, flush_bytes
+from .patience import needed
 from .stations import Stations
 
 EAGER = "eager"
 OURS = "ours"
 COMPILE = "compile"
-_BY_CLOCKS = ("clock_disagrees", "works_aside")  # what others' work beside it may make of an honest candidate
+# What others' work beside it may make of an honest candidate.
+_BY_CLOCKS = ("clock_disagrees", "works_aside", "remembers")
 _MANY = 0.1  # of the processors
+_FLOOR_UNDER_LOAD = (
+    "others had the processors when this machine's peaks were measured, by which it is impossibly fast (`tilewright "
+    "doctor` measures anew)"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,22 +60,41 @@ class CaseTiming:
     target: Target
     seeds: dict[int, int] = field(default_factory=dict)  # of what was drawn last for a slot
     drawn: draws.Timed | None = None
+    gauge: Gauge = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gauge = Gauge(needed(self.machine))
 
     def run(self, checked: Checked, notes: Sequence[str]) -> Timed:
-        """Raises Refused, Implausible, SickDevice and CellFault."""
-        before = _load()
+        """Raises Refused, Implausible, SickDevice, CellFault, and TooBusy where others' load may have made the verdict,
+        for the candidate or against it."""
         try:
-            return self._run(checked, notes)
+            timed = self._run(checked, notes)
         except timing.Implausible as accused:
-            told = _of_others(before, _load()) if accused.failure.reason in _BY_CLOCKS else ""
+            self.gauge.look()
+            reason = accused.failure.reason
+            if reason in _BY_CLOCKS and self._starved:
+                raise TooBusy(self.gauge.worst.told) from accused
+            if reason == "implausible" and self.machine.under_load:
+                raise TooBusy(_FLOOR_UNDER_LOAD) from accused
+            told = _of_others(self.gauge.worst) if reason in _BY_CLOCKS else ""
             accused.failure = replace(accused.failure, excerpt=told)
             raise
+        self.gauge.look()
+        if self._starved or (timed.undecided and self.gauge.worst.others > _MANY):
+            raise TooBusy(self.gauge.worst.told)
+        return timed
+
+    @property
+    def _starved(self) -> bool:
+        return self.gauge.starved(comes_and_goes=self.check.cell.comes_and_goes)
 
     def _run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         cell, work = self.check.cell, self.room.described.work
         table = self.table()
         with self._station("until processes rest"):
             timing.rest(dict.fromkeys(p.cell for p in table.players), longest_s=self.effort.rest_s)
+        self.gauge.begin()
         before = device_state(self.target)
         with self._station("timing"):
             timing.measure(table, table.players[0], effort=self.effort, look=self.look(table))
@@ -117,9 +141,12 @@ class CaseTiming:
             launches=Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None,
         )  # fmt: skip
 
-    def _station(self, name: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def _station(self, name: str) -> Iterator[None]:
         baselines = (self.reference,) if self.compiled is None else (self.reference, self.compiled)
-        return self.stations.station(name, *baselines, candidate=self.check.cell)
+        with self.stations.station(name, *baselines, candidate=self.check.cell):
+            yield
+        self.gauge.look()
 
     def table(self) -> Table:
         """All players before slots that are filled: ours, eager, eager again, torch.compile where there is one."""
@@ -129,9 +156,14 @@ class CaseTiming:
         stirring = Stirring(self.room.inputs(0), slots=self.room.slots, rng=self.rng)
         if not stirring.changes_rows:
             self.check.findings.note("inputs of this structure can't be stirred: timed calls saw few sets of contents")
+        evictor = Evictor(flush_bytes(self.machine), self.room.device)
+        if not evicts_all(evictor.flush_bytes, self.machine):
+            self.check.findings.note(
+                "memory is too short to evict all of the caches: some timed calls may find them warm"
+            )
         return Table(
-            room=self.room, players=players, rng=self.rng, flush_bytes=flush_bytes(self.machine), stirring=stirring,
-            watched=self.check.cell, most_calls=self.effort.most_calls,
+            room=self.room, players=players, rng=self.rng, stirring=stirring, evictor=evictor, watched=self.check.cell,
+            most_calls=self.effort.most_calls,
         )  # fmt: skip
 
     def _fill(self) -> None:
@@ -213,17 +245,11 @@ def _nothing() -> None:
     pass
 
 
-def _load() -> Load:
-    """Of the machine, and of it what is ours: the judge's process and all cells."""
-    return Load.now(own_s=tree_cpu_s(os.getpid()))
-
-
-def _of_others(before: Load, after: Load) -> str:
+def _of_others(strain: Strain) -> str:
     """What a reader needs to know of a machine that was busy while clocks were compared."""
-    share = before.others_share(after)
-    if share < _MANY:
+    if strain.others < _MANY:
         return ""
     return (
-        f"meanwhile other processes had {share * after.processors:.1f} of {after.processors} processors, which can "
-        "look like work of the candidate's: if that is not what it does, have it judged again where nothing else runs"
+        f"{strain.told}, which can look like work of the candidate's: if that is not what it does, have it judged "
+        "again where nothing else runs"
     )

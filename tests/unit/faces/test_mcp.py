@@ -105,9 +105,8 @@ def over_http(folder: Path, *flags: str) -> Iterator[str]:
 @pytest.fixture
 def desk(tmp_path: Path, own_cache: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # teams of threads on a busy machine wait for one another
-    monkeypatch.setenv(
-        "TMPDIR", str(tmp_path / "tmp")
-    )  # the device's lease lies there: others' runs are not waited for
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TILEWRIGHT_LEASES", str(tmp_path / "tmp"))  # others' runs are not waited for
     (tmp_path / "tmp").mkdir()
     (tmp_path / "problems").mkdir()
     (tmp_path / "problems" / "cosines.py").write_text(PROBLEM)

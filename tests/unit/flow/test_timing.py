@@ -113,7 +113,7 @@ def _candidate(text: str) -> Candidate:
 @pytest.fixture
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Judge]:
     """Its machine has a small cache, which is evicted in no time; indirect parameter: one of so many bytes."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # leases lie there: a quarantine must not reach others
+    monkeypatch.setenv("TILEWRIGHT_LEASES", str(tmp_path))  # a quarantine must not reach others
     monkeypatch.setattr("tempfile.tempdir", None)
     machine = Machine(
         target="cpu", device="any", driver="", torch="", dsl="", processors=1,

@@ -22,16 +22,16 @@ from typing import Any, TypeVar
 
 from ...cell import wire
 from ...cell.channel import Channel
-from ...facts.errors import HarnessError
+from ...facts.errors import HarnessError, TooBusy
+from .deadline import Deadline
 from .environment import cell_environment, common_environment
 from .forkserver import server_for
-from .processes import descendants, held_bytes, private_bytes, shared_bytes, threads_wait_s, tree_cpu_s
+from .processes import descendants, held_bytes, members, private_bytes, shared_bytes, tree_cpu_s
 
 T = TypeVar("T")
 _HELLO_S = 120.0
 _TAIL_BYTES = 4000
 _POLL_S = 0.25
-_PATIENCE = 9  # limits on top of a limit, where a busy machine keeps a cell waiting
 _MAX_PROCESSES = 512  # a compiler's workers and their children are some dozens
 _FEW_PROCESSES = 64  # of more than that, to tell what they share would take longer than they take to fork
 
@@ -92,6 +92,7 @@ class Cell:
         self._tail = b""
         self._killed_for: tuple[str, str] | None = None
         self._arenas: dict[int, int] = {}  # inodes and sizes of memory that is the judge's
+        self._seen: set[int] = set()
         self.spent_s: dict[str, float] = {}  # waited for answers, by kind of request
         plan.folder.mkdir(parents=True, exist_ok=True)
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -178,13 +179,19 @@ class Cell:
 
     def cpu_s(self) -> float:
         """Processor seconds that its processes have used until now."""
+        self._seen.update(members(self._process.pid))
         return tree_cpu_s(self._process.pid)
 
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether processes of its own have ended of those that were seen whenever `cpu_s` was asked for."""
+        return bool(self._seen - set(members(self._process.pid)))
+
     def _receive(self, kind: type[T], limit_s: float) -> T:
-        deadline = time.monotonic() + limit_s
+        deadline = Deadline(limit_s, self._process.pid)
         while True:
             try:
-                self._await_data(deadline, limit_s)
+                self._await_data(deadline)
                 reply = self._channel.receive()
                 break
             except TimeoutError as error:
@@ -198,29 +205,29 @@ class Cell:
             raise self._fault("broke_the_protocol", f"the cell answered with a {type(reply).__name__}")
         return reply
 
-    def _await_data(self, deadline: float, limit_s: float) -> None:
-        """Wait until something can be read, watching the clock and the memory; then give the frame until the
-        deadline. What a busy machine keeps the cell from a processor does not count as its time."""
+    def _await_data(self, deadline: Deadline) -> None:
+        """Wait until something can be read, watching the clock and the memory; then give the frame until the deadline.
+        Raises TooBusy, after which the cell is dead, where it hardly had a processor until then."""
         self._end.settimeout(_POLL_S)
-        waits_s: dict[int, float] | None = None
         while True:
             try:
                 self._end.recv(1, socket.MSG_PEEK)
-                self._end.settimeout(max(1.0, min(limit_s, deadline - time.monotonic())))
+                self._end.settimeout(max(1.0, deadline.left_s))
                 return
             except TimeoutError:
-                waits_s = threads_wait_s(self.pid) if waits_s is None else waits_s
-                late_s = time.monotonic() - deadline
-                if late_s > 0 and late_s > min(self._kept_waiting_s(waits_s), _PATIENCE * limit_s):
+                if self._is_over(deadline):
                     raise
                 self._killed_for = self._excess()
                 if self._killed_for is not None:
                     self.kill()
 
-    def _kept_waiting_s(self, before_s: dict[int, float]) -> float:
-        """How long the thread of the cell that waited longest since then could have run, and had no processor."""
-        after_s = threads_wait_s(self.pid).items()
-        return max((waited_s - before_s.get(thread, 0.0) for thread, waited_s in after_s), default=0.0)
+    def _is_over(self, deadline: Deadline) -> bool:
+        deadline.look()
+        try:
+            return deadline.left_s < 0
+        except TooBusy:
+            self.kill()
+            raise
 
     def _excess(self) -> tuple[str, str] | None:
         """What the processes of the cell take beyond their limits: reason and summary; None where they keep them."""

@@ -12,6 +12,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ANONYMOUS = ("Pss_Anon:", "SwapPss:")
 _BLOCK_BYTES = 512  # st_blocks counts in these everywhere
 _ROUNDS = 50
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def descendants(pid: int) -> list[int]:
@@ -101,26 +102,39 @@ def _touched_bytes(pid: int) -> int:
     return 0
 
 
+def members(pid: int) -> list[int]:
+    """`pid` and every living process below it. Asked for often: where the kernel lists a thread's children, not all
+    processes of the machine are gone through, and one that comes or goes may be missed."""
+    return _listed(pid) or descendants(pid)
+
+
 def tree_cpu_s(pid: int) -> float:
-    """Processor seconds that the living processes of the tree have used. Asked for often: where the kernel lists a
-    thread's children, not all processes of the machine are gone through, and one that comes or goes may be missed."""
-    ticks = 0
-    for member in _listed(pid) or descendants(pid):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            ticks += sum(map(int, _stat(member)[11:13]))  # utime, stime
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """Processor seconds that the living processes of the tree have used."""
+    return sum(_spent_s(member)[0] for member in members(pid))
 
 
-def threads_wait_s(pid: int) -> dict[int, float]:
-    """Of every thread of the tree how many seconds it has waited for a processor while it could have run; none where
-    the kernel does not tell."""
-    found = {}
-    for member in descendants(pid):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            for thread in os.listdir(f"/proc/{member}/task"):
-                waited_ns = Path(f"/proc/{member}/task/{thread}/schedstat").read_text().split()[1]
-                found[int(thread)] = int(waited_ns) / 1e9
-    return found
+def all_spent_s() -> dict[int, tuple[float, float]]:
+    """Processor seconds of every process of the machine that can be seen, by its number: its own, and those of its
+    children that have ended and were waited for."""
+    return {pid: _spent_s(pid) for pid in _all_pids()}
+
+
+def _spent_s(pid: int) -> tuple[float, float]:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        user, system, children_user, children_system = map(int, _stat(pid)[11:15])
+        return (user + system) / _TICKS, (children_user + children_system) / _TICKS
+    return 0.0, 0.0
+
+
+def runs(pids: Iterable[int]) -> bool:
+    """Whether a thread of these processes runs, or would if it had a processor."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(OSError, IndexError):
+                    if Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "R":
+                        return True
+    return False
 
 
 def _listed(pid: int) -> list[int]:

@@ -18,6 +18,7 @@ from typing import NoReturn, TypeVar
 
 from ...cell import wire
 from ...edges.sandbox.cell import Cell, CellFault
+from ...edges.sandbox.evictor import Evictor
 from ...edges.sandbox.room import Room
 from ...edges.sandbox.stirring import Stirring
 
@@ -82,7 +83,7 @@ class Table:
     room: Room
     players: Sequence[Player]
     rng: random.Random
-    flush_bytes: int
+    evictor: Evictor | None = None  # None: caches stay as they are
     stirring: Stirring | None = None  # None: contents stay as they are
     calls: dict[str, int] = field(default_factory=dict)
     bursts: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
@@ -139,10 +140,16 @@ class Table:
     def _ask(self, cell: Cell, request: object, kind: type[T], *, cold: bool) -> tuple[T, float]:
         """The answer to a request for timed calls, and how long that took by the judge's clock, in s."""
         self._deal(cell)
-        cell.do(wire.Clear(flush_bytes=self.flush_bytes if cold else 0), limit_s=CALL_LIMIT_S)
+        if cold and self.evictor is not None:
+            self.evictor.clear(cell, limit_s=CALL_LIMIT_S)
+        else:
+            cell.do(wire.Clear(flush_bytes=0), limit_s=CALL_LIMIT_S)
         started = time.perf_counter()
         answer = cell.ask(request, kind, limit_s=CALL_LIMIT_S)
-        return answer, time.perf_counter() - started
+        wall_s = time.perf_counter() - started
+        if self.evictor is not None:
+            self.evictor.require_walked()
+        return answer, wall_s
 
     def _take(self, cell: Cell, tick: wire.Tick) -> None:
         if not (0 < tick.ns < 1e15 and 0 <= tick.launched_ns < 1e15 and 0 <= tick.after_ns < 1e15):
@@ -173,6 +180,8 @@ class Table:
         if cell not in self._dealt:
             slots = tuple(self.room.slot(i) for i in range(self.room.slots))
             cell.do(wire.Deal(args=self.room.described.args, slots=slots))
+            if self.evictor is not None:
+                self.evictor.admit(cell)
             self._dealt.append(cell)
 
     @contextmanager

@@ -40,7 +40,7 @@ def _table(*, tight: bool) -> tuple[Table, dict[str, _Ticking]]:
     )  # fmt: skip
     cells = {"ours": _Ticking(1.0), "eager": _Ticking(2.0)}
     players = [Player(name, cell) for name, cell in cells.items()]
-    table = Table(room=cast(Room, room), players=players, rng=random.Random(1), flush_bytes=0)
+    table = Table(room=cast(Room, room), players=players, rng=random.Random(1))
     table.calls = {"ours": 5, "eager": 3}
     return table, cells
 

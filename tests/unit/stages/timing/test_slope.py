@@ -79,7 +79,7 @@ def _table(
     ours = _Working(clock, said_s=said_s, hidden_s=hidden_s, answer_s=1e-4, honest_rows=honest_rows)
     eager = _Working(clock, said_s=said_s, hidden_s=0.0, answer_s=1e-4 + hidden_s, honest_rows=True)
     players = [Player("ours", ours), Player("eager", eager)]
-    table = Table(room=cast(Room, room), players=players, rng=random.Random(1), flush_bytes=0)
+    table = Table(room=cast(Room, room), players=players, rng=random.Random(1))
     table.bursts = {p.name: [(said_s * 1e9,)] for p in players}
     return table, (ours, eager)
 
