@@ -39,8 +39,9 @@ _table = torch._C._dispatch_dump_table
 _MISSING = object()
 _OF_GC = ("collect", "disable", "enable")
 _OF_PYTHON = (
-    "__import__", "all", "any", "dict", "enumerate", "float", "frozenset", "getattr", "id", "int", "isinstance", "issubclass",
-    "iter", "len", "list", "map", "max", "min", "next", "range", "set", "sorted", "str", "sum", "tuple", "type", "zip",
+    "__import__", "all", "any", "dict", "enumerate", "float", "frozenset", "getattr", "id", "int", "isinstance",
+    "issubclass", "iter", "len", "list", "map", "max", "min", "next", "range", "set", "sorted", "str", "sum", "tuple", "type",
+    "zip",
 )  # fmt: skip
 
 
