@@ -288,8 +288,8 @@ def _devices() -> int:
 
 
 def parts_for(target: str) -> int:
-    """How many judges work side by side: no more than have a processor each, beside other workers of pytest, since each
-    would be too busy to judge. On a GPU most of the time goes into the start of processes."""
+    """How many judges work side by side: beside other workers of pytest no more than this one's share of the processors.
+    On a GPU most of the time goes into the start of processes."""
     processors = len(os.sched_getaffinity(0))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     return max(1, min(4, processors // workers)) if target == "cpu" else max(1, min(5 * _devices(), processors // 3))
