@@ -288,7 +288,7 @@ def _devices() -> int:
 
 
 def parts_for(target: str) -> int:
-    """How many judges work side by side: beside other workers of pytest no more than this one's share of the processors.
+    """How many judges work side by side: beside other workers of pytest as many as this one has processors.
     On a GPU most of the time goes into the start of processes."""
     processors = len(os.sched_getaffinity(0))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
