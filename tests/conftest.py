@@ -23,7 +23,7 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 
 import pytest
 from hypothesis import settings
-from starved import excuse
+from starved import BUSY, excuse
 
 from thinning import thin_out
 
@@ -47,19 +47,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(GPU_TESTS):
             item.add_marker(pytest.mark.gpu)
         if item.get_closest_marker("measured"):
-            item.add_marker(pytest.mark.flaky(reruns=RERUNS))
+            item.add_marker(pytest.mark.flaky(reruns=RERUNS, rerun_except=BUSY))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(absent)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """What a starved machine made fail each time it was tried is skipped, with the reason."""
+    """What a starved machine made fail each time it was tried is skipped, with the reason; at once where the judge,
+    which has tried several times itself, said so."""
     report = yield
-    measured = item.get_closest_marker("measured") is not None
-    if report.failed and call.excinfo and (not measured or getattr(item, "execution_count", 1) > RERUNS):
-        told = str(call.excinfo.value)
-        why = excuse(told, measured=measured)
+    if report.failed and call.excinfo:
+        told, tried = str(call.excinfo.value), getattr(item, "execution_count", 1)
+        why = excuse(told, measured=item.get_closest_marker("measured") is not None and tried > RERUNS)
         if why:
             report.outcome = "skipped"
             failed = told.partition("\n")[0]

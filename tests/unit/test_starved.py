@@ -25,6 +25,7 @@ def test_of_values():
 def test_judged():
     raise TooBusy("others had 7 of 2 processors")
 
+@pytest.mark.measured
 def test_judged_by_another_process():
     assert "error: too busy to judge: others had 8 of 2 processors" == ""
 
