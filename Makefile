@@ -78,5 +78,5 @@ gpu-test: $(if $(filter $(BIN)/python,$(PY)),$(STAMP))
 
 clean:
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	@rm -rf "$${TILEWRIGHT_TESTS_CACHE:-$${XDG_CACHE_HOME:-$$HOME/.cache}/tilewright-tests}"
+	@rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/tilewright-tests"
 	@find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
