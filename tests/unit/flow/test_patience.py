@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakes.judges import brief_judge
 
+from fakes.judges import brief_judge
 from tilewright.edges.sandbox.strain import Strain
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import TooBusy
