@@ -40,8 +40,8 @@ _MISSING = object()
 _OF_GC = ("collect", "disable", "enable")
 _OF_PYTHON = (
     "__import__", "all", "any", "dict", "enumerate", "float", "frozenset", "getattr", "id", "int", "isinstance",
-    "issubclass", "iter", "len", "list", "map", "max", "min", "next", "range", "set", "sorted", "str", "sum", "tuple", "type",
-    "zip",
+    "issubclass", "iter", "len", "list", "map", "max", "min", "next", "range", "set", "sorted", "str", "sum", "tuple",
+    "type", "zip",
 )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ COMPILE = "compile"
 # What others' work beside it may make of an honest candidate.
 _BY_CLOCKS = ("clock_disagrees", "works_aside", "remembers")
 _MANY = 0.1  # of the processors
+_HIDDEN = 0.4  # of one processor
 _FLOOR_UNDER_LOAD = (
     "others had the processors when this machine's peaks were measured, by which it is impossibly fast (`tilewright "
     "doctor` measures anew)"
@@ -70,6 +71,7 @@ class CaseTiming:
         for the candidate or against it."""
         try:
             timed = self._run(checked, notes)
+            self._require_own_load_within_reason()
         except timing.Implausible as accused:
             self.gauge.look()
             reason = accused.failure.reason
@@ -85,6 +87,17 @@ class CaseTiming:
             raise TooBusy(self.gauge.worst.told)
         return timed
 
+    def _require_own_load_within_reason(self) -> None:
+        """Raise Implausible where nobody was seen to use what was used, and the candidate's processes come and go."""
+        self.gauge.look()
+        used = self.gauge.worst.hidden * self.gauge.worst.processors
+        if self.check.cell.comes_and_goes and used > _HIDDEN:
+            raise timing.Implausible(
+                "works_aside",
+                f"its processes come and go while others are timed, and what nobody was seen to use then amounts to "
+                f"{used:.1f} processors: a load of its own is no excuse",
+            )
+
     @property
     def _starved(self) -> bool:
         return self.gauge.starved(comes_and_goes=self.check.cell.comes_and_goes)
@@ -95,6 +108,9 @@ class CaseTiming:
         with self._station("until processes rest"):
             timing.rest(dict.fromkeys(p.cell for p in table.players), longest_s=self.effort.rest_s)
         self.gauge.begin()
+        cell.watch_members()
+        if self.machine.under_load:
+            self.check.findings.note("the machine's peaks were measured under load: the floor may be too high")
         before = device_state(self.target)
         with self._station("timing"):
             timing.measure(table, table.players[0], effort=self.effort, look=self.look(table))

@@ -266,5 +266,16 @@ def _error(timed: Timed | None) -> dict[str, object] | None:
 
 def _machine(brief: Brief) -> dict[str, object]:
     machine = brief.machine
-    names = ("target", "device", "driver", "torch", "dsl", "processors", "cache_bytes", "copy_bytes_per_s", "key")
+    names = (
+        "target",
+        "device",
+        "driver",
+        "torch",
+        "dsl",
+        "processors",
+        "cache_bytes",
+        "copy_bytes_per_s",
+        "under_load",
+        "key",
+    )
     return {n: getattr(machine, n) for n in names} | {"matmul_flops_per_s": dict(machine.matmul_flops_per_s)}

@@ -15,7 +15,7 @@ from fakes.facts import brief
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import config
 from tilewright.faces.exits import exit_code
-from tilewright.facts.errors import HarnessError, UserError
+from tilewright.facts.errors import HarnessError, TooBusy, UserError
 from tilewright.facts.problem import Problem
 from tilewright.facts.run import Request
 
@@ -167,6 +167,7 @@ def test_an_evaluation_is_not_resumed(tmp_path: Path) -> None:
         (OSError(errno.ENOSPC, "No space left on device"), 2, "the disk is full"),
         (sqlite3.OperationalError("database or disk is full"), 2, "`tilewright resume DIR` continues"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "/x: permission denied; choose another --out"),
+        (TooBusy("others had it"), 3, "too busy to judge: others had it; nothing was accepted and nobody accused"),
         (HarnessError("a cell would not start"), 3, "internal: a cell would not start"),
         (ZeroDivisionError("ours"), 3, "internal error (above)"),
         (KeyboardInterrupt(), 130, ""),

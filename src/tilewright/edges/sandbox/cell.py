@@ -33,6 +33,7 @@ _HELLO_S = 120.0
 _TAIL_BYTES = 4000
 _POLL_S = 0.25
 _MAX_PROCESSES = 512  # a compiler's workers and their children are some dozens
+_MANY_ENDED = 8
 _FEW_PROCESSES = 64  # of more than that, to tell what they share would take longer than they take to fork
 
 
@@ -182,10 +183,15 @@ class Cell:
         self._seen.update(members(self._process.pid))
         return tree_cpu_s(self._process.pid)
 
+    def watch_members(self) -> None:
+        """What was seen before of its processes counts for nothing."""
+        self._seen = set()
+
     @property
     def comes_and_goes(self) -> bool:
-        """Whether processes of its own have ended of those that were seen whenever `cpu_s` was asked for."""
-        return bool(self._seen - set(members(self._process.pid)))
+        """Whether many of its processes have ended that were seen when `cpu_s` was asked for, in others' turns: those
+        that its own calls start and wait for are not."""
+        return len(self._seen - set(members(self._process.pid))) >= _MANY_ENDED
 
     def _receive(self, kind: type[T], limit_s: float) -> T:
         deadline = Deadline(limit_s, self._process.pid)
