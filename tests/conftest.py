@@ -54,36 +54,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """What a starved machine made fail each time it was tried is skipped, with the reason; at once where the judge,
-    which has tried several times itself, said so."""
+    """A test is skipped, with the reason, where the judge was too busy for it, which has tried several times itself; so
+    is what a starved machine made fail each time it was tried. Tests of that verdict know it by name, and fail."""
     report = yield
-    if report.failed and call.excinfo:
+    if report.failed and call.excinfo and not hasattr(getattr(item, "module", None), "TooBusy"):
         told, tried = str(call.excinfo.value), getattr(item, "execution_count", 1)
-        why = excuse(told, measured=item.get_closest_marker("measured") is not None and tried > RERUNS)
+        measured = item.get_closest_marker("measured") is not None and tried > RERUNS
+        why = excuse(f"{told}\n{report.capstderr}", measured=measured)
         if why:
             report.outcome = "skipped"
-            failed = told.partition("\n")[0]
+            failed = told.partition("\n")[0][:300]
             report.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {why}; it failed: {failed}")
-    return report
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """A judge that others' load on the machine keeps from judging says so, and so does its test: it is skipped."""
-    from tilewright.facts.errors import TooBusy
-
-    try:
-        return (yield)
-    except TooBusy as busy:
-        pytest.skip(str(busy))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """The same of a test that started a judge in another process, and failed since that one said so."""
-    report = yield
-    if report.failed and "tilewright: too busy to judge" in f"{report.longreprtext}{report.capstderr}":
-        report.outcome, report.longrepr = "skipped", (str(item.path), 0, "Skipped: too busy to judge")
     return report
 
 

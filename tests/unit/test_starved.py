@@ -11,7 +11,7 @@ pytest_plugins = ["pytester"]
 CONFTEST = (Path(__file__).parents[1] / "conftest.py").read_text()
 TESTS = """
 import pytest
-from tilewright.facts.errors import TooBusy
+from tilewright.facts import errors
 tried = []
 
 @pytest.mark.measured
@@ -22,8 +22,9 @@ def test_of_values():
     tried.append(1)
     assert 0, "wrong"
 
+@pytest.mark.measured
 def test_judged():
-    raise TooBusy("others had 7 of 2 processors")
+    raise errors.TooBusy("others had 7 of 2 processors")
 
 @pytest.mark.measured
 def test_judged_by_another_process():
@@ -36,15 +37,23 @@ def test_once_more():
 """
 
 
+OF_THE_VERDICT = """
+from tilewright.facts.errors import TooBusy
+
+def test_a_verdict():
+    raise TooBusy("others had it")
+"""
+
+
 @pytest.mark.parametrize("busy", [True, False])
 def test_what_a_starved_machine_excuses(busy: bool, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starved, "starved", lambda: "work takes 9.0 times as long" if busy else "")
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     pytester.makeconftest(CONFTEST)
     pytester.makeini("[pytest]\nmarkers =\n    measured\n    thorough\n    gpu\n    few\n")
-    pytester.makepyfile(TESTS)
+    pytester.makepyfile(test_some=TESTS, test_verdict=OF_THE_VERDICT)
     done = pytester.runpytest_inprocess("-ra", "-p", "no:cacheprovider")
-    wanted = {"passed": 1, "failed": 1 if busy else 2, "skipped": 3 if busy else 2, "rerun": 4}
+    wanted = {"passed": 1, "failed": 2 if busy else 3, "skipped": 3 if busy else 2, "rerun": 4}
     assert done.parseoutcomes() == wanted
     done.stdout.fnmatch_lines_random(["SKIPPED*others had 7 of 2 processors*", "SKIPPED*others had 8 of 2 processors*"])
     if busy:

@@ -12,6 +12,7 @@ import pytest
 
 from tilewright.edges.sandbox import strain
 from tilewright.edges.sandbox.strain import Books, Gauge, Strain, calm_within
+from waiting import wait_until
 
 BEFORE = Books(
     at_s=0.0, used_s=0.0, stolen_s=0.0, ours={1: (0.0, 0.0)}, others={9: (0.0, 0.0)}, throttled_s=0.0, processors=2
@@ -83,10 +84,9 @@ def test_a_loop_of_somebody_elses_is_others_and_one_of_ours_is_ours() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     try:
-        before = Books.now()
-        time.sleep(1.0)
+        before, pid = Books.now(), int(foreign.stdout)
+        wait_until(lambda: Books.now().others[pid][0] - before.others.get(pid, (0.0, 0.0))[0] > 0.2)
         after = Books.now()
-        pid = int(foreign.stdout)
         assert pid in after.others and after.others[pid][0] - before.others.get(pid, (0.0, 0.0))[0] > 0.1
         assert Strain.between(before, after).others > 0.05
     finally:
@@ -108,7 +108,7 @@ def test_calm_is_waited_for_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) ->
 def test_judges_that_are_meant_to_share_a_machine_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_TOGETHER", str(os.getppid()))
     assert os.getppid() in strain._ours() and os.getpid() in strain._ours()
-    with subprocess.Popen(["sleep", "60"]) as stranger:
+    with subprocess.Popen(["sleep", "600"]) as stranger:
         monkeypatch.setenv("TILEWRIGHT_TOGETHER", str(stranger.pid))
         assert os.getpid() in strain._ours() and os.getppid() not in strain._ours(), "this is none of its processes"
         stranger.kill()
