@@ -60,8 +60,8 @@ def hiding_place(folder: Path) -> Path:
 
 
 def put_away(place: Path) -> None:
-    """Forget Tilewright: no module of it is found by an import from now on, neither here nor in a process that is forked
-    or started from here, unless that leaves the environment aside (`python -I`): then the closed disk alone denies it.
+    """Forget Tilewright: no import finds a module of it from now on, neither here nor in a process that is forked or
+    started from here, unless that leaves the environment aside (`python -I`): then the closed disk alone denies it.
     What was imported lives on, out of `sys.modules`. `place`: what `hiding_place` gave."""
     absent.hide(_ROOT.name)
     sys.modules["__main__"] = types.ModuleType("__main__")

@@ -1,4 +1,4 @@
-"""What the machine lacks is no candidate's fault: where a candidate could not run, touchstones tell whose fault that is."""
+"""Whose fault it is that a candidate could not run: touchstones tell what the machine lacks from what is wrong with it."""
 
 from __future__ import annotations
 
@@ -75,6 +75,8 @@ def _said(outcome: Outcome) -> str | None:
 def _first_error(fault: Failure) -> str:
     """The line that tells most: a compiler's first error, or else what Python said."""
     lines = [line.strip() for line in fault.excerpt.splitlines()]
-    errors = [line for line in lines if re.search(r"\berror\b|not found|No module|BuildError", line)]
-    found = errors[0] if errors else fault.summary
-    return found.partition("Error: ")[2][:_MOST_SAID] or found[:_MOST_SAID]
+    of_a_compiler = (line for line in lines if re.search(r"(?<!\w)error: ", line))
+    of_python = (
+        line.partition(": ")[2] for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception|Built): ", line)
+    )
+    return (*of_a_compiler, *of_python, fault.summary)[0][:_MOST_SAID]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -16,12 +17,17 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")
+BUILT_FROM = (
+    "pyproject.toml", "setup.py", "LICENSE", "README.md", "AGENTS.md", "CHANGELOG.md", "docs", "examples",
+    "benchmarks/README.md",
+)  # fmt: skip
 EXAMPLE = ROOT / "examples" / "problems" / "dice_loss.py"
 # Only beside the wheel, as tvm_ffi and torch are for who installs it: what the fused candidate brings along imports it.
 STAND_IN = "EPSILON = 1e-6\n"
 
-CASES = 'CASES = [{"batch": 4, "size": 96}, {"batch": 3, "size": 31}]'  # small: the judge is quick, and right all the same
+CASES = (
+    'CASES = [{"batch": 4, "size": 96}, {"batch": 3, "size": 31}]'  # small: the judge is quick, and right all the same
+)
 
 # Run where the wheel is installed, in the folder of the run.
 OUTCOMES = """
@@ -32,6 +38,7 @@ with Ledger(pathlib.Path("run/run.db"), readonly=True) as ledger:
     made = [(type(e.move).__name__, str(e.outcome)) for e in ledger.events() if isinstance(e.move, Try | Tune)]
 print(json.dumps(made))
 """
+LINKS = re.compile(r"\]\(([^)\s]+)\)")
 CHECK = """
 import importlib.util, json, sys, torch
 def load(name, file):
@@ -56,7 +63,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = folder / "source"
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in BUILT_FROM:
-        shutil.copy(ROOT / name, source / name)
+        (source / name).parent.mkdir(exist_ok=True)
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, source / name)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
     offline = ["--no-deps", "--no-index"]
     _run([*pip, "wheel", *offline, "--no-build-isolation", "--wheel-dir", str(folder), str(source)], cwd=folder)
@@ -77,8 +85,33 @@ def _run(command: list[str], *, cwd: Path) -> str:
     return done.stdout
 
 
+def test_what_the_package_says_of_itself_leads_somewhere(installed: Path) -> None:
+    """Wherever its description is read: no link to a file that only a checkout has; installed, README's links work."""
+    (told,) = (installed.parents[1] / "lib").glob("python*/site-packages/tilewright-*.dist-info/METADATA")
+    text = told.read_text()
+    assert "## Start" in text and "docs/problems.md" in text
+    assert [link for link in LINKS.findall(text) if not link.startswith(("https://", "#"))] == []
+    pages = installed.parents[1] / "share" / "doc" / "tilewright"
+    links = [link.partition("#")[0] for link in LINKS.findall((pages / "README.md").read_text())]
+    absent = [link for link in links if not link.startswith("https://") and not (pages / link).exists()]
+    assert len(links) > 20 and absent == ["benchmarks/results"] * absent.count("benchmarks/results")
+
+
+def test_links_lead_to_the_repository_where_it_is_known() -> None:
+    spec = importlib.util.spec_from_file_location("setup_of_tilewright", ROOT / "setup.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = "[a page](docs/a.md#b), [a site](https://c.example), [here](#d)"
+    kept = "[a site](https://c.example), [here](#d)"
+    assert module.description(text, "https://x.example/t/", "1.2") == (
+        f"[a page](https://x.example/t/blob/v1.2/docs/a.md#b), {kept}"
+    )
+    assert module.description(text, "", "1.2") == f"a page (`docs/a.md`), {kept}"
+
+
 @pytest.mark.usefixtures("own_cache")
-def test_the_wheel_optimises_an_example_and_the_result_is_right(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_the_wheel_optimises_an_example_and_the_result_is_right(installed: Path, tmp_path: Path) -> None:
     where = _run([str(installed), "-c", "import tilewright; print(tilewright.__file__)"], cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(installed.parents[1])
     text = re.sub("^CASES = .*\nCPU_CASES = .*$", CASES, EXAMPLE.read_text(), flags=re.MULTILINE)

@@ -35,8 +35,8 @@ def run_under(
     nonce = secrets.token_hex(16)
     environment = cell_environment(folder, common_environment(threads=0, outer=os.environ)) | dict(variables or {})
     process = subprocess.Popen(
-        [*tool, *program("tilewright.cell.rerun")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder,
-        start_new_session=True, env=environment,
+        [*tool, *program("tilewright.cell.rerun")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, cwd=folder, start_new_session=True, env=environment,
     )  # fmt: skip
     line = json.dumps({**setup, "folder": str(folder), "nonce": nonce}).encode() + b"\n"
     timed_out = False

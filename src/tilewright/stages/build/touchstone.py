@@ -39,6 +39,7 @@ def needed(candidate: Candidate, target: Target, said: str) -> Iterator[Touchsto
     """Those of what the candidate may need: its own files name it, or what it `said` when it failed. To name too many
     costs time alone: on a machine that has them all they all pass."""
     own = [f for f in candidate.files if not f.path.startswith(KERNELS)]
+    said = re.sub(r'File "[^"]*/', 'File "', said)  # the folders that it happens to lie in say nothing
     text = "\n".join([said, *(line for f in own for line in (f.path, f.text))])
     return (t for t in TOUCHSTONES if target in t.targets and t.named.search(text))
 
@@ -59,7 +60,8 @@ if found != 499500:
 """
 _CPP_SOURCE = """#include "entry.h"
 
-extern "C" __attribute__((visibility("default"))) int __tvm_ffi_run(void*, const TVMFFIAny*, int32_t, TVMFFIAny* result) {
+extern "C" __attribute__((visibility("default")))
+int __tvm_ffi_run(void*, const TVMFFIAny*, int32_t, TVMFFIAny* result) {
   int64_t sum = 0;
 #pragma omp parallel for reduction(+ : sum)
   for (int64_t i = 0; i < 1000; ++i) sum += i;
@@ -108,7 +110,9 @@ import cutlass.cute
 import tvm_ffi
 """
 
-_COMPILED = r"\.(cpp|cc|cxx|c|cu|cuh|h|hpp)$|load_inline|cpp_extension|tvm_ffi\.cpp|torch\.compile|[Cc]ompiler|compilation"
+_COMPILED = (
+    r"\.(cpp|cc|cxx|c|cu|cuh|h|hpp)$|load_inline|cpp_extension|tvm_ffi\.cpp|torch\.compile|[Cc]ompiler|compilation"
+)
 _COMPILED += r"|g\+\+|c\+\+|\bgcc\b|\bclang|\bCXX\b|cc1plus|ninja|BuildError|CppCompileError|InductorError"
 TOUCHSTONES = (
     Touchstone(
