@@ -1,4 +1,4 @@
-"""Whose fault it is that a candidate could not run: touchstones tell what the machine lacks from what is wrong with it."""
+"""Whose fault it is that a candidate could not run: the machine's, where a touchstone of what it needs fails, too."""
 
 from __future__ import annotations
 
