@@ -74,5 +74,5 @@ def test_a_module_that_launches_kernels_is_named_where_it_is_missing(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
     candidate = _candidate("import tvm_ffi")
     refused = Failure(stage="build", reason="does_not_load", summary="ModuleNotFoundError: No module named 'tvm_ffi'")
-    with pytest.raises(Lack, match="the machine lacks tvm-ffi .*pip install apache-tvm-ffi"):
+    with pytest.raises(Lack, match=r"the machine lacks tvm-ffi .*pip install apache-tvm-ffi"):
         Lacks("cpu", workdir=tmp_path / "work", hidden=()).require(candidate, refused)
