@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Queue
+from threading import Event
 from typing import Any, Literal
 
 from ..edges.ledger import make_folder
-from ..facts.errors import UserError
+from ..facts.errors import Lack, UserError
 from ..facts.problem import Target
 
 # What a task may take beyond its budget (start, baselines, judging) before it counts as hung; to optimise, both twice.
@@ -87,7 +88,8 @@ def _number(path: Path) -> int:
 
 def run_campaign(campaign: Campaign, *, seen: Callable[[Task], None]) -> tuple[Task, ...]:
     """Optimise, audit or look into every problem; tasks with a result of the same stamp and flags are not run again,
-    and those that ended without a verdict beside others once more by themselves. In the order of `files`."""
+    and those that ended without a verdict beside others once more by themselves. In the order of `files`. Raises Lack
+    where a task needs what the machine lacks: none is booked for it, and no further one is begun."""
     make_folder(campaign.out)
     tasks = _in_turns(campaign, seen, kept=True)
     broken = tuple(f for f, t in tasks.items() if _broke(t)) if campaign.jobs > 1 else ()
@@ -102,12 +104,19 @@ def _in_turns(campaign: Campaign, seen: Callable[[Task], None], *, kept: bool) -
         for _ in range(campaign.jobs):
             free.put({"CUDA_VISIBLE_DEVICES": device} if device else {})
 
+    lacking = Event()  # set where a task says what the machine lacks: the others would say the same
+
     def one(file: Path) -> Task:
         task = _kept(campaign, file) if kept else None
+        if lacking.is_set():
+            return {}
         if task is None:
             place = free.get()
             try:
                 task = _run(campaign, file, place) | campaign.made_by | {"stamp": campaign.stamp, "file": file.name}
+            except Lack:
+                lacking.set()
+                raise
             finally:
                 free.put(place)
             _keep(campaign.out / f"{file.stem}.json", task)
@@ -197,6 +206,9 @@ def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limi
     if process.returncode == _PENDING:
         said = lines[-1].removeprefix("tilewright: pending: ")[-_LAST_CHARACTERS:] if lines else ""
         return _without_result(file, "pending", {"stage": "search", "reason": "pending", "summary": said})
+    last = lines[-1].removeprefix("tilewright: ") if lines else ""
+    if last.startswith(Lack.SAID):
+        raise Lack(last)
     said = " ".join(" ".join(lines[-_LAST_LINES:]).split())[-_LAST_CHARACTERS:] or "no output"
     return _failed(file, _CRASHED, f"exit {process.returncode}: {said}")
 

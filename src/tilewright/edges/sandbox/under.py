@@ -6,15 +6,13 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .environment import cell_environment, common_environment
+from .environment import cell_environment, common_environment, program
 from .processes import kill_marked, kill_tree
 
-PROGRAM = (sys.executable, "-m", "tilewright.cell.rerun")
 _TEXT_BYTES = 1 << 20
 
 
@@ -37,8 +35,8 @@ def run_under(
     nonce = secrets.token_hex(16)
     environment = cell_environment(folder, common_environment(threads=0, outer=os.environ)) | dict(variables or {})
     process = subprocess.Popen(
-        [*tool, *PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder,
-        start_new_session=True, env=environment,
+        [*tool, *program("tilewright.cell.rerun")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, cwd=folder, start_new_session=True, env=environment,
     )  # fmt: skip
     line = json.dumps({**setup, "folder": str(folder), "nonce": nonce}).encode() + b"\n"
     timed_out = False

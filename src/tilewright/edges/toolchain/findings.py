@@ -129,7 +129,9 @@ def _compiler() -> Iterator[Finding]:
     )
     if version:
         threads = _openmp_threads()
-        advice = "" if threads else "CPU kernels would run on one thread: install OpenMP for the compiler (libgomp)"
+        advice = (
+            "" if threads else "no CPU kernel can be built: install a compiler that works, with OpenMP (g++, libgomp)"
+        )
         yield Finding(
             name="OpenMP", value=f"works, {threads} threads" if threads else "fails", ok=bool(threads), advice=advice
         )
