@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 from tilewright.facts.candidate import SourceFile
@@ -56,4 +57,6 @@ class InterpretingRenderer:
         return (SourceFile(path=f"{name}.py", text=text),)
 
     def skeleton_files(self, programs: Sequence[Program]) -> tuple[SourceFile, ...]:
-        return ()
+        kernels = files("tilewright.kernels")
+        names = ("__init__.py", "ops.py", "autograd.py")  # what segments import
+        return tuple(SourceFile(path=f"tilewright_kernels/{n}", text=kernels.joinpath(n).read_text()) for n in names)
