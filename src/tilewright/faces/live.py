@@ -52,6 +52,7 @@ def _class_for(candidate: Candidate, base: type, folder: Path) -> type:
     model = loaded(folder)
     kind: type = model.ModelNew
     kind.__bases__ = (base,)
+    kind.__name__, kind.__qualname__ = base.__name__, base.__qualname__  # as its errors and its repr say
     kind.guard = staticmethod(model.guard)  # type: ignore[attr-defined]
     kind.restored_guard = staticmethod(functools.partial(_guard_from, model))  # type: ignore[attr-defined]
     for name in [name for name in vars(kind) if name.startswith(_CASE)]:
@@ -128,13 +129,13 @@ def _unfused(candidate: Candidate, base: type, why: str) -> type:
         count(counts, why)
         return base.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
 
-    kind = type("ModelNew", (base,), {"forward": forward, GUARD: None})
+    kind = type(base.__name__, (base,), {"forward": forward, GUARD: None})
     return _registered(kind, candidate, base, counts)
 
 
 def _tried(kind: type, name: str) -> Callable[..., Any]:
     """The method of a case until its first call has ended: it builds kernels, which another machine may not be able
-    to. Then it is the method itself, or the original forward, counted."""
+    to. Then it is the method itself; or, where only the original forward can be run, that one, counted."""
     run: Callable[..., Any] = vars(kind)[name]
 
     @functools.wraps(run)
@@ -142,19 +143,20 @@ def _tried(kind: type, name: str) -> Callable[..., Any]:
         if is_dynamo_compiling():
             return run(self, *args, **kwargs)
         try:
-            made = run(self, *args, **kwargs)
+            result = run(self, *args, **kwargs)
         except Exception as error:  # of as many kinds as compilers, drivers and libraries have
             why = _no_kernels(error)
         else:
             setattr(kind, name, run)
-            return made
+            return result
 
-        def never(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def original(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
             count(getattr(kind, _FALLBACKS), why)
             return kind.__bases__[0].forward(self, *args, **kwargs)  # type: ignore[attr-defined]
 
-        setattr(kind, name, never)
-        return never(self, *args, **kwargs)
+        result = original(self, *args, **kwargs)
+        setattr(kind, name, original)
+        return result
 
     return first
 

@@ -83,26 +83,6 @@ class Guard:
             or self._bind(module, case, tensors)
         )
 
-    def traced(self, module: nn.Module, tensors: Sequence[Tensor]) -> str:
-        """As `differs`, but for the surroundings, while torch.compile reads this line by line: what it compares is what
-        the compiled code is guarded by. It takes for granted what `structure` says when the tracing begins."""
-        for path, kind, plain in self.plan:
-            part: Any = module
-            for name in path:
-                if name not in part._modules:
-                    return f"{'.'.join(path)} is gone"
-                part = part._modules[name]
-            if path and type(part) is not kind:
-                return f"{'.'.join(path)} has another class"
-            for name, value in plain:
-                if getattr(part, name) != value:
-                    return f"{'.'.join((*path, name))} has changed"
-        if torch.is_autocast_enabled(self.device):
-            return AUTOCAST
-        if not self.training and torch.is_grad_enabled():
-            return GRADIENT if any(t.requires_grad for t in (*tensors, *module.parameters())) else ""
-        return ""
-
     def structure(self, module: nn.Module) -> str:
         """What of the module itself is not as it was judged; "" where all is."""
         if not self.seen.same(module.__dict__):
@@ -140,7 +120,8 @@ class Guard:
     def _bind(self, module: nn.Module, case: int, tensors: Sequence[Tensor]) -> str:
         """All is as it was judged: remember how this looks."""
         states = {path: state_at(module, path) for path in self.states[case]}
-        fits = self.seen.fits(tensors, states, plain=self.plain, device=self.device)
+        graded = not self.training and any(t.requires_grad for t in (*tensors, *states.values()))
+        fits = self.seen.fits(tensors, states, plain=self.plain, device=self.device, graded=graded)
         self.fits[case] = fits
         self.known[case] = [fits, *self.known[case]][:_KNOWN]
         return ""
@@ -172,12 +153,14 @@ class _Seen:
         self.same = self._made("")
 
     def fits(
-        self, tensors: Sequence[Tensor], states: Mapping[str, Tensor], *, plain: bool, device: str
+        self, tensors: Sequence[Tensor], states: Mapping[str, Tensor], *, plain: bool, device: str, graded: bool
     ) -> Callable[..., bool]:
-        """Says of its dictionary, and arguments, whether they are like these, and so is all around the call."""
+        """Says of its dictionary, and arguments, whether they are like these, and so is all around the call. `graded`:
+        whether gradients must not be on, as some of these would want one."""
         given = [f"t{i}" for i in range(len(tensors))]
         modes = f"not {self._of(_dispatch_modes)}() and (not {self._of(_function_modes)}()"
         modes += f" or {self._of(_only_devices)}({device!r}))" if plain else ")"
+        modes += f" and not {self._of(torch.is_grad_enabled)}()" if graded else ""
         check = self._of(_checker(tensors, tuple(states.values())))
         asked = ", ".join([*given, *(self._state(path, tensor) for path, tensor in states.items())])
         return self._made(", ".join(["", *given]), f"{modes} and ", f" and {check}({asked})")
@@ -218,7 +201,7 @@ def _never(*_: Any) -> bool:
 
 def _checker(tensors: Sequence[Tensor], states: Sequence[Tensor]) -> Callable[..., bool]:
     """Says of tensors whether each has the class, dtype, device, dispatch keys (and so layout, negation, transforms
-    and autocasting), number of dimensions and, where gradients are on, the need for one of these; states the shape."""
+    and autocasting), number of dimensions and the need for a gradient of these; states the shape."""
     every = (*tensors, *states)
     if not every:
         return _always
@@ -235,8 +218,7 @@ def _look(tensor: Tensor) -> tuple[Any, ...]:
     """What TensorGuards looks at, in Python."""
     autocast, level = torch.is_autocast_enabled(tensor.device.type), torch._C._functorch.maybe_current_level()
     keys = str(torch._C._dispatch_keys(tensor))
-    wanted = torch.is_grad_enabled() and tensor.requires_grad
-    return type(tensor), tensor.dtype, tensor.device, tuple(tensor.shape), keys, wanted, autocast, level
+    return type(tensor), tensor.dtype, tensor.device, tuple(tensor.shape), keys, tensor.requires_grad, autocast, level
 
 
 def _always(*_: Any) -> bool:

@@ -52,6 +52,7 @@ class Survey:
     def __init__(self, root: nn.Module) -> None:
         self.tensors: dict[str, tuple[Any, str]] = {}
         self.facts: Facts = {}
+        self._code: Facts = {}
         self.same: dict[tuple[int, Any], tuple[Any, Any, Any]] = {}
         self.sizes: list[tuple[Any, int]] = []
         self.empty: list[tuple[Any, str]] = []
@@ -75,6 +76,7 @@ class Survey:
             self._global(space, name)
         self.facts["the default dtype"] = torch.get_default_dtype()
         self._walk(root, "")
+        self.facts |= self._code  # behind the module's own: reasons name the first that differs
 
     # ---- code
 
@@ -82,7 +84,7 @@ class Survey:
         """All functions that a call may reach, by the names that code mentions: of classes, and of their files."""
         called = vars(nn.Module)["__call__"]
         self._watch(vars(nn.Module), "__call__", called, owner=nn.Module)
-        self.facts["torch.nn.Module.__call__"] = fingerprint(called)
+        self._code["torch.nn.Module.__call__"] = fingerprint(called)
         self._names |= {"forward", "__call__"}
         for function in (f for m in modules for value in vars(m).values() for f in _functions(value)):
             self._read(function, None)
@@ -97,7 +99,7 @@ class Survey:
         functions = list(_functions(value))
         if functions or isinstance(value, _PLAIN_VALUES):
             self._watch(vars(owner), name, value, owner=owner)
-            self.facts[f"{owner.__name__}.{name}"] = fingerprint(value) if functions else _by_type(value)
+            self._code[f"{owner.__name__}.{name}"] = fingerprint(value) if functions else _by_type(value)
         for function in functions:
             self._read(function, owner if _is_torch(owner.__module__) and _is_torch(function.__module__) else None)
 
@@ -128,7 +130,7 @@ class Survey:
         value, where = space[name], f"{space.get('__name__', '')}.{name}"
         self._watch(space, name, value)
         called = callable(value) and not isinstance(value, nn.Module)
-        self.facts[where] = fingerprint(value) if called else self._value(value, where, 1)
+        self._code[where] = fingerprint(value) if called else self._value(value, where, 1)
 
     # ---- modules
 
@@ -163,7 +165,7 @@ class Survey:
             else:
                 self._walk(child, _joined(path, name))
         plain: list[tuple[str, Any]] = []
-        self.plan.append((tuple(path.split(".")) if path else (), type(module), ()))
+        self.plan.append((tuple(path.split(".")) if path else (), type(module) if path else nn.Module, ()))
         place = len(self.plan) - 1
         for name, value in list(state.items()):
             hides = callable(value) and not isinstance(value, nn.Module)  # a method, perhaps
@@ -260,16 +262,18 @@ class Survey:
 
 
 def difference(before: Facts, now: Facts) -> str:
-    """The first of two surveys' facts that differs, in words; "" where all are alike."""
-    for name in (*now, *before):
-        old, new = (facts.get(name, _MISSING) for facts in (before, now))
-        if old == new:
-            continue
-        what = name or "the module"
-        if isinstance(new, ClassName) and isinstance(old, str):
-            return f"{what} is a {new.split('.')[-1]}, not a {old.split('.')[-1]}"
-        return f"{what} {'is new' if old is _MISSING else 'is gone' if new is _MISSING else 'has changed'}"
-    return ""
+    """What tells most of how two surveys' facts differ, in words; "" where all are alike: classes of modules, then what
+    has changed, then what was not there or is not."""
+    other = [n for n in (*before, *now) if before.get(n, _MISSING) != now.get(n, _MISSING)]
+    if not other:
+        return ""
+    classes = [n for n in other if isinstance(before.get(n), ClassName) or isinstance(now.get(n), ClassName)]
+    name = next(iter(classes or [n for n in other if n in before and n in now] or other))
+    if name not in before or name not in now:
+        return f"{name} is {'gone' if name in before else 'new'}"
+    if name in classes and isinstance(now[name], str) and isinstance(before[name], str):
+        return f"{name} is a {now[name].split('.')[-1]}, not a {before[name].split('.')[-1]}"
+    return f"{name} has changed"
 
 
 _MISSING = object()
