@@ -49,9 +49,8 @@ def _class_for(candidate: Candidate, base: type, folder: Path) -> type:
     """The candidate's ModelNew with the user's class, as it is in this process, where it had the captured one."""
     if (known := _classes.get((candidate.id, base))) is not None:
         return known
-    model = loaded(folder)
+    model = loaded(folder, base)
     kind: type = model.ModelNew
-    kind.__bases__ = (base,)
     kind.__name__, kind.__qualname__ = base.__name__, base.__qualname__  # as its errors and its repr say
     kind.guard = staticmethod(model.guard)  # type: ignore[attr-defined]
     kind.restored_guard = staticmethod(functools.partial(_guard_from, model))  # type: ignore[attr-defined]
@@ -165,12 +164,13 @@ def _no_kernels(error: Exception) -> str:
     return f"its kernels can't be built here: {type(error).__name__}: {last_line(error)[:200]}"
 
 
-def loaded(candidate: Path) -> ModuleType:
-    """Import a candidate's model.py under a name of its own; its companions leave `sys.modules` again, since the next
-    candidate's have the same names."""
+def loaded(candidate: Path, base: type) -> ModuleType:
+    """Import a candidate's model.py, with `base` for its Model, under a name of its own; its companions leave
+    `sys.modules` again, since the next candidate's have the same names."""
     spec = importlib.util.spec_from_file_location(f"tilewright_candidate_{uuid.uuid4().hex}", candidate / "model.py")
     assert spec is not None and spec.loader is not None
     model = importlib.util.module_from_spec(spec)
+    vars(model)["LIVE_MODEL"] = base  # what original.py unpickles would write over the class that it was made from
     before = set(sys.modules)
     sys.path.insert(0, str(candidate))
     try:

@@ -208,7 +208,7 @@ WAYS = [
     Way(name="vmap", call=quietly(lambda m: torch.vmap(m)(torch.stack([x, 2 * x]), torch.stack([ids, ids]))), reason="torch.func"),
     Way(name="grad", call=lambda m: torch.func.grad(lambda a: m(a, ids).sum())(x), reason="torch.func"),
     Way(name="jvp", call=lambda m: torch.func.jvp(lambda a: m(a, ids), (x,), (x,)), reason="torch.func"),
-    Way(name="functional_call", call=quietly(swapped), reason="second.weight"),
+    Way(name="functional_call", call=quietly(swapped), reason=""),
     Way(name="a replica", call=quietly(replica), reason="second.weight"),
     Way(name="fake tensors", call=faked, reason="dispatch mode"),
     Way(name="meta tensors", call=quietly(lambda m: m.to("meta")(x.to("meta"), ids.to("meta"))), reason="no case"),
