@@ -33,7 +33,7 @@ def replacement(module: nn.Module, folder: Path) -> nn.Module:
     """A module that runs the candidate in `folder`, which `stages.propose` made, where all is as it is in `module` now,
     and else the forward of `module`'s class. It shares submodules, parameters and buffers with `module`."""
     kind = _class_for(load_candidate(folder), type(module), folder)
-    new: nn.Module = kind.__new__(kind)
+    new = _empty(kind)
     new.__dict__.update(module.__dict__)
     new.__dict__[GUARD] = kind.guard(new)  # type: ignore[attr-defined]
     return new
@@ -93,7 +93,7 @@ def _shallow_copy(self: nn.Module) -> nn.Module:
 
 
 def _empty(kind: type) -> nn.Module:
-    made: nn.Module = kind.__new__(kind)
+    made: nn.Module = object.__new__(kind)
     return made
 
 

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _hooked
 from torch.utils._device import DeviceContext
+from torch.utils.hooks import RemovableHandle
 
-from .survey import GUARD, PLAIN, Survey, difference
+from .survey import PLAIN, Survey, difference
 
 try:
-    from torch._C._dynamo.guards import TensorGuards
+    from torch._C._dynamo import guards as _torch_guards
 except ImportError:  # no promise of torch's: then the same is asked of each tensor in Python
-    TensorGuards = None
+    _torch_guards = None  # type: ignore[assignment]
 
 # By path, what a case reads of the module: shape, dtype, and whether gradients of it may be wanted.
 States = Mapping[str, tuple[tuple[int, ...], torch.dtype, bool]]
@@ -54,12 +55,8 @@ class Guard:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.expected, self.plan, self.states, self.training, self.device, self.plain = state
-        self._forget()
-
-    def _forget(self) -> None:
-        self.fits: list[Callable[..., bool]] = [_never] * len(self.states)
-        self.known: list[list[Callable[..., bool]]] = [[] for _ in self.states]
-        self.seen = _Seen()
+        self.seen = _Seen(len(self.states))
+        self.fits = self.seen.fits
 
     def __deepcopy__(self, memo: Any) -> Guard:
         made = Guard.__new__(Guard)
@@ -67,12 +64,12 @@ class Guard:
         return made
 
     def differs(self, module: nn.Module, case: int, *tensors: Tensor) -> str:
-        """Why the case may not be run on these tensors, the arguments' in order; "" where it may."""
-        if self.fits[case](module.__dict__, *tensors):
-            return ""
-        for fits in self.known[case]:
+        """Why the case may not be run on these tensors, the arguments' in order; "" where it may. What is asked first,
+        at every call, is `fits[case]`; any thread may call either at any time."""
+        seen = self.seen
+        for fits in seen.known[case]:
             if fits(module.__dict__, *tensors):
-                self.fits[case] = fits
+                seen.fits[case] = fits
                 return ""
         return (
             _surroundings(tensors, plain=self.plain, device=self.device)
@@ -85,13 +82,15 @@ class Guard:
 
     def structure(self, module: nn.Module) -> str:
         """What of the module itself is not as it was judged; "" where all is."""
-        if not self.seen.same(module.__dict__):
-            self._forget()  # and what was replaced with it
+        seen = self.seen
+        if not seen.same(module.__dict__):
             found = Survey(module)
             why = found.refusal or difference(self.expected, found.facts)
-            read = set(self.states[0]).intersection(*self.states[1:]) if not why else set()
-            self.seen = _Seen(found, why=why, training=self.training, free=read)
-        return self.seen.why
+            free = set(self.states[0]).intersection(*self.states[1:]) if not why else set()
+            seen = _Seen(len(self.states), why=why)
+            seen.look(found, training=self.training, free=free)
+            self.seen, self.fits = seen, seen.fits  # and what was replaced is let go
+        return seen.why
 
     def _states(self, module: nn.Module, case: int, tensors: Sequence[Tensor]) -> str:
         device = tensors[0].device if tensors else None
@@ -121,9 +120,10 @@ class Guard:
         """All is as it was judged: remember how this looks."""
         states = {path: state_at(module, path) for path in self.states[case]}
         graded = not self.training and any(t.requires_grad for t in (*tensors, *states.values()))
-        fits = self.seen.fits(tensors, states, plain=self.plain, device=self.device, graded=graded)
-        self.fits[case] = fits
-        self.known[case] = [fits, *self.known[case]][:_KNOWN]
+        seen = self.seen
+        with _lock:
+            if seen.same(module.__dict__):  # no other thread has looked at another module meanwhile
+                seen.remember(case, tensors, states, plain=self.plain, device=self.device, graded=graded)
         return ""
 
 
@@ -131,48 +131,57 @@ class _Seen:
     """How a module was when it was surveyed last, and `why` no fused call may stand for it. `same` says of its
     dictionary whether it still is."""
 
-    __slots__ = ("_condition", "_names", "_tensors", "same", "why")
+    __slots__ = ("_condition", "_names", "_tensors", "fits", "known", "same", "why")
 
-    def __init__(
-        self, found: Survey | None = None, *, why: str = "", training: bool = False, free: Collection[str] = ()
-    ) -> None:
+    def __init__(self, cases: int, *, why: str = "") -> None:
         self.why = why
         self.same: Callable[[dict[str, Any]], bool] = _never
-        if found is None:
-            return
+        self.fits: list[Callable[..., bool]] = [_never] * cases
+        self.known: list[tuple[Callable[..., bool], ...]] = [()] * cases
         self._names: dict[str, Any] = {}
+        self._tensors: Mapping[str, tuple[Any, str]] = {}
+        self._condition = ""
+
+    def look(self, found: Survey, *, training: bool, free: Collection[str]) -> None:
+        """Remember the survey; `free`: paths of tensors of which others of their like may take the place."""
         self._tensors = found.tensors
         conditions = [f"len({self._of(m)}) == {n}" for m, n in found.sizes]
         conditions += [f"type({self._of(m)}) is {self._of(kind)}" for m, kind in found.types]
         conditions += [f"{self._of(m)}[{self._key(key)}] is {self._of(value)}" for m, key, value in found.checks(free)]
-        conditions += [f"not {self._of(m)}[{key!r}]" for m, key in found.empty if training or "backward" not in key]
-        conditions += [f"not {self._of(h)}" for h in _GLOBAL_HOOKS[: 4 if training else 2]]
+        conditions += [f"{self._of(m)} == {self._of(dict(m))}" for m in found.children]
+        registered, unhooked = _hook_check(found, training=training)
+        conditions.append(f"({self._of(RemovableHandle)}.next_id == {self._of(registered)}[0] or {self._of(unhooked)}())")
         conditions += [f"{self._of(t)}._version == {n}" for t, n in found.versions]
         conditions.append(f"{self._of(torch.get_default_dtype)}() is {self._of(torch.get_default_dtype())}")
         self._condition = " and ".join(conditions)
         self.same = self._made("")
 
-    def fits(
-        self, tensors: Sequence[Tensor], states: Mapping[str, Tensor], *, plain: bool, device: str, graded: bool
-    ) -> Callable[..., bool]:
-        """Says of its dictionary, and arguments, whether they are like these, and so is all around the call. `graded`:
-        whether gradients must not be on, as some of these would want one."""
+    def remember(
+        self, case: int, tensors: Sequence[Tensor], states: Mapping[str, Tensor], *, plain: bool, device: str,
+        graded: bool,
+    ) -> None:  # fmt: skip
+        """Let `fits[case]` say of a dictionary, and arguments, whether they are like these, and so is all around the
+        call. `graded`: whether gradients must not be on, as some of these would want one."""
+        before = dict(self._names)
         given = [f"t{i}" for i in range(len(tensors))]
         modes = f"not {self._of(_dispatch_modes)}() and (not {self._of(_function_modes)}()"
         modes += f" or {self._of(_only_devices)}({device!r}))" if plain else ")"
         modes += f" and not {self._of(torch.is_grad_enabled)}()" if graded else ""
         check = self._of(_checker(tensors, tuple(states.values())))
         asked = ", ".join([*given, *(self._state(path, tensor) for path, tensor in states.items())])
-        return self._made(", ".join(["", *given]), f"{modes} and ", f" and {check}({asked})")
+        self.fits[case] = self._made(", ".join(["", *given]), f"{modes} and ", f" and {check}({asked})")
+        self.known[case] = (self.fits[case], *self.known[case])[:_KNOWN]
+        self._names = before
 
     def _made(self, given: str, first: str = "", last: str = "") -> Callable[..., bool]:
         # One expression, written out: a loop over what is asked would take some five times as long.
-        source = (
-            f"def make({', '.join(self._names)}):\n def fits(d{given}):\n  try:\n   return {first}{self._condition}{last}\n"
-            "  except (LookupError, AttributeError):\n   return False\n return fits"
-        )
+        lines = (
+            f"def make({', '.join(self._names)}):", f" def fits(d{given}):", "  try:",
+            f"   return {first}{self._condition}{last}", "  except (LookupError, AttributeError):", "   return False",
+            " return fits",
+        )  # fmt: skip
         namespace: dict[str, Any] = {}
-        exec(source, namespace)
+        exec("\n".join(lines), namespace)
         made: Callable[..., bool] = namespace["make"](**self._names)
         return made
 
@@ -195,6 +204,23 @@ class _Seen:
         return repr(key) if type(key) in (str, int) else self._of(key)
 
 
+def _hook_check(found: Survey, *, training: bool) -> tuple[list[int], Callable[[], bool]]:
+    """How many hooks were registered in this process so far; and what, when there are more, looks whether they are of
+    modules that had none, and, where they are not, takes the new number down: one look at a call instead of dozens."""
+    empty = [(m, key) for m, key in found.empty if training or "backward" not in key]
+    everywhere = _GLOBAL_HOOKS[: 4 if training else 2]
+    registered = [RemovableHandle.next_id]
+
+    def unhooked() -> bool:
+        now = RemovableHandle.next_id
+        if any(everywhere) or any(m[key] for m, key in empty):
+            return False
+        registered[0] = now
+        return True
+
+    return registered, unhooked
+
+
 def _never(*_: Any) -> bool:
     return False
 
@@ -205,13 +231,14 @@ def _checker(tensors: Sequence[Tensor], states: Sequence[Tensor]) -> Callable[..
     every = (*tensors, *states)
     if not every:
         return _always
-    if TensorGuards is None:
+    if not _torch_guards:
         seen = [_look(t) for t in every]
         return lambda *now: seen == [_look(t) for t in now]
-    sizes = [[None] * t.dim() for t in tensors] + [list(t.shape) for t in states]
-    strides = [[None] * t.dim() for t in every]
-    made: Callable[..., bool] = TensorGuards(*every, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-    return made
+    free: list[Any] = [[None] * t.dim() for t in every]
+    sizes = [*free[: len(tensors)], *(list(t.shape) for t in states)]
+    made = _torch_guards.TensorGuards(*every, dynamic_dims_sizes=sizes, dynamic_dims_strides=free)
+    check: Callable[..., bool] = made.check
+    return check
 
 
 def _look(tensor: Tensor) -> tuple[Any, ...]:

@@ -38,12 +38,13 @@ class ClassName(str):
 
 
 class Survey:
-    """`facts`: everything by value, under the name that a reason gives it; picklable where the module is. What must be
-    the very same object as now: `same`, triples of a mapping, a key and the value under it. `sizes`: mappings that get
-    no more keys; `empty`: mappings, and the key under which each has an empty one; `versions`: tensors that must not
-    be written to; `types`: modules and their classes; `plan`: the same for a tracer, which
-    guards what it reads; `tensors`: by path, the mapping and the key of each
-    parameter and buffer; `shared`: paths of those that have several. `refusal`: why no fused call may stand for this module, "" where one may.
+    """`facts`: everything by value, under the name that a reason gives it; picklable.
+
+    What must be as it is now, to be asked at each call: `same`, the value under a key of a mapping; `sizes`, mappings
+    that get no more keys; `children`, whole mappings; `types`, modules and their classes; `empty`, mappings, and the
+    key under which each has an empty one; `versions`, tensors that nobody writes to. `tensors`: by path, the mapping
+    and the key of each parameter and buffer; `shared`: paths of those that have several. `plan`: for a tracer, which
+    guards what it reads. `refusal`: why no fused call may stand for this module, "" where one may.
 
     The root's own dictionary never enters: it holds whoever holds the survey. `ROOT` stands for it."""
 
@@ -58,6 +59,7 @@ class Survey:
         self.empty: list[tuple[Any, str]] = []
         self.versions: list[tuple[Tensor, int]] = []
         self.types: list[tuple[nn.Module, type]] = []
+        self.children: list[dict[str, nn.Module | None]] = []
         self.plan: list[Plan] = []
         self.refusal = ""
         self.shared: set[str] = set()
@@ -158,8 +160,9 @@ class Survey:
         for name, value in (*state["_parameters"].items(), *state["_buffers"].items()):
             self._tensor(state["_parameters"] if name in state["_parameters"] else state["_buffers"], name, value,
                          _joined(path, name))  # fmt: skip
+        if state["_modules"]:
+            self.children.append(state["_modules"])
         for name, child in state["_modules"].items():
-            self._watch(state["_modules"], name, child)
             if child is None:
                 self.facts[_joined(path, name)] = None
             else:
@@ -361,4 +364,3 @@ def _is_torch(name: str | None) -> bool:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-

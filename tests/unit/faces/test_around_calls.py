@@ -271,7 +271,9 @@ def test_it_is_copied_and_its_copies_go_their_own_ways(pair: tuple[Any, Any]) ->
     theirs.scale = 5.0
     assert agree(third(x, ids), theirs(x, ids)) and agree(copy.copy(mine)(x, ids), theirs(x, ids))
     assert since(before, mine) == {"scale has changed": 2}
-    assert agree(pickle.loads(pickle.dumps(mine))(x, ids), theirs(x, ids)) and since(before, mine) == {"scale has changed": 3}
+    assert agree(pickle.loads(pickle.dumps(mine))(x, ids), theirs(x, ids)) and since(before, mine) == {
+        "scale has changed": 3
+    }
 
 
 OTHER = """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize, parametrizations, prune
+from torch.nn.utils import parametrizations, parametrize, prune
 
 from fakes import net
 from fakes.net import example, made

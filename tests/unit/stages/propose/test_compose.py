@@ -173,7 +173,11 @@ def test_every_single_pattern_and_every_pair_can_be_fused_alone(load: Any, sourc
     for recipe in [(c,) for c in choices] + list(pairwise(choices)):
         candidate = composed(source, cases, recipe, found)
         busy = without_idle([m.patterns for m in found], recipe)
-        assert {f.path for f in candidate.files if "/" not in f.path} == {"model.py", "original.py", *(f"{c.pattern}.py" for c in busy)}
+        assert {f.path for f in candidate.files if "/" not in f.path} == {
+            "model.py",
+            "original.py",
+            *(f"{c.pattern}.py" for c in busy),
+        }
         model = load(candidate)
         ours, theirs = model.ModelNew(), model.Model()
         ours.load_state_dict(theirs.state_dict())

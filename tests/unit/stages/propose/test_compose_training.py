@@ -92,6 +92,7 @@ def all_of(found: Matched) -> Recipe:
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Writes a candidate and imports its model.py as the judge does."""
+
     def forget() -> None:
         for name in list(sys.modules):
             if name.startswith(("fused_", "segment_", "original", "tilewright_kernels")) or name == "model":
