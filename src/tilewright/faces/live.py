@@ -64,7 +64,7 @@ def _registered(kind: type, candidate: Candidate, base: type, counts: dict[str, 
     files: _Files = tuple((file.path, file.text) for file in candidate.files)
 
     def reduce(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
-        held, state = self.__dict__.get(GUARD), self.__getstate__()  # type: ignore[misc]
+        held, state = self.__dict__.get(GUARD), self.__getstate__()
         if isinstance(state, dict):
             state = {key: value for key, value in state.items() if key != GUARD}
         return _restored, (base, files, None if held is None else held.__getstate__()), state
@@ -82,13 +82,13 @@ def _registered(kind: type, candidate: Candidate, base: type, counts: dict[str, 
 def _deep_copy(self: nn.Module, memo: dict[int, Any]) -> nn.Module:
     made = _empty(type(self))
     memo[id(self)] = made
-    made.__setstate__(copy.deepcopy(self.__getstate__(), memo))  # type: ignore[misc]
+    made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
     return made
 
 
 def _shallow_copy(self: nn.Module) -> nn.Module:
     made = _empty(type(self))
-    made.__setstate__(dict(self.__getstate__()))  # type: ignore[misc,call-overload]
+    made.__setstate__(dict(self.__getstate__()))
     return made
 
 

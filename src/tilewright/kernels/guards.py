@@ -19,8 +19,10 @@ from .survey import PLAIN, Survey, difference
 
 try:
     from torch._C._dynamo import guards as _torch_guards
-except ImportError:  # no promise of torch's: then the same is asked of each tensor in Python
-    _torch_guards = None  # type: ignore[assignment]
+
+    _TensorGuards: Any = _torch_guards.TensorGuards
+except (ImportError, AttributeError):  # no promise of torch's: then the same is asked of each tensor in Python
+    _TensorGuards = None
 
 # By path, what a case reads of the module: shape, dtype, and whether gradients of it may be wanted.
 States = Mapping[str, tuple[tuple[int, ...], torch.dtype, bool]]
@@ -150,7 +152,9 @@ class _Seen:
         conditions += [f"{self._of(m)}[{self._key(key)}] is {self._of(value)}" for m, key, value in found.checks(free)]
         conditions += [f"{self._of(m)} == {self._of(dict(m))}" for m in found.children]
         registered, unhooked = _hook_check(found, training=training)
-        conditions.append(f"({self._of(RemovableHandle)}.next_id == {self._of(registered)}[0] or {self._of(unhooked)}())")
+        conditions.append(
+            f"({self._of(RemovableHandle)}.next_id == {self._of(registered)}[0] or {self._of(unhooked)}())"
+        )
         conditions += [f"{self._of(t)}._version == {n}" for t, n in found.versions]
         conditions.append(f"{self._of(torch.get_default_dtype)}() is {self._of(torch.get_default_dtype())}")
         self._condition = " and ".join(conditions)
@@ -231,12 +235,12 @@ def _checker(tensors: Sequence[Tensor], states: Sequence[Tensor]) -> Callable[..
     every = (*tensors, *states)
     if not every:
         return _always
-    if not _torch_guards:
+    if _TensorGuards is None:
         seen = [_look(t) for t in every]
         return lambda *now: seen == [_look(t) for t in now]
     free: list[Any] = [[None] * t.dim() for t in every]
     sizes = [*free[: len(tensors)], *(list(t.shape) for t in states)]
-    made = _torch_guards.TensorGuards(*every, dynamic_dims_sizes=sizes, dynamic_dims_strides=free)
+    made = _TensorGuards(*every, dynamic_dims_sizes=sizes, dynamic_dims_strides=free)
     check: Callable[..., bool] = made.check
     return check
 

@@ -116,8 +116,8 @@ def _cases(
         used.update(code.used)
         body = code.body if code.used else ()
         found_cases.append(_Case(
-            index=len(found_cases), parameters=code.parameters, keywords=code.keywords, conditions=conditions, body=body,
-            tensors=code.tensors, states=states(facts.graph),
+            index=len(found_cases), parameters=code.parameters, keywords=code.keywords, conditions=conditions,
+            body=body, tensors=code.tensors, states=states(facts.graph),
         ))  # fmt: skip
     return found_cases, used
 
