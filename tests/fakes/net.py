@@ -15,11 +15,12 @@ from fakes.renderer import InterpretingRenderer
 from tilewright.cell.trace import trace
 from tilewright.faces.capture import write_problem
 from tilewright.facts.pattern import Choice
-from tilewright.facts.problem import Work
+from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.flow.optimize import write_candidate
 from tilewright.stages.patterns import match_all
 from tilewright.stages.propose.compose import compose
+from tilewright.stages.propose.targets import Renderer, renderer
 
 BIAS = 0.25  # of the file: read by name in each call
 
@@ -82,15 +83,15 @@ def made(training: bool = False) -> Net:
     return Net().train(training)
 
 
-def write_fused(folder: Path, module: nn.Module, inputs: tuple[Any, ...]) -> Path:
-    """The folder of a candidate for this module, made as `optimize` makes it."""
+def write_fused(folder: Path, module: nn.Module, inputs: tuple[Any, ...], *, target: Target = "cpu") -> Path:
+    """The folder of a candidate for this module, made as `optimize` makes it: on a GPU with real kernels."""
     problem = write_problem(module, inputs, folder / "problem").read_text()
     with torch.no_grad():
         graph = trace(module, inputs, {})
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
-    make = InterpretingRenderer()
+    make: Renderer = InterpretingRenderer() if target == "cpu" else renderer(target)
     found = match_all([graph], unsupported=make.unsupported, space=make.space, tiny_bytes=0)
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for m in found for p in m.patterns)
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    write_candidate(compose(problem, [case], found, recipe, target="cpu", make=make), folder / "candidate")
+    write_candidate(compose(problem, [case], found, recipe, target=target, make=make), folder / "candidate")
     return folder / "candidate"

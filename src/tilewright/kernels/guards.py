@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +29,7 @@ _GLOBAL_HOOKS = tuple(
     vars(_hooked)[f"_global_{kind}_hooks"] for kind in ("forward", "forward_pre", "backward", "backward_pre")
 )
 _KNOWN = 8  # ways in which a case was called with success that are remembered: under no_grad, inference mode ...
-_HERE = str(Path(__file__).resolve().parents[1])
+_CALLER = 6  # frames from `count` to who called the module: its forward, and two of torch's, lie between
 _lock = threading.Lock()
 
 NO_CASE = "no case has this signature"
@@ -322,17 +320,7 @@ def count(counts: dict[str, int], reason: str) -> None:
         counts[reason] = counts.get(reason, 0) + 1
     if first:
         text = f"tilewright: {reason}, so the original module runs, not the fused one. {_way_out(reason)}"
-        warnings.warn(text, RuntimeWarning, stacklevel=_caller())
-
-
-def _caller() -> int:
-    """Of the first frame that is neither torch's nor of the folder that holds this file, as `warnings` counts them."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and (
-        frame.f_globals.get("__name__", "").startswith("torch.") or frame.f_code.co_filename.startswith(_HERE)
-    ):
-        frame, level = frame.f_back, level + 1
-    return level
+        warnings.warn(text, RuntimeWarning, stacklevel=_CALLER)
 
 
 def _way_out(reason: str) -> str:
