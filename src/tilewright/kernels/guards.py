@@ -245,7 +245,8 @@ def _checker(tensors: Sequence[Tensor], states: Sequence[Tensor]) -> Callable[..
 
 def _look(tensor: Tensor) -> tuple[Any, ...]:
     """What TensorGuards looks at, in Python."""
-    autocast, level = torch.is_autocast_enabled(tensor.device.type), torch._C._functorch.maybe_current_level()
+    kind, level = tensor.device.type, torch._C._functorch.maybe_current_level()
+    autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     keys = str(torch._C._dispatch_keys(tensor))
     return type(tensor), tensor.dtype, tensor.device, tuple(tensor.shape), keys, tensor.requires_grad, autocast, level
 

@@ -42,7 +42,7 @@ def test_tensors_are_compared_with_and_without_torchs_guards(helped: bool, monke
     def fits(tensor: Tensor = x) -> bool:
         return guard.fits[0](module.__dict__, tensor)
 
-    for other in (x.double(), x.to("meta"), nn.Buffer(x), torch.complex(x, x).conj().imag, x.clone().requires_grad_()):
+    for other in (x.double(), x.to("meta"), nn.Parameter(x), torch.complex(x, x).conj().imag, x.clone().requires_grad_()):
         assert not fits(other)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not fits()
