@@ -149,6 +149,7 @@ class _Seen:
         conditions += [f"type({self._of(m)}) is {self._of(kind)}" for m, kind in found.types]
         conditions += [f"{self._of(m)}[{self._key(key)}] is {self._of(value)}" for m, key, value in found.checks(free)]
         conditions += [f"{self._of(m)} == {self._of(dict(m))}" for m in found.children]
+        conditions += [f"[*{self._of(m)}.values()] == {self._of([*m.values()])}" for m in found.ordered]
         registered, unhooked = _hook_check(found, training=training)
         conditions.append(
             f"({self._of(RemovableHandle)}.next_id == {self._of(registered)}[0] or {self._of(unhooked)}())"

@@ -21,6 +21,8 @@ _PLAIN_VALUES = (
 _BOOKKEEPING = frozenset(vars(nn.Module())) | {GUARD}
 _OPEN = frozenset({"getattr", "hasattr", "vars", "__dict__", "eval", "exec"})  # who names these may read any attribute
 _NEVER_CALLED = frozenset({"__init__", "extra_repr", "reset_parameters", "__repr__", "__setstate__"})
+_EMPTY_CELL = types.CellType()
+_UNNAMED = frozenset({"__getattr__", "__getattribute__", "__getitem__", "__iter__", "__len__"})  # called by syntax
 _BASES = (nn.Module, object)
 _DEPTH = 6  # of values within values
 
@@ -41,7 +43,7 @@ class Survey:
     """`facts`: everything by value, under the name that a reason gives it; picklable.
 
     What must be as it is now, to be asked at each call: `same`, the value under a key of a mapping; `sizes`, mappings
-    that get no more keys; `children`, whole mappings; `types`, modules and their classes; `empty`, mappings, and the
+    that get no more keys; `children`, whole mappings, and `ordered`, their values in order; `types`, modules and their classes; `empty`, mappings, and the
     key under which each has an empty one; `versions`, tensors that nobody writes to. `tensors`: by path, the mapping
     and the key of each parameter and buffer; `shared`: paths of those that have several. `plan`: for a tracer, which
     guards what it reads. `refusal`: why no fused call may stand for this module, "" where one may.
@@ -60,6 +62,7 @@ class Survey:
         self.versions: list[tuple[Tensor, int]] = []
         self.types: list[tuple[nn.Module, type]] = []
         self.children: list[dict[str, nn.Module | None]] = []
+        self.ordered: list[dict[str, nn.Module | None]] = []
         self.plan: list[Plan] = []
         self.refusal = ""
         self.shared: set[str] = set()
@@ -92,10 +95,13 @@ class Survey:
             self._read(function, None)
         waiting = [(c, name, value) for c in _classes(modules) for name, value in list(vars(c).items())]
         waiting = [member for member in waiting if member[1] not in _NEVER_CALLED]
-        while reached := [member for member in waiting if member[1] in self._names]:
-            waiting = [member for member in waiting if member[1] not in self._names]
+        while reached := [member for member in waiting if self._reached(*member[:2])]:
+            waiting = [member for member in waiting if member not in reached]
             for owner, name, value in reached:
                 self._member(owner, name, value)
+
+    def _reached(self, owner: type, name: str) -> bool:
+        return name in self._names or (name in _UNNAMED and not _is_torch(owner.__module__))
 
     def _member(self, owner: type, name: str, value: Any) -> None:
         functions = list(_functions(value))
@@ -116,17 +122,23 @@ class Survey:
         self._names |= names
         read = self._others if owner is None else self._own.setdefault(owner, set())
         read |= names
-        space = function.__globals__
+        self._space(function.__globals__, names, 0)
+        closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        held = {name: cell.cell_contents for name, cell in closed if cell != _EMPTY_CELL and name != "__class__"}
+        self._space({"__name__": function.__qualname__, **held}, names | held.keys(), 0)
+
+    def _space(self, space: dict[str, Any], names: set[str], depth: int) -> None:
+        """Note what of a file's names is mentioned, and, where that is a module (`torch.nn.functional`), of its."""
         for name in sorted(names & space.keys()):
             value = space[name]
-            if not isinstance(value, types.ModuleType):
+            if isinstance(value, types.ModuleType):
+                if depth < _DEPTH:
+                    self._space(vars(value), names, depth + 1)
+            elif callable(value) or not (depth and _is_torch(space.get("__name__"))):
                 self._globals.append((space, name))
                 for called in _functions(value):
                     if not _is_torch(called.__module__):
                         self._read(called, None)
-            else:
-                inside = vars(value)
-                self._globals += [(inside, n) for n in sorted(names & inside.keys()) if callable(inside[n])]
 
     def _global(self, space: dict[str, Any], name: str) -> None:
         value, where = space[name], f"{space.get('__name__', '')}.{name}"
@@ -161,7 +173,9 @@ class Survey:
             self._tensor(state["_parameters"] if name in state["_parameters"] else state["_buffers"], name, value,
                          _joined(path, name))  # fmt: skip
         if state["_modules"]:
-            self.children.append(state["_modules"])
+            lists = type(module).__module__ == nn.Sequential.__module__  # it runs them in order, under any names
+            (self.ordered if lists else self.children).append(state["_modules"])
+            self.facts[f"the order of {path or 'the modules'}"] = tuple(state["_modules"])
         for name, child in state["_modules"].items():
             if child is None:
                 self.facts[_joined(path, name)] = None
@@ -259,7 +273,8 @@ class Survey:
 
     def checks(self, free: Collection[str]) -> list[tuple[Any, Any, Any]]:
         """What must be the same; `free`: paths of tensors that may be replaced by their like."""
-        places = [self.tensors[path] for path in free if path in self.tensors and path not in self.shared]
+        places: list[tuple[Any, Any]] = [(m, name) for m in (*self.children, *self.ordered) for name in m]
+        places += [self.tensors[path] for path in free if path in self.tensors and path not in self.shared]
         without = {(id(mapping), key) for mapping, key in places}
         return [triple for place, triple in self.same.items() if place not in without]
 
@@ -292,12 +307,9 @@ def fingerprint(value: Any) -> Any:
 
 def _function_fingerprint(function: types.FunctionType, depth: int = 0) -> tuple[Any, ...]:
     cells = []
-    for cell in function.__closure__ or ():
-        try:
-            inside = cell.cell_contents
-        except ValueError:  # not filled yet
-            continue
-        cells.append(_closed_over(inside, depth))
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if cell != _EMPTY_CELL and name != "__class__":
+            cells.append(_closed_over(cell.cell_contents, depth))
     defaults = [_closed_over(v, depth) for v in (function.__defaults__ or ())]
     defaults += [_closed_over(v, depth) for v in (function.__kwdefaults__ or {}).values()]
     return _code_digest(function.__code__), tuple(cells), tuple(defaults)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import timeit
+import types
 import weakref
 from typing import Any
 
@@ -42,7 +43,13 @@ def test_tensors_are_compared_with_and_without_torchs_guards(helped: bool, monke
     def fits(tensor: Tensor = x) -> bool:
         return guard.fits[0](module.__dict__, tensor)
 
-    for other in (x.double(), x.to("meta"), nn.Parameter(x), torch.complex(x, x).conj().imag, x.clone().requires_grad_()):
+    for other in (
+        x.double(),
+        x.to("meta"),
+        nn.Parameter(x),
+        torch.complex(x, x).conj().imag,
+        x.clone().requires_grad_(),
+    ):
         assert not fits(other)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not fits()
@@ -125,3 +132,40 @@ def test_a_call_is_asked_for_in_a_small_part_of_what_it_takes() -> None:
         asked = min(timeit.repeat(lambda: fits(state, x), number=100, repeat=50))
         called = min(timeit.repeat(lambda: module(x), number=10, repeat=50)) * 10
     assert asked < called / 5
+
+
+@torch.no_grad()
+def test_layers_in_another_order_are_another_module() -> None:
+    module = ten()
+    guard = guarded(module)
+    guard.differs(module, 0, x)
+    module._modules["0"] = module._modules.pop("0")
+    assert (
+        not guard.fits[0](module.__dict__, x) and guard.differs(module, 0, x) == "the order of the modules has changed"
+    )
+
+
+def test_what_code_reads_of_other_files_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: Any = types.ModuleType("settings")
+    settings.SCALE, settings.table = 2.0, {"shift": 1.0}
+
+    class Scaled(nn.Module):
+        def __getattr__(self, name: str) -> Any:
+            return 3.0 if name == "missing" else super().__getattr__(name)
+
+        def forward(self, x: Tensor) -> Any:
+            return torch.nn.functional.relu(x) * settings.SCALE + settings.table["shift"] * self.missing
+
+    module = Scaled()
+    guard = Guard(module, [{}], training=False, device="cpu")
+    changes = (
+        ("setitem", settings.table, "shift", 2.0), ("setattr", settings, "SCALE", 5.0),
+        ("setattr", torch.nn.functional, "relu", torch.sigmoid), ("setattr", Scaled, "__getattr__", nn.Module.__getattr__),
+    )  # fmt: skip
+    reasons = ("settings.table", "settings.SCALE", "torch.nn.functional.relu", "Scaled.__getattr__")
+    for (kind, owner, name, value), reason in zip(changes, reasons, strict=True):
+        assert guard.differs(module, 0, x) == "" and guard.fits[0](module.__dict__, x)
+        with pytest.MonkeyPatch.context() as patch:
+            getattr(patch, kind)(owner, name, value)
+            assert not guard.fits[0](module.__dict__, x)
+            assert guard.differs(module, 0, x) == f"{reason} has changed"
