@@ -24,18 +24,19 @@ from ..stages.build import load_candidate
 from . import config
 
 _FALLBACKS = "_tilewright_fallbacks"
+_MODEL = "_tilewright_model"
 _CASE = "_case_"  # how the methods begin that run kernels
 _Files = tuple[tuple[str, str], ...]  # path and text of each
-_classes: dict[tuple[str, type], type] = {}  # by candidate, and the class of the module that it stands for
+_classes: dict[tuple[str, type], type] = {}  # the latest of each candidate and class: copies from a file are of it
 
 
 def replacement(module: nn.Module, folder: Path) -> nn.Module:
     """A module that runs the candidate in `folder`, which `stages.propose` made, where all is as it is in `module` now,
     and else the forward of `module`'s class. It shares submodules, parameters and buffers with `module`."""
-    kind = _class_for(load_candidate(folder), type(module), folder)
+    kind = _class(load_candidate(folder), type(module), folder)
     new = _empty(kind)
     new.__dict__.update(module.__dict__)
-    new.__dict__[GUARD] = kind.guard(new)  # type: ignore[attr-defined]
+    new.__dict__[GUARD] = getattr(kind, _MODEL).guard(new)
     return new
 
 
@@ -45,15 +46,13 @@ def fallbacks(module: nn.Module) -> dict[str, int]:
     return dict(getattr(type(module), _FALLBACKS, {}))
 
 
-def _class_for(candidate: Candidate, base: type, folder: Path) -> type:
-    """The candidate's ModelNew with the user's class, as it is in this process, where it had the captured one."""
-    if (known := _classes.get((candidate.id, base))) is not None:
-        return known
+def _class(candidate: Candidate, base: type, folder: Path) -> type:
+    """The candidate's ModelNew with the user's class, as it is in this process, where it had the captured one; it
+    counts for itself."""
     model = loaded(folder, base)
     kind: type = model.ModelNew
     kind.__name__, kind.__qualname__ = base.__name__, base.__qualname__  # as its errors and its repr say
-    kind.guard = staticmethod(model.guard)  # type: ignore[attr-defined]
-    kind.restored_guard = staticmethod(functools.partial(_guard_from, model))  # type: ignore[attr-defined]
+    setattr(kind, _MODEL, model)
     for name in [name for name in vars(kind) if name.startswith(_CASE)]:
         setattr(kind, name, _tried(kind, name))
     return _registered(kind, candidate, base, model.FALLBACKS)
@@ -103,22 +102,18 @@ def _restored(base: type, files: _Files, guard: Any) -> nn.Module:
     candidate = Candidate(files=tuple(SourceFile(path=path, text=text) for path, text in files))
     folder = config.cache_dir() / "modules" / candidate.id
     try:
-        if (candidate.id, base) not in _classes and not folder.exists():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            write_candidate(candidate, folder)
-        kind = _class_for(candidate, base, folder)
+        if (kind := _classes.get((candidate.id, base))) is None:
+            if not folder.exists():
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                write_candidate(candidate, folder)
+            kind = _class(candidate, base, folder)
     except Exception as error:  # whatever a library that is missing here makes of its import
         kind = _unfused(candidate, base, _no_kernels(error))
     made = _empty(kind)
-    if guard is not None and hasattr(kind, "restored_guard"):
-        made.__dict__[GUARD] = kind.restored_guard(guard)
+    if guard is not None and (model := getattr(kind, _MODEL, None)) is not None:
+        made.__dict__[GUARD] = model.Guard.__new__(model.Guard)
+        made.__dict__[GUARD].__setstate__(guard)
     return made
-
-
-def _guard_from(model: ModuleType, state: Any) -> Any:
-    guard = model.Guard.__new__(model.Guard)
-    guard.__setstate__(state)
-    return guard
 
 
 def _unfused(candidate: Candidate, base: type, why: str) -> type:

@@ -43,10 +43,11 @@ class Survey:
     """`facts`: everything by value, under the name that a reason gives it; picklable.
 
     What must be as it is now, to be asked at each call: `same`, the value under a key of a mapping; `sizes`, mappings
-    that get no more keys; `children`, whole mappings, and `ordered`, their values in order; `types`, modules and their classes; `empty`, mappings, and the
-    key under which each has an empty one; `versions`, tensors that nobody writes to. `tensors`: by path, the mapping
-    and the key of each parameter and buffer; `shared`: paths of those that have several. `plan`: for a tracer, which
-    guards what it reads. `refusal`: why no fused call may stand for this module, "" where one may.
+    that get no more keys; `children`, whole mappings, and `ordered`, their values in order; `types`, modules and their
+    classes; `empty`, mappings, and the key under which each has an empty one; `versions`, tensors that nobody writes
+    to. `tensors`: by path, the mapping and the key of each parameter and buffer; `shared`: paths of those that have
+    several. `plan`: for a tracer, which guards what it reads. `refusal`: why no fused call may stand for this module,
+    "" where one may.
 
     The root's own dictionary never enters: it holds whoever holds the survey. `ROOT` stands for it."""
 

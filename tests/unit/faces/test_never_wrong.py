@@ -200,6 +200,6 @@ def test_unguarded_each_of_these_goes_wrong(
         for module in (mine, theirs):
             torch.manual_seed(2)
             change.do(module)
-        monkeypatch.setattr(type(mine), "_differs", lambda *_: "")
+        monkeypatch.setattr(type(mine), "_tilewright_differs", lambda *_: "")
         monkeypatch.setattr(type(mine), "_case_0", inspect.unwrap(vars(type(mine))["_case_0"]))
         assert not agree(outcome(lambda: mine(*example())), outcome(lambda: theirs(*example())))

@@ -160,7 +160,8 @@ def test_what_code_reads_of_other_files_is_followed(monkeypatch: pytest.MonkeyPa
     guard = Guard(module, [{}], training=False, device="cpu")
     changes = (
         ("setitem", settings.table, "shift", 2.0), ("setattr", settings, "SCALE", 5.0),
-        ("setattr", torch.nn.functional, "relu", torch.sigmoid), ("setattr", Scaled, "__getattr__", nn.Module.__getattr__),
+        ("setattr", torch.nn.functional, "relu", torch.sigmoid),
+        ("setattr", Scaled, "__getattr__", nn.Module.__getattr__),
     )  # fmt: skip
     reasons = ("settings.table", "settings.SCALE", "torch.nn.functional.relu", "Scaled.__getattr__")
     for (kind, owner, name, value), reason in zip(changes, reasons, strict=True):
