@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import tempfile
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 from torch import nn
@@ -26,6 +22,7 @@ from ..stages.build import load_candidate
 from ..stages.problems import read_problem
 from . import config
 from .capture import write_problem
+from .live import fallbacks, replacement
 
 _quiet: Callable[[str], None] = lambda text: None  # noqa: E731  a name for silence
 
@@ -33,13 +30,21 @@ _quiet: Callable[[str], None] = lambda text: None  # noqa: E731  a name for sile
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimized:
     """`module` computes what the given one does and has the same `state_dict` keys (parameters shared with it); it *is*
-    the given one unless `status` is "improved". `summary` is what `optimize --json` prints, `report` is Markdown."""
+    the given one unless `status` is "improved". `summary` is what `optimize --json` prints, `report` is Markdown.
+
+    Where something is not as it was judged (inputs, submodules, hooks, dtypes, a mode that is on; docs/design.md), a
+    call runs the original forward, on the module as it is then: `fallbacks` counts that, and a RuntimeWarning says so
+    the first time. `copy`, `pickle` and `torch.save` take `module` as they take the given one."""
 
     module: nn.Module
     status: str
     summary: dict[str, Any]
     report: str
     folder: Path
+
+    def fallbacks(self) -> dict[str, int]:
+        """How often calls of `module`, and of its copies in this process, ran the original forward, by reason."""
+        return fallbacks(self.module)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,7 @@ def optimize(
     found = summary(finished.brief, finished.events, candidate_dir=str(places.candidate))
     improved = found["status"] == "improved"
     return Optimized(
-        module=_replacement(module, places.candidate) if improved else module,
+        module=replacement(module, places.candidate) if improved else module,
         status=str(found["status"]),
         summary=found,
         report=markdown(finished.brief, finished.events),
@@ -148,30 +153,4 @@ def _captured(
     return read_problem(path, target=_chosen(target), precision=precision, mode=mode)
 
 
-def _replacement(module: nn.Module, candidate: Path) -> nn.Module:
-    """The candidate's ModelNew around the given module's own parameters, buffers and settings."""
-    new: nn.Module = _loaded(candidate).ModelNew()
-    new.__dict__.update(module.__dict__)
-    return new
-
-
-def _loaded(candidate: Path) -> ModuleType:
-    """Import a candidate's model.py under a name of its own; its companions leave `sys.modules` again, since the next
-    candidate's have the same names."""
-    spec = importlib.util.spec_from_file_location(f"tilewright_candidate_{uuid.uuid4().hex}", candidate / "model.py")
-    assert spec is not None and spec.loader is not None
-    model = importlib.util.module_from_spec(spec)
-    before = set(sys.modules)
-    sys.path.insert(0, str(candidate))
-    try:
-        spec.loader.exec_module(model)
-    finally:
-        sys.path.remove(str(candidate))
-        for name in set(sys.modules) - before:
-            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(candidate):
-                del sys.modules[name]
-    sys.modules[model.__name__] = model
-    return model
-
-
-__all__ = ["Candidate", "Evaluated", "Optimized", "evaluate", "optimize"]
+__all__ = ["Candidate", "Evaluated", "Optimized", "evaluate", "fallbacks", "optimize"]
