@@ -260,6 +260,14 @@ class Room:
         )  # fmt: skip
         return self._appeal(request, wire.Attained)
 
+    def approach(self, k: int, *, seed: int, number: int, state: bool) -> wire.Approached | None:
+        """Move pool set `k`, an own draw, or the reference's state to where results turn; None where that can't be
+        had."""
+        request = wire.Approach(
+            args=self.described.args, inputs=self._pool[k], seed=seed, number=number, state=state,
+        )  # fmt: skip
+        return self._appeal(request, wire.Approached)
+
     @property
     def reference_lives(self) -> bool:
         return self._reference.alive
