@@ -27,6 +27,7 @@ from .subject import named_state
 LONE = "lone"
 ENDS = (OWN, LONE, "wide", "large", "zeros")  # what the second draw may be: the first that turns something counts
 _HALVINGS = 24
+_MOST_TIMES = 4  # of the state: what one redraw does not turn some may
 # Distances from the turn, as shares of the way: the second counts at which nothing turns back.
 _STEPS = tuple(2.0**-e for e in range(23, 6, -2))
 _JITTER = 2.0**-20  # sixteen roundings of fp32
@@ -62,7 +63,7 @@ def approach(
     draws = torch.Generator(device=first[output].device).manual_seed(seed)
     if any(free):
         return _through_inputs(way, free, first, output=output, draws=draws)
-    if not state or not way.lead_through_state(seed + 1):
+    if not state or not way.lead_through_state(seed + 1, times=1 + number % _MOST_TIMES):
         return Moved(tuple(inputs), (), 0, 1)
     try:
         place, turned = _place(way, output, draws)
@@ -91,15 +92,16 @@ class _Way:
             for a, b in zip(self.start, end, strict=True)
         )
 
-    def lead_through_state(self, seed: int) -> bool:
-        """From the state as it is to another of the same kind; False where nothing of it is floating."""
+    def lead_through_state(self, seed: int, *, times: int) -> bool:
+        """From the state as it is to what so many redraws make of it; False where nothing of it is floating."""
         subject = self.reference.subject
         source = torch.Generator(device=subject.device).manual_seed(seed)
         parameters = {name for name, _ in subject.built.named_parameters(remove_duplicate=False)}
         for name, tensor in named_state(subject.built).items():
             if tensor.is_floating_point() and tensor.element_size() > 1:
                 start, end = tensor.detach().clone(), tensor.detach().clone()
-                perturb_state(name, end, is_parameter=name in parameters, source=source)
+                for _ in range(times):
+                    perturb_state(name, end, is_parameter=name in parameters, source=source)
                 self._state[name] = start, end
         return bool(self._state)
 

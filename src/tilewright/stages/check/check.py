@@ -370,8 +370,7 @@ class Check:
 
     def _draw(self, trial: Trial, upstream: str) -> bool:
         """Fill pool set 0, and move the state; False where the trial would say nothing new."""
-        beside = trial.family == BOUNDARY
-        if beside and self._turns.enough:
+        if (beside := trial.family == BOUNDARY) and self._turns.enough:
             return False
         self.room.draw(0, family=OWN if beside else trial.family, seed=trial.seed, upstream=upstream)
         if trial.redraw:
