@@ -7,6 +7,7 @@ import gc
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
@@ -215,13 +216,13 @@ class Reference:
 
     def truth(
         self, args_text: str, inputs: Sequence[Tensor], seed: int, *, moved_by: float = 0.0, draw: int = 0,
-        buffers: Sequence[str] = (), again: bool = False,
+        buffers: Sequence[str] = (), under: Sequence[AbstractContextManager[Any]] = (), again: bool = False,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """Outputs of the module in float64 on the same inputs and state, or on such that are moved by about that share,
-        each `draw` in its own way, and then the buffers named, as they are afterwards. Raises CodeRaised("no_truth")
-        where an operation has no float64, and for lack of memory. `again`: of many that are made one after the other
-        this is not the first, and no garbage is looked for."""
-        if not again:
+        each `draw` in its own way, and then the buffers named, as they are afterwards; `under` these contexts, the
+        last of which is the innermost. Raises CodeRaised("no_truth") where an operation has no float64, and for lack
+        of memory. `again`: one of many runs, before which no garbage is looked for."""
+        if not (again or under):
             self._subject.drop()
         seed_all(seed)
         wide = [t.double() if t.is_floating_point() else t.to(torch.complex128) if t.is_complex() else t.clone()
@@ -233,7 +234,10 @@ class Reference:
                 module = self._double = self._double or copy.deepcopy(self._subject.built).double()
                 if moved_by:
                     wide = self._jittered(module, wide, moved_by, seed + draw)
-                result = self._in_double(module, args_text, wide)
+                with ExitStack() as stack:
+                    for context in under:
+                        stack.enter_context(context)
+                    result = self._in_double(module, args_text, wide)
                 del wide
         finally:
             torch.set_default_dtype(before)
@@ -241,6 +245,17 @@ class Reference:
                 self._double = None  # it may have moved its buffers
         state = named_state(module) if buffers else {}
         return tuple(t.detach() for t in (*tensors_of(result), *(state[name] for name in buffers)))
+
+    def run_copy(self, args_text: str, inputs: Sequence[Tensor], seed: int) -> None:
+        """Run a copy of the module in its own types, whose state nobody else sees."""
+        self._subject.drop()
+        seed_all(seed)
+        with blaming("raised", "forward raised"), self._subject.grad_mode():
+            self._in_double(copy.deepcopy(self._subject.built), args_text, inputs)
+
+    def floats(self) -> tuple[torch.dtype, ...]:
+        """The types of the floating parameters."""
+        return tuple(p.dtype for p in self._subject.built.parameters() if p.is_floating_point())
 
     def _in_double(self, module: torch.nn.Module, args_text: str, wide: Sequence[Tensor]) -> Any:
         gradients = self._subject.gradients
@@ -406,19 +421,6 @@ class Reference:
         finally:
             gc.collect()
             gc.freeze()  # tracing imports a great deal, which later collections need not walk
-
-
-class _Twice(torch.nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 2
-
-
-def start_tracer() -> None:
-    """Have torch import what tracing needs, over a thousand modules, by a module of one operator."""
-    from .trace import trace
-
-    with torch.no_grad():
-        trace(_Twice(), (torch.ones(2),), {})
 
 
 def _indexes(tensor: Tensor) -> bool:

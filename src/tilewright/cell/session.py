@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from . import appeals, arena, audit, boundary, driver, profile, values, wire
-from .baseline import compiling, start_compiler
+from .baseline import compiling, start_compiler, start_tracer
 from .compilers import end_compilers
 from .counterparts import Counterparts
 from .families import upstream
@@ -23,7 +23,7 @@ from .graphed import Recorded
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
 from .modes import require_no_modes
 from .observe import observed
-from .reference import Reference, start_tracer
+from .reference import Reference
 from .replay import replayed
 from .subject import Subject, first_moved, handed, named_state, poisoned
 from .timing import Dealt, Timer, repeated

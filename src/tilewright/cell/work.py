@@ -51,7 +51,7 @@ class _Witness(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if not getattr(func, "is_view", False):
             self._note(func, args, kwargs or {}, result)
-            self.longest_sum = max(self.longest_sum, _terms(func, args, kwargs or {}, result))
+            self.longest_sum = max(self.longest_sum, terms(func, args, kwargs or {}, result))
             self.steps = self.steps or _jumps(func, args, kwargs or {}, result)
         return result
 
@@ -76,7 +76,7 @@ class _Witness(TorchDispatchMode):
         return sum(max(sum(r.size for r in self._regions.get(s, ())), self._gathered.get(s, 0)) for s in storages)
 
 
-def _terms(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+def terms(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     """How many terms each result of an operation sums at most: flops tell it of products, sizes of reductions (norms
     return their statistics beside the result), the dimension of scans and softmax."""
     outputs = [t.numel() for t in tree_leaves(result) if isinstance(t, Tensor) and t.numel()]
