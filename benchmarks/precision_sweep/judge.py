@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from tilewright.cell import appeals, boundary
+from tilewright.cell import boundary, budget
+from tilewright.cell.ensemble import Budget, Ensemble, Question
 from tilewright.cell.reference import Reference
 from tilewright.cell.subject import Subject
-from tilewright.cell.wire import Attained
 from tilewright.stages.check import metric
 
 BOUNDARY, BRIEF = "boundary", "twelve_bits"
@@ -75,33 +74,19 @@ class Trial:
     ) -> None:  # fmt: skip
         self._bench, self.inputs, self._seed, self.turned = bench, inputs, seed, turned
         self._truth, self._own, self._error = truth, own, error
+        self._budget: Budget | None = None
 
     def verdict(self, got: Tensor) -> Verdict:
-        """Whether the check accepts this result."""
+        """Whether the check accepts this result: by the plain contract, or by the budget of each element."""
         found = metric.distance(got, self._truth, self._own)
         allowed = metric.allowance(self._own.dtype, self._error, length=self._bench.longest_sum)
         if found.misplaced == 0 and found.norm <= allowed[0] and found.worst <= allowed[1]:
             return Verdict(True, "")
-        if not got.dtype.is_floating_point:
-            return self._by_what_is_attained(got, found)
-        if found.misplaced:
-            return Verdict(False, f"{found.misplaced} elements are not finite where the truth is, or the reverse")
-        times = appeals.amplified(self._bench.reference, self._bench.args, self.inputs, (self._truth,), seed=self._seed)
-        floors = metric.floors(self._own.dtype, length=self._bench.longest_sum)
-        eased = metric.eased(floors, (times.norm[0], times.worst[0]))
-        norm, worst = max(eased[0], allowed[0]), max(eased[1], allowed[1])
-        return Verdict(
-            found.norm <= norm and found.worst <= worst,
-            f"norm {found.norm:.3g} (allowed {norm:.3g}), worst {found.worst:.3g} (allowed {worst:.3g})",
-        )
+        judged = budget.judged(self._asked(), 0, got=got, own=self._own)
+        return Verdict(judged.right, judged.why)
 
-    def _by_what_is_attained(self, got: Tensor, found: metric.Distance) -> Verdict:
-        attained: Attained = appeals.attained(
-            self._bench.reference, self._bench.args, self.inputs, output=0, got=got, own=self._own, seed=self._seed
-        )
-        if not attained.known or not attained.valid:
-            return Verdict(False, f"{found.misplaced} of {got.numel()} elements differ")
-        floor = metric.floors(torch.float32, length=self._bench.longest_sum)[1]
-        allowed = 0.0 if attained.exact else max(metric.FACTOR * attained.own_shortfall, floor)
-        found = replace(found, worst=attained.shortfall)
-        return Verdict(found.worst <= allowed, f"short by {found.worst:.3g} (allowed {allowed:.3g})")
+    def _asked(self) -> Budget:
+        if self._budget is None:
+            question = Question(args=self._bench.args, inputs=self.inputs, seed=self._seed)
+            self._budget = Ensemble(self._bench.reference, question).budget()
+        return self._budget
