@@ -61,7 +61,7 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn({terms}, {columns}) / {terms} ** 0.5)
-        self.scale = nn.Parameter(torch.rand({columns}) + 0.5)
+        self.scale = nn.Parameter(torch.rand({columns}) * 0.1 + 0.95)
 
     def forward(self, x, open):
         h = (x @ self.weight) * self.scale

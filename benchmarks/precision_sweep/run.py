@@ -5,19 +5,22 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
+import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from tilewright.stages.check.plan import BOUNDARY, BRIEF, plan
+
 from .candidates import DISHONEST, HONEST, Candidate, Given
 from .cells import Cell
-from .judge import BOUNDARY, BRIEF, Bench, Trial
+from .judge import Bench
 
-FAMILIES = ("own", "integers", "one_sided", "wide", BRIEF)
-_ENOUGH_TURNED, _MOST_BOUNDARIES = 32, 12  # as in stages.check
+_ENOUGH_TURNED, _IN_VAIN = 32, 4  # as in stages.check.turns
+_SAMPLED = 4  # trials that honest candidates meet, beside those of results that jump
 _CHUNK = 20  # seeds that a process takes at a time
 _MOST_WORDS = 3  # wrong verdicts that are told, by candidate
 
@@ -75,40 +78,38 @@ def run(task: Task) -> Tally:
 
 
 def _refused(task: Task, bench: Bench, seed: int) -> dict[str, str]:
-    """Who is refused in some trial, and what is said of it there; others need not try who was refused once."""
+    """Who is refused in some trial, and what is said of it there. Trials are those of a check. Nobody is tried again
+    who was refused once, and honest candidates are tried in some, which other seeds choose otherwise."""
+    rng = random.Random(seed)
+    trials = plan(0, case_bytes=4 * task.cell.size, has_floats=True, redraws=True, rng=rng, steps=task.beside_turns)
+    others = [t for t in trials if t.family not in (BOUNDARY, BRIEF)]
+    sample = {id(t) for t in rng.sample(others, _SAMPLED)} | {id(t) for t in trials if t not in others}
     bench.construct(seed)
-    before = bench.run(bench.reference.inputs(seed * 1000 + 999, "own")[1])
+    before = bench.run(bench.reference.inputs(trials[1].seed, "own")[1])
     refused: dict[str, str] = {}
-    for family, trial in _trials(task, bench, seed):
-        weight, scale = bench.state
-        given = Given(trial.inputs[0], trial.inputs[1], weight, scale, before)
-        for name, candidate in (HONEST | DISHONEST).items():
-            if name not in refused:
-                found = trial.verdict(_called(candidate, task.cell, given))
-                if not found.accepted:
-                    refused[name] = f"{family}: {found.why}"
+    beside, turned = 0, 0
+    for planned in trials:
+        everybody = (HONEST | DISHONEST) if id(planned) in sample else DISHONEST
+        left = {name: c for name, c in everybody.items() if name not in refused}
+        enough = turned >= _ENOUGH_TURNED or (turned == 0 and beside >= _IN_VAIN)
+        if not left or (planned.family == BOUNDARY and enough):
+            continue
+        trial = bench.trial(planned, beside)
+        if planned.family == BOUNDARY:
+            beside, turned = beside + 1, turned + (trial.turned if trial is not None else 0)
+        if trial is None:
+            continue
+        given = Given(trial.inputs[0], trial.inputs[1], *bench.state, before)
+        for name, candidate in left.items():
+            found = trial.verdict(_called(candidate, task.cell, given))
+            if not found.accepted:
+                refused[name] = f"{planned.family}: {found.why}"
     return refused
 
 
 def _called(candidate: Candidate, cell: Cell, given: Given) -> torch.Tensor:
     with torch.no_grad():
         return candidate(cell, given)
-
-
-def _trials(task: Task, bench: Bench, seed: int) -> Iterator[tuple[str, Trial]]:
-    for number, family in enumerate(FAMILIES if task.beside_turns else FAMILIES[:-1]):
-        trial = bench.trial(family, seed * 1000 + number)
-        if trial is not None:
-            yield family, trial
-    turned = 0
-    for number in range(_MOST_BOUNDARIES if task.beside_turns else 0):
-        trial = bench.trial(BOUNDARY, seed * 1000 + 100 + number, number)
-        if trial is None:
-            continue
-        yield BOUNDARY, trial
-        turned += trial.turned
-        if turned >= _ENOUGH_TURNED or (turned == 0 and number):
-            return
 
 
 class Results:
