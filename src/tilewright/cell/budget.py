@@ -102,7 +102,7 @@ def _of_floats(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judg
     z, own_z = (torch.where(specials, 0.0, (x - t).abs() / unit) for x in (y, r))
     open_to = jumps(spread.high - spread.low, sigma, t) | spread.strange
     past, own_past = (open_to & (x > _FAR) for x in (z, own_z))
-    reach = _FAR * unit
+    reach = _FAR * (unit + _LAST_BITS / 2 * eps / _FAR * y.abs().nan_to_num(posinf=0.0))
     outside = past & ((y - t < spread.low - reach) | (y - t > spread.high + reach)) & (z > _WORST) & (y != r)
     wrong = int(outside.sum())
     if wrong:

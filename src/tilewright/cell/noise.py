@@ -232,8 +232,7 @@ class Noise(TorchDispatchMode):
         operand = args[0]
         if kwargs.get("stable") or not _is_float(operand) or (len(args) > 1 and isinstance(args[1], Tensor)):
             return None
-        size = torch.where(operand.isfinite(), operand, 0.0).abs().amax() if operand.numel() else 0.0
-        found = func(operand + self._draw(operand, _TIES) * size, *args[1:], **kwargs)
+        found = func(operand + self._draw(operand, _TIES) * _sizes(operand), *args[1:], **kwargs)
         if isinstance(found, Tensor):
             return found if place < 0 else None
         indices, dim = found[place], _dim_of(func, args, kwargs)
@@ -265,6 +264,14 @@ def _of_sums(count: int, unit: float) -> tuple[float, float]:
     terms of both signs, in any order; of terms of one sign; and what it then loses always to the same side."""
     always = min(count / 60, max(_MOST_OF_LONG_SUMS / unit, 0.0)) if unit <= 2.0**-24 else 0.0
     return math.sqrt(1 + count / 36), math.sqrt(1 + (count / 19 if unit <= 2.0**-24 else 0.0) + always**2)
+
+
+def _sizes(operand: Tensor) -> Tensor:
+    """The size of each element, and of noughts and infinities that of the least: beside a filling of -1e9 what is left
+    open must not be moved by as much as that."""
+    sizes = torch.where(operand.isfinite(), operand, 0.0).abs()
+    some = sizes[sizes > 0]
+    return torch.where(sizes > 0, sizes, some.amin() if some.numel() else 1.0)
 
 
 def _is_whole(args: Any) -> bool:

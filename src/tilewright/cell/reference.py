@@ -19,7 +19,7 @@ from . import jitter, values, work
 from .arena import dtype_of, spec_of
 from .bits import fingerprint, words
 from .eight_bits import computable
-from .families import OWN, chosen_to_move, perturb_state, redistribute, upstream
+from .families import OWN, chosen_to_move, perturb_state, redistribute, shortened, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
 from .rearrange import Rearranger, runs_on_cpu
 from .step import Step, learn, tensors_of
@@ -40,7 +40,7 @@ class Reference:
     def __init__(self, path: str, source: str, cases: Sequence[str], *, subject: Subject, compiled: bool) -> None:
         self._problem: ProblemModule = load_problem(path, source)
         self._cases = tuple(json.loads(c) for c in cases)
-        self._subject = subject
+        self._subject = self.subject = subject
         self._device = subject.device
         self._compiled = compiled
         self._case: dict[str, Any] = {}
@@ -108,6 +108,10 @@ class Reference:
         placed = [t.detach().to(self._device) for t in tensors]
         return text, self._varied(placed) if self._number in self._variants else placed
 
+    def structures(self) -> tuple[Structure, ...]:
+        """What the problem promises of each tensor input; empty before the case was described."""
+        return self._structures.get(self._number, ())
+
     def _varied(self, tensors: list[Tensor]) -> list[Tensor]:
         """The inputs at the shapes of the variant: what is cut down must have again what the whole promised."""
         base, variant = self._variants[self._number]
@@ -165,7 +169,7 @@ class Reference:
             seed_all(seed)
             return self._problem.get_inputs(**self._case)
 
-    def redraw(self, seed: int, *, spread: str = "whole") -> None:
+    def redraw(self, seed: int, *, spread: str = "whole", brief: bool = False) -> None:
         self.put_back()
         source = torch.Generator(device=self._device).manual_seed(seed)
         module = self._subject.built
@@ -179,6 +183,8 @@ class Reference:
                     seen.add(id(tensor))
                     wanted = name in parameters
                     perturb_state(name, tensor, is_parameter=wanted, source=source, spread=spread)
+                if brief and name in parameters and tensor.is_floating_point():
+                    tensor.copy_(shortened(tensor))
 
     def rearrange(
         self, seed: int, args: str, inputs: Sequence[Tensor], labels: Mapping[str, str] | None = None
@@ -210,13 +216,13 @@ class Reference:
 
     def truth(
         self, args_text: str, inputs: Sequence[Tensor], seed: int, *, moved_by: float = 0.0, draw: int = 0,
-        buffers: Sequence[str] = (), under: Sequence[AbstractContextManager[Any]] = (),
+        buffers: Sequence[str] = (), under: Sequence[AbstractContextManager[Any]] = (), again: bool = False,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """Outputs of the module in float64 on the same inputs and state, or on such that are moved by about that share,
         each `draw` in its own way, and then the buffers named, as they are afterwards; `under` these contexts, the
         last of which is the innermost. Raises CodeRaised("no_truth") where an operation has no float64, and for lack
-        of memory."""
-        if not under:
+        of memory. `again`: one of many runs, before which no garbage is looked for."""
+        if not (again or under):
             self._subject.drop()
         seed_all(seed)
         wide = [t.double() if t.is_floating_point() else t.to(torch.complex128) if t.is_complex() else t.clone()
@@ -306,8 +312,12 @@ class Reference:
         return self._subject.built.training or bool(self._subject.gradients.outputs)
 
     def release_truth(self) -> None:
-        self._double = None
+        self.forget_double()
         gc.collect()
+
+    def forget_double(self) -> None:
+        """The module in float64 is no longer what the module is."""
+        self._double = None
 
     # ---- description
 
@@ -336,7 +346,7 @@ class Reference:
         seed_all(seed + 1)
         with blaming("raised", "forward raised under observation"):
             seen = work.measure(lambda: subject.run(text, inputs), [*inputs, *state.values()], tensors_of)
-        second, measured, longest = seen.result, seen.work, seen.longest_sum
+        second, measured, longest, steps = seen.result, seen.work, seen.longest_sum, seen.steps
         del seen
         random = any(_far(a, _sampled(b)) for a, b in zip(first, tensors_of(second), strict=True))
         tree = values.encode(second, [], sort_keys=True)
@@ -361,6 +371,7 @@ class Reference:
             init=init_text, init_tensors=tuple(spec_of(t) for t in init), args=text,
             inputs=tuple(spec_of(t) for t in inputs), outputs_tree=tree, outputs=outputs,
             state=subject.state_specs(), mutated_state=mutated, random=random, work=measured, longest_sum=longest,
+            steps=steps,
             graph=graph, gradients=subject.gradients, trace_failure=failure, call_s=call_s,
         )  # fmt: skip
 
@@ -410,19 +421,6 @@ class Reference:
         finally:
             gc.collect()
             gc.freeze()  # tracing imports a great deal, which later collections need not walk
-
-
-class _Twice(torch.nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 2
-
-
-def start_tracer() -> None:
-    """Have torch import what tracing needs, over a thousand modules, by a module of one operator."""
-    from .trace import trace
-
-    with torch.no_grad():
-        trace(_Twice(), (torch.ones(2),), {})
 
 
 def _indexes(tensor: Tensor) -> bool:

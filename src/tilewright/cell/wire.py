@@ -18,6 +18,8 @@ from .ablation import Operation as Operation
 from .ablation import OperationList as OperationList
 from .ablation import Perturb as Perturb
 from .ablation import Perturbed as Perturbed
+from .approaches import Approach as Approach
+from .approaches import Approached as Approached
 from .captures import Capture as Capture
 from .captures import Captured as Captured
 from .captures import GraphReplayed as GraphReplayed
@@ -347,6 +349,7 @@ class Described:
     graph: str  # facts.codec text; empty: none was asked for, or it can't be traced
     trace_failure: str
     call_s: float
+    steps: bool = False  # comparisons, roundings or choices are made of floats in it: its results may jump
 
     def title(self, output: int) -> str:
         """What a result is called: the gradients of a step come after what forward returns."""

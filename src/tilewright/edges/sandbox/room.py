@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ from ...facts.problem import TensorSpec
 from .cell import Cell, CellFault, Limits
 
 Refs = tuple[wire.TensorRef, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,16 +255,28 @@ class Room:
             args=self.described.args, inputs=self._pool[k], outputs=outputs, seed=seed, least=least,
             got=tuple(self._results[place][i] for i in outputs), own=tuple(self._own[i] for i in outputs),
         )  # fmt: skip
-        try:
-            return self._reference.ask(request, wire.Judgement, limit_s=self.limits.call_s).judged
-        except CellFault:
-            if not self._reference.alive:
-                raise
-            return None
+        found = self._ask_more(request, wire.Judgement)
+        return found.judged if found is not None else None
+
+    def approach(self, k: int, *, seed: int, number: int, state: bool) -> wire.Approached | None:
+        """Move pool set `k`, an own draw, or the reference's state to where results turn; None where that can't be
+        had."""
+        request = wire.Approach(
+            args=self.described.args, inputs=self._pool[k], seed=seed, number=number, state=state,
+        )  # fmt: skip
+        return self._ask_more(request, wire.Approached)
 
     @property
     def reference_lives(self) -> bool:
         return self._reference.alive
+
+    def _ask_more(self, request: object, kind: type[T]) -> T | None:
+        try:
+            return self._reference.ask(request, kind, limit_s=self.limits.call_s)
+        except CellFault:
+            if not self._reference.alive:
+                raise
+            return None
 
     def doubt_truth(self) -> None:
         """Let the reference's own result stand as the truth."""

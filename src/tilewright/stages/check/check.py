@@ -9,7 +9,6 @@ stay what it is when the next call is made, and come out right again on a second
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass, field
 
 from ...cell import wire
@@ -20,7 +19,8 @@ from ...facts.problem import Precision, TensorSpec
 from . import gradients, metric, state
 from .contract import Contract
 from .counterparts import moved
-from .plan import OWN, SPECIALS, Trial, plan, spread_of
+from .plan import BOUNDARY, BRIEF, OWN, SPECIALS, Trial, spread_of
+from .turns import Turns
 
 # Kinds of upstream gradients, in turn over the trials (training), and those that come in another layout.
 _UPSTREAM = ("normal", "ones", "alone", "sparse")
@@ -85,6 +85,7 @@ class Check:
         self.shares_state = False
         self._alike: tuple[str, ...] = ()
         self._rearranged = False
+        self._turns = Turns(room)
 
     # ---- construction
 
@@ -111,12 +112,12 @@ class Check:
             "what they held at first, the others are compared by equal seeds alone"
         )
 
-    def redraw(self, seed: int) -> None:
+    def redraw(self, seed: int, *, brief: bool = False) -> None:
         """Move the reference's state and, where `load_state` can't, the candidate's with it. Pool set 0 must be drawn:
         masks and indices are moved as far as the reference bears it there. Under some seeds most elements stay, or all
         but a few: whoever looks at some of them alone takes the state for what it was."""
         if self.shares_state:
-            self.room.redraw(wire.Redraw(seed=seed, spread=spread_of(seed)))
+            self.room.redraw(wire.Redraw(seed=seed, spread=spread_of(seed), brief=brief))
             self._note_moved(self.room.rearrange(seed))
         elif self._alike:
             request = wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed))
@@ -286,9 +287,8 @@ class Check:
         first: wire.Called | None = None  # whose results are held until the end
         for number, trial in enumerate(trials):
             upstream = _UPSTREAM[number % len(_UPSTREAM)]
-            self.room.draw(0, family=trial.family, seed=trial.seed, upstream=upstream)
-            if trial.redraw:
-                self.redraw(trial.redraw)
+            if not self._draw(trial, upstream):
+                continue
             self.room.take_state()
             if not self._prepare(trial):
                 self.findings.note(f"case {self.case}: {trial.family} inputs say nothing here")
@@ -307,6 +307,15 @@ class Check:
         if first:
             self._unchanged(first)
             self.cell.do(wire.Drop())
+
+    def _draw(self, trial: Trial, upstream: str) -> bool:
+        """Fill pool set 0, and move the state; False where the trial would say nothing new."""
+        if (beside := trial.family == BOUNDARY) and self._turns.enough:
+            return False
+        self.room.draw(0, family=OWN if beside else trial.family, seed=trial.seed, upstream=upstream)
+        if trial.redraw:
+            self.redraw(trial.redraw, brief=trial.family == BRIEF)
+        return not beside or self._turns.approach(trial.seed, state=self.shares_state)
 
     def _prepare(self, trial: Trial) -> bool:
         """Have the reference's result and the truth; False where the family says nothing, or the reference itself
@@ -361,12 +370,6 @@ class Check:
 def _shape_of(said: wire.Called | wire.Described) -> str:
     tree = said.outputs_tree.replace('{"$":"tensor","v":', "{").replace('"', "")
     return f"{len(said.outputs)} tensors as {tree}"[:200]
-
-
-def trials_for(described: wire.Described, case: int, *, rng: random.Random) -> tuple[Trial, ...]:
-    """The trials of a case, by its size and by whether it has floating inputs and state."""
-    floats = any(s.dtype in ("f64", "f32", "f16", "bf16") for s in described.inputs)
-    return plan(case, case_bytes=described.work.bytes_moved, has_floats=floats, redraws=bool(described.state), rng=rng)
 
 
 def concluded(built: Built, findings: Findings, fallbacks: tuple[tuple[str, int], ...]) -> Checked:
