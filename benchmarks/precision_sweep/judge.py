@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from tilewright.cell import boundary, budget
-from tilewright.cell.ensemble import Budget, Ensemble, Question
+from tilewright.cell import boundary
+from tilewright.cell.budget import Asked
+from tilewright.cell.ensemble import Question
 from tilewright.cell.reference import Reference
 from tilewright.cell.subject import Subject
 from tilewright.stages.check import metric
@@ -76,7 +77,7 @@ class Trial:
     ) -> None:  # fmt: skip
         self._bench, self._planned, self.inputs, self.turned = bench, planned, inputs, turned
         self._truth, self._own, self._error = truth, own, error
-        self._budget: Budget | None = None
+        self._asked: Asked | None = None
 
     def verdict(self, got: Tensor) -> Verdict:
         """Whether the check accepts this result: by the plain contract, or by the budget of each element."""
@@ -87,11 +88,8 @@ class Trial:
             found = replace(found, misplaced=0)
         if found.misplaced == 0 and found.norm <= allowed[0] and found.worst <= allowed[1]:
             return Verdict(True, "")
-        judged = budget.judged(self._asked(), 0, got=got, own=self._own)
-        return Verdict(judged.right, judged.why)
-
-    def _asked(self) -> Budget:
-        if self._budget is None:
+        if self._asked is None:
             question = Question(args=self._bench.args, inputs=self.inputs, seed=self._planned.seed)
-            self._budget = Ensemble(self._bench.reference, question).budget()
-        return self._budget
+            self._asked = Asked(self._bench.reference, question)
+        judged = self._asked.judged(0, got=got, own=self._own)
+        return Verdict(judged.right, judged.why)

@@ -273,8 +273,8 @@ class Room:
     def _ask_more(self, request: object, kind: type[T]) -> T | None:
         try:
             return self._reference.ask(request, kind, limit_s=self.limits.call_s)
-        except CellFault:
-            if not self._reference.alive:
+        except CellFault as fault:
+            if not self._reference.alive or not (fault.by_code or fault.reason == "out_of_memory"):
                 raise
             return None
 
