@@ -66,7 +66,7 @@ def _reversed(x: Tensor, weight: Tensor) -> Tensor:
 
 def _threefold(x: Tensor, weight: Tensor) -> Tensor:
     """As tensor cores make fp32 products of three in TF32."""
-    (a, b), (c, d) = ((part, _tf32(t - part)) for t in (x, weight) for part in (_tf32(t),))
+    (a, b), (c, d) = ((large, _tf32((t - large).nan_to_num(nan=0.0))) for t in (x, weight) for large in (_tf32(t),))
     return (a @ d + b @ c) + a @ c
 
 
