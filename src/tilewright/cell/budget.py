@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from .ensemble import COUNTED, WIDE, Budget, Ensemble, Question, flat, jumps
+from . import indices
+from .ensemble import PAIRS, WIDE, Budget, Ensemble, Question, flat, jumps
 from .reference import Reference
+from .wire import Judged
 
 _RMS = 6.0  # of errors in units of sigma, over a block: a row's errors may be one rounding's
 _RMS_OF_ONE = 12.0  # more for few elements, over the root of their number
@@ -28,32 +29,34 @@ _TWICE = 2.0  # of the reference's own error, of what turns
 _BLOCK = 256  # elements in a row
 _CHUNK = 1 << 22
 _CHANCE = 1e-7
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """`share`: what was used of the allowance, the largest of all (above 1 is refused); `wrong`: elements that are
-    certainly wrong; `why`: in words."""
-
-    right: bool
-    share: float
-    wrong: int
-    why: str
+_CERTAIN = 1e300  # the share where an element is wrong whatever the allowance
 
 
 def appeal(
     reference: Reference, question: Question, *, got: Sequence[Tensor], own: Sequence[Tensor]
 ) -> tuple[Judged, ...]:
     """Judge all outputs of one call on the question's inputs; `own`: the reference's results in its own types."""
-    budget = Ensemble(reference, question).budget()
-    return tuple(judged(budget, i, got=got[i], own=own[i]) for i in range(len(budget.truths)))
+    asked = Asked(reference, question)
+    return tuple(asked.judged(i, got=y, own=r) for i, (y, r) in enumerate(zip(got, own, strict=True)))
 
 
-def judged(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judged:
-    """The verdict on one output."""
-    if output in budget.turns:
+class Asked:
+    """An ensemble and what it said, of which several results may be judged."""
+
+    def __init__(self, reference: Reference, question: Question) -> None:
+        self._ensemble = Ensemble(reference, question)
+        self._budget = self._ensemble.budget()
+
+    def judged(self, output: int, *, got: Tensor, own: Tensor) -> Judged:
+        """The verdict on one output; `own`: the reference's."""
+        budget = self._budget
+        if output in budget.spreads:
+            return _of_floats(budget, output, got=got, own=own)
+        if got.dtype in (torch.int64, torch.int32):
+            chosen = _of_chosen(self._ensemble, budget, output, got=got, own=own)
+            if chosen is not None:
+                return chosen
         return _of_exact(budget, output, got=got, own=own)
-    return _of_floats(budget, output, got=got, own=own)
 
 
 def _of_exact(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judged:
@@ -62,8 +65,28 @@ def _of_exact(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judge
     off = got != truth
     wrong = int((off & (got != own) & ((got < found.low) | (got > found.high))).sum())
     if wrong:
-        return Judged(right=False, share=math.inf, wrong=wrong, why=f"{wrong} elements differ that no rounding turns")
+        return Judged(share=_CERTAIN, wrong=wrong, why=f"{wrong} elements differ that no rounding turns")
     return _counted(int(off.sum()), [*budget.turned[output], int((own != truth).sum())])
+
+
+def _of_chosen(ensemble: Ensemble, budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judged | None:
+    """The verdict on indices, by the values that lie there; None where the output is none of indices."""
+    truth = budget.truths[output]
+    choice, number = ensemble.chosen(truth)
+    if choice is None:
+        return None
+    if not indices.valid(choice, got):
+        return Judged(share=_CERTAIN, wrong=1, why="an index is out of range, or there twice")
+    missing = indices.short(choice, got, truth)
+    squares = torch.zeros_like(missing)
+    for scale, pair in ((s, p) for p in range(PAIRS) for s in (WIDE, -WIDE)):
+        run = ensemble.choice(pair, scale, truth.numel())[number]
+        squares += (indices.short(run, got, truth) - missing).nan_to_num(nan=math.inf).square()
+    sigma = (squares / (2 * PAIRS)).sqrt() / WIDE
+    wrong = int(((missing.abs() > _FAR * sigma) & (missing != 0)).sum())
+    if wrong:
+        return Judged(share=_CERTAIN, wrong=wrong, why=f"{wrong} indices lead to values that fall short")
+    return _counted(int((missing != 0).sum()), [*budget.turned[output], int((own != truth).sum())])
 
 
 def _of_floats(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judged:
@@ -75,9 +98,7 @@ def _of_floats(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judg
     strange = specials & ~_same(y, t) & ~_same(y, r) & ~(spread.strange & torch.isfinite(y))
     wrong = int(strange.sum())
     if wrong:
-        return Judged(
-            right=False, share=math.inf, wrong=wrong, why=f"{wrong} elements are no numbers, or should be none"
-        )
+        return Judged(share=_CERTAIN, wrong=wrong, why=f"{wrong} elements are no numbers, or should be none")
     z, own_z = (torch.where(specials, 0.0, (x - t).abs() / unit) for x in (y, r))
     open_to = jumps(spread.high - spread.low, sigma, t) | spread.strange
     past, own_past = (open_to & (x > _FAR) for x in (z, own_z))
@@ -85,7 +106,7 @@ def _of_floats(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judg
     outside = past & ((y - t < spread.low - reach) | (y - t > spread.high + reach)) & (z > _WORST) & (y != r)
     wrong = int(outside.sum())
     if wrong:
-        return Judged(right=False, share=math.inf, wrong=wrong, why=f"{wrong} elements lie where no rounding puts them")
+        return Judged(share=_CERTAIN, wrong=wrong, why=f"{wrong} elements lie where no rounding puts them")
     counted = _counted(int(past.sum()), [*budget.turned[output], int(own_past.sum())])
     z, own_z = torch.where(past, 0.0, z), torch.where(own_past, 0.0, own_z)
     return max(counted, _in_units(z, own_z, got.shape), key=lambda j: j.share)
@@ -95,7 +116,7 @@ def _in_units(z: Tensor, own: Tensor, shape: Sequence[int]) -> Judged:
     """The verdict on errors in units of what roundings make; `own`: the reference's."""
     count = z.numel()
     if count == 0:
-        return Judged(right=True, share=0.0, wrong=0, why="")
+        return Judged(share=0.0, wrong=0, why="")
     worst = max(_WORST * count**0.125, _TWICE * float(own.max()))
     far = _FAR_COUNT + _FAR_SHARE * count + _TWICE * int((own > _FAR).sum())
     shares = [
@@ -115,7 +136,7 @@ def _in_units(z: Tensor, own: Tensor, shape: Sequence[int]) -> Judged:
         shares.append((float(share[at]), f"{what} errors are {float(mine[at].sqrt()):.3g} times what roundings make "
                                          f"(allowed {float(allowed[at]):.3g})"))  # fmt: skip
     share, why = max(shares)
-    return Judged(right=share <= 1.0, share=share, wrong=0, why=why)
+    return Judged(share=share, wrong=0, why=why)
 
 
 def _means(z: Tensor, own: Tensor, shape: Sequence[int]) -> list[tuple[Tensor, Tensor, int, str]]:
@@ -137,7 +158,7 @@ def _counted(turned: int, runs: Sequence[int]) -> Judged:
     """Whether so many elements may turn, where so many did in runs, the last of them the reference's own."""
     allowed = most_turns(runs)
     why = f"{turned} elements turn, and {max(runs)} at most where roundings alone do it (allowed {allowed})"
-    return Judged(right=turned <= allowed, share=turned / allowed, wrong=0, why=why)
+    return Judged(share=turned / allowed, wrong=0, why=why)
 
 
 def most_turns(runs: Sequence[int]) -> int:

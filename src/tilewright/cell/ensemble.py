@@ -134,6 +134,19 @@ class Ensemble:
             Noise(self._plan, self._classes, scale=scale, seed=_mixed(self._question.seed, number)), *watches
         )
 
+    def choice(self, number: int, scale: float, size: int) -> Sequence[indices.Choice]:
+        """All choices of so many indices in one run."""
+        watch = indices.Watch(size)
+        self.run(number, scale, watch)
+        return watch.choices
+
+    def chosen(self, truth: Tensor) -> tuple[indices.Choice | None, int]:
+        """The choice that gave an output of indices, and its number; None where none did."""
+        watch = indices.Watch(truth.numel())
+        self._run(watch)
+        number = indices.found_in(watch.choices, truth)
+        return (None, -1) if number is None else (watch.choices[number], number)
+
     def budget(self) -> Budget:
         """All that the runs say of all outputs."""
         found = Budget(truths=self.truths)

@@ -1,8 +1,8 @@
 """Noise: a module run in float64, with an error put in wherever its own arithmetic rounds.
 
-An operation of many terms (a sum, a product of matrices, a norm, a softmax, whatever else is not pointwise) gets its
-operands moved by some last bits of their type, each element by itself, before it is carried out in float64: so the error
-of a result is relative to its terms, not to what cancellation leaves of them, whatever the operation. What it gives,
+An operation of many terms (a sum, a product of matrices, a norm, whatever else is not pointwise) gets its operands
+moved by some last bits of their type, each element by itself, before it is carried out in float64: so the error of a
+result is relative to its terms, not to what cancellation leaves of them, whatever the operation. What it gives,
 and what a pointwise operation gives, is moved by some last bits of itself. How many depends on the number of terms:
 sums in one accumulator, in blocks and in trees, and products of several narrower ones are all as likely.
 
@@ -12,6 +12,7 @@ every implementation gives that. Where an operation gives indices, it chooses am
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,44 +24,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
+from .rounds import EXACT, INDICES, OF_ONE, OF_OPERAND, PLAIN, SUMS
 from .work import terms
 
-# Operations that round nothing, though floats leave them. Views need not be named.
-_EXACT = frozenset((
-    "abs", "adaptive_max_pool2d", "adaptive_max_pool3d", "alias_copy", "amax", "amin", "aminmax", "arange", "as_strided_copy",
-    "bernoulli", "cat", "ceil", "clamp", "clamp_max", "clamp_min", "clone", "col2im", "constant_pad_nd", "copy",
-    "copysign", "cummax", "cummin", "detach", "diag_embed", "diagonal_copy", "embedding", "empty", "empty_like",
-    "empty_strided", "expand_copy", "exponential", "eye", "fill", "flip", "floor", "fmax", "fmin", "fractional_max_pool2d",
-    "full", "full_like", "gather", "geometric", "hardshrink", "hardtanh", "im2col", "index", "index_copy", "index_fill",
-    "index_select", "isfinite", "kthvalue", "lift_fresh", "lift_fresh_copy", "linspace", "log_normal",
-    "masked_fill", "masked_scatter", "masked_select", "max", "max_pool2d_with_indices", "max_pool3d_with_indices",
-    "max_unpool2d", "max_unpool3d", "maximum", "median", "min", "minimum", "mode", "multinomial", "nan_to_num", "nanmedian",
-    "native_dropout_mask", "neg", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "nonzero",
-    "normal", "normal_functional", "ones", "ones_like", "permute_copy", "pixel_shuffle", "pixel_unshuffle", "positive",
-    "put", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm", "random", "reflection_pad1d",
-    "reflection_pad2d", "reflection_pad3d", "relu", "relu6", "repeat", "repeat_interleave", "replication_pad1d",
-    "replication_pad2d", "replication_pad3d", "resize", "roll", "rot90", "round", "scalar_tensor", "scatter", "select_copy",
-    "select_scatter", "sign", "slice_copy", "slice_scatter", "sort", "split_copy", "squeeze_copy", "stack", "t_copy", "take",
-    "threshold", "threshold_backward", "topk", "transpose_copy", "tril", "triu", "trunc", "unbind_copy", "unfold_copy",
-    "uniform", "unique_dim", "_unique2", "unsqueeze_copy", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
-    "view_copy", "where", "zero", "zeros", "zeros_like", "_unsafe_view", "_unsafe_index", "_reshape_copy", "_reshape_alias",
-    "_local_scalar_dense", "_index_put_impl", "_conj", "_conj_physical", "_neg_view", "real", "imag", "view_as_real", "hardtanh_backward",
-))  # fmt: skip
-# Pointwise operations whose result is rounded once or twice, and whose operands are used as they are.
-_PLAIN = frozenset((
-    "add", "sub", "rsub", "mul", "div", "addcmul", "addcdiv", "lerp", "sqrt", "rsqrt", "reciprocal", "square", "leaky_relu",
-    "floor_divide", "remainder", "fmod", "hypot", "hardswish", "hardsigmoid", "softshrink", "dropout", "native_dropout",
-    "prelu", "_prelu_kernel", "celu", "frac",
-))  # fmt: skip
-_NEAR_NOUGHT = frozenset(("tanh", "erf", "sin", "expm1", "log1p"))  # often made of values near one
-# Sums whose terms are operands or products of these: of whole numbers they are exact, whatever the order.
-_SUMS = frozenset((
-    "sum", "mean", "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "convolution", "cumsum",
-    "scatter_add", "index_add", "index_put", "index_reduce", "scatter_reduce", "avg_pool1d", "avg_pool2d", "avg_pool3d",
-    "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "nansum", "trace", "embedding_bag", "_embedding_bag",
-))  # fmt: skip
-_INDICES = {"argmax": -1, "argmin": -1, "max": 1, "min": 1, "topk": 1, "kthvalue": 1, "median": 1, "nanmedian": 1,
-            "mode": 1, "sort": 1}  # fmt: skip  # which of its results holds them; -1: it gives nothing else
 _UNITS: Mapping[torch.dtype, float] = {
     torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8,
     torch.float8_e4m3fn: 2.0**-4, torch.float8_e5m2: 2.0**-3,
@@ -128,7 +94,7 @@ class Planner(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        whole = name_of(func) in _SUMS and _is_whole(args)  # before it is written to
+        whole = name_of(func) in SUMS and _is_whole(args)  # before it is written to
         result = func(*args, **kwargs)
         if _floats(result) and not getattr(func, "is_view", False):
             self._plan(func, (args, kwargs), result, whole=whole)
@@ -143,10 +109,10 @@ class Planner(TorchDispatchMode):
         least = self._classes.least
         unit = max(_UNITS.get(dtype, 2.0**-8), least)
         inner = max(min(unit, 2.0**-24), least)
-        if name in _EXACT or name in _INDICES:
+        if name in EXACT or name in INDICES:
             operands = results = 0.0
         elif torch.Tag.pointwise in func.tags:
-            operands, results = 0.0 if name in _PLAIN else inner, unit
+            operands, results = 0.0 if name in PLAIN else inner, unit
         else:
             terms_off, sum_off = _of_sums(terms(func, args, kwargs, result), unit)
             operands, results = 0.0 if whole else inner * terms_off, unit * sum_off
@@ -187,9 +153,10 @@ class Noise(TorchDispatchMode):
             return func(*args, **kwargs)
         if name == "_to_copy":
             return self._cast(func, args, kwargs)
-        result = self._chosen(_INDICES[name], func, args, kwargs) if name in _INDICES else None
+        result = self._chosen(INDICES[name], func, args, kwargs) if name in INDICES else None
         if result is None:
             planned = self._planned(name)
+            least = _least_size(name, func, args) if planned.results else None
             if planned.operands:
                 args, kwargs = self._moved(func, (args, kwargs), planned.operands)
             result = func(*args, **kwargs)
@@ -197,7 +164,7 @@ class Noise(TorchDispatchMode):
                 return result
             for tensor in _floats(result):
                 if planned.results:
-                    self._round(tensor, planned, floor=float(name in _NEAR_NOUGHT))
+                    self._round(tensor, planned, least=least)
         if _floats(result):
             self._next += 1
         return result
@@ -205,7 +172,7 @@ class Noise(TorchDispatchMode):
     def _planned(self, name: str) -> Rounding:
         if self._next < len(self._plan) and self._plan[self._next].name == name:
             return self._plan[self._next]
-        unit = 0.0 if name in _EXACT or name in _INDICES else _UNITS.get(self._classes.base, 2.0**-8)
+        unit = 0.0 if name in EXACT or name in INDICES else _UNITS.get(self._classes.base, 2.0**-8)
         return Rounding(name=name, operands=0.0, results=unit, dtype=self._classes.base)
 
     # ---- moving values
@@ -234,10 +201,11 @@ class Noise(TorchDispatchMode):
             part.add_(torch.where(torch.isfinite(by), by, 0.0) * self._draw(part, size))
         return found
 
-    def _round(self, tensor: Tensor, planned: Rounding, *, floor: float = 0.0) -> None:
-        """Move every element in place that the type does not hold exactly."""
-        for part in _parts(tensor):
-            by = part.abs().clamp(min=floor) if floor else part
+    def _round(self, tensor: Tensor, planned: Rounding, *, least: Tensor | None = None) -> None:
+        """Move every element in place that the type does not hold exactly, by last bits of itself or of the `least`."""
+        leasts = _parts(least) if least is not None and least.shape == tensor.shape else itertools.repeat(least)
+        for part, size in zip(_parts(tensor), leasts, strict=False):
+            by = part if size is None else torch.maximum(part.abs(), size)
             by = torch.where(part.isfinite() & (part.to(planned.dtype).to(part.dtype) != part), by, 0.0)
             part.add_(by * self._draw(part, planned.results))
 
@@ -262,7 +230,7 @@ class Noise(TorchDispatchMode):
         """Indices as of operands in which equal values differ, and the values at them; None where none are given, or an
         order among equals is promised."""
         operand = args[0]
-        if kwargs.get("stable") or not _is_float(operand) or len(args) > 1 and isinstance(args[1], Tensor):
+        if kwargs.get("stable") or not _is_float(operand) or (len(args) > 1 and isinstance(args[1], Tensor)):
             return None
         found = func(operand + self._draw(operand, _TIES) * _sizes(operand), *args[1:], **kwargs)
         if isinstance(found, Tensor):
@@ -275,6 +243,15 @@ class Noise(TorchDispatchMode):
         else:
             values = operand.gather(dim, indices)
         return values, indices
+
+
+def _least_size(name: str, func: Any, args: Any) -> Tensor | None:
+    """What a pointwise operation's results are rounded as where they are smaller than that."""
+    if name in OF_ONE:
+        return torch.ones((), dtype=args[0].dtype, device=args[0].device)
+    if name in OF_OPERAND or (name.endswith("_backward") and torch.Tag.pointwise in func.tags):
+        return args[0].abs()
+    return None
 
 
 def _dim_of(func: Any, args: Any, kwargs: Any) -> int:

@@ -201,27 +201,18 @@ class Slack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amplify:
-    """In a reference cell: how many times the module amplifies a rounding of its inputs. Answered by Amplified."""
+class Appeal:
+    """In a reference cell: whether the results `got` of a call are right by the error budget of each element
+    (cell.budget), though they break the plain contract. `outputs`: which they are; `own`: the reference's. `least`: how
+    far the user lets everything be rounded, relative. Answered by Judgement."""
 
     args: str
     inputs: tuple[TensorRef, ...]
-    truths: tuple[TensorRef, ...]
+    outputs: tuple[int, ...]
+    got: tuple[TensorRef, ...]
+    own: tuple[TensorRef, ...]
     seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attain:
-    """In a reference cell: whether other whole numbers or booleans than the truth's (`got`; `own`: the reference's) are
-    as right: indices of the same values, neighbours of what was rounded near a tie, either answer where what was
-    compared is equal but for rounding. Answered by Attained."""
-
-    args: str
-    inputs: tuple[TensorRef, ...]
-    output: int
-    got: TensorRef
-    own: TensorRef
-    seed: int
+    least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,25 +365,24 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amplified:
-    """By output: relative change of the truth over relative change of the inputs, in the norm and in the worst element;
-    0 for exact types."""
+class Judged:
+    """By the budget of one output: how many elements are `wrong` for certain; where none is, the `share` of the
+    allowance that is used, above 1 refused; and `why`, in words."""
 
-    norm: tuple[float, ...]
-    worst: tuple[float, ...]
+    wrong: int
+    share: float
+    why: str
+
+    @property
+    def right(self) -> bool:
+        return self.wrong == 0 and self.share <= 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attained:
-    """`known`: the output is one of indices, of rounded numbers, or of what a comparison gave. `valid`: in range, all
-    different where that is asked for, and what no rounding moves is right. `exact`: what is chosen from, or compared,
-    was not computed. The shortfalls are relative to the value, or to the typical one."""
+class Judgement:
+    """One for each output of an Appeal."""
 
-    known: bool
-    valid: bool
-    exact: bool
-    shortfall: float
-    own_shortfall: float
+    judged: tuple[Judged, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ _OTHER_FLOOR = (1.0, 4.0)
 _LENGTH_SHARE = 1 / 24  # of an epsilon for each term of a sum: what one fp32 accumulator from end to end needs
 _WORST_SHARE = 4.0  # the worst element's part of that, in units of the norm's
 _LENGTH_CAP = 4e-5  # a fifth of what TF32 costs in the norm when one operand alone is rounded
-_MOST_AMPLIFIED = 4096.0  # a step (rounding, comparison) amplifies without bound
+_UNEVEN, _ROW = 4.0, 256  # times the reference's error, over so many neighbours
 _HOPELESS = {8: 1e-6, 4: 0.05, 2: 0.25}  # by bytes of the type
 CLASS_EPS: Mapping[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7}
 
@@ -90,13 +90,6 @@ def allowance(
 def hopeless(dtype: torch.dtype) -> float:
     """The reference's own error in the norm beyond which the truth says nothing any more; infinite for exact types."""
     return _HOPELESS.get(dtype.itemsize, 0.25) if dtype.is_floating_point else math.inf
-
-
-def eased(floor: tuple[float, float], amplified: tuple[float, float]) -> tuple[float, float]:
-    """The floor where the module amplifies a rounding of its inputs so many times: it amplifies every rounding after
-    that too, in the reference's class as in the one below."""
-    norm, worst = (f * min(max(1.0, a), _MOST_AMPLIFIED) for f, a in zip(floor, amplified, strict=True))
-    return norm, worst
 
 
 def differing_specials(value: Tensor, truth: Tensor) -> bool:
@@ -217,6 +210,28 @@ def _off(start: int, y: Tensor, t: Tensor, r: Tensor, slack: Tensor | None) -> t
     if slack is not None:
         error = (error - _flat(slack)[start : start + len(y)].to(error.dtype)).clamp_(min=0.0)
     return open_to, strange, torch.where(open_to & ~strange, error, 0.0)
+
+
+def is_uneven(value: Tensor, truth: Tensor, reference: Tensor) -> bool:
+    """Whether the error of a real result is in some part (neighbours, or a column) far above the reference's there, and
+    above the last bits of what lies there; root mean squares are compared."""
+    least = 2.0 * float(torch.finfo(value.dtype).eps)
+    width = truth.shape[-1] if truth.ndim and not truth.is_complex() else 1
+    columns = torch.zeros((3, width), dtype=torch.float64, device=value.device)
+    for _, y, t, r in _side_by_side(value, truth, reference):
+        finite = torch.isfinite(y) & torch.isfinite(t) & torch.isfinite(r)
+        squares = torch.stack([torch.where(finite, x, 0.0).square() for x in (y - t, r - t, t)])
+        rows = squares[:, : squares.shape[1] // _ROW * _ROW].view(3, -1, _ROW).sum(2)
+        if _exceeds(rows, least) or _exceeds(squares.sum(1, keepdim=True), least):
+            return True
+        if squares.shape[1] % width == 0:
+            columns += squares.view(3, -1, width).sum(1)
+    return _exceeds(columns, least)
+
+
+def _exceeds(sums: Tensor, least: float) -> bool:
+    mine, theirs, size = sums
+    return bool((mine > torch.maximum(_UNEVEN**2 * theirs, least**2 * size)).any())
 
 
 def typical(truth: Tensor) -> float:
