@@ -1,4 +1,4 @@
-"""The boundary family: where results turn, by groups found by trial; arithmetic of the module's class is certain there."""
+"""The boundary family: where results turn, by groups found by trial; the module's own arithmetic is certain there."""
 
 from __future__ import annotations
 
