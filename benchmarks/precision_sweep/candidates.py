@@ -66,8 +66,10 @@ def _reversed(x: Tensor, weight: Tensor) -> Tensor:
 
 def _threefold(x: Tensor, weight: Tensor) -> Tensor:
     """As tensor cores make fp32 products of three in TF32."""
-    (a, b), (c, d) = ((part, _tf32(t - part)) for t in (x, weight) for part in (_tf32(t),))
-    return (a @ d + b @ c) + a @ c
+    a, c = _tf32(x), _tf32(weight)
+    b, d = (_tf32((t - large).nan_to_num(nan=0.0)) for t, large in ((x, a), (weight, c)))
+    finite = [torch.where(large.isfinite(), large, 0.0) for large in (a, c)]  # infinities meet large factors alone
+    return (finite[0] @ d + b @ finite[1]) + a @ c
 
 
 # ---- lower classes ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """What masks make of infinities and NaN, where one honest implementation gives a number and another does not.
 
-A softmax over a row that is masked as a whole gives NaN in plain arithmetic, and noughts in fused attention. An infinity
-or NaN at a masked place is replaced where a mask is filled in, and becomes NaN where one of minus infinities is added. Either mode runs a module as the other implementation would.
+A softmax over a row that is masked as a whole gives NaN in plain arithmetic, and noughts in fused attention. An
+infinity or NaN at a masked place is replaced where a mask is filled in, and becomes NaN where one of minus infinities
+is added. Either mode runs a module as the other implementation would.
 """
 
 from __future__ import annotations
