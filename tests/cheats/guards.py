@@ -22,13 +22,13 @@ from tilewright.flow import evaluate, time_case
 from tilewright.flow.cells import Cells
 from tilewright.flow.evaluate import Judge
 from tilewright.flow.time_case import CaseTiming
-from tilewright.stages.check import check, draws, metric
+from tilewright.stages.check import check, draws, metric, plan
 from tilewright.stages.check.plan import Trial
 from tilewright.stages.timing import measure
 
 Step = tuple[object, str, Any]
 _accept = check.Check.accept
-_plan = check.plan
+_plan = plan.plan
 _draw = Room.draw
 _result_refs = Room.result_refs
 _start = Cells._start
@@ -141,7 +141,7 @@ def _start_open(self: Cells, name: str, *, isolate: bool = True) -> Cell:
 GUARDS: Mapping[str, tuple[Step, ...]] = {
     "truth": ((check.Check, "compare", _nothing),),
     "precision": ((metric, "floors", _hundredth),),
-    "families": ((check, "plan", _plan_own_alone),),
+    "families": ((plan, "plan", _plan_own_alone),),
     "further cases": ((Judge, "_check_case", _check_first_case),),
     "redraw": ((check.Check, "redraw", _nothing), (CaseTiming, "_refresh_state", _nothing)),
     "masks and indices": ((Room, "rearrange", _rearranges_nothing),),

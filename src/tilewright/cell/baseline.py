@@ -1,4 +1,4 @@
-"""torch.compile in the cell of a baseline: its start, and the call in which it compiles."""
+"""torch.compile in the cell of a baseline: its start, and the call in which it compiles; and the start of tracing."""
 
 from __future__ import annotations
 
@@ -47,3 +47,16 @@ def forget() -> None:
 
     for found in (cpu_vec_isa.valid_vec_isa_list, *(type(i).__bool__ for i in cpu_vec_isa.supported_vec_isa_list)):
         getattr(found, "cache_clear", bool)()
+
+
+class _Twice(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+def start_tracer() -> None:
+    """Have torch import what tracing needs, over a thousand modules, by a module of one operator."""
+    from .trace import trace
+
+    with torch.no_grad():
+        trace(_Twice(), (torch.ones(2),), {})

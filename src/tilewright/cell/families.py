@@ -100,10 +100,24 @@ def _specials(like: Tensor, source: torch.Generator) -> Tensor:
     return values
 
 
+def _twelve_bits(like: Tensor, source: torch.Generator) -> Tensor:
+    """Normal, with 12 significant bits of which the last is set: products are exact in fp32, and each factor loses half
+    of the last place of TF32 and fp16."""
+    return shortened(_normal(like, source))
+
+
+def shortened(tensor: Tensor) -> Tensor:
+    """The same with 12 significant bits, the last of them set; what is nought, or has no more bits, as it is."""
+    if tensor.dtype not in (torch.float32, torch.float64):
+        return tensor
+    bits = (tensor.float().view(torch.int32) & ~0xFFF) | 0x1000
+    return torch.where((tensor == 0) | ~torch.isfinite(tensor), tensor, bits.view(torch.float32).to(tensor.dtype))
+
+
 FAMILIES: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "normal": _normal, "uniform": _uniform, "shifted": _shifted, "integers": _integers, "wide": _wide,
     "spikes": _spikes, "one_sided": _one_sided, "large": _large, "small": _small,
-    "zeros": _zeros, "subnormals": _subnormals, SPECIALS: _specials,
+    "zeros": _zeros, "subnormals": _subnormals, SPECIALS: _specials, "twelve_bits": _twelve_bits,
 }  # fmt: skip
 
 

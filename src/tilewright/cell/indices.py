@@ -1,12 +1,13 @@
 """Outputs that are indices: where an operation chose one of several equal values, any of them is right.
 
 While the module runs in float64, `Watch` keeps what every index-giving operation chose from. An output that holds
-exactly the indices which one of them gave is an index output; `judge` looks up the values at other indices for it.
+exactly the indices which one of them gave is an index output; `short` looks up the values at other indices for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .wire import Attained
-
-_UNKNOWN = Attained(known=False, valid=False, exact=False, shortfall=0.0, own_shortfall=0.0)
 _POSITION = {  # packet: (place of the indices among the results, place of dim among the arguments)
     "argmax": (0, 1), "argmin": (0, 1), "max": (1, 1), "min": (1, 1), "topk": (1, 2), "kthvalue": (1, 2),
     "median": (1, 1), "nanmedian": (1, 1), "mode": (1, 1), "sort": (1, 1),
@@ -29,7 +27,7 @@ _ALL_DIFFERENT = ("topk", "sort")  # an element is chosen once
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class Choice:
     """`indices` along `dim` of `operand`, both of one number of dimensions."""
 
     operand: Tensor
@@ -60,7 +58,7 @@ class Watch(TorchDispatchMode):
     def __init__(self, size: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._size = size
-        self.choices: list[_Choice] = []
+        self.choices: list[Choice] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -74,7 +72,7 @@ class Watch(TorchDispatchMode):
     def _note_pool(self, rank: int, given: dict[str, Any], indices: Tensor) -> None:
         operand = given["self"]
         windows = _windows(rank, given, operand.shape[-rank:], indices.shape[-rank:], indices.device)
-        self.choices.append(_Choice(operand.flatten(-rank), indices.flatten(-rank), -1, False, windows))
+        self.choices.append(Choice(operand.flatten(-rank), indices.flatten(-rank), -1, False, windows))
 
     def _note(self, name: str, func: Any, given: dict[str, Any], result: Any) -> None:
         place, _ = _POSITION[name]
@@ -88,7 +86,7 @@ class Watch(TorchDispatchMode):
             indices = indices.reshape(1)
         elif indices.ndim == operand.ndim - 1:
             indices = indices.unsqueeze(dim)
-        self.choices.append(_Choice(operand, indices, dim, name in _ALL_DIFFERENT))
+        self.choices.append(Choice(operand, indices, dim, name in _ALL_DIFFERENT))
 
 
 def _windows(
@@ -114,7 +112,7 @@ def _windows(
     return tuple(found)
 
 
-def _outside(choice: _Choice, got: Tensor) -> bool:
+def _outside(choice: Choice, got: Tensor) -> bool:
     """Whether some index lies in no place of its own window."""
     if not choice.windows:
         return False
@@ -132,43 +130,33 @@ def _named(func: Any, args: Any) -> dict[str, Any]:
     return {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)}
 
 
-def judge(choices: list[_Choice], truth: Tensor, *, got: Tensor, own: Tensor, dtype: torch.dtype) -> Attained:
-    """How far the values at the indices `got`, and at the reference's `own`, fall short of those at the `truth`'s."""
-    for choice in choices:
-        if torch.equal(choice.indices.reshape(-1), truth.reshape(-1).long()):
-            return _judged(choice, got=got.long(), own=own.long(), dtype=dtype)
-    return _UNKNOWN
+def found_in(choices: Sequence[Choice], truth: Tensor) -> int | None:
+    """The number of the first choice that gave exactly these indices; None where none did."""
+    flat = truth.reshape(-1).long()
+    return next((n for n, c in enumerate(choices) if torch.equal(c.indices.reshape(-1), flat)), None)
 
 
-def _judged(choice: _Choice, *, got: Tensor, own: Tensor, dtype: torch.dtype) -> Attained:
-    operand, dim = choice.operand, choice.dim
-    scalar = operand.ndim == 0
-    operand = operand.reshape(1) if scalar else operand
-    shape = (1,) if scalar else choice.indices.shape
-    got, own = got.reshape(shape), own.reshape(shape)
-    beyond = bool(((got < 0) | (got >= operand.shape[dim])).any())
-    if beyond or (choice.distinct and _repeats(got, dim)) or _outside(choice, got):
-        return Attained(known=True, valid=False, exact=False, shortfall=0.0, own_shortfall=0.0)
-    exact = not operand.is_floating_point() or bool(_same(operand, operand.to(dtype).to(operand.dtype)).all())
-    values = operand if operand.is_floating_point() else operand.double()
-    best = values.gather(dim, choice.indices.reshape(shape))
-    finite = values[torch.isfinite(values)]
-    typical = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
-    short: Callable[[Tensor], float] = lambda chosen: _shortfall(values.gather(dim, chosen), best, typical)  # noqa: E731
-    return Attained(known=True, valid=True, exact=exact, shortfall=short(got), own_shortfall=short(own))
+def valid(choice: Choice, got: Tensor) -> bool:
+    """Whether all indices are in range, in their own window, and chosen once where that is asked for."""
+    got = _shaped(choice, got)
+    size = choice.operand.shape[choice.dim] if choice.operand.ndim else 1
+    beyond = bool(((got < 0) | (got >= size)).any())
+    return not (beyond or (choice.distinct and _repeats(got, choice.dim)) or _outside(choice, got))
+
+
+def short(choice: Choice, got: Tensor, best: Tensor) -> Tensor:
+    """By how much the values at the indices `got`, which must be valid, differ from those at the `best`, flat; nought
+    where they are the same."""
+    operand = choice.operand.reshape(1) if choice.operand.ndim == 0 else choice.operand
+    values, most = (operand.gather(choice.dim, _shaped(choice, at)).double() for at in (got, best))
+    same = (values == most) | (values.isnan() & most.isnan())
+    return torch.where(same, 0.0, most - values).nan_to_num(nan=math.inf).reshape(-1)
+
+
+def _shaped(choice: Choice, indices: Tensor) -> Tensor:
+    return indices.long().reshape((1,) if choice.operand.ndim == 0 else choice.indices.shape)
 
 
 def _repeats(indices: Tensor, dim: int) -> bool:
     ordered = indices.sort(dim).values
     return bool((ordered.diff(dim=dim) == 0).any())
-
-
-def _same(a: Tensor, b: Tensor) -> Tensor:
-    return (a == b) | (a.isnan() & b.isnan())
-
-
-def _shortfall(values: Tensor, best: Tensor, typical: float) -> float:
-    """The largest distance, in units of the value itself or of the typical one; equal values are at no distance."""
-    distance = (values - best).abs() / best.abs().clamp(min=max(typical, 5e-324))
-    distance = torch.where(_same(values, best), 0.0, distance).nan_to_num(nan=1e300, posinf=1e300)
-    return float(distance.max()) if distance.numel() else 0.0

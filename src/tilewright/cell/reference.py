@@ -7,6 +7,7 @@ import gc
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ from . import jitter, values, work
 from .arena import dtype_of, spec_of
 from .bits import fingerprint, words
 from .eight_bits import computable
-from .families import OWN, chosen_to_move, perturb_state, redistribute, upstream
+from .families import OWN, chosen_to_move, perturb_state, redistribute, shortened, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
+from .randomness import differ, is_random
 from .rearrange import Rearranger, runs_on_cpu
 from .step import Step, learn, tensors_of
 from .structure import NOT_NEGATIVE, Structure, structure_of
@@ -30,7 +32,6 @@ from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Traced, Varian
 
 _WANTED = "and only those can be judged; return tensors or None, or tuples, lists or dicts of them"
 _SAMPLE = 1 << 26  # elements of a result that are kept for a comparison
-_RANDOM_SHARE = 0.02  # of the norm: dropout moves far more, the order of a sum far less
 
 
 class Reference:
@@ -39,7 +40,7 @@ class Reference:
     def __init__(self, path: str, source: str, cases: Sequence[str], *, subject: Subject, compiled: bool) -> None:
         self._problem: ProblemModule = load_problem(path, source)
         self._cases = tuple(json.loads(c) for c in cases)
-        self._subject = subject
+        self._subject = self.subject = subject
         self._device = subject.device
         self._compiled = compiled
         self._case: dict[str, Any] = {}
@@ -107,6 +108,10 @@ class Reference:
         placed = [t.detach().to(self._device) for t in tensors]
         return text, self._varied(placed) if self._number in self._variants else placed
 
+    def structures(self) -> tuple[Structure, ...]:
+        """What the problem promises of each tensor input; empty before the case was described."""
+        return self._structures.get(self._number, ())
+
     def _varied(self, tensors: list[Tensor]) -> list[Tensor]:
         """The inputs at the shapes of the variant: what is cut down must have again what the whole promised."""
         base, variant = self._variants[self._number]
@@ -164,7 +169,7 @@ class Reference:
             seed_all(seed)
             return self._problem.get_inputs(**self._case)
 
-    def redraw(self, seed: int, *, spread: str = "whole") -> None:
+    def redraw(self, seed: int, *, spread: str = "whole", brief: bool = False) -> None:
         self.put_back()
         source = torch.Generator(device=self._device).manual_seed(seed)
         module = self._subject.built
@@ -178,6 +183,8 @@ class Reference:
                     seen.add(id(tensor))
                     wanted = name in parameters
                     perturb_state(name, tensor, is_parameter=wanted, source=source, spread=spread)
+                if brief and name in parameters and tensor.is_floating_point():
+                    tensor.copy_(shortened(tensor))
 
     def rearrange(
         self, seed: int, args: str, inputs: Sequence[Tensor], labels: Mapping[str, str] | None = None
@@ -209,12 +216,14 @@ class Reference:
 
     def truth(
         self, args_text: str, inputs: Sequence[Tensor], seed: int, *, moved_by: float = 0.0, draw: int = 0,
-        buffers: Sequence[str] = (),
+        buffers: Sequence[str] = (), under: Sequence[AbstractContextManager[Any]] = (), again: bool = False,
     ) -> tuple[Tensor, ...]:  # fmt: skip
         """Outputs of the module in float64 on the same inputs and state, or on such that are moved by about that share,
-        each `draw` in its own way, and then the buffers named, as they are afterwards. Raises CodeRaised("no_truth")
-        where an operation has no float64, and for lack of memory."""
-        self._subject.drop()
+        each `draw` in its own way, and then the buffers named, as they are afterwards; `under` these contexts, the
+        last of which is the innermost. Raises CodeRaised("no_truth") where an operation has no float64, and for lack
+        of memory. `again`: one of many runs, before which no garbage is looked for."""
+        if not (again or under):
+            self._subject.drop()
         seed_all(seed)
         wide = [t.double() if t.is_floating_point() else t.to(torch.complex128) if t.is_complex() else t.clone()
                 for t in inputs]  # fmt: skip
@@ -225,7 +234,10 @@ class Reference:
                 module = self._double = self._double or copy.deepcopy(self._subject.built).double()
                 if moved_by:
                     wide = self._jittered(module, wide, moved_by, seed + draw)
-                result = self._in_double(module, args_text, wide)
+                with ExitStack() as stack:
+                    for context in under:
+                        stack.enter_context(context)
+                    result = self._in_double(module, args_text, wide)
                 del wide
         finally:
             torch.set_default_dtype(before)
@@ -233,6 +245,17 @@ class Reference:
                 self._double = None  # it may have moved its buffers
         state = named_state(module) if buffers else {}
         return tuple(t.detach() for t in (*tensors_of(result), *(state[name] for name in buffers)))
+
+    def run_copy(self, args_text: str, inputs: Sequence[Tensor], seed: int) -> None:
+        """Run a copy of the module in its own types, whose state nobody else sees."""
+        self._subject.drop()
+        seed_all(seed)
+        with blaming("raised", "forward raised"), self._subject.grad_mode():
+            self._in_double(copy.deepcopy(self._subject.built), args_text, inputs)
+
+    def floats(self) -> tuple[torch.dtype, ...]:
+        """The types of the floating parameters."""
+        return tuple(p.dtype for p in self._subject.built.parameters() if p.is_floating_point())
 
     def _in_double(self, module: torch.nn.Module, args_text: str, wide: Sequence[Tensor]) -> Any:
         gradients = self._subject.gradients
@@ -289,8 +312,12 @@ class Reference:
         return self._subject.built.training or bool(self._subject.gradients.outputs)
 
     def release_truth(self) -> None:
-        self._double = None
+        self.forget_double()
         gc.collect()
+
+    def forget_double(self) -> None:
+        """The module in float64 is no longer what the module is."""
+        self._double = None
 
     # ---- description
 
@@ -319,14 +346,22 @@ class Reference:
         seed_all(seed + 1)
         with blaming("raised", "forward raised under observation"):
             seen = work.measure(lambda: subject.run(text, inputs), [*inputs, *state.values()], tensors_of)
-        second, measured, longest = seen.result, seen.work, seen.longest_sum
+        second, measured, longest, steps = seen.result, seen.work, seen.longest_sum, seen.steps
         del seen
-        random = any(_far(a, _sampled(b)) for a, b in zip(first, tensors_of(second), strict=True))
+        random = differ(first, [_sampled(t) for t in tensors_of(second)])
         tree = values.encode(second, [], sort_keys=True)
         found = tensors_of(second)
         outputs = facts_of(found, tuple(map(values.kind_of, found)), inputs)
         del found
         del first, second
+        if random:
+
+            def run(drawn: int) -> list[Tensor]:
+                subject.write_state(mutated, [kept[k] for k in mutated])
+                seed_all(drawn)
+                return [_sampled(t).clone() for t in tensors_of(subject.run(text, inputs))]
+
+            random = is_random(run, seed)
         self._mutated[self._number], self._flops[self._number] = mutated, measured.flops
         subject.drop()
         self._learn_structure(text, inputs, seed + 2)
@@ -344,6 +379,7 @@ class Reference:
             init=init_text, init_tensors=tuple(spec_of(t) for t in init), args=text,
             inputs=tuple(spec_of(t) for t in inputs), outputs_tree=tree, outputs=outputs,
             state=subject.state_specs(), mutated_state=mutated, random=random, work=measured, longest_sum=longest,
+            steps=steps,
             graph=graph, gradients=subject.gradients, trace_failure=failure, call_s=call_s,
         )  # fmt: skip
 
@@ -395,36 +431,9 @@ class Reference:
             gc.freeze()  # tracing imports a great deal, which later collections need not walk
 
 
-class _Twice(torch.nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 2
-
-
-def start_tracer() -> None:
-    """Have torch import what tracing needs, over a thousand modules, by a module of one operator."""
-    from .trace import trace
-
-    with torch.no_grad():
-        trace(_Twice(), (torch.ones(2),), {})
-
-
 def _indexes(tensor: Tensor) -> bool:
     """Whether it may hold places in other tensors."""
     return tensor.ndim > 0 and not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-
-
-def _far(a: Tensor, b: Tensor) -> bool:
-    """Whether two results differ by more than another order of summation could explain."""
-    if a.shape != b.shape:
-        return True
-    if a.is_complex():
-        a, b = torch.view_as_real(a), torch.view_as_real(b)
-    if not a.is_floating_point():
-        return not torch.equal(a, b)
-    if a.element_size() == 1:
-        a, b = a.float(), b.float()
-    a, b = torch.nan_to_num(a), torch.nan_to_num(b)
-    return float((a - b).norm()) > _RANDOM_SHARE * float(a.norm())
 
 
 def _sampled(tensor: Tensor) -> Tensor:

@@ -14,16 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import appeals, arena, audit, driver, profile, values, wire
-from .baseline import compiling, start_compiler
+from . import arena, audit, boundary, driver, profile, values, wire
+from .baseline import compiling, start_compiler, start_tracer
+from .budget import Asked
 from .compilers import end_compilers
 from .counterparts import Counterparts
+from .ensemble import Question
 from .families import upstream
 from .graphed import Recorded
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
 from .modes import require_no_modes
 from .observe import observed
-from .reference import Reference, start_tracer
+from .reference import Reference
 from .replay import replayed
 from .subject import Subject, first_moved, handed, named_state, poisoned
 from .timing import Dealt, Timer, repeated
@@ -56,9 +58,9 @@ class Session:
             wire.Describe: lambda r: self._opened.describe(r.seed, trace=r.trace, training=r.training),
             wire.Trace: lambda r: self._opened.traced(r.args, r.inputs),
             wire.Warm: self._warm, wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
-            wire.Redraw: lambda r: self._opened.redraw(r.seed, spread=r.spread), wire.Truth: self._truth,
+            wire.Redraw: lambda r: self._opened.redraw(r.seed, spread=r.spread, brief=r.brief), wire.Truth: self._truth,
             wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,
-            wire.Amplify: self._amplify, wire.Attain: self._attain,
+            wire.Appeal: self._appeal, wire.Approach: self._approach,
             wire.StoreState: self._store_state, wire.LoadState: self._load_state,
             wire.CompareState: self._compare_state,
             wire.MarkState: self._mark_state, wire.RedrawAlike: self._redraw_alike,
@@ -212,16 +214,27 @@ class Session:
         self._write(request.slack, self._opened.slack(request.args, inputs, own, truth, request.seed))
         self._subject.drop()
 
-    def _amplify(self, request: wire.Amplify) -> wire.Amplified:
-        inputs, truths = self._read(request.inputs), self._read(request.truths)
-        return appeals.amplified(self._opened, request.args, inputs, truths, seed=request.seed)
+    def _appeal(self, request: wire.Appeal) -> wire.Judgement:
+        inputs, got, own = (self._read(refs) for refs in (request.inputs, request.got, request.own))
+        question = Question(args=request.args, inputs=inputs, seed=request.seed, least=request.least)
+        asked = Asked(self._opened, question)
+        results = zip(request.outputs, got, own, strict=True)
+        judged = tuple(asked.judged(i, got=y, own=r) for i, y, r in results)
+        del asked
+        self._opened.release_truth()
+        self._subject.drop()
+        return wire.Judgement(judged=judged)
 
-    def _attain(self, request: wire.Attain) -> wire.Attained:
-        got, own = self._read((request.got, request.own))
+    def _approach(self, request: wire.Approach) -> wire.Approached:
         inputs = self._read(request.inputs)
-        return appeals.attained(
-            self._opened, request.args, inputs, output=request.output, got=got, own=own, seed=request.seed
+        found = boundary.approach(
+            self._opened, request.args, inputs, seed=request.seed, number=request.number, state=request.state
         )
+        self._write(request.inputs, found.inputs)
+        self._subject.write_state([n for n, _ in found.state], [t for _, t in found.state])
+        self._opened.release_truth()
+        self._subject.drop()
+        return wire.Approached(turned=found.turned, groups=found.groups, by_state=bool(found.state))
 
     def _store_state(self, request: wire.StoreState) -> None:
         self._write(request.refs, self._subject.read_state(request.names))

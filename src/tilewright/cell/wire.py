@@ -18,6 +18,8 @@ from .ablation import Operation as Operation
 from .ablation import OperationList as OperationList
 from .ablation import Perturb as Perturb
 from .ablation import Perturbed as Perturbed
+from .approaches import Approach as Approach
+from .approaches import Approached as Approached
 from .captures import Capture as Capture
 from .captures import Captured as Captured
 from .captures import GraphReplayed as GraphReplayed
@@ -202,27 +204,18 @@ class Slack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amplify:
-    """In a reference cell: how many times the module amplifies a rounding of its inputs. Answered by Amplified."""
+class Appeal:
+    """In a reference cell: whether the results `got` of a call are right by the error budget of each element
+    (cell.budget), though they break the plain contract. `outputs`: which they are; `own`: the reference's. `least`: how
+    far the user lets everything be rounded, relative. Answered by Judgement."""
 
     args: str
     inputs: tuple[TensorRef, ...]
-    truths: tuple[TensorRef, ...]
+    outputs: tuple[int, ...]
+    got: tuple[TensorRef, ...]
+    own: tuple[TensorRef, ...]
     seed: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attain:
-    """In a reference cell: whether other whole numbers or booleans than the truth's (`got`; `own`: the reference's) are
-    as right: indices of the same values, neighbours of what was rounded near a tie, either answer where what was
-    compared is equal but for rounding. Answered by Attained."""
-
-    args: str
-    inputs: tuple[TensorRef, ...]
-    output: int
-    got: TensorRef
-    own: TensorRef
-    seed: int
+    least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +352,7 @@ class Described:
     graph: str  # facts.codec text; empty: none was asked for, or it can't be traced
     trace_failure: str
     call_s: float
+    steps: bool = False  # comparisons, roundings or choices are made of floats in it: its results may jump
 
     def title(self, output: int) -> str:
         """What a result is called: the gradients of a step come after what forward returns."""
@@ -374,25 +368,24 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amplified:
-    """By output: relative change of the truth over relative change of the inputs, in the norm and in the worst element;
-    0 for exact types."""
+class Judged:
+    """By the budget of one output: how many elements are `wrong` for certain; where none is, the `share` of the
+    allowance that is used, above 1 refused; and `why`, in words."""
 
-    norm: tuple[float, ...]
-    worst: tuple[float, ...]
+    wrong: int
+    share: float
+    why: str
+
+    @property
+    def right(self) -> bool:
+        return self.wrong == 0 and self.share <= 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attained:
-    """`known`: the output is one of indices, of rounded numbers, or of what a comparison gave. `valid`: in range, all
-    different where that is asked for, and what no rounding moves is right. `exact`: what is chosen from, or compared,
-    was not computed. The shortfalls are relative to the value, or to the typical one."""
+class Judgement:
+    """One for each output of an Appeal."""
 
-    known: bool
-    valid: bool
-    exact: bool
-    shortfall: float
-    own_shortfall: float
+    judged: tuple[Judged, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

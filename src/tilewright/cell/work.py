@@ -18,6 +18,11 @@ from .arena import bytes_of, dtype_name, spec_of
 
 _GATHERS = ("embedding", "index", "gather", "index_select", "take")  # they read a part of their first argument
 _ALONG_A_DIMENSION = ("softmax", "cumsum", "cumprod", "logcumsumexp")
+# What jumps with a float that it is given: results that are continuous (relu, a maximum) are not among them.
+_STEPS = frozenset((
+    "gt", "ge", "lt", "le", "sign", "sgn", "signbit", "heaviside", "round", "floor", "ceil", "trunc", "frac", "fmod",
+    "remainder", "floor_divide", "argmax", "argmin", "topk", "sort", "argsort", "searchsorted", "bucketize",
+))  # fmt: skip
 _WIDEST_FIRST = ("f64", "f32", "bf16", "f16", "float8_e4m3fn")
 
 
@@ -40,12 +45,14 @@ class _Witness(TorchDispatchMode):
         ] = {}  # bytes, from places that only values know: the most that one operation read
         self.matrix_dtypes: set[str] = set()
         self.longest_sum = 1
+        self.steps = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not getattr(func, "is_view", False):
             self._note(func, args, kwargs or {}, result)
-            self.longest_sum = max(self.longest_sum, _terms(func, args, kwargs or {}, result))
+            self.longest_sum = max(self.longest_sum, terms(func, args, kwargs or {}, result))
+            self.steps = self.steps or _jumps(func, args, kwargs or {}, result)
         return result
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -69,7 +76,7 @@ class _Witness(TorchDispatchMode):
         return sum(max(sum(r.size for r in self._regions.get(s, ())), self._gathered.get(s, 0)) for s in storages)
 
 
-def _terms(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+def terms(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     """How many terms each result of an operation sums at most: flops tell it of products, sizes of reductions (norms
     return their statistics beside the result), the dimension of scans and softmax."""
     outputs = [t.numel() for t in tree_leaves(result) if isinstance(t, Tensor) and t.numel()]
@@ -87,12 +94,23 @@ def _terms(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     return 1 if name in _GATHERS else max(inputs[0] // min(outputs), 1)
 
 
+def _jumps(func: Any, args: Any, kwargs: Any, result: Any) -> bool:
+    """Whether an operation is a step of a floating operand: a comparison, a rounding, a choice, a cast to integers."""
+    name = getattr(getattr(func, "overloadpacket", None), "__name__", "").removesuffix("_")
+    whole = isinstance(result, Tensor) and not (result.is_floating_point() or result.is_complex())
+    if name not in _STEPS and not (name == "_to_copy" and whole):
+        return False
+    return any(isinstance(t, Tensor) and t.is_floating_point() for t in tree_leaves((args, kwargs)))
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One observed call: its work, the terms of its longest sum, and what it returned."""
+    """One observed call: its work, the terms of its longest sum, whether it holds a step (`steps`: a result may jump
+    with a float), and what it returned."""
 
     work: Work
     longest_sum: int
+    steps: bool
     result: Any
 
 
@@ -116,4 +134,4 @@ def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> Observed:
         conv_flops=int(conv),
         dtype=dtype,
     )
-    return Observed(work, witness.longest_sum, result)
+    return Observed(work, witness.longest_sum, witness.steps, result)

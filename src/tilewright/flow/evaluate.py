@@ -36,8 +36,8 @@ from ..facts.run import CaseFacts
 from ..facts.space import Point
 from ..stages.build.build import build, compiled_late, failure
 from ..stages.check import draws, hidden
-from ..stages.check.check import Check, Findings, Refused, concluded, refusal, trials_for
-from ..stages.check.plan import Trial, secret
+from ..stages.check.check import Check, Findings, Refused, concluded, refusal
+from ..stages.check.plan import Trial, secret, trials_for
 from ..stages.timing import measure as timing
 from ..stages.timing.interleave import Player, Table
 from ..stages.timing.sweep import Contender, one_each, sweep

@@ -246,29 +246,35 @@ class Room:
             self._private.tensor(ref).zero_()
         self.settle()
 
-    def amplified(self, k: int, *, seed: int) -> wire.Amplified | None:
-        """How the module amplifies a rounding of pool set `k`; None where that can't be had."""
-        request = wire.Amplify(args=self.described.args, inputs=self._pool[k], truths=self._truth, seed=seed)
-        return self._appeal(request, wire.Amplified)
-
-    def attained(self, k: int, *, output: int, place: int, seed: int) -> wire.Attained | None:
-        """What the indices, rounded numbers or booleans in one output of `place` attain on pool set `k`; None where
-        that can't be had."""
-        request = wire.Attain(
-            args=self.described.args, inputs=self._pool[k], output=output,
-            got=self._results[place][output], own=self._own[output], seed=seed,
+    def appeal(
+        self, k: int, outputs: tuple[int, ...], *, place: int, seed: int, least: float = 0.0
+    ) -> tuple[wire.Judged, ...] | None:
+        """The verdict on these outputs of `place`, on pool set `k`, by the error budget of each element; None where
+        that can't be had. `least`: how far the user lets everything be rounded, relative."""
+        request = wire.Appeal(
+            args=self.described.args, inputs=self._pool[k], outputs=outputs, seed=seed, least=least,
+            got=tuple(self._results[place][i] for i in outputs), own=tuple(self._own[i] for i in outputs),
         )  # fmt: skip
-        return self._appeal(request, wire.Attained)
+        found = self._ask_more(request, wire.Judgement)
+        return found.judged if found is not None else None
+
+    def approach(self, k: int, *, seed: int, number: int, state: bool) -> wire.Approached | None:
+        """Move pool set `k`, an own draw, or the reference's state to where results turn; None where that can't be
+        had."""
+        request = wire.Approach(
+            args=self.described.args, inputs=self._pool[k], seed=seed, number=number, state=state,
+        )  # fmt: skip
+        return self._ask_more(request, wire.Approached)
 
     @property
     def reference_lives(self) -> bool:
         return self._reference.alive
 
-    def _appeal(self, request: object, kind: type[T]) -> T | None:
+    def _ask_more(self, request: object, kind: type[T]) -> T | None:
         try:
             return self._reference.ask(request, kind, limit_s=self.limits.call_s)
-        except CellFault:
-            if not self._reference.alive:
+        except CellFault as fault:
+            if not self._reference.alive or not (fault.by_code or fault.reason == "out_of_memory"):
                 raise
             return None
 

@@ -46,7 +46,8 @@ _OTHER_FLOOR = (1.0, 4.0)
 _LENGTH_SHARE = 1 / 24  # of an epsilon for each term of a sum: what one fp32 accumulator from end to end needs
 _WORST_SHARE = 4.0  # the worst element's part of that, in units of the norm's
 _LENGTH_CAP = 4e-5  # a fifth of what TF32 costs in the norm when one operand alone is rounded
-_MOST_AMPLIFIED = 4096.0  # a step (rounding, comparison) amplifies without bound
+_UNEVEN, _ROW = 4.0, 256  # times the reference's error, over so many neighbours
+_PART = 1 << 22  # elements at a time, for which several copies are made
 _HOPELESS = {8: 1e-6, 4: 0.05, 2: 0.25}  # by bytes of the type
 CLASS_EPS: Mapping[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7}
 
@@ -90,13 +91,6 @@ def allowance(
 def hopeless(dtype: torch.dtype) -> float:
     """The reference's own error in the norm beyond which the truth says nothing any more; infinite for exact types."""
     return _HOPELESS.get(dtype.itemsize, 0.25) if dtype.is_floating_point else math.inf
-
-
-def eased(floor: tuple[float, float], amplified: tuple[float, float]) -> tuple[float, float]:
-    """The floor where the module amplifies a rounding of its inputs so many times: it amplifies every rounding after
-    that too, in the reference's class as in the one below."""
-    norm, worst = (f * min(max(1.0, a), _MOST_AMPLIFIED) for f, a in zip(floor, amplified, strict=True))
-    return norm, worst
 
 
 def differing_specials(value: Tensor, truth: Tensor) -> bool:
@@ -217,6 +211,30 @@ def _off(start: int, y: Tensor, t: Tensor, r: Tensor, slack: Tensor | None) -> t
     if slack is not None:
         error = (error - _flat(slack)[start : start + len(y)].to(error.dtype)).clamp_(min=0.0)
     return open_to, strange, torch.where(open_to & ~strange, error, 0.0)
+
+
+def is_uneven(value: Tensor, truth: Tensor, reference: Tensor, *, floor: float) -> bool:
+    """Whether some part of a real result (neighbours, or a column) is by itself farther off than the `floor` in the
+    norm, and far more than the reference is there."""
+    width = truth.shape[-1] if truth.ndim and not truth.is_complex() and truth.shape[-1] <= _PART else 1
+    columns = torch.zeros((3, width), dtype=torch.float64, device=value.device)
+    flat = [_flat(x) for x in (value, truth, reference)]
+    step = _PART // width * width
+    for start in range(0, flat[0].numel(), step):
+        y, t, r = (x[start : start + step].double() for x in flat)
+        finite = torch.isfinite(y) & torch.isfinite(t) & torch.isfinite(r)
+        squares = torch.stack([torch.where(finite, x, 0.0).square_() for x in (y - t, r - t, t)])
+        whole = squares.shape[1] // _ROW * _ROW
+        rows = squares[:, :whole].view(3, -1, _ROW).sum(2)
+        if _exceeds(rows, floor) or _exceeds(squares[:, whole:].sum(1, keepdim=True), floor):
+            return True
+        columns += squares.view(3, -1, width).sum(1)
+    return _exceeds(columns, floor)
+
+
+def _exceeds(sums: Tensor, floor: float) -> bool:
+    mine, theirs, size = sums
+    return bool((mine > torch.maximum(_UNEVEN**2 * theirs, floor**2 * size).clamp_(min=1e-70)).any())
 
 
 def typical(truth: Tensor) -> float:

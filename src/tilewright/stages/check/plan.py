@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from ...cell.wire import SPREADS
+from ...cell.wire import SPREADS, Described
 
 HUGE_BYTES = 2 << 30
 LARGE_BYTES = 64 << 20
@@ -14,6 +14,9 @@ OWN, SPECIALS = "own", "specials"
 ALWAYS = ("normal", "one_sided", "integers")
 OFTEN = ("uniform", "shifted", "wide", "spikes", "large", "small")
 EDGES = ("zeros", "subnormals", SPECIALS)
+# Where results jump: each a redraw of parameters for itself, then inputs beside turns, until enough lie there.
+BRIEF, BOUNDARY = "twelve_bits", "boundary"
+_MOST_BOUNDARIES = {LARGE_BYTES >> 6: 12, LARGE_BYTES: 4}  # by size of case: more where one call turns few elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +31,22 @@ class Trial:
     draws: int
 
 
-def plan(case: int, *, case_bytes: int, has_floats: bool, redraws: bool, rng: random.Random) -> tuple[Trial, ...]:
+def trials_for(described: Described, case: int, *, rng: random.Random) -> tuple[Trial, ...]:
+    """The trials of a case, by its size, by whether it has floating inputs and state, and whether results may jump."""
+    floats = any(s.dtype in ("f64", "f32", "f16", "bf16") for s in described.inputs)
+    whole = any(o.spec.dtype == "bool" or o.spec.dtype[0] in "iu" for o in described.outputs)
+    return plan(
+        case, case_bytes=described.work.bytes_moved, has_floats=floats, redraws=bool(described.state), rng=rng,
+        steps=(described.steps or whole) and not described.gradients.outputs and (floats or bool(described.state)),
+    )  # fmt: skip
+
+
+def plan(
+    case: int, *, case_bytes: int, has_floats: bool, redraws: bool, rng: random.Random, steps: bool = False
+) -> tuple[Trial, ...]:
     """The trials of one case, the problem's own distribution first. Large cases get fewer, so that a check stays
-    short. The third of the main case meets the first one's contents again, under other parameters."""
+    short. The third of the main case meets the first one's contents again, under other parameters. `steps`: its
+    results may jump, so that inputs beside the turns are looked for, too."""
     own = 3 if case == 0 and (redraws or case_bytes <= LARGE_BYTES) else 2
     if case_bytes > HUGE_BYTES:
         families = list(ALWAYS)
@@ -39,12 +55,16 @@ def plan(case: int, *, case_bytes: int, has_floats: bool, redraws: bool, rng: ra
     else:
         families = [*ALWAYS, *OFTEN, *EDGES]
     names = [OWN] * own + (families if has_floats else [])
+    boundaries = next((n for most, n in _MOST_BOUNDARIES.items() if case_bytes <= most), 0) if steps else 0
+    names += [BRIEF] * (boundaries > 0 and has_floats) + [BOUNDARY] * boundaries
     spreads = rng.sample(SPREADS, len(SPREADS))  # in turn: each is there in every case that has so many trials
     redrawn = [_redraw_seed(rng, spreads[i % len(spreads)]) if redraws and i else 0 for i in range(len(names))]
     trials = [
         Trial(case=case, family=f, seed=secret(rng), redraw=redraw, draws=secret(rng))
         for f, redraw in zip(names, redrawn, strict=True)
     ]
+    first = next((i for i, t in enumerate(trials) if t.family == BOUNDARY), len(trials))
+    trials[first + 1 :] = [replace(t, redraw=0) for t in trials[first + 1 :]]
     if redraws and own == 3:
         trials[2] = replace(trials[2], seed=trials[0].seed)
     return tuple(trials)

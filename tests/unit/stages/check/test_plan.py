@@ -14,7 +14,7 @@ def _families(size: int, case: int = 0) -> list[str]:
 
 
 def test_a_small_case_meets_every_family() -> None:
-    assert set(_families(1000)) == {plan.OWN, *families.FAMILIES}
+    assert set(_families(1000)) == {plan.OWN, *families.FAMILIES} - {plan.BRIEF}
     assert (plan.OWN, plan.SPECIALS) == (families.OWN, families.SPECIALS)
 
 
@@ -32,3 +32,14 @@ def test_first_contents_are_met_again_under_other_parameters() -> None:
 def test_without_floats_only_own_inputs_are_drawn() -> None:
     trials = plan.plan(0, case_bytes=10, has_floats=False, redraws=False, rng=random.Random(1))
     assert [t.family for t in trials] == ["own"] * 3 and not any(t.redraw for t in trials)
+
+
+def test_beside_turns_only_where_results_jump_and_a_case_is_small() -> None:
+    def found(size: int, *, steps: bool) -> list[plan.Trial]:
+        trials = plan.plan(0, case_bytes=size, has_floats=True, redraws=True, rng=random.Random(1), steps=steps)
+        return [t for t in trials if t.family in (plan.BOUNDARY, plan.BRIEF)]
+
+    assert found(1000, steps=False) == [] == found(3 << 30, steps=True)
+    assert len(found(1000, steps=True)) > len(found(50 << 20, steps=True)) > 1
+    brief, first, *others = found(1000, steps=True)
+    assert brief.family == plan.BRIEF and brief.redraw and first.redraw and not any(t.redraw for t in others)

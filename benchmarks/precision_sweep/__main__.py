@@ -1,0 +1,62 @@
+"""Sweeps the judge's verdict on values; its exit code is 1 where a dishonest candidate is accepted or an honest one
+refused. What was done is kept in --json after each twenty seeds, and is not done again."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from . import table
+from .cells import KINDS, SHAPES, VARIATIONS, cells
+from .run import Results, carry_out, tasks
+
+
+def main() -> int:
+    asked = _parser().parse_args()
+    device = torch.cuda.get_device_name() if asked.device == "cuda" else platform.processor() or platform.machine()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    head: dict[str, object] = {
+        "what": "wrong verdicts on values: dishonest candidates accepted, honest ones refused",
+        "command": "python -m benchmarks.precision_sweep " + " ".join(sys.argv[1:]), "commit": asked.commit or commit,
+        "date": datetime.now(UTC).date().isoformat(), "device": device, "torch": torch.__version__,
+    }  # fmt: skip
+    wanted = [
+        c
+        for c in cells(tuple(asked.sizes))
+        if c.kind in (asked.kinds or KINDS) and c.variation in (asked.variations or VARIATIONS)
+    ]
+    results = Results(asked.json, head)
+    started = time.monotonic()
+    left = tasks(wanted, results, seeds=asked.seeds, device=asked.device, beside_turns=not asked.plain)
+    carry_out(left, results, jobs=asked.jobs)
+    if asked.json is not None:
+        asked.json.with_suffix(".md").write_text(table.markdown(results.tallies))
+    print(table.summary(results.tallies))
+    wrong = table.wrong(results.tallies)
+    print(f"{wrong} wrong verdicts, {time.monotonic() - started:.0f} s")
+    return 1 if wrong else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.precision_sweep", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--sizes", type=int, nargs="+", choices=tuple(SHAPES), default=tuple(SHAPES))
+    parser.add_argument("--kinds", nargs="+", choices=tuple(KINDS))
+    parser.add_argument("--variations", nargs="+", choices=tuple(VARIATIONS))
+    parser.add_argument("--plain", action="store_true", help="without inputs beside turns")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--json", type=Path, help="the file of results, with a table beside it (.md)")
+    parser.add_argument("--commit", default="", help="what is judged, where this is no checkout")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Runs of the sweep: every candidate on every cell and seed, in some processes, from where it was stopped."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from tilewright.stages.check.plan import BOUNDARY, BRIEF, plan
+
+from .candidates import DISHONEST, HONEST, Candidate, Given
+from .cells import Cell
+from .judge import Bench
+
+_ENOUGH_TURNED, _IN_VAIN = 32, 4  # as in stages.check.turns
+_SAMPLED = 4  # trials that honest candidates meet, beside those of results that jump
+_CHUNK = 20  # seeds that a process takes at a time
+_MOST_WORDS = 3  # wrong verdicts that are told, by candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    cell: Cell
+    seeds: tuple[int, ...]
+    device: str
+    beside_turns: bool = True
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of one cell: seeds that were run, how many of them each candidate was accepted at, and what was said of wrong
+    verdicts."""
+
+    seeds: list[int] = field(default_factory=list)
+    accepted: dict[str, int] = field(default_factory=dict)
+    words: dict[str, list[str]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        self.seeds = sorted({*self.seeds, *other.seeds})
+        self.seconds += other.seconds
+        for name, count in other.accepted.items():
+            self.accepted[name] = self.accepted.get(name, 0) + count
+        for name, words in other.words.items():
+            self.words[name] = (self.words.get(name, []) + words)[:_MOST_WORDS]
+
+    def wrong(self) -> dict[str, int]:
+        """How many verdicts are wrong, by candidate, where any is."""
+        honest = {n: len(self.seeds) - self.accepted.get(n, 0) for n in HONEST}
+        found = honest | {n: self.accepted.get(n, 0) for n in DISHONEST}
+        return {n: count for n, count in found.items() if count}
+
+
+def run(task: Task) -> Tally:
+    """All candidates on one cell and these seeds."""
+    torch.set_num_threads(1)
+    started = time.monotonic()
+    tally, bench = Tally(), Bench(task.cell.problem, task.device)
+    gc.collect()
+    gc.freeze()  # the reference collects garbage at every construction
+    for seed in task.seeds:
+        refused = _refused(task, bench, seed)
+        tally.seeds.append(seed)
+        for name in (*HONEST, *DISHONEST):
+            tally.accepted[name] = tally.accepted.get(name, 0) + (name not in refused)
+            if (name in refused) == (name in HONEST):
+                said = f"seed {seed}: {refused.get(name, 'accepted in all trials')}"
+                tally.words[name] = [*tally.words.get(name, []), said][:_MOST_WORDS]
+    tally.seconds = time.monotonic() - started
+    return tally
+
+
+def _refused(task: Task, bench: Bench, seed: int) -> dict[str, str]:
+    """Who is refused in some trial, and what is said of it there. Trials are those of a check. Nobody is tried again
+    who was refused once, and honest candidates are tried in some, which other seeds choose otherwise."""
+    rng = random.Random(seed)
+    trials = plan(0, case_bytes=4 * task.cell.size, has_floats=True, redraws=True, rng=rng, steps=task.beside_turns)
+    others = [t for t in trials if t.family not in (BOUNDARY, BRIEF)]
+    sample = {id(t) for t in rng.sample(others, _SAMPLED)} | {id(t) for t in trials if t not in others}
+    bench.construct(seed)
+    before = bench.run(bench.reference.inputs(trials[1].seed, "own")[1])
+    refused: dict[str, str] = {}
+    beside, turned = 0, 0
+    for planned in trials:
+        everybody = (HONEST | DISHONEST) if id(planned) in sample else DISHONEST
+        left = {name: c for name, c in everybody.items() if name not in refused}
+        enough = turned >= _ENOUGH_TURNED or (turned == 0 and beside >= _IN_VAIN)
+        if not left or (planned.family == BOUNDARY and enough):
+            continue
+        trial = bench.trial(planned, beside)
+        if planned.family == BOUNDARY:
+            beside, turned = beside + 1, turned + (trial.turned if trial is not None else 0)
+        if trial is None:
+            continue
+        given = Given(trial.inputs[0], trial.inputs[1], *bench.state, before)
+        for name, candidate in left.items():
+            found = trial.verdict(_called(candidate, task.cell, given))
+            if not found.accepted:
+                refused[name] = f"{planned.family}: {found.why}"
+    return refused
+
+
+def _called(candidate: Candidate, cell: Cell, given: Given) -> torch.Tensor:
+    with torch.no_grad():
+        return candidate(cell, given)
+
+
+class Results:
+    """The tallies by cell, and their file."""
+
+    def __init__(self, path: Path | None, head: dict[str, object]) -> None:
+        self._path, self._head = path, head
+        self.tallies: dict[str, Tally] = {}
+        if path is not None and path.exists():
+            held = json.loads(path.read_text())
+            same = all(held.get(k) == v for k, v in head.items() if k in ("commit", "device"))
+            if same:
+                self.tallies = {name: Tally(**tally) for name, tally in held["cells"].items()}
+
+    def missing(self, cell: Cell, seeds: int) -> tuple[int, ...]:
+        done = self.tallies.get(cell.name, Tally()).seeds
+        return tuple(s for s in range(seeds) if s not in done)
+
+    def add(self, cell: Cell, tally: Tally) -> None:
+        self.tallies.setdefault(cell.name, Tally()).add(tally)
+        if self._path is not None:
+            fields = ("seeds", "accepted", "words", "seconds")
+            body = {name: {f: getattr(t, f) for f in fields} for name, t in self.tallies.items()}
+            text = json.dumps({**self._head, "cells": body}, indent=1)
+            waiting = self._path.with_suffix(".part")
+            waiting.write_text(text)
+            waiting.replace(self._path)
+
+
+def tasks(cells: Sequence[Cell], results: Results, *, seeds: int, device: str, beside_turns: bool) -> list[Task]:
+    """What is left to do, the large cells first: they take longest."""
+    found = []
+    for cell in sorted(cells, key=lambda c: -c.size):
+        missing = results.missing(cell, seeds)
+        found += [Task(cell, missing[i : i + _CHUNK], device, beside_turns) for i in range(0, len(missing), _CHUNK)]
+    return found
+
+
+def carry_out(left: Sequence[Task], results: Results, *, jobs: int) -> None:
+    """Run the tasks and keep what each gave, in this process or in several."""
+    if jobs == 1:
+        for task in left:
+            _told(task, run(task), results)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for task, tally in pool.imap_unordered(_with_task, left):
+            _told(task, tally, results)
+
+
+def _with_task(task: Task) -> tuple[Task, Tally]:
+    return task, run(task)
+
+
+def _told(task: Task, tally: Tally, results: Results) -> None:
+    results.add(task.cell, tally)
+    wrong = ", ".join(f"{n} {c}" for n, c in tally.wrong().items()) or "right"
+    print(f"{task.cell.name}: {len(task.seeds)} seeds, {tally.seconds:.1f} s: {wrong}", flush=True)

@@ -1,0 +1,241 @@
+"""The ensemble: a module run in float64 some twenty times, with the roundings of its own arithmetic put in at random.
+
+How an element of an output spreads over the runs is its *budget*: what an implementation that rounds as the module does
+may be off by there. The runs come in pairs with the same errors to opposite sides, `WIDE` times as large as roundings
+are. Where an output moves smoothly both of a pair show by how much (sigma). Where it jumps (a comparison, a rounding,
+a choice) one of the two stays on the truth's side, and the other shows what lies beyond: so what no run turns lies
+safely away from any jump. Single runs with errors as large as roundings are count how many elements turn.
+
+All runs derive their numbers from one seed, so the same question gets the same answer, bit by bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import indices
+from .masks import Leaking, Unmasked
+from .noise import Classes, Noise, Planner, Recorder, Rounding
+from .reference import Reference
+
+WIDE = 8.0
+PAIRS = 8
+COUNTED = 8
+_WIDEST_FIRST = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+_LOG_OF_NORMAL = 0.635  # of |x|, x normal: minus the mean of the logarithm
+_MOST_OVER_USUAL = 4.0
+_UNSEEN = 1e-37  # kernels may flush what is smaller
+
+
+@dataclass(slots=True)
+class Spread:
+    """Of one real output, flat: the sum over pairs of the squares, and of the logarithms, of by how much the nearer of
+    the two is off; the lowest and the highest; and whether any run gave no number, or one where the truth is none."""
+
+    squares: Tensor
+    logs: Tensor
+    low: Tensor
+    high: Tensor
+    strange: Tensor
+
+    @staticmethod
+    def of(truth: Tensor) -> Spread:
+        like = flat(truth)
+        zeros = lambda: torch.zeros(like.shape, dtype=torch.float64, device=like.device)  # noqa: E731
+        return Spread(zeros(), zeros(), zeros(), zeros(), torch.zeros(like.shape, dtype=torch.bool, device=like.device))
+
+    def add(self, truth: Tensor, plus: Tensor, minus: Tensor) -> None:
+        base = flat(truth)
+        known = torch.isfinite(base)
+        offs = []
+        for run in (plus, minus):
+            off = flat(run).sub(base)
+            self.strange |= known ^ torch.isfinite(flat(run))
+            offs.append(torch.where(torch.isfinite(off), off, 0.0))
+        nearer = torch.minimum(offs[0].abs(), offs[1].abs())
+        self.squares += nearer.square()
+        self.logs += nearer.clamp(min=_UNSEEN).log()
+        for off in offs:
+            torch.minimum(self.low, off, out=self.low)
+            torch.maximum(self.high, off, out=self.high)
+
+    def sigma(self) -> Tensor:
+        """How far roundings move each element, jumps apart."""
+        usual = (self.logs / PAIRS + _LOG_OF_NORMAL).exp()
+        return torch.minimum((self.squares / PAIRS).sqrt(), _MOST_OVER_USUAL * usual) / WIDE
+
+
+@dataclass(slots=True)
+class Turns:
+    """Of one output of whole numbers or booleans, flat: the least and the greatest that a wide run gave."""
+
+    low: Tensor
+    high: Tensor
+
+    def add(self, run: Tensor) -> None:
+        torch.minimum(self.low, run.reshape(-1), out=self.low)
+        torch.maximum(self.high, run.reshape(-1), out=self.high)
+
+
+@dataclass(slots=True, kw_only=True)
+class Budget:
+    """What the runs gave, by output. `truths`: the run without errors. `turned`: of each single run how many elements
+    are others than the truth's (of floats: lie beyond what smooth roundings explain). `blank`, flat: where the module
+    gives NaN for want of anything that is not masked, so that the truth stands for a module that gives noughts;
+    `leaks`: where NaN is as right as a number, since an infinity or NaN among the inputs is masked there."""
+
+    truths: tuple[Tensor, ...]
+    spreads: dict[int, Spread] = field(default_factory=dict)
+    turns: dict[int, Turns] = field(default_factory=dict)
+    turned: dict[int, list[int]] = field(default_factory=dict)
+    blank: dict[int, Tensor] = field(default_factory=dict)
+    leaks: dict[int, Tensor] = field(default_factory=dict)
+    sigmas: dict[int, Tensor] = field(default_factory=dict)
+
+    def open_to(self, output: int) -> Tensor:
+        """Which elements roundings may turn, as booleans of the output's shape: all others are certain."""
+        truth = self.truths[output]
+        if output in self.turns:
+            found = self.turns[output]
+            return (found.low != found.high).view(truth.shape)
+        spread = self.spreads[output]
+        return jumps(spread.high - spread.low, self.sigmas[output], flat(truth)) | spread.strange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A call of the module: what it is run on, and the seed of all errors. `least`: how far the user lets everything
+    be rounded, relative."""
+
+    args: str
+    inputs: Sequence[Tensor]
+    seed: int
+    least: float = 0.0
+
+
+class Ensemble:
+    """Runs of a reference on one set of inputs."""
+
+    def __init__(self, reference: Reference, question: Question) -> None:
+        self._reference = reference
+        self._question = question
+        self._classes = classes_of(reference, question)
+        self._always: tuple[TorchDispatchMode, ...] = ()
+        planner = Planner(self._classes)
+        self.truths = self._run(planner)
+        self._plan: Sequence[Rounding] = planner.plan
+        self._blank = self._unmask()
+
+    def _unmask(self) -> dict[int, Tensor]:
+        """Run with noughts in the place of what is masked as a whole, where that takes NaN away, and say where it
+        does."""
+        real = {i: t for i, t in enumerate(self.truths) if t.is_floating_point() and bool(t.isnan().any())}
+        if not real:
+            return {}
+        unmasked = self._run(Unmasked())
+        found = {i: (t.isnan() & torch.isfinite(unmasked[i])).reshape(-1) for i, t in real.items()}
+        if not any(bool(f.any()) for f in found.values()):
+            return {}
+        self._always, self.truths = (Unmasked(),), unmasked
+        return found
+
+    def _leaks(self) -> dict[int, Tensor]:
+        """Where what is no number among the inputs may come through a mask, by real output, flat."""
+        if not any(t.is_floating_point() and not bool(torch.isfinite(t).all()) for t in self._question.inputs):
+            return {}
+        runs = enumerate(zip(self.truths, self._run(Leaking()), strict=True))
+        return {i: (t.isfinite() & run.isnan()).reshape(-1) for i, (t, run) in runs if t.is_floating_point()}
+
+    def _run(self, *under: TorchDispatchMode) -> tuple[Tensor, ...]:
+        asked = self._question
+        return self._reference.truth(asked.args, asked.inputs, asked.seed, under=(*self._always, *under))
+
+    def run(self, number: int, scale: float, *watches: indices.Watch) -> tuple[Tensor, ...]:
+        """One run with errors of this scale, all outputs; equal numbers give equal errors."""
+        return self._run(
+            Noise(self._plan, self._classes, scale=scale, seed=_mixed(self._question.seed, number)), *watches
+        )
+
+    def choice(self, number: int, scale: float, size: int) -> Sequence[indices.Choice]:
+        """All choices of so many indices in one run."""
+        watch = indices.Watch(size)
+        self.run(number, scale, watch)
+        return watch.choices
+
+    def chosen(self, truth: Tensor) -> tuple[indices.Choice | None, int]:
+        """The choice that gave an output of indices, and its number; None where none did."""
+        watch = indices.Watch(truth.numel())
+        self._run(watch)
+        number = indices.found_in(watch.choices, truth)
+        return (None, -1) if number is None else (watch.choices[number], number)
+
+    def budget(self) -> Budget:
+        """All that the runs say of all outputs."""
+        found = Budget(truths=self.truths, blank=self._blank, leaks=self._leaks())
+        for i, truth in enumerate(self.truths):
+            if truth.is_floating_point() or truth.is_complex():
+                found.spreads[i] = Spread.of(truth)
+            else:
+                found.turns[i] = Turns(truth.reshape(-1).clone(), truth.reshape(-1).clone())
+        for pair in range(PAIRS):
+            plus, minus = self.run(pair, WIDE), self.run(pair, -WIDE)
+            for i, truth in enumerate(self.truths):
+                if plus[i].shape != truth.shape or minus[i].shape != truth.shape:
+                    continue
+                if i in found.spreads:
+                    found.spreads[i].add(truth, plus[i], minus[i])
+                else:
+                    found.turns[i].add(plus[i])
+                    found.turns[i].add(minus[i])
+        found.sigmas = {i: spread.sigma() for i, spread in found.spreads.items()}
+        found.turned = {i: [0] * COUNTED for i in range(len(self.truths))}
+        if any(bool(found.open_to(i).any()) for i in range(len(self.truths))):
+            self._count(found)
+        return found
+
+    def _count(self, found: Budget) -> None:
+        for number in range(COUNTED):
+            run = self.run(PAIRS + number, 1.0)
+            for i, truth in enumerate(self.truths):
+                if run[i].shape != truth.shape:
+                    continue
+                if i in found.turns:
+                    off = run[i] != truth
+                else:
+                    base = flat(truth)
+                    by = (flat(run[i]) - base).abs().nan_to_num(nan=math.inf)
+                    by = torch.where(torch.isfinite(base), by, 0.0)
+                    off = jumps(by, found.sigmas[i], base)
+                found.turned[i][number] = int(off.sum())
+
+
+def jumps(by: Tensor, sigma: Tensor, truth: Tensor) -> Tensor:
+    """Where a difference is none that smooth roundings make."""
+    return by > 8 * WIDE * sigma + 2.0**-40 * truth.abs().nan_to_num(posinf=0.0) + _UNSEEN
+
+
+def classes_of(reference: Reference, question: Question) -> Classes:
+    """What the module computes in, from a run of its own."""
+    recorder = Recorder()
+    with recorder:
+        reference.run_copy(question.args, question.inputs, question.seed)
+    dtypes = [*reference.floats(), *(t.dtype for t in question.inputs if t.is_floating_point())]
+    base = next((d for d in _WIDEST_FIRST if d in dtypes), torch.float32)
+    loose = any(t.is_cuda for t in question.inputs) and (
+        torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    )
+    return Classes(base=base, given=recorder.given, products=2.0**-11 if loose else 0.0, least=question.least)
+
+
+def _mixed(seed: int, number: int) -> int:
+    return (seed * 0x9E3779B97F4A7C15 + number * 0xD1B54A32D192ED03 + 1) % (1 << 63)
+
+
+def flat(tensor: Tensor) -> Tensor:
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).reshape(-1).double()
