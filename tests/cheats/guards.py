@@ -21,14 +21,13 @@ from tilewright.flow import evaluate, time_case
 from tilewright.flow.cells import Cells
 from tilewright.flow.evaluate import Judge
 from tilewright.flow.time_case import CaseTiming
-from tilewright.stages.check import check, draws, metric
-from tilewright.stages.check import plan as plans
+from tilewright.stages.check import check, draws, metric, plan
 from tilewright.stages.check.plan import Trial
 from tilewright.stages.timing import measure
 
 Step = tuple[object, str, Any]
 _accept = check.Check.accept
-_plan = plans.plan
+_plan = plan.plan
 _draw = Room.draw
 _result_refs = Room.result_refs
 _start = Cells._start
@@ -114,7 +113,7 @@ def _plan_own_alone(*args: Any, **named: Any) -> tuple[Trial, ...]:
 
 
 def _plan_away_from_turns(*args: Any, **named: Any) -> tuple[Trial, ...]:
-    return tuple(t for t in _plan(*args, **named) if t.family != plans.BOUNDARY)
+    return tuple(t for t in _plan(*args, **named) if t.family != plan.BOUNDARY)
 
 
 def _draw_the_same(self: Room, k: int, **named: Any) -> None:
@@ -145,8 +144,8 @@ def _start_open(self: Cells, name: str, *, isolate: bool = True) -> Cell:
 GUARDS: Mapping[str, tuple[Step, ...]] = {
     "truth": ((check.Check, "compare", _nothing),),
     "precision": ((metric, "floors", _hundredth),),
-    "families": ((plans, "plan", _plan_own_alone),),
-    "turns": ((plans, "plan", _plan_away_from_turns),),
+    "families": ((plan, "plan", _plan_own_alone),),
+    "turns": ((plan, "plan", _plan_away_from_turns),),
     "further cases": ((Judge, "_check_case", _check_first_case),),
     "redraw": ((check.Check, "redraw", _nothing), (CaseTiming, "_refresh_state", _nothing)),
     "masks and indices": ((Room, "rearrange", _rearranges_nothing),),

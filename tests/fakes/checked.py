@@ -10,6 +10,7 @@ from fakes.cell import InProcessCell
 from tilewright.cell import wire
 from tilewright.edges.sandbox.cell import Limits
 from tilewright.edges.sandbox.room import Room, RoomSizes
+from tilewright.stages.check import draws
 from tilewright.stages.check.check import Check, Findings, Refused
 from tilewright.stages.check.plan import Trial, trials_for
 
@@ -36,10 +37,14 @@ class Problem:
         sizes = RoomSizes(pool=1, slots=2, results=2)
         with Room(self.described, device="cpu", reference=self.cell, limits=Limits(), sizes=sizes) as room:
             room.admit(cell)
-            check = Check(room, cell, case=0, precision="reference", findings=Findings())
+            self.findings = Findings()
+            check = Check(room, cell, case=0, precision="reference", findings=self.findings)
             check.construct(1)
             try:
-                check.run(trials or self.trials())
+                if self.described.random:
+                    draws.run(check, trials or self.trials(), rng=random.Random(1))
+                else:
+                    check.run(trials or self.trials())
             except Refused as refused:
                 return refused.failure.summary
         return ""

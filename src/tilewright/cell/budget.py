@@ -91,6 +91,10 @@ def _of_chosen(ensemble: Ensemble, budget: Budget, output: int, *, got: Tensor, 
 
 def _of_floats(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judged:
     y, r, t = flat(got), flat(own), flat(budget.truths[output])
+    if output in budget.blank:
+        y, r = (torch.where(budget.blank[output] & x.isnan(), t, x) for x in (y, r))
+    if output in budget.leaks:
+        y = torch.where(budget.leaks[output] & y.isnan(), t, y)
     spread, sigma = budget.spreads[output], budget.sigmas[output]
     eps = float(torch.finfo(got.dtype).eps)
     unit = sigma + _LAST_BITS / 2 * eps / _FAR * t.abs().nan_to_num(posinf=0.0) + torch.finfo(got.dtype).tiny

@@ -17,8 +17,10 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import indices
+from .masks import Leaking, Unmasked
 from .noise import Classes, Noise, Planner, Recorder, Rounding
 from .reference import Reference
 
@@ -84,12 +86,16 @@ class Turns:
 @dataclass(slots=True, kw_only=True)
 class Budget:
     """What the runs gave, by output. `truths`: the run without errors. `turned`: of each single run how many elements
-    are others than the truth's (of floats: lie beyond what smooth roundings explain)."""
+    are others than the truth's (of floats: lie beyond what smooth roundings explain). `blank`, flat: where the module
+    gives NaN for want of anything that is not masked, so that the truth stands for a module that gives noughts;
+    `leaks`: where NaN is as right as a number, since an infinity or NaN among the inputs is masked there."""
 
     truths: tuple[Tensor, ...]
     spreads: dict[int, Spread] = field(default_factory=dict)
     turns: dict[int, Turns] = field(default_factory=dict)
     turned: dict[int, list[int]] = field(default_factory=dict)
+    blank: dict[int, Tensor] = field(default_factory=dict)
+    leaks: dict[int, Tensor] = field(default_factory=dict)
     sigmas: dict[int, Tensor] = field(default_factory=dict)
 
     def open_to(self, output: int) -> Tensor:
@@ -120,13 +126,35 @@ class Ensemble:
         self._reference = reference
         self._question = question
         self._classes = classes_of(reference, question)
+        self._always: tuple[TorchDispatchMode, ...] = ()
         planner = Planner(self._classes)
         self.truths = self._run(planner)
         self._plan: Sequence[Rounding] = planner.plan
+        self._blank = self._unmask()
 
-    def _run(self, *under: torch.utils._python_dispatch.TorchDispatchMode) -> tuple[Tensor, ...]:
+    def _unmask(self) -> dict[int, Tensor]:
+        """Run with noughts in the place of what is masked as a whole, where that takes NaN away, and say where it
+        does."""
+        real = {i: t for i, t in enumerate(self.truths) if t.is_floating_point() and bool(t.isnan().any())}
+        if not real:
+            return {}
+        unmasked = self._run(Unmasked())
+        found = {i: (t.isnan() & torch.isfinite(unmasked[i])).reshape(-1) for i, t in real.items()}
+        if not any(bool(f.any()) for f in found.values()):
+            return {}
+        self._always, self.truths = (Unmasked(),), unmasked
+        return found
+
+    def _leaks(self) -> dict[int, Tensor]:
+        """Where what is no number among the inputs may come through a mask, by real output, flat."""
+        if not any(t.is_floating_point() and not bool(torch.isfinite(t).all()) for t in self._question.inputs):
+            return {}
+        runs = enumerate(zip(self.truths, self._run(Leaking()), strict=True))
+        return {i: (t.isfinite() & run.isnan()).reshape(-1) for i, (t, run) in runs if t.is_floating_point()}
+
+    def _run(self, *under: TorchDispatchMode) -> tuple[Tensor, ...]:
         asked = self._question
-        return self._reference.truth(asked.args, asked.inputs, asked.seed, under=under)
+        return self._reference.truth(asked.args, asked.inputs, asked.seed, under=(*self._always, *under))
 
     def run(self, number: int, scale: float, *watches: indices.Watch) -> tuple[Tensor, ...]:
         """One run with errors of this scale, all outputs; equal numbers give equal errors."""
@@ -149,7 +177,7 @@ class Ensemble:
 
     def budget(self) -> Budget:
         """All that the runs say of all outputs."""
-        found = Budget(truths=self.truths)
+        found = Budget(truths=self.truths, blank=self._blank, leaks=self._leaks())
         for i, truth in enumerate(self.truths):
             if truth.is_floating_point() or truth.is_complex():
                 found.spreads[i] = Spread.of(truth)

@@ -21,6 +21,7 @@ from .bits import fingerprint, words
 from .eight_bits import computable
 from .families import OWN, chosen_to_move, perturb_state, redistribute, shortened, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
+from .randomness import differ, is_random
 from .rearrange import Rearranger, runs_on_cpu
 from .step import Step, learn, tensors_of
 from .structure import NOT_NEGATIVE, Structure, structure_of
@@ -31,7 +32,6 @@ from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Traced, Varian
 
 _WANTED = "and only those can be judged; return tensors or None, or tuples, lists or dicts of them"
 _SAMPLE = 1 << 26  # elements of a result that are kept for a comparison
-_RANDOM_SHARE = 0.02  # of the norm: dropout moves far more, the order of a sum far less
 
 
 class Reference:
@@ -348,12 +348,20 @@ class Reference:
             seen = work.measure(lambda: subject.run(text, inputs), [*inputs, *state.values()], tensors_of)
         second, measured, longest, steps = seen.result, seen.work, seen.longest_sum, seen.steps
         del seen
-        random = any(_far(a, _sampled(b)) for a, b in zip(first, tensors_of(second), strict=True))
+        random = differ(first, [_sampled(t) for t in tensors_of(second)])
         tree = values.encode(second, [], sort_keys=True)
         found = tensors_of(second)
         outputs = facts_of(found, tuple(map(values.kind_of, found)), inputs)
         del found
         del first, second
+        if random:
+
+            def run(drawn: int) -> list[Tensor]:
+                subject.write_state(mutated, [kept[k] for k in mutated])
+                seed_all(drawn)
+                return [_sampled(t).clone() for t in tensors_of(subject.run(text, inputs))]
+
+            random = is_random(run, seed)
         self._mutated[self._number], self._flops[self._number] = mutated, measured.flops
         subject.drop()
         self._learn_structure(text, inputs, seed + 2)
@@ -426,20 +434,6 @@ class Reference:
 def _indexes(tensor: Tensor) -> bool:
     """Whether it may hold places in other tensors."""
     return tensor.ndim > 0 and not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-
-
-def _far(a: Tensor, b: Tensor) -> bool:
-    """Whether two results differ by more than another order of summation could explain."""
-    if a.shape != b.shape:
-        return True
-    if a.is_complex():
-        a, b = torch.view_as_real(a), torch.view_as_real(b)
-    if not a.is_floating_point():
-        return not torch.equal(a, b)
-    if a.element_size() == 1:
-        a, b = a.float(), b.float()
-    a, b = torch.nan_to_num(a), torch.nan_to_num(b)
-    return float((a - b).norm()) > _RANDOM_SHARE * float(a.norm())
 
 
 def _sampled(tensor: Tensor) -> Tensor:

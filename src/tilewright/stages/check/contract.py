@@ -70,7 +70,7 @@ class Contract:
                 found = replace(found, misplaced=0)
                 compared.notes.append(f"case {self._case}: what comes of NaN in the inputs differs from the reference")
             compared.errors.append(self._error(trial, i, found))
-            if found.misplaced or not holds(compared.errors[i]) or self._spends(compared.errors[i], tensors):
+            if found.misplaced or not holds(compared.errors[i]) or self._spends(tensors):
                 doubtful[i] = found
         verdicts = self._appeal(compared, doubtful, place=place, k=k, seed=trial.draws) if doubtful else {}
         for i, verdict in verdicts.items():
@@ -94,14 +94,15 @@ class Contract:
             allowed_norm=allowed_norm, allowed_worst=allowed_worst,
         )  # fmt: skip
 
-    def _spends(self, error: OutputError, tensors: _Tensors) -> bool:
-        """Whether a result within its allowance may owe that to another part of the output: it is farther off than any
-        result of its type may be, and in some part far more than the reference."""
-        plain = metric.floors(tensors.value.dtype, self._precision)
-        if tensors.slack is not None or (error.norm <= plain[0] and error.worst <= plain[1]):
+    def _spends(self, tensors: _Tensors) -> bool:
+        """Whether a result within its allowance owes that to another part of the output. Of eight bits no part is so
+        large that one step would not be too much for it."""
+        dtype = tensors.value.dtype
+        if tensors.slack is not None or dtype.itemsize == 1 or not dtype.is_floating_point:
             return False
+        floor, _ = metric.floors(dtype, self._precision)
         with metric.calm(tensors.value):
-            return metric.is_uneven(tensors.value, tensors.truth, tensors.own)
+            return metric.is_uneven(tensors.value, tensors.truth, tensors.own, floor=floor)
 
     def _appeal(
         self, compared: Compared, doubtful: Mapping[int, metric.Distance], *, place: int, k: int, seed: int

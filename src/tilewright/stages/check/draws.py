@@ -131,7 +131,7 @@ def _compare(check: Check, trial: Trial, output: int, got: list[Tensor], wanted:
         raise Refused("wrong_values", f"{where}: elements are not finite where the reference's are")
     got, wanted = [g.double().nan_to_num() for g in got], [w.double().nan_to_num() for w in wanted]
     floor, _ = metric.floors(dtype, check.precision, length=check.room.described.longest_sum)
-    if chance.is_constant(wanted, _CONSTANT_SLACK * floor):
+    if chance.is_constant(wanted, _rounding(check, dtype)):
         far = max(metric.distance(g, wanted[0], wanted[0]).norm for g in got)
         error = _error(check, trial, output, far, _CONSTANT_SLACK * floor)
         what = f"norm error {far:.3g} (allowed {error.allowed_norm:.3g}) in an output that is not random"
@@ -155,8 +155,7 @@ def _listen(
     """Raise Refused where numbers were used again; the ranks of the first call, where they are of any use."""
     dtype = wanted[0].dtype
     got, wanted = [g.double().nan_to_num() for g in got], [w.double().nan_to_num() for w in wanted]
-    floor, _ = metric.floors(dtype, check.precision, length=check.room.described.longest_sum)
-    if not dtype.is_floating_point or chance.is_constant(wanted, _CONSTANT_SLACK * floor):
+    if not dtype.is_floating_point or chance.is_constant(wanted, _rounding(check, dtype)):
         return ()
     found, ranks = echoes.strongest(got, wanted, eps=float(torch.finfo(dtype).eps), rng=rng, known=known)
     if found.score > echoes.LIMIT:
@@ -166,6 +165,13 @@ def _listen(
             f"{found.figure} (score {found.score:.3g}, allowed {echoes.LIMIT:.3g}; none in the reference)",
         )
     return (ranks,)
+
+
+def _rounding(check: Check, dtype: torch.dtype) -> float:
+    """How far an output that is not random, beside one that is, may move from call to call: some times what its sums
+    are rounded by."""
+    floor, _ = metric.floors(dtype, check.precision)
+    return _CONSTANT_SLACK * floor * max(1.0, math.sqrt(check.room.described.longest_sum) / _CONSTANT_SLACK)
 
 
 def _error(check: Check, trial: Trial, output: int, got: float, allowed: float) -> OutputError:

@@ -47,6 +47,7 @@ _LENGTH_SHARE = 1 / 24  # of an epsilon for each term of a sum: what one fp32 ac
 _WORST_SHARE = 4.0  # the worst element's part of that, in units of the norm's
 _LENGTH_CAP = 4e-5  # a fifth of what TF32 costs in the norm when one operand alone is rounded
 _UNEVEN, _ROW = 4.0, 256  # times the reference's error, over so many neighbours
+_PART = 1 << 22  # elements at a time, for which several copies are made
 _HOPELESS = {8: 1e-6, 4: 0.05, 2: 0.25}  # by bytes of the type
 CLASS_EPS: Mapping[str, float] = {"tf32": 2.0**-10, "fp16": 2.0**-10, "bf16": 2.0**-7}
 
@@ -212,26 +213,28 @@ def _off(start: int, y: Tensor, t: Tensor, r: Tensor, slack: Tensor | None) -> t
     return open_to, strange, torch.where(open_to & ~strange, error, 0.0)
 
 
-def is_uneven(value: Tensor, truth: Tensor, reference: Tensor) -> bool:
-    """Whether the error of a real result is in some part (neighbours, or a column) far above the reference's there, and
-    above the last bits of what lies there; root mean squares are compared."""
-    least = 2.0 * float(torch.finfo(value.dtype).eps)
-    width = truth.shape[-1] if truth.ndim and not truth.is_complex() else 1
+def is_uneven(value: Tensor, truth: Tensor, reference: Tensor, *, floor: float) -> bool:
+    """Whether some part of a real result (neighbours, or a column) is by itself farther off than the `floor` in the
+    norm, and far more than the reference is there."""
+    width = truth.shape[-1] if truth.ndim and not truth.is_complex() and truth.shape[-1] <= _PART else 1
     columns = torch.zeros((3, width), dtype=torch.float64, device=value.device)
-    for _, y, t, r in _side_by_side(value, truth, reference):
+    flat = [_flat(x) for x in (value, truth, reference)]
+    step = _PART // width * width
+    for start in range(0, flat[0].numel(), step):
+        y, t, r = (x[start : start + step].double() for x in flat)
         finite = torch.isfinite(y) & torch.isfinite(t) & torch.isfinite(r)
-        squares = torch.stack([torch.where(finite, x, 0.0).square() for x in (y - t, r - t, t)])
-        rows = squares[:, : squares.shape[1] // _ROW * _ROW].view(3, -1, _ROW).sum(2)
-        if _exceeds(rows, least) or _exceeds(squares.sum(1, keepdim=True), least):
+        squares = torch.stack([torch.where(finite, x, 0.0).square_() for x in (y - t, r - t, t)])
+        whole = squares.shape[1] // _ROW * _ROW
+        rows = squares[:, :whole].view(3, -1, _ROW).sum(2)
+        if _exceeds(rows, floor) or _exceeds(squares[:, whole:].sum(1, keepdim=True), floor):
             return True
-        if squares.shape[1] % width == 0:
-            columns += squares.view(3, -1, width).sum(1)
-    return _exceeds(columns, least)
+        columns += squares.view(3, -1, width).sum(1)
+    return _exceeds(columns, floor)
 
 
-def _exceeds(sums: Tensor, least: float) -> bool:
+def _exceeds(sums: Tensor, floor: float) -> bool:
     mine, theirs, size = sums
-    return bool((mine > torch.maximum(_UNEVEN**2 * theirs, least**2 * size)).any())
+    return bool((mine > torch.maximum(_UNEVEN**2 * theirs, floor**2 * size).clamp_(min=1e-70)).any())
 
 
 def typical(truth: Tensor) -> float:
