@@ -273,15 +273,9 @@ class Room:
 
     def _ask_more(self, request: object, kind: type[T]) -> T | None:
         try:
-<<<<<<< HEAD
             return self._reference.ask(request, kind, limit_s=_MANY_CALLS * self.limits.call_s)
-        except CellFault:
-            if not self._reference.alive:
-=======
-            return self._reference.ask(request, kind, limit_s=self.limits.call_s)
         except CellFault as fault:
             if not self._reference.alive or not (fault.by_code or fault.reason == "out_of_memory"):
->>>>>>> w-errors
                 raise
             return None
 
