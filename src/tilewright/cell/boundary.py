@@ -30,6 +30,7 @@ _HALVINGS = 24
 _MOST_TIMES = 4  # of the state: what one redraw does not turn some may
 # Distances from the turn, as shares of the way: the second counts at which nothing turns back.
 _STEPS = tuple(2.0**-e for e in range(23, 6, -2))
+_PLENTY = 64  # groups beside turns, after which no further second draw is tried
 _JITTER = 2.0**-20  # sixteen roundings of fp32
 _JITTERS = 3
 _LEAST_JUMP = 2.0**-16  # of the change over the whole way: what shrinks with the distance is no jump
@@ -160,7 +161,7 @@ def _through_inputs(
             for a, b, m, f in zip(way.start, way.end, way.inputs_at(place), found, strict=True)
         )
         done |= turned
-        if bool(done.all()):
+        if int(done.sum()) >= min(done.numel(), _PLENTY):
             break
     assert done is not None
     return Moved(found, (), int(done.sum()), done.numel())

@@ -24,6 +24,7 @@ from .cell import Cell, CellFault, Limits
 
 Refs = tuple[wire.TensorRef, ...]
 T = TypeVar("T")
+_MANY_CALLS = 8.0  # limits of one call, for what runs the module dozens of times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +273,7 @@ class Room:
 
     def _ask_more(self, request: object, kind: type[T]) -> T | None:
         try:
-            return self._reference.ask(request, kind, limit_s=self.limits.call_s)
+            return self._reference.ask(request, kind, limit_s=_MANY_CALLS * self.limits.call_s)
         except CellFault as fault:
             if not self._reference.alive or not (fault.by_code or fault.reason == "out_of_memory"):
                 raise

@@ -14,9 +14,11 @@ OWN, SPECIALS = "own", "specials"
 ALWAYS = ("normal", "one_sided", "integers")
 OFTEN = ("uniform", "shifted", "wide", "spikes", "large", "small")
 EDGES = ("zeros", "subnormals", SPECIALS)
-# Where results jump: each a redraw of parameters for itself, then inputs beside turns, until enough lie there.
+# Where results jump: a redraw of parameters, then inputs beside turns, until enough lie there.
 BRIEF, BOUNDARY = "twelve_bits", "boundary"
-_MOST_BOUNDARIES = {LARGE_BYTES >> 6: 12, LARGE_BYTES: 4}  # by size of case: more where one call turns few elements
+_BOUNDARIES, _FEW_BOUNDARIES, _FEW_BYTES = 12, 4, 1 << 20  # more where one call turns few elements
+_MOST_FLOPS = {"cpu": 2 << 30, "cuda": 64 << 30}  # of a module that is run in float64 some hundred times
+_MOST_CALL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +36,12 @@ class Trial:
 def trials_for(described: Described, case: int, *, rng: random.Random) -> tuple[Trial, ...]:
     """The trials of a case, by its size, by whether it has floating inputs and state, and whether results may jump."""
     floats = any(s.dtype in ("f64", "f32", "f16", "bf16") for s in described.inputs)
+    on = "cuda" if any(o.device == "cuda" for o in described.outputs) else "cpu"
+    quick = described.work.flops <= _MOST_FLOPS[on] and described.call_s <= _MOST_CALL_S
     whole = any(o.spec.dtype == "bool" or o.spec.dtype[0] in "iu" for o in described.outputs)
     return plan(
         case, case_bytes=described.work.bytes_moved, has_floats=floats, redraws=bool(described.state), rng=rng,
-        steps=(described.steps or whole) and not described.gradients.outputs and (floats or bool(described.state)),
+        steps=(described.steps or whole) and quick and not described.gradients.outputs,
     )  # fmt: skip
 
 
@@ -55,7 +59,8 @@ def plan(
     else:
         families = [*ALWAYS, *OFTEN, *EDGES]
     names = [OWN] * own + (families if has_floats else [])
-    boundaries = next((n for most, n in _MOST_BOUNDARIES.items() if case_bytes <= most), 0) if steps else 0
+    small = steps and case_bytes <= LARGE_BYTES and (has_floats or redraws)
+    boundaries = (_BOUNDARIES if case_bytes <= _FEW_BYTES else _FEW_BOUNDARIES) if small else 0
     names += [BRIEF] * (boundaries > 0 and has_floats) + [BOUNDARY] * boundaries
     spreads = rng.sample(SPREADS, len(SPREADS))  # in turn: each is there in every case that has so many trials
     redrawn = [_redraw_seed(rng, spreads[i % len(spreads)]) if redraws and i else 0 for i in range(len(names))]
