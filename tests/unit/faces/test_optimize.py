@@ -18,7 +18,7 @@ import pytest
 
 from fakes.command import PROBLEM, tilewright
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache", "haste")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 
 FIELDS = {
     "run", "problem", "target", "status", "verdict", "error", "times_ns", "ratio", "floor_ns", "floor_share",
