@@ -18,15 +18,17 @@ from . import appeals, arena, audit, driver, profile, values, wire
 from .baseline import compiling, start_compiler
 from .compilers import end_compilers
 from .counterparts import Counterparts
+from .dealt import Dealt
 from .families import upstream
 from .graphed import Recorded
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
 from .modes import require_no_modes
+from .moving import Moving, read_attributes, write_attributes
 from .observe import observed
 from .reference import Reference, start_tracer
 from .replay import replayed
 from .subject import Subject, first_moved, handed, named_state, poisoned
-from .timing import Dealt, Timer, repeated
+from .timing import Timer, repeated
 from .unjoined import leaves_streams
 
 _TRUTH_PARTS = 16  # pieces of the first dimension, where the whole in float64 does not fit
@@ -60,11 +62,11 @@ class Session:
             wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,
             wire.Amplify: self._amplify, wire.Attain: self._attain,
             wire.StoreState: self._store_state, wire.LoadState: self._load_state,
-            wire.CompareState: self._compare_state,
+            wire.CompareState: self._compare_state, wire.ReadAttributes: self._read_attributes,
             wire.MarkState: self._mark_state, wire.RedrawAlike: self._redraw_alike,
             wire.Rearrange: self._rearrange, wire.CarryOut: self._carry_out, wire.PutBack: self._put_back,
             wire.Call: self._call, wire.Store: self._store, wire.Drop: self._drop,
-            wire.Deal: self._deal, wire.Clear: self._clear, wire.TimedCall: self._timed_call,
+            wire.Deal: self._deal, wire.Lay: self._lay, wire.Clear: self._clear, wire.TimedCall: self._timed_call,
             wire.TimedCalls: self._timed_calls,
             wire.HoldTimed: self._hold_timed,
             wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
@@ -80,7 +82,7 @@ class Session:
     def holds_its_own(self) -> bool:
         """Whether slots and results lie in plain things, which give back what was put in."""
         return {type(self._subject._held), type(self._subject._samples)} == {dict} and (
-            self._dealt is None or type(self._dealt) is Dealt
+            self._dealt is None or (type(self._dealt) is Dealt and self._dealt.is_plain)
         )
 
     def answer(self, letter: Letter) -> Any:
@@ -145,7 +147,10 @@ class Session:
             raise RuntimeError("no candidate was loaded")
         init = values.decode(request.init, [t.clone() for t in self._read(request.tensors)])
         self._subject.construct(values.bound(make, init), request.seed, gradients=request.gradients)
-        return wire.Constructed(state=self._subject.state_specs(), training=self._subject.built.training)
+        return wire.Constructed(
+            state=self._subject.state_specs(), training=self._subject.built.training,
+            hidden=self._subject.hidden_specs(), attributes=read_attributes(self._subject.built, request.attributes),
+        )  # fmt: skip
 
     def _construct_case(self, request: wire.ConstructCase) -> wire.Constructed:
         self._opened.construct(request.case, request.seed, request.gradients)
@@ -228,6 +233,7 @@ class Session:
 
     def _load_state(self, request: wire.LoadState) -> None:
         self._subject.write_state(request.names, self._read(request.refs))
+        write_attributes(self._subject.built, request.attributes)
         if self._reference is not None:
             self._reference.release_truth()
 
@@ -235,6 +241,9 @@ class Session:
         with blaming("raised", "state_dict() raised"):
             found = self._subject.changed_state(request.names, self._read(request.refs))
         return wire.ComparedState(changed=found)
+
+    def _read_attributes(self, request: wire.ReadAttributes) -> wire.Attributes:
+        return wire.Attributes(values=read_attributes(self._subject.built, request.names))
 
     def _mark_state(self, request: wire.MarkState) -> wire.Marked:
         with blaming("raised", "state_dict() raised"):
@@ -298,48 +307,67 @@ class Session:
 
     def _deal(self, request: wire.Deal) -> None:
         slots = [self._read(refs) for refs in request.slots]
-        self._dealt = Dealt(request, slots, [handed(tensors) for tensors in slots])
+        moving = Moving(self._subject.built, request.moved, self._read(request.state))
+        self._dealt = Dealt(request.args, slots, [handed(tensors) for tensors in slots], moving=moving)
+
+    def _lay(self, request: wire.Lay) -> None:
+        self._arenas["shared"].lay(self._descriptor, request.offset, request.size_bytes)
 
     def _clear(self, request: wire.Clear) -> None:
+        """The same before every timed call: whether it will be looked at is not decided yet."""
         if self._dealt is not None:
             self._dealt.forget()
-        self._subject.drop_held()
+            self._dealt.moving.attributes = request.attributes
+        self._start_anew()
         self._timer.evict(request.flush_bytes)
+
+    def _start_anew(self) -> None:
+        self._subject.drop_held()
+        if self._dealt is not None:
+            with blaming("raised", "writing to the state raised"):
+                self._dealt.moving.put_back()
 
     def _timed_call(self, request: wire.TimedCall) -> wire.Tick:
         dealt = self._dealt
         if dealt is None:
             raise RuntimeError("no slots were dealt")
-        inputs = dealt.slots[request.slot]
         ready = self._subject.bound(dealt.args, dealt.handed[request.slot], request.phase)
-        swaps = request.swaps
+        change: Callable[[], None] = partial(self._change, dealt, request)
         if request.phase == "backward":  # the forward before it reads the inputs
-            dealt.stir(swaps)
-            swaps = ()
+            change()
+            change = _nothing
         with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
             call = ready() if request.repeat == 1 else repeated(ready(), request.repeat)
-        self._timer.prepare(dealt, swaps, inputs if request.warm else (), delay_ns=request.delay_ns)
+        self._timer.prepare(change, dealt.slots[request.slot] if request.warm else (), request)
         with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
-            tick, dealt.seen = self._timer.time(call, dealt.spare)
-        dealt.called = request.slot
+            tick, seen = self._timer.time(call, dealt.spare)
+        dealt.take(request.slot, seen)
         return tick
+
+    def _change(self, dealt: Dealt, request: wire.TimedCall) -> None:
+        if request.lay_bytes:
+            self._arenas["shared"].lay(self._descriptor, request.lay_offset, request.lay_bytes)
+        dealt.stir(request.swaps)
 
     def _timed_calls(self, request: wire.TimedCalls) -> wire.Ticks:
         ticks: list[wire.Tick] = []
         for call in request.calls:
             if self._dealt is not None and ticks:
                 self._dealt.step_on(keep=request.keep)
-                self._subject.drop_held()
+                self._start_anew()
             ticks.append(self._timed_call(call))
         return wire.Ticks(ticks=tuple(ticks))
 
     def _hold_timed(self, request: wire.HoldTimed) -> wire.Called:
-        if self._dealt is None or self._dealt.seen is None:
+        if self._dealt is None:
             raise RuntimeError("no timed call was made")
-        slot, seen = self._dealt.taken(request.number)
-        inputs, given = self._dealt.slots[slot], self._dealt.handed[slot]
-        tree, outputs = self._subject.hold_seen(0, seen, inputs)
-        return wire.Called(outputs_tree=tree, outputs=outputs, moved_input=first_moved(given, inputs))
+        taken, moving = self._dealt.taken(request.number), self._dealt.moving
+        inputs, given = self._dealt.slots[taken.slot], self._dealt.handed[taken.slot]
+        tree, outputs = self._subject.hold_seen(0, taken.seen, inputs)
+        moving.require_whole(taken.left)
+        self._subject.hold_seen(wire.LEFT, taken.left.seen, inputs)
+        moved = first_moved(given, inputs)
+        return wire.Called(outputs_tree=tree, outputs=outputs, moved_input=moved, attributes=taken.left.attributes)
 
     def _configure(self, request: wire.Configure) -> None:
         configure = getattr(self._entry_module, "configure", None)
@@ -428,3 +456,7 @@ def _keep_what_is_there() -> None:
     back, a collection walked them in 159 ms (the host of an H200, 2026-11-23, results/h200/giving-back.json)."""
     gc.collect()
     gc.freeze()
+
+
+def _nothing() -> None:
+    pass

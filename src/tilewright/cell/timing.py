@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from . import driver, values, wire
-from .arena import exchange
 from .load import CodeRaised
 from .step import Call
 
@@ -165,55 +164,6 @@ def _parts(tensor: Tensor, start: int, step: int) -> Tensor:
     return tensor.view(-1)[: _PARTS * step].view(_PARTS, step)[:, start : start + _PART]
 
 
-class Dealt:
-    """The slots of the calls to come, as they are handed out and as we have them ourselves; what the last call
-    returned, and its slot, and those of the calls before it in a row."""
-
-    __slots__ = ("args", "before", "called", "handed", "seen", "slots", "spare")
-
-    def __init__(
-        self, deal: wire.Deal, slots: Sequence[tuple[Tensor, ...]], handed: Sequence[tuple[Tensor, ...]]
-    ) -> None:
-        self.args = deal.args
-        self.slots = slots
-        self.handed = handed
-        self.called = 0
-        self.seen: Seen | None = None  # when the clock stopped
-        self.before: list[tuple[int, Seen]] = []
-        self.spare: Copies = ()  # copies whose memory may be used again
-
-    def forget(self) -> None:
-        """Let results go; the memory of the last one's copies stays."""
-        if self.seen is not None:
-            self.spare, self.seen = self.seen.copies, None
-        self.before = []
-
-    def step_on(self, *, keep: bool) -> None:
-        """Before the next call of a row: the last result is kept beside those before it, or let go."""
-        if keep and self.seen is not None:
-            self.before.append((self.called, self.seen))
-            self.spare, self.seen = (), None
-        else:
-            self.forget()
-
-    def taken(self, number: int) -> tuple[int, Seen]:
-        """The slot and the result of a call in the row (-1: of the last), which is handed over with the memory of its
-        copies; all others are let go."""
-        if self.seen is None:
-            raise RuntimeError("no timed call was made")
-        found = [*self.before, (self.called, self.seen)][number]
-        self.before, self.seen, self.spare = [], None, ()
-        return found
-
-    def stir(self, swaps: Sequence[wire.Swap]) -> None:
-        for swap in swaps:
-            one, other = self.slots[swap.slot][swap.input], self.slots[swap.other][swap.input]
-            if swap.dim >= 0:
-                one = one.narrow(swap.dim, swap.start, swap.count)
-                other = other.narrow(swap.dim, swap.other_start, swap.count)
-            exchange(one, other)
-
-
 def repeated(call: Call, times: int) -> Call:
     """The calls in a row, as one."""
 
@@ -262,14 +212,17 @@ class Timer:
         if self._device == "cuda":
             driver.synchronize()
 
-    def prepare(self, dealt: Dealt, swaps: Sequence[wire.Swap], warm: Sequence[Tensor], *, delay_ns: float) -> None:
-        """Carry out the swaps, and read `warm`. The contents change at the last moment: whoever watches the inputs has
-        no time to work before the clock runs. On a GPU, the device is kept busy for `delay_ns` first: what is launched
-        meanwhile is queued by the time that the clock starts there, and launches are not timed."""
+    def prepare(self, change: Callable[[], None], warm: Sequence[Tensor], request: wire.TimedCall) -> None:
+        """Have the contents changed, and read `warm`. They change at the last moment: whoever watches the inputs has
+        no time to work before the clock runs. On a GPU, caches are evicted once more, since the judge has written to
+        the slot after they were, and the device is kept busy for `delay_ns`: what is launched meanwhile is queued by
+        the time that the clock starts there, and launches are not timed."""
         self._started = _clock()
         if self._device == "cuda":
-            _delay(int(_CYCLES_A_NS * delay_ns))  # type: ignore[no-untyped-call]
-        dealt.stir(swaps)
+            if request.flush_bytes and self._flush is not None:
+                self._flush()
+            _delay(int(_CYCLES_A_NS * request.delay_ns))  # type: ignore[no-untyped-call]
+        change()
         for data in warm:
             _read(data)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +13,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ANONYMOUS = ("Pss_Anon:", "SwapPss:")
 _BLOCK_BYTES = 512  # st_blocks counts in these everywhere
 _ROUNDS = 50
+_TICKS_A_S = os.sysconf("SC_CLK_TCK")
+_SCHEDULED = 2  # of the clocks that a process has, the one of the scheduler; see clock_getcpuclockid(3)
 
 
 def descendants(pid: int) -> list[int]:
@@ -102,13 +105,29 @@ def _touched_bytes(pid: int) -> int:
 
 
 def tree_cpu_s(pid: int) -> float:
-    """Processor seconds that the living processes of the tree have used. Asked for often: where the kernel lists a
-    thread's children, not all processes of the machine are gone through, and one that comes or goes may be missed."""
-    ticks = 0
+    """Processor seconds that the living processes of the tree, and those that they have waited for, have used. Asked
+    for often: where the kernel lists a thread's children, not all processes of the machine are gone through, and one
+    that comes or goes may be missed."""
+    used_s = 0.0
     for member in _listed(pid) or descendants(pid):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            ticks += sum(map(int, _stat(member)[11:13]))  # utime, stime
-    return ticks / os.sysconf("SC_CLK_TCK")
+            mine, of_children = _cpu_ticks(member)
+            used_s += of_children / _TICKS_A_S + (_cpu_s(member) or mine / _TICKS_A_S)
+    return used_s
+
+
+def _cpu_ticks(pid: int) -> tuple[int, int]:
+    """What a process has used, and what its children had that it has waited for, in ticks of the kernel's."""
+    times = tuple(map(int, _stat(pid)[11:15]))  # utime, stime, cutime, cstime
+    return sum(times[:2]), sum(times[2:])
+
+
+def _cpu_s(pid: int) -> float:
+    """What a process has used, to the nanosecond, by its own clock; 0 where it can't be read."""
+    try:
+        return time.clock_gettime((~pid << 3) | _SCHEDULED)
+    except OSError:
+        return 0.0
 
 
 def _listed(pid: int) -> list[int]:

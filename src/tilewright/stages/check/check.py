@@ -9,6 +9,7 @@ stay what it is when the next call is made, and come out right again on a second
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -75,6 +76,8 @@ class Check:
         self.precision: Precision = precision
         self.findings = findings
         self.shares_state = False
+        self.moved: tuple[str, ...] = ()  # of what the reference's calls move, what it shares
+        self.attributes: tuple[str, ...] = ()
         self._alike: tuple[str, ...] = ()
         self._rearranged = False
 
@@ -84,13 +87,38 @@ class Check:
         """Build the candidate's module and see whether the reference's state can be loaded into it."""
         described = self.room.described
         request = wire.Construct(
-            init=described.init, tensors=self.room.shared_init, seed=seed, gradients=described.gradients
-        )
+            init=described.init, tensors=self.room.shared_init, seed=seed, gradients=described.gradients,
+            attributes=tuple(a.name for a in described.attributes),
+        )  # fmt: skip
         built = self.cell.ask(request, wire.Constructed, limit_s=self.room.limits.call_s)
         wanted = {s.name: s.spec.shape for s in described.state}
-        self.shares_state = {s.name: s.spec.shape for s in built.state} == wanted
+        mine = {s.name: s.spec.shape for s in (*built.hidden, *built.state)}
+        shown = {s.name for s in built.state} | (set(wanted) - self._hidden_names())
+        self.shares_state = {n: mine.get(n) for n in shown} == {n: wanted.get(n) for n in shown}
+        self._share_moved(mine, built.attributes)
         if wanted and not self.shares_state:
             self._find_counterparts()
+
+    def _share_moved(self, mine: Mapping[str, tuple[int, ...]], attributes: Sequence[wire.Attribute]) -> None:
+        """Find what the candidate holds, under the same names, of what the reference's calls move. Raises Refused where
+        plain values are not there that results hang on."""
+        described = self.room.described
+        specs = {s.name: s.spec.shape for s in described.state}
+        if self.shares_state:
+            self.moved = tuple(n for n in described.mutated_state if mine.get(n) == specs[n])
+        self.attributes = tuple(a.name for a in attributes if a in described.attributes)
+        lacking = [n for n in described.mutated_state if self.shares_state and n not in self.moved]
+        lacking += [a.name for a in described.attributes if a.name not in self.attributes]
+        if not lacking:
+            return
+        told = f"the reference's calls move {', '.join(lacking[:8])}, which the candidate does not have"
+        if described.shows_attributes and set(lacking) & {a.name for a in described.attributes}:
+            raise Refused("wrong_state", f"case {self.case}: {told}, and results hang on it")
+        self.findings.note(f"case {self.case}: {told}: it is not compared")
+
+    def _hidden_names(self) -> set[str]:
+        """Of what calls move, what the reference's `state_dict` does not show."""
+        return {a.name for a in self.room.described.state if a.hidden}
 
     def _find_counterparts(self) -> None:
         """State under other names is told by what it holds when it is constructed."""
@@ -109,6 +137,7 @@ class Check:
         but a few: whoever looks at some of them alone takes the state for what it was."""
         if self.shares_state:
             self.room.redraw(wire.Redraw(seed=seed, spread=spread_of(seed)))
+            self.room.advance(seed % 3)
             self._note_moved(self.room.rearrange(seed))
         elif self._alike:
             request = wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed))
@@ -137,8 +166,17 @@ class Check:
             self.cell.do(wire.PutBack())
 
     def load_state(self) -> None:
-        if self.shares_state and self.room.state_names:
-            self.cell.do(wire.LoadState(names=self.room.state_names, refs=self.room.shared_state))
+        if self.shares_state and (self.room.state_names or self.attributes):
+            places = zip(self.room.state_names, self.room.shared_state, strict=True)
+            state = [(n, r) for n, r in places if n in self.moved or n not in self.room.described.mutated_state]
+            request = wire.LoadState(
+                names=tuple(n for n, _ in state), refs=tuple(r for _, r in state), attributes=self.given_attributes()
+            )
+            self.cell.do(request)
+
+    def given_attributes(self) -> tuple[wire.Attribute, ...]:
+        """Plain values that the reference's calls move, as they are before the next: those that the candidate has."""
+        return tuple(a for a in self.room.attributes if a.name in self.attributes)
 
     # ---- one call
 
@@ -326,12 +364,19 @@ class Check:
 
     def compare_state(self, trial: Trial) -> None:
         """Raise Refused unless parameters and buffers are what the reference's are after the call."""
-        if not self.shares_state:
-            return
-        found = state.misplaced(self.room, self.cell, self.precision, specials=trial.family == SPECIALS)
+        if self.shares_state:
+            state.fetch(self.room, self.cell, self.moved)
+            self.hold_state(trial, state.attributes(self.cell, self.attributes))
+            self.require_kept_state()
+
+    def hold_state(self, trial: Trial, attributes: Sequence[wire.Attribute], what: str = "the call") -> None:
+        """Raise Refused unless the buffers that were fetched, and these plain values, are what the reference's call has
+        left."""
+        specials = trial.family == SPECIALS
+        found = state.misplaced(self.room, self.moved, self.precision, specials=specials)
+        found = found or state.miscounted(self.room, attributes)
         if found:
-            raise Refused("wrong_state", f"case {self.case}: {found}")
-        self.require_kept_state()
+            raise Refused("wrong_state", f"case {self.case}: after {what} {found}")
 
     def require_kept_state(self) -> None:
         """Raise Refused where calls have changed parameters or buffers that the reference's leave alone."""

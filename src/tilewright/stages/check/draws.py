@@ -101,7 +101,8 @@ def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls, list[States
         check.load_state()
         check.call(tag=0, slot=0, place=0, seed=secret(rng))
         got.append(tuple(t[b].clone() for t, b in zip(room.results(0), blocks, strict=True)))
-        states.append(state.moved(room, check.cell) if check.shares_state else ())
+        state.fetch(room, check.cell, check.moved)
+        states.append(state.moved(room, check.moved))
         check.cell.do(wire.Drop())
     changed = room.changed_input(0, 0)
     if changed >= 0:
@@ -112,7 +113,7 @@ def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls, list[States
 def _compare_states(check: Check, states: Sequence[States]) -> None:
     """Raise Refused where a buffer that the reference moves alike in all its calls is another after the candidate's, or
     one that it moves at random has stayed."""
-    for i, name in enumerate(check.room.described.mutated_state if states[0] else ()):
+    for i, name in enumerate(check.moved):
         got, wanted = ([s[i][side].double().nan_to_num() for s in states] for side in (0, 1))
         slack = _CONSTANT_SLACK * metric.floors(states[0][i][1].dtype, check.precision)[0]
         if chance.is_constant(wanted, slack):

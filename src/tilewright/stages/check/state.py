@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from ...cell import wire
@@ -13,33 +15,52 @@ from . import metric
 _SLACK = 8.0  # of moved buffers, in units of the output floors
 
 
-def misplaced(room: Room, cell: Cell, precision: Precision, *, specials: bool) -> str:
-    """Which buffer is not, within some floors of the truth or twice as far from it as the reference's, where the
-    reference has moved it, and by how much; "" where all are. `specials`: of inputs with NaN and infinities, of which
-    an output need not make what the reference's does, a buffer need not either."""
-    names = room.described.mutated_state
+def fetch(room: Room, cell: Cell, names: Sequence[str]) -> None:
+    """Have the buffers of these names, as they are now in the candidate's cell, among what `Room.moved` shows."""
+    if names:
+        cell.do(wire.StoreState(names=tuple(names), refs=room.moved_refs(names)))
+
+
+def attributes(cell: Cell, names: Sequence[str]) -> tuple[wire.Attribute, ...]:
+    """The plain values of these names, as they are now."""
     if not names:
-        return ""
-    cell.do(wire.StoreState(names=names, refs=room.shared_moved))
-    for name, (got, wanted, truth) in zip(names, room.moved(), strict=True):
+        return ()
+    return cell.ask(wire.ReadAttributes(names=tuple(names)), wire.Attributes, limit_s=60.0).values
+
+
+def misplaced(room: Room, names: Sequence[str], precision: Precision, *, specials: bool) -> str:
+    """Which of the buffers is not, within some floors of the truth or twice as far from it as the reference's, where
+    the reference has moved it, and by how much; "" where all are. `specials`: of inputs with NaN and infinities, of
+    which an output need not make what the reference's does, a buffer need not either."""
+    for name, (got, wanted, truth) in zip(room.described.mutated_state, room.moved(), strict=True):
+        if name not in names:
+            continue
         found, own = metric.distance(got, truth, wanted), metric.distance(wanted, truth, wanted)
         norm, worst = (_SLACK * f for f in metric.floors(got.dtype, precision))
         norm, worst = max(norm, metric.FACTOR * own.norm), max(worst, metric.FACTOR * own.worst)
         strange = found.misplaced and (not specials or metric.masks_infinity(got, truth, wanted))
         if strange:
             how = "not finite where the truth is, or the reverse" if got.dtype.is_floating_point else "wrong"
-            return f"after the call {found.misplaced} elements of {name} are {how}"
+            return f"{found.misplaced} elements of {name} are {how}"
         if found.norm > norm or found.worst > worst:
-            return f"after the call {name} is off by {found.norm:.3g} in the norm"
+            return f"{name} is off by {found.norm:.3g} in the norm"
     return ""
 
 
-def moved(room: Room, cell: Cell) -> tuple[tuple[Tensor, Tensor], ...]:
-    """The buffers that the reference moves, as they are now: the candidate's and the reference's."""
-    names = room.described.mutated_state
-    if names:
-        cell.do(wire.StoreState(names=names, refs=room.shared_moved))
-    return tuple((got.clone(), wanted.clone()) for got, wanted, _ in room.moved())
+def miscounted(room: Room, attributes: Sequence[wire.Attribute]) -> str:
+    """Which of these plain values is not what the reference's call has left, where that left one; "" where all are."""
+    left = {a.name: a.text for a in room.left_attributes}
+    for attribute in attributes:
+        wanted = left.get(attribute.name, "")
+        if wanted and attribute.text != wanted:
+            return f"{attribute.name[:80]} is {attribute.text[:80] or 'no plain value'}, not {wanted[:80]}"
+    return ""
+
+
+def moved(room: Room, names: Sequence[str]) -> tuple[tuple[Tensor, Tensor], ...]:
+    """The buffers of these names that were fetched: the candidate's and the reference's."""
+    pairs = zip(room.described.mutated_state, room.moved(), strict=True)
+    return tuple((got.clone(), wanted.clone()) for name, (got, wanted, _) in pairs if name in names)
 
 
 def changed(room: Room, cell: Cell) -> tuple[str, str]:
