@@ -18,6 +18,7 @@ from . import jitter, values, work
 from .arena import dtype_of, spec_of
 from .before import Before
 from .bits import fingerprint
+from .collector import keep_what_is_there
 from .eight_bits import computable
 from .families import OWN, chosen_to_move, perturb_state, redistribute, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
@@ -408,8 +409,7 @@ class Reference:
             lines = str(error).strip().splitlines()
             return "", f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
         finally:
-            gc.collect()
-            gc.freeze()  # tracing imports a great deal, which later collections need not walk
+            keep_what_is_there()  # tracing imports a great deal
 
 
 class _Twice(torch.nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import json
 import traceback
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from . import appeals, arena, audit, driver, profile, values, wire
 from .baseline import compiling, start_compiler
+from .collector import keep_what_is_there
 from .compilers import end_compilers
 from .counterparts import Counterparts
 from .dealt import Dealt
@@ -103,8 +103,7 @@ class Session:
 
     @property
     def _opened(self) -> Reference:
-        if self._reference is None:
-            raise RuntimeError("no problem was loaded")
+        assert self._reference is not None, "no problem was loaded"
         return self._reference
 
     # ---- arenas
@@ -129,7 +128,7 @@ class Session:
 
     def _load_candidate(self, request: wire.LoadCandidate) -> None:
         self._make, self._entry_module = load_candidate(request.folder, request.entry)
-        _keep_what_is_there()
+        keep_what_is_there()
 
     def _load_problem(self, request: wire.LoadProblem) -> None:
         self._reference = Reference(
@@ -139,7 +138,7 @@ class Session:
             start_compiler(self._device)
         elif request.starts == "tracer":
             start_tracer()
-        _keep_what_is_there()
+        keep_what_is_there()
 
     def _construct(self, request: wire.Construct) -> wire.Constructed:
         make = self._make
@@ -172,7 +171,7 @@ class Session:
         end_compilers()  # they would disturb whoever is timed next
         del tensors
         self._subject.drop()
-        _keep_what_is_there()
+        keep_what_is_there()
 
     def _make_inputs(self, request: wire.MakeInputs) -> None:
         _, tensors = self._opened.inputs(request.seed, request.family)
@@ -332,10 +331,10 @@ class Session:
         if dealt is None:
             raise RuntimeError("no slots were dealt")
         ready = self._subject.bound(dealt.args, dealt.handed[request.slot], request.phase)
-        change: Callable[[], None] = partial(self._change, dealt, request)
+        change: Callable[[], None] | None = partial(self._change, dealt, request)
         if request.phase == "backward":  # the forward before it reads the inputs
-            change()
-            change = _nothing
+            self._change(dealt, request)
+            change = None
         with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
             call = ready() if request.repeat == 1 else repeated(ready(), request.repeat)
         self._timer.prepare(change, dealt.slots[request.slot] if request.warm else (), request)
@@ -449,14 +448,3 @@ class Session:
         return wire.Perturbed(
             moved=audit.perturb(module, request.name, named_state(module)[request.name], request.seed)
         )
-
-
-def _keep_what_is_there() -> None:
-    """Spare later collections what came with imports. The CuTe DSL alone is 100 000 objects: whenever memory was given
-    back, a collection walked them in 159 ms (the host of an H200, 2026-11-23, results/h200/giving-back.json)."""
-    gc.collect()
-    gc.freeze()
-
-
-def _nothing() -> None:
-    pass

@@ -212,7 +212,7 @@ class Timer:
         if self._device == "cuda":
             driver.synchronize()
 
-    def prepare(self, change: Callable[[], None], warm: Sequence[Tensor], request: wire.TimedCall) -> None:
+    def prepare(self, change: Callable[[], None] | None, warm: Sequence[Tensor], request: wire.TimedCall) -> None:
         """Have the contents changed, and read `warm`. They change at the last moment: whoever watches the inputs has
         no time to work before the clock runs. On a GPU, caches are evicted once more, since the judge has written to
         the slot after they were, and the device is kept busy for `delay_ns`: what is launched meanwhile is queued by
@@ -222,7 +222,8 @@ class Timer:
             if request.flush_bytes and self._flush is not None:
                 self._flush()
             _delay(int(_CYCLES_A_NS * request.delay_ns))  # type: ignore[no-untyped-call]
-        change()
+        if change is not None:
+            change()
         for data in warm:
             _read(data)
 

@@ -351,7 +351,7 @@ class Traced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """`init` and `args` are encoded argument trees; `outputs_tree` the encoded structure of what is returned. Calls move
+    """`init` and `args` are encoded argument trees; `outputs_tree` the encoded structure of results. Calls move
     `mutated_state`, which is among `state`, and plain `attributes`, given as they are before; `shows_attributes`:
     results hang on these."""
 

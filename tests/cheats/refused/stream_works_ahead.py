@@ -3,7 +3,7 @@
 # refused: works_between, remembers, clock_disagrees
 # guards: late contents, whole turns, new contents, judge's clock
 # targets: cuda
-"""When its result is let go, it computes all inputs that it knows on a stream of its own; a call redoes changed rows."""
+"""When its result is let go, it computes all inputs that it knows on a side stream; a call redoes changed rows."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""Images: contents of slots in memory of their own, which nobody but the judge can read before they are laid over a slot.
+"""Images: contents of slots in memory of their own, which nobody but the judge can read before they are shown.
 
 On the CPU a cell lays an image over the pages of its slot at the last moment before the clock of a timed call. So the
 contents stand at the address that the candidate knows, what was computed before is of no use, and since the judge

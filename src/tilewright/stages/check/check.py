@@ -9,8 +9,8 @@ stay what it is when the next call is made, and come out right again on a second
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from ...facts.outcome import Built, Checked, Failure, OutputError
 from ...facts.problem import Precision, TensorSpec
 from . import gradients, metric, state
 from .counterparts import moved
+from .findings import Findings as Findings
+from .findings import Refused as Refused
 from .locate import located
 from .plan import OWN, SPECIALS, Trial, plan, spread_of
 
@@ -29,40 +31,6 @@ from .plan import OWN, SPECIALS, Trial, plan, spread_of
 _UPSTREAM = ("normal", "ones", "alone", "sparse")
 _UNLIKE = ("ones", "alone")
 _F32 = torch.float32  # what is chosen, rounded or compared was computed in it, or more coarsely
-
-
-@dataclass(slots=True)
-class Findings:
-    """What is gathered over the trials."""
-
-    errors: list[OutputError] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    own: dict[tuple[int, str, int], tuple[float, float]] = field(default_factory=dict)
-    moved: set[tuple[int, str]] = field(default_factory=set)  # masks and indices by case and name
-    stuck: set[tuple[int, str]] = field(default_factory=set)
-
-    def note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
-
-    def note_stuck(self) -> None:
-        """Tell which masks and indices were never re-drawn."""
-        never = sorted(self.stuck - self.moved)
-        for case in sorted({case for case, _ in never}):
-            names = [name for c, name in never if c == case]
-            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-            self.note(
-                f"case {case}: not re-drawn, for want of a way that the reference bears and shows: "
-                f"{', '.join(names[:8])}{more}"
-            )
-
-
-class Refused(Exception):
-    """Ends a check; carries the Failure."""
-
-    def __init__(self, reason: str, summary: str, excerpt: str = "") -> None:
-        super().__init__(summary)
-        self.failure = Failure(stage="check", reason=reason, summary=summary, excerpt=excerpt)
 
 
 class Check:
@@ -91,34 +59,16 @@ class Check:
             attributes=tuple(a.name for a in described.attributes),
         )  # fmt: skip
         built = self.cell.ask(request, wire.Constructed, limit_s=self.room.limits.call_s)
-        wanted = {s.name: s.spec.shape for s in described.state}
-        mine = {s.name: s.spec.shape for s in (*built.hidden, *built.state)}
-        shown = {s.name for s in built.state} | (set(wanted) - self._hidden_names())
-        self.shares_state = {n: mine.get(n) for n in shown} == {n: wanted.get(n) for n in shown}
-        self._share_moved(mine, built.attributes)
-        if wanted and not self.shares_state:
+        shared = state.shared(described, built)
+        self.shares_state, self.moved, self.attributes = shared.whole, shared.moved, shared.attributes
+        if shared.lacking:
+            names = ", ".join(shared.lacking[:8])
+            told = f"case {self.case}: calls of the reference move {names}, which the candidate does not have"
+            if shared.lacks_what_shows:
+                raise Refused("wrong_state", f"{told}, though results hang on it")
+            self.findings.note(f"{told}: it is not compared")
+        if described.state and not self.shares_state:
             self._find_counterparts()
-
-    def _share_moved(self, mine: Mapping[str, tuple[int, ...]], attributes: Sequence[wire.Attribute]) -> None:
-        """Find what the candidate holds, under the same names, of what the reference's calls move. Raises Refused where
-        plain values are not there that results hang on."""
-        described = self.room.described
-        specs = {s.name: s.spec.shape for s in described.state}
-        if self.shares_state:
-            self.moved = tuple(n for n in described.mutated_state if mine.get(n) == specs[n])
-        self.attributes = tuple(a.name for a in attributes if a in described.attributes)
-        lacking = [n for n in described.mutated_state if self.shares_state and n not in self.moved]
-        lacking += [a.name for a in described.attributes if a.name not in self.attributes]
-        if not lacking:
-            return
-        told = f"the reference's calls move {', '.join(lacking[:8])}, which the candidate does not have"
-        if described.shows_attributes and set(lacking) & {a.name for a in described.attributes}:
-            raise Refused("wrong_state", f"case {self.case}: {told}, and results hang on it")
-        self.findings.note(f"case {self.case}: {told}: it is not compared")
-
-    def _hidden_names(self) -> set[str]:
-        """Of what calls move, what the reference's `state_dict` does not show."""
-        return {a.name for a in self.room.described.state if a.hidden}
 
     def _find_counterparts(self) -> None:
         """State under other names is told by what it holds when it is constructed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -13,6 +14,36 @@ from ...facts.problem import Precision
 from . import metric
 
 _SLACK = 8.0  # of moved buffers, in units of the output floors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What a candidate holds of the reference's state under the same names: whether all that `state_dict` shows, which
+    of the buffers and plain attributes that calls move, and which of these it lacks."""
+
+    whole: bool
+    moved: tuple[str, ...]
+    attributes: tuple[str, ...]
+    lacking: tuple[str, ...]
+    lacks_what_shows: bool
+
+
+def shared(described: wire.Described, built: wire.Constructed) -> Shared:
+    """Plain attributes are shared where they are constructed alike."""
+    wanted = {s.name: s.spec.shape for s in described.state}
+    hidden = {s.name for s in described.state if s.hidden}
+    shown = {s.name: s.spec.shape for s in built.state}
+    whole = all(shown.get(n) == wanted.get(n) for n in set(shown) | (set(wanted) - hidden))
+    mine = {s.name: s.spec.shape for s in built.hidden} | shown
+    moved = tuple(n for n in described.mutated_state if whole and mine.get(n) == wanted[n])
+    found = {a.name for a in built.attributes if a in described.attributes}
+    attributes = tuple(a.name for a in described.attributes if a.name in found)
+    uncounted = tuple(a.name for a in described.attributes if a.name not in found)
+    unmoved = tuple(n for n in described.mutated_state if whole and n not in moved)
+    return Shared(
+        whole=whole, moved=moved, attributes=attributes, lacking=unmoved + uncounted,
+        lacks_what_shows=described.shows_attributes and bool(uncounted),
+    )  # fmt: skip
 
 
 def fetch(room: Room, cell: Cell, names: Sequence[str]) -> None:
