@@ -55,10 +55,11 @@ class Clear:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCall:
     """Lay new contents over `lay_bytes` of the shared arena from `lay_offset` on, on a GPU evict `flush_bytes` of
-    caches anew, carry out the swaps, with `warm` read the inputs, so that they lie in the caches, then call the module once on
-    `slot` and time it. What comes next, and whether anybody will look at the result, the cell can't know: neither is
-    decided yet. `phase`: "whole", or in training "forward" or "backward" alone. `repeat`: so many calls in the place of
-    one. `delay_ns`: how long a GPU is kept busy before its clock starts, so that launches are not timed."""
+    caches anew, carry out the swaps, with `warm` read the inputs, so that they lie in the caches, then call the module
+    once on `slot` and time it. What comes next, and whether anybody will look at the result, the cell can't know:
+    neither is decided yet. `phase`: "whole", or in training "forward" or "backward" alone. `repeat`: so many calls in
+    the place of one. `delay_ns`: how long a GPU is kept busy before its clock starts, so that launches are not
+    timed."""
 
     slot: int
     swaps: tuple[Swap, ...]
