@@ -90,11 +90,13 @@ class HoldTimed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
     """ns of one timed call by the cell's own clock. On a GPU: how long after the delay began all of it was launched,
-    and how long the device went on once the clock had stopped, until no stream had work left."""
+    and how long the device went on once the clock had stopped, until no stream had work left. `cpu_ns`: processor time
+    that all threads of the process used meanwhile."""
 
     ns: float
     launched_ns: float = 0.0
     after_ns: float = 0.0
+    cpu_ns: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

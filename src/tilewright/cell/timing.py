@@ -22,6 +22,7 @@ from .load import CodeRaised
 from .step import Call
 
 _clock = time.perf_counter_ns
+_cpu = time.process_time_ns
 _touch = torch.Tensor.sum
 _wipe = torch.Tensor.zero_
 _clone = torch.Tensor.clone
@@ -244,21 +245,25 @@ class Timer:
     def _on_cpu(self, call: Call) -> tuple[wire.Tick, Any, list[Any]]:
         # In one expression without variables: from the call's frame nothing leads to the clock that comes after it, and
         # the interpreter does not look for signals before it is known who handles them.
-        start, result, _, end, *hooks = map(_apply, (_clock, call, _let_pending_run, _clock, *_HOOKS))
-        return wire.Tick(ns=float(end - start)), result, hooks
+        before, start, result, _, end, after, *hooks = map(
+            _apply, (_cpu, _clock, call, _let_pending_run, _clock, _cpu, *_HOOKS)
+        )
+        return wire.Tick(ns=float(end - start), cpu_ns=float(after - before)), result, hooks
 
     def _on_gpu(self, call: Call) -> tuple[wire.Tick, Any, list[Any]]:
         """The device is waited for, all streams of it, before the cell goes on: what a call leaves running is seen by
         the judge's clock, and, where that is disturbed, by a third event, and can't hide behind what comes next."""
         if self._events is None:
             self._events = driver.Events(3)
+        before = _cpu()
         self._events.record(0)
         result = call()
         self._events.record(1)
         launched_ns = float(_clock() - self._started)
         driver.synchronize()
+        used_ns = float(_cpu() - before)
         self._events.record(2)
         hooks = list(map(_apply, _HOOKS))
         driver.synchronize()
         ns, after_ns = self._events.elapsed_ns(0, 1), self._events.elapsed_ns(1, 2)
-        return wire.Tick(ns=ns, launched_ns=launched_ns, after_ns=after_ns), result, hooks
+        return wire.Tick(ns=ns, launched_ns=launched_ns, after_ns=after_ns, cpu_ns=used_ns), result, hooks

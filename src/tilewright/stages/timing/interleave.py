@@ -88,20 +88,23 @@ class _Shown:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """Of each call its tick, what the judge's clock saw of it beyond that, how long the device worked on, and how long
-    it took the cell to get ready for it. `cpu_s`: processor time of the cell's processes a call."""
+    it took the cell to get ready for it. Of a call, on the average: `cpu_s` is the processor
+    time of the cell's processes beyond what they used in its tick, `used_s` that."""
 
     ticks_ns: tuple[float, ...]
     unseen_s: tuple[float, ...]
     after_s: tuple[float, ...]
     between_s: tuple[float, ...]
     cpu_s: float
+    used_s: float
 
 
 @dataclass(slots=True)
 class Table:
     """Who plays, where, and what is known by now. `bursts` holds ticks in ns; `unseen` what the judge's clock saw of
     each of these calls beyond its tick, `after` how long the device worked on after it, `between` how long its cell
-    took to get ready for it, `cpu` the processor time of a burst's calls, each, all in s. Bursts with warm caches stand
+    took to get ready for it, `cpu` and `used` its processor time outside and inside of a burst's ticks, a
+    call, all in s. Bursts with warm caches stand
     under `warm(name)`."""
 
     room: Room
@@ -118,6 +121,7 @@ class Table:
     after: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     between: dict[str, list[tuple[float, ...]]] = field(default_factory=dict)
     cpu: dict[str, list[float]] = field(default_factory=dict)
+    used: dict[str, list[float]] = field(default_factory=dict)
     watched: Cell | None = None  # whose processor time is counted while others play
     most_calls: int = MOST_CALLS  # in a burst
     aside_s: float = 0.0  # that time
@@ -242,7 +246,8 @@ class Table:
         return answer, time.perf_counter() - started
 
     def _take(self, cell: Cell, tick: wire.Tick) -> None:
-        if not (0 < tick.ns < 1e15 and 0 <= tick.launched_ns < 1e15 and 0 <= tick.after_ns < 1e15):
+        others = (tick.launched_ns, tick.after_ns, tick.cpu_ns)
+        if not (0 < tick.ns < 1e15 and all(0 <= ns < 1e15 for ns in others)):
             self._refuse(
                 cell,
                 f"its clock says that a call took {tick.ns} ns, {tick.launched_ns} to launch, {tick.after_ns} after it",
@@ -294,6 +299,7 @@ class Table:
         self.after.setdefault(name, []).append(turn.after_s)
         self.between.setdefault(name, []).append(turn.between_s)
         self.cpu.setdefault(name, []).append(turn.cpu_s)
+        self.used.setdefault(name, []).append(turn.used_s)
 
     def turn(
         self, player: Player, *, calls: int, cold: bool = True, phase: str = "whole", look: Look | None = None
@@ -305,22 +311,28 @@ class Table:
         if self.room.tight:
             self.call(player, phase=phase)  # what it gave back is its own again
         redrawn = self.rng.randrange(calls) if self._redraws(player) else -1
-        seen: list[tuple[float, float, float, float]] = []
+        seen: list[tuple[float, ...]] = []
         with self._watching(player), self._counting(player) as cpu_s:
             for number in range(calls):
                 if number == redrawn:
                     self.renew_state()
                 k, tick, wall_s = self.call(player, cold=cold, phase=phase)
-                seen.append((tick.ns, wall_s - tick.ns / 1e9, tick.after_ns / 1e9, self._between_s))
+                seen.append((tick.ns, wall_s - tick.ns / 1e9, tick.after_ns / 1e9, self._between_s, tick.cpu_ns / 1e9))
         if look is not None and seen[-1][0] < look.below_ns:
             look.after(k)
         if redrawn >= 0:
             self.calm_state()
         if self.room.tight:
             player.cell.do(wire.Drop())
-        ticks_ns, unseen_s, after_s, between_s = zip(*seen, strict=True)
+        ticks_ns, unseen_s, after_s, between_s, used = zip(*seen, strict=True)
+        used_s = sum(used) / calls
         return Turn(
-            ticks_ns=ticks_ns, unseen_s=unseen_s, after_s=after_s, between_s=between_s, cpu_s=sum(cpu_s) / calls
+            ticks_ns=ticks_ns,
+            unseen_s=unseen_s,
+            after_s=after_s,
+            between_s=between_s,
+            cpu_s=sum(cpu_s) / calls - used_s,
+            used_s=used_s,
         )
 
     @contextmanager
@@ -409,8 +421,8 @@ class Table:
     def anew(self, players: Sequence[Player], calls: dict[str, int]) -> Table:
         """The table with nothing seen yet, for these players."""
         return replace(
-            self, players=players, calls=calls, bursts={}, unseen={}, after={}, between={}, cpu={}, aside_s=0.0,
-            others_s=0.0,
+            self, players=players, calls=calls, bursts={}, unseen={}, after={}, between={}, cpu={}, used={},
+            aside_s=0.0, others_s=0.0,
         )  # fmt: skip
 
     def all_bursts(self) -> Mapping[str, tuple[tuple[float, ...], ...]]:
