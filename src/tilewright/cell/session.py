@@ -31,6 +31,7 @@ from .subject import Subject, first_moved, handed, named_state, poisoned
 from .timing import Timer, repeated
 from .unjoined import leaves_streams
 
+_SMALL_BYTES = 16 << 20  # of inputs: sets of them are drawn one after the other, and what they took is not given back
 _TRUTH_PARTS = 16  # pieces of the first dimension, where the whole in float64 does not fit
 Letter = tuple[Any, int]  # a request and the descriptor that came with it, -1 for none
 
@@ -181,8 +182,9 @@ class Session:
         if wanted != tuple((tuple(t.shape), arena.dtype_name(t.dtype)) for t in tensors):
             raise CodeRaised("bad_arguments", "get_inputs gives other shapes or types each time; fix them per case")
         self._write(request.refs, tensors)
+        small = sum(t.nbytes for t in tensors) <= _SMALL_BYTES
         del tensors
-        self._subject.drop()
+        (self._subject.drop_held if small else self._subject.drop)()
 
     def _truth(self, request: wire.Truth) -> None:
         inputs = self._read(request.inputs)
@@ -358,8 +360,7 @@ class Session:
         return wire.Ticks(ticks=tuple(ticks))
 
     def _hold_timed(self, request: wire.HoldTimed) -> wire.Called:
-        if self._dealt is None:
-            raise RuntimeError("no timed call was made")
+        assert self._dealt is not None, "no timed call was made"
         taken, moving = self._dealt.taken(request.number), self._dealt.moving
         inputs, given = self._dealt.slots[taken.slot], self._dealt.handed[taken.slot]
         tree, outputs = self._subject.hold_seen(0, taken.seen, inputs)
@@ -376,8 +377,7 @@ class Session:
             configure(request.pattern, **json.loads(request.knobs))
 
     def _count_fallbacks(self, request: wire.CountFallbacks) -> wire.Fallbacks:
-        found = getattr(self._entry_module, "FALLBACKS", None)
-        counts = found.items() if isinstance(found, dict) else ()
+        counts = found.items() if isinstance(found := getattr(self._entry_module, "FALLBACKS", None), dict) else ()
         return wire.Fallbacks(counts=tuple((str(k)[:200], int(v)) for k, v in counts))
 
     def _peak(self, request: wire.Peak) -> wire.PeakBytes:
