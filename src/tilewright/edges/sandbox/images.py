@@ -28,7 +28,7 @@ def paged(size_bytes: int) -> int:
 
 
 class Image:
-    """New memory for the pages of the shared arena from byte `start` to byte `end`. The caller closes it."""
+    """New memory for the pages of the shared arena from byte `start` to byte `end`."""
 
     def __init__(self, start: int, end: int) -> None:
         self.offset = start // PAGE_BYTES * PAGE_BYTES
@@ -52,7 +52,10 @@ class Image:
         return tuple(seen.tensor(r) for r in moved)
 
     def close(self) -> None:
-        """Safe to call twice."""
+        """Safe to call twice; at the latest it is closed when nobody holds it any more."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
