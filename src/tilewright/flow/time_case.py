@@ -229,7 +229,7 @@ class CaseTiming:
         trial = Trial(case=check.case, family="own", seed=secret(self.rng), redraw=0, draws=secret(self.rng))
         if room.described.random:
             self.drawn = self.drawn or draws.Timed(check, self.rng)
-            self.drawn.hold(trial, k=number)
+            self.drawn.hold(trial, k=number, left=left)
         elif check.usable(trial, room.run_reference(number, seed=trial.draws).exact):
             check.compare(trial, 0, " of a timed call", k=number)
             check.hold_state(trial, left, "a timed call")
