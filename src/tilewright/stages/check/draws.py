@@ -66,8 +66,8 @@ class Timed:
             wanted.append(_reference_call(self._check, k, self._blocks, self._rng))
             states.append(state.moved(self._check.room, self._check.moved))
         _compare_states(self._check, states, several=False)
-        if other := state.miscounted(self._check.room, left):
-            raise Refused("wrong_state", f"case {trial.case}: after a timed call {other}")
+        if miscounted := state.miscounted(self._check.room, left):
+            raise Refused("wrong_state", f"case {trial.case}: after a timed call {miscounted}")
         drawn = []
         with one_thread():
             for output, mine in enumerate(got):
