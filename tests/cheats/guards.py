@@ -153,6 +153,7 @@ def _shows_early(
         player.cell.ask(early, wire.Done, limit_s=60.0, descriptor=image.descriptor)
     elif self.room.device == "cuda":
         self.room.place(number, request.slot)
+        request = self.evictor.before(request) if cold and self.evictor is not None else request
     self._clear(player, cold=cold)
     return self._timed(player.cell, request, wire.Tick)
 

@@ -2,13 +2,22 @@
 # line: works-ahead
 # refused: works_between, remembers, clock_disagrees, wrong_values
 # guards: late contents, whole turns, new contents, judge's clock
-"""When the collector comes by, between two calls, it computes all inputs that it knows; a call redoes changed rows."""
+"""When the collector comes by, between two calls, and finds a cycle that the last has left, it computes all inputs that
+it knows; a call redoes changed rows."""
 
 import gc
 import threading
 
 import torch
 from torch import nn
+
+
+class Cycle:
+    def __init__(self, found):
+        self.found, self.itself = found, self
+
+    def __del__(self):
+        self.found()
 
 
 class ModelNew(nn.Module):
@@ -18,10 +27,9 @@ class ModelNew(nn.Module):
         self.known = {}
         self.due = False
         gc.set_threshold(100)
-        gc.callbacks.append(self._collected)
 
-    def _collected(self, phase, _):
-        if self.due and phase == "stop" and threading.current_thread() is threading.main_thread():
+    def _collected(self):
+        if self.due and threading.current_thread() is threading.main_thread():
             self.due = False
             self._ahead()
 
@@ -45,4 +53,5 @@ class ModelNew(nn.Module):
             result[changed] = self._compute(x[changed])
         self.known[x.data_ptr()] = x, old, result
         self.due = True
+        Cycle(self._collected)
         return result.clone()
