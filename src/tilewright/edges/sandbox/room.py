@@ -256,13 +256,9 @@ class Room:
         if not self._slack:
             return ""
         request = wire.Slack(
-            args=self.described.args,
-            inputs=self._pool[k],
-            own=self._own,
-            truth=self._truth,
-            slack=self._slack,
+            args=self.described.args, inputs=self._pool[k], own=self._own, truth=self._truth, slack=self._slack,
             seed=seed,
-        )
+        )  # fmt: skip
         try:
             self._reference.do(request, limit_s=self.limits.call_s)
         except CellFault as fault:
