@@ -29,6 +29,7 @@ _TWICE = 2.0  # of the reference's own error, of what turns
 _BLOCK = 256  # elements in a row
 _CHUNK = 1 << 22
 _CHANCE = 1e-7
+_MOST = 1e9  # in units of sigma: more tells nothing more
 _CERTAIN = 1e300  # the share where an element is wrong whatever the allowance
 
 
@@ -103,7 +104,7 @@ def _of_floats(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judg
     wrong = int(strange.sum())
     if wrong:
         return Judged(share=_CERTAIN, wrong=wrong, why=f"{wrong} elements are no numbers, or should be none")
-    z, own_z = (torch.where(specials, 0.0, (x - t).abs() / unit) for x in (y, r))
+    z, own_z = (torch.where(specials, 0.0, ((x - t).abs() / unit).clamp(max=_MOST)) for x in (y, r))
     open_to = jumps(spread.high - spread.low, sigma, t) | spread.strange
     past, own_past = (open_to & (x > _FAR) for x in (z, own_z))
     reach = _FAR * (unit + _LAST_BITS / 2 * eps / _FAR * y.abs().nan_to_num(posinf=0.0))
