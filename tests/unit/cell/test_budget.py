@@ -140,7 +140,9 @@ QUANTISED = torch.tensor([[1.0, 2.5 / 1.1, -3.5 / 1.1, 0.4], [126.5 / 1.1, -126.
     ],
     ids=["round", "in place", "towards zero"],
 )  # fmt: skip
-def test_next_to_a_tie_both_neighbours_are_right(expression: str, near: dict[int, tuple[int, ...]], far: dict[int, int]) -> None:  # fmt: skip
+def test_next_to_a_tie_both_neighbours_are_right(
+    expression: str, near: dict[int, tuple[int, ...]], far: dict[int, int]
+) -> None:  # fmt: skip
     asked, (own,) = _asked(expression, QUANTISED)
     changes = [(at, value, True) for at, both in near.items() for value in both]
     for at, value, right in (*changes, *((k, v, False) for k, v in far.items())):
@@ -222,7 +224,8 @@ def test_another_order_is_within_it_and_a_lower_class_is_not(expression: str) ->
     asked, (own,) = _asked(expression, x)
     other = eval(expression, {"torch": torch, "F": torch.nn.functional, "x": x.clone()})
     if "x @ x.T" in expression:
-        other = eval(expression.replace("x @ x.T", "h"), {"torch": torch, "F": torch.nn.functional, "x": x, "h": _sequential(x, x.T)})  # fmt: skip
+        names = {"torch": torch, "F": torch.nn.functional, "x": x, "h": _sequential(x, x.T)}
+        other = eval(expression.replace("x @ x.T", "h"), names)
     assert asked.judged(0, got=other, own=own).share < 0.8
     lower = eval(expression, {"torch": torch, "F": torch.nn.functional, "x": _in_tf32(x)})
     assert asked.judged(0, got=lower, own=own).share > 2
