@@ -150,12 +150,12 @@ def _means(z: Tensor, own: Tensor, shape: Sequence[int]) -> list[tuple[Tensor, T
     found = [(z.mean()[None], own.mean()[None], count, "over all elements")]
     blocks = count // _BLOCK
     if blocks > 1:
-        pair = (x[: blocks * _BLOCK].view(blocks, _BLOCK).mean(1) for x in (z, own))
-        found.append((*pair, _BLOCK, "in a block of neighbours"))
+        mine, theirs = (x[: blocks * _BLOCK].view(blocks, _BLOCK).mean(1) for x in (z, own))
+        found.append((mine, theirs, _BLOCK, "in a block of neighbours"))
     columns = shape[-1] if shape else 1
     if 1 < columns < count and count % columns == 0:
-        pair = (x.view(-1, columns).mean(0) for x in (z, own))
-        found.append((*pair, count // columns, "in a column"))
+        mine, theirs = (x.view(-1, columns).mean(0) for x in (z, own))
+        found.append((mine, theirs, count // columns, "in a column"))
     return found
 
 

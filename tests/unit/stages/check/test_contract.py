@@ -8,6 +8,8 @@ import pytest
 
 from fakes.checked import Problem
 from tilewright.cell import wire
+from tilewright.facts.outcome import OutputError
+from tilewright.stages.check.check import Findings
 
 SOURCE = """
 import torch
@@ -38,12 +40,15 @@ NORM = "F.layer_norm(x + 1e4, (64,))"
 LONG = "(x.square() * self.scale).repeat(1, 256).sum(1, keepdim=True)"
 BESIDE = [f"torch.cat([{NORM}, h], 1)", f"torch.cat([{LONG}, h], 1)", f"h + {NORM}[:, :48]"]
 INT8 = "(F.rms_norm(x, (64,)) * self.scale * 40).round().clamp(-127, 127).to(torch.int8)"
-ROUTED = "torch.zeros_like(h).scatter(-1, (t := h.softmax(-1).topk(4)).indices, t.values / t.values.sum(-1, keepdim=True))"  # fmt: skip
+ROUTED = (
+    "torch.zeros_like(h).scatter(-1, (t := h.softmax(-1).topk(4)).indices, t.values / t.values.sum(-1, keepdim=True))"
+)
 JUMPS = ["F.layer_norm(x, (64,)) > 0.5", "(h > 0).float()", "h ** 2 > 1e-6", INT8, ROUTED]
 REVERSED = ("x @ self.weight", "x.flip(1) @ self.weight.flip(0)")
 TWO_PASSES = "(lambda y: (y - y.flip(1).mean(1, True)) * (y.var(1, correction=0, keepdim=True) + 1e-5).rsqrt())"
 HONEST = (
-    REVERSED, ("F.layer_norm(x + 1e4, (64,))", f"{TWO_PASSES}(x + 1e4)"), ("F.layer_norm(x, (64,))", f"{TWO_PASSES}(x)"),
+    REVERSED, ("F.layer_norm(x + 1e4, (64,))", f"{TWO_PASSES}(x + 1e4)"),
+    ("F.layer_norm(x, (64,))", f"{TWO_PASSES}(x)"),
     (INT8, "((x * (self.scale * 40)) * (x.square().mean(1, True) + 2**-23).rsqrt()).round().clamp(-127, 127).char()"),
     ("t.values / t.values.sum(-1, keepdim=True)", "t.values * (1 / t.values.flip(1).sum(-1, keepdim=True))"),
 )  # fmt: skip
@@ -132,3 +137,14 @@ def test_nan_for_numbers_and_other_numbers_for_nan(tmp_path: Path) -> None:
     assert _masked(FUSED, FILLED, tmp_path, diagonal=-1)
     assert _masked(FILLED, f"({FILLED}).nan_to_num(1.0)", tmp_path, diagonal=-1)
     assert _masked(FILLED, f"({FILLED}) * torch.nan", tmp_path, diagonal=0)
+
+
+@pytest.mark.parametrize(
+    ("used", "said"), [(0.5, ()), (0.94, ("within 6% of the allowance",)), (0.999, ("within 1%",))]
+)
+def test_a_verdict_near_its_bound_says_so(used: float, said: tuple[str, ...]) -> None:
+    errors = [OutputError(case=0, family="own", output=0, norm=n, worst=0.0, allowed_norm=1.0, allowed_worst=1.0)
+              for n in (0.1, used)]  # fmt: skip
+    findings = Findings(errors=errors)
+    findings.note_nearest()
+    assert len(findings.notes) == len(said) and all(text in findings.notes[0] for text in said)
