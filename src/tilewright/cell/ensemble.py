@@ -95,7 +95,7 @@ class Budget:
     """What the runs gave, by output. `truths`: the run without errors. `turned`: of each single run how many elements
     are others than the truth's (of floats: lie beyond what smooth roundings explain). `blank`, flat: where the module
     gives NaN for want of anything that is not masked, so that the truth stands for a module that gives noughts;
-    `leaks`: where NaN is as right as a number, since an infinity or NaN among the inputs is masked there."""
+    `leaks`: where NaN is as right as a number, since an infinity or NaN among the inputs leads there."""
 
     truths: tuple[Tensor, ...]
     spreads: dict[int, Spread] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class Ensemble:
         if not any(t.is_floating_point() and not bool(torch.isfinite(t).all()) for t in self._question.inputs):
             return {}
         runs = enumerate(zip(self.truths, self._run(Leaking()), strict=True))
-        return {i: (t.isfinite() & run.isnan()).reshape(-1) for i, (t, run) in runs if t.is_floating_point()}
+        return {i: (t.isinf() | run.isnan()).reshape(-1) for i, (t, run) in runs if t.is_floating_point()}
 
     def _run(self, *under: TorchDispatchMode) -> tuple[Tensor, ...]:
         asked = self._question
