@@ -143,7 +143,8 @@ def _start_open(self: Cells, name: str, *, isolate: bool = True) -> Cell:
 
 GUARDS: Mapping[str, tuple[Step, ...]] = {
     "truth": ((check.Check, "compare", _nothing),),
-    "precision": ((metric, "floors", _hundredth),),
+    "precision": ((metric, "floors", _hundredth), (Room, "appeal", _nothing)),
+    "budget": ((Room, "appeal", _nothing),),
     "families": ((plan, "plan", _plan_own_alone),),
     "turns": ((plan, "plan", _plan_away_from_turns),),
     "further cases": ((Judge, "_check_case", _check_first_case),),
