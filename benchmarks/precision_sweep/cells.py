@@ -61,7 +61,9 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.weight = nn.Parameter(torch.randn({terms}, {columns}) / {terms} ** 0.5)
-        self.scale = nn.Parameter(torch.rand({columns}) * 0.1 + 0.95)
+        scale = torch.rand({columns}) * 0.1 + 0.95
+        scale[-1] = 1.5  # a last column that is often chosen
+        self.scale = nn.Parameter(scale)
 
     def forward(self, x, open):
         h = (x @ self.weight) * self.scale

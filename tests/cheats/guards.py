@@ -112,6 +112,10 @@ def _plan_own_alone(*args: Any, **named: Any) -> tuple[Trial, ...]:
     return tuple(t for t in _plan(*args, **named) if t.family == "own")
 
 
+def _plan_away_from_turns(*args: Any, **named: Any) -> tuple[Trial, ...]:
+    return tuple(t for t in _plan(*args, **named) if t.family != plan.BOUNDARY)
+
+
 def _draw_the_same(self: Room, k: int, **named: Any) -> None:
     _draw(self, k, **(named | {"family": "own", "seed": 1}))
 
@@ -142,6 +146,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "precision": ((metric, "floors", _hundredth), (Room, "appeal", _nothing)),
     "budget": ((Room, "appeal", _nothing),),
     "families": ((plan, "plan", _plan_own_alone),),
+    "turns": ((plan, "plan", _plan_away_from_turns),),
     "further cases": ((Judge, "_check_case", _check_first_case),),
     "redraw": ((check.Check, "redraw", _nothing), (CaseTiming, "_refresh_state", _nothing)),
     "masks and indices": ((Room, "rearrange", _rearranges_nothing),),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from ...cell.wire import SPREADS, Described
+from ...cell.wire import SPREADS, Described, OutputFacts
 
 HUGE_BYTES = 2 << 30
 LARGE_BYTES = 64 << 20
@@ -14,9 +15,12 @@ OWN, SPECIALS = "own", "specials"
 ALWAYS = ("normal", "one_sided", "integers")
 OFTEN = ("uniform", "shifted", "wide", "spikes", "large", "small")
 EDGES = ("zeros", "subnormals", SPECIALS)
-# Where results jump: each a redraw of parameters for itself, then inputs beside turns, until enough lie there.
+# Where results jump: a redraw of parameters, then inputs beside turns, until enough lie there.
 BRIEF, BOUNDARY = "twelve_bits", "boundary"
-_MOST_BOUNDARIES = {LARGE_BYTES >> 6: 12, LARGE_BYTES: 4}  # by size of case: more where one call turns few elements
+_BOUNDARIES, _FEW_BOUNDARIES, _FEW_BYTES = 12, 4, 1 << 20  # more where one call turns few elements
+_MOST_FLOPS = {"cpu": 2 << 30, "cuda": 64 << 30}  # of a module that is run in float64 some hundred times
+_MOST_CALL_S = 1.0
+_FLOATING_BYTES = 8 << 20  # of cases whose results are all floating: most of them do not jump for all their comparisons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +38,19 @@ class Trial:
 def trials_for(described: Described, case: int, *, rng: random.Random) -> tuple[Trial, ...]:
     """The trials of a case, by its size, by whether it has floating inputs and state, and whether results may jump."""
     floats = any(s.dtype in ("f64", "f32", "f16", "bf16") for s in described.inputs)
-    whole = any(o.spec.dtype == "bool" or o.spec.dtype[0] in "iu" for o in described.outputs)
+    on = "cuda" if any(o.device == "cuda" for o in described.outputs) else "cpu"
+    quick = described.work.flops <= _MOST_FLOPS[on] and described.call_s <= _MOST_CALL_S
+    case_bytes = described.work.bytes_moved
+    steps = is_stepped(described.outputs) or (described.steps and case_bytes <= _FLOATING_BYTES)
     return plan(
-        case, case_bytes=described.work.bytes_moved, has_floats=floats, redraws=bool(described.state), rng=rng,
-        steps=(described.steps or whole) and not described.gradients.outputs and (floats or bool(described.state)),
+        case, case_bytes=case_bytes, has_floats=floats, redraws=bool(described.state), rng=rng,
+        steps=steps and quick and not described.gradients.outputs,
     )  # fmt: skip
+
+
+def is_stepped(outputs: Sequence[OutputFacts]) -> bool:
+    """Whether some are booleans or whole numbers, which can change by jumps alone."""
+    return any(o.spec.dtype == "bool" or o.spec.dtype[0] in "iu" for o in outputs)
 
 
 def plan(
@@ -55,7 +67,9 @@ def plan(
     else:
         families = [*ALWAYS, *OFTEN, *EDGES]
     names = [OWN] * own + (families if has_floats else [])
-    boundaries = next((n for most, n in _MOST_BOUNDARIES.items() if case_bytes <= most), 0) if steps else 0
+    most = LARGE_BYTES if has_floats else _FEW_BYTES * redraws  # by parameters, one element is turned at a time
+    small = steps and case_bytes <= most
+    boundaries = (_BOUNDARIES if case_bytes <= _FEW_BYTES else _FEW_BOUNDARIES) if small else 0
     names += [BRIEF] * (boundaries > 0 and has_floats) + [BOUNDARY] * boundaries
     spreads = rng.sample(SPREADS, len(SPREADS))  # in turn: each is there in every case that has so many trials
     redrawn = [_redraw_seed(rng, spreads[i % len(spreads)]) if redraws and i else 0 for i in range(len(names))]
