@@ -59,7 +59,8 @@ def plan(
     else:
         families = [*ALWAYS, *OFTEN, *EDGES]
     names = [OWN] * own + (families if has_floats else [])
-    small = steps and case_bytes <= LARGE_BYTES and (has_floats or redraws)
+    most = LARGE_BYTES if has_floats else _FEW_BYTES * redraws  # by parameters, one element is turned at a time
+    small = steps and case_bytes <= most
     boundaries = (_BOUNDARIES if case_bytes <= _FEW_BYTES else _FEW_BOUNDARIES) if small else 0
     names += [BRIEF] * (boundaries > 0 and has_floats) + [BOUNDARY] * boundaries
     spreads = rng.sample(SPREADS, len(SPREADS))  # in turn: each is there in every case that has so many trials
