@@ -15,7 +15,7 @@ from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
 from ..facts.run import Timing
 from . import config
-from .exits import Interruptible, exit_code, line
+from .exits import Interruptible, exit_code, line, obey_signals, open_standards
 from .many import bench, compare
 from .options import (
     AgentBudgetOption,
@@ -406,5 +406,7 @@ app.command()(compare)
 
 def main() -> NoReturn:
     """Run the command line and exit; every failure that has a cause in the user's hands is one line."""
+    open_standards()
+    obey_signals()
     gc.set_threshold(100_000)  # nearly all that imports make stays: looking for the rest took an eighth of their time
     sys.exit(exit_code(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))

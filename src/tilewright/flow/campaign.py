@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,8 @@ from queue import Queue
 from typing import Any, Literal
 
 from ..edges.ledger import make_folder
-from ..facts.errors import UserError
+from ..edges.sandbox.offspring import end_offspring, ending, offspring
+from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Target
 
 # What a task may take beyond its budget (start, baselines, judging) before it counts as hung; to optimise, both twice.
@@ -115,7 +115,12 @@ def _in_turns(campaign: Campaign, seen: Callable[[Task], None], *, kept: bool) -
         return task
 
     with ThreadPoolExecutor(max_workers=free.qsize()) as pool:
-        return dict(zip(campaign.files, pool.map(one, campaign.files), strict=True))
+        try:
+            return dict(zip(campaign.files, pool.map(one, campaign.files), strict=True))
+        except KeyboardInterrupt:  # the pool waits for the tasks that run, and these end now
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_offspring()
+            raise
 
 
 def _broke(task: Task) -> bool:
@@ -167,26 +172,19 @@ def _optimize(campaign: Campaign, file: Path) -> list[str]:
 
 
 def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limit_s: float | None) -> Task:
-    """Run one task as a process group of its own; whatever becomes of it, a task comes back."""
-    process = subprocess.Popen(
-        command,
-        env=os.environ | place,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    """Run one task as a process group of its own; whatever becomes of it, a task comes back. Raises KeyboardInterrupt
+    where this process is about to end: the task was not to blame."""
+    pipe = subprocess.PIPE
+    given = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True, "errors": "replace"}
     try:
-        stdout, stderr = process.communicate(timeout=limit_s)
+        with offspring(command, polite=True, env=os.environ | place, **given) as process:
+            stdout, stderr = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
         return _failed(file, _HUNG, f"no result after {limit_s:.0f} s")
-    except BaseException:
-        os.killpg(process.pid, signal.SIGINT)
-        process.communicate()
-        raise
+    except HarnessError:
+        raise KeyboardInterrupt from None
+    if ending():
+        raise KeyboardInterrupt
     try:
         task = json.loads(stdout)
     except ValueError:
