@@ -86,11 +86,14 @@ def bench(
     )  # fmt: skip
     require_asked(asked)
     with Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
-        tables, pending = bench_folder(campaign, json_file=json_file, say=say(False))
+        tables, ended = bench_folder(campaign, json_file=json_file, say=say(False))
     for table in tables:
         stdout.print(table)
-    if pending:
-        raise typer.Exit(line(f"pending: {pending} of {len(campaign.files)}; the same command goes on", 75))
+    if ended.pending:
+        raise typer.Exit(line(f"pending: {ended.pending} of {len(campaign.files)}; the same command goes on", 75))
+    if ended.failed:
+        told = f"{len(ended.failed)} of {len(campaign.files)} failed: {', '.join(ended.failed)}"
+        raise typer.Exit(line(told, ended.code))
 
 
 def compare(

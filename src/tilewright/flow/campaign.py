@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +24,12 @@ from ..facts.problem import Target
 # What a task may take beyond its budget (start, baselines, judging) before it counts as hung; to optimise, both twice.
 _SPARE_S = 120.0
 _CRASHED, _HUNG = "crashed", "hung"
-_PENDING = 75  # the exit code of a run that waits for a reply or another machine
+_USER, _PENDING = 2, 75  # exit codes; the latter of a run that waits for a reply or another machine
 _LAST_LINES, _LAST_CHARACTERS = 6, 600  # of what a crashed one printed
+
+_OF_THE_MACHINE = ("the disk is full", "the machine", "internal: the machine")  # as the last line begins
+_NOT_WRITTEN = ("can't be written", "permission denied", "can't keep the measured rates")
+Whose = Literal["machine", "project", "problem", "candidate"]
 
 Task = dict[str, Any]  # one object as `optimize --json` prints it: foreign bytes, read back from a child process
 
@@ -123,6 +128,14 @@ def _in_turns(campaign: Campaign, seen: Callable[[Task], None], *, kept: bool) -
             raise
 
 
+def ended_badly(tasks: Sequence[Task]) -> int:
+    """The exit code for what failed: 3 where it was our fault, else 2 where it was a problem's or the machine's, else 1
+    where it was a candidate's; 0 where nothing did."""
+    codes = {"project": 3, "problem": 2, "machine": 2, "candidate": 1}
+    failed = [t for t in tasks if t.get("status") == "failed"]
+    return max((codes[t.get("whose", "candidate")] for t in failed), default=0)
+
+
 def _broke(task: Task) -> bool:
     verdict = task.get("verdict")  # an audit's is a word
     return isinstance(verdict, dict) and verdict.get("reason") in (_CRASHED, _HUNG)
@@ -180,7 +193,7 @@ def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limi
         with offspring(command, polite=True, env=os.environ | place, **given) as process:
             stdout, stderr = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return _failed(file, _HUNG, f"no result after {limit_s:.0f} s")
+        return _failed(file, _HUNG, f"no result after {limit_s:.0f} s", whose="project")
     except HarnessError:
         raise KeyboardInterrupt from None
     if ending():
@@ -196,11 +209,19 @@ def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limi
         said = lines[-1].removeprefix("tilewright: pending: ")[-_LAST_CHARACTERS:] if lines else ""
         return _without_result(file, "pending", {"stage": "search", "reason": "pending", "summary": said})
     said = " ".join(" ".join(lines[-_LAST_LINES:]).split())[-_LAST_CHARACTERS:] or "no output"
-    return _failed(file, _CRASHED, f"exit {process.returncode}: {said}")
+    return _failed(file, _CRASHED, f"exit {process.returncode}: {said}", whose=_whose(process.returncode, lines))
 
 
-def _failed(file: Path, reason: str, summary: str) -> Task:
-    return _without_result(file, "failed", {"stage": "run", "reason": reason, "summary": summary})
+def _whose(code: int, lines: Sequence[str]) -> Whose:
+    """Whose fault it was that a child ended with this code and these last lines."""
+    last = lines[-1].removeprefix("tilewright: ") if lines else ""
+    if code == -signal.SIGKILL or last.startswith(_OF_THE_MACHINE) or any(part in last for part in _NOT_WRITTEN):
+        return "machine"
+    return "problem" if code == _USER else "project"
+
+
+def _failed(file: Path, reason: str, summary: str, *, whose: Whose) -> Task:
+    return _without_result(file, "failed", {"stage": "run", "reason": reason, "summary": summary}) | {"whose": whose}
 
 
 def _without_result(file: Path, status: str, verdict: dict[str, str]) -> Task:
