@@ -21,7 +21,9 @@ from ..facts.errors import HarnessError, ModelOut, Pending, UserError
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, wherever this version of typer keeps click
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNFIT = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.EEXIST, errno.ENXIO)
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.EROFS, errno.ENODEV, errno.ESTALE, errno.EIO)
+_LONGEST = 4000  # characters of a line
 _GRACE_S = 30.0  # for cleaning up after a signal
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -71,9 +73,12 @@ def _code_of(run: Callable[[], Any]) -> int:
 
 
 def line(text: str, code: int) -> int:
-    """One line on stderr, where that is still open, whatever the text holds; the code."""
+    """One line on stderr, where that is still open, whatever the text holds: no letter of it steers a terminal; the
+    code."""
+    words = " ".join(text[:_LONGEST].split()) + (" ..." if len(text) > _LONGEST else "")
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or never there
-        print("tilewright: " + " ".join(text.split()), file=sys.stderr)
+        print(f"tilewright: {shown}", file=sys.stderr)
     return code
 
 
@@ -86,6 +91,8 @@ def _of_the_machine(error: OSError | sqlite3.Error) -> int:
     moved = getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_DBMOVED"
     if isinstance(error, PermissionError) or ("readonly database" in text and not moved):
         return line(f"{where}: permission denied; choose another --out", 2)
+    if number in _UNFIT and getattr(error, "filename", None):
+        return line(f"{where}: {error.strerror}; choose another name", 2)
     if moved or number in _GONE or "disk I/O error" in text or "unable to open database" in text:
         return line(
             f"{where}: gone or unreadable ({getattr(error, 'strerror', None) or text}); was the run's folder removed? "
