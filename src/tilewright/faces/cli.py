@@ -18,6 +18,7 @@ from . import config
 from .exits import Interruptible, exit_code, line, obey_signals, open_standards
 from .many import bench, compare
 from .options import (
+    MOST_SEED,
     AgentBudgetOption,
     BaseUrlOption,
     BudgetOption,
@@ -228,7 +229,10 @@ def tune(
     target: TargetOption = "auto",
     budget: BudgetOption = "5m",
     trials: Annotated[
-        int, typer.Option("--trials", min=0, help="Search so many settings more of each kernel (extra `search`).")
+        int,
+        typer.Option(
+            "--trials", min=0, max=1_000_000, help="Search so many settings more of each kernel (extra `search`)."
+        ),
     ] = 0,
     ahead: Annotated[
         str, typer.Option("--ahead", help="Measure nothing: compile all settings for a GPU that is not here (h200).")
@@ -331,7 +335,7 @@ def audit(
     target: TargetOption = "auto",
     out: Annotated[Path | None, typer.Option("--out", help="Where a folder's results are kept.")] = None,
     budget: Annotated[str, typer.Option("--budget", help="Time for one task's trials, e.g. 90s.")] = "60s",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and inputs.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of weights and inputs.")] = 0,
     jobs: JobsOption = 1,
     devices: DevicesOption = None,
     as_json: JsonOption = False,

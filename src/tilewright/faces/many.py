@@ -108,7 +108,7 @@ def compare(
         str,
         typer.Option("--strategies", metavar="NAME,...", help="Run these first, e.g. catalog,oneshot,evolve-islands."),
     ] = "",
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each that asks a model.")] = 3,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, max=1000, help="Runs of each that asks a model.")] = 3,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="PATH", help="Draw best so far against --by.")] = None,
     only: OnlyOption = None,
     target: TargetOption = "auto",

@@ -12,12 +12,15 @@ from ..facts.problem import Mode, Precision, Target
 from ..facts.profile import Question
 from ..facts.version import VERSION
 
+MOST_SEED = 2**32 - 1
+
 TargetOption = Annotated[
     Literal["auto", "cuda", "cpu"],
     typer.Option("--target", help="Device to run on; auto: the GPU, else the CPU."),
 ]
 SeedOption = Annotated[
-    int, typer.Option("--seed", min=0, help="Seed of the search; the judge's inputs are drawn in secret.")
+    int,
+    typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of the search; the judge's inputs are drawn in secret."),
 ]
 
 
@@ -120,7 +123,7 @@ SearchBudgetOption = Annotated[
 OnlyOption = Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31 (of a folder).")]
 JobsOption = Annotated[
     int,
-    typer.Option("--jobs", min=1, help="Problems at once on each device; they measure in turn."),
+    typer.Option("--jobs", min=1, max=1024, help="Problems at once on each device; they measure in turn."),
 ]
 DevicesOption = Annotated[
     str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")
