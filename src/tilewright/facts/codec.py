@@ -83,9 +83,10 @@ def read(text: str, kind: type[T]) -> T:
     """A fact of this kind from foreign text; ValueError on anything else, through and through."""
     try:
         value = loads(text)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        fitting = fits(value, kind)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}"[:200]) from None
-    if not fits(value, kind):
+    if not fitting:
         raise ValueError(f"not a {kind.__name__}")
     return value  # type: ignore[no-any-return]
 
