@@ -154,6 +154,7 @@ def target_of(wanted: Literal["auto", "cuda", "cpu"], evaluator: str = "") -> Ta
 def new_folder(name: str) -> Path:
     """One under runs/ that is not there yet."""
     number = 1
+    name = name[:100]  # what is put behind it must fit, too
     while (folder := Path("runs") / f"{name}-{number}").exists():
         number += 1
     return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,8 +110,10 @@ class Tools:
         made = composed(brief, recipe)
         if files:
             texts = {f.path: f.text for f in (*made.files, *brief.near)}
-            if missing := [name for name in files if name not in texts]:
+            if missing := [name[:80] for name in files[:20] if name not in texts]:
                 raise UserError(f"no file {', '.join(missing)}; there are {', '.join(sorted(texts))}")
+            if len(files) > len(texts):
+                raise UserError(f"{len(files)} files: name each once")
             return "\n\n".join(f"FILE: {name}\n```\n{texts[name]}\n```" for name in files)
         points = {choice.pattern: words.settings(choice.point) for choice in recipe}
         patterns = [(m.case, p, points.get(p.id)) for m in brief.matched for p in m.patterns]
@@ -300,8 +303,8 @@ class Tools:
             return None
         if base == _LIBRARY:
             return composed(session.brief, library(session.brief))
-        if not base.isdigit():
-            raise UserError(f'base {base!r}: give the number of an attempt, or "library"')
+        if not re.fullmatch("[0-9]{1,9}", base):
+            raise UserError(f'base {base[:80]!r}: give the number of an attempt, or "library"')
         return _candidate(session, session.attempt(int(base)))
 
     def _target(self) -> Target:

@@ -8,13 +8,11 @@ import os
 import warnings
 from pathlib import Path
 
-from ...facts.candidate import Candidate, SourceFile
+from ...facts.candidate import MAX_FILE_BYTES, MAX_FILES, Candidate, SourceFile, fault_in
 from ...facts.errors import UserError
 from ...facts.problem import Problem
 from .extension import SUFFIXES, wrapped
 
-MAX_FILE_BYTES = 8 << 20
-MAX_FILES = 500
 _SKIPPED = {"__pycache__", ".git", "build"}  # build: what a candidate compiled beside itself
 
 
@@ -40,7 +38,10 @@ def load_candidate(path: Path, problem: Problem | None = None) -> Candidate:
     entry = next((p for p in tops if p.name == "model.py"), tops[0] if len(tops) == 1 else None)
     if entry is None:
         return _refuse(path)
-    return Candidate(files=tuple(_read(p, p.relative_to(path).as_posix()) for p in names), entry=entry.name)
+    files = tuple(_read(p, p.relative_to(path).as_posix()) for p in names)
+    if fault := fault_in({f.path: f.text for f in files}):
+        raise UserError(f"{path}: {fault}")
+    return Candidate(files=files, entry=entry.name)
 
 
 def _refuse(path: Path) -> Candidate:
