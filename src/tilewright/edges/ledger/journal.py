@@ -9,7 +9,7 @@ import sqlite3
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from ...facts import codec
 from ...facts.errors import UserError
@@ -18,6 +18,8 @@ from ...facts.outcome import Station
 from ...facts.run import Brief, Request
 
 FORMAT = 4
+_OF_THE_DISK = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_BUSY", "SQLITE_LOCKED",
+                "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_NOMEM")  # fmt: skip
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS text (digest TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
@@ -47,22 +49,25 @@ class Ledger:
         if not readonly:
             self._lock = _locked(path)
         self._db = sqlite3.connect(path, isolation_level=None)
+        self._db.text_factory = lambda data: data.decode(errors="replace")
         try:
             self._check_format(readonly=readonly)
             if not readonly:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.executescript(_SCHEMA)
-        except (UserError, sqlite3.OperationalError):  # the disk may be full: the journal is none the worse
+        except UserError:
             self.close()
             raise
         except sqlite3.DatabaseError as error:
             self.close()
+            if getattr(error, "sqlite_errorname", "").startswith(_OF_THE_DISK):
+                raise  # it may be full: the journal is none the worse
             raise UserError(f"{path}: cannot be read as a journal ({error}); choose another --out") from error
 
     def _check_format(self, *, readonly: bool) -> None:
-        (found,) = self._db.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        ((found,),) = self._rows("PRAGMA user_version")
+        ((tables,),) = self._rows("SELECT count(*) FROM sqlite_master")
         if found == tables == 0 and not readonly:
             self._db.execute(f"PRAGMA user_version={FORMAT}")
         elif found == 0:
@@ -99,24 +104,48 @@ class Ledger:
                 self._db.execute("DELETE FROM text")
 
     def _record(self, name: str) -> object:
-        row = self._db.execute("SELECT body FROM record JOIN text USING (digest) WHERE name = ?", (name,)).fetchone()
-        return codec.loads(row[0]) if row else None
+        rows = self._rows("SELECT body FROM record JOIN text USING (digest) WHERE name = ?", name)
+        return self._fact(rows[0][0], {"request": Request, "brief": Brief}[name]) if rows else None
 
     def events(self) -> tuple[Event, ...]:
-        rows = self._db.execute(
+        """All of them, in order. UserError where the file holds anything else: it was damaged."""
+        rows = self._rows(
             "SELECT seq, m.body, o.body, wall_s, held FROM event"
-            " JOIN text m ON m.digest = move JOIN text o ON o.digest = outcome ORDER BY seq"
+            " LEFT JOIN text m ON m.digest = move LEFT JOIN text o ON o.digest = outcome ORDER BY seq"
         )
-        return tuple(
-            Event(seq=seq, move=codec.loads(move), outcome=codec.loads(what), wall_s=wall, held=codec.loads(held))
+        found = tuple(
+            Event(seq=seq, move=self._fact(move, Move), outcome=self._fact(what, Outcome), wall_s=wall,
+                  held=self._fact(held, tuple[Station, ...]))
             for seq, move, what, wall, held in rows
-        )
+        )  # fmt: skip
+        if [e.seq for e in found] != list(range(len(found))) or not all(codec.fits(e.wall_s, float) for e in found):
+            raise self._damaged("its events don't follow one another")
+        return found
+
+    def _rows(self, query: str, *values: str) -> list[Any]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorname", "").startswith(_OF_THE_DISK):
+                raise
+            raise self._damaged(str(error)) from error
+
+    def _fact(self, text: object, kind: Any) -> Any:
+        try:
+            if not isinstance(text, str):
+                raise ValueError("no text")
+            return codec.read(text, kind)
+        except ValueError as error:
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, why: str) -> UserError:
+        return UserError(f"{self.path}: damaged, or made by another version ({why[:200]}); choose another folder")
 
     def count(self) -> int:
         """How many outcomes it holds: the brief and the events."""
-        (found,) = self._db.execute(
+        ((found,),) = self._rows(
             "SELECT (SELECT count(*) FROM record WHERE name = 'brief') + (SELECT count(*) FROM event)"
-        ).fetchone()
+        )
         return int(found)
 
     def append(self, move: Move, outcome: Outcome, *, wall_s: float, held: tuple[Station, ...] = ()) -> Event:
