@@ -292,7 +292,7 @@ def commands(dice: random.Random, world: World) -> Any:
             (*WORDS, "1", "1-9", "30m", "5usd,2Mtokens", "1,5,19-31", "cpu", "x", "mailbox:box", "catalog,oneshot")
         )
         words += [flag] if dice.random() < 0.3 else [flag, mutated(value, dice) if dice.random() < 0.4 else value]
-    if dice.random() < 0.3:
+    if words and dice.random() < 0.3:
         words[dice.randrange(len(words))] = mutated(dice.choice(words), dice)
     if (
         words
@@ -412,6 +412,7 @@ def _mcp(world: World) -> Any:
     from tilewright.faces import tools
     from tilewright.faces.agents import _server
     from tilewright.faces.desk import Desk
+    from tilewright.facts.candidate import Candidate, SourceFile
     from tilewright.facts.errors import UserError
     from tilewright.facts.run import Limits, Timing
     from tilewright.flow.session import Session, Terms
@@ -443,6 +444,7 @@ def _mcp(world: World) -> Any:
         def close(self) -> None: ...
 
     tools.Session = Still  # type: ignore[misc]
+    tools.composed = lambda known, recipe: Candidate(files=(SourceFile(path="model.py", text=_CANDIDATES[0]),))
     tools._name_of = lambda ctx: "an agent"  # there is no connection
     desk = Desk(root, root / "runs")
     terms = Terms(budget_s=60.0, limits=Limits(), timing=Timing())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -20,6 +21,7 @@ _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,15})?"
 _LONGEST_S = 366 * 24 * 3600.0
 _MOST = 10**15  # tokens, calls, tries or dollars
 _MOST_NUMBERS = 100_000  # that a list of problems may name
+_LONGEST_VALUE = 10_000
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -29,6 +31,39 @@ def cache_dir() -> Path:
     if named:
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilewright"
+
+
+def environment(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The variables of these names, and of those in TILEWRIGHT_ENV (`NAME,NAME`), with their values, sorted. UserError
+    for one that is not set, or that every cell has a value of its own for."""
+    from ..edges.sandbox.environment import is_own
+
+    listed = [name.strip() for name in os.environ.get("TILEWRIGHT_ENV", "").split(",") if name.strip()]
+    for name in (*names, *listed):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,199}", name):
+            raise UserError(f"--env {_short(name)}: no name of a variable; write --env NAME, of one that is set")
+        if is_own(name):
+            raise UserError(f"--env {name}: cells have a value of their own for it; pass the problem another variable")
+        if name not in os.environ:
+            raise UserError(f"--env {name}: is not set here; set it, or leave --env {name} out")
+    found = {name: os.environ[name] for name in (*names, *listed)}
+    for name, value in found.items():
+        if len(value) > _LONGEST_VALUE or (not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)):
+            raise UserError(f"--env {name}: its value is longer than {_LONGEST_VALUE} characters, or no text")
+    return tuple(sorted(found.items()))
+
+
+def env_flags(names: Sequence[str]) -> list[str]:
+    """`--env` for each, as another command takes it; UserError as `environment`."""
+    environment(names)
+    return [word for name in dict.fromkeys(names) for word in ("--env", name)]
+
+
+def hidden(names: Sequence[str]) -> tuple[str, ...]:
+    """Those that are set here and that a cell does not see."""
+    from ..edges.sandbox.environment import is_own
+
+    return tuple(name for name in names if name in os.environ and not is_own(name))
 
 
 def commit() -> str:

@@ -50,7 +50,7 @@ def redelivered(out: Path) -> Delivered:
 def _deliver(brief: Brief, events: Sequence[Event], out: Path, *, candidate: Path | None) -> Delivered:
     texts = {"report.md": markdown(brief, events), "report.html": html(brief, events)}
     for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
+        (out / name).write_text(text, encoding="utf-8", errors="backslashreplace")
     at = str(candidate) if candidate else ""
     lines = [f"candidate  {at}"] if at else []
     lines += [f"report     {out / 'report.md'}, {out / 'report.html'}", f"journal    {out / 'run.db'}"]

@@ -15,6 +15,7 @@ from .options import (
     BaseUrlOption,
     DevicesOption,
     EffortOption,
+    EnvOption,
     EvaluatorOption,
     JobsOption,
     JsonOption,
@@ -62,6 +63,7 @@ def bench(
     effort: EffortOption = None,
     evaluator: EvaluatorOption = "",
     no_wait: NoWaitOption = False,
+    env: EnvOption = None,
     seed: SeedOption = 0,
     jobs: JobsOption = 1,
     devices: DevicesOption = None,
@@ -76,6 +78,7 @@ def bench(
     settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
     settings += ["--no-compile"] if no_compile else []
     settings += ["--no-algebra"] if no_algebra else []
+    settings += config.env_flags(env or ())
     asked = Asked(
         strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator,
         without=parts_of(without),
@@ -123,6 +126,7 @@ def compare(
     effort: EffortOption = None,
     evaluator: EvaluatorOption = "",
     no_wait: NoWaitOption = False,
+    env: EnvOption = None,
     seed: SeedOption = 0,
     jobs: JobsOption = 1,
     devices: DevicesOption = None,
@@ -146,7 +150,7 @@ def compare(
             asked=replace(asked, model=None, base_url="", effort=None, evaluator=""),  # each has flags of its own
             jobs=jobs, devices=devices_of(devices),
             settings=["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s",
-                      "--no-sanitize", *(["--no-compile"] if no_compile else [])],
+                      "--no-sanitize", *(["--no-compile"] if no_compile else []), *config.env_flags(env or ())],
         )  # fmt: skip
         for entrant in chosen:
             entrant.flags(asked)  # what is wrong with them is said before any work

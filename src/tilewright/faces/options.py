@@ -107,6 +107,10 @@ EvaluatorOption = Annotated[
         show_default=False,
     ),
 ]  # fmt: skip
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="NAME", help="Let the problem's cells see this variable, as it is set; repeatable."),
+]
 NoWaitOption = Annotated[
     bool,
     typer.Option(

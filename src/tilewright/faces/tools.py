@@ -27,6 +27,7 @@ from ..strategies.asking import shown, task_of
 from ..strategies.prompts import render
 from . import config
 from .desk import Desk, Job, Seat, Told
+from .reading import problem_of
 
 WAIT_S = 45.0  # for what takes long: the clients of several agents give a call a minute
 _MOST_WAIT_S = 3600.0
@@ -53,6 +54,7 @@ class House:
     target: Literal["auto", "cuda", "cpu"]
     terms: Terms  # of every run; its budget is what an agent may take at most
     say: Callable[[str], None]
+    env: tuple[str, ...] = ()  # variables that the cells see
 
 
 class Tools:
@@ -84,10 +86,11 @@ class Tools:
         agent = _name_of(ctx)
 
         def session() -> Session:
-            from ..stages.problems import read_problem
-
             chosen = None if mode == "auto" else mode
-            read = read_problem(path, target=self._target(), precision=precision, mode=chosen)
+            read = problem_of(
+                path, target=self._target(), precision=precision, mode=chosen, env=self._house.env,
+                warn=lambda text: self._say(seat, text),
+            )  # fmt: skip
             places = Places(out=place, cache=self._house.cache)
             return Session(read, terms, places=places, agent=agent, say=lambda text: self._say(seat, text))
 

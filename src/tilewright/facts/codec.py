@@ -80,7 +80,7 @@ def loads(text: str) -> Any:
 
 
 def read(text: str, kind: type[T]) -> T:
-    """A fact of this kind, or of a union of kinds, from foreign text; ValueError on anything else, through and through."""
+    """A fact of this kind, or of a union of kinds, from foreign text; ValueError on anything else, all through."""
     try:
         value = loads(text)
         fitting = fits(value, kind)

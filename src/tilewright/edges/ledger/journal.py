@@ -104,19 +104,19 @@ class Ledger:
                 self._db.execute("DELETE FROM text")
 
     def _record(self, name: str) -> object:
-        rows = self._rows("SELECT body FROM record JOIN text USING (digest) WHERE name = ?", name)
-        return self._fact(rows[0][0], {"request": Request, "brief": Brief}[name]) if rows else None
+        rows = self._rows("SELECT digest, body FROM record LEFT JOIN text USING (digest) WHERE name = ?", name)
+        return self._fact(*rows[0], {"request": Request, "brief": Brief}[name]) if rows else None
 
     def events(self) -> tuple[Event, ...]:
         """All of them, in order. UserError where the file holds anything else: it was damaged."""
         rows = self._rows(
-            "SELECT seq, m.body, o.body, wall_s, held FROM event"
+            "SELECT seq, move, m.body, outcome, o.body, wall_s, held FROM event"
             " LEFT JOIN text m ON m.digest = move LEFT JOIN text o ON o.digest = outcome ORDER BY seq"
         )
         found = tuple(
-            Event(seq=seq, move=self._fact(move, Move), outcome=self._fact(what, Outcome), wall_s=wall,
-                  held=self._fact(held, tuple[Station, ...]))
-            for seq, move, what, wall, held in rows
+            Event(seq=seq, move=self._fact(move, made, Move), outcome=self._fact(outcome, came, Outcome), wall_s=wall,
+                  held=self._fact("", held, tuple[Station, ...]))
+            for seq, move, made, outcome, came, wall, held in rows
         )  # fmt: skip
         if [e.seq for e in found] != list(range(len(found))) or not all(codec.fits(e.wall_s, float) for e in found):
             raise self._damaged("its events don't follow one another")
@@ -125,21 +125,25 @@ class Ledger:
     def _rows(self, query: str, *values: str) -> list[Any]:
         try:
             return self._db.execute(query, values).fetchall()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter of what a message quotes
             if getattr(error, "sqlite_errorname", "").startswith(_OF_THE_DISK):
                 raise
             raise self._damaged(str(error)) from error
 
-    def _fact(self, text: object, kind: Any) -> Any:
+    def _fact(self, digest: str, text: object, kind: Any) -> Any:
+        """From a text that is kept under this digest; "" where there is none."""
         try:
-            if not isinstance(text, str):
-                raise ValueError("no text")
+            if not isinstance(text, str) or (digest and digest != _digest(text)):
+                raise ValueError("a text is not what was written")
             return codec.read(text, kind)
         except ValueError as error:
             raise self._damaged(str(error)) from error
 
     def _damaged(self, why: str) -> UserError:
-        return UserError(f"{self.path}: damaged, or made by another version ({why[:200]}); choose another folder")
+        return UserError(
+            f"{self.path}: cannot be read as a journal: it was damaged, or made by another version ({why[:200]}); "
+            "choose another folder"
+        )
 
     def count(self) -> int:
         """How many outcomes it holds: the brief and the events."""
@@ -160,7 +164,7 @@ class Ledger:
         return Event(seq=seq, move=codec.loads(texts[0]), outcome=codec.loads(texts[1]), wall_s=wall_s, held=held)
 
     def _keep(self, body: str) -> str:
-        digest = hashlib.sha256(body.encode()).hexdigest()
+        digest = _digest(body)
         self._db.execute("INSERT OR IGNORE INTO text VALUES (?, ?)", (digest, body))
         return digest
 
@@ -179,6 +183,10 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
 
 
 class _Transaction:
