@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .environment import cell_environment, common_environment, program
+from .offspring import offspring
 from .processes import kill_marked, kill_tree
 
 _TEXT_BYTES = 1 << 20
@@ -34,18 +35,18 @@ def run_under(
     a cell. What the process may do is the process's own to take from itself, before any foreign code: cell.rerun."""
     nonce = secrets.token_hex(16)
     environment = cell_environment(folder, common_environment(threads=0, outer=os.environ)) | dict(variables or {})
-    process = subprocess.Popen(
-        [*tool, *program("tilewright.cell.rerun")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, cwd=folder, start_new_session=True, env=environment,
-    )  # fmt: skip
     line = json.dumps({**setup, "folder": str(folder), "nonce": nonce}).encode() + b"\n"
     timed_out = False
+    pipe = subprocess.PIPE
+    given = {"stdin": pipe, "stdout": pipe, "stderr": subprocess.STDOUT, "cwd": folder, "env": environment}
     try:
-        said, _ = process.communicate(line, timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        timed_out = True
-        kill_tree(process.pid)
-        said, _ = process.communicate()
+        with offspring([*tool, *program("tilewright.cell.rerun")], **given) as process:
+            try:
+                said, _ = process.communicate(line, timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                timed_out = True
+                kill_tree(process.pid)
+                said, _ = process.communicate()
     finally:
         kill_marked(f"HOME={folder}/")
         if not environment["HOME"].startswith(f"{folder}/"):
