@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .environment import cell_environment, common_environment, program
 from .offspring import offspring
@@ -38,7 +39,7 @@ def run_under(
     line = json.dumps({**setup, "folder": str(folder), "nonce": nonce}).encode() + b"\n"
     timed_out = False
     pipe = subprocess.PIPE
-    given = {"stdin": pipe, "stdout": pipe, "stderr": subprocess.STDOUT, "cwd": folder, "env": environment}
+    given: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": subprocess.STDOUT, "cwd": folder, "env": environment}
     try:
         with offspring([*tool, *program("tilewright.cell.rerun")], **given) as process:
             try:
