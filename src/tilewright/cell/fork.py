@@ -26,7 +26,7 @@ from .channel import Channel
 from .confine import Confinement, adopt_orphans, close_memory, confine
 from .session import Session
 from .shelf import hiding_place, put_away
-from .tripwire import Tripwire
+from .tripwire import Tripwire, own_modules
 
 _MOST_BYTES = 1 << 20  # of a request to the server
 _ROUNDS = 50
@@ -137,10 +137,13 @@ def opened(end: socket.socket, server: int) -> Iterator[Any]:
     channel = Channel(end, setup["nonce"])
     session = Session(setup["device"])
     channel.send(wire.Hello(protections=active, missing=missing))
-    letters = porter.letters(channel, session, Tripwire(session) if isolate else None)
+    tripwire = None
     if place is not None:
+        ours = own_modules()  # before they are put away
         porter.refuse_searches(channel)
         put_away(place)
+        tripwire = Tripwire(session, ours)  # after that, which puts something of ours among what finds modules
+    letters = porter.letters(channel, session, tripwire)
     gc.collect()
     gc.freeze()  # a collection walks what came after torch alone: microseconds, not a tenth of a second
     return letters

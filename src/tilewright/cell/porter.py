@@ -46,8 +46,7 @@ def _carry(
             except WireError:
                 inbox.put(None)
                 return
-            with_it = isinstance(request, wire.MapArena) and request.device == "cpu"
-            inbox.put((request, channel.descriptor() if with_it else -1))
+            inbox.put((request, channel.descriptor() if _brings_memory(request) else -1))
             answer = outbox.get()
             if tripwire is not None and not isinstance(
                 request, (wire.Clear, wire.TimedCall, wire.TimedCalls)
@@ -56,6 +55,13 @@ def _carry(
             channel.send(answer)
     except BaseException:
         _exit(1)  # nobody could be told
+
+
+def _brings_memory(request: Any) -> bool:
+    """Whether a descriptor rides along with the request."""
+    if isinstance(request, wire.TimedCall):
+        return request.lay_bytes > 0
+    return isinstance(request, wire.Lay) or (isinstance(request, wire.MapArena) and request.device == "cpu")
 
 
 def _looked_at(tripwire: Tripwire, answer: Any) -> Any:

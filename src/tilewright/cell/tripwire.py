@@ -13,7 +13,7 @@ import operator
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import compress, repeat
 from operator import is_not
 
@@ -46,12 +46,14 @@ _OF_PYTHON = (
 
 
 class Tripwire:
-    """Remembers on construction."""
+    """Remembers on construction. `ours`: Tilewright's modules."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, ours: Sequence[types.ModuleType]) -> None:
+        if not ours:
+            raise RuntimeError("Tilewright's modules are put away already: nothing of them would be watched")
         self._session = session
         own = [("the cell's session", session, n) for n in ("_answers", "_subject", "_timer")]
-        self._labels, self._owners, self._names = zip(*own, *_watched(), strict=True)
+        self._labels, self._owners, self._names = zip(*own, *_watched(ours), strict=True)
         self._values = tuple(map(getattr, self._owners, self._names))
         self._standing = Standing()
         self._kernels = tuple((name, text, _kernels(text)) for name in _OPERATORS for text in [_table(name)])
@@ -75,10 +77,15 @@ def _kernels(table: str) -> tuple[str, ...]:
     return tuple(line for line in table.splitlines() if line.startswith(_KEYS))
 
 
-def _watched() -> Iterator[tuple[str, object, str]]:
-    """What is watched: a label, the object, the name of its attribute."""
+def own_modules() -> tuple[types.ModuleType, ...]:
+    """Those of Tilewright's modules that are imported and can be found."""
     package = __name__.partition(".")[0]
-    for module in [m for n, m in sys.modules.items() if n.partition(".")[0] == package]:
+    return tuple(m for n, m in sys.modules.items() if n.partition(".")[0] == package)
+
+
+def _watched(ours: Sequence[types.ModuleType]) -> Iterator[tuple[str, object, str]]:
+    """What is watched: a label, the object, the name of its attribute."""
+    for module in ours:
         yield from _of_module(module)
     for owner, names in (
         (torch, _OF_TORCH), (torch.cuda, _OF_CUDA), (gc, _OF_GC), (builtins, _OF_PYTHON), (json, ("dumps", "loads")),

@@ -50,7 +50,7 @@ from .rooms import Case, DoesNotFit, Rooms, case_of, describe, too_large
 from .seats import fill, require_joined, seat
 from .smallest import narrowed
 from .stations import Stations
-from .time_case import EAGER, OURS, CaseTiming
+from .time_case import EAGER, OURS, CaseTiming, player_of
 from .tools import Tools
 from .turns import Turns
 from .variants import Variants
@@ -367,7 +367,8 @@ class Judge:
                 evictor = Evictor(flush_bytes(self._machine), room.device)
                 table = Table(room=room, players=[], rng=self._rng, evictor=evictor)
                 set_point = partial(self._set_point, check, trial, pattern, trying)
-                return sweep(table, Contender(Player(OURS, cell), Player(EAGER, self._ref), set_point), points)
+                ours = Player(OURS, cell, moved=check.moved, attributes=check.attributes)
+                return sweep(table, Contender(ours, player_of(room, EAGER, self._ref), set_point), points)
             except CellFault as fault:
                 if self._is_ours(fault, cell):
                     raise

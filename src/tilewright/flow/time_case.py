@@ -25,9 +25,10 @@ from ..stages.check.check import Check, concluded
 from ..stages.check.plan import Trial, secret
 from ..stages.profiling.origins import shares
 from ..stages.timing import measure as timing
-from ..stages.timing.interleave import Look, Player, Table
+from ..stages.timing.interleave import Look, Player, Redraw, Table
 from ..stages.timing.phases import measure_phases
 from ..stages.timing.slope import check_slope
+from ..stages.timing.turns import check_turns
 from .memory import evicts_all, flush_bytes
 from .patience import needed
 from .stations import Stations
@@ -43,6 +44,7 @@ _FLOOR_UNDER_LOAD = (
     "others had the processors when this machine's peaks were measured, by which it is impossibly fast (`tilewright "
     "doctor` measures anew)"
 )
+_FEWEST_CALLS = 3  # in a burst, though there be fewer sets of inputs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,20 +120,19 @@ class CaseTiming:
         if why := sickness(before, after):
             raise SickDevice(f"{self.machine.device}: {why}")
         with self._station("warm caches, clock check"):
-            timing.measure_warm(table, effort=self.effort)
+            timing.measure_warm(table, table.players[0], effort=self.effort, look=self.look(table))
             timing.check_quiet(table)
+            beside_ns = self._beside_ns(table)
             unseen = timing.check_clock(table, table.players[0], table.players[1])
         with self._station("calls in a row"):
-            moves = bool(self.room.described.mutated_state)  # what state a call in the middle found is not known
-            verify = None if moves else partial(self._verify_row, table)
-            row_excess = check_slope(table, table.players[0], table.players[1], before=self._refresh_state, look=verify)
+            verify = partial(self._verify_row, table)
+            row_excess = check_slope(table, table.players[0], table.players[1], look=verify)
         fresh: timing.Fresh | None = None
         if self.room.described.inputs:
             with self._station("new contents"):
                 look = self.look(table)
-                quick = None if moves else Look(before=_nothing, after=look.after)
                 fresh = timing.check_fresh(
-                    table, table.players[0], table.players[1], renew=self._renew, look=look, quick=quick
+                    table, table.players[0], table.players[1], renew=self._renew, look=look, quick=look
                 )  # fmt: skip
         phases: tuple[Phase, ...] = ()
         if self.room.described.gradients.outputs:
@@ -146,6 +147,7 @@ class CaseTiming:
         checked = replace(
             concluded(checked.built, self.check.findings, counted.counts), time_shares=shares(seen.spent, self.target)
         )
+        table.bursts[OURS] = [tuple(ns + beside_ns for ns in burst) for burst in table.bursts[OURS]]
         timed = timing.summarise(checked, table, ours=OURS, machine=self.machine, work=work)
         mine = timed.time(OURS)
         assert mine is not None
@@ -157,6 +159,16 @@ class CaseTiming:
             launches=Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None,
         )  # fmt: skip
 
+    def _beside_ns(self, table: Table) -> float:
+        """What the candidate does between its calls, beyond eager: it is made a part of its calls."""
+        added_ns = check_turns(table, table.players[0], table.players[1], threads=self.check.cell.plan.threads)
+        if added_ns:
+            self.check.findings.note(
+                f"between its calls it works for {added_ns / 1e3:.0f} us beyond what eager's process does there: that "
+                "was added to the time of each call with cold caches"
+            )
+        return added_ns
+
     @contextmanager
     def _station(self, name: str) -> Iterator[None]:
         baselines = (self.reference,) if self.compiled is None else (self.reference, self.compiled)
@@ -167,9 +179,11 @@ class CaseTiming:
     def table(self) -> Table:
         """All players before slots that are filled: ours, eager, eager again, torch.compile where there is one."""
         self._fill()
-        players = [Player(OURS, self.check.cell), Player(EAGER, self.reference), Player(timing.AA, self.reference)]
-        players += [Player(COMPILE, self.compiled)] if self.compiled is not None else []
-        stirring = Stirring(self.room.inputs(0), slots=self.room.slots, rng=self.rng)
+        ours = Player(OURS, self.check.cell, moved=self.check.moved, attributes=self.check.attributes)
+        players = [ours, *(player_of(self.room, name, self.reference) for name in (EAGER, timing.AA))]
+        players += [player_of(self.room, COMPILE, self.compiled)] if self.compiled is not None else []
+        inputs = self.room.inputs(0)
+        stirring = Stirring(inputs, slots=self.room.pool, rng=self.rng)
         if not stirring.changes_rows:
             self.check.findings.note("inputs of this structure can't be stirred: timed calls saw few sets of contents")
         evictor = Evictor(flush_bytes(self.machine), self.room.device)
@@ -178,22 +192,26 @@ class CaseTiming:
                 "memory is too short to evict all of the caches: some timed calls may find them warm"
             )
         return Table(
-            room=self.room, players=players, rng=self.rng, stirring=stirring, evictor=evictor, watched=self.check.cell,
-            most_calls=self.effort.most_calls,
+            room=self.room, players=players, rng=self.rng, evictor=evictor, stirring=stirring,
+            row_stirring=Stirring(inputs, slots=self.room.slots, rng=self.rng), fresh=self._draw_anew,
+            redraw=Redraw(renew=self._redraw, calm=self.check.put_back), watched=self.check.cell,
+            most_calls=min(self.effort.most_calls, max(self.room.pool, _FEWEST_CALLS)),
         )  # fmt: skip
 
     def _fill(self) -> None:
-        """A set of inputs in every slot and in the pool set of its number, and the state."""
-        for k in range(self.room.pool):
-            self._renew(k)
+        """Inputs in every pool set, and the state."""
+        self._draw_anew(self.room.pool)
         self.room.take_state()
         self.check.load_state()
 
-    def _renew(self, slot: int, again: bool = False) -> None:
-        """Contents that were never there, in a slot and in the pool set of its number; or those of the last time."""
-        self.seeds[slot] = self.seeds[slot] if again else secret(self.rng)
-        self.room.draw(slot, family="own", seed=self.seeds[slot])
-        self.room.place(slot, slot)
+    def _draw_anew(self, sets: int) -> None:
+        for k in range(sets):
+            self._renew(k)
+
+    def _renew(self, k: int, again: bool = False) -> None:
+        """Contents that were never there, in a pool set; or those of the last time."""
+        self.seeds[k] = self.seeds[k] if again else secret(self.rng)
+        self.room.draw(k, family="own", seed=self.seeds[k])
 
     def _peaks(self, players: Sequence[Player]) -> tuple[tuple[str, int], ...]:
         """Memory at the peak of one call, by implementation, where it can be had."""
@@ -216,49 +234,59 @@ class CaseTiming:
 
     def look(self, table: Table) -> Look:
         """How timed calls are verified."""
-        return Look(before=self._refresh_state, after=lambda slot: self._verify_timed(table, slot))
+        return Look(after=lambda number: self._verify_timed(table, number))
 
-    def _refresh_state(self) -> None:
-        """Half of the time, re-draw parameters and buffers where they are, in the middle of a burst: what was
-        remembered of them is wrong now. Always where calls move them, since the reference's have moved too."""
+    def _redraw(self) -> None:
+        """Re-draw parameters and buffers where they are: what was remembered of them is wrong now."""
         room = self.room
-        if room.state_names and (room.described.mutated_state or self.rng.random() < 0.5):
+        if room.state_names or room.attributes:
             self.check.redraw(secret(self.rng))
             room.take_state()
             self.check.load_state()
 
-    def _verify_timed(self, table: Table, slot: int) -> None:
-        """Hold what the timed call just made returned against the truth on the contents that it was given."""
-        check = self.check
-        check.accept(check.cell.ask(wire.HoldTimed(), wire.Called, limit_s=self.limits.call_s))
-        timing.check_contents(self.room, slot)
-        check.require_kept_state()
-        self._hold_to_truth(table, slot)
+    def _verify_timed(self, table: Table, number: int) -> None:
+        """Hold what the timed call just made returned against the truth on the pool set that it was given."""
+        left = self._take(wire.HoldTimed())
+        timing.check_contents(table)
+        self.check.require_kept_state()
+        self._hold_to_truth(table, number, left)
         if not self.room.tight:
             for player in table.players:
                 table.call(player)  # their memory is their own again when the next sample is taken
 
     def _verify_row(self, table: Table, slot: int, number: int) -> None:
-        """The same of a call in a row; the slots are compared when the judge's sets have caught up with them."""
-        self.check.accept(self.check.cell.ask(wire.HoldTimed(number=number), wire.Called, limit_s=self.limits.call_s))
-        self._hold_to_truth(table, slot)
+        """The same of a call in a row, when the judge's sets have caught up with the slots."""
+        self._hold_to_truth(table, slot, self._take(wire.HoldTimed(number=number)))
 
-    def _hold_to_truth(self, table: Table, slot: int) -> None:
-        check, room = self.check, self.room
+    def _take(self, request: wire.HoldTimed) -> tuple[wire.Attribute, ...]:
+        """Have what a timed call returned, and what it left of the state, in their places; and the plain values that it
+        left."""
+        check = self.check
+        called = check.cell.ask(request, wire.Called, limit_s=self.limits.call_s)
+        check.accept(called)
         check.fetch(tag=0, place=0)
+        if check.moved:
+            check.cell.do(wire.Store(tag=wire.LEFT, refs=self.room.moved_refs(check.moved)))
+        return called.attributes
+
+    def _hold_to_truth(self, table: Table, number: int, left: tuple[wire.Attribute, ...]) -> None:
+        check, room = self.check, self.room
         for player in table.players:
             player.cell.do(wire.Drop())
+        room.give_state()  # from which the call started
         trial = Trial(case=check.case, family="own", seed=secret(self.rng), redraw=0, draws=secret(self.rng))
         if room.described.random:
             self.drawn = self.drawn or draws.Timed(check, self.rng)
-            self.drawn.hold(trial, k=slot)
-        elif check.usable(trial, room.run_reference(slot, seed=trial.draws).exact):
-            check.compare(trial, 0, " of a timed call", k=slot)
-        check.put_back()
+            self.drawn.hold(trial, k=number, left=left)
+        elif check.usable(trial, room.run_reference(number, seed=trial.draws).exact):
+            check.compare(trial, 0, " of a timed call", k=number)
+            check.hold_state(trial, left, "a timed call")
 
 
-def _nothing() -> None:
-    pass
+def player_of(room: Room, name: str, cell: Cell) -> Player:
+    """A cell that runs the module itself."""
+    described = room.described
+    return Player(name, cell, moved=described.mutated_state, attributes=tuple(a.name for a in described.attributes))
 
 
 def _of_others(strain: Strain) -> str:

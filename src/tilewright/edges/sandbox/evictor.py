@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -57,10 +59,24 @@ class Evictor:
         if self._block is not None:
             cell.map_arena(self._block.message(), self._block.descriptor)
 
-    def clear(self, cell: Cell, *, limit_s: float) -> None:
-        seed = secrets.randbelow(walks.MOST_SEED)
-        answer = cell.ask(wire.Clear(flush_bytes=self.flush_bytes, seed=seed), wire.Cleared, limit_s=limit_s)
-        self._walked.append((cell, seed, answer.found))
+    def clear(self, cell: Cell, *, attributes: Sequence[wire.Attribute] = (), limit_s: float) -> None:
+        """Have the cell make ready for a timed call, with these plain values, and walk at last."""
+        request = wire.Clear(flush_bytes=self.flush_bytes, seed=self._seed(), attributes=tuple(attributes))
+        answer = cell.ask(request, wire.Cleared, limit_s=limit_s)
+        self._walked.append((cell, request.seed, answer.found))
+
+    def before(self, call: wire.TimedCall) -> wire.TimedCall:
+        """On a GPU, where the judge writes to a slot after all else: the call with a walk before it."""
+        return replace(call, flush_bytes=self.flush_bytes, flush_seed=self._seed())
+
+    def note(self, cell: Cell, call: wire.TimedCall, tick: wire.Tick) -> None:
+        """What the cell found on the walk before the call, where it was told to make one."""
+        if call.flush_bytes:
+            self._walked.append((cell, call.flush_seed, tick.walked))
+
+    @staticmethod
+    def _seed() -> int:
+        return secrets.randbelow(walks.MOST_SEED)
 
     def require_walked(self) -> None:
         """Raise CellFault("tampering") where a cell did not find what lies in the block: it walked through something

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ _ANONYMOUS = ("Pss_Anon:", "SwapPss:")
 _BLOCK_BYTES = 512  # st_blocks counts in these everywhere
 _ROUNDS = 50
 _TICKS = os.sysconf("SC_CLK_TCK")
+_SCHEDULED = 2  # of the clocks that a process has, the one of the scheduler; see clock_getcpuclockid(3)
 
 
 def descendants(pid: int) -> list[int]:
@@ -109,8 +111,9 @@ def members(pid: int) -> list[int]:
 
 
 def tree_cpu_s(pid: int) -> float:
-    """Processor seconds that the living processes of the tree have used."""
-    return sum(_spent_s(member)[0] for member in members(pid))
+    """Processor seconds that the living processes of the tree, and those that they have waited for, have used."""
+    found = {member: _spent_s(member) for member in members(pid)}
+    return sum((_clock_s(member) or mine_s) + of_children_s for member, (mine_s, of_children_s) in found.items())
 
 
 def all_spent_s() -> dict[int, tuple[float, float]]:
@@ -124,6 +127,14 @@ def _spent_s(pid: int) -> tuple[float, float]:
         user, system, children_user, children_system = map(int, _stat(pid)[11:15])
         return (user + system) / _TICKS, (children_user + children_system) / _TICKS
     return 0.0, 0.0
+
+
+def _clock_s(pid: int) -> float:
+    """What a process has used, to the nanosecond, by its own clock; 0 where it can't be read."""
+    try:
+        return time.clock_gettime((~pid << 3) | _SCHEDULED)
+    except OSError:
+        return 0.0
 
 
 def runs(pids: Iterable[int]) -> bool:

@@ -35,7 +35,8 @@ class _Ticking(Cell):
 
 def _table(*, tight: bool) -> tuple[Table, dict[str, _Ticking]]:
     room = SimpleNamespace(
-        slots=1, slot=lambda i: (), swap=lambda swaps: None, device="cuda", tight=tight,
+        pool=4, slots=1, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
+        place=lambda *_: None, device="cuda", tight=tight,
         described=SimpleNamespace(args=""),
     )  # fmt: skip
     cells = {"ours": _Ticking(1.0), "eager": _Ticking(2.0)}
