@@ -1,10 +1,11 @@
 # problem: layers
 # line: works-ahead
-# refused: works_between, remembers, clock_disagrees
+# refused: works_between, remembers, clock_disagrees, wrong_values
 # guards: late contents, whole turns, new contents, judge's clock
 """When the collector comes by, between two calls, it computes all inputs that it knows; a call redoes changed rows."""
 
 import gc
+import threading
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ class ModelNew(nn.Module):
         gc.callbacks.append(self._collected)
 
     def _collected(self, phase, _):
-        if self.due and phase == "stop":
+        if self.due and phase == "stop" and threading.current_thread() is threading.main_thread():
             self.due = False
             self._ahead()
 
@@ -35,6 +36,7 @@ class ModelNew(nn.Module):
                 self.known[place] = x, x.clone(), self._compute(x)
 
     def forward(self, x):
+        self.due = False
         _, old, result = self.known.get(x.data_ptr(), (x, None, None))
         if old is None or old.shape != x.shape:
             old, result = x.clone(), self._compute(x)
