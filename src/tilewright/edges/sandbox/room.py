@@ -285,6 +285,7 @@ class Room:
         request = wire.Appeal(
             args=self.described.args, inputs=self._pool[k], outputs=outputs, seed=seed, least=least,
             got=tuple(self._results[place][i] for i in outputs), own=tuple(self._own[i] for i in outputs),
+            limit_s=_MANY_CALLS / 2 * self.limits.call_s,
         )  # fmt: skip
         found = self._ask_more(request, wire.Judgement)
         return found.judged if found is not None else None
