@@ -29,6 +29,7 @@ _TWICE = 2.0  # of the reference's own error, of what turns
 _BLOCK = 256  # elements in a row
 _CHUNK = 1 << 22
 _CHANCE = 1e-7
+_MOST = 1e9  # in units of sigma: more tells nothing more
 _CERTAIN = 1e300  # the share where an element is wrong whatever the allowance
 
 
@@ -94,7 +95,7 @@ def _of_floats(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judg
     if output in budget.blank:
         y, r = (torch.where(budget.blank[output] & x.isnan(), t, x) for x in (y, r))
     if output in budget.leaks:
-        y = torch.where(budget.leaks[output] & y.isnan(), t, y)
+        y = torch.where((budget.leaks[output] & y.isnan()) | t.isnan(), t, y)  # what comes of NaN is open
     spread, sigma = budget.spreads[output], budget.sigmas[output]
     eps = float(torch.finfo(got.dtype).eps)
     unit = sigma + _LAST_BITS / 2 * eps / _FAR * t.abs().nan_to_num(posinf=0.0) + torch.finfo(got.dtype).tiny
@@ -103,7 +104,7 @@ def _of_floats(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judg
     wrong = int(strange.sum())
     if wrong:
         return Judged(share=_CERTAIN, wrong=wrong, why=f"{wrong} elements are no numbers, or should be none")
-    z, own_z = (torch.where(specials, 0.0, (x - t).abs() / unit) for x in (y, r))
+    z, own_z = (torch.where(specials, 0.0, ((x - t).abs() / unit).clamp(max=_MOST)) for x in (y, r))
     open_to = jumps(spread.high - spread.low, sigma, t) | spread.strange
     past, own_past = (open_to & (x > _FAR) for x in (z, own_z))
     reach = _FAR * (unit + _LAST_BITS / 2 * eps / _FAR * y.abs().nan_to_num(posinf=0.0))
@@ -149,12 +150,12 @@ def _means(z: Tensor, own: Tensor, shape: Sequence[int]) -> list[tuple[Tensor, T
     found = [(z.mean()[None], own.mean()[None], count, "over all elements")]
     blocks = count // _BLOCK
     if blocks > 1:
-        pair = (x[: blocks * _BLOCK].view(blocks, _BLOCK).mean(1) for x in (z, own))
-        found.append((*pair, _BLOCK, "in a block of neighbours"))
+        mine, theirs = (x[: blocks * _BLOCK].view(blocks, _BLOCK).mean(1) for x in (z, own))
+        found.append((mine, theirs, _BLOCK, "in a block of neighbours"))
     columns = shape[-1] if shape else 1
     if 1 < columns < count and count % columns == 0:
-        pair = (x.view(-1, columns).mean(0) for x in (z, own))
-        found.append((*pair, count // columns, "in a column"))
+        mine, theirs = (x.view(-1, columns).mean(0) for x in (z, own))
+        found.append((mine, theirs, count // columns, "in a column"))
     return found
 
 

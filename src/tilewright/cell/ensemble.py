@@ -12,6 +12,7 @@ All runs derive their numbers from one seed, so the same question gets the same 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import indices
+from .load import CodeRaised
 from .masks import Leaking, Unmasked
 from .noise import Classes, Noise, Planner, Recorder, Rounding
 from .reference import Reference
@@ -30,6 +32,7 @@ COUNTED = 8
 _WIDEST_FIRST = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _LOG_OF_NORMAL = 0.635  # of |x|, x normal: minus the mean of the logarithm
 _MOST_OVER_USUAL = 4.0
+_BLOCK = 1 << 24
 _UNSEEN = 1e-37  # kernels may flush what is smaller
 
 
@@ -47,23 +50,27 @@ class Spread:
     @staticmethod
     def of(truth: Tensor) -> Spread:
         like = flat(truth)
-        zeros = lambda: torch.zeros(like.shape, dtype=torch.float64, device=like.device)  # noqa: E731
-        return Spread(zeros(), zeros(), zeros(), zeros(), torch.zeros(like.shape, dtype=torch.bool, device=like.device))
+        squares, logs, low, high = (torch.zeros(like.shape, dtype=torch.float64, device=like.device) for _ in range(4))
+        return Spread(squares, logs, low, high, torch.zeros(like.shape, dtype=torch.bool, device=like.device))
 
     def add(self, truth: Tensor, plus: Tensor, minus: Tensor) -> None:
-        base = flat(truth)
-        known = torch.isfinite(base)
+        """Take in a pair of runs, part by part, since copies of the whole may not fit."""
+        whole = flat(truth), flat(plus), flat(minus)
+        for start in range(0, whole[0].numel(), _BLOCK):
+            self._add(slice(start, start + _BLOCK), *(t[start : start + _BLOCK] for t in whole))
+
+    def _add(self, at: slice, base: Tensor, plus: Tensor, minus: Tensor) -> None:
         offs = []
         for run in (plus, minus):
-            off = flat(run).sub(base)
-            self.strange |= known ^ torch.isfinite(flat(run))
+            self.strange[at] |= torch.isfinite(base) ^ torch.isfinite(run)
+            off = run - base
             offs.append(torch.where(torch.isfinite(off), off, 0.0))
         nearer = torch.minimum(offs[0].abs(), offs[1].abs())
-        self.squares += nearer.square()
-        self.logs += nearer.clamp(min=_UNSEEN).log()
+        self.squares[at] += nearer.square()
+        self.logs[at] += nearer.clamp(min=_UNSEEN).log()
         for off in offs:
-            torch.minimum(self.low, off, out=self.low)
-            torch.maximum(self.high, off, out=self.high)
+            self.low[at] = torch.minimum(self.low[at], off)
+            self.high[at] = torch.maximum(self.high[at], off)
 
     def sigma(self) -> Tensor:
         """How far roundings move each element, jumps apart."""
@@ -88,7 +95,7 @@ class Budget:
     """What the runs gave, by output. `truths`: the run without errors. `turned`: of each single run how many elements
     are others than the truth's (of floats: lie beyond what smooth roundings explain). `blank`, flat: where the module
     gives NaN for want of anything that is not masked, so that the truth stands for a module that gives noughts;
-    `leaks`: where NaN is as right as a number, since an infinity or NaN among the inputs is masked there."""
+    `leaks`: where NaN is as right as a number, since an infinity or NaN among the inputs leads there."""
 
     truths: tuple[Tensor, ...]
     spreads: dict[int, Spread] = field(default_factory=dict)
@@ -111,12 +118,13 @@ class Budget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A call of the module: what it is run on, and the seed of all errors. `least`: how far the user lets everything
-    be rounded, relative."""
+    be rounded, relative. `limit_s`: what all runs may take."""
 
     args: str
     inputs: Sequence[Tensor]
     seed: int
     least: float = 0.0
+    limit_s: float = math.inf
 
 
 class Ensemble:
@@ -150,7 +158,7 @@ class Ensemble:
         if not any(t.is_floating_point() and not bool(torch.isfinite(t).all()) for t in self._question.inputs):
             return {}
         runs = enumerate(zip(self.truths, self._run(Leaking()), strict=True))
-        return {i: (t.isfinite() & run.isnan()).reshape(-1) for i, (t, run) in runs if t.is_floating_point()}
+        return {i: (t.isinf() | run.isnan()).reshape(-1) for i, (t, run) in runs if t.is_floating_point()}
 
     def _run(self, *under: TorchDispatchMode) -> tuple[Tensor, ...]:
         asked = self._question
@@ -183,7 +191,9 @@ class Ensemble:
                 found.spreads[i] = Spread.of(truth)
             else:
                 found.turns[i] = Turns(truth.reshape(-1).clone(), truth.reshape(-1).clone())
+        started = time.monotonic()
         for pair in range(PAIRS):
+            self._require_time(time.monotonic() - started, runs=2 * pair)
             plus, minus = self.run(pair, WIDE), self.run(pair, -WIDE)
             for i, truth in enumerate(self.truths):
                 if plus[i].shape != truth.shape or minus[i].shape != truth.shape:
@@ -198,6 +208,12 @@ class Ensemble:
         if any(bool(found.open_to(i).any()) for i in range(len(self.truths))):
             self._count(found)
         return found
+
+    def _require_time(self, passed_s: float, *, runs: int) -> None:
+        """Give up early where all runs would take too long."""
+        whole_s = passed_s / max(runs, 1) * (2 * PAIRS + COUNTED)
+        if whole_s > self._question.limit_s:
+            raise CodeRaised("no_truth", f"the runs for the budget of each element would take {whole_s:.0f} s")
 
     def _count(self, found: Budget) -> None:
         for number in range(COUNTED):

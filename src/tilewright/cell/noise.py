@@ -250,7 +250,8 @@ def _least_size(name: str, func: Any, args: Any) -> Tensor | None:
     if name in OF_ONE:
         return torch.ones((), dtype=args[0].dtype, device=args[0].device)
     if name in OF_OPERAND or (name.endswith("_backward") and torch.Tag.pointwise in func.tags):
-        return args[0].abs()
+        size: Tensor = args[0].abs()
+        return size
     return None
 
 
