@@ -26,7 +26,8 @@ from .sameness import same_bits as same_bits
 
 Refs = tuple[wire.TensorRef, ...]
 T = TypeVar("T")
-_MANY_CALLS = 8.0  # limits of one call, for what runs the module dozens of times
+_APPEAL = 2.0  # times what a call may take: an appeal is some thirty calls in float64
+_APPROACH = 8.0  # and to bring inputs beside turns is some hundred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,9 +286,9 @@ class Room:
         request = wire.Appeal(
             args=self.described.args, inputs=self._pool[k], outputs=outputs, seed=seed, least=least,
             got=tuple(self._results[place][i] for i in outputs), own=tuple(self._own[i] for i in outputs),
-            limit_s=_MANY_CALLS / 2 * self.limits.call_s,
+            limit_s=_APPEAL * self.limits.call_s,
         )  # fmt: skip
-        found = self._ask_more(request, wire.Judgement)
+        found = self._ask_more(request, wire.Judgement, times=2 * _APPEAL)
         return found.judged if found is not None else None
 
     def approach(self, k: int, *, seed: int, number: int, state: bool) -> wire.Approached | None:
@@ -296,15 +297,15 @@ class Room:
         request = wire.Approach(
             args=self.described.args, inputs=self._pool[k], seed=seed, number=number, state=state,
         )  # fmt: skip
-        return self._ask_more(request, wire.Approached)
+        return self._ask_more(request, wire.Approached, times=_APPROACH)
 
     @property
     def reference_lives(self) -> bool:
         return self._reference.alive
 
-    def _ask_more(self, request: object, kind: type[T]) -> T | None:
+    def _ask_more(self, request: object, kind: type[T], *, times: float = 1.0) -> T | None:
         try:
-            return self._reference.ask(request, kind, limit_s=_MANY_CALLS * self.limits.call_s)
+            return self._reference.ask(request, kind, limit_s=times * self.limits.call_s)
         except CellFault as fault:
             if not self._reference.alive or not (fault.by_code or fault.reason == "out_of_memory"):
                 raise

@@ -38,10 +38,9 @@ def run_under(
     environment = cell_environment(folder, common_environment(threads=0, outer=os.environ)) | dict(variables or {})
     line = json.dumps({**setup, "folder": str(folder), "nonce": nonce}).encode() + b"\n"
     timed_out = False
-    pipe = subprocess.PIPE
-    given: dict[str, Any] = {"stdin": pipe, "stdout": pipe, "stderr": subprocess.STDOUT, "cwd": folder, "env": environment}
+    streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        with offspring([*tool, *program("tilewright.cell.rerun")], **given) as process:
+        with offspring([*tool, *program("tilewright.cell.rerun")], cwd=folder, env=environment, **streams) as process:
             try:
                 said, _ = process.communicate(line, timeout=limit_s)
             except subprocess.TimeoutExpired:
