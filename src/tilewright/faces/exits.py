@@ -92,7 +92,7 @@ def _of_the_machine(error: OSError | sqlite3.Error) -> int:
     if isinstance(error, PermissionError) or ("readonly database" in text and not moved):
         return line(f"{where}: permission denied; choose another --out", 2)
     if number in _UNFIT and getattr(error, "filename", None):
-        return line(f"{where}: {error.strerror}; choose another name", 2)
+        return line(f"{where}: {getattr(error, 'strerror', error)}; choose another name", 2)
     if moved or number in _GONE or "disk I/O error" in text or "unable to open database" in text:
         return line(
             f"{where}: gone or unreadable ({getattr(error, 'strerror', None) or text}); was the run's folder removed? "

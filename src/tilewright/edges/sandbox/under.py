@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .environment import cell_environment, common_environment
 from .offspring import offspring
@@ -40,9 +41,15 @@ def run_under(
     line = json.dumps({**setup, "folder": str(folder), "nonce": nonce}).encode() + b"\n"
     timed_out = False
     pipe = subprocess.PIPE
-    given = {"stdin": pipe, "stdout": pipe, "stderr": subprocess.STDOUT, "cwd": folder, "env": environment}
+    given: dict[str, Any] = {
+        "stdin": pipe,
+        "stdout": pipe,
+        "stderr": subprocess.STDOUT,
+        "cwd": folder,
+        "env": environment,
+    }
     try:
-        with offspring([*tool, *PROGRAM], **given) as process:
+        with offspring([*tool, *PROGRAM], cwd=folder, env=environment, **given) as process:
             try:
                 said, _ = process.communicate(line, timeout=limit_s)
             except subprocess.TimeoutExpired:
