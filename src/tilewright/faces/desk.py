@@ -162,7 +162,7 @@ class Desk:
     def seat_at(self, folder: Path) -> Seat:
         """The seat of a run; where that is over, or there was none, a new one, to be opened."""
         found = self._seats.get(folder)
-        if found is not None and found.alive:
+        if found is not None and (found.alive or found.new):
             return found
         name = str(folder.relative_to(self.root)) if folder.is_relative_to(self.root) else str(folder)
         self._seats[folder] = Seat(name, folder, follows=found)

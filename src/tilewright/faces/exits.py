@@ -54,7 +54,7 @@ def _code_of(run: Callable[[], Any]) -> int:
         return line(getattr(error, "format_message", error.__str__)(), 2)
     except UserError as error:
         return line(str(error), 2)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # the latter is what typer makes of it
         return _unheard()
     except (OSError, sqlite3.Error) as error:
         return _of_the_machine(error)
@@ -137,8 +137,10 @@ def open_standards() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None and hasattr(stream, "reconfigure"):
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process
+        setattr(sys, name, stream)
+        if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 

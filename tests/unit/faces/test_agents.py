@@ -104,6 +104,13 @@ def test_what_can_be_no_place_is_told_in_a_line(desk: Desk, name: str) -> None:
         assert len(str(told.value)) < 600
 
 
+def test_a_seat_that_was_never_taken_is_taken_by_whoever_comes_next(desk: Desk) -> None:
+    """As after a budget that is none: the folder can still be opened."""
+    desk.root.mkdir()
+    first = desk.seat_at(desk.root / "r")
+    assert desk.seat_at(desk.root / "r") is first and first.new
+
+
 @pytest.mark.parametrize("given", ["a\0b", "\udc80", ["ok", {"k": "\ud800"}], {"\0": 1}, "x" * (33 << 20)])
 def test_what_no_text_file_can_hold_is_refused_before_a_tool_sees_it(given: Any) -> None:
     async def act(value: Any) -> dict[str, Any]:

@@ -21,7 +21,8 @@ GOOD = "import os\nclass Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(
 @pytest.mark.parametrize(
     ("text", "names", "others"),
     [
-        ("os.environ['A']", ("A",), False), ("os.environ.get('A', 'B')", ("A",), False), ("os.getenv('A')", ("A",), False),
+        ("os.environ['A']", ("A",), False), ("os.environ.get('A', 'B')", ("A",), False),
+        ("os.getenv('A')", ("A",), False),
         ("int(os.getenv('B') or os.environ['A'])", ("A", "B"), False), ("'A' in os.environ", ("A",), False),
         ("os.environ.setdefault('A', '1')", ("A",), False), ("os.getenvb(b'A')", ("A",), False),
         ("from os import environ as e, getenv\ne['A'], getenv('B')", ("A", "B"), False),
@@ -66,8 +67,8 @@ def test_a_variable_that_can_not_be_passed_is_one_line(tmp_path: Path, name: str
     with pytest.raises(UserError, match="--env"):
         config.environment([name])
     (tmp_path / "p.py").write_text(GOOD)
-    for command in ("optimize p.py", "evaluate p.py p.py", "bench .", "audit p.py", "audit .", "discover p.py", "discover .",
-                    "tune p.py", "profile p.py", "compare p.py --strategies catalog", "mcp"):  # fmt: skip
+    for command in ("optimize p.py", "evaluate p.py p.py", "bench .", "audit p.py", "audit .", "discover p.py",
+                    "discover .", "tune p.py", "profile p.py", "compare p.py --strategies catalog", "mcp"):  # fmt: skip
         code, out, err = in_process(*command.split(), "--target", "cpu", "--env", name, cwd=tmp_path)
         assert (code, out) == (2, "") and "--env" in err, (command, err)
 

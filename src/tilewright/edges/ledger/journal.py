@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -52,6 +53,8 @@ class Ledger:
         self._db.text_factory = lambda data: data.decode(errors="replace")
         try:
             self._check_format(readonly=readonly)
+            there = os.stat(path)
+            self._place = there.st_dev, there.st_ino
             if not readonly:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
@@ -105,7 +108,8 @@ class Ledger:
 
     def _record(self, name: str) -> object:
         rows = self._rows("SELECT digest, body FROM record LEFT JOIN text USING (digest) WHERE name = ?", name)
-        return self._fact(*rows[0], {"request": Request, "brief": Brief}[name]) if rows else None
+        kind: Any = {"request": Request, "brief": Brief}[name]
+        return self._fact(rows[0][0], rows[0][1], kind) if rows else None
 
     def events(self) -> tuple[Event, ...]:
         """All of them, in order. UserError where the file holds anything else: it was damaged."""
@@ -169,6 +173,11 @@ class Ledger:
         return digest
 
     def _transaction(self) -> _Transaction:
+        """Raises OSError where the file that we write to is no longer the one at our path: it was removed, and what
+        is written to it would be lost with us."""
+        there = os.stat(self.path)
+        if (there.st_dev, there.st_ino) != self._place:
+            raise FileNotFoundError(errno.ENOENT, "another journal lies there", str(self.path))
         return _Transaction(self._db)
 
     def close(self) -> None:
