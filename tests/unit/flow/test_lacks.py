@@ -26,7 +26,7 @@ def _candidate(text: str, **files: str) -> Candidate:
     ("candidate", "target", "said", "wanted"),
     [
         (_candidate("import torch"), "cpu", "ValueError: mine", set()),
-        (_candidate("import torch"), "cpu", 'File "/home/u/compilers/g++/model.py", line 1', set()),
+        (_candidate("import torch"), "cpu", 'File "/srv/u/compilers/g++/model.py", line 1', set()),
         (_candidate("import torch", one__cpp="int one;"), "cpu", "", {CPP}),
         (_candidate("import torch"), "cpu", "BuildError: g++ exited with 1", {CPP}),
         (_candidate("from torch.utils.cpp_extension import load_inline"), "cpu", "", {CPP, EXTENSION}),
