@@ -148,6 +148,7 @@ def orders(dice: random.Random, world: World) -> Any:
     from fakes.facts import MACHINE, brief, timed
     from tilewright.edges.bundle import Bundle
     from tilewright.facts import codec
+    from tilewright.facts.errors import UserError
     from tilewright.flow.worker import Worker
 
     tree = mutated_tree(codec.to_plain(order()), dice)
@@ -185,10 +186,18 @@ def orders(dice: random.Random, world: World) -> Any:
     def bench(*given: object, **named: object) -> Any:
         return Bench()
 
-    with Worker(Bundle(world.folder), cache=world.folder, say=lambda text: None, bench_of=bench,
-                machine_of=lambda target: MACHINE) as worker:  # fmt: skip
-        worker.prepare()
-        return worker.visit()
+    with Worker(
+        Bundle(world.folder),
+        cache=world.folder,
+        say=lambda text: None,
+        bench_of=bench,
+        machine_of=lambda target: MACHINE,
+    ) as worker:
+        try:
+            worker.prepare()
+            return worker.visit()
+        except UserError as error:  # whatever lies there, the others are served
+            raise AssertionError("an order stopped the worker") from error
 
 
 def messages(dice: random.Random, world: World) -> Any:
@@ -311,6 +320,19 @@ def counted(kind: str, numbers: range, *, seed: int) -> Count:
     return found
 
 
+def _keep(path: Path, counts: dict[str, Count], inputs: int) -> None:
+    """Put the counts of these kinds into the file, with what made them; other kinds' stay."""
+    from tilewright.faces.deliver import commit
+
+    kept: dict[str, Any] = json.loads(path.read_text())["kinds"] if path.exists() else {}
+    made = {"command": " ".join(["python", "benchmarks/fuzz.py", *sys.argv[1:]]), "commit": commit(),
+            "date": date.today().isoformat(), "python": sys.version.split()[0]}  # fmt: skip
+    for kind, count in counts.items():
+        found = {"inputs": inputs, "values": count.values, "lines": count.lines, "faults": len(count.faults)}
+        kept[kind] = {**found, "seconds": round(count.seconds, 1), **made}
+    path.write_text(json.dumps({"kinds": {k: kept[k] for k in KINDS if k in kept}}, indent=1) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=7000, help="inputs of each kind")
@@ -334,13 +356,7 @@ def main() -> int:
         for fault in list(ends.values())[:_MOST_SHOWN]:
             print(fault[-1500:], file=sys.stderr)
     if asked.json:
-        from tilewright.faces.deliver import commit
-
-        kinds = {k: {"inputs": asked.count, "values": c.values, "lines": c.lines, "faults": len(c.faults),
-                     "seconds": round(c.seconds, 1)} for k, c in counts.items()}  # fmt: skip
-        told = {"command": " ".join(["python", "benchmarks/fuzz.py", *sys.argv[1:]]), "commit": commit(),
-                "date": date.today().isoformat(), "python": sys.version.split()[0], "kinds": kinds}  # fmt: skip
-        asked.json.write_text(json.dumps(told, indent=1) + "\n")
+        _keep(asked.json, counts, asked.count)
     return any(c.faults for c in counts.values())
 
 

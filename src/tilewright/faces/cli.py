@@ -15,7 +15,7 @@ from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
 from ..facts.run import Timing
 from . import config
-from .exits import Interruptible, exit_code, line, obey_signals, open_standards
+from .exits import Interruptible, exit_code, leave, line, obey_signals, open_standards
 from .many import bench, compare
 from .options import (
     MOST_SEED,
@@ -431,4 +431,4 @@ def main() -> NoReturn:
     open_standards()
     obey_signals()
     gc.set_threshold(100_000)  # nearly all that imports make stays: looking for the rest took an eighth of their time
-    sys.exit(exit_code(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))
+    leave(exit_code(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))

@@ -155,6 +155,8 @@ def test_what_is_no_file_is_told_of_and_stops_nobody(bundle: Bundle, kind: str) 
     found, said = waiting(bundle)
     assert found == (OPENING,) and len(said) == 4
     assert all(line.count("remove it") == 1 and "\n" not in line for line in said)
+    (bundle.folder / "orders" / "0123456789ab-0001-0123456789abcdee.order").mkdir()
+    assert bundle.answered(REQUEST.run, numbers=range(9)) == ()
     bundle.withdraw(other.run, before=5)
 
 

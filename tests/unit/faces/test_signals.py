@@ -107,6 +107,24 @@ def test_what_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:
     assert all_ended(tree)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_that_waits_for_input_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    pytest.importorskip("mcp")
+    process, _ = begun([sys.executable, "-m", "tilewright", "mcp", "--target", "cpu"], tmp_path, processes=2)
+    with process:
+        assert process.stdin is not None and process.stdout is not None
+        hello = (
+            '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},'
+        )
+        process.stdin.write(hello + '"clientInfo":{"name":"a","version":"1"}}}\n')
+        process.stdin.flush()
+        assert '"id":1' in process.stdout.readline()
+        begin = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + number
+        assert time.monotonic() - begin < 20
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_bench_ends_with_all_its_tasks(tmp_path: Path, own_cache: Path, number: signal.Signals) -> None:

@@ -95,10 +95,17 @@ class Bundle:
         return tuple(found)
 
     def answered(self, run: str, *, numbers: range) -> tuple[tuple[Order, Answer], ...]:
-        """The run's orders of these numbers that lie there with their answers, in their order."""
+        """The run's orders of these numbers that lie there with their answers, in their order. What can't be read is
+        left out, as `waiting` has told."""
         named = [(f, m) for f in _files(self._orders, "order") if (m := _NAME.fullmatch(f.stem)) and m[1] == run]
-        orders = [_read(file, Order) for file, name in named if int(name[2]) in numbers]
-        return tuple((order, found) for order in orders if order is not None and (found := self.answer(order)))
+        found: list[tuple[Order, Answer]] = []
+        for file, name in named:
+            with suppress(UserError):
+                order = _read(file, Order) if int(name[2]) in numbers else None
+                answer = None if order is None else self.answer(order)
+                if order is not None and answer is not None:
+                    found.append((order, answer))
+        return tuple(found)
 
     def reply(self, order: Order, answer: Answer) -> None:
         """Put the answer there."""

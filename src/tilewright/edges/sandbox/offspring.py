@@ -123,7 +123,8 @@ def _ours() -> _Offspring:
 
 
 @atexit.register
-def _close() -> None:
+def close_guard() -> None:
+    """The guard ends, and what still lives of the children ends with it."""
     if os.getpid() in _all:
         _ours().close()
 
