@@ -5,11 +5,13 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DEMO ?= examples/problems/dice_loss.py
 
-.PHONY: help venv demo test museum-proof check quick lint format gpu-test clean
+.PHONY: help venv demo test thorough museum museum-proof check quick lint format gpu-test clean
 
 help:
 	@echo "make demo      optimise $(DEMO) on what this machine has; the result goes to runs/demo"
 	@echo "make test      all tests (those that need a GPU are skipped, visibly, where there is none)"
+	@echo "make thorough  all tests, with those that 'make test' has only a few of each kind of (half an hour on 2 cores)"
+	@echo "make museum    every exhibit of the museum of cheats (minutes); 'make test' has one of each class"
 	@echo "make museum-proof  every cheat of the museum gets through when its guards are off (minutes)"
 	@echo "make check     format, lint, types, import contracts, quick unit tests"
 	@echo "make format    rewrite the files as 'make check' wants them"
@@ -38,14 +40,23 @@ demo: $(STAMP)
 	@rm -rf runs/demo
 	@$(BIN)/tilewright optimize $(DEMO) --out runs/demo
 
+# A worker more than processors: judges rest now and then.
+TESTS := $(BIN)/python -m pytest -q -n $(shell n=$$(nproc); echo $$((n < 8 ? n + 1 : 8))) --dist loadfile --no-loadscope-reorder
+
 test: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+	@$(TESTS)
+
+thorough: $(STAMP)
+	@$(TESTS) -m "not proof"
+
+museum: $(STAMP)
+	@$(BIN)/python -m pytest -q tests/cheats -m "not proof"
 
 # In `make check test` the quick tests run once, among all the others.
 check: lint $(if $(filter test,$(MAKECMDGOALS)),,quick)
 
 quick: $(STAMP)
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not slow" tests/unit
+	@$(TESTS) -m "not slow and not thorough" tests/unit
 
 museum-proof: $(STAMP)
 	@$(BIN)/python -m pytest -q tests/cheats -m proof
@@ -67,4 +78,5 @@ gpu-test: $(if $(filter $(BIN)/python,$(PY)),$(STAMP))
 
 clean:
 	@rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/tilewright-tests"
 	@find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +

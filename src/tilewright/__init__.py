@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from .facts.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from .faces.api import Evaluated, Optimized, evaluate, optimize
+    from .faces.api import Evaluated, Optimized, evaluate, fallbacks, optimize
 
-__all__ = ["__version__", "Evaluated", "Optimized", "evaluate", "optimize"]
+__all__ = ["__version__", "Evaluated", "Optimized", "evaluate", "fallbacks", "optimize"]
 
 
 def __getattr__(name: str) -> Any:

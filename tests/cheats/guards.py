@@ -15,6 +15,7 @@ from unittest.mock import patch
 from tilewright.cell import wire
 from tilewright.cell.arena import contiguous
 from tilewright.edges.sandbox.cell import Cell
+from tilewright.edges.sandbox.evictor import Evictor
 from tilewright.edges.sandbox.room import Refs, Room
 from tilewright.edges.sandbox.stirring import Stirring
 from tilewright.flow import evaluate, time_case
@@ -24,6 +25,7 @@ from tilewright.flow.time_case import CaseTiming
 from tilewright.stages.check import check, draws, metric, plan
 from tilewright.stages.check.plan import Trial
 from tilewright.stages.timing import measure
+from tilewright.stages.timing.interleave import Player, Table
 
 Step = tuple[object, str, Any]
 _accept = check.Check.accept
@@ -141,6 +143,20 @@ def _start_open(self: Cells, name: str, *, isolate: bool = True) -> Cell:
     return _start(self, name, isolate=False)
 
 
+def _shows_early(
+    self: Table, player: Player, request: wire.TimedCall, number: int, *, cold: bool
+) -> tuple[wire.Tick, float]:
+    """Table._ask_showing, with contents that lie in the slot while the cell lets go of the last result."""
+    image = self._show((number,), request.slot)
+    if image is not None:
+        early = wire.Lay(offset=image.offset, size_bytes=image.size_bytes)
+        player.cell.ask(early, wire.Done, limit_s=60.0, descriptor=image.descriptor)
+    elif self.room.device == "cuda":
+        self.room.place(number, request.slot)
+    self._clear(player, cold=cold)
+    return self._timed(player.cell, request, wire.Tick)
+
+
 GUARDS: Mapping[str, tuple[Step, ...]] = {
     "truth": ((check.Check, "compare", _nothing),),
     "precision": ((metric, "floors", _hundredth), (Room, "appeal", _nothing)),
@@ -148,7 +164,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "families": ((plan, "plan", _plan_own_alone),),
     "turns": ((plan, "plan", _plan_away_from_turns),),
     "further cases": ((Judge, "_check_case", _check_first_case),),
-    "redraw": ((check.Check, "redraw", _nothing), (CaseTiming, "_refresh_state", _nothing)),
+    "redraw": ((check.Check, "redraw", _nothing), (CaseTiming, "_redraw", _nothing)),
     "masks and indices": ((Room, "rearrange", _rearranges_nothing),),
     "contents": ((Room, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
     "counterparts": ((check, "moved", _none),),
@@ -157,7 +173,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "stir": ((Stirring, "swaps", _stirs_nothing),),
     "timed calls": ((CaseTiming, "_verify_timed", _nothing), (CaseTiming, "_verify_row", _nothing)),
     "inputs compared": ((Room, "changed_input", _nowhere),),
-    "moved state": ((check.Check, "compare_state", _nothing), (draws, "_compare_states", _nothing)),
+    "moved state": ((check.Check, "hold_state", _nothing), (draws, "_compare_states", _nothing)),
     "kept state": ((check.Check, "require_kept_state", _nothing),),
     "moved inputs": ((check.Check, "accept", _accept_any_input),),
     "sparse redraws": ((check, "spread_of", _whole),),
@@ -169,8 +185,11 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "exact shape": ((check.Check, "accept", _accept_any_shape), (Room, "result_refs", _refs_as_returned)),
     "exact structure": ((check.Check, "accept", _accept_any_structure),),
     "held results": ((check.Check, "_unchanged", _nothing),),
+    "walks": ((Evictor, "require_walked", _nothing),),
     "new contents": ((measure, "check_fresh", _nothing),),
     "judge's clock": ((measure, "check_clock", _nothing), (time_case, "check_slope", _nothing)),
+    "late contents": ((Table, "_ask_showing", _shows_early),),
+    "whole turns": ((time_case, "check_turns", _no_bytes),),
     "floor": ((measure, "check_floor", _nothing),),
     "distribution": ((draws, "_compare", _nothing),),
     "echoes": ((draws, "_listen", _none),),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from guards import GUARDS
-from museum import HERE, NOTHING, ROOMS, _without, exhibits
+from museum import HERE, NOTHING, ROOMS, _without, exhibits, of_every_run
 
 THREATS = (Path(__file__).parents[2] / "docs" / "threats.md").read_text()
 INDEX = THREATS.partition("## The museum's index")[2].partition("\n## ")[0]
@@ -53,6 +53,14 @@ def test_every_exhibit_runs_somewhere_and_names_its_problem() -> None:
     assert [e.name for e in exhibits() if not (HERE / "problems" / f"{e.problem}.py").is_file()] == []
     assert sum(e.room == "honest" for e in exhibits("cpu")) >= 15
     assert {p.parent.name for p in HERE.glob("*/*.py")} - {"problems"} == set(ROOMS)
+
+
+def test_every_run_has_an_exhibit_of_each_class_and_no_more_than_that_takes() -> None:
+    for target in ("cpu", "cuda"):
+        found = exhibits(target)
+        often = of_every_run(found)
+        assert set().union(*(e.classes for e in found)) == set().union(*(e.classes for e in found if e.name in often))
+        assert len(often) < len(found) / 2, "all are judged by `make museum`"
 
 
 def test_records_hold_no_paths_of_this_machine() -> None:

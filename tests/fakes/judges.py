@@ -28,7 +28,7 @@ def brief_judge(problem: Problem | str, folder: Path, *, limits: Limits | None =
     return Judge(
         problem, machine=machine, seed=1, workdir=folder, say=print, compile_baseline=False, trace=trace,
         effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
-        limits=limits or Limits(build_s=60.0, call_s=30.0, memory_bytes=3 << 30),
+        limits=limits or Limits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30),
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 
 from tilewright.facts.candidate import SourceFile
@@ -31,7 +32,7 @@ def configure(**knobs):
 
 def _launch(*operands):
     CALLS.append(operands)
-    return run_program(_PROGRAM, operands)
+    return run_program(_PROGRAM, tuple(operand.detach() for operand in operands))  # a kernel gives no gradients
 
 
 run = torch_op({name!r}, _launch, tuple((o.shape, o.dtype) for o in _PROGRAM.outputs), len(_PROGRAM.operands))
@@ -56,4 +57,6 @@ class InterpretingRenderer:
         return (SourceFile(path=f"{name}.py", text=text),)
 
     def skeleton_files(self, programs: Sequence[Program]) -> tuple[SourceFile, ...]:
-        return ()
+        kernels = files("tilewright.kernels")
+        names = ("__init__.py", "ops.py", "autograd.py")  # what segments import
+        return tuple(SourceFile(path=f"tilewright_kernels/{n}", text=kernels.joinpath(n).read_text()) for n in names)

@@ -1,12 +1,17 @@
-"""C++ kernels of tests that ask for it are compiled in haste: 1.1 s of a processor each in the place of 3.7."""
+"""What tests compile is kept between runs (tests/kept.py); and C++ kernels of those that ask for it are compiled in
+haste: 1.1 s of a processor each in the place of 3.7."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import kept
 from tilewright.kernels.cpu import build
 
 # What a process keeps as its compiler outlives the test that asked for it: haste is told by another variable. Headers
@@ -26,14 +31,45 @@ exec %(compiler)s "$@"
 _HEADERS = "immintrin.h omp.h sys/mman.h tvm/ffi/c_api.h cmath cstdint cstdio cstring limits type_traits vector".split()
 
 
+COMPILER = os.environ.get("CXX", "g++")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Compiles as users get it, and keeps what it makes: what this process builds goes through it."""
+    place = kept.folder()
+    if place is None or shutil.which(COMPILER) is None:
+        yield Path(COMPILER)
+        return
+    kept.prune(place)
+    script = kept.cpp_compiler(tmp_path_factory.mktemp("keeps") / "g++", COMPILER, place)
+    compile_ = build._compile
+
+    def through(command: list[str]) -> None:
+        compile_([str(script), *command[1:]] if command[0] == shutil.which(COMPILER) else command)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(build, "_compile", through)
+        yield script
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cute_kernels_are_kept() -> None:
+    """Where the DSL was imported; to import it takes seconds."""
+    place = kept.folder()
+    if place is not None and "cutlass" in sys.modules:
+        kept.keep_cute(place)
+
+
 @pytest.fixture(scope="session")
 def hasty_compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = tmp_path_factory.mktemp("compiler") / "g++"
-    script.write_text(_SCRIPT % {"compiler": os.environ.get("CXX", "g++")})
+    script.write_text(_SCRIPT % {"compiler": COMPILER})
     script.chmod(0o755)
     present = (f"#if __has_include(<{name}>)\n#include <{name}>\n#endif\n" for name in _HEADERS)
     script.with_name("g++.h").write_text("".join(present))
-    return script
+    place = kept.folder()
+    return script if place is None else kept.cpp_compiler(script.with_name("kept-g++"), str(script), place)
 
 
 @pytest.fixture

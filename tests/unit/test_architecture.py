@@ -88,7 +88,7 @@ def quiet_import(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
     code = f"import sys, importlib; importlib.import_module({name!r}); print(*{heavy})"
     environment = {**os.environ, "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("name", ["facts.run", "facts.codec", "strategies.catalog", "stages.patterns"])

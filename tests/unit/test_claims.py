@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from starved import patient
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
@@ -152,7 +153,7 @@ def test_a_part_that_takes_too_long_ends_with_all_it_began(
     deaf = "trap '' INT; while :; do sleep 1; done"
     endless = f'sh -c "{deaf}" & echo $! > {begun}; {leaves}; while :; do sleep 0.1; done'
     with open(tmp_path / "log", "w") as log:
-        assert script.ended_by(["sh", "-c", endless], time.monotonic() + 2.0, log) is None
+        assert script.ended_by(["sh", "-c", endless], time.monotonic() + patient(2.0), log) is None
     state = Path(f"/proc/{begun.read_text().strip()}/stat")
     end = time.monotonic() + 20.0
     while not is_gone(state):

@@ -54,7 +54,7 @@ import json, os, sys, time
 for line in sys.stdin:
     name = line.strip()
     if name == "hangs":
-        time.sleep(60)
+        time.sleep(600)
     if name == "breaks":
         os._exit(1)
     print(json.dumps({"problem": name, "by": os.getpid()}), flush=True)
@@ -64,13 +64,13 @@ for line in sys.stdin:
 def test_a_place_looks_into_one_after_another_and_begins_anew_after_what_hangs_or_breaks() -> None:
     place = discoveries.Place("", Namespace(target="cpu", budget="0.3s"))
     place._command = [sys.executable, "-c", _SERVES]
-    one, two = (place.asked(Path(name), 30.0) for name in ("a", "b"))
+    one, two = (place.asked(Path(name), 120.0) for name in ("a", "b"))
     assert (one["problem"], two["problem"]) == ("a", "b") and one["by"] == two["by"]
     assert place.asked(Path("hangs"), 0.2) is None
-    three = place.asked(Path("c"), 30.0)
+    three = place.asked(Path("c"), 120.0)
     assert three["problem"] == "c" and three["by"] != one["by"]
-    assert place.asked(Path("breaks"), 30.0)["verdict"]["summary"] == "its process broke off"
-    assert place.asked(Path("d"), 30.0)["problem"] == "d"
+    assert place.asked(Path("breaks"), 120.0)["verdict"]["summary"] == "its process broke off"
+    assert place.asked(Path("d"), 120.0)["problem"] == "d"
     place.end()
 
 
@@ -83,7 +83,7 @@ def test_a_place_is_heard_beside_a_thousand_open_files() -> None:
         with ExitStack() as files:
             for _ in range(1100):  # select() takes numbers below 1024
                 files.enter_context(open(os.devnull))
-            assert place.asked(Path("a"), 30.0)["problem"] == "a"
+            assert place.asked(Path("a"), 120.0)["problem"] == "a"
     finally:
         place.end()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

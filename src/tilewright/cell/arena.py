@@ -8,9 +8,11 @@ are placed by a Layout; a tensor's spec keeps its strides, and dimensions of str
 from __future__ import annotations
 
 import base64
+import ctypes
 import fcntl
 import mmap
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,6 +31,20 @@ DTYPES: dict[str, torch.dtype] = {
     "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool,
     "c64": torch.complex64, "c128": torch.complex128,
 }  # fmt: skip
+_mmap = ctypes.CDLL(None, use_errno=True).mmap
+_mmap.restype = ctypes.c_size_t
+_mmap.argtypes = (
+    ctypes.c_size_t,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+)
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_MAP_FIXED = 0x10
+_LAID = mmap.MAP_SHARED | _MAP_FIXED | mmap.MAP_POPULATE  # tables of pages are made at once, and no page is read
+PAGE_BYTES = mmap.PAGESIZE
 _clone, _copy = torch.Tensor.clone, torch.Tensor.copy_  # bound before any code under test is loaded
 _NAMES = {v: k for k, v in DTYPES.items()}
 
@@ -184,13 +200,25 @@ class Arena(Mapped):
 class Opened(Mapped):
     """A cell's side of an arena."""
 
+    def lay(self, descriptor: int, offset: int, size_bytes: int) -> None:
+        """Lay the file's memory over whole pages of the arena: other contents at the same addresses, of which nothing
+        is read yet. Takes the descriptor."""
+        try:
+            self.bytes_at(offset, size_bytes)
+            place = self.data.data_ptr() + offset
+            if _mmap(place, size_bytes, _READ_WRITE, _LAID, descriptor, 0) != place:
+                raise OSError(ctypes.get_errno(), "contents could not be laid over an arena")
+        finally:
+            os.close(descriptor)
+
     def __init__(self, message: MapArena, descriptor: int) -> None:
         self._pointer = 0
         if message.device == "cuda":
             self._pointer = driver.open_handle(base64.b64decode(message.handle))
             super().__init__(message.name, driver.as_tensor(self._pointer, message.size_bytes))
         else:
-            super().__init__(message.name, _map_file(descriptor, message.size_bytes))
+            mapped = map_sealed if message.sealed else _map_file
+            super().__init__(message.name, mapped(descriptor, message.size_bytes))
             os.close(descriptor)
 
     def close(self) -> None:
@@ -204,6 +232,14 @@ class Opened(Mapped):
 def _map_file(descriptor: int, size_bytes: int) -> Tensor:
     memory = mmap.mmap(descriptor, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def map_sealed(descriptor: int, size_bytes: int) -> Tensor:
+    """The bytes of a file that is sealed against writing: pages that are let go come back as they were."""
+    memory = mmap.mmap(descriptor, size_bytes, mmap.MAP_PRIVATE, mmap.PROT_READ)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch knows no tensors that can't be written to
+        return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 def _each_once(place: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:

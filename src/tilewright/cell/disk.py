@@ -23,6 +23,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "nvidia*", "dxg")
 _FOLDERS_IN = ("CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 _LISTS_IN = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 _TOOLS = ("nvcc", "g++", "c++", "gcc", "cc", "clang++", "ninja", "ld")  # they need more than the folder they lie in
+_OWN = Path(__file__).resolve().parents[1]
 _KEYS = "ssh"  # the folder of /etc whose name everybody may see and whose files only root
 
 
@@ -89,7 +90,7 @@ def _hidden(view: View, needed: Sequence[Path]) -> dict[Path, frozenset[Path]]:
     """What must not be read, each with what it lies in. A hidden file takes its folder with it, unless programs lie
     in that."""
     found = {Path("/"), Path("/root"), Path("/home"), Path("/tmp"), Path("/var/tmp")}
-    found |= set(_resolved(os.path.join(p, "tilewright") for p in sys.path))
+    found |= set(_resolved([str(_OWN), *(os.path.join(p, _OWN.name) for p in sys.path)]))
     for place in map(Path, map(os.path.realpath, view.hidden)):
         folder = place if place.is_dir() else place.parent
         found.add(place if any(n == folder or folder in n.parents for n in needed) else folder)

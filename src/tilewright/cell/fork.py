@@ -25,8 +25,8 @@ from . import porter, wire
 from .channel import Channel
 from .confine import Confinement, adopt_orphans, close_memory, confine
 from .session import Session
-from .shelf import put_away
-from .tripwire import Tripwire
+from .shelf import hiding_place, put_away
+from .tripwire import Tripwire, own_modules
 
 _MOST_BYTES = 1 << 20  # of a request to the server
 _ROUNDS = 50
@@ -123,6 +123,7 @@ def opened(end: socket.socket, server: int) -> Iterator[Any]:
     """The cell, ready: every step of the iterator answers a request."""
     setup = _setup_line(end)
     isolate = setup["isolate"]
+    place = hiding_place(Path(setup["own"])) if isolate else None
     active, missing = confine(
         Confinement(
             memory_bytes=setup["memory_bytes"], isolate=isolate, namespaces=setup["namespaces"], parent_pid=server,
@@ -136,10 +137,13 @@ def opened(end: socket.socket, server: int) -> Iterator[Any]:
     channel = Channel(end, setup["nonce"])
     session = Session(setup["device"])
     channel.send(wire.Hello(protections=active, missing=missing))
-    letters = porter.letters(channel, session, Tripwire(session) if isolate else None)
-    if isolate:
+    tripwire = None
+    if place is not None:
+        ours = own_modules()  # before they are put away
         porter.refuse_searches(channel)
-        put_away()
+        put_away(place)
+        tripwire = Tripwire(session, ours)  # after that, which puts something of ours among what finds modules
+    letters = porter.letters(channel, session, tripwire)
     gc.collect()
     gc.freeze()  # a collection walks what came after torch alone: microseconds, not a tenth of a second
     return letters

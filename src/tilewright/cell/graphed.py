@@ -39,7 +39,7 @@ class Recorded:
             raise CodeRaised("not_capturable", f"it can't be recorded as a CUDA graph: {said_by(error)}") from error
         self.seen = Seen.of(result)
 
-    def replayed(self, times: int, *, evict: Callable[[], None]) -> tuple[float, ...]:
+    def replayed(self, times: int, *, evict: Callable[[], object]) -> tuple[float, ...]:
         """What each replay took, ns."""
         found = []
         for _ in range(times):

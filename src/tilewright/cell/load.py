@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import linecache
 import os
+import site
 import sys
 import sysconfig
 import traceback
@@ -82,8 +84,14 @@ def last_line(error: BaseException) -> str:
 
 
 def installed_paths() -> tuple[str, ...]:
-    """Where Python and installed packages lie: a file under none of these is somebody's own."""
-    return tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    """Where Python and installed packages lie: a file under none of these is somebody's own. The folder of torch is one
+    of them: of `pip install --user`, of a distribution's Python and of `--target` it is none that `sysconfig` names."""
+    found = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    found += [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    torch = importlib.util.find_spec("torch")
+    if torch is not None and torch.origin is not None:
+        found.append(os.path.dirname(os.path.dirname(torch.origin)))
+    return tuple(dict.fromkeys(place.rstrip(os.sep) + os.sep for place in found))
 
 
 @dataclass(frozen=True, slots=True)

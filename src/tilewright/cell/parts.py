@@ -18,8 +18,19 @@ class TensorRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSpec:
+    """`hidden`: `state_dict` does not show it."""
+
     name: str
     spec: TensorSpec
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribute:
+    """A plain value that a module keeps: its dotted name, and its text (cell.values); "" where it is none."""
+
+    name: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

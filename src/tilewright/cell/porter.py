@@ -25,6 +25,7 @@ _exit = os._exit
 # What shows every object or every thread's frames. Debuggers use it, and libraries that look for leaks; a module that
 # computes does not.
 _SEARCHES = frozenset({"gc.get_objects", "gc.get_referrers", "sys._current_frames", "sys._current_exceptions"})
+_LISTENS = "sys.addaudithook"
 
 
 def letters(channel: Channel, session: Session, tripwire: Tripwire | None) -> Iterator[Any]:
@@ -45,8 +46,7 @@ def _carry(
             except WireError:
                 inbox.put(None)
                 return
-            with_it = isinstance(request, wire.MapArena) and request.device == "cpu"
-            inbox.put((request, channel.descriptor() if with_it else -1))
+            inbox.put((request, channel.descriptor() if _brings_memory(request) else -1))
             answer = outbox.get()
             if tripwire is not None and not isinstance(
                 request, (wire.Clear, wire.TimedCall, wire.TimedCalls)
@@ -55,6 +55,13 @@ def _carry(
             channel.send(answer)
     except BaseException:
         _exit(1)  # nobody could be told
+
+
+def _brings_memory(request: Any) -> bool:
+    """Whether a descriptor rides along with the request."""
+    if isinstance(request, wire.TimedCall):
+        return request.lay_bytes > 0
+    return isinstance(request, wire.Lay) or (isinstance(request, wire.MapArena) and request.device == "cpu")
 
 
 def _looked_at(tripwire: Tripwire, answer: Any) -> Any:
@@ -68,15 +75,21 @@ def _looked_at(tripwire: Tripwire, answer: Any) -> Any:
 
 def refuse_searches(channel: Channel) -> None:
     """From now on the cell ends, with a word to the judge, when code that is not installed here looks for objects or
-    frames that were not given to it."""
+    frames that were not given to it, or would hear of what the cell does through a hook of its own; installed code gets
+    no such hook either, and is not told."""
     installed = installed_paths()
     frame_of = sys._getframe
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in _SEARCHES and not frame_of(1).f_code.co_filename.startswith(installed):
+        if event not in _SEARCHES and event != _LISTENS:
+            return
+        if not frame_of(1).f_code.co_filename.startswith(installed):
+            what = "listens to" if event == _LISTENS else "searches"
             try:
-                channel.send(CodeRaised("tampering", f"it searches the process with {event}").fault())
+                channel.send(CodeRaised("tampering", f"it {what} the process with {event}").fault())
             finally:
                 _exit(1)
+        if event == _LISTENS:
+            raise RuntimeError("no hook is added here")
 
     sys.addaudithook(hook)

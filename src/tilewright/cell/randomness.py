@@ -13,6 +13,8 @@ from torch import Tensor
 
 _CALLS = 4  # of either kind
 _MORE = 2.0  # times what a repeated seed makes
+_FAR = 0.02  # of the norm: dropout moves far more, the order of a sum far less
+_SAMPLE = 1 << 26  # elements of a result that are kept for a comparison
 Run = Callable[[int], Sequence[Tensor]]
 
 
@@ -28,6 +30,20 @@ def is_random(run: Run, seed: int) -> bool:
 def differ(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
     """Whether two runs differ at all."""
     return len(first) != len(second) or any(d > 0 for d in _distances(first, second))
+
+
+def far(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    """Whether two runs differ by more than another order of summation could explain."""
+    if len(first) != len(second):
+        return True
+    norms = [float(torch.nan_to_num(torch.view_as_real(a) if a.is_complex() else a).double().norm()) for a in first]
+    return any(d > _FAR * norm for d, norm in zip(_distances(first, second), norms, strict=True))
+
+
+def sampled(tensor: Tensor) -> Tensor:
+    """The tensor, or evenly spaced elements of a very large one: a second copy of it may not fit."""
+    tensor = tensor.detach()
+    return tensor if tensor.numel() <= _SAMPLE else tensor.reshape(-1)[:: -(-tensor.numel() // _SAMPLE)].clone()
 
 
 def _distances(first: Sequence[Tensor], second: Sequence[Tensor]) -> tuple[float, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .parts import TensorRef
+from .parts import Attribute, TensorRef
 
 # Of state, all elements move, one in eight, or a few that lie together; or a few change places with others.
 SPREADS = ("whole", "sparse", "few", "exchanged")
@@ -90,3 +90,15 @@ class ComparedState:
     """The names of what is not as it was loaded."""
 
     changed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAttributes:
+    """Ask for plain values that the module keeps under these names."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes:
+    values: tuple[Attribute, ...]

@@ -17,21 +17,23 @@ from ..facts import codec
 from ..facts.problem import TensorSpec
 from . import jitter, values, work
 from .arena import dtype_of, spec_of
-from .bits import fingerprint, words
+from .before import Before
+from .bits import fingerprint
+from .collector import keep_what_is_there
 from .eight_bits import computable
 from .families import OWN, chosen_to_move, perturb_state, redistribute, shortened, upstream
 from .load import CodeRaised, ProblemModule, blaming, load_problem
-from .randomness import differ, is_random
+from .moving import hidden_tensors
+from .randomness import differ, far, is_random, sampled
 from .rearrange import Rearranger, runs_on_cpu
 from .step import Step, learn, tensors_of
 from .structure import NOT_NEGATIVE, Structure, structure_of
 from .subject import Subject, facts_of, named_state, seed_all
-from .variant import resized, restrided
+from .variant import indexes, resized, restrided
 from .widened import Widened
 from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Traced, Variant
 
 _WANTED = "and only those can be judged; return tensors or None, or tuples, lists or dicts of them"
-_SAMPLE = 1 << 26  # elements of a result that are kept for a comparison
 
 
 class Reference:
@@ -49,6 +51,7 @@ class Reference:
         self._double: torch.nn.Module | None = None
         self._rearranger: Rearranger | None = None
         self._mutated: dict[int, tuple[str, ...]] = {}  # by case: what calls move, and how much they compute
+        self._moving: set[int] = set()  # cases whose calls move anything
         self._flops: dict[int, int] = {}
         self._structures: dict[int, tuple[Structure, ...]] = {}
         self._number = 0
@@ -241,9 +244,9 @@ class Reference:
                 del wide
         finally:
             torch.set_default_dtype(before)
-            if self._subject.built.training or moved_by:
+            if self._subject.built.training or moved_by or self._number in self._moving:
                 self._double = None  # it may have moved its buffers
-        state = named_state(module) if buffers else {}
+        state = hidden_tensors(module) | named_state(module) if buffers else {}
         return tuple(t.detach() for t in (*tensors_of(result), *(state[name] for name in buffers)))
 
     def run_copy(self, args_text: str, inputs: Sequence[Tensor], seed: int) -> None:
@@ -326,29 +329,32 @@ class Reference:
         text, inputs = self.inputs(seed, OWN)
         subject = self._subject
         state = named_state(subject.built)
-        if self._number in self._variants and self._device != "cpu" and any(map(_indexes, (*inputs, *state.values()))):
+        if self._number in self._variants and self._device != "cpu" and any(map(indexes, (*inputs, *state.values()))):
             flops = self._flops.get(self._variants[self._number][0], 0)
             if not runs_on_cpu(subject, text, inputs, flops=flops):
                 raise CodeRaised("bad_arguments", "its indices may lead out of tensors of these shapes")
-        kept = {k: v.detach().clone() for k, v in state.items()}
+        before = Before(subject, state)
         if training:
             subject.gradients, like = learn(subject.built, text, inputs, self._marked)
-            subject.write_state(tuple(kept), tuple(kept.values()))
+            before.restore()
             inputs += upstream(like, "normal", seed)
-        before = tuple(fingerprint(t) for t in inputs)
-        first, call_s = self._first_run(text, inputs)
-        first = [_sampled(t) for t in tensors_of(first)]
-        for i, (tensor, then) in enumerate(zip(inputs, before, strict=True)):
+        marks = tuple(fingerprint(t) for t in inputs)
+        result, call_s = self._first_run(text, inputs)
+        first = [sampled(t) for t in tensors_of(result)]
+        del result
+        for i, (tensor, then) in enumerate(zip(inputs, marks, strict=True)):
             if fingerprint(tensor) != then:
                 raise CodeRaised("bad_module", f"forward changes its tensor input {i} in place; give it a copy instead")
-        mutated = tuple(k for k, v in kept.items() if not torch.equal(words(state[k].detach()), words(v)))
-        subject.write_state(mutated, [kept[k] for k in mutated])
+        mutated, attributes = before.moved()
+        self._moving |= {self._number} if mutated or attributes else set()
+        shows = bool(attributes) and not self._comes_again(text, inputs, first, before)
+        before.restore()
         seed_all(seed + 1)
         with blaming("raised", "forward raised under observation"):
             seen = work.measure(lambda: subject.run(text, inputs), [*inputs, *state.values()], tensors_of)
         second, measured, longest, steps = seen.result, seen.work, seen.longest_sum, seen.steps
         del seen
-        random = differ(first, [_sampled(t) for t in tensors_of(second)])
+        random = differ(first, [sampled(t) for t in tensors_of(second)])
         tree = values.encode(second, [], sort_keys=True)
         found = tensors_of(second)
         outputs = facts_of(found, tuple(map(values.kind_of, found)), inputs)
@@ -357,17 +363,17 @@ class Reference:
         if random:
 
             def run(drawn: int) -> list[Tensor]:
-                subject.write_state(mutated, [kept[k] for k in mutated])
+                before.restore()
                 seed_all(drawn)
-                return [_sampled(t).clone() for t in tensors_of(subject.run(text, inputs))]
+                return [sampled(t).clone() for t in tensors_of(subject.run(text, inputs))]
 
             random = is_random(run, seed)
         self._mutated[self._number], self._flops[self._number] = mutated, measured.flops
         subject.drop()
         self._learn_structure(text, inputs, seed + 2)
-        subject.write_state(mutated, [kept[k] for k in mutated])
+        before.restore()
         graph, failure = self._trace(text, inputs) if trace else ("", "")
-        subject.write_state(mutated, [kept[k] for k in mutated])
+        before.restore()
         init: list[Tensor] = []
         try:
             init_text = values.encode(self._init, init)
@@ -378,10 +384,20 @@ class Reference:
         return Described(
             init=init_text, init_tensors=tuple(spec_of(t) for t in init), args=text,
             inputs=tuple(spec_of(t) for t in inputs), outputs_tree=tree, outputs=outputs,
-            state=subject.state_specs(), mutated_state=mutated, random=random, work=measured, longest_sum=longest,
-            steps=steps,
-            graph=graph, gradients=subject.gradients, trace_failure=failure, call_s=call_s,
+            state=subject.state_specs() + before.hidden(mutated), mutated_state=mutated, random=random, work=measured,
+            longest_sum=longest, steps=steps, graph=graph, gradients=subject.gradients, trace_failure=failure,
+            call_s=call_s, attributes=attributes, shows_attributes=shows,
         )  # fmt: skip
+
+    def _comes_again(self, text: str, inputs: Sequence[Tensor], first: Sequence[Tensor], before: Before) -> bool:
+        """Whether a call gives what the first did where tensors are put back, and plain attributes are not."""
+        before.restore_tensors()
+        try:
+            with blaming("raised", "a second call raised"):
+                second = [sampled(t) for t in tensors_of(self._subject.run(text, inputs))]
+        except CodeRaised:
+            return False
+        return not far(first, second)
 
     def traced(self, text: str, inputs: Sequence[TensorSpec]) -> Traced:
         """The graph of a case that was described, which says what its inputs are like."""
@@ -427,16 +443,4 @@ class Reference:
             lines = str(error).strip().splitlines()
             return "", f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
         finally:
-            gc.collect()
-            gc.freeze()  # tracing imports a great deal, which later collections need not walk
-
-
-def _indexes(tensor: Tensor) -> bool:
-    """Whether it may hold places in other tensors."""
-    return tensor.ndim > 0 and not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-
-
-def _sampled(tensor: Tensor) -> Tensor:
-    """The tensor, or evenly spaced elements of a very large one: a second copy of it may not fit."""
-    tensor = tensor.detach()
-    return tensor if tensor.numel() <= _SAMPLE else tensor.reshape(-1)[:: -(-tensor.numel() // _SAMPLE)].clone()
+            keep_what_is_there()  # tracing imports a great deal

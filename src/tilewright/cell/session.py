@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import json
 import traceback
 from collections.abc import Callable, Mapping
@@ -17,21 +16,25 @@ from torch import Tensor
 from . import arena, audit, boundary, driver, profile, values, wire
 from .baseline import compiling, start_compiler, start_tracer
 from .budget import Asked
+from .collector import keep_what_is_there
 from .compilers import end_compilers
 from .counterparts import Counterparts
+from .dealt import Dealt
 from .ensemble import Question
 from .families import upstream
 from .graphed import Recorded
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
 from .modes import require_no_modes
+from .moving import Moving, read_attributes, write_attributes
 from .observe import observed
 from .reference import Reference
 from .replay import replayed
 from .subject import Subject, first_moved, handed, named_state, poisoned
-from .timing import Dealt, Timer, repeated
+from .timing import Timer, repeated
+from .truths import write_truth
 from .unjoined import leaves_streams
 
-_TRUTH_PARTS = 16  # pieces of the first dimension, where the whole in float64 does not fit
+_SMALL_BYTES = 16 << 20  # of inputs: sets of them are drawn one after the other, and what they took is not given back
 Letter = tuple[Any, int]  # a request and the descriptor that came with it, -1 for none
 
 
@@ -62,11 +65,11 @@ class Session:
             wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,
             wire.Appeal: self._appeal, wire.Approach: self._approach,
             wire.StoreState: self._store_state, wire.LoadState: self._load_state,
-            wire.CompareState: self._compare_state,
+            wire.CompareState: self._compare_state, wire.ReadAttributes: self._read_attributes,
             wire.MarkState: self._mark_state, wire.RedrawAlike: self._redraw_alike,
             wire.Rearrange: self._rearrange, wire.CarryOut: self._carry_out, wire.PutBack: self._put_back,
             wire.Call: self._call, wire.Store: self._store, wire.Drop: self._drop,
-            wire.Deal: self._deal, wire.Clear: self._clear, wire.TimedCall: self._timed_call,
+            wire.Deal: self._deal, wire.Lay: self._lay, wire.Clear: self._clear, wire.TimedCall: self._timed_call,
             wire.TimedCalls: self._timed_calls,
             wire.HoldTimed: self._hold_timed,
             wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
@@ -82,7 +85,7 @@ class Session:
     def holds_its_own(self) -> bool:
         """Whether slots and results lie in plain things, which give back what was put in."""
         return {type(self._subject._held), type(self._subject._samples)} == {dict} and (
-            self._dealt is None or type(self._dealt) is Dealt
+            self._dealt is None or (type(self._dealt) is Dealt and self._dealt.is_plain)
         )
 
     def answer(self, letter: Letter) -> Any:
@@ -103,8 +106,7 @@ class Session:
 
     @property
     def _opened(self) -> Reference:
-        if self._reference is None:
-            raise RuntimeError("no problem was loaded")
+        assert self._reference is not None, "no problem was loaded"
         return self._reference
 
     # ---- arenas
@@ -129,7 +131,7 @@ class Session:
 
     def _load_candidate(self, request: wire.LoadCandidate) -> None:
         self._make, self._entry_module = load_candidate(request.folder, request.entry)
-        _keep_what_is_there()
+        keep_what_is_there()
 
     def _load_problem(self, request: wire.LoadProblem) -> None:
         self._reference = Reference(
@@ -139,7 +141,7 @@ class Session:
             start_compiler(self._device)
         elif request.starts == "tracer":
             start_tracer()
-        _keep_what_is_there()
+        keep_what_is_there()
 
     def _construct(self, request: wire.Construct) -> wire.Constructed:
         make = self._make
@@ -147,7 +149,10 @@ class Session:
             raise RuntimeError("no candidate was loaded")
         init = values.decode(request.init, [t.clone() for t in self._read(request.tensors)])
         self._subject.construct(values.bound(make, init), request.seed, gradients=request.gradients)
-        return wire.Constructed(state=self._subject.state_specs(), training=self._subject.built.training)
+        return wire.Constructed(
+            state=self._subject.state_specs(), training=self._subject.built.training,
+            hidden=self._subject.hidden_specs(), attributes=read_attributes(self._subject.built, request.attributes),
+        )  # fmt: skip
 
     def _construct_case(self, request: wire.ConstructCase) -> wire.Constructed:
         self._opened.construct(request.case, request.seed, request.gradients)
@@ -169,7 +174,7 @@ class Session:
         end_compilers()  # they would disturb whoever is timed next
         del tensors
         self._subject.drop()
-        _keep_what_is_there()
+        keep_what_is_there()
 
     def _make_inputs(self, request: wire.MakeInputs) -> None:
         _, tensors = self._opened.inputs(request.seed, request.family)
@@ -179,34 +184,12 @@ class Session:
         if wanted != tuple((tuple(t.shape), arena.dtype_name(t.dtype)) for t in tensors):
             raise CodeRaised("bad_arguments", "get_inputs gives other shapes or types each time; fix them per case")
         self._write(request.refs, tensors)
+        small = sum(t.nbytes for t in tensors) <= _SMALL_BYTES
         del tensors
-        self._subject.drop()
+        (self._subject.drop_held if small else self._subject.drop)()
 
     def _truth(self, request: wire.Truth) -> None:
-        inputs = self._read(request.inputs)
-        try:
-            tensors = self._opened.truth(request.args, inputs, request.seed, buffers=request.buffers)
-        except CodeRaised as error:
-            if error.reason != "out_of_memory" or request.buffers:
-                raise
-            tensors = None  # while the error lives, so does what its frames hold
-        if tensors is None:
-            self._opened.release_truth()
-            self._subject.drop()
-            whole = self._read(request.outputs)
-            self._opened.truth_in_parts(request.args, inputs, whole, seed=request.seed, parts=_TRUTH_PARTS)
-            self._opened.release_truth()
-            self._subject.drop()
-            return
-        places = request.outputs + request.moved
-        if len(tensors) != len(places):
-            raise CodeRaised("no_truth", "in float64 the module returns another number of outputs")
-        for ref, tensor in zip(places, tensors, strict=True):
-            if tuple(tensor.shape) != ref.spec.shape:
-                raise CodeRaised("no_truth", "in float64 the module returns other shapes")
-        self._write(places, tensors)
-        del tensors
-        self._subject.drop()
+        write_truth(self._opened, request, read=self._read, write=self._write)
 
     def _slack(self, request: wire.Slack) -> None:
         refs = (request.inputs, request.own, request.truth)
@@ -243,6 +226,7 @@ class Session:
 
     def _load_state(self, request: wire.LoadState) -> None:
         self._subject.write_state(request.names, self._read(request.refs))
+        write_attributes(self._subject.built, request.attributes)
         if self._reference is not None:
             self._reference.release_truth()
 
@@ -250,6 +234,9 @@ class Session:
         with blaming("raised", "state_dict() raised"):
             found = self._subject.changed_state(request.names, self._read(request.refs))
         return wire.ComparedState(changed=found)
+
+    def _read_attributes(self, request: wire.ReadAttributes) -> wire.Attributes:
+        return wire.Attributes(values=read_attributes(self._subject.built, request.names))
 
     def _mark_state(self, request: wire.MarkState) -> wire.Marked:
         with blaming("raised", "state_dict() raised"):
@@ -313,48 +300,66 @@ class Session:
 
     def _deal(self, request: wire.Deal) -> None:
         slots = [self._read(refs) for refs in request.slots]
-        self._dealt = Dealt(request, slots, [handed(tensors) for tensors in slots])
+        moving = Moving(self._subject.built, request.moved, self._read(request.state))
+        self._dealt = Dealt(request.args, slots, [handed(tensors) for tensors in slots], moving=moving)
 
-    def _clear(self, request: wire.Clear) -> None:
+    def _lay(self, request: wire.Lay) -> None:
+        self._arenas["shared"].lay(self._descriptor, request.offset, request.size_bytes)
+
+    def _clear(self, request: wire.Clear) -> wire.Cleared | None:
+        """The same before every timed call: whether it will be looked at is not decided yet."""
         if self._dealt is not None:
             self._dealt.forget()
+            self._dealt.moving.attributes = request.attributes
+        self._start_anew()
+        return self._timer.evict(request.flush_bytes, self._arenas, seed=request.seed)
+
+    def _start_anew(self) -> None:
         self._subject.drop_held()
-        self._timer.evict(request.flush_bytes)
+        if self._dealt is not None:
+            with blaming("raised", "writing to the state raised"):
+                self._dealt.moving.put_back()
 
     def _timed_call(self, request: wire.TimedCall) -> wire.Tick:
         dealt = self._dealt
         if dealt is None:
             raise RuntimeError("no slots were dealt")
-        inputs = dealt.slots[request.slot]
         ready = self._subject.bound(dealt.args, dealt.handed[request.slot], request.phase)
-        swaps = request.swaps
+        change: Callable[[], None] | None = partial(self._change, dealt, request)
         if request.phase == "backward":  # the forward before it reads the inputs
-            dealt.stir(swaps)
-            swaps = ()
+            self._change(dealt, request)
+            change = None
         with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
             call = ready() if request.repeat == 1 else repeated(ready(), request.repeat)
-        self._timer.prepare(dealt, swaps, inputs if request.warm else (), delay_ns=request.delay_ns)
+        self._timer.prepare(change, dealt.slots[request.slot] if request.warm else (), request)
         with blaming("raised", "forward raised while it was timed"), self._subject.grad_mode():
-            tick, dealt.seen = self._timer.time(call, dealt.spare)
-        dealt.called = request.slot
+            tick, seen = self._timer.time(call, dealt.spare)
+        dealt.take(request.slot, seen)
         return tick
+
+    def _change(self, dealt: Dealt, request: wire.TimedCall) -> None:
+        if request.lay_bytes:
+            self._arenas["shared"].lay(self._descriptor, request.lay_offset, request.lay_bytes)
+        dealt.stir(request.swaps)
 
     def _timed_calls(self, request: wire.TimedCalls) -> wire.Ticks:
         ticks: list[wire.Tick] = []
         for call in request.calls:
             if self._dealt is not None and ticks:
                 self._dealt.step_on(keep=request.keep)
-                self._subject.drop_held()
+                self._start_anew()
             ticks.append(self._timed_call(call))
         return wire.Ticks(ticks=tuple(ticks))
 
     def _hold_timed(self, request: wire.HoldTimed) -> wire.Called:
-        if self._dealt is None or self._dealt.seen is None:
-            raise RuntimeError("no timed call was made")
-        slot, seen = self._dealt.taken(request.number)
-        inputs, given = self._dealt.slots[slot], self._dealt.handed[slot]
-        tree, outputs = self._subject.hold_seen(0, seen, inputs)
-        return wire.Called(outputs_tree=tree, outputs=outputs, moved_input=first_moved(given, inputs))
+        assert self._dealt is not None, "no timed call was made"
+        taken, moving = self._dealt.taken(request.number), self._dealt.moving
+        inputs, given = self._dealt.slots[taken.slot], self._dealt.handed[taken.slot]
+        tree, outputs = self._subject.hold_seen(0, taken.seen, inputs)
+        moving.require_whole(taken.left)
+        self._subject.hold_seen(wire.LEFT, taken.left.seen, inputs)
+        moved = first_moved(given, inputs)
+        return wire.Called(outputs_tree=tree, outputs=outputs, moved_input=moved, attributes=taken.left.attributes)
 
     def _configure(self, request: wire.Configure) -> None:
         configure = getattr(self._entry_module, "configure", None)
@@ -364,8 +369,7 @@ class Session:
             configure(request.pattern, **json.loads(request.knobs))
 
     def _count_fallbacks(self, request: wire.CountFallbacks) -> wire.Fallbacks:
-        found = getattr(self._entry_module, "FALLBACKS", None)
-        counts = found.items() if isinstance(found, dict) else ()
+        counts = found.items() if isinstance(found := getattr(self._entry_module, "FALLBACKS", None), dict) else ()
         return wire.Fallbacks(counts=tuple((str(k)[:200], int(v)) for k, v in counts))
 
     def _peak(self, request: wire.Peak) -> wire.PeakBytes:
@@ -403,7 +407,7 @@ class Session:
         if self._recorded is None:
             raise RuntimeError("no call was recorded")
         with blaming("raised", "a replayed CUDA graph failed"):
-            ns = self._recorded.replayed(request.times, evict=partial(self._timer.evict, request.flush_bytes))
+            ns = self._recorded.replayed(request.times, evict=partial(self._timer.evict, request.flush_bytes, {}))
         tree, outputs = self._subject.hold_seen(0, self._recorded.seen, self._read(request.inputs))
         return wire.GraphReplayed(ns=ns, outputs_tree=tree, outputs=outputs)
 
@@ -436,10 +440,3 @@ class Session:
         return wire.Perturbed(
             moved=audit.perturb(module, request.name, named_state(module)[request.name], request.seed)
         )
-
-
-def _keep_what_is_there() -> None:
-    """Spare later collections what came with imports. The CuTe DSL alone is 100 000 objects: whenever memory was given
-    back, a collection walked them in 159 ms (the host of an H200, 2026-11-23, results/h200/giving-back.json)."""
-    gc.collect()
-    gc.freeze()

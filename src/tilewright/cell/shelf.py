@@ -1,7 +1,8 @@
 """Our own modules: put away before a candidate is loaded, and, in a process that is confined before it imports
 anything, taken from the disk before that is closed.
 
-A candidate must run where Tilewright is not installed: in its cell `import tilewright` finds nothing.
+A candidate must run where Tilewright is not installed: in its cell `import tilewright` finds nothing. What is installed
+in the same folder (of a wheel that is site-packages, where all else lies) is found as before.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
+
+from . import absent
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("cell", "facts")
@@ -46,14 +49,21 @@ class Shelf(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(text, origin, "exec"), module.__dict__)
 
 
-def put_away() -> None:
-    """Forget Tilewright: no module of it can be imported from now on, neither here nor in a process started from here.
-    What was imported lives on, out of `sys.modules`."""
-    for name in [n for n in sys.modules if n.partition(".")[0] == _ROOT.name]:
-        del sys.modules[name]
+def hiding_place(folder: Path) -> Path:
+    """A folder in `folder` whose `sitecustomize` hides Tilewright from each Python process that starts with it on its
+    path. To be made before the disk is closed."""
+    place = folder / "site"
+    place.mkdir(exist_ok=True)
+    text = Path(absent.__file__).read_text(encoding="utf-8")
+    (place / "sitecustomize.py").write_text(f"{text}\n\nstart_without({_ROOT.name!r})\n", encoding="utf-8")
+    return place
+
+
+def put_away(place: Path) -> None:
+    """Forget Tilewright: no import finds a module of it from now on, neither here nor in a process that is forked or
+    started from here, unless that leaves the environment aside (`python -I`): then the closed disk alone denies it.
+    What was imported lives on, out of `sys.modules`. `place`: what `hiding_place` gave."""
+    absent.hide(_ROOT.name)
     sys.modules["__main__"] = types.ModuleType("__main__")
-    own = str(_ROOT.parent)
-    sys.path[:] = [p for p in sys.path if os.path.realpath(p) != own]
-    sys.path_importer_cache.pop(own, None)
-    others = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and os.path.realpath(p) != own]
-    os.environ["PYTHONPATH"] = os.pathsep.join(others)
+    others = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(place), others)))

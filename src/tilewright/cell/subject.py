@@ -18,6 +18,7 @@ from . import values
 from .arena import contiguous, dtype_name, overlaps, spec_of
 from .bits import words
 from .load import CodeRaised, blaming
+from .moving import hidden_tensors, tensor_at
 from .step import Call, Step
 from .timing import Parts, Seen
 from .wire import NO_GRADIENTS, Called, Gradients, NamedSpec, OutputFacts
@@ -119,16 +120,29 @@ class Subject:
         with blaming("raised", "state_dict() raised"):
             return tuple(NamedSpec(name=k, spec=spec_of(v)) for k, v in named_state(self.built).items())
 
-    def read_state(self, names: Sequence[str]) -> tuple[Tensor, ...]:
+    def hidden_specs(self) -> tuple[NamedSpec, ...]:
+        """Of buffers and tensor attributes that the state does not hold."""
+        with blaming("raised", "state_dict() raised"):
+            state = named_state(self.built)
+        hidden = hidden_tensors(self.built)
+        return tuple(NamedSpec(name=k, spec=spec_of(v), hidden=True) for k, v in hidden.items() if k not in state)
+
+    def _places(self, names: Sequence[str]) -> list[Tensor]:
+        """The state of these names, where it lies."""
         state = named_state(self.built)
-        return tuple(state[n].detach() for n in names)
+        found = [state[n] if n in state else tensor_at(self.built, n) for n in names]
+        if any(t is None for t in found):
+            raise CodeRaised("wrong_state", f"it has no {names[[t is None for t in found].index(True)][:80]} any more")
+        return [t for t in found if t is not None]
+
+    def read_state(self, names: Sequence[str]) -> tuple[Tensor, ...]:
+        return tuple(t.detach() for t in self._places(names))
 
     def write_state(self, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
         """Copy into the parameters and buffers where they are; nothing is constructed again."""
         with blaming("raised", "loading the state raised"), torch.no_grad():
-            state = named_state(self.built)
-            for name, tensor in zip(names, tensors, strict=True):
-                state[name].copy_(tensor)
+            for place, tensor in zip(self._places(names), tensors, strict=True):
+                place.copy_(tensor)
 
     def changed_state(self, names: Sequence[str], tensors: Sequence[Tensor]) -> tuple[str, ...]:
         """The names of what is not, bit by bit, what was written to it."""

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # signal's own are in Python: it looks for signals there
 import gc
 import operator
 import secrets
-import signal
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import driver, values, wire
-from .arena import exchange
-from .load import CodeRaised
+from . import driver, values, walks, wire
+from .arena import Mapped
+from .hooks import Hooks
 from .step import Call
 
 _clock = time.perf_counter_ns
+_cpu = time.process_time_ns
 _touch = torch.Tensor.sum
 _wipe = torch.Tensor.zero_
 _clone = torch.Tensor.clone
 _copy = torch.Tensor.copy_
 _detach = torch.Tensor.detach
 _apply: Callable[[Callable[[], Any]], Any] = operator.call
-# What calls the code under test back between two steps of the cell's own: a tracer, a profiler, handlers of signals.
-_HOOKS: tuple[Callable[[], Any], ...] = (
-    sys.gettrace,
-    sys.getprofile,
-    *(partial(_signal.getsignal, s) for s in sorted(signal.valid_signals())),
-)
 _MOST_COPIED_BYTES = 32 << 20
 _PARTS, _PART = 1024, 64
 _SCATTERED = 1 << 12
@@ -50,13 +41,8 @@ def _let_pending_run() -> None:
         pass
 
 
-def _calls_nobody_new(now: Any, before: Any) -> bool:
-    """Whether a hook is what it was, or one that runs no code of Python's: a signal that is ignored, or ends us."""
-    return now is before or now in (_signal.SIG_DFL, _signal.SIG_IGN)
-
-
 class Flush:
-    """Evicts caches by walking through a buffer larger than they are."""
+    """Evicts caches by walking through a buffer of its own that is larger than they are."""
 
     def __init__(self, size_bytes: int, device: str) -> None:
         self._buffer = torch.zeros(
@@ -70,6 +56,11 @@ class Flush:
             _wipe(self._buffer)
         else:
             _touch(self._buffer)  # reading is enough, and leaves no dirty lines to be written back in timed code
+
+    def overwrite(self, seed: int) -> float:
+        """On a GPU: what the walk of this seed found."""
+        driver.release_kept_lines()
+        return walks.overwritten(self._buffer, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,55 +156,6 @@ def _parts(tensor: Tensor, start: int, step: int) -> Tensor:
     return tensor.view(-1)[: _PARTS * step].view(_PARTS, step)[:, start : start + _PART]
 
 
-class Dealt:
-    """The slots of the calls to come, as they are handed out and as we have them ourselves; what the last call
-    returned, and its slot, and those of the calls before it in a row."""
-
-    __slots__ = ("args", "before", "called", "handed", "seen", "slots", "spare")
-
-    def __init__(
-        self, deal: wire.Deal, slots: Sequence[tuple[Tensor, ...]], handed: Sequence[tuple[Tensor, ...]]
-    ) -> None:
-        self.args = deal.args
-        self.slots = slots
-        self.handed = handed
-        self.called = 0
-        self.seen: Seen | None = None  # when the clock stopped
-        self.before: list[tuple[int, Seen]] = []
-        self.spare: Copies = ()  # copies whose memory may be used again
-
-    def forget(self) -> None:
-        """Let results go; the memory of the last one's copies stays."""
-        if self.seen is not None:
-            self.spare, self.seen = self.seen.copies, None
-        self.before = []
-
-    def step_on(self, *, keep: bool) -> None:
-        """Before the next call of a row: the last result is kept beside those before it, or let go."""
-        if keep and self.seen is not None:
-            self.before.append((self.called, self.seen))
-            self.spare, self.seen = (), None
-        else:
-            self.forget()
-
-    def taken(self, number: int) -> tuple[int, Seen]:
-        """The slot and the result of a call in the row (-1: of the last), which is handed over with the memory of its
-        copies; all others are let go."""
-        if self.seen is None:
-            raise RuntimeError("no timed call was made")
-        found = [*self.before, (self.called, self.seen)][number]
-        self.before, self.seen, self.spare = [], None, ()
-        return found
-
-    def stir(self, swaps: Sequence[wire.Swap]) -> None:
-        for swap in swaps:
-            one, other = self.slots[swap.slot][swap.input], self.slots[swap.other][swap.input]
-            if swap.dim >= 0:
-                one = one.narrow(swap.dim, swap.start, swap.count)
-                other = other.narrow(swap.dim, swap.other_start, swap.count)
-            exchange(one, other)
-
-
 def repeated(call: Call, times: int) -> Call:
     """The calls in a row, as one."""
 
@@ -242,6 +184,7 @@ class Timer:
         "_flush_bytes",
         "_hooks",
         "_started",
+        "_walked",
     )  # no method can be hidden in an instance
 
     def __init__(self, device: str) -> None:
@@ -250,26 +193,40 @@ class Timer:
         self._flush_bytes = 0
         self._events: driver.Events | None = None
         self._started = 0
-        self._hooks = tuple(map(_apply, _HOOKS))
+        self._walked = 0.0
+        self._hooks = Hooks()
 
-    def evict(self, flush_bytes: int) -> None:
-        """Evict caches of so many bytes. The device is waited for: how long that takes is not the same in all cells."""
+    def evict(self, flush_bytes: int, arenas: Mapping[str, Mapped], *, seed: int = -1) -> wire.Cleared | None:
+        """Evict caches of so many bytes: by a walk through the judge's block or, on a GPU, our own, of which is told
+        what was found, or where no `seed` is given by one that nobody looks at. The device is waited for: how long that
+        takes is not the same in all cells."""
+        block, found = arenas.get(walks.BLOCK), None
+        if flush_bytes and seed >= 0 and block is not None:
+            return wire.Cleared(found=walks.walked(walks.pages(block.data), seed))
         if flush_bytes and flush_bytes != self._flush_bytes:
             self._flush = Flush(flush_bytes, self._device)
             self._flush_bytes = flush_bytes
         if flush_bytes and self._flush is not None:
-            self._flush()
+            if seed >= 0 and self._device == "cuda":
+                found = self._flush.overwrite(seed)
+            else:
+                self._flush()
         if self._device == "cuda":
             driver.synchronize()
+        return None if found is None else wire.Cleared(found=found)
 
-    def prepare(self, dealt: Dealt, swaps: Sequence[wire.Swap], warm: Sequence[Tensor], *, delay_ns: float) -> None:
-        """Carry out the swaps, and read `warm`. The contents change at the last moment: whoever watches the inputs has
-        no time to work before the clock runs. On a GPU, the device is kept busy for `delay_ns` first: what is launched
-        meanwhile is queued by the time that the clock starts there, and launches are not timed."""
+    def prepare(self, change: Callable[[], None] | None, warm: Sequence[Tensor], request: wire.TimedCall) -> None:
+        """Have the contents changed, and read `warm`. They change at the last moment: whoever watches the inputs has
+        no time to work before the clock runs. On a GPU, caches are evicted here, since the judge writes to the slot
+        after all else, and the device is kept busy for `delay_ns`: what is launched meanwhile is queued by the time
+        that the clock starts there, and launches are not timed."""
+        cleared = self.evict(request.flush_bytes, {}, seed=request.flush_seed) if request.flush_bytes else None
+        self._walked = 0.0 if cleared is None else cleared.found
         self._started = _clock()
         if self._device == "cuda":
-            _delay(int(_CYCLES_A_NS * delay_ns))  # type: ignore[no-untyped-call]
-        dealt.stir(swaps)
+            _delay(int(_CYCLES_A_NS * request.delay_ns))  # type: ignore[no-untyped-call]
+        if change is not None:
+            change()
         for data in warm:
             _read(data)
 
@@ -279,10 +236,7 @@ class Timer:
         gc.disable()  # until the result is copied: a collection calls back, too
         try:
             tick, result, hooks = self._on_gpu(call) if self._device == "cuda" else self._on_cpu(call)
-            if not all(map(_calls_nobody_new, hooks, self._hooks)):
-                raise CodeRaised(
-                    "tampering", "it leaves a tracer, a profiler or a handler of signals on, to be called back later"
-                )
+            self._hooks.require_unchanged(hooks)
             return tick, as_it_is(result, into)
         finally:
             gc.enable()
@@ -290,21 +244,28 @@ class Timer:
     def _on_cpu(self, call: Call) -> tuple[wire.Tick, Any, list[Any]]:
         # In one expression without variables: from the call's frame nothing leads to the clock that comes after it, and
         # the interpreter does not look for signals before it is known who handles them.
-        start, result, _, end, *hooks = map(_apply, (_clock, call, _let_pending_run, _clock, *_HOOKS))
-        return wire.Tick(ns=float(end - start)), result, hooks
+        before, start, result, _, end, after, *hooks = map(
+            _apply, (_cpu, _clock, call, _let_pending_run, _clock, _cpu, *self._hooks.all)
+        )
+        return wire.Tick(ns=float(end - start), cpu_ns=float(after - before)), result, hooks
 
     def _on_gpu(self, call: Call) -> tuple[wire.Tick, Any, list[Any]]:
         """The device is waited for, all streams of it, before the cell goes on: what a call leaves running is seen by
         the judge's clock, and, where that is disturbed, by a third event, and can't hide behind what comes next."""
         if self._events is None:
             self._events = driver.Events(3)
+        before = _cpu()
         self._events.record(0)
         result = call()
         self._events.record(1)
         launched_ns = float(_clock() - self._started)
         driver.synchronize()
+        used_ns = float(_cpu() - before)
         self._events.record(2)
-        hooks = list(map(_apply, _HOOKS))
+        hooks = list(map(_apply, self._hooks.all))
         driver.synchronize()
         ns, after_ns = self._events.elapsed_ns(0, 1), self._events.elapsed_ns(1, 2)
-        return wire.Tick(ns=ns, launched_ns=launched_ns, after_ns=after_ns), result, hooks
+        tick = wire.Tick(
+            ns=ns, launched_ns=launched_ns, after_ns=after_ns, cpu_ns=used_ns, walked=self._walked
+        )  # fmt: skip
+        return tick, result, hooks

@@ -13,12 +13,13 @@ import operator
 import sys
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import compress, repeat
 from operator import is_not
 
 import torch
 
+from .hooks import Standing
 from .load import CodeRaised
 from .session import Session
 
@@ -27,27 +28,34 @@ _OF_TENSORS = (
     "is_complex", "is_floating_point", "layout", "narrow", "numel", "permute", "reshape", "shape", "stride", "sum",
     "to", "view", "zero_",
 )  # fmt: skip
-_OF_TORCH = ("as_tensor", "empty", "enable_grad", "frombuffer", "no_grad", "zeros")
+_OF_TORCH = ("as_tensor", "empty", "enable_grad", "frombuffer", "mv", "no_grad", "randint", "zeros")
 _OF_CUDA = ("empty_cache", "synchronize")
-_OPERATORS = ("aten::_to_copy", "aten::clone", "aten::copy_", "aten::detach", "aten::fill_.Scalar", "aten::sum")
+_OPERATORS = (
+    "aten::_to_copy", "aten::clone", "aten::copy_", "aten::detach", "aten::fill_.Scalar", "aten::sum",
+    "aten::mv", "aten::addmv_", "aten::index_select",
+)  # fmt: skip
 _KEYS = ("CPU:", "CUDA:", "ADInplaceOrView:", "AutogradCPU:", "AutogradCUDA:")
 _table = torch._C._dispatch_dump_table
 _MISSING = object()
 _OF_GC = ("collect", "disable", "enable")
 _OF_PYTHON = (
-    "all", "any", "dict", "enumerate", "float", "frozenset", "getattr", "id", "int", "isinstance", "issubclass", "iter",
-    "len", "list", "map", "max", "min", "next", "range", "set", "sorted", "str", "sum", "tuple", "type", "zip",
+    "__import__", "all", "any", "dict", "enumerate", "float", "frozenset", "getattr", "id", "int", "isinstance",
+    "issubclass", "iter", "len", "list", "map", "max", "min", "next", "range", "set", "sorted", "str", "sum", "tuple",
+    "type", "zip",
 )  # fmt: skip
 
 
 class Tripwire:
-    """Remembers on construction."""
+    """Remembers on construction. `ours`: Tilewright's modules."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, ours: Sequence[types.ModuleType]) -> None:
+        if not ours:
+            raise RuntimeError("Tilewright's modules are put away already: nothing of them would be watched")
         self._session = session
         own = [("the cell's session", session, n) for n in ("_answers", "_subject", "_timer")]
-        self._labels, self._owners, self._names = zip(*own, *_watched(), strict=True)
+        self._labels, self._owners, self._names = zip(*own, *_watched(ours), strict=True)
         self._values = tuple(map(getattr, self._owners, self._names))
+        self._standing = Standing()
         self._kernels = tuple((name, text, _kernels(text)) for name in _OPERATORS for text in [_table(name)])
 
     def check(self) -> None:
@@ -59,6 +67,7 @@ class Tripwire:
             now = _table(name)
             if now != text and _kernels(now) != kernels:
                 raise CodeRaised("tampering", f"it registered another {name} with torch's dispatcher")
+        self._standing.check()
         if not self._session.holds_its_own:
             raise CodeRaised("tampering", "it replaced what holds slots and results")
 
@@ -68,10 +77,15 @@ def _kernels(table: str) -> tuple[str, ...]:
     return tuple(line for line in table.splitlines() if line.startswith(_KEYS))
 
 
-def _watched() -> Iterator[tuple[str, object, str]]:
-    """What is watched: a label, the object, the name of its attribute."""
+def own_modules() -> tuple[types.ModuleType, ...]:
+    """Those of Tilewright's modules that are imported and can be found."""
     package = __name__.partition(".")[0]
-    for module in [m for n, m in sys.modules.items() if n.partition(".")[0] == package]:
+    return tuple(m for n, m in sys.modules.items() if n.partition(".")[0] == package)
+
+
+def _watched(ours: Sequence[types.ModuleType]) -> Iterator[tuple[str, object, str]]:
+    """What is watched: a label, the object, the name of its attribute."""
+    for module in ours:
         yield from _of_module(module)
     for owner, names in (
         (torch, _OF_TORCH), (torch.cuda, _OF_CUDA), (gc, _OF_GC), (builtins, _OF_PYTHON), (json, ("dumps", "loads")),

@@ -50,3 +50,8 @@ def restrided(tensor: Tensor, number: int) -> Tensor:
     view = wide[..., 1 : 1 + tensor.shape[-1]] if tensor.ndim >= 2 else tensor.new_zeros(2 * tensor.shape[0])[::2]
     view.copy_(tensor)
     return view
+
+
+def indexes(tensor: Tensor) -> bool:
+    """Whether it may hold places in other tensors."""
+    return tensor.ndim > 0 and not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)

@@ -29,6 +29,7 @@ from .parsing import WireError as WireError
 from .parsing import parse as parse
 from .parsing import to_plain as to_plain
 from .parts import NO_GRADIENTS as NO_GRADIENTS
+from .parts import Attribute as Attribute
 from .parts import Gradients as Gradients
 from .parts import Mark as Mark
 from .parts import NamedSpec as NamedSpec
@@ -36,12 +37,14 @@ from .parts import OutputFacts as OutputFacts
 from .parts import Spent as Spent
 from .parts import TensorRef as TensorRef
 from .redraws import SPREADS as SPREADS
+from .redraws import Attributes as Attributes
 from .redraws import CarryOut as CarryOut
 from .redraws import ComparedState as ComparedState
 from .redraws import CompareState as CompareState
 from .redraws import MarkState as MarkState
 from .redraws import Moved as Moved
 from .redraws import PutBack as PutBack
+from .redraws import ReadAttributes as ReadAttributes
 from .redraws import Rearrange as Rearrange
 from .redraws import Rearranged as Rearranged
 from .redraws import Redraw as Redraw
@@ -50,9 +53,12 @@ from .replays import Observe as Observe
 from .replays import Observed as Observed
 from .replays import Replay as Replay
 from .replays import Replayed as Replayed
+from .ticks import LEFT as LEFT
 from .ticks import Clear as Clear
+from .ticks import Cleared as Cleared
 from .ticks import Deal as Deal
 from .ticks import HoldTimed as HoldTimed
+from .ticks import Lay as Lay
 from .ticks import Swap as Swap
 from .ticks import Tick as Tick
 from .ticks import Ticks as Ticks
@@ -64,12 +70,14 @@ from .ticks import TimedCalls as TimedCalls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapArena:
-    """Make an arena visible. `handle` is base64 of a CUDA IPC handle, or empty: the descriptor rides with the frame."""
+    """Make an arena visible. `handle` is base64 of a CUDA IPC handle, or empty: the descriptor rides with the frame.
+    `sealed`: it can only be read."""
 
     name: str
     size_bytes: int
     device: str
     handle: str = ""
+    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +102,14 @@ class LoadProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Construct:
-    """Build the module. `init` is an encoded argument tree (cell.values), `tensors` the tensors in it."""
+    """Build the module. `init` is an encoded argument tree (cell.values), `tensors` the tensors in it; `attributes`:
+    names of those whose values are to be told."""
 
     init: str
     tensors: tuple[TensorRef, ...]
     seed: int
     gradients: Gradients = NO_GRADIENTS
+    attributes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +236,7 @@ class StoreState:
 class LoadState:
     names: tuple[str, ...]
     refs: tuple[TensorRef, ...]
+    attributes: tuple[Attribute, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,8 +327,12 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constructed:
+    """`hidden`: buffers and tensor attributes that `state` does not hold."""
+
     state: tuple[NamedSpec, ...]
     training: bool
+    hidden: tuple[NamedSpec, ...] = ()
+    attributes: tuple[Attribute, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +348,9 @@ class Traced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """`init` and `args` are encoded argument trees; `outputs_tree` the encoded structure of what is returned."""
+    """`init` and `args` are encoded argument trees; `outputs_tree` the encoded structure of results. Calls move
+    `mutated_state`, which is among `state`, and plain `attributes`, given as they are before; `shows_attributes`:
+    results hang on these."""
 
     init: str
     init_tensors: tuple[TensorSpec, ...]
@@ -351,6 +368,8 @@ class Described:
     trace_failure: str
     call_s: float
     steps: bool = False  # comparisons, roundings or choices are made of floats in it: its results may jump
+    attributes: tuple[Attribute, ...] = ()
+    shows_attributes: bool = False
 
     def title(self, output: int) -> str:
         """What a result is called: the gradients of a step come after what forward returns."""
@@ -363,6 +382,7 @@ class Called:
     outputs_tree: str
     outputs: tuple[OutputFacts, ...]
     moved_input: int = -1  # position of an input tensor that has another shape or other memory than before; -1: none
+    attributes: tuple[Attribute, ...] = ()  # of a timed call: the plain values that it left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

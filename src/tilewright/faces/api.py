@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import tempfile
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 from torch import nn
@@ -23,9 +19,10 @@ from ..flow.optimize import optimize as run
 from ..flow.workbench import Places
 from ..report import markdown, summary
 from ..stages.build import load_candidate
-from ..stages.problems import read_problem
 from . import config
 from .capture import write_problem
+from .live import fallbacks, replacement
+from .reading import problem_of
 
 _quiet: Callable[[str], None] = lambda text: None  # noqa: E731  a name for silence
 
@@ -33,13 +30,21 @@ _quiet: Callable[[str], None] = lambda text: None  # noqa: E731  a name for sile
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimized:
     """`module` computes what the given one does and has the same `state_dict` keys (parameters shared with it); it *is*
-    the given one unless `status` is "improved". `summary` is what `optimize --json` prints, `report` is Markdown."""
+    the given one unless `status` is "improved". `summary` is what `optimize --json` prints, `report` is Markdown.
+
+    Where something is not as it was judged (inputs, submodules, hooks, dtypes, a mode that is on; docs/design.md), a
+    call runs the original forward, on the module as it is then: `fallbacks` counts that, and a RuntimeWarning says so
+    the first time. `copy`, `pickle` and `torch.save` take `module` as they take the given one."""
 
     module: nn.Module
     status: str
     summary: dict[str, Any]
     report: str
     folder: Path
+
+    def fallbacks(self) -> dict[str, int]:
+        """How often calls of `module`, and of its copies in this process, ran the original forward, by reason."""
+        return fallbacks(self.module)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,7 @@ def optimize(
     seed: int = 0,
     precision: Precision = "reference",
     algebra: bool = True,
+    env: Sequence[str] = (),
     say: Callable[[str], None] = _quiet,
 ) -> Optimized:
     """Optimise a live module for inputs like `example_inputs` (tensors, numbers, strings or None, positional).
@@ -69,10 +75,11 @@ def optimize(
     The module is judged in other processes, in the train/eval state it is in. `out` is the folder of the run (a new
     temporary one by default); `budget` bounds the search. A candidate is timed for `timing`, or longer where noise may
     hide a gain, against eager, and where `compiled` against torch.compile too. Without `algebra` the amount of work
-    stays as it is (docs/precision.md). Raises UserError for what the caller can
+    stays as it is (docs/precision.md). `env` names variables of
+    the environment that the module's processes see. Raises UserError for what the caller can
     mend."""
     folder = _folder(out)
-    problem = _captured(module, example_inputs, folder, target=target, precision=precision)
+    problem = _captured(module, example_inputs, folder, target=target, precision=precision, env=env)
     places = Places(out=folder, cache=config.cache_dir())
     finished = run(
         problem, places=places, strategy="catalog", budget_s=config.seconds(budget), seed=seed, say=say,
@@ -81,7 +88,7 @@ def optimize(
     found = summary(finished.brief, finished.events, candidate_dir=str(places.candidate))
     improved = found["status"] == "improved"
     return Optimized(
-        module=_replacement(module, places.candidate) if improved else module,
+        module=replacement(module, places.candidate) if improved else module,
         status=str(found["status"]),
         summary=found,
         report=markdown(finished.brief, finished.events),
@@ -101,15 +108,18 @@ def evaluate(
     seed: int = 0,
     precision: Precision = "reference",
     mode: Mode | None = None,
+    env: Sequence[str] = (),
     say: Callable[[str], None] = _quiet,
 ) -> Evaluated:
     """Judge a candidate (a file or folder with `ModelNew`) against a problem file, a robust-kbench task folder (then
     also a `.cu` file), or a live module with examples. `mode` of None: what the problem says, else inference."""
     folder = _folder(out)
     if isinstance(reference, nn.Module):
-        problem = _captured(reference, example_inputs, folder, target=target, precision=precision, mode=mode)
+        problem = _captured(reference, example_inputs, folder, target=target, precision=precision, mode=mode, env=env)
     else:
-        problem = read_problem(Path(reference), target=_chosen(target), precision=precision, mode=mode)
+        problem = problem_of(
+            Path(reference), target=_chosen(target), precision=precision, mode=mode, env=env, warn=say
+        )  # fmt: skip
     given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate), problem)
     finished = judge_given(
         problem, given, places=Places(out=folder, cache=config.cache_dir()), seed=seed, say=say,
@@ -143,35 +153,10 @@ def _captured(
     target: Literal["auto", "cuda", "cpu"],
     precision: Precision,
     mode: Mode | None = None,
+    env: Sequence[str] = (),
 ) -> Problem:
     path = write_problem(module, example_inputs, folder / "problem")
-    return read_problem(path, target=_chosen(target), precision=precision, mode=mode)
+    return problem_of(path, target=_chosen(target), precision=precision, mode=mode, env=env)
 
 
-def _replacement(module: nn.Module, candidate: Path) -> nn.Module:
-    """The candidate's ModelNew around the given module's own parameters, buffers and settings."""
-    new: nn.Module = _loaded(candidate).ModelNew()
-    new.__dict__.update(module.__dict__)
-    return new
-
-
-def _loaded(candidate: Path) -> ModuleType:
-    """Import a candidate's model.py under a name of its own; its companions leave `sys.modules` again, since the next
-    candidate's have the same names."""
-    spec = importlib.util.spec_from_file_location(f"tilewright_candidate_{uuid.uuid4().hex}", candidate / "model.py")
-    assert spec is not None and spec.loader is not None
-    model = importlib.util.module_from_spec(spec)
-    before = set(sys.modules)
-    sys.path.insert(0, str(candidate))
-    try:
-        spec.loader.exec_module(model)
-    finally:
-        sys.path.remove(str(candidate))
-        for name in set(sys.modules) - before:
-            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(candidate):
-                del sys.modules[name]
-    sys.modules[model.__name__] = model
-    return model
-
-
-__all__ = ["Candidate", "Evaluated", "Optimized", "evaluate", "optimize"]
+__all__ = ["Candidate", "Evaluated", "Optimized", "evaluate", "fallbacks", "optimize"]

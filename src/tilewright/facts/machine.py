@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from math import inf
 
 from .problem import Work
 
@@ -26,7 +27,9 @@ class DeviceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Measured peaks of one device. Rates are bytes/s and flop/s; `cache_bytes` is its last-level cache."""
+    """Measured peaks of one device. Rates are bytes/s and flop/s; `cache_bytes` is its last-level cache, all of it that
+    the processors in use reach; `cache_bytes_per_s` what they read and write within it, 0 where that is not known.
+    `under_load`: others had the processors meanwhile, so that all rates may be too low."""
 
     target: str
     device: str  # e.g. "NVIDIA H200", or the CPU's model name and thread count
@@ -39,6 +42,8 @@ class Machine:
     matmul_flops_per_s: tuple[
         tuple[str, float], ...
     ]  # by dtype; "f32" is plain fp32, "f32_split" fp32 from tensor cores
+    cache_bytes_per_s: float = 0.0
+    under_load: bool = False
 
     @property
     def key(self) -> str:
@@ -59,7 +64,11 @@ class Machine:
         return max(work.bytes_moved / self.copy_bytes_per_s, work.flops / self.rate(work.dtype)) * 1e9
 
     def impossible_ns(self, work: Work) -> float:
-        """Below this no honest time can lie: even an empty call takes LEAST_CALL_NS, what fits in the last-level cache
-        may never reach memory, and rates are given 15% for measurement."""
+        """Below this no honest time can lie: even an empty call takes LEAST_CALL_NS; what fits in the last-level cache
+        may never reach memory, but no faster than caches are; and rates are given 15% for measurement, those of caches
+        and of products twice, since other code may come nearer to what the hardware can."""
         memory_s = max(work.bytes_moved - 2 * self.cache_bytes, 0) / self.copy_bytes_per_s
-        return max(max(memory_s, 0.5 * work.flops / self.rate(work.dtype)) / 1.15 * 1e9, LEAST_CALL_NS)
+        fastest = max(self.cache_bytes_per_s, self.copy_bytes_per_s) if self.cache_bytes_per_s else inf
+        cache_s = 0.5 * work.bytes_moved / fastest
+        flops_s = 0.5 * work.flops / self.rate(work.dtype)
+        return max(max(memory_s, cache_s, flops_s) / 1.15 * 1e9, LEAST_CALL_NS)

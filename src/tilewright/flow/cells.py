@@ -82,12 +82,18 @@ class Cells:
         self._reference = self._start("reference", isolate=False)
         self._reference.do(self.load_problem(), limit_s=LOAD_LIMIT_S)
 
+    def renew_dead_reference(self) -> None:
+        """The same, where the reference's cell was killed."""
+        if self._reference is None or not self._reference.alive:
+            self.renew_reference()
+
     def _start(self, name: str, *, isolate: bool = True) -> Cell:
         plan = CellPlan(
             name=name, device=self._problem.target, folder=self._workdir / f"{next(self._numbers)}-{name}",
             memory_bytes=self._limits.memory_bytes or cell_memory_bytes(), threads=self._threads, isolate=isolate,
             namespaces=self._namespaces, matmul="" if isolate else _MATMUL.get(self._problem.precision, ""),
             hidden=(Path.home(), Path(self._problem.path).absolute(), self._workdir.parent),
+            variables=self._problem.environment,
         )  # fmt: skip
         return Cell(plan)
 

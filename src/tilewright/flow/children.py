@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ..edges.gpu.machine import threads
-from ..edges.sandbox.environment import common_environment
+from ..edges.sandbox.environment import common_environment, program
+from ..edges.sandbox.offspring import kill_offspring, run_offspring
 from .permits import most, permit
 
 _LIMIT_S = 240.0
@@ -22,14 +22,19 @@ _OURS = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TILEWRIGHT_NO_KERNEL_CACHE")  # wh
 def shared_out(module: str, asked: Mapping[str, Any], tasks: Sequence[Any], *, folder: Path, jobs: int) -> list[str]:
     """The line that a child says of each of the tasks, in their order; "" for one that it did not come to.
 
-    A child runs `python -m module` in `folder`, which is on its path; it gets `asked` and its `jobs` as JSON. At most
+    A child runs the module in `folder`, which is on its path; it gets `asked` and its `jobs` as JSON. At most
     `jobs` of them run, for two tasks at least: to start a process takes as long as some tasks; of all runs' together no
     more than have a permit."""
     allowed = most(threads())
     count = max(1, min(jobs, allowed or jobs, -(-len(tasks) // 2)))
     shares = [list(tasks[i::count]) for i in range(count)]
     with ThreadPoolExecutor(count) as pool:
-        said = list(pool.map(lambda share: _child(module, {**asked, "jobs": share}, folder, allowed), shares))
+        try:
+            said = list(pool.map(lambda share: _child(module, {**asked, "jobs": share}, folder, allowed), shares))
+        except KeyboardInterrupt:  # nobody waits for them any more, and the pool would
+            pool.shutdown(wait=False, cancel_futures=True)
+            kill_offspring()
+            raise
     found = [""] * len(tasks)
     for i, lines in enumerate(said):
         places = range(i, len(tasks), count)
@@ -42,12 +47,11 @@ def _child(module: str, asked: Mapping[str, Any], folder: Path, allowed: int) ->
     # As in a cell: what else steers a compiler would make another kernel than the one that a cell asks for.
     environment = common_environment(threads=0, outer=os.environ)
     environment |= {name: os.environ[name] for name in _OURS if name in os.environ}
-    environment["PYTHONPATH"] = os.pathsep.join((str(folder), environment["PYTHONPATH"]))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), environment["PYTHONPATH"])))
     try:
         with permit(allowed):
-            done = subprocess.run(
-                [sys.executable, "-P", "-m", module], input=json.dumps(asked), capture_output=True, text=True,
-                timeout=_LIMIT_S, check=False, cwd=folder, env=environment,
+            done = run_offspring(
+                program(module), input=json.dumps(asked), timeout_s=_LIMIT_S, cwd=folder, env=environment,
             )  # fmt: skip
     except subprocess.TimeoutExpired:
         return []

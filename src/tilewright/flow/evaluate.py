@@ -23,6 +23,7 @@ from pathlib import Path
 from ..cell import wire
 from ..edges.gpu.lease import quarantine
 from ..edges.sandbox.cell import Cell, CellFault, Limits
+from ..edges.sandbox.evictor import Evictor
 from ..edges.sandbox.room import Room
 from ..edges.toolchain.tripwires import tripwires
 from ..facts.candidate import Candidate
@@ -44,11 +45,12 @@ from .cells import LOAD_LIMIT_S, Cells, PointFault, require_device, users_fault
 from .discover import LookedInto
 from .inspect import seen
 from .memory import available_bytes, check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
+from .patience import when_calm
 from .rooms import Case, DoesNotFit, Rooms, case_of, describe, too_large
 from .seats import fill, require_joined, seat
 from .smallest import narrowed
 from .stations import Stations
-from .time_case import EAGER, OURS, CaseTiming
+from .time_case import EAGER, OURS, CaseTiming, player_of
 from .tools import Tools
 from .turns import Turns
 from .variants import Variants
@@ -135,9 +137,13 @@ class Judge:
     ) -> Timed | Failure:
         """Build, check on all cases, time on the first. At the text of a foreign candidate static detectors look, too:
         what they find becomes notes. A device that fails under it is tried once more, with fresh cells; then it is put
-        under quarantine and SickDevice raised. `compiled`: its kernels, as far as they were built ahead. `vouched`:
-        these very files passed at hidden cases here before, which are left out then."""
+        under quarantine and SickDevice raised; TooBusy where others' load allows no verdict. `compiled`: its kernels
+        that were built ahead. `vouched`: these very files passed at hidden cases here before: they are left out."""
         self._vouched, notes = vouched, (tripwires(candidate) if foreign else ()) + (hidden.VOUCHED,) * vouched
+        judged, renew = partial(self._once_or_twice, candidate, notes, compiled), self._cells.renew_dead_reference
+        return when_calm(judged, self._machine, budget_s=self._effort.budget_s, say=self._say, renew=renew)
+
+    def _once_or_twice(self, candidate: Candidate, notes: Sequence[str], compiled: Sequence[Path]) -> Timed | Failure:
         try:
             return self._judged(candidate, notes, compiled)
         except SickDevice as sick:
@@ -358,9 +364,11 @@ class Judge:
                 check.usable(trial, room.run_reference(0, seed=trial.draws).exact)
                 for slot in range(room.slots):
                     room.place(0, slot)
-                table = Table(room=room, players=[], rng=self._rng, flush_bytes=flush_bytes(self._machine))
+                evictor = Evictor(flush_bytes(self._machine), room.device)
+                table = Table(room=room, players=[], rng=self._rng, evictor=evictor)
                 set_point = partial(self._set_point, check, trial, pattern, trying)
-                return sweep(table, Contender(Player(OURS, cell), Player(EAGER, self._ref), set_point), points)
+                ours = Player(OURS, cell, moved=check.moved, attributes=check.attributes)
+                return sweep(table, Contender(ours, player_of(room, EAGER, self._ref), set_point), points)
             except CellFault as fault:
                 if self._is_ours(fault, cell):
                     raise

@@ -13,6 +13,7 @@ from ..edges.sandbox.room import RoomSizes
 from ..facts.errors import HarnessError, UserError
 from ..facts.machine import Machine
 from ..facts.problem import Target
+from ..stages.timing.interleave import MOST_CALLS
 
 _CELL_SHARE = 0.7
 _MIN_CELL_BYTES = 2 << 30
@@ -21,7 +22,11 @@ _SPARE_SHARE = (
     0.1  # of a GPU, left to others that share it: contexts of waiting processes, small baselines that warm up
 )
 _GIVING_BACK_S = 10.0
-_MAX_FLUSH_BYTES = {"cpu": 128 << 20, "cuda": 512 << 20}
+_FLUSH_SHARE = {"cpu": 8, "cuda": 16}  # one in so many bytes of free memory may serve to evict caches
+_LEAST_TIMES_CACHE = 2  # a block of less than that leaves some of the cache as it is
+# Sets of inputs are drawn anew for each round of timing: how many bytes of them. A round's drawing is to take less time
+# than its calls.
+_POOL_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
 
 
 def available_bytes(target: Target) -> int:
@@ -103,8 +108,14 @@ def cell_memory_bytes() -> int:
 
 
 def flush_bytes(machine: Machine) -> int:
-    """A little more than twice the last-level cache, bounded where a virtual machine claims a whole server's."""
-    return min(int(2.25 * machine.cache_bytes), _MAX_FLUSH_BYTES[machine.target]) // 4096 * 4096
+    """A little more than twice the last-level cache, as far as memory allows; see `evicts_all`."""
+    target: Target = "cuda" if machine.target == "cuda" else "cpu"
+    return min(int(2.25 * machine.cache_bytes), available_bytes(target) // _FLUSH_SHARE[target]) // 4096 * 4096
+
+
+def evicts_all(size_bytes: int, machine: Machine) -> bool:
+    """Whether a walk through so much memory leaves nothing in the last-level cache."""
+    return size_bytes >= _LEAST_TIMES_CACHE * machine.cache_bytes
 
 
 def check_room_sizes(described: wire.Described, target: Target) -> RoomSizes:
@@ -118,12 +129,15 @@ def check_room_sizes(described: wire.Described, target: Target) -> RoomSizes:
 
 
 def timing_room_sizes(described: wire.Described, target: Target) -> RoomSizes:
-    """For timing, one pool set for each slot: as many as fit beside all implementations' results and the truth."""
+    """For timing, a pool set for each slot at least: as many as fit beside all implementations' results and the truth;
+    and of small inputs one for each call of a burst."""
     inputs, outputs = _sizes(described)
     room = _to_plan_with(target) - 5 * outputs - 3 * _work_bytes(described)
     fitting = [s for s in ((3, 3), (2, 2), (1, 1)) if sum(s) * inputs <= room]
     if fitting:
-        return RoomSizes(pool=fitting[0][0], slots=fitting[0][1], results=2)
+        pool, slots = fitting[0]
+        plenty = min(_POOL_BYTES[target], room // 2 - slots * inputs) // max(1, inputs)
+        return RoomSizes(pool=max(pool, min(MOST_CALLS, plenty)), slots=slots, results=2)
     return RoomSizes(pool=1, slots=1, results=1, tight=True)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..facts.errors import UserError
+from ..facts.errors import Lack, UserError
 from ..facts.machine import Machine
 from ..facts.move import Outcome, Within
 from ..facts.outcome import Failure, Station
@@ -59,6 +59,9 @@ class Pieces:
         bench = self._bench_of(request, places=places, say=self._say, machine=self._machine)
         try:
             brief = bench.brief(request)
+        except Lack:
+            bench.start_afresh()
+            raise
         except UserError as error:  # the problem is ours: what is wrong with it is that it does not stand alone
             bench.start_afresh()
             return Failure(stage="propose", reason="not_alone", summary=f"{piece.title}: {error}")

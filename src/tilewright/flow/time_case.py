@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ..cell import wire
-from ..edges.gpu.probe import Load
 from ..edges.gpu.state import device_state, sickness
 from ..edges.sandbox.cell import Cell, CellFault, Limits
+from ..edges.sandbox.evictor import Evictor
 from ..edges.sandbox.peak import peak_bytes
-from ..edges.sandbox.processes import tree_cpu_s
 from ..edges.sandbox.room import Room
 from ..edges.sandbox.stirring import Stirring
-from ..facts.errors import SickDevice
+from ..edges.sandbox.strain import Gauge, Strain
+from ..facts.errors import SickDevice, TooBusy
 from ..facts.machine import Machine
 from ..facts.outcome import Checked, Launches, Phase, Timed
 from ..facts.problem import Target
@@ -26,17 +25,26 @@ from ..stages.check.check import Check, concluded
 from ..stages.check.plan import Trial, secret
 from ..stages.profiling.origins import shares
 from ..stages.timing import measure as timing
-from ..stages.timing.interleave import Look, Player, Table
+from ..stages.timing.interleave import Look, Player, Redraw, Table
 from ..stages.timing.phases import measure_phases
 from ..stages.timing.slope import check_slope
-from .memory import flush_bytes
+from ..stages.timing.turns import check_turns
+from .memory import evicts_all, flush_bytes
+from .patience import needed
 from .stations import Stations
 
 EAGER = "eager"
 OURS = "ours"
 COMPILE = "compile"
-_BY_CLOCKS = ("clock_disagrees", "works_aside")  # what others' work beside it may make of an honest candidate
+# What others' work beside it may make of an honest candidate.
+_BY_CLOCKS = ("clock_disagrees", "works_aside", "remembers")
 _MANY = 0.1  # of the processors
+_HIDDEN = 0.4  # of one processor
+_FLOOR_UNDER_LOAD = (
+    "others had the processors when this machine's peaks were measured, by which it is impossibly fast (`tilewright "
+    "doctor` measures anew)"
+)
+_FEWEST_CALLS = 3  # in a burst, though there be fewer sets of inputs
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,22 +63,56 @@ class CaseTiming:
     target: Target
     seeds: dict[int, int] = field(default_factory=dict)  # of what was drawn last for a slot
     drawn: draws.Timed | None = None
+    gauge: Gauge = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gauge = Gauge(needed(self.machine))
 
     def run(self, checked: Checked, notes: Sequence[str]) -> Timed:
-        """Raises Refused, Implausible, SickDevice and CellFault."""
-        before = _load()
+        """Raises Refused, Implausible, SickDevice, CellFault, and TooBusy where others' load may have made the verdict,
+        for the candidate or against it."""
         try:
-            return self._run(checked, notes)
+            timed = self._run(checked, notes)
+            self._require_own_load_within_reason()
         except timing.Implausible as accused:
-            told = _of_others(before, _load()) if accused.failure.reason in _BY_CLOCKS else ""
+            self.gauge.look()
+            reason = accused.failure.reason
+            if reason in _BY_CLOCKS and self._starved:
+                raise TooBusy(self.gauge.worst.told) from accused
+            if reason == "implausible" and self.machine.under_load:
+                raise TooBusy(_FLOOR_UNDER_LOAD) from accused
+            told = _of_others(self.gauge.worst) if reason in _BY_CLOCKS else ""
             accused.failure = replace(accused.failure, excerpt=told)
             raise
+        self.gauge.look()
+        if self._starved or (timed.undecided and self.gauge.worst.others > _MANY):
+            raise TooBusy(self.gauge.worst.told)
+        return timed
+
+    def _require_own_load_within_reason(self) -> None:
+        """Raise Implausible where nobody was seen to use what was used, and the candidate's processes come and go."""
+        self.gauge.look()
+        used = self.gauge.worst.hidden * self.gauge.worst.processors
+        if self.check.cell.comes_and_goes and used > _HIDDEN:
+            raise timing.Implausible(
+                "works_aside",
+                f"its processes come and go while others are timed, and what nobody was seen to use then amounts to "
+                f"{used:.1f} processors: a load of its own is no excuse",
+            )
+
+    @property
+    def _starved(self) -> bool:
+        return self.gauge.starved(comes_and_goes=self.check.cell.comes_and_goes)
 
     def _run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         cell, work = self.check.cell, self.room.described.work
         table = self.table()
         with self._station("until processes rest"):
             timing.rest(dict.fromkeys(p.cell for p in table.players), longest_s=self.effort.rest_s)
+        self.gauge.begin()
+        cell.watch_members()
+        if self.machine.under_load:
+            self.check.findings.note("the machine's peaks were measured under load: the floor may be too high")
         before = device_state(self.target)
         with self._station("timing"):
             timing.measure(table, table.players[0], effort=self.effort, look=self.look(table))
@@ -78,20 +120,19 @@ class CaseTiming:
         if why := sickness(before, after):
             raise SickDevice(f"{self.machine.device}: {why}")
         with self._station("warm caches, clock check"):
-            timing.measure_warm(table, effort=self.effort)
+            timing.measure_warm(table, table.players[0], effort=self.effort, look=self.look(table))
             timing.check_quiet(table)
+            beside_ns = self._beside_ns(table)
             unseen = timing.check_clock(table, table.players[0], table.players[1])
         with self._station("calls in a row"):
-            moves = bool(self.room.described.mutated_state)  # what state a call in the middle found is not known
-            verify = None if moves else partial(self._verify_row, table)
-            row_excess = check_slope(table, table.players[0], table.players[1], before=self._refresh_state, look=verify)
+            verify = partial(self._verify_row, table)
+            row_excess = check_slope(table, table.players[0], table.players[1], look=verify)
         fresh: timing.Fresh | None = None
         if self.room.described.inputs:
             with self._station("new contents"):
                 look = self.look(table)
-                quick = None if moves else Look(before=_nothing, after=look.after)
                 fresh = timing.check_fresh(
-                    table, table.players[0], table.players[1], renew=self._renew, look=look, quick=quick
+                    table, table.players[0], table.players[1], renew=self._renew, look=look, quick=look
                 )  # fmt: skip
         phases: tuple[Phase, ...] = ()
         if self.room.described.gradients.outputs:
@@ -106,6 +147,7 @@ class CaseTiming:
         checked = replace(
             concluded(checked.built, self.check.findings, counted.counts), time_shares=shares(seen.spent, self.target)
         )
+        table.bursts[OURS] = [tuple(ns + beside_ns for ns in burst) for burst in table.bursts[OURS]]
         timed = timing.summarise(checked, table, ours=OURS, machine=self.machine, work=work)
         mine = timed.time(OURS)
         assert mine is not None
@@ -117,35 +159,59 @@ class CaseTiming:
             launches=Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None,
         )  # fmt: skip
 
-    def _station(self, name: str) -> AbstractContextManager[None]:
+    def _beside_ns(self, table: Table) -> float:
+        """What the candidate does between its calls, beyond eager: it is made a part of its calls."""
+        added_ns = check_turns(table, table.players[0], table.players[1], threads=self.check.cell.plan.threads)
+        if added_ns:
+            self.check.findings.note(
+                f"between its calls it works for {added_ns / 1e3:.0f} us beyond what eager's process does there: that "
+                "was added to the time of each call with cold caches"
+            )
+        return added_ns
+
+    @contextmanager
+    def _station(self, name: str) -> Iterator[None]:
         baselines = (self.reference,) if self.compiled is None else (self.reference, self.compiled)
-        return self.stations.station(name, *baselines, candidate=self.check.cell)
+        with self.stations.station(name, *baselines, candidate=self.check.cell):
+            yield
+        self.gauge.look()
 
     def table(self) -> Table:
         """All players before slots that are filled: ours, eager, eager again, torch.compile where there is one."""
         self._fill()
-        players = [Player(OURS, self.check.cell), Player(EAGER, self.reference), Player(timing.AA, self.reference)]
-        players += [Player(COMPILE, self.compiled)] if self.compiled is not None else []
-        stirring = Stirring(self.room.inputs(0), slots=self.room.slots, rng=self.rng)
+        ours = Player(OURS, self.check.cell, moved=self.check.moved, attributes=self.check.attributes)
+        players = [ours, *(player_of(self.room, name, self.reference) for name in (EAGER, timing.AA))]
+        players += [player_of(self.room, COMPILE, self.compiled)] if self.compiled is not None else []
+        inputs = self.room.inputs(0)
+        stirring = Stirring(inputs, slots=self.room.pool, rng=self.rng)
         if not stirring.changes_rows:
             self.check.findings.note("inputs of this structure can't be stirred: timed calls saw few sets of contents")
+        evictor = Evictor(flush_bytes(self.machine), self.room.device)
+        if not evicts_all(evictor.flush_bytes, self.machine):
+            self.check.findings.note(
+                "memory is too short to evict all of the caches: some timed calls may find them warm"
+            )
         return Table(
-            room=self.room, players=players, rng=self.rng, flush_bytes=flush_bytes(self.machine), stirring=stirring,
-            watched=self.check.cell, most_calls=self.effort.most_calls,
+            room=self.room, players=players, rng=self.rng, evictor=evictor, stirring=stirring,
+            row_stirring=Stirring(inputs, slots=self.room.slots, rng=self.rng), fresh=self._draw_anew,
+            redraw=Redraw(renew=self._redraw, calm=self.check.put_back), watched=self.check.cell,
+            most_calls=min(self.effort.most_calls, max(self.room.pool, _FEWEST_CALLS)),
         )  # fmt: skip
 
     def _fill(self) -> None:
-        """A set of inputs in every slot and in the pool set of its number, and the state."""
-        for k in range(self.room.pool):
-            self._renew(k)
+        """Inputs in every pool set, and the state."""
+        self._draw_anew(self.room.pool)
         self.room.take_state()
         self.check.load_state()
 
-    def _renew(self, slot: int, again: bool = False) -> None:
-        """Contents that were never there, in a slot and in the pool set of its number; or those of the last time."""
-        self.seeds[slot] = self.seeds[slot] if again else secret(self.rng)
-        self.room.draw(slot, family="own", seed=self.seeds[slot])
-        self.room.place(slot, slot)
+    def _draw_anew(self, sets: int) -> None:
+        for k in range(sets):
+            self._renew(k)
+
+    def _renew(self, k: int, again: bool = False) -> None:
+        """Contents that were never there, in a pool set; or those of the last time."""
+        self.seeds[k] = self.seeds[k] if again else secret(self.rng)
+        self.room.draw(k, family="own", seed=self.seeds[k])
 
     def _peaks(self, players: Sequence[Player]) -> tuple[tuple[str, int], ...]:
         """Memory at the peak of one call, by implementation, where it can be had."""
@@ -168,62 +234,66 @@ class CaseTiming:
 
     def look(self, table: Table) -> Look:
         """How timed calls are verified."""
-        return Look(before=self._refresh_state, after=lambda slot: self._verify_timed(table, slot))
+        return Look(after=lambda number: self._verify_timed(table, number))
 
-    def _refresh_state(self) -> None:
-        """Half of the time, re-draw parameters and buffers where they are, in the middle of a burst: what was
-        remembered of them is wrong now. Always where calls move them, since the reference's have moved too."""
+    def _redraw(self) -> None:
+        """Re-draw parameters and buffers where they are: what was remembered of them is wrong now."""
         room = self.room
-        if room.state_names and (room.described.mutated_state or self.rng.random() < 0.5):
+        if room.state_names or room.attributes:
             self.check.redraw(secret(self.rng))
             room.take_state()
             self.check.load_state()
 
-    def _verify_timed(self, table: Table, slot: int) -> None:
-        """Hold what the timed call just made returned against the truth on the contents that it was given."""
-        check = self.check
-        check.accept(check.cell.ask(wire.HoldTimed(), wire.Called, limit_s=self.limits.call_s))
-        timing.check_contents(self.room, slot)
-        check.require_kept_state()
-        self._hold_to_truth(table, slot)
+    def _verify_timed(self, table: Table, number: int) -> None:
+        """Hold what the timed call just made returned against the truth on the pool set that it was given."""
+        left = self._take(wire.HoldTimed())
+        timing.check_contents(table)
+        self.check.require_kept_state()
+        self._hold_to_truth(table, number, left)
         if not self.room.tight:
             for player in table.players:
                 table.call(player)  # their memory is their own again when the next sample is taken
 
     def _verify_row(self, table: Table, slot: int, number: int) -> None:
-        """The same of a call in a row; the slots are compared when the judge's sets have caught up with them."""
-        self.check.accept(self.check.cell.ask(wire.HoldTimed(number=number), wire.Called, limit_s=self.limits.call_s))
-        self._hold_to_truth(table, slot)
+        """The same of a call in a row, when the judge's sets have caught up with the slots."""
+        self._hold_to_truth(table, slot, self._take(wire.HoldTimed(number=number)))
 
-    def _hold_to_truth(self, table: Table, slot: int) -> None:
-        check, room = self.check, self.room
+    def _take(self, request: wire.HoldTimed) -> tuple[wire.Attribute, ...]:
+        """Have what a timed call returned, and what it left of the state, in their places; and the plain values that it
+        left."""
+        check = self.check
+        called = check.cell.ask(request, wire.Called, limit_s=self.limits.call_s)
+        check.accept(called)
         check.fetch(tag=0, place=0)
+        if check.moved:
+            check.cell.do(wire.Store(tag=wire.LEFT, refs=self.room.moved_refs(check.moved)))
+        return called.attributes
+
+    def _hold_to_truth(self, table: Table, number: int, left: tuple[wire.Attribute, ...]) -> None:
+        check, room = self.check, self.room
         for player in table.players:
             player.cell.do(wire.Drop())
+        room.give_state()  # from which the call started
         trial = Trial(case=check.case, family="own", seed=secret(self.rng), redraw=0, draws=secret(self.rng))
         if room.described.random:
             self.drawn = self.drawn or draws.Timed(check, self.rng)
-            self.drawn.hold(trial, k=slot)
-        elif check.usable(trial, room.run_reference(slot, seed=trial.draws).exact):
-            check.compare(trial, 0, " of a timed call", k=slot)
-        check.put_back()
+            self.drawn.hold(trial, k=number, left=left)
+        elif check.usable(trial, room.run_reference(number, seed=trial.draws).exact):
+            check.compare(trial, 0, " of a timed call", k=number)
+            check.hold_state(trial, left, "a timed call")
 
 
-def _nothing() -> None:
-    pass
+def player_of(room: Room, name: str, cell: Cell) -> Player:
+    """A cell that runs the module itself."""
+    described = room.described
+    return Player(name, cell, moved=described.mutated_state, attributes=tuple(a.name for a in described.attributes))
 
 
-def _load() -> Load:
-    """Of the machine, and of it what is ours: the judge's process and all cells."""
-    return Load.now(own_s=tree_cpu_s(os.getpid()))
-
-
-def _of_others(before: Load, after: Load) -> str:
+def _of_others(strain: Strain) -> str:
     """What a reader needs to know of a machine that was busy while clocks were compared."""
-    share = before.others_share(after)
-    if share < _MANY:
+    if strain.others < _MANY:
         return ""
     return (
-        f"meanwhile other processes had {share * after.processors:.1f} of {after.processors} processors, which can "
-        "look like work of the candidate's: if that is not what it does, have it judged again where nothing else runs"
+        f"{strain.told}, which can look like work of the candidate's: if that is not what it does, have it judged "
+        "again where nothing else runs"
     )

@@ -39,6 +39,7 @@ from ..strategies import WITH_ALGEBRA
 from ..strategies.category import category
 from .ahead import Objects, built_by_nvcc, compiled_ahead
 from .foresee import foreseen
+from .lacks import Lacks
 from .pieces import Pieces
 from .realisations import document_of, doubt_of, known_of_module, known_of_pieces, vouched
 from .training import match_training
@@ -121,6 +122,10 @@ class Workbench:
         self._cases: tuple[CaseFacts, ...] = ()
         self._objects = objects if objects is not None else Objects()
         self._pieces: Pieces | None = None
+        self._lacks = Lacks(
+            self.problem.target, workdir=(places.out / "work").resolve(),
+            hidden=(Path.home(), Path(self.problem.path).absolute()),
+        )  # fmt: skip
 
     def __enter__(self) -> Self:
         return self
@@ -307,6 +312,20 @@ class Workbench:
         return compose(problem.source, self._cases, matched, recipe, target=problem.target) if recipe else None
 
     def perform(self, brief: Brief, move: Move) -> Outcome:
+        """What comes of a move. Raises Lack where the machine lacks what the move's candidate needs."""
+        outcome = self._performed(brief, move)
+        match move:
+            case Try(what=what) | Inspect(what=what) | Sanitize(what=what) | Capture(what=what) | Verify(what=what):
+                candidate = composed(brief, what) if isinstance(what, tuple) else what
+            case Tune(recipe=recipe):
+                candidate = composed(brief, recipe)
+            case _:
+                candidate = None
+        if candidate is not None:
+            self._lacks.require(candidate, outcome)
+        return outcome
+
+    def _performed(self, brief: Brief, move: Move) -> Outcome:
         self._objects.ours.update(c.written.candidate.id for c in brief.libraries if c.written is not None)
         if isinstance(move, Enter):
             return self.pieces.entered(brief, move.piece)

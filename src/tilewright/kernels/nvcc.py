@@ -64,6 +64,8 @@ def _library(source: Path, headers: str, places: Sequence[Path]) -> Path | NotBu
     places[0].mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=places[0]) as folder:
         made = Path(folder) / name
+        if not _compiler()[0]:
+            return NotBuilt("no nvcc: install the CUDA toolkit, or name its folder in CUDA_HOME")
         command = [_compiler()[0], *FLAGS, "-I", headers, "-o", str(made), str(source)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)

@@ -247,7 +247,7 @@ def _floor(brief: Brief, seen: Timed | None) -> str:
     if seen.flops:
         rate = machine.rate(brief.cases[0].work.dtype if brief.cases else "f32")
         parts += f", {words.rate(seen.flops, 'FLOP')} at {words.rate(rate, 'FLOP/s')}"
-    told = f"The floor is {words.duration(seen.floor_ns)}: {parts}, rates measured on this machine."
+    told = f"The floor is {words.duration(seen.floor_ns)}: {parts}, rates measured here{words.loaded(machine)}."
     told = f"{told} Only data that stays in the cache, or calls that hardly write, can beat it."
     peaks = ", ".join(f"{words.amount(size)} ({words.NAMES[name]})" for name, size in seen.peak_bytes)
     return f"{told} Memory at the peak of a call: {peaks}." if peaks else told

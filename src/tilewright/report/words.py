@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..facts.dialogue import Reply
+from ..facts.machine import Machine
 from ..facts.outcome import Captured, Inspected, Interval, Sanitized, Timed
 from ..facts.space import Point
 from ..facts.verdict import Verified
@@ -53,6 +54,11 @@ def capacity(count: int) -> str:
 def times(ratio: Interval) -> str:
     """A ratio with its interval: "1.31x [1.29, 1.33]"."""
     return f"{digits(ratio.mid)}x [{digits(ratio.low)}, {digits(ratio.high)}]"
+
+
+def loaded(machine: Machine) -> str:
+    """What must be said of rates that others' load may have lowered."""
+    return " while others had the processors, so that the floor may be too high" if machine.under_load else ""
 
 
 def percent(share: float) -> str:

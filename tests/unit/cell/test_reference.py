@@ -181,3 +181,53 @@ def test_a_graph_can_be_asked_for_by_itself() -> None:
     assert found.graph == ""
     traced = reference.traced(found.args, found.inputs)
     assert traced.graph == reference.describe(1, trace=True).graph != "" and traced.failure == ""
+
+
+MOVING = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("cache", torch.zeros(6, 4), persistent=False)
+        self.register_buffer("table", torch.ones(4), persistent=False)
+        self.hidden = torch.zeros(4)
+        self.calls, self.name, self.kept = 0, "x", [1]
+
+    def forward(self, x):
+        self.cache[self.calls % 6] = x[0]
+        self.hidden = self.hidden + x[1]
+        self.calls += 1
+        self.kept.append(self.calls)
+        return self.linear(x) * SHOWN + self.cache.sum() + self.hidden * self.table
+
+def get_inputs():
+    return [torch.rand(3, 4)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("shown", "shows"), [("self.calls", True), ("1.0", False)])
+def test_what_calls_move_beside_the_state_is_described_and_put_back(shown: str, shows: bool) -> None:
+    reference = _open(MOVING.replace("SHOWN", shown))
+    found = reference.describe(1, trace=False)
+    assert set(found.mutated_state) == {"cache", "hidden"}
+    assert {s.name for s in found.state if s.hidden} == {"cache", "hidden"}
+    assert {a.name: a.text for a in found.attributes} == {"calls": "0", "kept": "[1]"}
+    assert found.shows_attributes is shows
+    assert not found.random, "it is no chance that a second call gives something else"
+    module = reference._subject.built
+    assert (module.calls, module.kept, float(module.hidden.sum())) == (0, [1], 0.0)
+
+
+def test_truth_starts_from_the_state_each_time() -> None:
+    reference = _open(MOVING.replace("SHOWN", "self.calls"))
+    reference.describe(1, trace=False)
+    text, inputs = reference.inputs(2, "own")
+    truths = [reference.truth(text, inputs, 0, buffers=("cache", "hidden")) for _ in range(2)]
+    assert all(map(torch.equal, *truths))
+    assert torch.equal(truths[0][2], inputs[0][1].double())

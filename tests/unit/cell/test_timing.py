@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import signal
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -14,7 +16,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from tilewright.cell import timing
+from tilewright.cell import hooks, timing
 from tilewright.cell.load import CodeRaised
 from tilewright.cell.timing import Sample, Scatter, Timer, as_it_is
 
@@ -81,7 +83,39 @@ def _handles() -> None:
     signal.signal(signal.SIGALRM, lambda *_: None)
 
 
-@pytest.mark.parametrize("leave", [_traces, _profiles, _handles])
+def _monitors() -> None:
+    sys.monitoring.use_tool_id(3, "mine")  # type: ignore[attr-defined]  # Python 3.12
+
+
+def _hooks_frames() -> None:
+    from torch._dynamo.types import ConvertFrameReturn
+
+    torch._C._dynamo.eval_frame.set_eval_frame(lambda *_: ConvertFrameReturn())
+
+
+def _handles_natively() -> None:
+    ctypes.CDLL(None).signal(signal.SIGSEGV, NATIVE)
+
+
+NATIVE = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: None)
+LATER_PYTHON = pytest.mark.skipif(not hasattr(sys, "monitoring"), reason="needs Python 3.12")
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_on() -> Iterator[None]:
+    libc, before = ctypes.CDLL(None), ctypes.create_string_buffer(256)
+    libc.sigaction(signal.SIGSEGV, None, before)
+    yield
+    libc.sigaction(signal.SIGSEGV, before, None)
+    torch._C._dynamo.eval_frame.set_eval_frame(None)
+    if hasattr(sys, "monitoring") and sys.monitoring.get_tool(3) == "mine":
+        sys.monitoring.free_tool_id(3)
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [_traces, _profiles, _handles, _hooks_frames, _handles_natively, pytest.param(_monitors, marks=LATER_PYTHON)],
+)
 def test_what_calls_back_after_the_clock_is_refused(leave: Callable[[], None]) -> None:
     timer, before = Timer("cpu"), (sys.gettrace(), sys.getprofile(), signal.getsignal(signal.SIGALRM))
     timer.time(lambda: torch.ones(2), ())
@@ -93,6 +127,32 @@ def test_what_calls_back_after_the_clock_is_refused(leave: Callable[[], None]) -
         sys.setprofile(before[1])
         signal.signal(signal.SIGALRM, before[2])
     assert caught.value.reason == "tampering"
+
+
+def test_a_tool_of_python_312_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held by a stand-in where Python has no monitors; and where it has none, none are looked for."""
+    held: dict[int, str] = {0: "a debugger"}
+    monkeypatch.setattr(sys, "monitoring", types.SimpleNamespace(get_tool=held.get), raising=False)
+    monkeypatch.setattr(hooks, "HOOKS", tuple(hooks._monitors()))
+    found = hooks.Hooks()
+    found.require_unchanged([hook() for hook in found.all])
+    held[4] = "mine"
+    with pytest.raises(CodeRaised, match="a monitor"):
+        found.require_unchanged([hook() for hook in found.all])
+    monkeypatch.delattr(sys, "monitoring")
+    assert list(hooks._monitors()) == []
+
+
+def test_a_librarys_own_word_of_a_crash_may_stay_on() -> None:
+    before = faulthandler.is_enabled()
+    faulthandler.disable()
+    try:
+        timer = Timer("cpu")
+        timer.time(partial(faulthandler.enable, sys.__stderr__), ())
+    finally:
+        faulthandler.disable()
+        if before:
+            faulthandler.enable(sys.__stderr__)
 
 
 def test_no_collection_comes_between_the_clock_and_the_copies() -> None:

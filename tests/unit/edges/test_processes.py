@@ -14,7 +14,7 @@ import os, time
 os.fork()
 while time.process_time() < 0.3: pass
 os.write(1, b"x")
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -32,6 +32,24 @@ def test_processor_time_of_grandchildren_counts(listed: bool, monkeypatch: pytes
         finally:
             processes.kill_tree(shell.pid)
     assert processes.descendants(shell.pid) == [shell.pid]
+
+
+BURNING = "import time\nwhile time.process_time() < 0.3: pass"
+ENDED = f"""
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {BURNING!r}])
+sys.stdout.write("x")
+sys.stdout.flush()
+sys.stdin.read(1)
+"""
+
+
+def test_processor_time_of_children_that_ended_is_counted() -> None:
+    with subprocess.Popen([sys.executable, "-c", ENDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        shell.stdout.read(1)
+        assert processes.tree_cpu_s(shell.pid) >= 0.25
+        processes.kill_tree(shell.pid)
 
 
 SHARING = """

@@ -17,6 +17,7 @@ from tilewright.edges.sandbox.cell import Cell, CellFault, CellPlan
 from tilewright.edges.sandbox.environment import cell_environment, common_environment
 from tilewright.edges.sandbox.processes import descendants, held_bytes, private_bytes
 from tilewright.facts.errors import HarnessError
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -36,14 +37,14 @@ def cell(tmp_path: Path) -> Iterator[Cell]:
     assert not (tmp_path / "cell").exists()
 
 
-def _load(cell: Cell, source: str, limit_s: float = 20.0) -> None:
+def _load(cell: Cell, source: str, limit_s: float = 120.0) -> None:
     folder = cell.plan.folder / "candidate"
     folder.mkdir(exist_ok=True)
     (folder / "model.py").write_text(f"{source}\n\nclass ModelNew: pass\n")
     cell.do(wire.LoadCandidate(folder=str(folder), entry="model.py"), limit_s=limit_s)
 
 
-def _fault(cell: Cell, source: str, limit_s: float = 20.0) -> CellFault:
+def _fault(cell: Cell, source: str, limit_s: float = 120.0) -> CellFault:
     with pytest.raises(CellFault) as caught:
         _load(cell, source, limit_s)
     assert caught.value.source == "candidate" and len(caught.value.excerpt) <= 4096
@@ -71,7 +72,6 @@ def test_what_does_not_answer_is_killed_with_its_children(cell: Cell) -> None:
 import subprocess, time
 subprocess.Popen(["sleep", "300"])
 subprocess.Popen(["setsid", "sleep", "300"])
-time.sleep(0.3)
 time.sleep(600)
 """
     pid = cell._process.pid
@@ -80,13 +80,30 @@ time.sleep(600)
     original = cell._hang
 
     def look_first(limit_s: float) -> CellFault:
+        wait_until(lambda: len(descendants(pid)) > 2)
         seen.extend(descendants(pid)[1:])
         return original(limit_s)
 
     cell._hang = look_first  # type: ignore[method-assign]
     fault = _fault(cell, source, limit_s=2.0)
-    assert fault.reason == "hung" and time.monotonic() - started < 15
+    assert fault.reason == "hung" and time.monotonic() - started < 300
     assert len(seen) >= 2 and all(_gone(p) for p in seen)
+
+
+def test_what_a_busy_machine_keeps_from_a_processor_is_given_longer(cell: Cell) -> None:
+    """A second of work on a processor that four others are busy on, too."""
+    (processor, *_) = os.sched_getaffinity(0)
+    others = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4)]
+    try:
+        for pid in (cell.pid, *(o.pid for o in others)):
+            os.sched_setaffinity(pid, {processor})
+        started = time.monotonic()
+        _load(cell, "import time\nwhile time.thread_time() < 1.0: pass", limit_s=1.5)
+        assert time.monotonic() - started > 1.5, "the machine was not busy"
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def _gone(pid: int) -> bool:
@@ -101,7 +118,7 @@ def test_what_a_candidate_imports_is_nothing_to_collect(cell: Cell) -> None:
     _load(cell, "import gc\nbefore = gc.get_freeze_count()\nimported = [[i] for i in range(50_000)]")
     path = cell.plan.folder / "candidate" / "other.py"
     path.write_text("import gc, model\nassert gc.get_freeze_count() - model.before > 50_000\nclass ModelNew: pass\n")
-    cell.do(wire.LoadCandidate(folder=str(path.parent), entry="other.py"), limit_s=20.0)
+    cell.do(wire.LoadCandidate(folder=str(path.parent), entry="other.py"), limit_s=120.0)
 
 
 def test_an_orphan_does_not_survive_its_cell(cell: Cell, tmp_path: Path) -> None:
@@ -111,22 +128,23 @@ subprocess.Popen(["setsid", "sleep", "297"])
 os._exit(3)
 """
     assert _fault(cell, source).reason == "crashed"
-    time.sleep(0.2)
-    assert not _sleeping("297")
+    wait_until(lambda: not _sleeping("297"))
 
 
 # It hides from the tree, loses its marks, and does not want to die with anybody.
 SLIPS_OUT = """
-import ctypes, os, time
+import ctypes, os
 prctl = ctypes.CDLL(None).prctl
 prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+seen, held = os.pipe()
 if os.fork() == 0:
     if os.fork() == 0:
         os.setsid()
         os.execve("/bin/sleep", ["sleep", "296"], {})
     os._exit(0)
 prctl(1, 0, 0, 0, 0)  # PR_SET_PDEATHSIG
-time.sleep(0.3)
+os.close(held)
+os.read(seen, 1)  # nothing comes, but its end as soon as the other program runs
 """
 
 
@@ -137,9 +155,9 @@ def test_nothing_that_keeps_folders_was_imported_before(cell: Cell) -> None:
 
 def test_who_slips_out_of_the_tree_is_ended(cell: Cell) -> None:
     _load(cell, SLIPS_OUT)
-    assert _sleeping("296")
+    wait_until(lambda: bool(_sleeping("296")))
     cell.kill()
-    assert not _sleeping("296")
+    wait_until(lambda: not _sleeping("296"))
 
 
 def test_nothing_outlives_a_judge_that_was_killed(tmp_path: Path) -> None:
@@ -157,10 +175,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     judge = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     pid, alive = judge.stdout.split()
     assert alive == "True" and judge.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 10
-    while not (_gone(int(pid)) and not _sleeping("295")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert _gone(int(pid)) and not _sleeping("295")
+    wait_until(lambda: _gone(int(pid)) and not _sleeping("295"))
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
@@ -172,9 +187,7 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 def test_cells_of_a_server_that_died_are_dead_and_the_next_has_a_new_one(cell: Cell, tmp_path: Path) -> None:
     os.kill(int(Path(f"/proc/{cell.pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while not _gone(cell.pid) and time.monotonic() < deadline:  # the kernel tells it soon, not at once
-        time.sleep(0.02)
+    wait_until(lambda: _gone(cell.pid))  # the kernel tells it soon, not at once
     assert _fault(cell, "").reason == "crashed"
     plan = CellPlan(name="next", device="cpu", folder=tmp_path / "next", memory_bytes=3 << 30, threads=1)
     with Cell(plan) as another:
@@ -238,16 +251,25 @@ for place in {[str(p) for p in places]}:
 
 
 def test_tilewright_cannot_be_imported(walled: Cell) -> None:
+    """Nor found, here or in a process that is forked or started from here, with or without the environment. What is
+    installed is there in all of them."""
     source = """
 import os, subprocess, sys
 assert not [m for m in sys.modules if m.startswith("tilewright")]
-try:
-    import tilewright
-except ImportError:
-    pass
-else:
-    raise ValueError(tilewright.__file__)
-child = subprocess.run([sys.executable, "-c", "import tilewright"], capture_output=True, text=True)
+TRIED = "import importlib.util, torch\\nassert importlib.util.find_spec('tilewright') is None\\nimport tilewright.cell"
+def refused():
+    try:
+        exec(TRIED)
+    except ModuleNotFoundError as error:
+        return error.name
+assert refused() == "tilewright"
+pid = os.fork()
+if pid == 0:
+    os._exit(refused() != "tilewright")
+assert os.waitpid(pid, 0)[1] == 0
+child = subprocess.run([sys.executable, "-c", TRIED], capture_output=True, text=True)
+assert "ModuleNotFoundError: No module named 'tilewright'" in child.stderr, child
+child = subprocess.run([sys.executable, "-I", "-c", "import tilewright"], capture_output=True, text=True)
 assert "ModuleNotFoundError" in child.stderr or "PermissionError" in child.stderr, child
 """
     _load(walled, source)
@@ -362,9 +384,9 @@ block = bytearray(b"x") * (1 << 30)
 for _ in range(6):
     if os.fork() == 0:
         time.sleep(300)
-time.sleep(1)
 """
     _load(cell, source)
+    wait_until(lambda: len(descendants(cell.pid)) == 7)
     assert private_bytes(descendants(cell.pid)) > 6 << 30
     assert (1 << 30) < held_bytes(descendants(cell.pid)) < 2 << 30
     assert cell.alive
@@ -378,7 +400,7 @@ for number in range(800):
     os.posix_spawn("/bin/sleep", ["sleep", "300"], os.environ, setsid=bool(number % 2))
 time.sleep(300)
 """
-    fault = _fault(cell, source, limit_s=60.0)
+    fault = _fault(cell, source, limit_s=300.0)
     assert fault.reason == "too_many_processes" and "512 are allowed" in fault.summary
     marker = f"HOME={cell.plan.folder}/".encode()
     assert [p for p in os.listdir("/proc") if p.isdigit() and marker in _environment(p)] == []
@@ -443,5 +465,5 @@ def test_only_listed_variables_pass(tmp_path: Path) -> None:
     outer = {"PATH": "/bin", "OPENAI_API_KEY": "k", "PYTHONPATH": "/more"}
     found = cell_environment(tmp_path, common_environment(threads=2, outer=outer))
     assert found["PATH"].endswith(":/bin") and "OPENAI_API_KEY" not in found
-    assert found["PYTHONPATH"].endswith(":/more") and found["OMP_NUM_THREADS"] == "2"
+    assert found["PYTHONPATH"] == "/more" and found["OMP_NUM_THREADS"] == "2"
     assert Path(found["TMPDIR"]).is_dir()

@@ -32,7 +32,7 @@ def test_versions_and_findings_import_no_torch(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; from tilewright.edges.toolchain import findings, versions; "
         f"versions(); findings(Path({str(tmp_path)!r})); sys.exit('torch' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)}, timeout=300)
 
 
 def test_every_lack_has_one_line_of_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from tilewright.edges.gpu import machine as machines
+from tilewright.faces import exits
 
 # Nothing is measured for the tests here: a busy machine would be measured at every start, for seconds. Its rates are
 # never reached, so that no time is implausible; its cache is small, so that it is evicted quickly before a timed call.
 RATES = {
     "cache_bytes": 2 << 20, "streams": {"copy": 1e12},
-    "matmul": {"f32": 1e15}, "calm": True,
+    "matmul": {"f32": 1e15}, "cache_rate": 0.0, "calm": True,
 }  # fmt: skip
 
 
@@ -30,6 +31,19 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
             patch.setenv("OMP_NUM_THREADS", str(threads))
             machines.machine("cpu", cache_dir=folder)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def busy_machines_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the command line says that the machine is too busy to judge, so does the test."""
+    line = exits.line
+
+    def said(text: str, code: int) -> int:
+        if text.startswith("too busy to judge: other processes"):
+            pytest.skip(text)
+        return line(text, code)
+
+    monkeypatch.setattr(exits, "line", said)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def test_the_python_api_gives_a_drop_in_module(tmp_path: Path) -> None:
     nn.init.normal_(block.norm.weight)
     x = torch.randn(256, 768)
     found = tilewright.optimize(
-        block, [x], target="cpu", out=tmp_path / "run", budget="60s", timing="1s", compiled=False
+        block, [x], target="cpu", out=tmp_path / "run", budget="600s", timing="1s", compiled=False
     )
     assert found.status == "improved", found.report
     assert found.module is not block

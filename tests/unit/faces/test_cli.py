@@ -15,7 +15,7 @@ from fakes.facts import brief
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import config
 from tilewright.faces.exits import exit_code
-from tilewright.facts.errors import HarnessError, UserError
+from tilewright.facts.errors import HarnessError, TooBusy, UserError
 from tilewright.facts.problem import Problem
 from tilewright.facts.run import Request
 
@@ -33,7 +33,7 @@ def refused(*args: object, cwd: Path) -> str:
 def test_no_such_file(tmp_path: Path) -> None:
     """In a process of its own, as a user starts it."""
     command = [sys.executable, "-m", "tilewright", "optimize", "none.py", "--target", "cpu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     (line,) = done.stderr.strip().splitlines()
     assert "none.py: no such file" in line
@@ -167,6 +167,7 @@ def test_an_evaluation_is_not_resumed(tmp_path: Path) -> None:
         (OSError(errno.ENOSPC, "No space left on device"), 2, "the disk is full"),
         (sqlite3.OperationalError("database or disk is full"), 2, "`tilewright resume DIR` continues"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "/x: permission denied; choose another --out"),
+        (TooBusy("others had it"), 3, "too busy to judge: others had it; nothing was accepted and nobody accused"),
         (HarnessError("a cell would not start"), 3, "internal: a cell would not start"),
         (ZeroDivisionError("ours"), 3, "internal error (above)"),
         (KeyboardInterrupt(), 130, ""),

@@ -99,15 +99,14 @@ def over_http(folder: Path, *flags: str) -> Iterator[str]:
             yield found[0]
         finally:
             server.terminate()
-            server.communicate(timeout=30)
+            server.communicate(timeout=300)
 
 
 @pytest.fixture
 def desk(tmp_path: Path, own_cache: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # teams of threads on a busy machine wait for one another
-    monkeypatch.setenv(
-        "TMPDIR", str(tmp_path / "tmp")
-    )  # the device's lease lies there: others' runs are not waited for
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("TILEWRIGHT_LEASES", str(tmp_path / "tmp"))  # others' runs are not waited for
     (tmp_path / "tmp").mkdir()
     (tmp_path / "problems").mkdir()
     (tmp_path / "problems" / "cosines.py").write_text(PROBLEM)
@@ -219,7 +218,7 @@ async def two_clients(address: str) -> None:
 def test_two_clients_share_a_run_over_http_to_the_end_of_its_budget(desk: Path) -> None:
     with over_http(desk, "--root", "problems") as address:
         asyncio.run(two_clients(address))
-        where = http.client.HTTPConnection(address.split("/")[2], timeout=30)
+        where = http.client.HTTPConnection(address.split("/")[2], timeout=300)
         with contextlib.closing(where):
             where.request("POST", "/mcp", body="{}", headers=ELSEWHERE)
             assert where.getresponse().status == 421  # a page in a browser must not reach it by another name

@@ -89,7 +89,7 @@ def _killed_and_resumed(cwd: Path) -> dict[str, Any]:
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     run = subprocess.Popen(command, cwd=cwd, **silent)
     journal = cwd / "run" / "run.db"
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 1800
     while time.monotonic() < deadline and run.poll() is None and _events(journal) < 1:
         time.sleep(0.05)
     os.kill(run.pid, signal.SIGKILL)

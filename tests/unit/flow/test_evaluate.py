@@ -93,7 +93,7 @@ def _judge(
     problem = Problem(name="p", path=str(folder / "p.py"), source=source, target="cpu", cases=cases)
     return Judge(
         problem, machine=machine or _machine(), seed=1, workdir=folder, say=print, effort=EFFORT,
-        limits=CellLimits(build_s=60.0, call_s=20.0, memory_bytes=3 << 30), compile_baseline=False,
+        limits=CellLimits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30), compile_baseline=False,
     )  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def test_a_kernel_is_judged_with_its_backward_on_every_setting(tmp_path: Path) -
     (task / "config_backward.json").write_text(json.dumps(CONFIG))
     (tmp_path / "kernel.cpp").write_text(KERNEL)
     problem = read_problem(task, target="cpu")
-    limits = Limits(build_s=500.0, call_s=30.0, memory_bytes=4 << 30)
+    limits = Limits(build_s=500.0, call_s=120.0, memory_bytes=4 << 30)
     with brief_judge(problem, tmp_path, limits=limits) as judge:
         facts = judge.open()
         assert [f.inputs[0].shape for f in facts] == [(300, 64), (2, 5)]

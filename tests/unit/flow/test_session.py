@@ -12,7 +12,7 @@ import pytest
 from fakes.facts import PROBLEM, brief, pattern, timed
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.facts.errors import HarnessError, UserError
+from tilewright.facts.errors import HarnessError, Lack, UserError
 from tilewright.facts.machine import Machine
 from tilewright.facts.move import Await, Inspect, Move, Outcome, Stop, Try
 from tilewright.facts.outcome import Failure, Inspected, NamedTime, Station
@@ -122,6 +122,17 @@ def test_tries_and_the_devices_time_are_limits_too(tmp_path: Path, clock: Clock,
     session.submit(code("good"), "second")
     with pytest.raises(UserError, match=said):
         session.submit(code("third"), "third")
+    session.close()
+
+
+def test_what_the_machine_lacks_is_told_and_counts_as_no_try(tmp_path: Path, clock: Clock) -> None:
+    def lacking() -> None:
+        raise Lack.of("a C++ compiler that works", "no g++", "install one")
+
+    session = opened(tmp_path, clock, during=lacking)
+    with pytest.raises(UserError, match=r"^the machine lacks a C\+\+ compiler that works \(no g\+\+\); install one"):
+        session.submit(code("good"), "first")
+    assert session.spending.spent.tries == 0 and not [e for e in session.events if isinstance(e.move, Try)]
     session.close()
 
 

@@ -53,7 +53,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     )  # fmt: skip
     with Judge(
         problem, machine=machine, seed=1, workdir=folder, say=print, effort=EFFORT,
-        limits=Limits(build_s=60.0, call_s=30.0, memory_bytes=3 << 30), compile_baseline=False,
+        limits=Limits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30), compile_baseline=False,
     ) as opened:  # fmt: skip
         facts = opened.open()
         assert [len(f.outputs) for f in facts] == [2 + 2 + 4] * 2

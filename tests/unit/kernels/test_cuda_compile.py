@@ -147,6 +147,19 @@ PATHS = {
     "the first of columns": (lambda: kp.ranked((4, 57, 83), 3, 1, dtype="i8"), {}),
 }
 
+# Of a skeleton whose other paths run each time.
+THOROUGH = frozenset({
+    "pointwise with a broadcast", "integers", "a transpose", "channels last, of truth values",
+    "rows split over launches", "a loss", "argmax of everything", "a mask and row operands",
+    "a scan of rows", "a scan of short rows", "a product over rows", "a product split over launches",
+    "extrema split over launches", "extrema of truth values", "logarithms of sums", "a recurrence split over launches",
+    "a recurrence over columns", "windows and their neighbours", "windows in bf16 from shared memory",
+    "windows and neighbours from shared memory", "windows of few rows", "from float8", "pairs", "bags",
+    "few long bags", "chosen columns", "a row and a matrix", "8 rows and a matrix across",
+    "a batch of vectors and matrices", "a matrix and a vector in bf16", "an outer product", "the first of odd rows",
+    "the first of probabilities",
+})  # fmt: skip
+
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
@@ -162,6 +175,7 @@ def compile_for_hopper(program, folder, knobs, strides=None, alignment=16):
     return fused.compile(walks, [alignment] * len(walks), device)
 
 
+@pytest.mark.few(0, 1)
 @pytest.mark.parametrize("shape", [(32768, 4096), (3, 137, 217), (70001, 64)])
 def test_sums_beside_rows_stay_in_registers(shape, folder, tmp_path):
     program = kp.norm_backward(shape, dtype="f32" if len(shape) == 3 else "bf16")
@@ -201,7 +215,7 @@ def _partial(fused):
     return [import_module("tilewright_kernels.cuda.views").contiguous(o.shape) for o in fused.rest.spec.operands]
 
 
-@pytest.mark.parametrize("name", list(PATHS))
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.thorough) if n in THOROUGH else n for n in PATHS])
 def test_compiles(name, folder):
     make, knobs = PATHS[name]
     launch, kernel = compile_for_hopper(make(), folder, knobs)

@@ -89,6 +89,7 @@ def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, part
     assert len(re.findall(r"mul\.rn\.f32", ptx)) >= 64 * parts * (settings.get("scheme") == "scaled")
 
 
+@pytest.mark.few(0, 3, 6)
 @pytest.mark.parametrize(
     ("tile_m", "tile_n", "bulk", "pingpong"),
     [(256, 192, False, False), (256, 160, False, False), (128, 192, True, False), (256, 208, True, False),
@@ -196,6 +197,7 @@ def test_what_is_streamed_is_multiplied_out_of_registers(tmp_path, major, scheme
     assert kernel.local_bytes <= 256
 
 
+@pytest.mark.few(0, 1, 3)
 @pytest.mark.parametrize(
     ("settings", "turned", "together"),
     [
@@ -223,6 +225,7 @@ def gate(product, product_1):
     return m.mul(m.sigmoid(product, "f32"), product_1, "f32")
 
 
+@pytest.mark.few(1, 3, 5)
 @pytest.mark.parametrize(
     ("tile_m", "tile_n", "splits", "major"),
     [(128, 16, 1, "k"), (128, 16, 3, "r"), (128, 64, 2, "k"), (112, 16, 2, "k"), (96, 16, 1, "k"), (80, 32, 3, "k")],
@@ -262,6 +265,7 @@ def test_triangles_compile_and_meta_tensors_of_what_is_streamed(tmp_path):
         gemm(a[:, :, :1000], w.mT[:, :1000])
 
 
+@pytest.mark.few(0, 2, 4)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -285,6 +289,7 @@ def test_parts_of_tiles_leave_and_come_in_quads(tmp_path, settings):
     check_registers(point, kernel)
 
 
+@pytest.mark.few(0, 3, 4)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -349,6 +354,7 @@ def test_meta_tensors_compile_what_a_call_needs():
         gemm(a.half(), a.half())
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(("tile_m", "tile_n"), [(128, 128), (128, 64), (64, 64)])
 @pytest.mark.parametrize("element", ["f16", "bf16"])
 def test_without_tma_it_is_mma_out_of_shared_memory_that_cp_async_fills(tmp_path, tile_m, tile_n, element):
@@ -401,6 +407,7 @@ def test_products_without_tma_are_plain_and_copy_what_lies_across_k():
             Ampere(point, Finish("f32", vector=4))
 
 
+@pytest.mark.few(0, 3)
 @pytest.mark.parametrize(
     "shape",
     [(256, 128, 1, 2, False), (128, 256, 2, 1, False), (64, 64, 1, 1, False), (128, 192, 2, 1, True)], ids=str,
@@ -419,6 +426,7 @@ def test_experts_multiply_as_one_matrix_would(tmp_path, shape):
     assert wgmma(launch.artifacts.PTX, point.atom_n) == 4 * tile_m // (64 * point.groups)
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (64, 64, 1, 1)], ids=str)
 def test_float8_is_multiplied_in_steps_of_128_and_promoted(tmp_path, shape):
     tile_m, tile_n, cluster_m, cluster_n = shape
@@ -448,6 +456,7 @@ def test_what_is_rounded_is_one_product_of_scaled_halves(tmp_path):
         Point(tile_m=128, tile_n=128, scheme="rounded", pingpong=True)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("planes", [2, 3])
 @pytest.mark.parametrize(
     ("major", "wide", "chunk", "crossed"),
@@ -495,6 +504,7 @@ def swiglu(product, product_1, bias):
     return m.mul(m.mul(gate, m.approx_sigmoid(gate, "f32"), "f32"), product_1, "f32")
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("majors", [("k", "k"), ("k", "r"), ("r", "k")])
 @pytest.mark.parametrize(
     ("settings", "columns", "chain"),
@@ -533,6 +543,7 @@ def test_96_columns_of_each_product_leave_in_lines_of_32(tmp_path, shape):
     assert (point.columns, point.line_bytes, point.depth_stages) == (96, 64, 5 if pingpong else 3)
 
 
+@pytest.mark.few(0, 2)
 @pytest.mark.parametrize(
     ("settings", "columns"),
     [

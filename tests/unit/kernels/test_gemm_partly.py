@@ -48,6 +48,7 @@ def finish(dtype="bf16", vector=8, **more):
     return Finish(dtype, vector=vector, layers=LAYERS, **MASKED, **more)
 
 
+@pytest.mark.few(1, 3, 4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",

@@ -191,7 +191,7 @@ def _writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
 def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "winners.db"
     writers = [_writer(path, name, 25) for name in "abc"]
-    assert [w.communicate(timeout=60)[0].split()[-1] for w in writers] == ["24"] * 3
+    assert [w.communicate(timeout=300)[0].split()[-1] for w in writers] == ["24"] * 3
     assert [w.returncode for w in writers] == [0, 0, 0]
     for name in "abc":
         assert [recall(path, f"{name}-{i}").point for i in range(25)] == [WON] * 25
@@ -203,6 +203,6 @@ def test_a_kill_loses_at_most_the_write_in_flight(tmp_path: Path) -> None:
     assert writer.stdout is not None
     told = [int(writer.stdout.readline()) for _ in range(20)]
     writer.send_signal(signal.SIGKILL)
-    writer.communicate(timeout=60)
+    writer.communicate(timeout=300)
     assert [recall(path, f"a-{i}").point for i in told] == [WON] * len(told)
     assert remember(path, winner(shape_class="after")) == ""

@@ -2,63 +2,87 @@
 
 Who waits leaves a locked file beside it that says since when its run is at work: the oldest is served first. Served in
 the order in which they ask, runs that began together stay together, and prepare their next problems all at once, while
-the device has nothing to do."""
+the device has nothing to do.
+
+Leases lie where every user of the machine finds them, whatever TMPDIR says: files of one user that others may read,
+which is all that locking takes."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
+import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ...facts.errors import HarnessError
+from .shared_places import Spoilt, opened, own_folder, places
 
-_COMMON = "/tmp"  # what TMPDIR names may be each process's own
 _LONGEST = 500  # of the reason for a quarantine
 _LOOK_S = 0.03  # so often who waits looks whether it is its turn
 _GRACE_S = 1.0  # so long a device stays free for an older run that waits, and perhaps was stopped
 _NOTHING: Callable[[str], None] = lambda line: None  # noqa: E731
+_said: set[str] = set()  # of what is told once a process
 
 
 def lease_path(device: str) -> Path:
-    """The lock file of a device ("cpu", "cuda:0"): of a GPU the same for every process of this user on this machine,
-    whatever it sees of the others and wherever it puts temporary files."""
+    """The lock file of a device ("cpu", "cuda:0"): the same for every process on this machine, whoever runs it,
+    whatever it sees of the other GPUs and wherever it puts temporary files."""
+    return (*places(), own_folder())[0] / f"tilewright-{_name(device)}.lease"
+
+
+def quarantine_path(device: str) -> Path:
+    """The file that says why this user's runs may not measure on the device."""
+    return lease_path(device).with_suffix(f".sick-{os.getuid()}")
+
+
+def _name(device: str) -> str:
     kind, _, number = device.partition(":")
     if kind != "cuda":
-        return _folder(tempfile.gettempdir()) / f"{device}.lease"
+        return device.replace(":", "-")
     visible = [v.strip() for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     index = int(number or 0)
     one = visible[index] if index < len(visible) and visible[index] else str(index)
-    found = _folder(_COMMON if os.access(_COMMON, os.W_OK) else tempfile.gettempdir())
-    return found / f"cuda-{one.replace('/', '-')}.lease"
-
-
-def _folder(temporary: str) -> Path:
-    return Path(temporary, f"tilewright-{os.getuid()}")
+    return f"cuda-{one.replace('/', '-')}"
 
 
 @contextmanager
 def lease(device: str, say: Callable[[str], None] = _NOTHING, *, since_ns: int | None = None) -> Iterator[None]:
     """Hold the device alone for the block; waits for whoever has it, and for who waits since earlier (`since_ns` of
-    time.time_ns(); None: now), and says so once. The kernel gives the lease back when its holder dies. Raises
+    time.time_ns(); None: now), and says so once. The kernel gives the lease back when its holder dies. Where a lock
+    file can't be had of the machine's users together, the next best place is taken, and that is said. Raises
     HarnessError where the device is under quarantine."""
-    path = lease_path(device)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    _require_well(device)
+    path, descriptor = _lock_file(device, say)
     try:
         since_ns = time.time_ns() if since_ns is None else since_ns
-        if _waits_longer(path, since_ns) or not _locked(descriptor):
+        if _waits_longer(path, (since_ns, os.getpid())) or not _locked(descriptor):
             say(f"another run measures on {device}; waiting for it")
             _wait(path, descriptor, since_ns)
-        why = os.pread(descriptor, _LONGEST, 0).decode(errors="replace")
-        if why:
-            raise HarnessError(f"{device} is under quarantine: {why}; remove {path} once it is well")
+        _require_well(device)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock_file(device: str, say: Callable[[str], None]) -> tuple[Path, int]:
+    name = f"tilewright-{_name(device)}.lease"
+    for folder in places():
+        try:
+            return folder / name, opened(folder / name)
+        except (OSError, Spoilt) as error:
+            _say_once(say, f"no lease of {device} can be had at {folder / name}: {error}")
+    alone = own_folder() / name
+    _say_once(say, f"the lease of {device} lies in {alone.parent}: other users' runs are not kept off the device")
+    return alone, opened(alone)
+
+
+def _say_once(say: Callable[[str], None], line: str) -> None:
+    if line not in _said:
+        _said.add(line)
+        say(line)
 
 
 def _wait(path: Path, descriptor: int, since_ns: int) -> None:
@@ -68,7 +92,10 @@ def _wait(path: Path, descriptor: int, since_ns: int) -> None:
         while True:
             if not _locked(descriptor):
                 free_since = None
-            elif not _waits_longer(path, since_ns) or time.monotonic() - (free_since or time.monotonic()) > _GRACE_S:
+            elif (
+                not _waits_longer(path, (since_ns, os.getpid()))
+                or time.monotonic() - (free_since or time.monotonic()) > _GRACE_S
+            ):
                 return
             else:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -79,8 +106,8 @@ def _wait(path: Path, descriptor: int, since_ns: int) -> None:
 @contextmanager
 def _place(path: Path, since_ns: int) -> Iterator[None]:
     """Among those who wait: a file that is locked for as long as its owner lives."""
-    own = path.with_name(f"{path.stem}.{since_ns:020d}-{os.getpid()}.waits")
-    descriptor = os.open(own, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    own = path.with_name(f"{path.stem}.{since_ns:020d}-{os.getpid()}-{secrets.token_hex(4)}.waits")
+    descriptor = opened(own)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -89,24 +116,27 @@ def _place(path: Path, since_ns: int) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _waits_longer(path: Path, since_ns: int) -> bool:
-    """Whether a run waits that is older; what the dead have left is removed."""
+def _waits_longer(path: Path, own: tuple[int, int]) -> bool:
+    """Whether a run waits that is older than `own` (since when, process); what the dead have left is removed, if it is
+    this user's."""
     for other in path.parent.glob(f"{path.stem}.*.waits"):
-        born, _, pid = other.name.split(".")[-2].partition("-")
-        if (int(born), int(pid)) < (since_ns, os.getpid()) and _lives(other):
+        born, _, rest = other.name.split(".")[-2].partition("-")
+        pid = rest.partition("-")[0]
+        if born.isdigit() and pid.isdigit() and (int(born), int(pid)) < own and _lives(other):
             return True
     return False
 
 
 def _lives(place: Path) -> bool:
     try:
-        descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+        descriptor = opened(place, create=False)
+    except (OSError, Spoilt):
         return False
     try:
         if not _locked(descriptor):
             return True
-        place.unlink(missing_ok=True)
+        with suppress(OSError):  # another user's
+            place.unlink()
         return False
     finally:
         os.close(descriptor)
@@ -121,8 +151,22 @@ def _locked(descriptor: int) -> bool:
     return True
 
 
+def _require_well(device: str) -> None:
+    path = quarantine_path(device)
+    with suppress(OSError, Spoilt):
+        descriptor = opened(path, create=False)
+        why = os.pread(descriptor, _LONGEST, 0).decode(errors="replace")
+        owner = os.fstat(descriptor).st_uid
+        os.close(descriptor)
+        if owner == os.getuid():
+            raise HarnessError(f"{device} is under quarantine: {why}; remove {path} once it is well")
+
+
 def quarantine(device: str, why: str) -> None:
-    """Let nobody measure on the device until its lease file is removed, which restarting the machine does too."""
-    path = lease_path(device)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_text(" ".join(why.split())[:_LONGEST])
+    """Let no run of this user measure on the device until the file is removed, which restarting the machine may do
+    too. Where another user holds its name there is no quarantine."""
+    with suppress(OSError, Spoilt):
+        descriptor = opened(quarantine_path(device), write=True)
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, " ".join(why.split())[:_LONGEST].encode())
+        os.close(descriptor)

@@ -23,8 +23,9 @@ from ...facts.machine import Machine
 from ...facts.problem import Target
 
 _HERE = Path(__file__).parent
-_FORMAT = 2  # raise it when what is measured, or how, changes: kept files of other formats are measured anew
-_MOST_TRIES = 6  # calls that measure again because the CPU was never calm
+_FORMAT = 3  # raise it when what is measured, or how, changes: kept files of other formats are measured anew
+_MOST_TRIES = 2  # measurements in one call, where others have the CPU; each waits a while for a calm round by itself
+_PROCESSORS = Path("/sys/devices/system/cpu")
 _LOOK_TIMEOUT_S, _PROBE_TIMEOUT_S = 60.0, 240.0
 
 
@@ -82,21 +83,24 @@ def default_target() -> Target:
 def machine(target: Target, *, cache_dir: Path, fresh: bool = False) -> Machine:
     """The machine with its rates, from `cache_dir` where this device, driver and versions were measured before.
 
-    A kept file that can't be read is measured anew; one from a time when other processes kept the CPU busy is measured
-    again, up to a few times, and the best of each rate kept. Raises UserError where CUDA is asked for and absent, or
-    where `cache_dir` can't be written; HarnessError where the measurement itself fails."""
+    A kept file that can't be read is measured anew. What was measured while other processes kept the CPU busy is
+    marked (`under_load`), the best of each rate in a few tries, and never kept: the next call measures again. Raises
+    UserError where CUDA is asked for and absent, or where `cache_dir` can't be written; HarnessError where the
+    measurement itself fails."""
     here = identity(target)
     digest = hashlib.sha256(codec.dumps(here).encode()).hexdigest()[:12]
     path = cache_dir / f"machine-{target}-{digest}.json"
     kept = None if fresh else _kept(path)
-    if kept is not None and (kept.calm or kept.tries >= _MOST_TRIES):
-        return kept.machine
-    measured = _measure(here)
     if kept is not None:
-        best = _best(kept.machine, measured.machine)
-        measured = _Measured(machine=best, calm=measured.calm, tries=kept.tries + 1)
-    _keep(measured, path)
-    return measured.machine
+        return kept
+    measured = _measure(here)
+    for _ in range(_MOST_TRIES - 1):
+        if not measured.under_load:
+            break
+        measured = _best(measured, _measure(here))
+    if not measured.under_load:
+        _keep(measured, path)
+    return measured
 
 
 def machines(*, cache_dir: Path, fresh: bool = False) -> tuple[Machine, ...]:
@@ -107,7 +111,7 @@ def machines(*, cache_dir: Path, fresh: bool = False) -> tuple[Machine, ...]:
 
 def measure(target: Target) -> Machine:
     """Measure this machine now, in a child process: seconds. Errors as for `machine`."""
-    return _measure(identity(target)).machine
+    return _measure(identity(target))
 
 
 def threads() -> int:
@@ -121,10 +125,11 @@ def threads() -> int:
 
 
 def last_level_cache_bytes() -> int:
-    """Bytes of last-level cache that this process's processors reach: sysfs, else the C library's word, else 32 MiB."""
+    """Bytes of last-level cache that this process's processors reach, summed over those that each has: sysfs, else the
+    C library's word; 0 where neither knows."""
     domains: dict[tuple[int, str], int] = {}
     for cpu in os.sched_getaffinity(0):
-        for index in Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+        for index in (_PROCESSORS / f"cpu{cpu}" / "cache").glob("index*"):
             with suppress(OSError, ValueError):
                 level = int((index / "level").read_text())
                 size = int((index / "size").read_text().strip().removesuffix("K")) * 1024
@@ -134,7 +139,7 @@ def last_level_cache_bytes() -> int:
         return sum(size for (level, _), size in domains.items() if level == last)
     names = ("SC_LEVEL4_CACHE_SIZE", "SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE")
     known = (os.sysconf(n) for n in names if n in os.sysconf_names)
-    return next((size for size in known if size > 0), 32 << 20)
+    return next((size for size in known if size > 0), 0)
 
 
 def identity(target: Target) -> Machine:
@@ -160,16 +165,7 @@ def identity(target: Target) -> Machine:
     return replace(blank, device=first.name, driver=sight.driver, dsl=_dsl_version(), processors=first.multiprocessors)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """What was measured in `tries` calls, and whether one of them had the processors to itself."""
-
-    machine: Machine
-    calm: bool
-    tries: int = 1
-
-
-def _measure(identity: Machine) -> _Measured:
+def _measure(identity: Machine) -> Machine:
     cpu = identity.target == "cpu"
     arguments = ("cpu", str(identity.processors), str(last_level_cache_bytes())) if cpu else ("cuda",)
     environment = {"OMP_NUM_THREADS": str(identity.processors)} if cpu else {}
@@ -177,45 +173,43 @@ def _measure(identity: Machine) -> _Measured:
     rates = tuple((name, rate) for name, rate in sorted(found["matmul"].items()) if rate > 0)
     if not rates or not found["streams"]:
         raise HarnessError(f"the {identity.target} probe measured nothing: {found}")
-    machine = replace(
+    return replace(
         identity,
         processors=found["processors"],
         cache_bytes=found["cache_bytes"],
         copy_bytes_per_s=max(found["streams"].values()),
         matmul_flops_per_s=rates,
+        cache_bytes_per_s=found["cache_rate"],
+        under_load=not found["calm"],
     )
-    return _Measured(machine=machine, calm=found["calm"])
 
 
 def _best(one: Machine, other: Machine) -> Machine:
-    """The higher of each rate: they are ceilings, and disturbances only lower them."""
+    """The higher of each rate: they are ceilings, and disturbances only lower them. Measured under load, if both
+    were."""
     rates = dict(one.matmul_flops_per_s)
     return replace(
         other,
         copy_bytes_per_s=max(one.copy_bytes_per_s, other.copy_bytes_per_s),
+        cache_bytes_per_s=max(one.cache_bytes_per_s, other.cache_bytes_per_s),
         matmul_flops_per_s=tuple((name, max(rate, rates.get(name, 0.0))) for name, rate in other.matmul_flops_per_s),
     )
 
 
-def _kept(path: Path) -> _Measured | None:
+def _kept(path: Path) -> Machine | None:
     """What was measured before, or None where there is nothing that this version can read."""
     try:
         tree = json.loads(path.read_text())
         machine = codec.from_plain(tree["machine"]) if tree["format"] == _FORMAT else None
         if isinstance(machine, Machine) and machine.copy_bytes_per_s > 0:
-            return _Measured(machine=machine, calm=bool(tree["calm"]), tries=int(tree["tries"]))
+            return machine
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return None
 
 
-def _keep(measured: _Measured, path: Path) -> None:
-    tree = {
-        "format": _FORMAT,
-        "machine": codec.to_plain(measured.machine),
-        "calm": measured.calm,
-        "tries": measured.tries,
-    }
+def _keep(measured: Machine, path: Path) -> None:
+    tree = {"format": _FORMAT, "machine": codec.to_plain(measured)}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.partial")

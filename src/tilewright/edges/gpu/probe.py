@@ -8,8 +8,10 @@ sample must not lower them. Operands of products are random, since zeros save po
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -21,9 +23,13 @@ from typing import Any
 
 import torch
 
+_PR_SET_PDEATHSIG = 1
 _BUDGET_S = {"cuda": 0.1, "cpu": 0.15}  # for one figure at one size
 _SIZES = {"cuda": (2048, 4096, 8192), "cpu": (256, 512, 1024, 2048)}  # of square products
 _SLICES = 16
+_IN_CACHE_BUDGET_S = 0.05
+_BATCH = 20  # copies within a cache that are timed together: one takes no longer than it takes to start
+_LARGEST_CACHE_BYTES, _CLEARLY_FASTER = 512 << 20, 1.4
 _ROUNDS_S, _MOST_OTHERS = 8.0, 0.08  # on a CPU: how long to wait for a round that others hardly disturb
 _LONGEST_S = {"cuda": 0.04, "cpu": 0.12}  # one product takes no longer than about this
 
@@ -42,10 +48,10 @@ def seconds(run: Callable[[], object], device: str) -> float:
     return float(begin.elapsed_time(end)) * 1e-3
 
 
-def best_seconds(run: Callable[[], object], device: str) -> float:
+def best_seconds(run: Callable[[], object], device: str, budget_s: float = 0.0) -> float:
     """The shortest of at least three runs after one to warm up, for as long as the budget lasts."""
     run()
-    stop = time.perf_counter() + _BUDGET_S[device]
+    stop = time.perf_counter() + (budget_s or _BUDGET_S[device])
     best = min(seconds(run, device) for _ in range(3))
     while time.perf_counter() < stop:
         best = min(best, seconds(run, device))
@@ -91,6 +97,33 @@ def stream_rates(array_bytes: int, device: str) -> dict[str, float]:
     }
 
 
+def cache_rate(cache_bytes: int, device: str, threads: int = 1) -> float:
+    """The best bytes/s, read + written, over arrays that lie in the caches together: a quarter and a sixteenth of the
+    last one and, on a CPU, what each thread's own hold."""
+    sizes = {cache_bytes // 4, cache_bytes // 16} | ({64 << 10, 256 << 10} if device == "cpu" else set())
+    best = 0.0
+    for size in sorted(sizes):
+        count = size * (threads if size <= 256 << 10 else 1) // 12  # of three arrays
+        x, y, z = (torch.full((count,), 1.5, device=device) for _ in range(3))
+        for moved, run in ((2, partial(y.copy_, x)), (3, partial(torch.add, x, y, out=z)), (1, partial(torch.sum, x))):
+            taken_s = best_seconds(lambda run=run: [run() for _ in range(_BATCH)], device, _IN_CACHE_BUDGET_S)  # type: ignore[misc]
+            best = max(best, _BATCH * moved * 4 * count / taken_s)
+    return best
+
+
+def measured_cache_bytes() -> int:
+    """Where nothing tells how large the last-level cache is: twice the largest array that is read clearly faster than
+    one far beyond all caches, so that half of what lies between two sizes is not missed."""
+    rates = {}
+    size = 4 << 20
+    while size <= _LARGEST_CACHE_BYTES:
+        x = torch.full((size // 4,), 1.5)
+        rates[size] = size / best_seconds(partial(torch.sum, x), "cpu", _IN_CACHE_BUDGET_S)
+        size *= 2
+    beyond = rates[size // 2]
+    return 2 * max((s for s, rate in rates.items() if rate > _CLEARLY_FASTER * beyond), default=16 << 20)
+
+
 def measure_cuda() -> dict[str, Any]:
     """Device 0's peaks. "f32_split" is a third of the fp16 rate: fp32 accuracy from three fp16 products."""
     device = torch.cuda.get_device_properties(0)
@@ -104,6 +137,7 @@ def measure_cuda() -> dict[str, Any]:
         "device": device.name,
         "processors": device.multi_processor_count,
         "cache_bytes": device.L2_cache_size,
+        "cache_rate": cache_rate(device.L2_cache_size, "cuda"),
         "streams": stream_rates(min(1 << 30, free_bytes // 4) // 256 * 256, "cuda"),
         "matmul": rates | {"f32_split": rates["f16"] / 3},
         "calm": True,  # processes beside us are kept off the GPU by the lease, not by us
@@ -111,24 +145,31 @@ def measure_cuda() -> dict[str, Any]:
 
 
 def measure_cpu(threads: int, cache_bytes: int) -> dict[str, Any]:
-    """The peaks of this many threads, over arrays of at least four, preferably eight, times the last-level cache.
+    """The peaks of this many threads, over arrays of at least four, preferably eight, times the last-level cache (0:
+    which is measured first), as far as memory allows.
 
     One round takes about three seconds. Where other processes take part of the processors, more rounds follow, and
     `calm` says whether there was one without them: a starved round tells rates far too low."""
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision("highest")
     free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    array_bytes = max(4 * cache_bytes, min(8 * cache_bytes, free_bytes // 8), 64 << 20)
+    cache_bytes = cache_bytes or measured_cache_bytes()
+    array_bytes = max(min(4 * cache_bytes, free_bytes // 4), min(8 * cache_bytes, free_bytes // 8), 64 << 20)
     dtypes = (("f32", torch.float32), ("f64", torch.float64), ("bf16", torch.bfloat16))
     streams: dict[str, float] = {}
     products: dict[str, float] = {}
+    within = 0.0
     stop, calm = time.perf_counter() + _ROUNDS_S, False
     while not calm and (not streams or time.perf_counter() < stop):
         before = Load.now()
         streams = larger(streams, stream_rates(array_bytes, "cpu"))
+        within = max(within, cache_rate(cache_bytes, "cpu", threads))
         products = larger(products, {name: matmul_rate(dtype, "cpu") for name, dtype in dtypes})
         calm = before.others_share(Load.now()) < _MOST_OTHERS
-    return {"processors": threads, "cache_bytes": cache_bytes, "streams": streams, "matmul": products, "calm": calm}
+    return {
+        "processors": threads, "cache_bytes": cache_bytes, "cache_rate": within, "streams": streams, "matmul": products,
+        "calm": calm,
+    }  # fmt: skip
 
 
 def larger(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
@@ -163,6 +204,7 @@ class Load:
 
 
 def main(arguments: list[str]) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nobody waits for us once our parent is gone
     with torch.inference_mode():
         measured = measure_cuda() if arguments[0] == "cuda" else measure_cpu(int(arguments[1]), int(arguments[2]))
     json.dump(measured | {"torch": torch.__version__}, sys.stdout)

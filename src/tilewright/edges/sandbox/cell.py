@@ -22,16 +22,18 @@ from typing import Any, TypeVar
 
 from ...cell import wire
 from ...cell.channel import Channel
-from ...facts.errors import HarnessError
+from ...facts.errors import HarnessError, TooBusy
+from .deadline import Deadline
 from .environment import cell_environment, common_environment
 from .forkserver import server_for
-from .processes import descendants, held_bytes, private_bytes, shared_bytes, tree_cpu_s
+from .processes import descendants, held_bytes, members, private_bytes, shared_bytes, tree_cpu_s
 
 T = TypeVar("T")
 _HELLO_S = 120.0
 _TAIL_BYTES = 4000
 _POLL_S = 0.25
 _MAX_PROCESSES = 512  # a compiler's workers and their children are some dozens
+_MANY_ENDED = 8
 _FEW_PROCESSES = 64  # of more than that, to tell what they share would take longer than they take to fork
 
 
@@ -67,7 +69,7 @@ class Limits:
 class CellPlan:
     """How to start a cell. `memory_bytes` bounds the memory of its process tree. `isolate`: all the walls that a
     candidate's cell gets (cell.confine), with `namespaces` those too; nothing in `hidden` can be read then. `matmul`:
-    torch's fp32 matmul precision, where it is not the default."""
+    torch's fp32 matmul precision, where it is not the default. `variables` of the environment, beside a cell's own."""
 
     name: str
     device: str
@@ -78,6 +80,7 @@ class CellPlan:
     namespaces: bool = True
     matmul: str = ""
     hidden: tuple[Path, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 class Cell:
@@ -91,6 +94,7 @@ class Cell:
         self._tail = b""
         self._killed_for: tuple[str, str] | None = None
         self._arenas: dict[int, int] = {}  # inodes and sizes of memory that is the judge's
+        self._seen: set[int] = set()
         self.spent_s: dict[str, float] = {}  # waited for answers, by kind of request
         plan.folder.mkdir(parents=True, exist_ok=True)
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -99,7 +103,7 @@ class Cell:
         common = common_environment(
             threads=plan.threads, outer=os.environ if outer is None else outer, device=plan.device
         )
-        environment = cell_environment(plan.folder, common)
+        environment = dict(plan.variables) | cell_environment(plan.folder, common)
         self._end = mine
         with theirs, open(output, "wb") as out:
             server = server_for(common)
@@ -177,13 +181,24 @@ class Cell:
 
     def cpu_s(self) -> float:
         """Processor seconds that its processes have used until now."""
+        self._seen.update(members(self._process.pid))
         return tree_cpu_s(self._process.pid)
 
+    def watch_members(self) -> None:
+        """What was seen before of its processes counts for nothing."""
+        self._seen = set()
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether many of its processes have ended that were seen when `cpu_s` was asked for, in others' turns: those
+        that its own calls start and wait for are not."""
+        return len(self._seen - set(members(self._process.pid))) >= _MANY_ENDED
+
     def _receive(self, kind: type[T], limit_s: float) -> T:
-        deadline = time.monotonic() + limit_s
+        deadline = Deadline(limit_s, self._process.pid)
         while True:
             try:
-                self._await_data(deadline, limit_s)
+                self._await_data(deadline)
                 reply = self._channel.receive()
                 break
             except TimeoutError as error:
@@ -197,21 +212,29 @@ class Cell:
             raise self._fault("broke_the_protocol", f"the cell answered with a {type(reply).__name__}")
         return reply
 
-    def _await_data(self, deadline: float, limit_s: float) -> None:
-        """Wait until something can be read, watching the clock and the memory; then give the frame until the
-        deadline."""
+    def _await_data(self, deadline: Deadline) -> None:
+        """Wait until something can be read, watching the clock and the memory; then give the frame until the deadline.
+        Raises TooBusy, after which the cell is dead, where it hardly had a processor until then."""
         self._end.settimeout(_POLL_S)
         while True:
             try:
                 self._end.recv(1, socket.MSG_PEEK)
-                self._end.settimeout(max(1.0, min(limit_s, deadline - time.monotonic())))
+                self._end.settimeout(max(1.0, deadline.left_s))
                 return
             except TimeoutError:
-                if time.monotonic() > deadline:
+                if self._is_over(deadline):
                     raise
                 self._killed_for = self._excess()
                 if self._killed_for is not None:
                     self.kill()
+
+    def _is_over(self, deadline: Deadline) -> bool:
+        deadline.look()
+        try:
+            return deadline.left_s < 0
+        except TooBusy:
+            self.kill()
+            raise
 
     def _excess(self) -> tuple[str, str] | None:
         """What the processes of the cell take beyond their limits: reason and summary; None where they keep them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,17 @@ _OWN = {
     "TORCHINDUCTOR_CACHE_DIR": "cache/inductor", "TORCH_EXTENSIONS_DIR": "cache/extensions",
     "TVM_FFI_CACHE_DIR": "cache/tvm-ffi", "CUTE_DSL_CACHE_DIR": "cache/cute-dsl", "CUDA_CACHE_PATH": "cache/cuda",
 }  # fmt: skip
+_START = Path(__file__).resolve().parents[2] / "cell" / "start.py"
+
+
+def program(module: str) -> list[str]:
+    """The command that runs a module of this Tilewright in an environment of those below; arguments may follow."""
+    return [sys.executable, "-P", str(_START), module]
+
+
+def is_own(name: str) -> bool:
+    """Whether a cell has a value of its own for this variable, or the one that is set outside."""
+    return name in _KEPT or name in _OWN or name.startswith(("PYTHON", "OMP_", "MKL_", "LD_"))
 
 
 def common_environment(*, threads: int, outer: Mapping[str, str], device: str = "cpu") -> dict[str, str]:
@@ -27,8 +39,11 @@ def common_environment(*, threads: int, outer: Mapping[str, str], device: str = 
     found = {k: outer[k] for k in _KEPT if k in outer}
     beside = str(Path(sys.executable).parent)  # ninja, where it came with the packages
     found["PATH"] = os.pathsep.join((beside, found.get("PATH", os.defpath)))
-    source_root = str(Path(__file__).resolve().parents[3])
-    found["PYTHONPATH"] = os.pathsep.join(p for p in (source_root, outer.get("PYTHONPATH", "")) if p)
+    found["PYTHONPATH"] = outer.get("PYTHONPATH", "")
+    if site.ENABLE_USER_SITE:  # packages of `pip install --user`: a cell has another home
+        found["PYTHONUSERBASE"] = site.getuserbase()
+    else:
+        found["PYTHONNOUSERSITE"] = "1"
     found |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0", "PYTHONSAFEPATH": "1"}
     if threads:
         found |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}

@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...facts.errors import HarnessError
-from .environment import common_environment
+from .environment import common_environment, program
 from .processes import children, kill_tree
 
 _START_S = 120.0
@@ -44,7 +43,7 @@ class ForkServer:
         self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tilewright.cell.serve", str(theirs.fileno())],
+                [*program("tilewright.cell.serve"), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, pass_fds=(theirs.fileno(),),
                 start_new_session=True, cwd="/", env=dict(environment),
             )  # fmt: skip
@@ -176,7 +175,8 @@ def start_ahead(threads: int, device: str) -> None:
 
 
 @atexit.register
-def _close_all() -> None:
+def close_servers() -> None:
+    """This process's servers and all their cells end."""
     for (pid, _), server in _servers.items():
         if pid == os.getpid():
             server.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +13,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ANONYMOUS = ("Pss_Anon:", "SwapPss:")
 _BLOCK_BYTES = 512  # st_blocks counts in these everywhere
 _ROUNDS = 50
+_TICKS = os.sysconf("SC_CLK_TCK")
+_SCHEDULED = 2  # of the clocks that a process has, the one of the scheduler; see clock_getcpuclockid(3)
 
 
 def descendants(pid: int) -> list[int]:
@@ -101,14 +104,48 @@ def _touched_bytes(pid: int) -> int:
     return 0
 
 
+def members(pid: int) -> list[int]:
+    """`pid` and every living process below it. Asked for often: where the kernel lists a thread's children, not all
+    processes of the machine are gone through, and one that comes or goes may be missed."""
+    return _listed(pid) or descendants(pid)
+
+
 def tree_cpu_s(pid: int) -> float:
-    """Processor seconds that the living processes of the tree have used. Asked for often: where the kernel lists a
-    thread's children, not all processes of the machine are gone through, and one that comes or goes may be missed."""
-    ticks = 0
-    for member in _listed(pid) or descendants(pid):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            ticks += sum(map(int, _stat(member)[11:13]))  # utime, stime
-    return ticks / os.sysconf("SC_CLK_TCK")
+    """Processor seconds that the living processes of the tree, and those that they have waited for, have used."""
+    found = {member: _spent_s(member) for member in members(pid)}
+    return sum((_clock_s(member) or mine_s) + of_children_s for member, (mine_s, of_children_s) in found.items())
+
+
+def all_spent_s() -> dict[int, tuple[float, float]]:
+    """Processor seconds of every process of the machine that can be seen, by its number: its own, and those of its
+    children that have ended and were waited for."""
+    return {pid: _spent_s(pid) for pid in _all_pids()}
+
+
+def _spent_s(pid: int) -> tuple[float, float]:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        user, system, children_user, children_system = map(int, _stat(pid)[11:15])
+        return (user + system) / _TICKS, (children_user + children_system) / _TICKS
+    return 0.0, 0.0
+
+
+def _clock_s(pid: int) -> float:
+    """What a process has used, to the nanosecond, by its own clock; 0 where it can't be read."""
+    try:
+        return time.clock_gettime((~pid << 3) | _SCHEDULED)
+    except OSError:
+        return 0.0
+
+
+def runs(pids: Iterable[int]) -> bool:
+    """Whether a thread of these processes runs, or would if it had a processor."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(OSError, IndexError):
+                    if Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "R":
+                        return True
+    return False
 
 
 def _listed(pid: int) -> list[int]:

@@ -18,13 +18,16 @@ import torch
 from torch import Tensor
 
 from ...cell import wire
-from ...cell.arena import Arena, Layout, aligned, bytes_of, contiguous, exchange
+from ...cell.arena import ALIGNMENT, Arena, Layout, bytes_of, contiguous, exchange
 from ...facts.problem import TensorSpec
 from .cell import Cell, CellFault, Limits
+from .images import Image, paged
+from .sameness import same_bits as same_bits
 
 Refs = tuple[wire.TensorRef, ...]
 T = TypeVar("T")
-_MANY_CALLS = 8.0  # limits of one call, for what runs the module dozens of times
+_APPEAL = 2.0  # times what a call may take: an appeal is some thirty calls in float64
+_APPROACH = 8.0  # and to bring inputs beside turns is some hundred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +79,10 @@ class Room:
         init = Layout(tuple(contiguous(s.shape, s.dtype) for s in described.init_tensors))
         names = [s.name for s in described.state]
         self.state_names = tuple(names)
-        moved = Layout(tuple(state.specs[names.index(n)] for n in described.mutated_state))
+        self.attributes = described.attributes  # plain values that calls move, as `take_state` found them
+        self.left_attributes = self.attributes  # as the reference's last call left them
+        places = [names.index(n) for n in described.mutated_state]
+        moved = Layout(tuple(state.specs[i] for i in places))
         self._input_bytes = inputs.size_bytes
         base = 0
         self._pool: list[Refs] = []
@@ -95,13 +101,16 @@ class Room:
         private_bytes, base = base, 0
         self._slots: list[Refs] = []
         for i in range(sizes.slots):
+            base = paged(base) + ALIGNMENT * (i % 3)  # so that slots differ in more than high bits
             self._slots.append(inputs.at("shared", base))
-            base += inputs.size_bytes + aligned(1 + 4096 * (i % 3))  # so that slots differ in more than high bits
+            base += inputs.size_bytes
+        base = paged(base)  # pages of slots hold nothing else
         self._results: list[Refs] = []
         for _ in range(sizes.results):
             self._results.append(outputs.at("shared", base))
             base += outputs.size_bytes
         self.shared_state, base = state.at("shared", base), base + state.size_bytes
+        self.moved_state = tuple(self.shared_state[i] for i in places)  # what is put back before each timed call
         self.shared_moved, base = moved.at("shared", base), base + moved.size_bytes
         self.shared_init, base = init.at("shared", base), base + init.size_bytes
         self._private = Arena("private", private_bytes, device)
@@ -162,6 +171,7 @@ class Room:
 
     def take_state(self) -> None:
         """Copy the reference's state, as it is now, into both arenas."""
+        self.attributes = self._read_attributes()
         if self._state:
             self._reference.do(wire.StoreState(names=self.state_names, refs=self._state))
             for private, shared in zip(self._state, self.shared_state, strict=True):
@@ -175,7 +185,27 @@ class Room:
 
     def give_state(self) -> None:
         """Put the reference's state back to what `take_state` found."""
-        if self._state:
+        if self._state or self.attributes:
+            request = wire.LoadState(names=self.state_names, refs=self._state, attributes=self.attributes)
+            self._reference.do(request)
+
+    def _read_attributes(self) -> tuple[wire.Attribute, ...]:
+        if not self.described.attributes:
+            return ()
+        request = wire.ReadAttributes(names=tuple(a.name for a in self.described.attributes))
+        return self._reference.ask(request, wire.Attributes, limit_s=self.limits.call_s).values
+
+    def advance(self, calls: int) -> None:
+        """Have the reference count from the start: plain attributes as constructed, and so many calls on pool set 0.
+        What tensors these move is put back to what it was."""
+        if self.described.attributes:
+            self._reference.do(wire.StoreState(names=self.state_names, refs=self._state))
+            start = wire.LoadState(names=(), refs=(), attributes=self.described.attributes)
+            self._reference.do(start)
+            for _ in range(calls):
+                call = wire.Call(tag=0, args=self.described.args, inputs=self._pool[0], poison_bytes=(), seed=calls)
+                self._reference.ask(call, wire.Called, limit_s=self.limits.call_s)
+            self._reference.do(wire.Drop())
             self._reference.do(wire.LoadState(names=self.state_names, refs=self._state))
 
     def mark_state(self) -> tuple[wire.Mark, ...]:
@@ -200,7 +230,8 @@ class Room:
         call = wire.Call(tag=0, args=self.described.args, inputs=self._pool[k], poison_bytes=(), seed=seed)
         self._reference.ask(call, wire.Called, limit_s=self.limits.call_s)
         self._reference.do(wire.Store(tag=0, refs=self._own))
-        if self._moved:
+        if self._moved or self.attributes:
+            self.left_attributes = self._read_attributes()
             self._reference.do(wire.StoreState(names=self.described.mutated_state, refs=self._moved))
             self.give_state()
         self._reference.do(wire.Drop())
@@ -255,9 +286,9 @@ class Room:
         request = wire.Appeal(
             args=self.described.args, inputs=self._pool[k], outputs=outputs, seed=seed, least=least,
             got=tuple(self._results[place][i] for i in outputs), own=tuple(self._own[i] for i in outputs),
-            limit_s=_MANY_CALLS / 2 * self.limits.call_s,
+            limit_s=_APPEAL * self.limits.call_s,
         )  # fmt: skip
-        found = self._ask_more(request, wire.Judgement)
+        found = self._ask_more(request, wire.Judgement, times=2 * _APPEAL)
         return found.judged if found is not None else None
 
     def approach(self, k: int, *, seed: int, number: int, state: bool) -> wire.Approached | None:
@@ -266,15 +297,15 @@ class Room:
         request = wire.Approach(
             args=self.described.args, inputs=self._pool[k], seed=seed, number=number, state=state,
         )  # fmt: skip
-        return self._ask_more(request, wire.Approached)
+        return self._ask_more(request, wire.Approached, times=_APPROACH)
 
     @property
     def reference_lives(self) -> bool:
         return self._reference.alive
 
-    def _ask_more(self, request: object, kind: type[T]) -> T | None:
+    def _ask_more(self, request: object, kind: type[T], *, times: float = 1.0) -> T | None:
         try:
-            return self._reference.ask(request, kind, limit_s=_MANY_CALLS * self.limits.call_s)
+            return self._reference.ask(request, kind, limit_s=times * self.limits.call_s)
         except CellFault as fault:
             if not self._reference.alive or not (fault.by_code or fault.reason == "out_of_memory"):
                 raise
@@ -301,6 +332,16 @@ class Room:
             self._shared.bytes_at(self._slots[slot][0].offset, self._input_bytes).copy_(source)
             self.settle()
 
+    def image(self, sets: Sequence[int], first_slot: int) -> Image | None:
+        """These pool sets, to be laid over as many slots from the first on; None where there is nothing to lay."""
+        if self.device != "cpu" or not self._input_bytes:
+            return None
+        starts = [self._slots[first_slot + i][0].offset for i in range(len(sets))]
+        image = Image(starts[0], starts[-1] + self._input_bytes)
+        for k, start in zip(sets, starts, strict=True):
+            image.write(start, self._private.bytes_at(self._pool[k][0].offset, self._input_bytes))
+        return image
+
     def inputs(self, k: int) -> tuple[Tensor, ...]:
         """Pool set `k` itself."""
         return tuple(self._private.tensor(r) for r in self._pool[k])
@@ -317,13 +358,13 @@ class Room:
                 exchange(one, other)
         self.settle()
 
-    def changed_input(self, k: int, slot: int) -> int:
-        """The first input of the slot that is not pool set `k` any more; -1 where none is."""
-        for i, (mine, theirs) in enumerate(zip(self._pool[k], self._slots[slot], strict=True)):
-            a, b = self._private.tensor(mine), self._shared.tensor(theirs)
-            if not same_bits(a, b):
-                return i
-        return -1
+    def changed_input(self, k: int, slot: int, image: Image | None = None) -> int:
+        """The first input of the slot, or of the image that lies over it, that is not pool set `k` any more; -1 where
+        none is."""
+        refs = self._slots[slot]
+        shown = [self._shared.tensor(r) for r in refs] if image is None else image.tensors(refs)
+        pairs = enumerate(zip(self.inputs(k), shown, strict=True))
+        return next((i for i, (mine, theirs) in pairs if not same_bits(mine, theirs)), -1)
 
     def inputs_at(self, k: int) -> Refs:
         """Pool set `k`, for the reference."""
@@ -366,6 +407,14 @@ class Room:
             for a, b, c in zip(self.shared_moved, self._moved, self._moved_truth, strict=True)
         )
 
+    def moved_state_of(self, names: Sequence[str]) -> Refs:
+        """Where guests find what these buffers held when `take_state` took them."""
+        return tuple(r for n, r in zip(self.described.mutated_state, self.moved_state, strict=True) if n in names)
+
+    def moved_refs(self, names: Sequence[str]) -> Refs:
+        """Where a guest is to put what its calls have left of these buffers."""
+        return tuple(r for n, r in zip(self.described.mutated_state, self.shared_moved, strict=True) if n in names)
+
     def record(self, k: int, path: Path) -> None:
         """Write copies of the constructor's tensors, the state and pool set `k` to a file that `torch.load` reads."""
         private = {"state": self._state, "inputs": self._pool[k]}
@@ -376,27 +425,6 @@ class Room:
 
     def poison_bytes(self) -> tuple[int, ...]:
         return tuple(bytes_of(s) for s in self.output_specs)
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Bitwise equality of two tensors of one shape, dtype and stride; NaN equals itself. In blocks, to spare memory."""
-    flat_a, flat_b = dense(a), dense(b)
-    step = 1 << 27
-    return all(bool((flat_a[i : i + step] == flat_b[i : i + step]).all()) for i in range(0, flat_a.numel(), step))
-
-
-def dense(tensor: Tensor) -> Tensor:
-    """The elements as a flat tensor of integers, without a copy where they lie densely."""
-    for dim, stride in enumerate(tensor.stride()):
-        if stride == 0 and tensor.shape[dim] > 1:
-            tensor = tensor.narrow(dim, 0, 1)
-    strides = tensor.stride()
-    order = sorted(range(tensor.ndim), key=lambda d: -strides[d])
-    flat = tensor.permute(order).reshape(-1)
-    wide = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    if flat.is_complex():
-        flat = torch.view_as_real(flat).reshape(-1)
-    return flat.view(wide[flat.element_size()])
 
 
 @contextmanager

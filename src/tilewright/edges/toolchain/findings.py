@@ -129,7 +129,9 @@ def _compiler() -> Iterator[Finding]:
     )
     if version:
         threads = _openmp_threads()
-        advice = "" if threads else "CPU kernels would run on one thread: install OpenMP for the compiler (libgomp)"
+        advice = (
+            "" if threads else "no CPU kernel can be built: install a compiler that works, with OpenMP (g++, libgomp)"
+        )
         yield Finding(
             name="OpenMP", value=f"works, {threads} threads" if threads else "fails", ok=bool(threads), advice=advice
         )
@@ -193,6 +195,11 @@ def _available_memory_bytes() -> int:
 def _rates(machine: Machine) -> Iterator[Finding]:
     where = f"{machine.target}: {machine.device}"
     cache = f"{machine.cache_bytes / 2**20:.0f} MiB of last-level cache"
-    yield Finding(name="memory bandwidth", value=f"{machine.copy_bytes_per_s / 1e9:.0f} GB/s, {cache} ({where})")
+    bandwidth = f"{machine.copy_bytes_per_s / 1e9:.0f} GB/s, {cache} ({where})"
+    if machine.under_load:
+        advice = "floors may be too high; such rates are not kept: run tilewright doctor again where nothing else runs"
+        yield Finding(name="memory bandwidth", value=f"{bandwidth}, measured under load", ok=False, advice=advice)
+    else:
+        yield Finding(name="memory bandwidth", value=bandwidth)
     rates = ", ".join(f"{name} {rate / 1e12:.3g}" for name, rate in machine.matmul_flops_per_s)
     yield Finding(name="matrix rates", value=f"TFLOP/s: {rates} ({where})")

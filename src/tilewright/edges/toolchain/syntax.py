@@ -31,7 +31,7 @@ def syntax_fault(text: str, language: Literal["c", "c++"]) -> str:
         ]
         try:
             done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
-        except subprocess.TimeoutExpired:
+        except (OSError, subprocess.TimeoutExpired):
             return ""
         if done.returncode == 0 or "No such file" in done.stderr:
             return ""

@@ -23,7 +23,7 @@ def tripwires(candidate: Candidate) -> tuple[str, ...]:
     script = Path(__file__).with_name("detect.py")
     try:
         done = subprocess.run(
-            [sys.executable, str(script)], input=json.dumps(chosen), capture_output=True, text=True,
+            [sys.executable, "-P", str(script)], input=json.dumps(chosen), capture_output=True, text=True,
             timeout=_TIMEOUT_S, check=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

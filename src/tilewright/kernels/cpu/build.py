@@ -99,6 +99,8 @@ def _compile(command: list[str]) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     except subprocess.TimeoutExpired as slow:
         raise BuildError(f"{command[0]} took more than {slow.timeout:.0f} s") from slow
+    except OSError as error:
+        raise BuildError(f"{command[0]} can't be run: {error.strerror or error}") from error
     if done.returncode != 0:
         raise BuildError(f"{command[0]} exited with {done.returncode}:\n{done.stderr[-4000:]}")
 

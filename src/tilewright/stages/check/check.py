@@ -8,68 +8,24 @@ stay what it is when the next call is made, and come out right again on a second
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 from ...cell import wire
 from ...edges.sandbox.cell import Cell, CellFault
 from ...edges.sandbox.room import Room, same_bits
-from ...facts.outcome import Built, Checked, Failure, OutputError
+from ...facts.outcome import Built, Checked, Failure
 from ...facts.problem import Precision, TensorSpec
 from . import gradients, metric, state
 from .contract import Contract
 from .counterparts import moved
+from .findings import Findings as Findings
+from .findings import Refused as Refused
 from .plan import BOUNDARY, BRIEF, OWN, SPECIALS, Trial, spread_of
 from .turns import Turns
 
 # Kinds of upstream gradients, in turn over the trials (training), and those that come in another layout.
 _UPSTREAM = ("normal", "ones", "alone", "sparse")
 _UNLIKE = ("ones", "alone")
-_NEAR = 0.9  # of an allowance
-
-
-@dataclass(slots=True)
-class Findings:
-    """What is gathered over the trials."""
-
-    errors: list[OutputError] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    own: dict[tuple[int, str, int], tuple[float, float]] = field(default_factory=dict)
-    moved: set[tuple[int, str]] = field(default_factory=set)  # masks and indices by case and name
-    stuck: set[tuple[int, str]] = field(default_factory=set)
-
-    def note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)
-
-    def note_stuck(self) -> None:
-        """Tell which masks and indices were never re-drawn."""
-        never = sorted(self.stuck - self.moved)
-        for case in sorted({case for case, _ in never}):
-            names = [name for c, name in never if c == case]
-            more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-            self.note(
-                f"case {case}: not re-drawn, for want of a way that the reference bears and shows: "
-                f"{', '.join(names[:8])}{more}"
-            )
-
-    def note_nearest(self) -> None:
-        """Tell where a result came near what is allowed."""
-        nearest = max(self.errors, key=lambda e: e.share, default=None)
-        if nearest is not None and _NEAR <= nearest.share <= 1.0:
-            left = 100 * (1 - nearest.share)
-            self.note(
-                f"case {nearest.case}: output {nearest.output} on {nearest.family} inputs is right by a narrow margin, "
-                f"within {max(1, math.ceil(left))}% of the allowance"
-            )
-
-
-class Refused(Exception):
-    """Ends a check; carries the Failure."""
-
-    def __init__(self, reason: str, summary: str, excerpt: str = "") -> None:
-        super().__init__(summary)
-        self.failure = Failure(stage="check", reason=reason, summary=summary, excerpt=excerpt)
 
 
 class Check:
@@ -83,6 +39,8 @@ class Check:
         self.precision: Precision = precision
         self.findings = findings
         self.shares_state = False
+        self.moved: tuple[str, ...] = ()  # of what the reference's calls move, what it shares
+        self.attributes: tuple[str, ...] = ()
         self._alike: tuple[str, ...] = ()
         self._rearranged = False
         self._turns = Turns(room)
@@ -93,12 +51,19 @@ class Check:
         """Build the candidate's module and see whether the reference's state can be loaded into it."""
         described = self.room.described
         request = wire.Construct(
-            init=described.init, tensors=self.room.shared_init, seed=seed, gradients=described.gradients
-        )
+            init=described.init, tensors=self.room.shared_init, seed=seed, gradients=described.gradients,
+            attributes=tuple(a.name for a in described.attributes),
+        )  # fmt: skip
         built = self.cell.ask(request, wire.Constructed, limit_s=self.room.limits.call_s)
-        wanted = {s.name: s.spec.shape for s in described.state}
-        self.shares_state = {s.name: s.spec.shape for s in built.state} == wanted
-        if wanted and not self.shares_state:
+        shared = state.shared(described, built)
+        self.shares_state, self.moved, self.attributes = shared.whole, shared.moved, shared.attributes
+        if shared.lacking:
+            names = ", ".join(shared.lacking[:8])
+            told = f"case {self.case}: calls of the reference move {names}, which the candidate does not have"
+            if shared.lacks_what_shows:
+                raise Refused("wrong_state", f"{told}, though results hang on it")
+            self.findings.note(f"{told}: it is not compared")
+        if described.state and not self.shares_state:
             self._find_counterparts()
 
     def _find_counterparts(self) -> None:
@@ -118,6 +83,7 @@ class Check:
         but a few: whoever looks at some of them alone takes the state for what it was."""
         if self.shares_state:
             self.room.redraw(wire.Redraw(seed=seed, spread=spread_of(seed), brief=brief))
+            self.room.advance(seed % 3)
             self._note_moved(self.room.rearrange(seed))
         elif self._alike:
             request = wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed))
@@ -146,8 +112,17 @@ class Check:
             self.cell.do(wire.PutBack())
 
     def load_state(self) -> None:
-        if self.shares_state and self.room.state_names:
-            self.cell.do(wire.LoadState(names=self.room.state_names, refs=self.room.shared_state))
+        if self.shares_state and (self.room.state_names or self.attributes):
+            places = zip(self.room.state_names, self.room.shared_state, strict=True)
+            state = [(n, r) for n, r in places if n in self.moved or n not in self.room.described.mutated_state]
+            request = wire.LoadState(
+                names=tuple(n for n, _ in state), refs=tuple(r for _, r in state), attributes=self.given_attributes()
+            )
+            self.cell.do(request)
+
+    def given_attributes(self) -> tuple[wire.Attribute, ...]:
+        """Plain values that the reference's calls move, as they are before the next: those that the candidate has."""
+        return tuple(a for a in self.room.attributes if a.name in self.attributes)
 
     # ---- one call
 
@@ -267,12 +242,19 @@ class Check:
 
     def compare_state(self, trial: Trial) -> None:
         """Raise Refused unless parameters and buffers are what the reference's are after the call."""
-        if not self.shares_state:
-            return
-        found = state.misplaced(self.room, self.cell, self.precision, specials=trial.family == SPECIALS)
+        if self.shares_state:
+            state.fetch(self.room, self.cell, self.moved)
+            self.hold_state(trial, state.attributes(self.cell, self.attributes))
+            self.require_kept_state()
+
+    def hold_state(self, trial: Trial, attributes: Sequence[wire.Attribute], what: str = "the call") -> None:
+        """Raise Refused unless the buffers that were fetched, and these plain values, are what the reference's call has
+        left."""
+        specials = trial.family == SPECIALS
+        found = state.misplaced(self.room, self.moved, self.precision, specials=specials)
+        found = found or state.miscounted(self.room, attributes)
         if found:
-            raise Refused("wrong_state", f"case {self.case}: {found}")
-        self.require_kept_state()
+            raise Refused("wrong_state", f"case {self.case}: after {what} {found}")
 
     def require_kept_state(self) -> None:
         """Raise Refused where calls have changed parameters or buffers that the reference's leave alone."""

@@ -55,11 +55,19 @@ class Timed:
         self._known: list[list[chance.Deviations]] = []  # of earlier calls, by output
         self._ranks: dict[int, list[echoes.Ranks]] = {}
 
-    def hold(self, trial: Trial, *, k: int) -> None:
+    def hold(self, trial: Trial, *, k: int, left: Sequence[wire.Attribute]) -> None:
         """Hold the result that lies in place 0 against calls of the reference on pool set `k`, and against what was
-        held before; raises Refused where it can't be one of them."""
+        held before, and so the state that it left, plain values among it; raises Refused where it can't be one of
+        them."""
         got = [t[b].clone() for t, b in zip(self._check.room.results(0), self._blocks, strict=True)]
-        wanted = [_reference_call(self._check, k, self._blocks, self._rng) for _ in range(chance.CALLS)]
+        wanted: Calls = []
+        states: list[States] = []
+        for _ in range(chance.CALLS):
+            wanted.append(_reference_call(self._check, k, self._blocks, self._rng))
+            states.append(state.moved(self._check.room, self._check.moved))
+        _compare_states(self._check, states, several=False)
+        if miscounted := state.miscounted(self._check.room, left):
+            raise Refused("wrong_state", f"case {trial.case}: after a timed call {miscounted}")
         drawn = []
         with one_thread():
             for output, mine in enumerate(got):
@@ -101,7 +109,8 @@ def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls, list[States
         check.load_state()
         check.call(tag=0, slot=0, place=0, seed=secret(rng))
         got.append(tuple(t[b].clone() for t, b in zip(room.results(0), blocks, strict=True)))
-        states.append(state.moved(room, check.cell) if check.shares_state else ())
+        state.fetch(room, check.cell, check.moved)
+        states.append(state.moved(room, check.moved))
         check.cell.do(wire.Drop())
     changed = room.changed_input(0, 0)
     if changed >= 0:
@@ -109,16 +118,16 @@ def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls, list[States
     return got, wanted, states
 
 
-def _compare_states(check: Check, states: Sequence[States]) -> None:
+def _compare_states(check: Check, states: Sequence[States], *, several: bool = True) -> None:
     """Raise Refused where a buffer that the reference moves alike in all its calls is another after the candidate's, or
-    one that it moves at random has stayed."""
-    for i, name in enumerate(check.room.described.mutated_state if states[0] else ()):
+    one that it moves at random has stayed, in `several` calls."""
+    for i, name in enumerate(check.moved):
         got, wanted = ([s[i][side].double().nan_to_num() for s in states] for side in (0, 1))
         slack = _CONSTANT_SLACK * metric.floors(states[0][i][1].dtype, check.precision)[0]
         if chance.is_constant(wanted, slack):
             far = max(metric.distance(g, wanted[0], wanted[0]).norm for g in got)
         else:
-            far = math.inf if chance.is_constant(got, slack) else 0.0
+            far = math.inf if several and chance.is_constant(got, slack) else 0.0
         if far > slack:
             raise Refused("wrong_state", f"case {check.case}: after the call {name} is off by {far:.3g} in the norm")
 

@@ -19,13 +19,15 @@ from .torch_code import TORCH_DTYPES, expression, literal, template
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseCode:
-    """`parameters` and `body` make the method; `conditions` say, over its arguments, when it applies."""
+    """`parameters` and `body` make the method; `conditions` say, over its arguments, when it applies. `tensors` are the
+    expressions of the tensors in these."""
 
     parameters: tuple[str, ...]
     keywords: tuple[str, ...]
     conditions: tuple[str, ...]
     body: tuple[str, ...]
     used: tuple[str, ...]  # ids of the patterns that it calls
+    tensors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,17 @@ class _Unit:
     what: Node | Call | Placed | tuple[Pattern, Site]
     gives: tuple[str, ...]
     needs: tuple[str, ...]
+
+
+def states(graph: Graph) -> tuple[str, ...]:
+    """What a case of this graph reads of the module, as entries of a dict: `"path": (shape, dtype, whether gradients of
+    it may be wanted)`."""
+    found = [n for n in graph.nodes if n.op == "state"]
+    return tuple(
+        f"{n.path!r}: ({n.shape}, {TORCH_DTYPES.get(n.dtype, f'torch.{n.dtype}')}, "
+        f"{n.name in graph.wanted or n.dtype not in _FLOATS})"
+        for n in found
+    )
 
 
 # How the target of a call begins that runs a segment's file.
@@ -97,6 +110,7 @@ class _Writer:
         self.opened = {self.nodes[name].origin for name in (*self.sites, *self.placed)}
         self.parameters = tuple(_parameter(a, self.nodes, f"argument{i}") for i, a in enumerate(graph.arguments))
         self.names: dict[str, str] = {}  # expressions of the values at hand
+        self.tensors: list[str] = []  # and of those in the arguments
         self.used: dict[str, None] = {}
         self.body: list[str] = []
 
@@ -106,9 +120,6 @@ class _Writer:
         self.free = frozenset(self.graph.free) if self._takes_any_rows(order) else frozenset()
         self.takers = list(dict.fromkeys(unit.what[0].id for unit in order if isinstance(unit.what, tuple)))
         conditions = self._accepted()
-        if self.graph.wanted:  # its kernels give no gradient to any other state
-            others = [n for n in self.graph.nodes if n.op == "state" and n.name not in self.graph.wanted]
-            conditions += [f"not {_attribute(n.path)}.requires_grad" for n in others if n.dtype in _FLOATS]
         gone_after = self._gone(order, kept)
         conditions_of = self._conditions(order) if self.by_need else [""] * len(order)
         given_under = {name: c for unit, c in zip(order, conditions_of, strict=True) for name in unit.gives}
@@ -124,7 +135,8 @@ class _Writer:
         self.body += [f"{self._written(u.target)}.copy_({self.names[u.value]}{detach})" for u in self.graph.updates]
         self.body.append(f"return {self._results() if self.by_need else template(self.graph.result, self.names)}")
         return CaseCode(parameters=self.parameters, keywords=tuple(k for k, _ in self.graph.keywords),
-                        conditions=tuple(conditions), body=tuple(self.body), used=tuple(self.used))  # fmt: skip
+                        conditions=tuple(conditions), body=tuple(self.body), used=tuple(self.used),
+                        tensors=tuple(self.tensors))  # fmt: skip
 
     def steps(self) -> tuple[Step, ...]:
         """See plain_steps."""
@@ -218,10 +230,11 @@ class _Writer:
         if isinstance(value, Ref):
             node = self.nodes[value.name]
             self.names[value.name] = place
+            self.tensors.append(place)
             device = f"{place}.is_cuda" if self.target == "cuda" else f"{place}.is_cpu"
             constant = self.graph.wanted and node.dtype in _FLOATS and value.name not in self.graph.wanted
             dtype = TORCH_DTYPES.get(node.dtype, f"torch.{node.dtype}")
-            return [f"isinstance({place}, Tensor)", *self._shape(place, node),
+            return [f"isinstance({place}, Tensor)", f"not {place}.is_nested", *self._shape(place, node),
                     f"{place}.dtype == {dtype}", device,
                     *([f"not {place}.requires_grad"] if constant else [])]  # fmt: skip
         if isinstance(value, Struct):

@@ -13,7 +13,7 @@ from ...facts.candidate import Candidate, SourceFile
 from ...facts.pattern import Choice, Pattern, Recipe
 from ...facts.problem import Target
 from ...facts.run import CaseFacts, Matched
-from .case_code import case_code
+from .case_code import case_code, states
 from .segment_code import SegmentCode, around, segment_code
 from .targets import Renderer, renderer
 from .written_code import placed, written_files
@@ -28,6 +28,8 @@ class _Case:
     keywords: tuple[str, ...]
     conditions: tuple[str, ...]
     body: tuple[str, ...]
+    tensors: tuple[str, ...]  # expressions of those in the arguments
+    states: tuple[str, ...]  # entries of a dict: what it reads of the module
 
     @property
     def given(self) -> str:
@@ -68,12 +70,20 @@ def compose(
     beside = [*(c.segment.id for c in segments), *theirs]
     about = [f"{name}: {w.title} (written for it, {len(w.regions)} place(s))" for name, w in theirs.items()]
     fused = [file for p in chosen for file in make.render(p.program, p.id, points[p.id])]
-    shared = make.skeleton_files([p.program for p in chosen])
-    packages = list(dict.fromkeys(file.path.split("/")[0] for file in shared))
-    model = SourceFile(path="model.py", text=_model(codes, chosen, beside, packages, training, about))
+    shared = {file.path: file for file in (*_guards(), *make.skeleton_files([p.program for p in chosen]))}
+    packages = list(dict.fromkeys(path.split("/")[0] for path in shared))
+    model = SourceFile(path="model.py", text=_model(codes, chosen, beside, packages, training, target, about))
     original = SourceFile(path="original.py", text=problem_source)
     others = [file for name, w in theirs.items() for file in written_files(name, w)]
-    return Candidate(files=(model, original, *(code.file for code in segments), *fused, *others, *shared))
+    return Candidate(files=(model, original, *(code.file for code in segments), *fused, *others, *shared.values()))
+
+
+@cache
+def _guards() -> tuple[SourceFile, ...]:
+    """What the module asks before it runs a case, verbatim, for `tilewright_kernels/`."""
+    kernels = files("tilewright.kernels")
+    names = ("__init__.py", "guards.py", "survey.py")
+    return tuple(SourceFile(path=f"tilewright_kernels/{n}", text=kernels.joinpath(n).read_text()) for n in names)
 
 
 _TRAINING: Mapping[bool | None, tuple[str, ...]] = {True: ("self.training",), False: ("not self.training",), None: ()}
@@ -105,14 +115,16 @@ def _cases(
             continue
         used.update(code.used)
         body = code.body if code.used else ()
-        found_cases.append(_Case(index=len(found_cases), parameters=code.parameters, keywords=code.keywords,
-                             conditions=conditions, body=body))  # fmt: skip
+        found_cases.append(_Case(
+            index=len(found_cases), parameters=code.parameters, keywords=code.keywords, conditions=conditions,
+            body=body, tensors=code.tensors, states=states(facts.graph),
+        ))  # fmt: skip
     return found_cases, used
 
 
 def _model(
     cases: Sequence[_Case], chosen: Sequence[Pattern], beside: Sequence[str], packages: Sequence[str], training: bool,
-    more: Sequence[str],
+    target: Target, more: Sequence[str],
 ) -> str:  # fmt: skip
     """`beside`: what it imports that has no knobs; `packages`: what that imports."""
     lines = [f"{p.id}: {p.title} ({p.kind} over {p.program.domain}, {len(p.sites)} place(s))" for p in chosen]
@@ -126,6 +138,8 @@ def _model(
         shared=list(packages),
         cases=cases,
         training=training,
+        target=target,
+        plain=not any("torch.device(" in line for case in cases for line in case.body),
     )
     return f"{text.rstrip()}\n"
 

@@ -113,8 +113,11 @@ def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
 
 def skeleton_files(programs: Sequence[Program]) -> tuple[SourceFile, ...]:
     """The headers and the launcher, verbatim, for `tilewright_kernels/`."""
-    if not programs:
-        return ()
+    return kernel_files() if programs else ()
+
+
+def kernel_files() -> tuple[SourceFile, ...]:
+    """Those files, whatever is to be built with them."""
     kernels = resources.files("tilewright.kernels")
     return tuple(
         SourceFile(path=f"tilewright_kernels/{path}", text=kernels.joinpath(path).read_text()) for path in _FILES

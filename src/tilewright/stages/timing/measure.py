@@ -16,7 +16,6 @@ from typing import ParamSpec
 
 from ...cell import wire
 from ...edges.sandbox.cell import Cell
-from ...edges.sandbox.room import Room
 from ...facts.machine import Machine
 from ...facts.outcome import LEAST_GAIN, Checked, Failure, Interval, Samples, Timed
 from ...facts.problem import Work
@@ -43,6 +42,7 @@ _RESOLUTION_NS = {"cpu": 2000.0, "cuda": 1500.0}
 _PATIENCE = 4  # budgets, and rounds, where it is not known yet whether there is a gain
 _WORTH_WAITING = 0.05  # such a gain at least must still be possible
 _LOOK_SHARE = 0.25  # of the budget, for more verified calls than were asked for
+_LATE_LOOKS = 0.125  # of the rounds after that, in which a call is verified all the same
 P = ParamSpec("P")
 
 
@@ -117,13 +117,14 @@ def measure(table: Table, ours: Player, *, effort: Effort, look: Look) -> None:
     """Fill the table's bursts. `look` verifies one random call of the candidate in the rounds that are chosen for it:
     as many as `effort` asks for, and more while they take little of the budget."""
     table.warm_up()
-    started = time.monotonic()
+    started, redrawn_s = time.monotonic(), table.redraw_s
     watch = _Watch(look)
-    chosen = set(table.rng.sample(range(1, effort.min_rounds), effort.verified)) if effort.verified else set()
+    chosen = set(table.rng.sample(range(effort.min_rounds), effort.verified)) if effort.verified else set()
     for number in range(_PATIENCE * effort.max_rounds):
-        looking = number in chosen or (number > 0 and watch.spent_s < _LOOK_SHARE * effort.budget_s)
+        looking = number in chosen or watch.spent_s < _LOOK_SHARE * effort.budget_s
+        looking = looking or table.rng.random() < _LATE_LOOKS
         table.round({ours.name: watch.look} if looking else None)
-        spent_s = time.monotonic() - started - watch.spent_s
+        spent_s = time.monotonic() - started - watch.spent_s - (table.redraw_s - redrawn_s)
         if _enough(table, ours, effort, spent_s):
             return
 
@@ -149,7 +150,7 @@ class _Watch:
 
     def __init__(self, look: Look) -> None:
         self.spent_s = 0.0
-        self.look = Look(self._counted(look.before), self._counted(look.after))
+        self.look = Look(self._counted(look.after))
 
     def _counted(self, act: Callable[P, None]) -> Callable[P, None]:
         def counted(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -160,16 +161,17 @@ class _Watch:
         return counted
 
 
-def measure_warm(table: Table, *, effort: Effort) -> None:
-    """A few rounds with warm caches."""
-    for _ in range(effort.warm_rounds):
-        _warm_round(table)
+def measure_warm(table: Table, ours: Player, *, effort: Effort, look: Look) -> None:
+    """A few rounds with warm caches, with a verified call of the candidate in some of them."""
+    chosen = set(table.rng.sample(range(effort.warm_rounds), min(effort.verified, effort.warm_rounds)))
+    for number in range(effort.warm_rounds):
+        _warm_round(table, {ours.name: look} if number in chosen else {})
 
 
-def _warm_round(table: Table) -> None:
-    players = [p for p in table.players if p.name != AA]
-    for player in table.shuffled(players):
-        table.burst(player, calls=table.calls[player.name], cold=False)
+def _warm_round(table: Table, looks: Mapping[str, Look]) -> None:
+    table.renew_contents()
+    for player in table.shuffled([p for p in table.players if p.name != AA]):
+        table.burst(player, calls=table.calls[player.name], cold=False, look=looks.get(player.name))
 
 
 def check_fresh(
@@ -181,8 +183,14 @@ def check_fresh(
     after the same work of the judge's: a process that has slept for longer launches its kernels more slowly. There the
     quickest calls count, so `quick` verifies each that is quicker than those before it. Gives by how many ns the first
     is dearer than eager's calls let expect: of few rounds their least, median and most."""
-    looking, said_ns = table.rng.randrange(_FRESH_ROUNDS), _said_s(table, ours.name) * 1e9
-    seen = [_fresh_round(table, ours, eager, renew, look if n == looking else None) for n in range(_FRESH_ROUNDS)]
+    looking, said_ns = table.rng.randrange(_FRESH_ROUNDS), said_s(table, ours.name) * 1e9
+    redrawn = table.rng.randrange(_FRESH_ROUNDS)  # of no account to which of the calls is looked at
+    seen: list[_FreshRound] = []
+    for number in range(_FRESH_ROUNDS):
+        if number == redrawn:
+            table.renew_state()
+        seen.append(_fresh_round(table, ours, eager, renew, look if number == looking else None))
+    table.calm_state()
     (low_ns, mid_ns, high_ns), least_ns = sorted(r.extra_ns for r in seen), _fresh_slack_ns(table, seen, said_ns)
     if all(r.steady for r in seen) and -_CLEARED * least_ns <= low_ns and high_ns <= least_ns:
         return Fresh(extra_ns=Interval(low=low_ns, mid=mid_ns, high=high_ns), decided=True)
@@ -246,9 +254,9 @@ def _fresh_slack_ns(table: Table, seen: Sequence[_FreshRound], most_ns: float = 
     return _KEPT_SHARE * min(usual_ns, most_ns) + _CLOCK_SLACK_S[table.room.device] * 1e9
 
 
-def check_contents(room: Room, *slots: int) -> None:
-    """Raise Implausible unless each of the slots holds what the judge knows to have been put there."""
-    changed = max(room.changed_input(slot, slot) for slot in slots)
+def check_contents(table: Table) -> None:
+    """Raise Implausible unless what was shown last still holds what the judge knows to have been put there."""
+    changed = table.changed_input()
     if changed >= 0:
         raise Implausible(
             "input_modified",
@@ -261,7 +269,6 @@ def check_clock(table: Table, ours: Player, eager: Player) -> Interval:
     """The candidate's ticks against the judge's own clock. What that sees of a call beyond its tick (the request, the
     stirring, the caches) is the same for eager in the same rounds; what is more than that, by the whole interval, was
     hidden. Gives the excess with warm caches, where least disturbs it, in ns a call."""
-    check_contents(table.room, *range(table.room.slots))
     _require_honest(table, ours, eager, cold=True)
     excess_s = _require_honest(table, ours, eager, cold=False)
     return Interval(low=excess_s.low * 1e9, mid=excess_s.mid * 1e9, high=excess_s.high * 1e9)
@@ -294,13 +301,11 @@ def _require_confirmed(table: Table, ours: Player, eager: Player, *, cold: bool)
     """What speaks against the candidate must be seen each time that it is looked for anew, and against eager's calls
     repeated until they take as long: on a busy machine, whoever has computed for longer waits longer to go on."""
     name, other = (ours.name, eager.name) if cold else (warm(ours.name), warm(eager.name))
-    as_long = max(1, math.ceil(_said_s(table, name) / _said_s(table, other)))
-    players = Player(ours.name, ours.cell), Player(eager.name, eager.cell, repeat=as_long)
+    as_long = max(1, math.ceil(said_s(table, name) / said_s(table, other)))
+    players = ours, replace(eager, repeat=as_long)
     calls = {p.name: table.calls[ours.name] for p in players}
     for _ in range(_CLOCK_TRIALS):
-        again = replace(
-            table, players=players, calls=calls, bursts={}, unseen={}, after={}, aside_s=0.0, others_s=0.0
-        )  # fmt: skip
+        again = table.anew(players, calls)
         for rounds in _CLOCK_ROUNDS:
             while len(again.unseen.get(name, ())) < rounds:
                 _play(again, cold=cold)
@@ -312,7 +317,7 @@ def _require_confirmed(table: Table, ours: Player, eager: Player, *, cold: bool)
             return _excess_s(again.unseen, name, other)
     raise Implausible(
         "clock_disagrees",
-        f"by its own clock a call takes {_said_s(again, name) * 1e6:.1f} us; {hidden}: work is done outside the timed "
+        f"by its own clock a call takes {said_s(again, name) * 1e6:.1f} us; {hidden}: work is done outside the timed "
         "region",
     )
 
@@ -320,13 +325,13 @@ def _require_confirmed(table: Table, ours: Player, eager: Player, *, cold: bool)
 def _doubtful(table: Table, name: str, other: str) -> bool:
     """Whether more is seen of one's calls than may be, and so little of it that it may be noise."""
     excess_s = _excess_s(table.unseen, name, other)
-    return excess_s.low <= _slack_s(table, name) < excess_s.mid
+    return excess_s.low <= clock_slack_s(table, name) < excess_s.mid
 
 
 def _hidden(table: Table, name: str, other: str) -> str:
     """What was seen of a call beyond its tick that is more than eager's and than may be; "" where nothing was. A busy
     machine may drown what the judge's clock sees, less what the device itself tells."""
-    slack_s = _slack_s(table, name)
+    slack_s = clock_slack_s(table, name)
     seen, after = (_excess_s(found, name, other) for found in (table.unseen, table.after))
     if seen.low > slack_s:
         return f"the judge's clock sees {seen.mid * 1e6:.1f} us more of it than of eager's calls"
@@ -339,7 +344,7 @@ def _play(table: Table, *, cold: bool) -> None:
     if cold:
         table.round()
     else:
-        _warm_round(table)
+        _warm_round(table, {})
 
 
 def _excess_s(seen: Mapping[str, Sequence[Sequence[float]]], name: str, other: str) -> Interval:
@@ -348,13 +353,13 @@ def _excess_s(seen: Mapping[str, Sequence[Sequence[float]]], name: str, other: s
     return statistics.median_interval([plain.median(mine) - plain.median(theirs) for mine, theirs in pairs])
 
 
-def _slack_s(table: Table, name: str) -> float:
+def clock_slack_s(table: Table, name: str) -> float:
     """What may pass outside the timed region of a call: an older result's memory is given back, a pool of threads goes
     to sleep."""
-    return _CLOCK_SLACK * _said_s(table, name) + _CLOCK_SLACK_S[table.room.device]
+    return _CLOCK_SLACK * said_s(table, name) + _CLOCK_SLACK_S[table.room.device]
 
 
-def _said_s(table: Table, name: str) -> float:
+def said_s(table: Table, name: str) -> float:
     return plain.median(plain.median(b) for b in table.bursts[name]) / 1e9
 
 

@@ -20,6 +20,7 @@ def measure_phases(table: Table, *, ours: str, names: tuple[str, ...], rounds: i
     for phase in _PHASES:
         bursts: dict[str, list[tuple[float, ...]]] = {p.name: [] for p in players}
         for _ in range(rounds):
+            table.renew_contents()
             for player in table.shuffled(players):
                 ticks_ns = table.turn(player, calls=table.calls[player.name], phase=phase).ticks_ns
                 bursts[player.name].append(ticks_ns)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 import statistics as plain
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ...cell import wire
 from ...facts.outcome import Interval
 from . import statistics
 from .interleave import Player, RowLook, Table
-from .measure import Implausible, check_contents
+from .measure import Implausible
 
 # A row takes about so long, and holds between so many calls; a round takes the medians of so many rows. On two busy
 # threads (AMD EPYC, 2026-11-22) a call that hid 75 us was refused in 7 of 8 judgements with five rows of 3 ms, and in
@@ -45,12 +45,10 @@ class _Seen:
     tick_ns: list[float] = field(default_factory=list)
 
 
-def check_slope(
-    table: Table, ours: Player, eager: Player, *, before: Callable[[], None], look: RowLook | None
-) -> Interval | None:
+def check_slope(table: Table, ours: Player, eager: Player, *, look: RowLook | None) -> Interval | None:
     """By how many ns one of our calls in a row costs more than it says by itself, beyond what eager's does; None where
     calls are too long for that to tell anything. Raises Implausible("clock_disagrees") where it is more than may be,
-    each time that this is looked for. `look` verifies a call of one row, which starts after `before`."""
+    each time that this is looked for. `look` verifies a call of one row."""
     said_s = [plain.median(table.bursts[p.name][-1]) / 1e9 for p in (ours, eager)]
     if max(said_s) > _LONGEST_CALL_S:
         return None
@@ -58,7 +56,7 @@ def check_slope(
         # who has computed for longer waits longer to go on, where the machine is busy
         as_long = max(1, math.ceil(said_s[0] / said_s[1])) if trial else 1
         players = ours, replace(eager, repeat=as_long)
-        excess_ns, tick_ns = _excess(table, players, before=before, look=None if trial else look)
+        excess_ns, tick_ns = _excess(table, players, look=None if trial else look)
         if excess_ns.low <= _slack_ns(table, tick_ns):
             return excess_ns
     raise Implausible(
@@ -69,29 +67,28 @@ def check_slope(
     )
 
 
-def _excess(
-    table: Table, players: Sequence[Player], *, before: Callable[[], None], look: RowLook | None
-) -> tuple[Interval, float]:
+def _excess(table: Table, players: Sequence[Player], *, look: RowLook | None) -> tuple[Interval, float]:
     """By how much the first player's calls in a row cost more beyond their ticks than the second's, and its tick, in
     ns. More rounds where few leave a doubt."""
     calls, rows, keep = _length(table, players)
     seen = {p.name: _Seen() for p in players}
     for player in players:
         table.row(player, calls=calls, keep=keep)  # memory for so many results is had once
-    looking = table.rng.randrange(statistics.LOOKS[0])
+    looking, redrawn = (table.rng.randrange(statistics.LOOKS[0]) for _ in range(2))
     for rounds in statistics.LOOKS[:_DOUBTFUL_LOOKS]:
         while len(seen[players[0].name].tick_ns) < rounds:
-            looked = look if len(seen[players[0].name].tick_ns) == looking else None
+            number = len(seen[players[0].name].tick_ns)
+            looked = look if number == looking else None
+            if number == redrawn:
+                table.renew_state()
             for player in table.shuffled(players):
                 verify = looked if player is players[0] else None
-                if verify is not None:
-                    before()
                 _round(table, player, seen[player.name], (calls, rows), keep, verify)
         ours, eager = (seen[p.name] for p in players)
         excess_ns, tick_ns = statistics.median_interval(_extra_ns(ours, eager)), plain.median(ours.tick_ns)
         if not excess_ns.low <= _slack_ns(table, tick_ns) < excess_ns.mid:
             break
-    check_contents(table.room, *range(table.room.slots))
+    table.calm_state()
     return excess_ns, tick_ns
 
 

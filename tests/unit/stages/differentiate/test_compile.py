@@ -40,6 +40,7 @@ KINDS: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.few(0, 1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kernel_of_a_step_compiles(kind: str, tmp_path: Path) -> None:
     from tilewright.kernels.cuda.plan import Device

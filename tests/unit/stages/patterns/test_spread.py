@@ -42,6 +42,7 @@ def test_the_product_is_what_the_module_gives(name: str) -> None:
     assert run.fused == set(pattern.sites[0].nodes)
 
 
+@pytest.mark.few(0, 1, 4)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [("one left for a batch", torch.float32), ("one right, transposed", torch.bfloat16),

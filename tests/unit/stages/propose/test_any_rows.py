@@ -25,6 +25,8 @@ from tilewright.flow.workbench import found_patterns
 from tilewright.stages.propose import cpu, cuda
 from tilewright.stages.propose.compose import compose
 
+pytestmark = pytest.mark.filterwarnings("ignore:tilewright")  # of calls that run the original
+
 SOURCE = """
 import torch
 from torch import nn

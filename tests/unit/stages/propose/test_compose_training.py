@@ -15,8 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import tilewright.kernels
-import tilewright.kernels.autograd
 from fakes.renderer import InterpretingRenderer
 from tilewright.cell.parts import Gradients
 from tilewright.cell.step import tensors_of
@@ -94,12 +92,10 @@ def all_of(found: Matched) -> Recipe:
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Writes a candidate and imports its model.py as the judge does."""
-    monkeypatch.setitem(sys.modules, "tilewright_kernels", tilewright.kernels)
-    monkeypatch.setitem(sys.modules, "tilewright_kernels.autograd", tilewright.kernels.autograd)
 
     def forget() -> None:
         for name in list(sys.modules):
-            if name.startswith(("fused_", "segment_", "original")) or name == "model":
+            if name.startswith(("fused_", "segment_", "original", "tilewright_kernels")) or name == "model":
                 del sys.modules[name]
 
     def loaded(candidate: Candidate) -> ModuleType:
@@ -107,6 +103,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         folder = tmp_path / candidate.id
         folder.mkdir(exist_ok=True)
         for file in candidate.files:
+            (folder / file.path).parent.mkdir(exist_ok=True)
             (folder / file.path).write_text(file.text)
         monkeypatch.syspath_prepend(str(folder))
         return importlib.import_module("model")

@@ -56,6 +56,7 @@ def test_what_makes_a_factor_goes_into_its_split(tmp_path: Path, name: str) -> N
         assert point["streamed"] not in wanted and not (rows and point["split_k"] != 1)
 
 
+@pytest.mark.few(0, 4, 6, 7)
 @pytest.mark.parametrize(
     "name", ["gate", "layer norm", "wide norm", "odd norm", "bytes across", "causal", "triangle", "columns reduced"]
 )

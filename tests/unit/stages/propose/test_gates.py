@@ -79,6 +79,7 @@ def kept(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     return F.silu(gate) * up, gate, up
 
 
+@pytest.mark.few(0)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("size", [(512, 264, 256), (257, 330, 264)])
@@ -153,6 +154,7 @@ def test_matrices_that_lie_in_different_ways_are_two_kernels() -> None:
     assert gate_of(matched(lambda x, w, v: F.silu(x @ w) * (x @ v), x, w, v)) is not None
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("m", [1, 16, 32, 64])
 @pytest.mark.parametrize("across", [False, True])
 def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int, across: bool) -> None:

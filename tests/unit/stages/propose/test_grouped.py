@@ -57,6 +57,7 @@ def test_the_program_is_what_the_module_gives(name: str) -> None:
     assert run.fused == set(pattern.sites[0].nodes)
 
 
+@pytest.mark.few(0, 3, 5, 9)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [("group norm", torch.float32), ("of groups", torch.float32), ("largest of four", torch.float32),

@@ -28,6 +28,7 @@ def found(name: str, dtype: torch.dtype) -> Pattern:
     return pattern
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PARTLY)
 def test_they_are_read_in_the_kernel_of_the_product(name: str, dtype: torch.dtype) -> None:
@@ -41,6 +42,7 @@ def test_they_are_read_in_the_kernel_of_the_product(name: str, dtype: torch.dtyp
     torch.testing.assert_close(run(*args), function(*args))
 
 
+@pytest.mark.few(0, 1, 5, 7)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype"),

@@ -52,6 +52,7 @@ SKINNY = point(tile="128x64", cluster="1x1", stages="auto", split_k=2, sum="clus
 TURNED = point(tile="64x128", cluster="1x1", stages="auto", split_k=2, sum="cluster")
 
 
+@pytest.mark.few(0, 1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("function", "n", "dtype"), [
     (saved, 260, torch.float32), (masked, 256, torch.bfloat16), (eighth, 256, torch.bfloat16),

@@ -20,7 +20,7 @@ def _table(device: str, *, unseen: float, after: float, noise: float) -> Table:
     `noise`."""
     rng = random.Random(3)
     room: Any = SimpleNamespace(device=device)
-    table = Table(room=cast(Room, room), players=(), rng=rng, flush_bytes=0)
+    table = Table(room=cast(Room, room), players=(), rng=rng)
     for name, share in (("eager", 0), ("ours", 1)):
         off = [rng.uniform(0, noise) for _ in range(ROUNDS)]
         table.bursts[name] = [(TICK_S * 1e9,) * CALLS] * ROUNDS

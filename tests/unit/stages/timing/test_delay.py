@@ -35,13 +35,14 @@ class _Launching(Cell):
 
 def _rounds(count: int, ours_ns: float, eager_ns: float) -> tuple[Table, _Launching, _Launching]:
     room = SimpleNamespace(
-        slots=1, slot=lambda i: (), swap=lambda swaps: None, device="cuda", tight=False,
+        pool=4, slots=1, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
+        place=lambda *_: None, device="cuda", tight=False,
         described=SimpleNamespace(args=""),
     )  # fmt: skip
     ours, eager = _Launching(ours_ns), _Launching(eager_ns)
     ours.cpu_s = eager.cpu_s = lambda: 0.0  # type: ignore[method-assign]
     players = [Player("ours", ours), Player("eager", eager), Player("eager_again", eager)]
-    table = Table(room=cast(Room, room), players=players, rng=random.Random(1), flush_bytes=0, watched=ours)
+    table = Table(room=cast(Room, room), players=players, rng=random.Random(1), watched=ours)
     table.calls = {p.name: 20 for p in players}
     for _ in range(count):
         table.round()

@@ -29,6 +29,7 @@ class _Calls:
         self.keeps, self.busy_rounds, self.rounds, self.eager_held = keeps, busy_rounds, 0, eager_held
         self.held_ms, self.lazy = held_ms, lazy
         self.looked: list[int] = []
+        self.renew_state = self.calm_state = lambda: None
         self.bursts = {"ours": [(1e6 if keeps else 6e6,)]}
 
     def _held_ns(self) -> float:
@@ -86,7 +87,7 @@ def test_what_noise_hides_to_the_end_is_not_decided(seed: int) -> None:
 
 def test_who_does_no_work_on_new_contents_now_and_then_is_looked_at() -> None:
     """Since the quickest calls count, a lazy one among ten would hide what the others cost."""
-    look = Look(before=lambda: None, after=lambda slot: None)
+    look = Look(after=lambda number: None)
     calls = _Calls(keeps=True, busy_rounds=500, seed=1, lazy=lambda number: number > 3 and number % 10 == 9)
     with contextlib.suppress(Implausible):
         _check(calls, look)

@@ -35,12 +35,13 @@ class _Ticking(Cell):
 
 def _table(*, tight: bool) -> tuple[Table, dict[str, _Ticking]]:
     room = SimpleNamespace(
-        slots=1, slot=lambda i: (), swap=lambda swaps: None, device="cuda", tight=tight,
+        pool=4, slots=1, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
+        place=lambda *_: None, device="cuda", tight=tight,
         described=SimpleNamespace(args=""),
     )  # fmt: skip
     cells = {"ours": _Ticking(1.0), "eager": _Ticking(2.0)}
     players = [Player(name, cell) for name, cell in cells.items()]
-    table = Table(room=cast(Room, room), players=players, rng=random.Random(1), flush_bytes=0)
+    table = Table(room=cast(Room, room), players=players, rng=random.Random(1))
     table.calls = {"ours": 5, "eager": 3}
     return table, cells
 

@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 from typing import cast
+
+import pytest
 
 from tilewright.edges.sandbox.cell import Cell
 from tilewright.stages.timing import measure
 
 
-class Busy:
-    """Uses a whole processor for so many seconds from now on."""
+class Clock:
+    """It moves by what is slept."""
 
-    def __init__(self, seconds: float) -> None:
-        self.started, self.seconds = time.monotonic(), seconds
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Busy:
+    """Uses a whole processor until then."""
+
+    def __init__(self, clock: Clock, until_s: float) -> None:
+        self.clock, self.until_s = clock, until_s
 
     def cpu_s(self) -> float:
-        return min(time.monotonic() - self.started, self.seconds)
+        return min(self.clock.now_s, self.until_s)
 
 
-def _rested_after(*cells: Busy, longest_s: float = 15.0) -> float:
-    started = time.monotonic()
-    measure.rest(cast("list[Cell]", cells), longest_s=longest_s)
-    return time.monotonic() - started
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(measure, "time", SimpleNamespace(monotonic=made.monotonic, sleep=made.sleep))
+    return made
 
 
-def test_whoever_is_busy_is_waited_for() -> None:
-    assert _rested_after(Busy(0.0)) < 0.3
-    assert 0.5 < _rested_after(Busy(0.0), Busy(0.5)) < 1.5
+def _rested_after(clock: Clock, *until_s: float, longest_s: float = 15.0) -> float:
+    measure.rest(cast("list[Cell]", [Busy(clock, until) for until in until_s]), longest_s=longest_s)
+    return clock.now_s
 
 
-def test_nobody_is_waited_for_without_end() -> None:
-    assert 0.3 < _rested_after(Busy(1e9), longest_s=0.4) < 1.5
+def test_whoever_rests_is_not_waited_for(clock: Clock) -> None:
+    assert _rested_after(clock, 0.0) == pytest.approx(0.1), "a look"
+
+
+def test_whoever_is_busy_is_waited_for(clock: Clock) -> None:
+    assert 0.5 < _rested_after(clock, 0.0, 0.5) < 0.8
+
+
+def test_nobody_is_waited_for_without_end(clock: Clock) -> None:
+    assert _rested_after(clock, 1e9, longest_s=0.35) == pytest.approx(0.4)

@@ -71,21 +71,22 @@ def _table(
 ) -> tuple[Table, tuple[_Working, _Working]]:
     """A candidate that answers a request much more quickly than eager does: its clock disagrees by nothing there."""
     clock = _Clock()
-    monkeypatch.setattr(interleave, "time", SimpleNamespace(perf_counter=clock.perf_counter, sleep=lambda s: None))
+    monkeypatch.setattr(
+        interleave,
+        "time",
+        SimpleNamespace(perf_counter=clock.perf_counter, sleep=lambda s: None, monotonic=lambda: 0.0),
+    )
     room = SimpleNamespace(
-        slots=2, slot=lambda i: (), swap=lambda swaps: None, device=device, tight=False,
-        poison_bytes=lambda: (result_bytes,), described=SimpleNamespace(args=""), changed_input=lambda k, slot: -1,
+        pool=4, slots=2, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
+        place=lambda *_: None, device=device, tight=False,
+        poison_bytes=lambda: (result_bytes,), described=SimpleNamespace(args=""),
     )  # fmt: skip
     ours = _Working(clock, said_s=said_s, hidden_s=hidden_s, answer_s=1e-4, honest_rows=honest_rows)
     eager = _Working(clock, said_s=said_s, hidden_s=0.0, answer_s=1e-4 + hidden_s, honest_rows=True)
     players = [Player("ours", ours), Player("eager", eager)]
-    table = Table(room=cast(Room, room), players=players, rng=random.Random(1), flush_bytes=0)
+    table = Table(room=cast(Room, room), players=players, rng=random.Random(1))
     table.bursts = {p.name: [(said_s * 1e9,)] for p in players}
     return table, (ours, eager)
-
-
-def _nothing() -> None:
-    pass
 
 
 @pytest.mark.parametrize(("device", "hidden_s"), [("cpu", 6e-5), ("cuda", 3.2e-5)])
@@ -96,7 +97,7 @@ def test_what_is_hidden_shows_in_a_row(
     """Nor does it help to be honest in rows: then the same call has two prices."""
     table, _ = _table(monkeypatch, device, hidden_s=hidden_s, honest_rows=honest_rows)
     with pytest.raises(Implausible, match="one call more in a row costs") as refused:
-        check_slope(table, *table.players, before=_nothing, look=None)
+        check_slope(table, *table.players, look=None)
     told_us = float(str(refused.value).split("costs ")[1].split(" us")[0])
     assert told_us == pytest.approx(hidden_s * 1e6, rel=0.1)
 
@@ -104,7 +105,7 @@ def test_what_is_hidden_shows_in_a_row(
 @pytest.mark.parametrize(("device", "hidden_s"), [("cpu", 0.0), ("cpu", 5e-6), ("cuda", 0.0), ("cuda", 1e-6)])
 def test_what_may_be_is_accepted_and_told(monkeypatch: pytest.MonkeyPatch, device: str, hidden_s: float) -> None:
     table, _ = _table(monkeypatch, device, hidden_s=hidden_s)
-    found = check_slope(table, *table.players, before=_nothing, look=None)
+    found = check_slope(table, *table.players, look=None)
     assert found is not None
     assert found.mid / 1e9 == pytest.approx(hidden_s, abs=1.5e-6)
 
@@ -117,9 +118,9 @@ def test_an_eager_that_is_quicker_in_a_row_is_no_measure_for_who_is_not(
     eager.alone_s = 1e-3
     if hidden_s:
         with pytest.raises(Implausible, match="one call more in a row costs"):
-            check_slope(table, *table.players, before=_nothing, look=None)
+            check_slope(table, *table.players, look=None)
     else:
-        found = check_slope(table, *table.players, before=_nothing, look=None)
+        found = check_slope(table, *table.players, look=None)
         assert found is not None
         assert found.mid == pytest.approx(0.0, abs=5e3)
 
@@ -134,7 +135,7 @@ def test_one_call_of_a_row_is_looked_at_and_which_one_is_decided_afterwards(monk
         def look(slot: int, number: int, seen: list[tuple[int, int]] = seen, ours: _Working = ours) -> None:
             seen.append((number, ours.rows))
 
-        check_slope(table, *table.players, before=_nothing, look=look)
+        check_slope(table, *table.players, look=look)
         assert len(seen) == 1
         numbers.append(seen[0])
     assert len(set(numbers)) > 6
@@ -143,7 +144,7 @@ def test_one_call_of_a_row_is_looked_at_and_which_one_is_decided_afterwards(monk
 def test_of_large_results_the_last_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     table, _ = _table(monkeypatch, "cuda", hidden_s=0.0, result_bytes=1 << 30)
     numbers: list[int] = []
-    check_slope(table, *table.players, before=_nothing, look=lambda slot, number: numbers.append(number))
+    check_slope(table, *table.players, look=lambda slot, number: numbers.append(number))
     assert numbers == [-1]
 
 
@@ -151,16 +152,16 @@ def test_of_large_results_the_last_is_looked_at(monkeypatch: pytest.MonkeyPatch)
 def test_of_long_calls_fewer_rows_tell_enough_on_a_gpu(monkeypatch: pytest.MonkeyPatch, device: str, rows: int) -> None:
     table, (ours, _) = _table(monkeypatch, device, hidden_s=5e-4, said_s=4e-3)
     with pytest.raises(Implausible, match="one call more in a row costs"):
-        check_slope(table, *table.players, before=_nothing, look=None)
+        check_slope(table, *table.players, look=None)
     assert ours.rows == 3 * (1 + 8 * rows), "each trial begins with a row of which nothing is kept"
     table, (ours, _) = _table(monkeypatch, device, hidden_s=0.0, said_s=4e-5)
-    check_slope(table, *table.players, before=_nothing, look=None)
+    check_slope(table, *table.players, look=None)
     assert ours.rows == 1 + 8 * 5
 
 
 def test_long_calls_are_left_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     table, (ours, _) = _table(monkeypatch, "cpu", hidden_s=0.0, said_s=6e-3)
-    assert check_slope(table, *table.players, before=_nothing, look=None) is None
+    assert check_slope(table, *table.players, look=None) is None
     assert ours.rows == 0
 
 

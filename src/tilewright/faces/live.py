@@ -1,0 +1,180 @@
+"""A live module's replacement: of the module's own class, over its own parts, and copied and pickled as it would be."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib.util
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+
+from ..cell.load import last_line
+from ..facts.candidate import Candidate, SourceFile
+from ..flow.optimize import write_candidate
+from ..kernels.guards import Guard, count
+from ..kernels.survey import GUARD
+from ..stages.build import load_candidate
+from . import config
+
+_FALLBACKS = "_tilewright_fallbacks"
+_MODEL = "_tilewright_model"
+_CASE = "_case_"  # how the methods begin that run kernels
+_Files = tuple[tuple[str, str], ...]  # path and text of each
+_classes: dict[tuple[str, type], type] = {}  # the latest of each candidate and class: copies from a file are of it
+
+
+def replacement(module: nn.Module, folder: Path) -> nn.Module:
+    """A module that runs the candidate in `folder`, which `stages.propose` made, where all is as it is in `module` now,
+    and else the forward of `module`'s class. It shares submodules, parameters and buffers with `module`."""
+    kind = _class(load_candidate(folder), type(module), folder)
+    new = _empty(kind)
+    new.__dict__.update(module.__dict__)
+    new.__dict__[GUARD] = getattr(kind, _MODEL).guard(new)
+    return new
+
+
+def fallbacks(module: nn.Module) -> dict[str, int]:
+    """How often calls of what `optimize` gave, and of its copies in this process, ran the original forward instead of
+    fused kernels, by reason."""
+    return dict(getattr(type(module), _FALLBACKS, {}))
+
+
+def _class(candidate: Candidate, base: type, folder: Path) -> type:
+    """The candidate's ModelNew with the user's class, as it is in this process, where it had the captured one; it
+    counts for itself."""
+    model = loaded(folder, base)
+    kind: type = model.ModelNew
+    kind.__name__, kind.__qualname__ = base.__name__, base.__qualname__  # as its errors and its repr say
+    setattr(kind, _MODEL, model)
+    for name in [name for name in vars(kind) if name.startswith(_CASE)]:
+        setattr(kind, name, _tried(kind, name))
+    return _registered(kind, candidate, base, model.FALLBACKS)
+
+
+def _registered(kind: type, candidate: Candidate, base: type, counts: dict[str, int]) -> type:
+    """The class, copied and pickled as modules of `base` are."""
+    files: _Files = tuple((file.path, file.text) for file in candidate.files)
+
+    def reduce(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
+        held, state = self.__dict__.get(GUARD), self.__getstate__()
+        if isinstance(state, dict):
+            state = {key: value for key, value in state.items() if key != GUARD}
+        return _restored, (base, files, None if held is None else held.__getstate__()), state
+
+    setattr(kind, _FALLBACKS, counts)
+    kind.__reduce_ex__ = reduce  # type: ignore[method-assign,assignment]
+    if not hasattr(base, "__deepcopy__"):
+        kind.__deepcopy__ = _deep_copy  # type: ignore[attr-defined]
+    if not hasattr(base, "__copy__"):
+        kind.__copy__ = _shallow_copy  # type: ignore[attr-defined]
+    _classes[candidate.id, base] = kind
+    return kind
+
+
+def _deep_copy(self: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    made = _empty(type(self))
+    memo[id(self)] = made
+    made.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+    return made
+
+
+def _shallow_copy(self: nn.Module) -> nn.Module:
+    made = _empty(type(self))
+    made.__setstate__(dict(self.__getstate__()))
+    return made
+
+
+def _empty(kind: type) -> nn.Module:
+    made: nn.Module = object.__new__(kind)
+    return made
+
+
+def _restored(base: type, files: _Files, guard: Any) -> nn.Module:
+    """Unpickles: the candidate is written to the cache, and loaded from there. Where it can't be, the module is one of
+    `base` that says so when it is called."""
+    candidate = Candidate(files=tuple(SourceFile(path=path, text=text) for path, text in files))
+    folder = config.cache_dir() / "modules" / candidate.id
+    try:
+        if (kind := _classes.get((candidate.id, base))) is None:
+            if not folder.exists():
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                write_candidate(candidate, folder)
+            kind = _class(candidate, base, folder)
+    except Exception as error:  # whatever a library that is missing here makes of its import
+        kind = _unfused(candidate, base, _no_kernels(error))
+    made = _empty(kind)
+    if guard is not None:
+        guards = getattr(getattr(kind, _MODEL, None), "Guard", Guard)  # one that is not asked is kept for the next file
+        made.__dict__[GUARD] = guards.__new__(guards)
+        made.__dict__[GUARD].__setstate__(guard)
+    return made
+
+
+def _unfused(candidate: Candidate, base: type, why: str) -> type:
+    counts: dict[str, int] = {}
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        count(counts, why)
+        return base.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
+
+    kind = type(base.__name__, (base,), {"forward": forward, GUARD: None})
+    return _registered(kind, candidate, base, counts)
+
+
+def _tried(kind: type, name: str) -> Callable[..., Any]:
+    """The method of a case until its first call has ended: it builds kernels, which another machine may not be able
+    to. Then it is the method itself; or, where only the original forward can be run, that one, counted."""
+    run: Callable[..., Any] = vars(kind)[name]
+
+    @functools.wraps(run)
+    def first(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            return run(self, *args, **kwargs)
+        try:
+            result = run(self, *args, **kwargs)
+        except Exception as error:  # of as many kinds as compilers, drivers and libraries have
+            why = _no_kernels(error)
+        else:
+            setattr(kind, name, run)
+            return result
+
+        def original(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            count(getattr(kind, _FALLBACKS), why)
+            return kind.__bases__[0].forward(self, *args, **kwargs)  # type: ignore[attr-defined]
+
+        result = original(self, *args, **kwargs)
+        setattr(kind, name, original)
+        return result
+
+    return first
+
+
+def _no_kernels(error: Exception) -> str:
+    return f"its kernels can't be built here: {type(error).__name__}: {last_line(error)[:200]}"
+
+
+def loaded(candidate: Path, base: type) -> ModuleType:
+    """Import a candidate's model.py, with `base` for its Model, under a name of its own; its companions leave
+    `sys.modules` again, since the next candidate's have the same names."""
+    spec = importlib.util.spec_from_file_location(f"tilewright_candidate_{uuid.uuid4().hex}", candidate / "model.py")
+    assert spec is not None and spec.loader is not None
+    model = importlib.util.module_from_spec(spec)
+    vars(model)["LIVE_MODEL"] = base  # what original.py unpickles would write over the class that it was made from
+    before = set(sys.modules)
+    sys.path.insert(0, str(candidate))
+    try:
+        spec.loader.exec_module(model)
+    finally:
+        sys.path.remove(str(candidate))
+        for name in set(sys.modules) - before:
+            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(candidate):
+                del sys.modules[name]
+    sys.modules[model.__name__] = model
+    return model

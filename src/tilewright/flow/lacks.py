@@ -1,0 +1,82 @@
+"""Whose fault it is that a candidate could not run: the machine's, where a touchstone of what it needs fails, too."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+from ..edges.sandbox.cell import Cell, CellPlan
+from ..facts.candidate import Candidate
+from ..facts.errors import Lack
+from ..facts.move import Outcome
+from ..facts.outcome import Failure, Sanitized, Tuned
+from ..facts.problem import Target
+from ..facts.verdict import Verified
+from ..stages.build.build import build
+from ..stages.build.touchstone import Touchstone, needed
+from ..stages.propose.cpu import kernel_files
+from .memory import cell_memory_bytes
+
+_LIMIT_S = 120.0
+_MOST_SAID = 300  # characters
+# Reasons of a candidate that did not come to an answer; whoever gave a wrong one lacked nothing.
+_UNANSWERED = ("does_not_load", "raised", "hung", "crashed", "out_of_memory", "broke_the_protocol")
+
+
+class Lacks:
+    """What was found to work is not tried again. `workdir`: where cells may lie; `hidden`: what they must not read."""
+
+    def __init__(self, target: Target, *, workdir: Path, hidden: tuple[Path, ...]) -> None:
+        self._target: Target = target
+        self._workdir, self._hidden = workdir, hidden
+        self._works: set[str] = set()
+
+    def require(self, candidate: Candidate, outcome: Outcome) -> None:
+        """Raise Lack where the outcome says that the candidate did not run, and the machine lacks what it needs."""
+        said = _said(outcome)
+        if said is None:
+            return
+        for touchstone in needed(candidate, self._target, said):
+            if touchstone.what in self._works:
+                continue
+            fault = self._fault(touchstone)
+            if fault is not None:
+                raise Lack.of(touchstone.what, _first_error(fault), touchstone.remedy)
+            self._works.add(touchstone.what)
+
+    def _fault(self, touchstone: Touchstone) -> Failure | None:
+        self._workdir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="touchstone-", dir=self._workdir) as folder:
+            plan = CellPlan(
+                name="touchstone", device="cpu", folder=Path(folder) / "cell", memory_bytes=cell_memory_bytes(),
+                hidden=self._hidden,
+            )  # fmt: skip
+            with Cell(plan) as cell:
+                built = build(touchstone.candidate(kernel_files()), cell, limit_s=_LIMIT_S)
+        return built if isinstance(built, Failure) else None
+
+
+def _said(outcome: Outcome) -> str | None:
+    """All that an outcome tells of a candidate that did not run; None where it ran, or was judged by its answers."""
+    match outcome:
+        case Failure() if outcome.reason in _UNANSWERED:
+            return f"{outcome.summary}\n{outcome.excerpt}"
+        case Tuned():
+            failures = "\n".join(p.failure for p in outcome.points)
+            return failures if re.search(r"BuildError|compil|No module", failures) else None
+        case Verified():
+            return outcome.proven.why if outcome.proven is not None and "no module" in outcome.proven.why else None
+        case Sanitized():
+            return "\n".join(outcome.notes) if outcome.notes and not outcome.clean else None
+    return None
+
+
+def _first_error(fault: Failure) -> str:
+    """The line that tells most: a compiler's first error, or else what Python said."""
+    lines = [line.strip() for line in fault.excerpt.splitlines()]
+    of_a_compiler = (line for line in lines if re.search(r"(?<!\w)error: ", line))
+    of_python = (
+        line.partition(": ")[2] for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception|Built): ", line)
+    )
+    return (*of_a_compiler, *of_python, fault.summary)[0][:_MOST_SAID]

@@ -1,0 +1,335 @@
+"""Guards a fused module: says before each call whether what it was fused for still holds, and if not, what differs."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as _hooked
+from torch.utils._device import DeviceContext
+from torch.utils.hooks import RemovableHandle
+
+from .survey import PLAIN, Survey, difference
+
+try:
+    from torch._C._dynamo import guards as _torch_guards
+
+    _TensorGuards: Any = _torch_guards.TensorGuards
+except (ImportError, AttributeError):  # no promise of torch's: then the same is asked of each tensor in Python
+    _TensorGuards = None
+
+# By path, what a case reads of the module: shape, dtype, and whether gradients of it may be wanted.
+States = Mapping[str, tuple[tuple[int, ...], torch.dtype, bool]]
+_dispatch_modes, _function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_GLOBAL_HOOKS = tuple(
+    vars(_hooked)[f"_global_{kind}_hooks"] for kind in ("forward", "forward_pre", "backward", "backward_pre")
+)
+_KNOWN = 8  # ways in which a case was called with success that are remembered: under no_grad, inference mode ...
+_CALLER = 6  # frames from `count` to who called the module: its forward, and two of torch's, lie between
+_lock = threading.Lock()
+
+NO_CASE = "no case has this signature"
+GRADIENT = "a gradient is wanted"
+AUTOCAST = "torch.autocast is on"
+
+
+class Guard:
+    """Of one module, or of those that share its submodules. Made when the module is as it was judged.
+
+    `states` names, for each case, what it reads of the module; `training`: whether the cases give gradients; `device`:
+    the type of the device; `plain`: whether no case makes tensors on a device of its own choice. A guard travels with
+    its module through `copy` and `pickle`: what is expected, not what was seen."""
+
+    def __init__(
+        self, module: nn.Module, states: Sequence[States], *, training: bool, device: str, plain: bool = True
+    ) -> None:
+        found = Survey(module)
+        self.__setstate__((found.facts, tuple(found.plan), tuple(states), training, device, plain))
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.expected, self.plan, self.states, self.training, self.device, self.plain
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.expected, self.plan, self.states, self.training, self.device, self.plain = state
+        self.seen = _Seen(len(self.states))
+        self.fits = self.seen.fits
+
+    def __deepcopy__(self, memo: Any) -> Guard:
+        made = Guard.__new__(Guard)
+        made.__setstate__(self.__getstate__())
+        return made
+
+    def differs(self, module: nn.Module, case: int, *tensors: Tensor) -> str:
+        """Why the case may not be run on these tensors, the arguments' in order; "" where it may. What is asked first,
+        at every call, is `fits[case]`; any thread may call either at any time."""
+        seen = self.seen
+        for fits in seen.known[case]:
+            if fits(module.__dict__, *tensors):
+                seen.fits[case] = fits
+                return ""
+        return (
+            _surroundings(tensors, plain=self.plain, device=self.device)
+            or self.structure(module)
+            or self._states(module, case, tensors)
+            or _arguments(tensors)
+            or self._gradient(module, case, tensors)
+            or self._bind(module, case, tensors)
+        )
+
+    def structure(self, module: nn.Module) -> str:
+        """What of the module itself is not as it was judged; "" where all is."""
+        seen = self.seen
+        if not seen.same(module.__dict__):
+            found = Survey(module)
+            why = found.refusal or difference(self.expected, found.facts)
+            free = set(self.states[0]).intersection(*self.states[1:]) if not why else set()
+            seen = _Seen(len(self.states), why=why)
+            seen.look(found, training=self.training, free=free)
+            self.seen, self.fits = seen, seen.fits  # and what was replaced is let go
+        return seen.why
+
+    def _states(self, module: nn.Module, case: int, tensors: Sequence[Tensor]) -> str:
+        device = tensors[0].device if tensors else None
+        for path, (shape, dtype, wanted) in self.states[case].items():
+            tensor = state_at(module, path)
+            if not isinstance(tensor, Tensor):
+                return f"{path} is no tensor"
+            if strange := _strange(tensor):
+                return f"{path} is {strange}"
+            if tensor.dtype != dtype:
+                return f"{path} is {_name(tensor.dtype)}, not {_name(dtype)}"
+            if tuple(tensor.shape) != tuple(shape):
+                return f"{path} has another shape"
+            if device is not None and tensor.device != device and _moves(module, path):
+                return f"{path} is on another device than the arguments"
+            if self.training and tensor.requires_grad and not wanted:
+                return f"a gradient of {path} is wanted"
+        return ""
+
+    def _gradient(self, module: nn.Module, case: int, tensors: Sequence[Tensor]) -> str:
+        if self.training or not torch.is_grad_enabled():
+            return ""
+        given = (*tensors, *(state_at(module, path) for path in self.states[case]))
+        return GRADIENT if any(t.requires_grad for t in given) else ""
+
+    def _bind(self, module: nn.Module, case: int, tensors: Sequence[Tensor]) -> str:
+        """All is as it was judged: remember how this looks."""
+        states = {path: state_at(module, path) for path in self.states[case]}
+        graded = not self.training and any(t.requires_grad for t in (*tensors, *states.values()))
+        seen = self.seen
+        with _lock:
+            if seen.same(module.__dict__):  # no other thread has looked at another module meanwhile
+                seen.remember(case, tensors, states, plain=self.plain, device=self.device, graded=graded)
+        return ""
+
+
+class _Seen:
+    """How a module was when it was surveyed last, and `why` no fused call may stand for it. `same` says of its
+    dictionary whether it still is."""
+
+    __slots__ = ("_condition", "_names", "_tensors", "fits", "known", "same", "why")
+
+    def __init__(self, cases: int, *, why: str = "") -> None:
+        self.why = why
+        self.same: Callable[[dict[str, Any]], bool] = _never
+        self.fits: list[Callable[..., bool]] = [_never] * cases
+        self.known: list[tuple[Callable[..., bool], ...]] = [()] * cases
+        self._names: dict[str, Any] = {}
+        self._tensors: Mapping[str, tuple[Any, str]] = {}
+        self._condition = ""
+
+    def look(self, found: Survey, *, training: bool, free: Collection[str]) -> None:
+        """Remember the survey; `free`: paths of tensors of which others of their like may take the place."""
+        self._tensors = found.tensors
+        conditions = [f"len({self._of(m)}) == {n}" for m, n in found.sizes]
+        conditions += [f"type({self._of(m)}) is {self._of(kind)}" for m, kind in found.types]
+        conditions += [f"{self._of(m)}[{self._key(key)}] is {self._of(value)}" for m, key, value in found.checks(free)]
+        conditions += [f"{self._of(m)} == {self._of(dict(m))}" for m in found.children]
+        conditions += [f"[*{self._of(m)}.values()] == {self._of([*m.values()])}" for m in found.ordered]
+        registered, unhooked = _hook_check(found, training=training)
+        conditions.append(
+            f"({self._of(RemovableHandle)}.next_id == {self._of(registered)}[0] or {self._of(unhooked)}())"
+        )
+        conditions += [f"{self._of(t)}._version == {n}" for t, n in found.versions]
+        conditions.append(f"{self._of(torch.get_default_dtype)}() is {self._of(torch.get_default_dtype())}")
+        self._condition = " and ".join(conditions)
+        self.same = self._made("")
+
+    def remember(
+        self, case: int, tensors: Sequence[Tensor], states: Mapping[str, Tensor], *, plain: bool, device: str,
+        graded: bool,
+    ) -> None:  # fmt: skip
+        """Let `fits[case]` say of a dictionary, and arguments, whether they are like these, and so is all around the
+        call. `graded`: whether gradients must not be on, as some of these would want one."""
+        before = dict(self._names)
+        given = [f"t{i}" for i in range(len(tensors))]
+        modes = f"not {self._of(_dispatch_modes)}() and (not {self._of(_function_modes)}()"
+        modes += f" or {self._of(_only_devices)}({device!r}))" if plain else ")"
+        modes += f" and not {self._of(torch.is_grad_enabled)}()" if graded else ""
+        check = self._of(_checker(tensors, tuple(states.values())))
+        asked = ", ".join([*given, *(self._state(path, tensor) for path, tensor in states.items())])
+        self.fits[case] = self._made(", ".join(["", *given]), f"{modes} and ", f" and {check}({asked})")
+        self.known[case] = (self.fits[case], *self.known[case])[:_KNOWN]
+        self._names = before
+
+    def _made(self, given: str, first: str = "", last: str = "") -> Callable[..., bool]:
+        # One expression, written out: a loop over what is asked would take some five times as long.
+        lines = (
+            f"def make({', '.join(self._names)}):", f" def fits(d{given}):", "  try:",
+            f"   return {first}{self._condition}{last}", "  except (LookupError, AttributeError):", "   return False",
+            " return fits",
+        )  # fmt: skip
+        namespace: dict[str, Any] = {}
+        exec("\n".join(lines), namespace)
+        made: Callable[..., bool] = namespace["make"](**self._names)
+        return made
+
+    def _state(self, path: str, tensor: Tensor) -> str:
+        """What is found where the state was: another of its like may have taken its place."""
+        if path not in self._tensors:
+            return self._of(tensor)
+        mapping, key = self._tensors[path]
+        return f"{self._of(mapping)}[{key!r}]"
+
+    def _of(self, value: Any) -> str:
+        """The name under which the expression finds a value."""
+        if value is Survey.ROOT:
+            return "d"
+        name = f"v{id(value)}"
+        self._names[name] = value
+        return name
+
+    def _key(self, key: Any) -> str:
+        return repr(key) if type(key) in (str, int) else self._of(key)
+
+
+def _hook_check(found: Survey, *, training: bool) -> tuple[list[int], Callable[[], bool]]:
+    """How many hooks were registered in this process so far; and what, when there are more, looks whether they are of
+    modules that had none, and, where they are not, takes the new number down: one look at a call instead of dozens."""
+    empty = [(m, key) for m, key in found.empty if training or "backward" not in key]
+    everywhere = _GLOBAL_HOOKS[: 4 if training else 2]
+    registered = [RemovableHandle.next_id]
+
+    def unhooked() -> bool:
+        now = RemovableHandle.next_id
+        if any(everywhere) or any(m[key] for m, key in empty):
+            return False
+        registered[0] = now
+        return True
+
+    return registered, unhooked
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+def _checker(tensors: Sequence[Tensor], states: Sequence[Tensor]) -> Callable[..., bool]:
+    """Says of tensors whether each has the class, dtype, device, dispatch keys (and so layout, negation, transforms
+    and autocasting), number of dimensions and the need for a gradient of these; states the shape."""
+    every = (*tensors, *states)
+    if not every:
+        return _always
+    if _TensorGuards is None:
+        seen = [_look(t) for t in every]
+        return lambda *now: seen == [_look(t) for t in now]
+    free: list[Any] = [[None] * t.dim() for t in every]
+    sizes = [*free[: len(tensors)], *(list(t.shape) for t in states)]
+    made = _TensorGuards(*every, dynamic_dims_sizes=sizes, dynamic_dims_strides=free)
+    check: Callable[..., bool] = made.check
+    return check
+
+
+def _look(tensor: Tensor) -> tuple[Any, ...]:
+    """What TensorGuards looks at, in Python."""
+    kind, level = tensor.device.type, torch._C._functorch.maybe_current_level()
+    autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    keys = str(torch._C._dispatch_keys(tensor))
+    return type(tensor), tensor.dtype, tensor.device, tuple(tensor.shape), keys, tensor.requires_grad, autocast, level
+
+
+def _always(*_: Any) -> bool:
+    return True
+
+
+def _only_devices(device: str) -> bool:
+    """Whether all function modes that are on are those of torch.set_default_device, for this type of device."""
+    modes = map(torch._C._get_function_stack_at, range(_function_modes()))
+    return all(isinstance(m, DeviceContext) and torch.device(m.device).type == device for m in modes)
+
+
+def _surroundings(tensors: Sequence[Tensor], *, plain: bool, device: str) -> str:
+    """What is going on around the call that operators would see, and kernels do not."""
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace is recording"
+    if torch._C._functorch.maybe_current_level() is not None:
+        return "a transform of torch.func is active"
+    if _dispatch_modes():
+        return "a dispatch mode is active"
+    if _function_modes() and not (plain and _only_devices(device)):
+        return "a torch function mode is active"
+    if torch.is_autocast_enabled(device):
+        return AUTOCAST
+    return "modules have global hooks" if any(_GLOBAL_HOOKS) else ""
+
+
+def _arguments(tensors: Sequence[Tensor]) -> str:
+    strange = next(filter(None, map(_strange, tensors)), "")
+    if strange:
+        return f"an argument is {strange}"
+    return "arguments are on several devices" if len({t.device for t in tensors}) > 1 else ""
+
+
+def _strange(tensor: Tensor) -> str:
+    """What keeps a kernel from reading its memory as it lies there."""
+    if type(tensor) not in PLAIN:
+        return f"a {type(tensor).__name__}"
+    if tensor.is_nested or tensor.layout is not torch.strided:
+        return "not a dense tensor"
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "a tensor of a torch.func transform"
+    if tensor.is_meta or tensor._is_zerotensor():
+        return "a tensor without memory"
+    return "a view that negates or conjugates" if tensor.is_neg() or tensor.is_conj() else ""
+
+
+def _moves(module: nn.Module, path: str) -> bool:
+    """Whether a state goes where its module goes; one that is a mere attribute stays."""
+    *parents, name = path.split(".")
+    holder = state_at(module, ".".join(parents)) if parents else module
+    return name in holder._parameters or name in holder._buffers
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def state_at(module: nn.Module, path: str) -> Any:
+    value: Any = module
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def count(counts: dict[str, int], reason: str) -> None:
+    """Add to how often each reason held, and warn where it is the first time; from any thread."""
+    with _lock:
+        first = reason not in counts
+        counts[reason] = counts.get(reason, 0) + 1
+    if first:
+        text = f"tilewright: {reason}, so the original module runs, not the fused one. {_way_out(reason)}"
+        warnings.warn(text, RuntimeWarning, stacklevel=_CALLER)
+
+
+def _way_out(reason: str) -> str:
+    if reason == GRADIENT:
+        return "Call it under torch.no_grad(), or optimise it for training."
+    if reason == NO_CASE:
+        return "Optimise it for inputs like these, too."
+    if reason.endswith((" is on", " is active", " is recording")) or reason.startswith(("an argument", "arguments")):
+        return "Call it without, or use the original module."
+    return "Undo that, or optimise the module as it is."

@@ -1,0 +1,379 @@
+"""What a module's call depends on beside its arguments: by value, to compare, and by identity, to watch."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+GUARD = "_tilewright_guard"  # the attribute of a module that holds its guard
+PLAIN = (Tensor, nn.Parameter, nn.Buffer)  # tensors of these very types are what kernels take
+_PLAIN_VALUES = (
+    type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.layout,
+    torch.memory_format, enum.Enum,
+)  # fmt: skip
+_BOOKKEEPING = frozenset(vars(nn.Module())) | {GUARD}
+_OPEN = frozenset({"getattr", "hasattr", "vars", "__dict__", "eval", "exec"})  # who names these may read any attribute
+_NEVER_CALLED = frozenset({"__init__", "extra_repr", "reset_parameters", "__repr__", "__setstate__"})
+_EMPTY_CELL = types.CellType()
+_UNNAMED = frozenset({"__getattr__", "__getattribute__", "__getitem__", "__iter__", "__len__"})  # called by syntax
+_BASES = (nn.Module, object)
+_DEPTH = 6  # of values within values
+
+Facts = dict[str, Any]
+Plan = tuple[tuple[str, ...], type, tuple[tuple[str, Any], ...]]  # where a module is, its class, what it has by value
+
+
+class ClassName(str):
+    """The class of a module, among facts."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:  # as text: this file has another name in each process
+        return str, (str(self),)
+
+
+class Survey:
+    """`facts`: everything by value, under the name that a reason gives it; picklable.
+
+    What must be as it is now, to be asked at each call: `same`, the value under a key of a mapping; `sizes`, mappings
+    that get no more keys; `children`, whole mappings, and `ordered`, their values in order; `types`, modules and their
+    classes; `empty`, mappings, and the key under which each has an empty one; `versions`, tensors that nobody writes
+    to. `tensors`: by path, the mapping and the key of each parameter and buffer; `shared`: paths of those that have
+    several. `plan`: for a tracer, which guards what it reads. `refusal`: why no fused call may stand for this module,
+    "" where one may.
+
+    The root's own dictionary never enters: it holds whoever holds the survey. `ROOT` stands for it."""
+
+    ROOT: Mapping[str, Any] = types.MappingProxyType({})
+
+    def __init__(self, root: nn.Module) -> None:
+        self.tensors: dict[str, tuple[Any, str]] = {}
+        self.facts: Facts = {}
+        self._code: Facts = {}
+        self.same: dict[tuple[int, Any], tuple[Any, Any, Any]] = {}
+        self.sizes: list[tuple[Any, int]] = []
+        self.empty: list[tuple[Any, str]] = []
+        self.versions: list[tuple[Tensor, int]] = []
+        self.types: list[tuple[nn.Module, type]] = []
+        self.children: list[dict[str, nn.Module | None]] = []
+        self.ordered: list[dict[str, nn.Module | None]] = []
+        self.plan: list[Plan] = []
+        self.refusal = ""
+        self.shared: set[str] = set()
+        self._root = root
+        self._first: dict[int, str] = {}  # of each module and tensor, where it was met first
+        self._kept: list[Any] = []  # what the identities above belong to
+        self._names: set[str] = set()  # that reached code mentions
+        self._others: set[str] = set()  # those of code that is not torch's: it may read any module
+        self._own: dict[type, set[str]] = {}  # and of torch's classes, which read themselves
+        self._globals: list[tuple[dict[str, Any], str]] = []
+        self._functions_read: set[int] = set()
+        self._spaces: dict[type, Any] = {}
+        self._read_code(list(root.modules()))
+        self._open = bool(self._others & _OPEN)
+        for space, name in self._globals:
+            self._global(space, name)
+        self.facts["the default dtype"] = torch.get_default_dtype()
+        self._walk(root, "")
+        self.facts |= self._code  # behind the module's own: reasons name the first that differs
+
+    # ---- code
+
+    def _read_code(self, modules: list[nn.Module]) -> None:
+        """All functions that a call may reach, by the names that code mentions: of classes, and of their files."""
+        called = vars(nn.Module)["__call__"]
+        self._watch(vars(nn.Module), "__call__", called, owner=nn.Module)
+        self._code["torch.nn.Module.__call__"] = fingerprint(called)
+        self._names |= {"forward", "__call__"}
+        for function in (f for m in modules for value in vars(m).values() for f in _functions(value)):
+            self._read(function, None)
+        waiting = [(c, name, value) for c in _classes(modules) for name, value in list(vars(c).items())]
+        waiting = [member for member in waiting if member[1] not in _NEVER_CALLED]
+        while reached := [member for member in waiting if self._reached(*member[:2])]:
+            waiting = [member for member in waiting if member not in reached]
+            for owner, name, value in reached:
+                self._member(owner, name, value)
+
+    def _reached(self, owner: type, name: str) -> bool:
+        return name in self._names or (name in _UNNAMED and not _is_torch(owner.__module__))
+
+    def _member(self, owner: type, name: str, value: Any) -> None:
+        functions = list(_functions(value))
+        if functions or isinstance(value, _PLAIN_VALUES):
+            self._watch(vars(owner), name, value, owner=owner)
+            self._code[f"{owner.__name__}.{name}"] = fingerprint(value) if functions else _by_type(value)
+        for function in functions:
+            self._read(function, owner if _is_torch(owner.__module__) and _is_torch(function.__module__) else None)
+
+    def _read(self, function: types.FunctionType, owner: type | None) -> None:
+        """Take the names in a function's code, and note what it reads of the globals of its file. `owner`: the class
+        of torch's that it belongs to, None for all else."""
+        if id(function) in self._functions_read:
+            return
+        self._functions_read.add(id(function))
+        self._kept.append(function)
+        names = _code_names(function.__code__)
+        self._names |= names
+        read = self._others if owner is None else self._own.setdefault(owner, set())
+        read |= names
+        self._space(function.__globals__, names, 0)
+        closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        held = {name: cell.cell_contents for name, cell in closed if cell != _EMPTY_CELL and name != "__class__"}
+        self._space({"__name__": function.__qualname__, **held}, names | held.keys(), 0)
+
+    def _space(self, space: dict[str, Any], names: set[str], depth: int) -> None:
+        """Note what of a file's names is mentioned, and, where that is a module (`torch.nn.functional`), of its."""
+        for name in sorted(names & space.keys()):
+            value = space[name]
+            if isinstance(value, types.ModuleType):
+                if depth < _DEPTH:
+                    self._space(vars(value), names, depth + 1)
+            elif callable(value) or not (depth and _is_torch(space.get("__name__"))):
+                self._globals.append((space, name))
+                for called in _functions(value):
+                    if not _is_torch(called.__module__):
+                        self._read(called, None)
+
+    def _global(self, space: dict[str, Any], name: str) -> None:
+        value, where = space[name], f"{space.get('__name__', '')}.{name}"
+        self._watch(space, name, value)
+        called = callable(value) and not isinstance(value, nn.Module)
+        self._code[where] = fingerprint(value) if called else self._value(value, where, 1)
+
+    # ---- modules
+
+    def _walk(self, module: nn.Module, path: str) -> None:
+        if path and id(module) in self._first:
+            self.facts[path] = f"the same as {self._first[id(module)]}"
+            return
+        self._first[id(module)] = path or "the module"
+        self._kept.append(module)
+        state = module.__dict__
+        there: Any = state if path else self.ROOT
+        if path:
+            self.facts[path] = ClassName(_class_name(type(module)))
+            self.types.append((module, type(module)))
+            self._hooks(state, path)
+        self.sizes.append((there, len(state)))
+        read = self._others.union(*(self._own.get(c, ()) for c in type(module).__mro__))
+        if "training" in read:
+            self._watch(there, "training", module.training)
+            self.facts[f"{path}.training"] = module.training == self._root.training
+        for name in ("_parameters", "_buffers", "_modules"):
+            held = state[name]
+            if held or not path:
+                self._watch(there, name, held)
+        for name, value in (*state["_parameters"].items(), *state["_buffers"].items()):
+            self._tensor(state["_parameters"] if name in state["_parameters"] else state["_buffers"], name, value,
+                         _joined(path, name))  # fmt: skip
+        if state["_modules"]:
+            lists = type(module).__module__ == nn.Sequential.__module__  # it runs them in order, under any names
+            (self.ordered if lists else self.children).append(state["_modules"])
+            self.facts[f"the order of {path or 'the modules'}"] = tuple(state["_modules"])
+        for name, child in state["_modules"].items():
+            if child is None:
+                self.facts[_joined(path, name)] = None
+            else:
+                self._walk(child, _joined(path, name))
+        plain: list[tuple[str, Any]] = []
+        self.plan.append((tuple(path.split(".")) if path else (), type(module) if path else nn.Module, ()))
+        place = len(self.plan) - 1
+        for name, value in list(state.items()):
+            hides = callable(value) and not isinstance(value, nn.Module)  # a method, perhaps
+            if name not in _BOOKKEEPING and (hides or self._open or name in read):
+                self._watch(there, name, value)
+                self.facts[_joined(path, name)] = self._value(value, _joined(path, name), 0)
+                plain += [(name, value)] if isinstance(value, bool | int | float | str | None) else []
+        self.plan[place] = (*self.plan[place][:2], tuple(plain))
+
+    def _hooks(self, state: dict[str, Any], path: str) -> None:
+        for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+            hooks = state[kind]
+            foreign = [h for h in hooks.values() if not type(h).__module__.startswith("torch.nn.utils.")]
+            if foreign:
+                self.refusal = self.refusal or f"{path} has a hook"
+            if hooks:
+                self._watch(state, kind, hooks)
+                self.sizes.append((hooks, len(hooks)))
+                for key, hook in hooks.items():
+                    self._watch(hooks, key, hook)
+                self.facts[f"the hooks of {path}"] = tuple(type(h).__qualname__ for h in hooks.values())
+            else:
+                self.empty.append((state, kind))
+
+    def _tensor(self, held: dict[str, Any], name: str, tensor: Tensor | None, path: str) -> None:
+        self.facts[path] = None
+        self._watch(held, name, tensor)
+        if tensor is None:
+            return
+        self._kept.append(tensor)
+        first = self._first.setdefault(id(tensor), path)
+        self.tensors[path] = held, name
+        self.facts[path] = f"the same as {first}" if first != path else _kind(tensor)
+        if first != path:
+            self.shared |= {path, first}
+
+    # ---- values
+
+    def _value(self, value: Any, path: str, depth: int) -> Any:
+        """What the value is, to compare; what of it may change in place is watched."""
+        if isinstance(value, _PLAIN_VALUES):
+            return _by_type(value)
+        if isinstance(value, Tensor):
+            if depth:  # a constant of the trace, perhaps: an attribute is read anew at each call
+                self.versions.append((value, value._version))
+                return _kind(value), tuple(value.shape)
+            return _kind(value)
+        if isinstance(value, nn.Module):
+            if value is not self._root:
+                self._walk(value, path)
+            return _class_name(type(value))
+        if list(_functions(value)) or isinstance(value, types.BuiltinFunctionType):
+            return fingerprint(value)
+        if depth > _DEPTH or id(value) in self._first:
+            return _class_name(type(value))
+        self._first[id(value)] = path
+        self._kept.append(value)
+        return self._inside(value, path, depth)
+
+    def _inside(self, value: Any, path: str, depth: int) -> Any:
+        kind = _class_name(type(value))
+        if isinstance(value, dict):
+            self.sizes.append((value, len(value)))
+            for key, item in value.items():
+                self._watch(value, key, item)
+            return kind, tuple((repr(k), self._value(v, f"{path}[{k!r}]", depth + 1)) for k, v in value.items())
+        if isinstance(value, list):
+            self.sizes.append((value, len(value)))
+            for i, item in enumerate(value):
+                self._watch(value, i, item)
+        if isinstance(value, list | tuple):
+            return kind, tuple(self._value(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value))
+        if isinstance(value, set | frozenset):
+            return kind, tuple(sorted(map(repr, value)))
+        inside = getattr(value, "__dict__", None)
+        if not isinstance(inside, dict) or isinstance(value, types.ModuleType):
+            return kind
+        named = self._names.union(*(_code_names(f.__code__) for v in vars(type(value)).values() for f in _functions(v)))
+        found = [(k, v) for k, v in inside.items() if self._open or k in named]
+        for key, item in found:
+            self._watch(inside, key, item)
+        return kind, tuple((k, self._value(v, f"{path}.{k}", depth + 1)) for k, v in found)
+
+    def _watch(self, mapping: Any, key: Any, value: Any, *, owner: Any = None) -> None:
+        if isinstance(mapping, types.MappingProxyType) and owner is not None:
+            mapping = self._spaces.setdefault(owner, mapping)  # each look at a class makes a new one
+        self.same[id(mapping), key] = mapping, key, value
+
+    def checks(self, free: Collection[str]) -> list[tuple[Any, Any, Any]]:
+        """What must be the same; `free`: paths of tensors that may be replaced by their like."""
+        places: list[tuple[Any, Any]] = [(m, name) for m in (*self.children, *self.ordered) for name in m]
+        places += [self.tensors[path] for path in free if path in self.tensors and path not in self.shared]
+        without = {(id(mapping), key) for mapping, key in places}
+        return [triple for place, triple in self.same.items() if place not in without]
+
+
+def difference(before: Facts, now: Facts) -> str:
+    """What tells most of how two surveys' facts differ, in words; "" where all are alike: classes of modules, then what
+    has changed, then what was not there or is not."""
+    other = [n for n in (*before, *now) if before.get(n, _MISSING) != now.get(n, _MISSING)]
+    if not other:
+        return ""
+    classes = [n for n in other if isinstance(before.get(n), ClassName) or isinstance(now.get(n), ClassName)]
+    name = next(iter(classes or [n for n in other if n in before and n in now] or other))
+    if name not in before or name not in now:
+        return f"{name} is {'gone' if name in before else 'new'}"
+    if name in classes and isinstance(now[name], str) and isinstance(before[name], str):
+        return f"{name} is a {now[name].split('.')[-1]}, not a {before[name].split('.')[-1]}"
+    return f"{name} has changed"
+
+
+_MISSING = object()
+
+
+def fingerprint(value: Any) -> Any:
+    """Of a function, or what is made of functions: their code, defaults and what they close over, by value."""
+    functions = list(_functions(value))
+    if not functions:
+        return getattr(value, "__qualname__", type(value).__qualname__)
+    return tuple(map(_function_fingerprint, functions))
+
+
+def _function_fingerprint(function: types.FunctionType, depth: int = 0) -> tuple[Any, ...]:
+    cells = []
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if cell != _EMPTY_CELL and name != "__class__":
+            cells.append(_closed_over(cell.cell_contents, depth))
+    defaults = [_closed_over(v, depth) for v in (function.__defaults__ or ())]
+    defaults += [_closed_over(v, depth) for v in (function.__kwdefaults__ or {}).values()]
+    return _code_digest(function.__code__), tuple(cells), tuple(defaults)
+
+
+def _closed_over(value: Any, depth: int) -> Any:
+    if isinstance(value, _PLAIN_VALUES):
+        return _by_type(value)
+    functions = list(_functions(value))
+    if functions and depth < _DEPTH:
+        return tuple(_function_fingerprint(f, depth + 1) for f in functions)
+    return type(value).__qualname__
+
+
+@functools.lru_cache(maxsize=4096)
+def _code_digest(code: types.CodeType) -> int:
+    constants = [_code_digest(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+    return zlib.crc32(repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants)).encode())
+
+
+def _code_names(code: types.CodeType) -> set[str]:
+    inner = [_code_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
+    return set(code.co_names).union(*inner)
+
+
+def _functions(value: Any) -> Iterator[types.FunctionType]:
+    """The Python functions that a call or a read of this runs first."""
+    if isinstance(value, types.FunctionType):
+        yield value
+        if (wrapped := getattr(value, "__wrapped__", None)) is not None:
+            yield from _functions(wrapped)
+    elif isinstance(value, types.MethodType | staticmethod | classmethod):
+        yield from _functions(value.__func__)
+    elif isinstance(value, property):
+        yield from _functions(value.fget)
+    elif isinstance(value, functools.cached_property | functools.partial):
+        yield from _functions(value.func)
+
+
+def _classes(modules: list[nn.Module]) -> list[type]:
+    """Their classes and those that they inherit from, above torch's own root, each once."""
+    found = dict.fromkeys(c for m in modules for c in type(m).__mro__ if c not in _BASES)
+    return [c for c in found if GUARD not in vars(c)]
+
+
+def _by_type(value: Any) -> Any:
+    """So that 1, 1.0 and True differ, and NaN is itself; picklable."""
+    if isinstance(value, type):
+        return _class_name(value)
+    return (type(value).__name__, repr(value)) if isinstance(value, int | float | complex | enum.Enum) else value
+
+
+def _class_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _kind(tensor: Tensor) -> str:
+    return "a tensor" if type(tensor) in PLAIN else type(tensor).__qualname__
+
+
+def _is_torch(name: str | None) -> bool:
+    return (name or "").split(".")[0] in ("torch", "builtins")
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,97 @@
+"""A module with one of everything that a call may depend on, and a candidate for it whose kernels are interpreted."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fakes.renderer import InterpretingRenderer
+from tilewright.cell.trace import trace
+from tilewright.faces.capture import write_problem
+from tilewright.facts.pattern import Choice
+from tilewright.facts.problem import Target, Work
+from tilewright.facts.run import CaseFacts
+from tilewright.flow.optimize import write_candidate
+from tilewright.stages.patterns import match_all
+from tilewright.stages.propose.compose import compose
+from tilewright.stages.propose.targets import Renderer, renderer
+
+BIAS = 0.25  # of the file: read by name in each call
+
+
+def shifted(x: Tensor) -> Tensor:
+    return x + BIAS
+
+
+class Gate(nn.Module):
+    strength = 0.5  # of the class
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = 0.1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.leaky_relu(x, self.slope) * self.strength
+
+
+class Net(nn.Module):
+    """(rows, 16) float32 and (rows,) int64 to (rows, 8) float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(11, 16)
+        self.fc = nn.Linear(16, 16)
+        self.norm = nn.LayerNorm(16)
+        self.act = nn.GELU()
+        self.gate = Gate()
+        self.drop = nn.Dropout(0.5)
+        self.pool = nn.AvgPool1d(2)
+        self.first = nn.Linear(8, 8, bias=False)
+        self.second = nn.Linear(8, 8, bias=False)
+        self.second.weight = self.first.weight
+        self.register_buffer("shift", torch.linspace(-1, 1, 8))
+        self.table = torch.linspace(1, 2, 8)
+        self.scale = 1.5
+        self.settings = {"gain": 0.75, "powers": [1, 2]}
+        self.config = SimpleNamespace(floor=-3.0)
+
+    def scaled(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+    def forward(self, x: Tensor, ids: Tensor) -> Tensor:
+        y = self.gate(self.act(self.norm(self.fc(x + self.words(ids)))))
+        y = self.pool(self.drop(shifted(self.scaled(y))))
+        y = self.second(torch.tanh(self.first(y))) * self.settings["gain"]
+        y = sum(y**power for power in self.settings["powers"])
+        return y.clamp(min=self.config.floor) + self.shift * self.table
+
+
+def example(rows: int = 6) -> tuple[Tensor, Tensor]:
+    source = torch.Generator().manual_seed(rows)
+    return torch.randn(rows, 16, generator=source), torch.randint(0, 11, (rows,), generator=source)
+
+
+@cache
+def made(training: bool = False) -> Net:
+    torch.manual_seed(0)
+    return Net().train(training)
+
+
+def write_fused(folder: Path, module: nn.Module, inputs: tuple[Any, ...], *, target: Target = "cpu") -> Path:
+    """The folder of a candidate for this module, made as `optimize` makes it: on a GPU with real kernels."""
+    problem = write_problem(module, inputs, folder / "problem").read_text()
+    with torch.no_grad():
+        graph = trace(module, inputs, {})
+    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
+    make: Renderer = InterpretingRenderer() if target == "cpu" else renderer(target)
+    found = match_all([graph], unsupported=make.unsupported, space=make.space, tiny_bytes=0)
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for m in found for p in m.patterns)
+    case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
+    write_candidate(compose(problem, [case], found, recipe, target=target, make=make), folder / "candidate")
+    return folder / "candidate"
