@@ -4,12 +4,12 @@ A number that lies on a tie may go either way. Errors put in at random show both
 elements are independent: where a whole row shares one, as it does the scale that it is quantised by, all runs may turn
 its ties to the same side. So `Recorded` keeps the margin of each step as it is without errors, `Spreading` adds up by
 how much each margin moves in runs that have errors, and `Pushed` runs without errors move every margin by that.
-What no error reaches has no spread, and is not moved.
+What no error reaches has no spread, and is not moved; and what a step before has turned is none: it moves a margin in
+one run of a pair alone, or in both to the same side.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +24,14 @@ _OPERAND = {  # which argument jumps
     "bucketize": 0, "searchsorted": 1, "threshold_backward": 1, "leaky_relu_backward": 1, "hardtanh_backward": 1,
 }  # fmt: skip
 _CASTS = {"_to_copy": 0, "copy": 1}
-_OF_MEAN = math.sqrt(math.pi / 2)  # the root mean square of normal numbers, in units of the mean of their sizes
+_REACH = 2.0  # of the mean of what wide runs move a margin by: about as far as the farthest of them goes
 _MOST = 1 << 29  # elements of all margins: each takes sixteen bytes
 
 
 @dataclass(slots=True)
 class Margin:
     """Of one step: its name, how far it lies from the turn without errors (None: not kept), the sum over pairs of
-    runs of by how much the nearer of the two moved it, and of a pair's first run by how much."""
+    runs of by how much both moved it, to opposite sides; and by how much a pair's first run did."""
 
     name: str
     base: Tensor | None
@@ -122,21 +122,22 @@ class Spreading(_AtSteps):
         known = self._known(step, margin)
         if known is None or known.base is None:
             return args
-        off = (margin - known.base).abs().nan_to_num(posinf=0.0).float()
+        off = (margin - known.base).nan_to_num(posinf=0.0, neginf=0.0).float()
         if not self._second:
             known.first = off
         elif known.first is not None:
-            nearer, known.first = torch.minimum(off, known.first), None
-            known.total = nearer if known.total is None else known.total.add_(nearer)
+            apart = (off - known.first).abs_().div_(2)
+            both, known.first = torch.minimum(torch.minimum(off.abs_(), known.first.abs_()), apart), None
+            known.total = both if known.total is None else known.total.add_(both)
         return args
 
 
 class Pushed(_AtSteps):
-    """Moves all margins by the root mean square of what the runs of so many pairs moved them by."""
+    """Moves all margins about as far as any run of so many pairs did."""
 
     def __init__(self, margins: list[Margin], *, side: int, pairs: int) -> None:
         super().__init__(margins)
-        self._factor = side * _OF_MEAN / pairs
+        self._factor = side * _REACH / pairs
 
     def _met(self, step: _Step, args: Any) -> Any:
         known = self._known(step, step.margin(args))
