@@ -12,7 +12,6 @@ All runs derive their numbers from one seed, so the same question gets the same 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -132,7 +131,7 @@ class Budget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A call of the module: what it is run on, and the seed of all errors. `least`: how far the user lets everything
-    be rounded, relative. `limit_s`: what all runs may take."""
+    be rounded, relative. `limit_s`: what all runs may take on a nominal machine (cell.effort)."""
 
     args: str
     inputs: Sequence[Tensor]
@@ -151,6 +150,7 @@ class Ensemble:
         self._always: tuple[TorchDispatchMode, ...] = ()
         planner, steps = Planner(self._classes), Recorded()
         self.truths = self._run(planner, steps)
+        self._require_time(planner.effort.seconds())
         self._margins = steps.margins
         self._plan: Sequence[Rounding] = planner.plan
         self._blank = self._unmask()
@@ -211,9 +211,7 @@ class Ensemble:
                 found.spreads[i] = Spread.of(truth)
             else:
                 found.turns[i] = Turns(ordered(truth).clone(), ordered(truth).clone())
-        started = time.monotonic()
         for pair in range(PAIRS):
-            self._require_time(time.monotonic() - started, runs=2 * pair)
             plus, minus = (
                 self.run(pair, side * WIDE, Spreading(self._margins, second=side < 0)) for side in (1.0, -1.0)
             )
@@ -241,9 +239,9 @@ class Ensemble:
                     found.spreads[i].reach(truth, run) if i in found.spreads else found.turns[i].add(run)
         self._margins = []
 
-    def _require_time(self, passed_s: float, *, runs: int) -> None:
-        """Give up early where all runs would take too long."""
-        whole_s = passed_s / max(runs, 1) * (2 * PAIRS + COUNTED)
+    def _require_time(self, run_s: float) -> None:
+        """Give up where all runs would take too long."""
+        whole_s = run_s * (2 * PAIRS + COUNTED + 2)
         if whole_s > self._question.limit_s:
             raise CodeRaised("no_truth", f"the runs for the budget of each element would take {whole_s:.0f} s")
 

@@ -26,7 +26,7 @@ from .sameness import same_bits as same_bits
 
 Refs = tuple[wire.TensorRef, ...]
 T = TypeVar("T")
-_APPEAL = 2.0  # times what a call may take: an appeal is some thirty calls in float64
+_APPEAL, _SLOWER = 2.0, 4.0  # times what a call may take: some thirty in float64; and of a slow or busy machine
 _APPROACH = 8.0  # and to bring inputs beside turns is some hundred
 
 
@@ -288,7 +288,7 @@ class Room:
             got=tuple(self._results[place][i] for i in outputs), own=tuple(self._own[i] for i in outputs),
             limit_s=_APPEAL * self.limits.call_s,
         )  # fmt: skip
-        found = self._ask_more(request, wire.Judgement, times=2 * _APPEAL)
+        found = self._ask_more(request, wire.Judgement, times=_SLOWER * _APPEAL)
         return found.judged if found is not None else None
 
     def approach(self, k: int, *, seed: int, number: int, state: bool) -> wire.Approached | None:
