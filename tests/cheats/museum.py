@@ -52,7 +52,7 @@ NOTHING = "none"
 OURS = "judge_failed"
 GAINS_NOTHING = "gains_nothing"
 BUSY = "too_busy"  # others' load on the machine allowed no verdict
-CLOCKED = ("clock_disagrees", "works_aside")  # what a busy machine may make of an honest one
+CLOCKED = ("clock_disagrees", "works_aside", "works_between")  # what a busy machine may make of an honest one
 _EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
 EFFORT = {"cpu": dataclasses.replace(_EFFORT, most_calls=10, rest_s=5.0), "cuda": _EFFORT}
 LIMITS = {
