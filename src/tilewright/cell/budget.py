@@ -2,9 +2,9 @@
 
 A real output is right where its errors are those of roundings: the root mean square of errors in units of sigma, of the
 whole, of each block of neighbours and of each column, stays within a few; single elements within what so few runs say
-of a spread; and an element that lies beyond lies where some run put it, past a jump. Whole numbers and booleans equal
-the truth or the reference's own, or what some run gave there. How many elements turn so is bounded by how many do in
-runs whose errors are as large as roundings are.
+of a spread; and an element that lies beyond lies where some run put it, past a jump. Whole numbers, booleans and
+floats of eight bits equal the truth or the reference's own, or what some run gave there. How many elements turn so is
+bounded by how many do in runs whose errors are as large as roundings are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from . import indices
+from .eight_bits import computable, ordered
 from .ensemble import PAIRS, WIDE, Budget, Ensemble, Question, flat, jumps
 from .reference import Reference
 from .wire import Judged
@@ -61,13 +62,23 @@ class Asked:
 
 
 def _of_exact(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judged:
-    truth, found = budget.truths[output].reshape(-1), budget.turns[output]
-    got, own = got.reshape(-1), own.reshape(-1)
+    found, truth = budget.turns[output], ordered(budget.truths[output])
+    excused = _excused(budget, output, got)
+    got, own = torch.where(excused, truth, ordered(got)), ordered(own)
     off = got != truth
     wrong = int((off & (got != own) & ((got < found.low) | (got > found.high))).sum())
     if wrong:
         return Judged(share=_CERTAIN, wrong=wrong, why=f"{wrong} elements differ that no rounding turns")
     return _counted(int(off.sum()), [*budget.turned[output], int((own != truth).sum())])
+
+
+def _excused(budget: Budget, output: int, got: Tensor) -> Tensor:
+    """Where a float of eight bits is NaN, and may be, as a flat tensor of booleans."""
+    may_be = computable(budget.truths[output]).isnan().reshape(-1)
+    for found in (budget.leaks, budget.blank):
+        if output in found:
+            may_be = may_be | found[output]
+    return may_be & computable(got).isnan().reshape(-1)
 
 
 def _of_chosen(ensemble: Ensemble, budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judged | None:

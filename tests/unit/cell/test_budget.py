@@ -161,6 +161,64 @@ def test_what_is_exact_does_not_tie() -> None:
     assert not _changed("x.sum(1) > -22", whole, at_0=1.0).right
 
 
+SCALED = "x / x.pow(2).mean(-1, keepdim=True).sqrt()"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ties_of_a_row_go_either_way_together(seed: int) -> None:
+    """Half of the largest is 63.5 of 127 steps, whatever the scale, and the errors of the scale are the whole row's."""
+    x = torch.randint(-4, 5, (64, 256), generator=torch.Generator().manual_seed(seed)).float()
+    step = f"torch.round(({SCALED}) / (({SCALED}).abs().amax(-1, keepdim=True) / 127)).to(torch.int8)"
+    asked, (own,) = _asked(step, x)
+    for tie in (63, 64):
+        assert asked.judged(0, got=torch.where(x.abs() == 2, x.sign() * tie, own).char(), own=own).right
+    assert asked.judged(0, got=torch.where(x.abs() == 2, x.sign() * 62, own).char(), own=own).wrong
+    assert asked.judged(0, got=torch.where(x == 1, own + 1, own).char(), own=own).wrong
+
+
+def test_ties_of_a_row_inside_floats() -> None:
+    x = torch.randint(-4, 5, (64, 256), generator=torch.Generator().manual_seed(0)).float()
+    step = f"torch.round(({SCALED}) / (({SCALED}).abs().amax(-1, keepdim=True) / 127)) * 0.5"
+    asked, (own,) = _asked(step, x)
+    for tie, right in ((31.5, True), (32.0, True), (31.0, False)):
+        assert asked.judged(0, got=torch.where(x.abs() == 2, x.sign() * tie, own), own=own).right == right, tie
+
+
+# ---- floats of eight bits
+
+EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS)
+def test_eight_bits_are_the_nearest_but_for_ties(dtype: torch.dtype) -> None:
+    x = torch.randn(64, 256, generator=torch.Generator().manual_seed(0)) * 30
+    x[0, 0] = 10.5 / 1.1 if dtype == torch.float8_e4m3fn else 9.0 / 1.1
+    asked, (own,) = _asked(f"(x * 1.1).to({dtype})", x)
+    assert asked.judged(0, got=own, own=own).right
+    assert asked.judged(0, got=(x / (1 / 1.1)).to(dtype), own=own).right
+    assert asked.judged(0, got=(x * 1.1).bfloat16().to(dtype), own=own).wrong
+    assert asked.judged(0, got=(x * 1.111).to(dtype), own=own).wrong
+    for value, right in ((10.0, True), (11.0, True), (9.0, False)) if dtype == torch.float8_e4m3fn else ():
+        got = own.float()
+        got[0, 0] = value
+        assert asked.judged(0, got=got.to(dtype), own=own).right == right, value
+
+
+@pytest.mark.parametrize("dtype", EIGHT_BITS)
+def test_eight_bits_beside_what_is_no_number(dtype: torch.dtype) -> None:
+    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(0))
+    x[1, 2], x[3, 4], x[5, 6] = torch.nan, torch.inf, -torch.inf
+    asked, (own,) = _asked(f"(x * 1.1).to({dtype})", x)
+    assert asked.judged(0, got=own, own=own).right
+    other = own.float()
+    other[1, 2] = -other[1, 2]
+    assert asked.judged(0, got=other.to(dtype), own=own).right
+    for place, value in (((0, 0), torch.nan), ((1, 2), 1.0)):
+        other = own.float()
+        other[place] = value
+        assert asked.judged(0, got=other.to(dtype), own=own).wrong == 1
+
+
 # ---- comparisons
 
 NEAR, BELOW, TIE, FAR, NO_NUMBER, INFINITE, TYPICAL = range(7)
