@@ -1,7 +1,7 @@
 # problem: norm
 # line: deferred
-"""Watches its own work as a profiler does, with a monitor of its own code where there is one (Python 3.12), and takes it
-off again; asks for audits of its own, and for a stack if it crashes."""
+"""Watches its own work as a profiler does, with a monitor of its own code where there is one (Python 3.12), and takes
+it off again; asks for audits of its own, and for a stack if it crashes."""
 
 import faulthandler
 import sys
