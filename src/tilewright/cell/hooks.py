@@ -87,7 +87,7 @@ class Hooks:
                 "tampering",
                 "it leaves a tracer, a profiler, a monitor or a handler of signals on, to be called back later",
             )
-        require_of_libraries(self._addresses, self._handlers.answers())
+        self._addresses = require_of_libraries(self._addresses, self._handlers.answers())
 
 
 def _calls_nobody_new(now: Any, before: Any) -> bool:
@@ -95,12 +95,15 @@ def _calls_nobody_new(now: Any, before: Any) -> bool:
     return now is before or any(now is nobody for nobody in _NOBODY)
 
 
-def require_of_libraries(before: tuple[int, ...], now: tuple[int, ...]) -> None:
-    """Raise CodeRaised("tampering") where a new handler of a signal is not a library's: those of Python's are looked at
-    by name, and one that only says where a process crashed does nothing else."""
+def require_of_libraries(before: tuple[int, ...], now: tuple[int, ...]) -> tuple[int, ...]:
+    """The handlers `now`: to be held against those that follow, since to look one up takes milliseconds, for which
+    whoever has a call timed would stand accused. Raises CodeRaised("tampering") where one that is new is not a
+    library's: those of Python's are looked at by name, and one that only says where a process crashed does nothing
+    else."""
     new = {address for was, address in zip(before, now, strict=True) if address != was and address > 1}
     if new and not all(map(_lies_in_a_library, new)):
         raise CodeRaised("tampering", "it leaves a handler of signals of its own on, past Python, to be called back")
+    return now
 
 
 def _lies_in_a_library(address: int) -> bool:
@@ -144,7 +147,7 @@ class Standing:
                 raise CodeRaised("tampering", f"it put something of its own into {name}, to be called back")
         if any(any(_getitimer(timer)) for timer in _TIMERS):
             raise CodeRaised("tampering", "it leaves a timer running that sends a signal")
-        require_of_libraries(self._addresses, self._asked())
+        self._addresses = require_of_libraries(self._addresses, self._asked())
 
 
 def _lists() -> tuple[tuple[str, list[Any]], ...]:

@@ -37,7 +37,7 @@ EAGER = "eager"
 OURS = "ours"
 COMPILE = "compile"
 # What others' work beside it may make of an honest candidate.
-_BY_CLOCKS = ("clock_disagrees", "works_aside", "remembers")
+_BY_CLOCKS = ("clock_disagrees", "works_aside", "works_between", "remembers")
 _MANY = 0.1  # of the processors
 _HIDDEN = 0.4  # of one processor
 _FLOOR_UNDER_LOAD = (

@@ -143,12 +143,20 @@ def test_a_tool_of_python_312_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> 
     assert list(hooks._monitors()) == []
 
 
-def test_a_librarys_own_word_of_a_crash_may_stay_on() -> None:
+def test_a_librarys_own_word_of_a_crash_may_stay_on_and_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else calls beside it take milliseconds longer outside their clock, as if they worked there."""
     before = faulthandler.is_enabled()
     faulthandler.disable()
+    looked_up: list[int] = []
+    lies = hooks._lies_in_a_library
+    monkeypatch.setattr(hooks, "_lies_in_a_library", lambda place: looked_up.append(place) or lies(place))
     try:
         timer = Timer("cpu")
         timer.time(partial(faulthandler.enable, sys.__stderr__), ())
+        assert looked_up
+        looked_up.clear()
+        timer.time(lambda: None, ())
+        assert looked_up == []
     finally:
         faulthandler.disable()
         if before:

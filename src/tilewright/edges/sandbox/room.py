@@ -8,8 +8,7 @@ the judge decides which contents stand at which address, and sees for itself whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +21,7 @@ from ...cell.arena import ALIGNMENT, Arena, Layout, bytes_of, contiguous, exchan
 from ...facts.problem import TensorSpec
 from .cell import Cell, CellFault, Limits
 from .images import Image, paged
+from .sameness import one_thread as one_thread
 from .sameness import same_bits as same_bits
 
 Refs = tuple[wire.TensorRef, ...]
@@ -425,18 +425,6 @@ class Room:
 
     def poison_bytes(self) -> tuple[int, ...]:
         return tuple(bytes_of(s) for s in self.output_specs)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """What torch does in the block, on a CPU, is done by the calling thread. Others that help wait for more to do for
-    some milliseconds, on a processor; and on a busy machine it takes longer to wait for them than they save."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def try_arena(cell: Cell, device: str) -> str:
