@@ -4,6 +4,7 @@ refused. What was done is kept in --json after each twenty seeds, and is not don
 from __future__ import annotations
 
 import argparse
+import math
 import platform
 import subprocess
 import sys
@@ -35,12 +36,13 @@ def main() -> int:
     results = Results(asked.json, head)
     started = time.monotonic()
     left = tasks(wanted, results, seeds=asked.seeds, device=asked.device, beside_turns=not asked.plain)
-    carry_out(left, results, jobs=asked.jobs)
+    done = carry_out(left, results, jobs=asked.jobs, budget_s=asked.budget)
     if asked.json is not None:
         asked.json.with_suffix(".md").write_text(table.markdown(results.tallies))
     print(table.summary(results.tallies))
     wrong = table.wrong(results.tallies)
-    print(f"{wrong} wrong verdicts, {time.monotonic() - started:.0f} s")
+    open_tasks = f"; {len(left) - done} of {len(left)} tasks are left for want of time" if done < len(left) else ""
+    print(f"{wrong} wrong verdicts, {time.monotonic() - started:.0f} s{open_tasks}")
     return 1 if wrong else 0
 
 
@@ -53,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--variations", nargs="+", choices=tuple(VARIATIONS))
     parser.add_argument("--plain", action="store_true", help="without inputs beside turns")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds, after which no more is waited for")
     parser.add_argument("--json", type=Path, help="the file of results, with a table beside it (.md)")
     parser.add_argument("--commit", default="", help="what is judged, where this is no checkout")
     return parser

@@ -7,7 +7,8 @@ import json
 import multiprocessing
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from .judge import Bench
 
 _ENOUGH_TURNED, _IN_VAIN = 32, 4  # as in stages.check.turns
 _SAMPLED = 4  # trials that honest candidates meet, beside those of results that jump
-_CHUNK = 20  # seeds that a process takes at a time
+_CHUNKS = {64: 20, 4096: 10, 1_000_000: 4}  # seeds that a process takes at a time, by size
 _MOST_WORDS = 3  # wrong verdicts that are told, by candidate
 
 
@@ -89,7 +90,7 @@ def _refused(task: Task, bench: Bench, seed: int) -> dict[str, str]:
     refused: dict[str, str] = {}
     beside, turned = 0, 0
     for planned in trials:
-        everybody = (HONEST | DISHONEST) if id(planned) in sample else DISHONEST
+        everybody = {**HONEST, **DISHONEST} if id(planned) in sample else DISHONEST
         left = {name: c for name, c in everybody.items() if name not in refused}
         enough = turned >= _ENOUGH_TURNED or (turned == 0 and beside >= _IN_VAIN)
         if not left or (planned.family == BOUNDARY and enough):
@@ -99,7 +100,8 @@ def _refused(task: Task, bench: Bench, seed: int) -> dict[str, str]:
             beside, turned = beside + 1, turned + (trial.turned if trial is not None else 0)
         if trial is None:
             continue
-        given = Given(trial.inputs[0], trial.inputs[1], *bench.state, before)
+        (x, opened), (weight, scale) = trial.inputs, bench.state
+        given = Given(x, opened, weight, scale, before)
         for name, candidate in left.items():
             found = trial.verdict(_called(candidate, task.cell, given))
             if not found.accepted:
@@ -140,23 +142,35 @@ class Results:
 
 
 def tasks(cells: Sequence[Cell], results: Results, *, seeds: int, device: str, beside_turns: bool) -> list[Task]:
-    """What is left to do, the large cells first: they take longest."""
+    """What is left to do: the first seeds of all cells before the next ones, of large cells before small ones."""
     found = []
-    for cell in sorted(cells, key=lambda c: -c.size):
-        missing = results.missing(cell, seeds)
-        found += [Task(cell, missing[i : i + _CHUNK], device, beside_turns) for i in range(0, len(missing), _CHUNK)]
-    return found
+    for cell in cells:
+        missing, size = results.missing(cell, seeds), _CHUNKS[cell.size]
+        found += [Task(cell, missing[i : i + size], device, beside_turns) for i in range(0, len(missing), size)]
+    return sorted(found, key=lambda t: (t.seeds[0] // max(_CHUNKS.values()), -t.cell.size))
 
 
-def carry_out(left: Sequence[Task], results: Results, *, jobs: int) -> None:
-    """Run the tasks and keep what each gave, in this process or in several."""
-    if jobs == 1:
-        for task in left:
-            _told(task, run(task), results)
-        return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for task, tally in pool.imap_unordered(_with_task, left):
+def carry_out(left: Sequence[Task], results: Results, *, jobs: int, budget_s: float) -> int:
+    """Run the tasks, in this process or in several, until the time is over, and keep what each gave; how many of them
+    were done."""
+    until, done = time.monotonic() + budget_s, 0
+    with ExitStack() as stack:
+        await_next: Callable[[float], tuple[Task, Tally]]
+        if jobs == 1:
+            alone = map(_with_task, left)
+            await_next = lambda _: next(alone)  # noqa: E731
+        else:
+            pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(jobs))  # its end is the workers' end
+            await_next = pool.imap_unordered(_with_task, left).next
+        for done in range(1, len(left) + 1):
+            try:
+                if time.monotonic() > until:
+                    return done - 1
+                task, tally = await_next(max(min(until - time.monotonic(), 1e6), 0.1))
+            except multiprocessing.TimeoutError:
+                return done - 1
             _told(task, tally, results)
+    return done
 
 
 def _with_task(task: Task) -> tuple[Task, Tally]:

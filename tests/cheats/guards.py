@@ -160,7 +160,8 @@ def _shows_early(
 
 GUARDS: Mapping[str, tuple[Step, ...]] = {
     "truth": ((check.Check, "compare", _nothing),),
-    "precision": ((metric, "floors", _hundredth),),
+    "precision": ((metric, "floors", _hundredth), (Room, "appeal", _nothing)),
+    "budget": ((Room, "appeal", _nothing),),
     "families": ((plan, "plan", _plan_own_alone),),
     "turns": ((plan, "plan", _plan_away_from_turns),),
     "further cases": ((Judge, "_check_case", _check_first_case),),

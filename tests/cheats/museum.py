@@ -4,7 +4,7 @@ An exhibit is one candidate file. Its head, lines of `# key: value`, says:
 
     problem   the file in problems/ that it pretends to solve
     line      the lines of the museum's index (docs/threats.md) that it stands for
-    refused   the reasons it may be refused with (in refused/ alone)
+    refused   the reasons it may be refused with (in refused/ alone); gains_nothing: or is accepted as slower than eager
     guards    what must be switched off for it to get through (guards.py), or "none": nothing can be switched off
     targets   "cpu", "cuda" or both, which is what holds where nothing is said
     call_s    how long one call may take, where that is more than usual (compilers)
@@ -50,6 +50,7 @@ HERE = Path(__file__).resolve().parent
 ROOMS = ("refused", "honest")
 NOTHING = "none"
 OURS = "judge_failed"
+GAINS_NOTHING = "gains_nothing"
 BUSY = "too_busy"  # others' load on the machine allowed no verdict
 CLOCKED = ("clock_disagrees", "works_aside", "works_between")  # what a busy machine may make of an honest one
 _EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
@@ -176,9 +177,12 @@ def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ())
     if isinstance(outcome, Failure) and exhibit.room == "honest" and outcome.reason in CLOCKED:
         outcome, accused = _outcome(judge, exhibit), f"{outcome.reason}: {outcome.summary}"
     failed = outcome if isinstance(outcome, Failure) else None
+    reason = (
+        failed.reason if failed else GAINS_NOTHING if _is_slower(outcome) and GAINS_NOTHING in exhibit.reasons else ""
+    )
     return Shown(
-        exhibit=exhibit.name, target=target, off=off, accepted=failed is None,
-        reason=failed.reason if failed else "", summary=outcome.summary if failed else _by_clocks(outcome),
+        exhibit=exhibit.name, target=target, off=off, accepted=not reason, reason=reason,
+        summary=outcome.summary if failed else _by_clocks(outcome),
         excerpt=failed.excerpt if failed else "", seconds=round(time.monotonic() - started, 2), accused=accused,
     )  # fmt: skip
 
@@ -190,6 +194,12 @@ def _outcome(judge: Judge, exhibit: Exhibit) -> Timed | Failure:
         return Failure(stage="timing", reason=BUSY, summary=str(error))
     except HarnessError as error:
         return Failure(stage="cell", reason=OURS, summary=str(error)[:1000])
+
+
+def _is_slower(outcome: Timed | Failure) -> bool:
+    times = (outcome.time("ours"), outcome.time("eager")) if isinstance(outcome, Timed) else (None, None)
+    ours, eager = times
+    return ours is not None and eager is not None and ours.low > eager.high
 
 
 def _by_clocks(timed: Timed) -> str:

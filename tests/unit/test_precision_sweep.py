@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.precision_sweep import candidates, table  # noqa: E402
 from benchmarks.precision_sweep.cells import KINDS, SHAPES, VARIATIONS, Cell, cells  # noqa: E402
 from benchmarks.precision_sweep.judge import Bench  # noqa: E402
-from benchmarks.precision_sweep.run import Results, Tally, Task, run, tasks  # noqa: E402
+from benchmarks.precision_sweep.run import Results, Tally, Task, carry_out, run, tasks  # noqa: E402
 
 from tilewright.stages.check.plan import Trial as Planned  # noqa: E402
 
@@ -42,7 +42,7 @@ def test_candidates_are_what_they_are_called() -> None:
     cell = Cell("fake quantisation", 64, "plain")
     given = candidates.Given(x, torch.ones(32, 48) > 0, weight, torch.ones(48), torch.zeros(32, 48))
     truth = x.double() @ weight.double()
-    made = {n: c(_Bare(cell), given) for n, c in (candidates.HONEST | candidates.DISHONEST).items()}  # type: ignore[arg-type]
+    made = {n: c(_Bare(cell), given) for n, c in {**candidates.HONEST, **candidates.DISHONEST}.items()}  # type: ignore[arg-type]
     off = {n: float((y.double() - truth).norm() / truth.norm()) for n, y in made.items()}
     assert max(off[n] for n in candidates.HONEST) < 5e-7
     assert 1e-4 < off["TF32"] < 5e-4 and 1e-4 < off["fp16"] < 5e-4 and 1e-3 < off["bf16"] < 5e-3
@@ -59,6 +59,13 @@ class _Bare:
 
     def made_of(self, h: torch.Tensor, *_: object) -> torch.Tensor:
         return h
+
+
+def test_time_is_over_and_what_is_left_is_told() -> None:
+    results = Results(None, {})
+    left = tasks([THIN[0], THIN[1]], results, seeds=1, device="cpu", beside_turns=False)
+    assert carry_out(left, results, jobs=1, budget_s=0.0) == 0 and results.tallies == {}
+    assert carry_out(left[:1], results, jobs=2, budget_s=60.0) == 1 and len(results.tallies) == 1
 
 
 def test_the_module_and_its_own_order_agree() -> None:

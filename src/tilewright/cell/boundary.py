@@ -27,6 +27,7 @@ from .subject import named_state
 LONE = "lone"
 ENDS = (OWN, LONE, "wide", "large", "zeros")  # what the second draw may be: the first that turns something counts
 _HALVINGS = 24
+_SOON, _SOON_LEFT = 12, 2.0**-9  # after so many, this share of the change is left where something jumps
 _MOST_TIMES = 4  # of the state: what one redraw does not turn some may
 # Distances from the turn, as shares of the way: the second counts at which nothing turns back.
 _STEPS = tuple(2.0**-e for e in range(23, 6, -2))
@@ -67,7 +68,7 @@ def approach(
     if not state or not way.lead_through_state(seed + 1, times=1 + number % _MOST_TIMES):
         return Moved(tuple(inputs), (), 0, 1)
     try:
-        place, turned = _place(way, output, draws)
+        place, turned, _ = _place(way, output, draws)
         moved = way.state_at(place) if bool(turned) else ()
     finally:
         way.put_state_back()
@@ -154,14 +155,14 @@ def _through_inputs(
             way.shape = _shape(way, drawn, first[output], output=output, draws=draws)
             done = torch.zeros(way.shape, dtype=torch.bool, device=first[output].device)
         way.lead_to(_halved(way, drawn, draws) if end == OWN else drawn)
-        place, turned = _place(way, output, draws)
+        place, turned, smooth = _place(way, output, draws)
         new = turned & ~done
         found = tuple(
             f if a is b else torch.where(way.spread(new, a), m, f)
             for a, b, m, f in zip(way.start, way.end, way.inputs_at(place), found, strict=True)
         )
         done |= turned
-        if int(done.sum()) >= min(done.numel(), _PLENTY):
+        if smooth or int(done.sum()) >= min(done.numel(), _PLENTY):
             break
     assert done is not None
     return Moved(found, (), int(done.sum()), done.numel())
@@ -218,8 +219,9 @@ def _shape(way: _Way, end: Sequence[Tensor], first: Tensor, *, output: int, draw
     return ()
 
 
-def _place(way: _Way, output: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Where on the way each group lies beside a turn, on a side by chance, and which groups do."""
+def _place(way: _Way, output: int, draws: torch.Generator) -> tuple[Tensor, Tensor, bool]:
+    """Where on the way each group lies beside a turn, on a side by chance; which groups do; and whether all that
+    changes on the way does so without a jump."""
 
     def at(t: Tensor, moved_by: float = 0.0, draw: int = 0) -> Tensor:
         return _read(way.results_at(t, moved_by=moved_by, draw=draw)[output]).reshape(*way.shape, -1)
@@ -229,8 +231,10 @@ def _place(way: _Way, output: int, draws: torch.Generator) -> tuple[Tensor, Tens
     weights = 0.5 + torch.rand(at_low.shape, generator=draws, device=low.device, dtype=torch.float64)
     whole = _change(at_low, at_high, weights)
     if not bool((whole > 0).any()):
-        return low, whole > 0
-    for _ in range(_HALVINGS):
+        return low, whole > 0, False
+    for halving in range(_HALVINGS):
+        if halving == _SOON and not bool((_change(at_low, at_high, weights) > _SOON_LEFT * whole).any()):
+            return low, torch.zeros_like(whole, dtype=torch.bool), True
         middle = (low + high) / 2
         at_middle = at(middle)
         left = _change(at_low, at_middle, weights) >= _change(at_middle, at_high, weights)
@@ -254,7 +258,7 @@ def _place(way: _Way, output: int, draws: torch.Generator) -> tuple[Tensor, Tens
         place, turned = torch.where(chosen, tried, place), turned | chosen
         if bool((turned | ~jumps).all()):
             break
-    return place, turned
+    return place, turned, not bool(jumps.any())
 
 
 def _change(a: Tensor, b: Tensor, weights: Tensor) -> Tensor:

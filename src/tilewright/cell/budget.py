@@ -2,9 +2,9 @@
 
 A real output is right where its errors are those of roundings: the root mean square of errors in units of sigma, of the
 whole, of each block of neighbours and of each column, stays within a few; single elements within what so few runs say
-of a spread; and an element that lies beyond lies where some run put it, past a jump. Whole numbers and booleans equal
-the truth or the reference's own, or what some run gave there. How many elements turn so is bounded by how many do in
-runs whose errors are as large as roundings are.
+of a spread; and an element that lies beyond lies where some run put it, past a jump. Whole numbers, booleans and
+floats of eight bits equal the truth or the reference's own, or what some run gave there. How many elements turn so is
+bounded by how many do in runs whose errors are as large as roundings are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from . import indices
+from .eight_bits import computable, ordered
 from .ensemble import PAIRS, WIDE, Budget, Ensemble, Question, flat, jumps
 from .reference import Reference
 from .wire import Judged
@@ -29,6 +30,7 @@ _TWICE = 2.0  # of the reference's own error, of what turns
 _BLOCK = 256  # elements in a row
 _CHUNK = 1 << 22
 _CHANCE = 1e-7
+_MOST = 1e9  # in units of sigma: more tells nothing more
 _CERTAIN = 1e300  # the share where an element is wrong whatever the allowance
 
 
@@ -60,13 +62,23 @@ class Asked:
 
 
 def _of_exact(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judged:
-    truth, found = budget.truths[output].reshape(-1), budget.turns[output]
-    got, own = got.reshape(-1), own.reshape(-1)
+    found, truth = budget.turns[output], ordered(budget.truths[output])
+    excused = _excused(budget, output, got)
+    got, own = torch.where(excused, truth, ordered(got)), ordered(own)
     off = got != truth
     wrong = int((off & (got != own) & ((got < found.low) | (got > found.high))).sum())
     if wrong:
         return Judged(share=_CERTAIN, wrong=wrong, why=f"{wrong} elements differ that no rounding turns")
     return _counted(int(off.sum()), [*budget.turned[output], int((own != truth).sum())])
+
+
+def _excused(budget: Budget, output: int, got: Tensor) -> Tensor:
+    """Where a float of eight bits is NaN, and may be, as a flat tensor of booleans."""
+    may_be = computable(budget.truths[output]).isnan().reshape(-1)
+    for found in (budget.leaks, budget.blank):
+        if output in found:
+            may_be = may_be | found[output]
+    return may_be & computable(got).isnan().reshape(-1)
 
 
 def _of_chosen(ensemble: Ensemble, budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judged | None:
@@ -94,7 +106,7 @@ def _of_floats(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judg
     if output in budget.blank:
         y, r = (torch.where(budget.blank[output] & x.isnan(), t, x) for x in (y, r))
     if output in budget.leaks:
-        y = torch.where(budget.leaks[output] & y.isnan(), t, y)
+        y = torch.where((budget.leaks[output] & y.isnan()) | t.isnan(), t, y)  # what comes of NaN is open
     spread, sigma = budget.spreads[output], budget.sigmas[output]
     eps = float(torch.finfo(got.dtype).eps)
     unit = sigma + _LAST_BITS / 2 * eps / _FAR * t.abs().nan_to_num(posinf=0.0) + torch.finfo(got.dtype).tiny
@@ -103,7 +115,7 @@ def _of_floats(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judg
     wrong = int(strange.sum())
     if wrong:
         return Judged(share=_CERTAIN, wrong=wrong, why=f"{wrong} elements are no numbers, or should be none")
-    z, own_z = (torch.where(specials, 0.0, (x - t).abs() / unit) for x in (y, r))
+    z, own_z = (torch.where(specials, 0.0, ((x - t).abs() / unit).clamp(max=_MOST)) for x in (y, r))
     open_to = jumps(spread.high - spread.low, sigma, t) | spread.strange
     past, own_past = (open_to & (x > _FAR) for x in (z, own_z))
     reach = _FAR * (unit + _LAST_BITS / 2 * eps / _FAR * y.abs().nan_to_num(posinf=0.0))
@@ -149,12 +161,12 @@ def _means(z: Tensor, own: Tensor, shape: Sequence[int]) -> list[tuple[Tensor, T
     found = [(z.mean()[None], own.mean()[None], count, "over all elements")]
     blocks = count // _BLOCK
     if blocks > 1:
-        pair = (x[: blocks * _BLOCK].view(blocks, _BLOCK).mean(1) for x in (z, own))
-        found.append((*pair, _BLOCK, "in a block of neighbours"))
+        mine, theirs = (x[: blocks * _BLOCK].view(blocks, _BLOCK).mean(1) for x in (z, own))
+        found.append((mine, theirs, _BLOCK, "in a block of neighbours"))
     columns = shape[-1] if shape else 1
     if 1 < columns < count and count % columns == 0:
-        pair = (x.view(-1, columns).mean(0) for x in (z, own))
-        found.append((*pair, count // columns, "in a column"))
+        mine, theirs = (x.view(-1, columns).mean(0) for x in (z, own))
+        found.append((mine, theirs, count // columns, "in a column"))
     return found
 
 

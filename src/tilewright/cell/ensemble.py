@@ -20,9 +20,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import indices
+from .eight_bits import computable, ordered
+from .load import CodeRaised
 from .masks import Leaking, Unmasked
 from .noise import Classes, Noise, Planner, Recorder, Rounding
 from .reference import Reference
+from .steps import Pushed, Recorded, Spreading, are_moved
 
 WIDE = 8.0
 PAIRS = 8
@@ -30,6 +33,7 @@ COUNTED = 8
 _WIDEST_FIRST = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _LOG_OF_NORMAL = 0.635  # of |x|, x normal: minus the mean of the logarithm
 _MOST_OVER_USUAL = 4.0
+_BLOCK = 1 << 24
 _UNSEEN = 1e-37  # kernels may flush what is smaller
 
 
@@ -47,23 +51,38 @@ class Spread:
     @staticmethod
     def of(truth: Tensor) -> Spread:
         like = flat(truth)
-        zeros = lambda: torch.zeros(like.shape, dtype=torch.float64, device=like.device)  # noqa: E731
-        return Spread(zeros(), zeros(), zeros(), zeros(), torch.zeros(like.shape, dtype=torch.bool, device=like.device))
+        squares, logs, low, high = (torch.zeros(like.shape, dtype=torch.float64, device=like.device) for _ in range(4))
+        return Spread(squares, logs, low, high, torch.zeros(like.shape, dtype=torch.bool, device=like.device))
 
     def add(self, truth: Tensor, plus: Tensor, minus: Tensor) -> None:
-        base = flat(truth)
-        known = torch.isfinite(base)
+        """Take in a pair of runs, part by part, since copies of the whole may not fit."""
+        whole = flat(truth), flat(plus), flat(minus)
+        for start in range(0, whole[0].numel(), _BLOCK):
+            self._add(slice(start, start + _BLOCK), *(t[start : start + _BLOCK] for t in whole))
+
+    def _add(self, at: slice, base: Tensor, plus: Tensor, minus: Tensor) -> None:
         offs = []
         for run in (plus, minus):
-            off = flat(run).sub(base)
-            self.strange |= known ^ torch.isfinite(flat(run))
-            offs.append(torch.where(torch.isfinite(off), off, 0.0))
+            offs.append(self._reach(at, base, run))
         nearer = torch.minimum(offs[0].abs(), offs[1].abs())
-        self.squares += nearer.square()
-        self.logs += nearer.clamp(min=_UNSEEN).log()
-        for off in offs:
-            torch.minimum(self.low, off, out=self.low)
-            torch.maximum(self.high, off, out=self.high)
+        self.squares[at] += nearer.square()
+        self.logs[at] += nearer.clamp(min=_UNSEEN).log()
+
+    def reach(self, truth: Tensor, run: Tensor) -> None:
+        """Take in a run that says where elements may lie, and nothing of how far they spread."""
+        base, flat_run = flat(truth), flat(run)
+        for start in range(0, base.numel(), _BLOCK):
+            at = slice(start, start + _BLOCK)
+            self._reach(at, base[at], flat_run[at])
+
+    def _reach(self, at: slice, base: Tensor, run: Tensor) -> Tensor:
+        """Take in where a run puts this part, and say how far that is off."""
+        self.strange[at] |= torch.isfinite(base) ^ torch.isfinite(run)
+        off = run - base
+        off = torch.where(torch.isfinite(off), off, 0.0)
+        self.low[at] = torch.minimum(self.low[at], off)
+        self.high[at] = torch.maximum(self.high[at], off)
+        return off
 
     def sigma(self) -> Tensor:
         """How far roundings move each element, jumps apart."""
@@ -73,14 +92,15 @@ class Spread:
 
 @dataclass(slots=True)
 class Turns:
-    """Of one output of whole numbers or booleans, flat: the least and the greatest that a wide run gave."""
+    """Of one output of whole numbers, booleans or floats of eight bits, flat and in their order: the least and the
+    greatest that a wide run gave."""
 
     low: Tensor
     high: Tensor
 
     def add(self, run: Tensor) -> None:
-        torch.minimum(self.low, run.reshape(-1), out=self.low)
-        torch.maximum(self.high, run.reshape(-1), out=self.high)
+        torch.minimum(self.low, ordered(run), out=self.low)
+        torch.maximum(self.high, ordered(run), out=self.high)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,7 +108,7 @@ class Budget:
     """What the runs gave, by output. `truths`: the run without errors. `turned`: of each single run how many elements
     are others than the truth's (of floats: lie beyond what smooth roundings explain). `blank`, flat: where the module
     gives NaN for want of anything that is not masked, so that the truth stands for a module that gives noughts;
-    `leaks`: where NaN is as right as a number, since an infinity or NaN among the inputs is masked there."""
+    `leaks`: where NaN is as right as a number, since an infinity or NaN among the inputs leads there."""
 
     truths: tuple[Tensor, ...]
     spreads: dict[int, Spread] = field(default_factory=dict)
@@ -111,12 +131,13 @@ class Budget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A call of the module: what it is run on, and the seed of all errors. `least`: how far the user lets everything
-    be rounded, relative."""
+    be rounded, relative. `limit_s`: what all runs may take on a nominal machine (cell.effort)."""
 
     args: str
     inputs: Sequence[Tensor]
     seed: int
     least: float = 0.0
+    limit_s: float = math.inf
 
 
 class Ensemble:
@@ -127,36 +148,43 @@ class Ensemble:
         self._question = question
         self._classes = classes_of(reference, question)
         self._always: tuple[TorchDispatchMode, ...] = ()
-        planner = Planner(self._classes)
-        self.truths = self._run(planner)
+        planner, steps = Planner(self._classes), Recorded()
+        self.truths = self._run(planner, steps)
+        self._require_time(planner.effort.seconds())
+        self._margins = steps.margins
         self._plan: Sequence[Rounding] = planner.plan
         self._blank = self._unmask()
 
     def _unmask(self) -> dict[int, Tensor]:
         """Run with noughts in the place of what is masked as a whole, where that takes NaN away, and say where it
         does."""
-        real = {i: t for i, t in enumerate(self.truths) if t.is_floating_point() and bool(t.isnan().any())}
+        real = {i: computable(t) for i, t in enumerate(self.truths) if t.is_floating_point()}
+        real = {i: t for i, t in real.items() if bool(t.isnan().any())}
         if not real:
             return {}
-        unmasked = self._run(Unmasked())
-        found = {i: (t.isnan() & torch.isfinite(unmasked[i])).reshape(-1) for i, t in real.items()}
+        steps = Recorded()
+        unmasked = self._run(Unmasked(), steps)
+        found = {i: (t.isnan() & torch.isfinite(computable(unmasked[i]))).reshape(-1) for i, t in real.items()}
         if not any(bool(f.any()) for f in found.values()):
             return {}
-        self._always, self.truths = (Unmasked(),), unmasked
+        self._always, self.truths, self._margins = (Unmasked(),), unmasked, steps.margins
         return found
 
     def _leaks(self) -> dict[int, Tensor]:
         """Where what is no number among the inputs may come through a mask, by real output, flat."""
-        if not any(t.is_floating_point() and not bool(torch.isfinite(t).all()) for t in self._question.inputs):
+        if not any(
+            t.is_floating_point() and not bool(torch.isfinite(computable(t)).all()) for t in self._question.inputs
+        ):
             return {}
         runs = enumerate(zip(self.truths, self._run(Leaking()), strict=True))
-        return {i: (t.isfinite() & run.isnan()).reshape(-1) for i, (t, run) in runs if t.is_floating_point()}
+        real = ((i, computable(t), computable(run)) for i, (t, run) in runs if t.is_floating_point())
+        return {i: (t.isinf() | run.isnan()).reshape(-1) for i, t, run in real}
 
     def _run(self, *under: TorchDispatchMode) -> tuple[Tensor, ...]:
         asked = self._question
         return self._reference.truth(asked.args, asked.inputs, asked.seed, under=(*self._always, *under))
 
-    def run(self, number: int, scale: float, *watches: indices.Watch) -> tuple[Tensor, ...]:
+    def run(self, number: int, scale: float, *watches: TorchDispatchMode) -> tuple[Tensor, ...]:
         """One run with errors of this scale, all outputs; equal numbers give equal errors."""
         return self._run(
             Noise(self._plan, self._classes, scale=scale, seed=_mixed(self._question.seed, number)), *watches
@@ -179,12 +207,14 @@ class Ensemble:
         """All that the runs say of all outputs."""
         found = Budget(truths=self.truths, blank=self._blank, leaks=self._leaks())
         for i, truth in enumerate(self.truths):
-            if truth.is_floating_point() or truth.is_complex():
+            if (truth.is_floating_point() or truth.is_complex()) and truth.itemsize > 1:
                 found.spreads[i] = Spread.of(truth)
             else:
-                found.turns[i] = Turns(truth.reshape(-1).clone(), truth.reshape(-1).clone())
+                found.turns[i] = Turns(ordered(truth).clone(), ordered(truth).clone())
         for pair in range(PAIRS):
-            plus, minus = self.run(pair, WIDE), self.run(pair, -WIDE)
+            plus, minus = (
+                self.run(pair, side * WIDE, Spreading(self._margins, second=side < 0)) for side in (1.0, -1.0)
+            )
             for i, truth in enumerate(self.truths):
                 if plus[i].shape != truth.shape or minus[i].shape != truth.shape:
                     continue
@@ -193,11 +223,27 @@ class Ensemble:
                 else:
                     found.turns[i].add(plus[i])
                     found.turns[i].add(minus[i])
+        self._push(found)
         found.sigmas = {i: spread.sigma() for i, spread in found.spreads.items()}
         found.turned = {i: [0] * COUNTED for i in range(len(self.truths))}
         if any(bool(found.open_to(i).any()) for i in range(len(self.truths))):
             self._count(found)
         return found
+
+    def _push(self, found: Budget) -> None:
+        """See where results lie beyond steps that no run has turned, though errors of that size may."""
+        for side in (1, -1) if are_moved(self._margins) else ():
+            runs = self._run(Pushed(self._margins, side=side, pairs=PAIRS))
+            for i, (truth, run) in enumerate(zip(self.truths, runs, strict=True)):
+                if run.shape == truth.shape:
+                    found.spreads[i].reach(truth, run) if i in found.spreads else found.turns[i].add(run)
+        self._margins = []
+
+    def _require_time(self, run_s: float) -> None:
+        """Give up where all runs would take too long."""
+        whole_s = run_s * (2 * PAIRS + COUNTED + 2)
+        if whole_s > self._question.limit_s:
+            raise CodeRaised("no_truth", f"the runs for the budget of each element would take {whole_s:.0f} s")
 
     def _count(self, found: Budget) -> None:
         for number in range(COUNTED):
@@ -206,7 +252,7 @@ class Ensemble:
                 if run[i].shape != truth.shape:
                     continue
                 if i in found.turns:
-                    off = run[i] != truth
+                    off = ordered(run[i]) != ordered(truth)
                 else:
                     base = flat(truth)
                     by = (flat(run[i]) - base).abs().nan_to_num(nan=math.inf)

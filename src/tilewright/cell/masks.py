@@ -21,6 +21,9 @@ class Unmasked(TorchDispatchMode):
     """While it is entered a softmax over nothing but minus infinities gives noughts, as fused attention does, and not
     NaN."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if name_of(func) == "_softmax":
@@ -30,6 +33,9 @@ class Unmasked(TorchDispatchMode):
 
 class Leaking(TorchDispatchMode):
     """While it is entered an infinity or NaN that is masked comes through as NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         hidden: Tensor | None = None

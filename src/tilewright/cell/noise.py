@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
+from .effort import Effort
 from .rounds import EXACT, INDICES, OF_ONE, OF_OPERAND, PLAIN, SUMS
 from .work import terms
 
@@ -84,18 +85,20 @@ class Rounding:
 
 
 class Planner(TorchDispatchMode):
-    """Plans the roundings of a module while it runs in float64 without any."""
+    """Plans the roundings of a module while it runs in float64 without any, and counts its effort."""
 
     def __init__(self, classes: Classes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._classes = classes
         self._counts: dict[str, int] = {}
+        self.effort = Effort()
         self.plan: list[Rounding] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         whole = name_of(func) in SUMS and _is_whole(args)  # before it is written to
         result = func(*args, **kwargs)
+        self.effort.add(func, args, kwargs, result)
         if _floats(result) and not getattr(func, "is_view", False):
             self._plan(func, (args, kwargs), result, whole=whole)
         return result
@@ -250,7 +253,8 @@ def _least_size(name: str, func: Any, args: Any) -> Tensor | None:
     if name in OF_ONE:
         return torch.ones((), dtype=args[0].dtype, device=args[0].device)
     if name in OF_OPERAND or (name.endswith("_backward") and torch.Tag.pointwise in func.tags):
-        return args[0].abs()
+        size: Tensor = args[0].abs()
+        return size
     return None
 
 

@@ -199,7 +199,9 @@ class Session:
 
     def _appeal(self, request: wire.Appeal) -> wire.Judgement:
         inputs, got, own = (self._read(refs) for refs in (request.inputs, request.got, request.own))
-        question = Question(args=request.args, inputs=inputs, seed=request.seed, least=request.least)
+        question = Question(
+            args=request.args, inputs=inputs, seed=request.seed, least=request.least, limit_s=request.limit_s
+        )
         asked = Asked(self._opened, question)
         results = zip(request.outputs, got, own, strict=True)
         judged = tuple(asked.judged(i, got=y, own=r) for i, y, r in results)

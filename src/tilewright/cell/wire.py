@@ -214,7 +214,8 @@ class Slack:
 class Appeal:
     """In a reference cell: whether the results `got` of a call are right by the error budget of each element
     (cell.budget), though they break the plain contract. `outputs`: which they are; `own`: the reference's. `least`: how
-    far the user lets everything be rounded, relative. Answered by Judgement."""
+    far the user lets everything be rounded, relative; `limit_s`: what it may take on a nominal machine (cell.effort).
+    Answered by Judgement."""
 
     args: str
     inputs: tuple[TensorRef, ...]
@@ -223,6 +224,7 @@ class Appeal:
     own: tuple[TensorRef, ...]
     seed: int
     least: float = 0.0
+    limit_s: float = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,8 @@ TOKEN = "TILEWRIGHT_MCP_TOKEN"
 PATH = "/mcp"
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _GRACE_S = 2
+_LONGEST = 4000  # characters of an error
+_MOST_CHARACTERS = 32 << 20  # of what a call brings
 _READS = ("read_problem", "read_skeletons", "attempts", "attempt", "wait")
 _WORKS = ("open_problem", "submit", "profile", "tune", "finish")
 
@@ -103,9 +105,10 @@ def _answering(act: Callable[..., Awaitable[Told]], error_of: type[Exception]) -
     @functools.wraps(act)
     async def asked(*args: Any, **given: Any) -> Told:
         try:
+            _require_text((args, given))
             return await act(*args, **given)
         except UserError as error:
-            raise error_of(str(error)) from error
+            raise error_of(str(error)[:_LONGEST]) from error
         except (TilewrightError, OSError) as error:
             kind = "Tilewright or the machine failed" if isinstance(error, HarnessError) else "the machine failed"
             raise error_of(
@@ -114,6 +117,25 @@ def _answering(act: Callable[..., Awaitable[Told]], error_of: type[Exception]) -
             ) from error
 
     return asked
+
+
+def _require_text(given: Any) -> None:
+    """Raise UserError where what a client sent holds a text that nothing here can keep or show."""
+    texts: list[str] = []
+    todo = [given]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, dict):
+            todo += [*value.keys(), *value.values()]
+        elif isinstance(value, list | tuple):
+            todo += value
+    if sum(map(len, texts)) > _MOST_CHARACTERS:
+        raise UserError(f"more than {_MOST_CHARACTERS >> 20} million characters in one call; send less")
+    for text in texts:
+        if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
+            raise UserError(f"{text[:60]!r}: holds a NUL, or half a letter (a surrogate); send text")
 
 
 def _listening(host: str, port: int) -> socket.socket:

@@ -19,10 +19,10 @@ from ..flow.optimize import optimize as run
 from ..flow.workbench import Places
 from ..report import markdown, summary
 from ..stages.build import load_candidate
-from ..stages.problems import read_problem
 from . import config
 from .capture import write_problem
 from .live import fallbacks, replacement
+from .reading import problem_of
 
 _quiet: Callable[[str], None] = lambda text: None  # noqa: E731  a name for silence
 
@@ -67,6 +67,7 @@ def optimize(
     seed: int = 0,
     precision: Precision = "reference",
     algebra: bool = True,
+    env: Sequence[str] = (),
     say: Callable[[str], None] = _quiet,
 ) -> Optimized:
     """Optimise a live module for inputs like `example_inputs` (tensors, numbers, strings or None, positional).
@@ -74,10 +75,11 @@ def optimize(
     The module is judged in other processes, in the train/eval state it is in. `out` is the folder of the run (a new
     temporary one by default); `budget` bounds the search. A candidate is timed for `timing`, or longer where noise may
     hide a gain, against eager, and where `compiled` against torch.compile too. Without `algebra` the amount of work
-    stays as it is (docs/precision.md). Raises UserError for what the caller can
+    stays as it is (docs/precision.md). `env` names variables of
+    the environment that the module's processes see. Raises UserError for what the caller can
     mend."""
     folder = _folder(out)
-    problem = _captured(module, example_inputs, folder, target=target, precision=precision)
+    problem = _captured(module, example_inputs, folder, target=target, precision=precision, env=env)
     places = Places(out=folder, cache=config.cache_dir())
     finished = run(
         problem, places=places, strategy="catalog", budget_s=config.seconds(budget), seed=seed, say=say,
@@ -106,15 +108,18 @@ def evaluate(
     seed: int = 0,
     precision: Precision = "reference",
     mode: Mode | None = None,
+    env: Sequence[str] = (),
     say: Callable[[str], None] = _quiet,
 ) -> Evaluated:
     """Judge a candidate (a file or folder with `ModelNew`) against a problem file, a robust-kbench task folder (then
     also a `.cu` file), or a live module with examples. `mode` of None: what the problem says, else inference."""
     folder = _folder(out)
     if isinstance(reference, nn.Module):
-        problem = _captured(reference, example_inputs, folder, target=target, precision=precision, mode=mode)
+        problem = _captured(reference, example_inputs, folder, target=target, precision=precision, mode=mode, env=env)
     else:
-        problem = read_problem(Path(reference), target=_chosen(target), precision=precision, mode=mode)
+        problem = problem_of(
+            Path(reference), target=_chosen(target), precision=precision, mode=mode, env=env, warn=say
+        )  # fmt: skip
     given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate), problem)
     finished = judge_given(
         problem, given, places=Places(out=folder, cache=config.cache_dir()), seed=seed, say=say,
@@ -148,9 +153,10 @@ def _captured(
     target: Literal["auto", "cuda", "cpu"],
     precision: Precision,
     mode: Mode | None = None,
+    env: Sequence[str] = (),
 ) -> Problem:
     path = write_problem(module, example_inputs, folder / "problem")
-    return read_problem(path, target=_chosen(target), precision=precision, mode=mode)
+    return problem_of(path, target=_chosen(target), precision=precision, mode=mode, env=env)
 
 
 __all__ = ["Candidate", "Evaluated", "Optimized", "evaluate", "fallbacks", "optimize"]

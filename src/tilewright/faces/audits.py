@@ -16,9 +16,10 @@ from ..facts import codec
 from ..facts.problem import Target
 from ..flow.campaign import Campaign, problem_files, run_campaign
 from ..report import audit_object, audit_table, audits_summary, audits_table, shirks_table
-from ..stages.problems import is_task, read_problem
+from ..stages.problems import is_task
 from . import config
 from .deliver import commit, stamp
+from .reading import problem_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +36,10 @@ def is_one_problem(where: Path) -> bool:
     return is_task(where) or where.is_file() or (where.suffix == ".py" and not where.is_dir())
 
 
-def audit_file(file: Path, *, target: Target, budget_s: float, seed: int, say: Callable[[str], None]) -> Shown:
-    problem = read_problem(file, target=target)
+def audit_file(
+    file: Path, *, target: Target, budget_s: float, seed: int, say: Callable[[str], None], env: Sequence[str] = ()
+) -> Shown:
+    problem = problem_of(file, target=target, env=env)
     from ..flow.audit import audit  # imports torch, which a user's mistake needn't wait for
 
     measured = machine(target, cache_dir=config.cache_dir())
@@ -49,13 +52,14 @@ def audit_file(file: Path, *, target: Target, budget_s: float, seed: int, say: C
 def audit_folder(
     where: str, *, out: Path | None, only: tuple[int, ...] | None, target: Target, budget_s: float, seed: int,
     jobs: int, devices: tuple[str, ...], command: str, say: Callable[[str], None],
+    env: Sequence[str] = (),
 ) -> Shown:  # fmt: skip
     """Audit every problem file; started again with the same `out`, it continues with what has no result yet."""
     files = problem_files(where, only)
     name = Path(where.removeprefix("kernelbench:")).resolve().name
     campaign = Campaign(
         files=files, out=out or Path("runs") / f"audit-{name}-{target}", target=target, budget_s=budget_s,
-        settings=("--seed", str(seed)), jobs=jobs, devices=devices, stamp=stamp(), verb="audit",
+        settings=("--seed", str(seed), *config.env_flags(env)), jobs=jobs, devices=devices, stamp=stamp(), verb="audit",
     )  # fmt: skip
     machine(target, cache_dir=config.cache_dir())  # measured now, while nothing else runs
     tasks = run_campaign(campaign, seen=lambda task: say(_line(task)))

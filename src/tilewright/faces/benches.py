@@ -16,9 +16,10 @@ from ..edges.gpu.machine import machine
 from ..edges.llm import open_model
 from ..facts.dialogue import ModelChoice
 from ..facts.problem import Target
-from ..flow.campaign import Campaign, problem_files, run_campaign
+from ..flow.campaign import Campaign, ended_badly, problem_files, run_campaign
 from ..flow.optimize import require_model, require_parts
 from ..flow.remote import bundle_folder
+from ..report import whose
 from . import config
 from .deliver import bench_object, bench_tables, stamp
 
@@ -47,6 +48,16 @@ class Asked:
                  ("--effort", self.effort), ("--evaluator", self.evaluator),
                  ("--without", ",".join(self.without)))  # fmt: skip
         return tuple(word for flag, value in named if value for word in (flag, value))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How many tasks still wait for a reply or another machine; those that failed, with whose fault each was, and the
+    exit code for them."""
+
+    pending: int
+    failed: tuple[str, ...]
+    code: int
 
 
 def require_asked(asked: Asked) -> None:
@@ -79,8 +90,8 @@ def campaign_of(
 
 def bench_folder(
     campaign: Campaign, *, json_file: Path | None, say: Callable[[str], None]
-) -> tuple[tuple[RenderableType, ...], int]:
-    """Run it, or go on with it; the tables to print, and how many tasks still wait for a reply or another machine."""
+) -> tuple[tuple[RenderableType, ...], Ended]:
+    """Run it, or go on with it; the tables to print, and how it ended."""
     # Measured now, while nothing else runs.
     here = None if campaign.elsewhere else machine(campaign.target, cache_dir=config.cache_dir())
     tasks = run_campaign(campaign, seen=lambda task: say(task_line(task)))
@@ -89,7 +100,9 @@ def bench_folder(
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(result, indent=1) + "\n")
-    return bench_tables(tasks), sum(task.get("status") == "pending" for task in tasks)
+    pending = sum(task.get("status") == "pending" for task in tasks)
+    failed = [f"{t.get('problem')} ({whose(t)})" for t in tasks if t.get("status") == "failed"]
+    return bench_tables(tasks), Ended(pending=pending, failed=tuple(failed), code=ended_badly(tasks))
 
 
 def task_line(task: dict[str, Any]) -> str:

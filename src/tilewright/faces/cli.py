@@ -15,14 +15,16 @@ from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
 from ..facts.run import Timing
 from . import config
-from .exits import Interruptible, exit_code, line
+from .exits import Interruptible, exit_code, leave, line, obey_signals, open_standards
 from .many import bench, compare
 from .options import (
+    MOST_SEED,
     AgentBudgetOption,
     BaseUrlOption,
     BudgetOption,
     DevicesOption,
     EffortOption,
+    EnvOption,
     EvaluatorOption,
     JobsOption,
     JsonOption,
@@ -86,6 +88,7 @@ def optimize(
     effort: EffortOption = None,
     evaluator: EvaluatorOption = "",
     no_wait: NoWaitOption = False,
+    env: EnvOption = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -93,12 +96,14 @@ def optimize(
     from ..flow.optimize import Access
     from ..flow.optimize import optimize as run
     from ..flow.workbench import Places
-    from ..stages.problems import read_problem
     from .deliver import delivered
+    from .reading import problem_of
 
     budget_s, limits = config.budget(budget, usual_s=3600.0 if model else 300.0)
     choice = ModelChoice(name=model, base_url=base_url, effort=effort) if model else None
-    problem = read_problem(file, target=target_of(target, evaluator), precision=precision, mode=mode_of(mode))
+    problem = problem_of(
+        file, target=target_of(target, evaluator), precision=precision, mode=mode_of(mode), env=env or ()
+    )  # fmt: skip
     places = Places(out=out or new_folder(problem.name), cache=config.cache_dir())
     with Interruptible(places.out):
         finished = run(
@@ -142,6 +147,7 @@ def evaluate(
     out: OutOption = None,
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
+    env: EnvOption = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -149,10 +155,10 @@ def evaluate(
     from ..flow.optimize import judge_given
     from ..flow.workbench import Places
     from ..stages.build import load_candidate
-    from ..stages.problems import read_problem
     from .deliver import delivered
+    from .reading import problem_of
 
-    problem = read_problem(file, target=target_of(target), precision=precision, mode=mode_of(mode))
+    problem = problem_of(file, target=target_of(target), precision=precision, mode=mode_of(mode), env=env or ())
     given = load_candidate(candidate, problem)
     places = Places(out=out or new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
     with Interruptible(places.out, resumable=False):
@@ -173,6 +179,7 @@ def profile(
     target: TargetOption = "auto",
     mode: ModeOption = "auto",
     question: QuestionOption = "auto",
+    env: EnvOption = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -180,7 +187,14 @@ def profile(
     from .profiles import profiled
 
     shown = profiled(
-        file, candidate, target=target_of(target), mode=mode_of(mode), question=question, seed=seed, say=say(as_json)
+        file,
+        candidate,
+        target=target_of(target),
+        mode=mode_of(mode),
+        question=question,
+        seed=seed,
+        say=say(as_json),
+        env=env or (),
     )
     put(shown.object, shown.drawn, as_json=as_json)
     raise typer.Exit(1 if shown.refused else 0)
@@ -206,6 +220,7 @@ def discover(
     svg: Annotated[Path | None, typer.Option("--svg", metavar="PATH", help="Draw a file's graph into it.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Where a folder's results are kept.")] = None,
     budget: Annotated[str, typer.Option("--budget", help="Time for one task's rounds of timing, e.g. 4s.")] = "4s",
+    env: EnvOption = None,
     seed: SeedOption = 0,
     jobs: JobsOption = 1,
     devices: DevicesOption = None,
@@ -215,8 +230,8 @@ def discover(
     from .discoveries import Wish, discovered
 
     shown = discovered(
-        where, Wish(target=target_of(target), budget_s=config.seconds(budget), seed=seed), svg=svg, out=out,
-        only=config.numbers(only) if only else None, jobs=jobs, devices=devices_of(devices),
+        where, Wish(target=target_of(target), budget_s=config.seconds(budget), seed=seed, env=tuple(env or ())),
+        svg=svg, out=out, only=config.numbers(only) if only else None, jobs=jobs, devices=devices_of(devices),
         command=shlex.join(["tilewright", *sys.argv[1:]]), say=say(as_json),
     )  # fmt: skip
     put(shown.object, shown.tables, as_json=as_json)
@@ -228,25 +243,29 @@ def tune(
     target: TargetOption = "auto",
     budget: BudgetOption = "5m",
     trials: Annotated[
-        int, typer.Option("--trials", min=0, help="Search so many settings more of each kernel (extra `search`).")
+        int,
+        typer.Option(
+            "--trials", min=0, max=1_000_000, help="Search so many settings more of each kernel (extra `search`)."
+        ),
     ] = 0,
     ahead: Annotated[
         str, typer.Option("--ahead", help="Measure nothing: compile all settings for a GPU that is not here (h200).")
     ] = "",
+    env: EnvOption = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the knobs of every fused kernel of a module, and remember which settings won."""
     from ..flow.tune import tune as run
-    from ..stages.problems import read_problem
+    from .reading import problem_of
     from .winners import tuned_object, tuned_table
 
     if ahead:
         from .tunings import prepared
 
-        put(*prepared(read_problem(file, target="cuda"), ahead, say=say(as_json)), as_json=as_json)
+        put(*prepared(problem_of(file, target="cuda", env=env or ()), ahead, say=say(as_json)), as_json=as_json)
         return
-    problem = read_problem(file, target=target_of(target))
+    problem = problem_of(file, target=target_of(target), env=env or ())
     tuned = run(
         problem, cache=config.cache_dir(), budget_s=config.seconds(budget), seed=seed, say=say(as_json), trials=trials
     )
@@ -331,7 +350,8 @@ def audit(
     target: TargetOption = "auto",
     out: Annotated[Path | None, typer.Option("--out", help="Where a folder's results are kept.")] = None,
     budget: Annotated[str, typer.Option("--budget", help="Time for one task's trials, e.g. 90s.")] = "60s",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of weights and inputs.")] = 0,
+    env: EnvOption = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of weights and inputs.")] = 0,
     jobs: JobsOption = 1,
     devices: DevicesOption = None,
     as_json: JsonOption = False,
@@ -341,12 +361,12 @@ def audit(
 
     chosen, budget_s = target_of(target), config.seconds(budget)
     if is_one_problem(Path(where)):
-        shown = audit_file(Path(where), target=chosen, budget_s=budget_s, seed=seed, say=say(as_json))
+        shown = audit_file(Path(where), target=chosen, budget_s=budget_s, seed=seed, say=say(as_json), env=env or ())
     else:
         shown = audit_folder(
             where, out=out, only=config.numbers(only) if only else None, jobs=jobs, devices=devices_of(devices),
             command=shlex.join(["tilewright", *sys.argv[1:]]), say=say(False), target=chosen,
-            budget_s=budget_s, seed=seed,
+            budget_s=budget_s, seed=seed, env=env or (),
         )  # fmt: skip
     put(shown.object, shown.tables, as_json=as_json)
     raise typer.Exit(1 if shown.void else 0)
@@ -367,6 +387,7 @@ def mcp(
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
     evaluator: EvaluatorOption = "",
+    env: EnvOption = None,
     seed: SeedOption = 0,
 ) -> None:
     """Let a coding agent open problems, submit candidates and be judged, over the Model Context Protocol."""
@@ -376,7 +397,8 @@ def mcp(
     timed = Timing(budget_s=config.seconds(timing), compiled=not no_compile)
     terms = config.agents_terms(budget, timing=timed, sanitize=sanitize, seed=seed, evaluator=evaluator)
     chosen = target_of(target, evaluator) if evaluator else target
-    house = House(cache=config.cache_dir(), target=chosen, terms=terms, say=say(False))
+    house = House(cache=config.cache_dir(), target=chosen, terms=terms, say=say(False), env=tuple(env or ()))
+    config.environment(house.env)  # what is wrong with it is said before any client comes
     serve(http, root=root, runs=runs or root / "runs", house=house)
 
 
@@ -406,5 +428,7 @@ app.command()(compare)
 
 def main() -> NoReturn:
     """Run the command line and exit; every failure that has a cause in the user's hands is one line."""
+    open_standards()
+    obey_signals()
     gc.set_threshold(100_000)  # nearly all that imports make stays: looking for the rest took an eighth of their time
-    sys.exit(exit_code(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))
+    leave(exit_code(lambda: app(sys.argv[1:] or ["--help"], standalone_mode=False)))

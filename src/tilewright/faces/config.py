@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", int, float)
 
+_NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,15})?"
+_LONGEST_S = 366 * 24 * 3600.0
+_MOST = 10**15  # tokens, calls, tries or dollars
+_MOST_NUMBERS = 100_000  # that a list of problems may name
+_LONGEST_VALUE = 10_000
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -25,6 +31,39 @@ def cache_dir() -> Path:
     if named:
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilewright"
+
+
+def environment(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The variables of these names, and of those in TILEWRIGHT_ENV (`NAME,NAME`), with their values, sorted. UserError
+    for one that is not set, or that every cell has a value of its own for."""
+    from ..edges.sandbox.environment import is_own
+
+    listed = [name.strip() for name in os.environ.get("TILEWRIGHT_ENV", "").split(",") if name.strip()]
+    for name in (*names, *listed):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,199}", name):
+            raise UserError(f"--env {_short(name)}: no name of a variable; write --env NAME, of one that is set")
+        if is_own(name):
+            raise UserError(f"--env {name}: cells have a value of their own for it; pass the problem another variable")
+        if name not in os.environ:
+            raise UserError(f"--env {name}: is not set here; set it, or leave --env {name} out")
+    found = {name: os.environ[name] for name in (*names, *listed)}
+    for name, value in found.items():
+        if len(value) > _LONGEST_VALUE or (not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value)):
+            raise UserError(f"--env {name}: its value is longer than {_LONGEST_VALUE} characters, or no text")
+    return tuple(sorted(found.items()))
+
+
+def env_flags(names: Sequence[str]) -> list[str]:
+    """`--env` for each, as another command takes it; UserError as `environment`."""
+    environment(names)
+    return [word for name in dict.fromkeys(names) for word in ("--env", name)]
+
+
+def hidden(names: Sequence[str]) -> tuple[str, ...]:
+    """Those that are set here and that a cell does not see."""
+    from ..edges.sandbox.environment import is_own
+
+    return tuple(name for name in names if name in os.environ and not is_own(name))
 
 
 def commit() -> str:
@@ -57,21 +96,27 @@ def agents_token() -> str | None:
 
 def address(text: str) -> tuple[str, int]:
     """`8765`, `127.0.0.1:8765` or `[::1]:8765` as host and port; UserError on anything else."""
-    found = re.fullmatch(r"(?:(?:\[([0-9a-fA-F:]+)\]|([\w.-]+)):)?(\d{1,5})", text.strip())
+    found = re.fullmatch(r"(?:(?:\[([0-9a-fA-F:]+)\]|([\w.-]+)):)?([0-9]{1,5})", text.strip())
     if not found or int(found[3]) > 65535:
-        raise UserError(f"--http {text!r}: not an address; write 8765 or 127.0.0.1:8765")
+        raise UserError(f"--http {_short(text)}: not an address; write 8765 or 127.0.0.1:8765")
     return found[1] or found[2] or "127.0.0.1", int(found[3])
 
 
 def seconds(text: str) -> float:
-    """`90`, `90s`, `5m`, `1.5h` in seconds; UserError on anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if not found or float(found[1]) == 0:
-        raise UserError(f"{text!r}: not a duration; write 90s, 5m or 1h")
-    return float(found[1]) * _UNITS_S[found[2]]
+    """`90`, `90s`, `5m`, `1.5h` in seconds, a year at most; UserError on anything else."""
+    found = re.fullmatch(rf"({_NUMBER})\s*([smh]?)", text.strip())
+    value = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
+    if not 1e-3 <= value <= _LONGEST_S:
+        raise UserError(f"{_short(text)}: not a duration; write 90s, 5m or 1h (a year at most)")
+    return value
 
 
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kM]?)\s*(tokens?|calls?|tr(?:y|ies)|usd)")
+def _short(text: str) -> str:
+    """As a message quotes what the user wrote."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+_COUNT = re.compile(rf"({_NUMBER})\s*([kM]?)\s*(tokens?|calls?|tr(?:y|ies)|usd)")
 
 
 def budget(text: str, *, usual_s: float) -> tuple[float, Limits]:
@@ -89,10 +134,12 @@ def budget(text: str, *, usual_s: float) -> tuple[float, Limits]:
                 value = seconds(part.removeprefix("device:"))
             except UserError:
                 raise UserError(
-                    f"--budget: {part!r} is none; write 30m, 5usd, 2Mtokens, 40calls, 20tries or device:20m, or several"
+                    f"--budget: {_short(part)} is none; write 30m, 5usd, 2Mtokens, 40calls, 20tries or device:20m, or "
+                    "several"
                 ) from None
-        if kind in found or value == 0:
-            raise UserError(f"--budget: {part!r} " + ("is the second of its kind" if value else "allows nothing"))
+        if kind in found or not 0 < value <= _MOST or (kind in ("token", "call", "try") and value < 1):
+            why = "is the second of its kind" if kind in found else "is too much" if value > _MOST else "allows nothing"
+            raise UserError(f"--budget: {_short(part)} {why}")
         found[kind] = value
     limits = Limits(
         usd=found.get("usd"), device_s=found.get("device"),
@@ -128,7 +175,7 @@ def _agents_budget(text: str, *, usual_s: float) -> tuple[float, Limits]:
     found_s, limits = budget(text, usual_s=usual_s)
     if (limits.usd, limits.tokens, limits.calls) != (None, None, None):
         raise UserError(
-            f"budget {text!r}: what a coding agent spends itself can't be watched here; write 1h, 20tries or "
+            f"budget {_short(text)}: what a coding agent spends itself can't be watched here; write 1h, 20tries or "
             "device:20m, or several"
         )
     return found_s, limits
@@ -153,8 +200,11 @@ def numbers(text: str) -> tuple[int, ...]:
     """`1,5,19-31` as those numbers, each once; UserError on anything else."""
     found: dict[int, None] = {}
     for part in text.split(","):
-        ends = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        ends = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", part)
         if not ends or int(ends[2] or ends[1]) < int(ends[1]):
-            raise UserError(f"{part!r}: not a number or a range; write --only 1,5,19-31")
-        found |= dict.fromkeys(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
+            raise UserError(f"{_short(part)}: not a number or a range; write --only 1,5,19-31")
+        asked = range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+        if len(asked) + len(found) > _MOST_NUMBERS:
+            raise UserError(f"--only {_short(text)}: names more than {_MOST_NUMBERS} problems; write --only 1,5,19-31")
+        found |= dict.fromkeys(asked)
     return tuple(found)

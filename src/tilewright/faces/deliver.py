@@ -50,7 +50,7 @@ def redelivered(out: Path) -> Delivered:
 def _deliver(brief: Brief, events: Sequence[Event], out: Path, *, candidate: Path | None) -> Delivered:
     texts = {"report.md": markdown(brief, events), "report.html": html(brief, events)}
     for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
+        (out / name).write_text(text, encoding="utf-8", errors="backslashreplace")
     at = str(candidate) if candidate else ""
     lines = [f"candidate  {at}"] if at else []
     lines += [f"report     {out / 'report.md'}, {out / 'report.html'}", f"journal    {out / 'run.db'}"]
@@ -106,6 +106,8 @@ def bench_tables(tasks: Sequence[dict[str, Any]]) -> tuple[RenderableType, ...]:
     totals = Table(box=None, show_header=False)
     for name, value in found.items():
         if isinstance(value, dict):
-            value = ", ".join(f"{part} {number:.1f}" for part, number in value.items())
+            value = ", ".join(f"{part} {number:.2f}" for part, number in value.items())
+        if isinstance(value, list):  # the failures: in words below the table already
+            continue
         totals.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
     return bench_table(list(tasks)), totals

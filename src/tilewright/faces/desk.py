@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -129,8 +130,8 @@ class Desk:
         self._seats: dict[Path, Seat] = {}
 
     def inside(self, path: str) -> Path:
-        """The place that an agent names. Raises UserError where it lies outside."""
-        found = (self.root / path).resolve()
+        """The place that an agent names. Raises UserError where it lies outside, or can be no place."""
+        found = self._place(path)
         if not (found.is_relative_to(self.root) or found.is_relative_to(self.runs)):
             raise UserError(
                 f"{path}: lies outside {self.root}, where this server works; name a place in there, or have the server "
@@ -138,19 +139,30 @@ class Desk:
             )
         return found
 
+    def _place(self, path: str) -> Path:
+        try:
+            found = (self.root / path).resolve()
+            os.stat(found)  # raises for what can't be a name
+        except (FileNotFoundError, NotADirectoryError):
+            return found
+        except (OSError, ValueError, RuntimeError) as error:  # too long, with a NUL in it, a loop of links
+            why = getattr(error, "strerror", None) or str(error)
+            raise UserError(f"{path[:80]!r}: can't be a place ({why})") from None
+        return found
+
     def folder(self, wanted: str, problem: Path) -> Path:
         """The run's folder: the one that is named, or a new one."""
         if wanted:
             return self.inside(wanted)
         number = 1
-        while (folder := self.runs / f"{problem.stem}-agent-{number}").exists() or folder in self._seats:
+        while (folder := self.runs / f"{problem.stem[:80]}-agent-{number}").exists() or folder in self._seats:
             number += 1
         return folder
 
     def seat_at(self, folder: Path) -> Seat:
         """The seat of a run; where that is over, or there was none, a new one, to be opened."""
         found = self._seats.get(folder)
-        if found is not None and found.alive:
+        if found is not None and (found.alive or found.new):
             return found
         name = str(folder.relative_to(self.root)) if folder.is_relative_to(self.root) else str(folder)
         self._seats[folder] = Seat(name, folder, follows=found)
@@ -161,10 +173,10 @@ class Desk:
         known = [seat for seat in self._seats.values() if seat.alive or seat.session is not None]
         if not run and len(known) == 1:
             return known[0]
-        seat = self._seats.get((self.root / run).resolve()) if run else None
+        seat = self._seats.get(self._place(run)) if run else None
         if seat is None:
             have = f"open are {', '.join(sorted(s.name for s in known))}" if known else "none is open"
-            raise UserError(f"run {run!r}: {have}; open one with open_problem, naming its folder to go on with it")
+            raise UserError(f"run {run[:80]!r}: {have}; open one with open_problem, naming its folder to go on with it")
         return seat
 
     def close(self) -> None:

@@ -25,10 +25,10 @@ from ..report import (
     parts_table,
     words,
 )
-from ..stages.problems import read_problem
 from . import config
 from .audits import is_one_problem
 from .deliver import commit, stamp
+from .reading import problem_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,7 @@ class Wish:
     target: Target
     budget_s: float
     seed: int
+    env: tuple[str, ...] = ()
 
 
 def discovered(
@@ -56,14 +57,14 @@ def discovered(
     name = Path(where.removeprefix("kernelbench:")).resolve().name
     campaign = Campaign(
         files=problem_files(where, only), out=out or Path("runs") / f"discover-{name}-{wish.target}",
-        target=wish.target, budget_s=wish.budget_s, settings=("--seed", str(wish.seed)), jobs=jobs, devices=devices,
-        stamp=stamp(), verb="discover",
+        target=wish.target, budget_s=wish.budget_s, settings=("--seed", str(wish.seed), *config.env_flags(wish.env)),
+        jobs=jobs, devices=devices, stamp=stamp(), verb="discover",
     )  # fmt: skip
     return _of_folder(campaign, command=command, say=say)
 
 
 def _of_file(file: Path, wish: Wish, *, svg: Path | None, say: Callable[[str], None]) -> Shown:
-    problem = read_problem(file, target=wish.target, mode="inference")
+    problem = problem_of(file, target=wish.target, mode="inference", env=wish.env)
     from ..flow.discover import discover  # as in audits
 
     measured = machine(wish.target, cache_dir=config.cache_dir())

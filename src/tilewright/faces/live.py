@@ -18,7 +18,7 @@ from torch.compiler import is_dynamo_compiling
 from ..cell.load import last_line
 from ..facts.candidate import Candidate, SourceFile
 from ..flow.optimize import write_candidate
-from ..kernels.guards import count
+from ..kernels.guards import Guard, count
 from ..kernels.survey import GUARD
 from ..stages.build import load_candidate
 from . import config
@@ -110,8 +110,9 @@ def _restored(base: type, files: _Files, guard: Any) -> nn.Module:
     except Exception as error:  # whatever a library that is missing here makes of its import
         kind = _unfused(candidate, base, _no_kernels(error))
     made = _empty(kind)
-    if guard is not None and (model := getattr(kind, _MODEL, None)) is not None:
-        made.__dict__[GUARD] = model.Guard.__new__(model.Guard)
+    if guard is not None:
+        guards = getattr(getattr(kind, _MODEL, None), "Guard", Guard)  # one that is not asked is kept for the next file
+        made.__dict__[GUARD] = guards.__new__(guards)
         made.__dict__[GUARD].__setstate__(guard)
     return made
 

@@ -15,6 +15,7 @@ from .options import (
     BaseUrlOption,
     DevicesOption,
     EffortOption,
+    EnvOption,
     EvaluatorOption,
     JobsOption,
     JsonOption,
@@ -62,6 +63,7 @@ def bench(
     effort: EffortOption = None,
     evaluator: EvaluatorOption = "",
     no_wait: NoWaitOption = False,
+    env: EnvOption = None,
     seed: SeedOption = 0,
     jobs: JobsOption = 1,
     devices: DevicesOption = None,
@@ -76,6 +78,7 @@ def bench(
     settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
     settings += ["--no-compile"] if no_compile else []
     settings += ["--no-algebra"] if no_algebra else []
+    settings += config.env_flags(env or ())
     asked = Asked(
         strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator,
         without=parts_of(without),
@@ -86,11 +89,14 @@ def bench(
     )  # fmt: skip
     require_asked(asked)
     with Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
-        tables, pending = bench_folder(campaign, json_file=json_file, say=say(False))
+        tables, ended = bench_folder(campaign, json_file=json_file, say=say(False))
     for table in tables:
         stdout.print(table)
-    if pending:
-        raise typer.Exit(line(f"pending: {pending} of {len(campaign.files)}; the same command goes on", 75))
+    if ended.pending:
+        raise typer.Exit(line(f"pending: {ended.pending} of {len(campaign.files)}; the same command goes on", 75))
+    if ended.failed:
+        told = f"{len(ended.failed)} of {len(campaign.files)} failed: {', '.join(ended.failed)}"
+        raise typer.Exit(line(told, ended.code))
 
 
 def compare(
@@ -105,7 +111,7 @@ def compare(
         str,
         typer.Option("--strategies", metavar="NAME,...", help="Run these first, e.g. catalog,oneshot,evolve-islands."),
     ] = "",
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Runs of each that asks a model.")] = 3,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, max=1000, help="Runs of each that asks a model.")] = 3,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="PATH", help="Draw best so far against --by.")] = None,
     only: OnlyOption = None,
     target: TargetOption = "auto",
@@ -120,6 +126,7 @@ def compare(
     effort: EffortOption = None,
     evaluator: EvaluatorOption = "",
     no_wait: NoWaitOption = False,
+    env: EnvOption = None,
     seed: SeedOption = 0,
     jobs: JobsOption = 1,
     devices: DevicesOption = None,
@@ -143,7 +150,7 @@ def compare(
             asked=replace(asked, model=None, base_url="", effort=None, evaluator=""),  # each has flags of its own
             jobs=jobs, devices=devices_of(devices),
             settings=["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s",
-                      "--no-sanitize", *(["--no-compile"] if no_compile else [])],
+                      "--no-sanitize", *(["--no-compile"] if no_compile else []), *config.env_flags(env or ())],
         )  # fmt: skip
         for entrant in chosen:
             entrant.flags(asked)  # what is wrong with them is said before any work

@@ -12,12 +12,15 @@ from ..facts.problem import Mode, Precision, Target
 from ..facts.profile import Question
 from ..facts.version import VERSION
 
+MOST_SEED = 2**32 - 1
+
 TargetOption = Annotated[
     Literal["auto", "cuda", "cpu"],
     typer.Option("--target", help="Device to run on; auto: the GPU, else the CPU."),
 ]
 SeedOption = Annotated[
-    int, typer.Option("--seed", min=0, help="Seed of the search; the judge's inputs are drawn in secret.")
+    int,
+    typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of the search; the judge's inputs are drawn in secret."),
 ]
 
 
@@ -104,6 +107,10 @@ EvaluatorOption = Annotated[
         show_default=False,
     ),
 ]  # fmt: skip
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="NAME", help="Let the problem's cells see this variable, as it is set; repeatable."),
+]
 NoWaitOption = Annotated[
     bool,
     typer.Option(
@@ -120,7 +127,7 @@ SearchBudgetOption = Annotated[
 OnlyOption = Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31 (of a folder).")]
 JobsOption = Annotated[
     int,
-    typer.Option("--jobs", min=1, help="Problems at once on each device; they measure in turn."),
+    typer.Option("--jobs", min=1, max=1024, help="Problems at once on each device; they measure in turn."),
 ]
 DevicesOption = Annotated[
     str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")
@@ -151,6 +158,7 @@ def target_of(wanted: Literal["auto", "cuda", "cpu"], evaluator: str = "") -> Ta
 def new_folder(name: str) -> Path:
     """One under runs/ that is not there yet."""
     number = 1
+    name = name[:100]  # what is put behind it must fit, too
     while (folder := Path("runs") / f"{name}-{number}").exists():
         number += 1
     return folder

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
 
-_stderr = Console(stderr=True, highlight=False, soft_wrap=True)
-stdout = Console(highlight=False)
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Whoever reads has gone: `exits.exit_code` knows what that means, rich would end the process."""
+        raise BrokenPipeError
+
+
+_stderr = _Console(stderr=True, highlight=False, soft_wrap=True)
+stdout = _Console(highlight=False)
 
 
 def say(as_json: bool) -> Callable[[str], None]:
-    """Progress on stderr; nothing where the output is for a program."""
-    return (lambda text: None) if as_json else (lambda text: _stderr.print(f"  {text}", style="dim", markup=False))
+    """Progress on stderr; nothing where the output is for a program. That nobody reads it any more ends no run."""
+    return (lambda text: None) if as_json else _progress
+
+
+def _progress(text: str) -> None:
+    with suppress(OSError, ValueError):  # ValueError: it is closed
+        _stderr.print(f"  {text}", style="dim", markup=False)
 
 
 def show(result: Any, *, as_json: bool) -> int:

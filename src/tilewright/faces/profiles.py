@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from ..facts.profile import Question
 from ..flow.look import profile
 from ..report import profile_lines, profile_object, profile_table
 from ..stages.build import load_candidate
-from ..stages.problems import read_problem
 from . import config
+from .reading import problem_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,10 @@ class Shown:
 
 def profiled(
     file: Path, candidate: Path | None, *, target: Target, mode: Mode | None, question: Question, seed: int,
-    say: Callable[[str], None],
+    say: Callable[[str], None], env: Sequence[str] = (),
 ) -> Shown:  # fmt: skip
     """Of the first case. What keeps the candidate from running is told, and nothing else."""
-    problem = read_problem(file, target=target, mode=mode)
+    problem = problem_of(file, target=target, mode=mode, env=env)
     given = load_candidate(candidate, problem) if candidate is not None else None
     here = machine(target, cache_dir=config.cache_dir())
     found = profile(problem, given, machine=here, question=question, seed=seed, say=say)

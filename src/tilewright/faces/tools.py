@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from ..strategies.asking import shown, task_of
 from ..strategies.prompts import render
 from . import config
 from .desk import Desk, Job, Seat, Told
+from .reading import problem_of
 
 WAIT_S = 45.0  # for what takes long: the clients of several agents give a call a minute
 _MOST_WAIT_S = 3600.0
@@ -52,6 +54,7 @@ class House:
     target: Literal["auto", "cuda", "cpu"]
     terms: Terms  # of every run; its budget is what an agent may take at most
     say: Callable[[str], None]
+    env: tuple[str, ...] = ()  # variables that the cells see
 
 
 class Tools:
@@ -83,10 +86,11 @@ class Tools:
         agent = _name_of(ctx)
 
         def session() -> Session:
-            from ..stages.problems import read_problem
-
             chosen = None if mode == "auto" else mode
-            read = read_problem(path, target=self._target(), precision=precision, mode=chosen)
+            read = problem_of(
+                path, target=self._target(), precision=precision, mode=chosen, env=self._house.env,
+                warn=lambda text: self._say(seat, text),
+            )  # fmt: skip
             places = Places(out=place, cache=self._house.cache)
             return Session(read, terms, places=places, agent=agent, say=lambda text: self._say(seat, text))
 
@@ -109,8 +113,10 @@ class Tools:
         made = composed(brief, recipe)
         if files:
             texts = {f.path: f.text for f in (*made.files, *brief.near)}
-            if missing := [name for name in files if name not in texts]:
+            if missing := [name[:80] for name in files[:20] if name not in texts]:
                 raise UserError(f"no file {', '.join(missing)}; there are {', '.join(sorted(texts))}")
+            if len(files) > len(texts):
+                raise UserError(f"{len(files)} files: name each once")
             return "\n\n".join(f"FILE: {name}\n```\n{texts[name]}\n```" for name in files)
         points = {choice.pattern: words.settings(choice.point) for choice in recipe}
         patterns = [(m.case, p, points.get(p.id)) for m in brief.matched for p in m.patterns]
@@ -300,8 +306,8 @@ class Tools:
             return None
         if base == _LIBRARY:
             return composed(session.brief, library(session.brief))
-        if not base.isdigit():
-            raise UserError(f'base {base!r}: give the number of an attempt, or "library"')
+        if not re.fullmatch("[0-9]{1,9}", base):
+            raise UserError(f'base {base[:80]!r}: give the number of an attempt, or "library"')
         return _candidate(session, session.attempt(int(base)))
 
     def _target(self) -> Target:

@@ -6,9 +6,11 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from ..edges.bundle import Bundle
+from ..edges.sandbox.offspring import offspring
 from ..facts.errors import HarnessError, UserError
 from ..flow.worker import Visit, Worker
 
@@ -20,13 +22,10 @@ def served(folder: Path, *, cache: Path, jobs: int, watch: bool, say: Callable[[
         raise UserError(f"{folder}: no such folder; `--evaluator` makes it, or wait for it with --watch")
     with Worker(Bundle(folder), cache=cache, say=say) as worker:
         problems = worker.prepare()  # the machine is measured while nothing else runs on it
-        others = [_beside(folder, watch=watch) for _ in range((jobs if watch else min(jobs, problems)) - 1)]
-        try:
+        with ExitStack() as beside:  # they end with us
+            count = (jobs if watch else min(jobs, problems)) - 1
+            others = [beside.enter_context(_beside(folder, watch=watch)) for _ in range(count)]
             return sum_of([worker.stay() if watch else worker.visit(), *map(_ended, others)])
-        finally:
-            for other in others:
-                other.terminate()
-                other.wait()
 
 
 def sum_of(visits: list[Visit]) -> Visit:
@@ -36,9 +35,9 @@ def sum_of(visits: list[Visit]) -> Visit:
     )  # fmt: skip
 
 
-def _beside(folder: Path, *, watch: bool) -> subprocess.Popen[str]:
+def _beside(folder: Path, *, watch: bool) -> AbstractContextManager[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "tilewright", "worker", str(folder), "--json", *(["--watch"] if watch else [])]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    return offspring(command, polite=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
 
 
 def _ended(process: subprocess.Popen[str]) -> Visit:

@@ -80,13 +80,14 @@ def loads(text: str) -> Any:
 
 
 def read(text: str, kind: type[T]) -> T:
-    """A fact of this kind from foreign text; ValueError on anything else, through and through."""
+    """A fact of this kind, or of a union of kinds, from foreign text; ValueError on anything else, all through."""
     try:
         value = loads(text)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        fitting = fits(value, kind)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}"[:200]) from None
-    if not fits(value, kind):
-        raise ValueError(f"not a {kind.__name__}")
+    if not fitting:
+        raise ValueError(f"not a {getattr(kind, '__name__', 'fact of these kinds')}")
     return value  # type: ignore[no-any-return]
 
 

@@ -16,7 +16,8 @@ class Problem:
     """`source` is the text of the problem file; `path` its place (its folder is readable to the reference cell alone).
 
     `cases` holds keyword arguments, JSON text each, for `get_inputs` and `get_init_inputs`; a KernelBench file has the
-    one case `{}`. `data_files` names files beside the problem file that it reads."""
+    one case `{}`. `data_files` names files beside the problem file that it reads. `environment`: variables, name and
+    value, that its cells see beside those of every cell."""
 
     name: str
     path: str
@@ -25,6 +26,7 @@ class Problem:
     cases: tuple[str, ...] = ("{}",)
     mode: Mode = "inference"
     precision: Precision = "reference"
+    environment: tuple[tuple[str, str], ...] = ()
 
     @property
     def loose(self) -> bool:
@@ -37,7 +39,8 @@ class Problem:
 
     @property
     def digest(self) -> str:
-        text = "\0".join((self.source, self.target, self.mode, self.precision, *self.cases))
+        seen = (f"{name}={value}" for name, value in self.environment)
+        text = "\0".join((self.source, self.target, self.mode, self.precision, *self.cases, *seen))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -18,14 +18,19 @@ from threading import Event
 from typing import Any, Literal
 
 from ..edges.ledger import make_folder
-from ..facts.errors import Lack, UserError
+from ..edges.sandbox.offspring import end_offspring, ending, offspring
+from ..facts.errors import HarnessError, Lack, UserError
 from ..facts.problem import Target
 
 # What a task may take beyond its budget (start, baselines, judging) before it counts as hung; to optimise, both twice.
 _SPARE_S = 120.0
 _CRASHED, _HUNG = "crashed", "hung"
-_PENDING = 75  # the exit code of a run that waits for a reply or another machine
+_USER, _PENDING = 2, 75  # exit codes; the latter of a run that waits for a reply or another machine
 _LAST_LINES, _LAST_CHARACTERS = 6, 600  # of what a crashed one printed
+
+_OF_THE_MACHINE = ("the disk is full", "the machine", "internal: the machine")  # as the last line begins
+_NOT_WRITTEN = ("can't be written", "permission denied", "can't keep the measured rates")
+Whose = Literal["machine", "project", "problem", "candidate"]
 
 Task = dict[str, Any]  # one object as `optimize --json` prints it: foreign bytes, read back from a child process
 
@@ -124,7 +129,20 @@ def _in_turns(campaign: Campaign, seen: Callable[[Task], None], *, kept: bool) -
         return task
 
     with ThreadPoolExecutor(max_workers=free.qsize()) as pool:
-        return dict(zip(campaign.files, pool.map(one, campaign.files), strict=True))
+        try:
+            return dict(zip(campaign.files, pool.map(one, campaign.files), strict=True))
+        except KeyboardInterrupt:  # the pool waits for the tasks that run, and these end now
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_offspring()
+            raise
+
+
+def ended_badly(tasks: Sequence[Task]) -> int:
+    """The exit code for what failed: 3 where it was our fault, else 2 where it was a problem's or the machine's, else 1
+    where it was a candidate's; 0 where nothing did."""
+    codes = {"project": 3, "problem": 2, "machine": 2, "candidate": 1}
+    failed = [t for t in tasks if t.get("status") == "failed"]
+    return max((codes[t.get("whose", "candidate")] for t in failed), default=0)
 
 
 def _broke(task: Task) -> bool:
@@ -176,26 +194,19 @@ def _optimize(campaign: Campaign, file: Path) -> list[str]:
 
 
 def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limit_s: float | None) -> Task:
-    """Run one task as a process group of its own; whatever becomes of it, a task comes back."""
-    process = subprocess.Popen(
-        command,
-        env=os.environ | place,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    """Run one task as a process group of its own; whatever becomes of it, a task comes back. Raises KeyboardInterrupt
+    where this process is about to end: the task was not to blame."""
+    pipe = subprocess.PIPE
+    given = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "text": True, "errors": "replace"}
     try:
-        stdout, stderr = process.communicate(timeout=limit_s)
+        with offspring(command, polite=True, env=os.environ | place, **given) as process:
+            stdout, stderr = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        return _failed(file, _HUNG, f"no result after {limit_s:.0f} s")
-    except BaseException:
-        os.killpg(process.pid, signal.SIGINT)
-        process.communicate()
-        raise
+        return _failed(file, _HUNG, f"no result after {limit_s:.0f} s", whose="project")
+    except HarnessError:
+        raise KeyboardInterrupt from None
+    if ending():
+        raise KeyboardInterrupt
     try:
         task = json.loads(stdout)
     except ValueError:
@@ -210,11 +221,19 @@ def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limi
     if last.startswith(Lack.SAID):
         raise Lack(last)
     said = " ".join(" ".join(lines[-_LAST_LINES:]).split())[-_LAST_CHARACTERS:] or "no output"
-    return _failed(file, _CRASHED, f"exit {process.returncode}: {said}")
+    return _failed(file, _CRASHED, f"exit {process.returncode}: {said}", whose=_whose(process.returncode, lines))
 
 
-def _failed(file: Path, reason: str, summary: str) -> Task:
-    return _without_result(file, "failed", {"stage": "run", "reason": reason, "summary": summary})
+def _whose(code: int, lines: Sequence[str]) -> Whose:
+    """Whose fault it was that a child ended with this code and these last lines."""
+    last = lines[-1].removeprefix("tilewright: ") if lines else ""
+    if code == -signal.SIGKILL or last.startswith(_OF_THE_MACHINE) or any(part in last for part in _NOT_WRITTEN):
+        return "machine"
+    return "problem" if code == _USER else "project"
+
+
+def _failed(file: Path, reason: str, summary: str, *, whose: Whose) -> Task:
+    return _without_result(file, "failed", {"stage": "run", "reason": reason, "summary": summary}) | {"whose": whose}
 
 
 def _without_result(file: Path, status: str, verdict: dict[str, str]) -> Task:

@@ -93,6 +93,7 @@ class Cells:
             memory_bytes=self._limits.memory_bytes or cell_memory_bytes(), threads=self._threads, isolate=isolate,
             namespaces=self._namespaces, matmul="" if isolate else _MATMUL.get(self._problem.precision, ""),
             hidden=(Path.home(), Path(self._problem.path).absolute(), self._workdir.parent),
+            variables=self._problem.environment,
         )  # fmt: skip
         return Cell(plan)
 

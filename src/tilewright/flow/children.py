@@ -12,6 +12,7 @@ from typing import Any
 
 from ..edges.gpu.machine import threads
 from ..edges.sandbox.environment import common_environment, program
+from ..edges.sandbox.offspring import kill_offspring, run_offspring
 from .permits import most, permit
 
 _LIMIT_S = 240.0
@@ -28,7 +29,12 @@ def shared_out(module: str, asked: Mapping[str, Any], tasks: Sequence[Any], *, f
     count = max(1, min(jobs, allowed or jobs, -(-len(tasks) // 2)))
     shares = [list(tasks[i::count]) for i in range(count)]
     with ThreadPoolExecutor(count) as pool:
-        said = list(pool.map(lambda share: _child(module, {**asked, "jobs": share}, folder, allowed), shares))
+        try:
+            said = list(pool.map(lambda share: _child(module, {**asked, "jobs": share}, folder, allowed), shares))
+        except KeyboardInterrupt:  # nobody waits for them any more, and the pool would
+            pool.shutdown(wait=False, cancel_futures=True)
+            kill_offspring()
+            raise
     found = [""] * len(tasks)
     for i, lines in enumerate(said):
         places = range(i, len(tasks), count)
@@ -44,9 +50,8 @@ def _child(module: str, asked: Mapping[str, Any], folder: Path, allowed: int) ->
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), environment["PYTHONPATH"])))
     try:
         with permit(allowed):
-            done = subprocess.run(
-                program(module), input=json.dumps(asked), capture_output=True, text=True,
-                timeout=_LIMIT_S, check=False, cwd=folder, env=environment,
+            done = run_offspring(
+                program(module), input=json.dumps(asked), timeout_s=_LIMIT_S, cwd=folder, env=environment,
             )  # fmt: skip
     except subprocess.TimeoutExpired:
         return []

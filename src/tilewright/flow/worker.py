@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 import traceback
@@ -89,13 +90,20 @@ class Worker:
         for judged, orders in groupby(self._waiting(), key=lambda order: repr(_judged(order.request))):
             with self._bundle.claimed(judged) as ours:
                 for order, last in _with_lasts(orders) if ours else ():
-                    if self._bundle.answer(order) is not None:  # by another worker, since we looked
+                    if self._answered_already(order):
                         continue
                     answer = self._answer(order)
                     if answer is None:
                         left += 1
                         continue
-                    self._bundle.reply(order, answer)
+                    try:
+                        self._bundle.reply(order, answer)
+                    except OSError as error:
+                        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                            raise
+                        self._once(f"{name_of(order)}: its answer can't be written ({error}); left")
+                        left += 1
+                        continue
                     answered += 1
                     fault = answer.what if isinstance(answer.what, Fault) else None
                     faults += fault is not None and fault.whose == "harness"
@@ -104,6 +112,14 @@ class Worker:
                     if ahead and last:
                         self._go_ahead(order, answer)
         return Visit(answered=answered, faults=faults, left=left)
+
+    def _answered_already(self, order: Order) -> bool:
+        """By another worker, since we looked; or what lies in the answer's place is not ours to replace."""
+        try:
+            return self._bundle.answer(order) is not None
+        except UserError as error:
+            self._once(f"{error}; left out")
+            return True
 
     def stay(self, sleep: Callable[[float], None] = time.sleep) -> NoReturn:
         """Visit again and again, until the process is interrupted."""

@@ -14,12 +14,13 @@ from .discoveries import (
     left_table,
     parts_table,
 )
-from .objects import bench_summary, summary
+from .objects import bench_summary, summary, whose
 from .page import html, markdown
 from .profiles import profile_lines, profile_table
 from .tables import bench_table, table
 
 __all__ = [
+    "whose",
     "attempt_object",
     "attempt_row",
     "ended_object",

@@ -151,6 +151,9 @@ def fallbacks(brief: Brief, end: Ending) -> list[dict[str, object]]:
     return counted
 
 
+_FAST = (0.0, 1.0, 1.5, 2.0)
+
+
 def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
     """Over all tasks: geometric means of the ratios and the rest of the `summary` of a bench file.
 
@@ -158,6 +161,9 @@ def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
     the module as it is; these and the `failed` ones, which `failures` lists, count as 1.0 against eager.
     "Best" is the better of eager and torch.compile. A task is
     won where it is improved: faster than eager beyond noise. `device_seconds`: how long a task's run held the device.
+    `fast_p`: for each p the share of tasks of which a candidate was accepted that is more than p times as fast as eager
+    (KernelBench, arXiv 2502.10517); from 1 on beyond noise. Each of the `failures` says whose fault it was: the
+    machine's, the project's (ours), the problem's or the candidate's.
     `pending` ones, which wait for a model, count nowhere. Without algebra: with what was best without it in the tasks
     whose result has it; null where none has."""
     everything, tasks = tasks, [t for t in tasks if t.get("status") != "pending"]
@@ -177,15 +183,27 @@ def bench_summary(tasks: Sequence[Task]) -> dict[str, object]:
         "geomean_eager_without_algebra": geomean(map(_without_algebra, tasks)) if any(map(_algebra, tasks)) else None,
         "geomean_best": geomean(best),
         "median_eager": statistics.median(eager) if eager else None,
+        "fast_p": {f"{p:g}": sum(_faster(t, p) for t in tasks) / len(tasks) for p in _FAST} if tasks else None,
         "share_won": sum(won(t) for t in tasks) / len(tasks) if tasks else None,
         "geomean_floor_share": geomean(shares),
         "device_seconds": {"median": statistics.median(held), "most": max(held)} if held else None,
         "failures": [
-            {"problem": t.get("problem"), "reason": (t.get("verdict") or {}).get("reason"),
+            {"problem": t.get("problem"), "whose": whose(t), "reason": (t.get("verdict") or {}).get("reason"),
              "summary": (t.get("verdict") or {}).get("summary")}
             for t in failures
         ],
     }  # fmt: skip
+
+
+def whose(task: Task) -> str:
+    """Whose fault it is that a task failed: "machine", "project" (ours), "problem" or "candidate"."""
+    return str(task.get("whose", "candidate"))
+
+
+def _faster(task: Task, p: float) -> bool:
+    """Whether a candidate was accepted that is more than `p` times as fast as eager."""
+    accepted = bool((task.get("verdict") or {}).get("accepted")) and task.get("status") != "failed"
+    return accepted and ratio_of(task, "eager") > p and (p < 1 or won(task))
 
 
 def ratio_of(task: Task, against: str) -> float:

@@ -15,7 +15,7 @@ from . import words
 from .algebra import algebra
 from .attribution import worth_rows
 from .ending import Ending, ending, floor_share, fused
-from .objects import Task, bench_summary, ratio_of, won
+from .objects import Task, bench_summary, ratio_of, whose, won
 
 _COLOURS = {"improved": "green", "no_improvement": "yellow", "failed": "red", "pending": "blue"}
 
@@ -139,6 +139,7 @@ def _bench_row(task: Task) -> list[str]:
     ratio = (task.get("ratio") or {}).get("eager") if status != "failed" else None
     reason = str((task.get("verdict") or {}).get("reason", ""))
     result = "improved" if won(task) else reason.replace("_", " ") or status.replace("_", " ")
+    result += f" ({whose(task)})" if status == "failed" else ""
     return [
         escape(str(task.get("problem", "?"))),
         f"[{_COLOURS.get(status, 'red')}]{escape(result)}[/]",
@@ -157,11 +158,14 @@ def _bench_lines(total: dict[str, object]) -> str:
         + (f", {total['pending']} pending" if total["pending"] else ""),
         f"against eager: median {_x(total['median_eager'])}, won beyond noise {_share(total['share_won'])}",
     ]
+    if isinstance(fast := total["fast_p"], dict):
+        lines[1] += "; fast_p: " + ", ".join(f"{_share(share)} above {p}x" for p, share in fast.items())
     without = total["geomean_eager_without_algebra"]
     lines += [f"against eager without algebra: geometric mean {_x(without)}"] if without else []
     failures = total["failures"]
     assert isinstance(failures, list)
-    return "\n".join(lines + [f"failed: {f['problem']}: {f['reason']}: {f['summary']}" for f in failures])
+    told = [f"failed ({f['whose']}): {f['problem']}: {f['reason']}: {f['summary']}" for f in failures]
+    return "\n".join(lines + told)
 
 
 def _x(value: object) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from ..facts.candidate import Candidate, SourceFile
+from ..facts.candidate import Candidate, SourceFile, fault_in
 
 _NAME = r"[\w./-]+\.(?:py|cpp|cc|h|cu|cuh|hpp|ptx)"
 # A name on a line of its own, perhaps in a heading or in backquotes: "### `model.py`", "FILE: model.py".
@@ -53,6 +53,8 @@ def edited(candidate: Candidate | None, reply: str) -> Edited:
         if problem:
             return Edited(candidate=None, problem=f"in {path}: {problem}")
         files[path] = found
+    if fault := fault_in(files):
+        return Edited(candidate=None, problem=fault)
     made = Candidate(files=tuple(SourceFile(path=p, text=t) for p, t in sorted(files.items())), entry=entry)
     if candidate is not None and {(f.path, f.text) for f in candidate.files} == set(files.items()):
         changed = bool(swaps or any(path or "class ModelNew" in text for path, text in wholes))

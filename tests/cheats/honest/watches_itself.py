@@ -1,7 +1,7 @@
 # problem: norm
 # line: deferred
-"""Watches its own work as a profiler does, with a monitor of Python 3.12's where there is one, and takes it off again;
-asks for audits of its own, and for a stack if it crashes."""
+"""Watches its own work as a profiler does, with a monitor of its own code where there is one (Python 3.12), and takes
+it off again; asks for audits of its own, and for a stack if it crashes."""
 
 import faulthandler
 import sys
@@ -22,6 +22,9 @@ class ModelNew(nn.Module):
     def _count(self, *_):
         self.started += 1
 
+    def _compute(self, x):
+        return nn.functional.gelu(self.norm(x) * self.scale)
+
     def forward(self, x):
         sys.audit("layer.forward")
         monitoring = getattr(sys, "monitoring", None)
@@ -30,8 +33,9 @@ class ModelNew(nn.Module):
         else:
             monitoring.use_tool_id(monitoring.PROFILER_ID, "count")
             monitoring.register_callback(monitoring.PROFILER_ID, monitoring.events.PY_START, self._count)
-            monitoring.set_events(monitoring.PROFILER_ID, monitoring.events.PY_START)
-        y = nn.functional.gelu(self.norm(x) * self.scale)
+            watched = type(self)._compute.__code__
+            monitoring.set_local_events(monitoring.PROFILER_ID, watched, monitoring.events.PY_START)
+        y = self._compute(x)
         if monitoring is None:
             sys.setprofile(None)
         else:

@@ -1,6 +1,6 @@
 # problem: layers
 # line: works-ahead
-# refused: works_between, works_aside, remembers, clock_disagrees, wrong_values
+# refused: works_between, works_aside, remembers, clock_disagrees, wrong_values, gains_nothing
 # guards: none
 # targets: cpu
 """A child process computes all inputs that it knows as soon as a call is over; the next call redoes changed rows."""

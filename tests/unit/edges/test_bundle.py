@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -132,3 +133,38 @@ def test_one_at_a_time_is_at_a_piece_of_work(bundle: Bundle) -> None:
         assert (ours, again, other) == (True, False, True)
     with bundle.claimed("this") as ours:
         assert ours
+
+
+@pytest.mark.parametrize("kind", ["orders", "answers"])
+def test_what_is_no_file_is_told_of_and_stops_nobody(bundle: Bundle, kind: str) -> None:
+    """A folder, a pipe or a loop named like an order, or like the answer to one; the other order is served."""
+    bundle.post(OPENING)
+    other = replace(REQUEST, run="ba9876543210")
+    places = [Order(request=replace(other, seed=seed), number=0, job=None) for seed in range(4)]
+    for order in places:
+        bundle.post(order)
+    suffix = {"orders": "order", "answers": "answer"}[kind]
+    (bundle.folder / kind).mkdir(exist_ok=True)
+    names = [bundle.folder / kind / f"{name_of(order)}.{suffix}" for order in places]
+    for name in names:
+        name.unlink(missing_ok=True)
+    names[0].mkdir()
+    os.mkfifo(names[1])
+    names[2].symlink_to(names[2].name)
+    names[3].symlink_to("/dev/zero")
+    found, said = waiting(bundle)
+    assert found == (OPENING,) and len(said) == 4
+    assert all(line.count("remove it") == 1 and "\n" not in line for line in said)
+    (bundle.folder / "orders" / "0123456789ab-0001-0123456789abcdee.order").mkdir()
+    assert bundle.answered(REQUEST.run, numbers=range(9)) == ()
+    bundle.withdraw(other.run, before=5)
+
+
+@pytest.mark.parametrize("body", ["[" * 5000, "{}", "7", '{"$": "Order"}', '{"$": []}', '{"$": "Order", "new": 1}',
+                                  "NaN", '"\\ud800"', "9" * 5000])  # fmt: skip
+def test_a_whole_order_of_another_make_is_told_of_and_left_out(bundle: Bundle, body: str) -> None:
+    bundle.post(OPENING)
+    place = bundle.folder / "orders" / "0123456789ab-0001-0123456789abcdef.order"
+    place.write_text(sealed(place, body, version="99.0"))
+    found, said = waiting(bundle)
+    assert found == (OPENING,) and len(said) == 1 and "Tilewright 99.0 wrote it" in said[0] and len(said[0]) < 600

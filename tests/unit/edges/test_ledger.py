@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from fakes.facts import PROBLEM
 from tilewright.edges.ledger import Ledger
+from tilewright.faces.exits import exit_code
 from tilewright.facts.errors import UserError
 from tilewright.facts.move import Stop, Try
 from tilewright.facts.outcome import Failure, Station
@@ -116,3 +118,16 @@ def test_a_writer_killed_between_appends_leaves_whole_events(tmp_path: Path) -> 
         events = ledger.events()
     assert [e.move.why for e in events] == [str(i) for i in range(len(events))]
     assert len(events) > seen[-1]
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_journal_that_is_taken_away_is_not_written_to(tmp_path: Path, how: str) -> None:
+    """SQLite would go on with the file that nobody sees any more."""
+    with Ledger(tmp_path / "run" / "run.db") as ledger:
+        shutil.rmtree(tmp_path / "run")
+        if how == "replaced":
+            Ledger(tmp_path / "run" / "run.db").close()
+        with pytest.raises(FileNotFoundError) as gone:
+            ledger.append(Stop(best=None, why="x"), None, wall_s=0.0)
+    assert gone.value.filename == str(tmp_path / "run" / "run.db") or gone.value.filename == tmp_path / "run" / "run.db"
+    assert exit_code(lambda: (_ for _ in ()).throw(gone.value)) == 2

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from fakes import model_server as server_module
 from fakes.model_server import TEXT, Server, model_server
 from fakes.prompts import ask
+from tilewright.edges.llm import bounded as module
 from tilewright.edges.llm.direct import Direct
 from tilewright.edges.llm.patience import Patience
 from tilewright.edges.llm.providers import PROVIDERS
@@ -159,3 +164,36 @@ def test_a_dialogue_keeps_its_turns(server: Server) -> None:
     assert sent == [
         ("system", "Be brief."), ("user", "Faster, please."), ("assistant", "Done."), ("user", "Again."),
     ]  # fmt: skip
+
+
+@WIRES
+def test_a_stream_is_not_read_beyond_its_bound(server: Server, wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.edges.llm.direct.MOST_CHARACTERS", 5)
+    reply = direct(server, wire).ask(ask())
+    assert reply.truncated and TEXT.startswith(reply.text) and 5 < len(reply.text) < len(TEXT)
+    assert len(server.seen) == 1
+
+
+@WIRES
+def test_a_body_without_end_is_given_up(server: Server, wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 200)
+    with pytest.raises(ModelOut, match="no reply after 2 tries"):
+        direct(server, wire, tries=2).ask(ask())
+
+
+@pytest.mark.parametrize("count", [-5, "many", None, [], {}, 1e300, True, 10**40])
+def test_counts_of_a_provider_that_are_none_are_unknown(
+    server: Server, monkeypatch: pytest.MonkeyPatch, count: Any
+) -> None:
+    made = server_module._openai
+
+    def spoilt(fault: str, model: str) -> list[str]:
+        return [e.replace("1000", json.dumps(count)) for e in made(fault, model)]
+
+    monkeypatch.setattr(server_module, "_openai", spoilt)
+    try:
+        reply = direct(server, "openai", tries=1).ask(ask())
+    except ModelOut:  # it could not be read at all
+        return
+    assert reply.usage is None or (type(reply.usage.input_tokens) is int and reply.usage.input_tokens >= 0)
+    assert reply.price_usd is None or math.isfinite(reply.price_usd)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tilewright.faces.agents import _guarded, serve_http
+from tilewright.faces.agents import _answering, _guarded, serve_http
 from tilewright.faces.desk import Desk
 from tilewright.faces.tools import House, Tools
 from tilewright.facts.errors import UserError
@@ -92,3 +92,29 @@ def test_a_problem_that_cannot_be_opened_is_told_to_whoever_waits(desk: Desk, tm
 
     asyncio.run(talk())
     desk.close()
+
+
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "y/" * 2100 + "z", "\ud800", "loop", "a\nb" * 900])
+def test_what_can_be_no_place_is_told_in_a_line(desk: Desk, name: str) -> None:
+    desk.root.mkdir()
+    (desk.root / "loop").symlink_to("loop")
+    for act in (desk.inside, desk.seat):
+        with pytest.raises(UserError) as told:
+            act(name)
+        assert len(str(told.value)) < 600
+
+
+def test_a_seat_that_was_never_taken_is_taken_by_whoever_comes_next(desk: Desk) -> None:
+    """As after a budget that is none: the folder can still be opened."""
+    desk.root.mkdir()
+    first = desk.seat_at(desk.root / "r")
+    assert desk.seat_at(desk.root / "r") is first and first.new
+
+
+@pytest.mark.parametrize("given", ["a\0b", "\udc80", ["ok", {"k": "\ud800"}], {"\0": 1}, "x" * (33 << 20)])
+def test_what_no_text_file_can_hold_is_refused_before_a_tool_sees_it(given: Any) -> None:
+    async def act(value: Any) -> dict[str, Any]:
+        raise AssertionError("it should not come here")
+
+    with pytest.raises(ValueError, match="send"):
+        asyncio.run(_answering(act, ValueError)(value=given))

@@ -91,3 +91,43 @@ def test_addresses_have_a_port_and_perhaps_a_host(text: str, found: tuple[str, i
 def test_an_address_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="write 8765"):
         config.address(text)
+
+
+NINES = "9" * 400
+
+
+@pytest.mark.parametrize(
+    "text", [NINES, NINES + "s", "nan", "inf", "-5", "1e9", "0", "0.0000001", "٣s", "9" * 12 + "h", ""]
+)
+def test_a_time_that_is_none(text: str) -> None:
+    with pytest.raises(UserError) as told:
+        config.seconds(text)
+    assert len(str(told.value)) < 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NINES + "usd",
+        "$" + NINES,
+        "999999999999999Mtokens",
+        "0.5calls",
+        "0.3tries",
+        "nanusd",
+        "-1usd",
+        "device:" + NINES,
+    ],
+)
+def test_a_budget_without_end_or_of_nothing_is_none(text: str) -> None:
+    with pytest.raises(UserError) as told:
+        config.budget(text, usual_s=1.0)
+    assert len(str(told.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "text", ["1-99999999999", NINES, "5-1", "1--2", "", "-", "٣", "1-999999,5-999999", "1," * 3 + "x"]
+)
+def test_numbers_without_end_are_refused(text: str) -> None:
+    with pytest.raises(UserError) as told:
+        config.numbers(text)
+    assert len(str(told.value)) < 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tilewright.facts.errors import UserError
 from tilewright.flow import campaign as module
-from tilewright.flow.campaign import Campaign, problem_files, run_campaign
+from tilewright.flow.campaign import Campaign, ended_badly, problem_files, run_campaign
 
 
 @pytest.fixture
@@ -165,3 +166,26 @@ def test_a_task_that_another_machine_judges_may_take_its_time_and_is_asked_again
     for campaign in (here, here, there, there, replace(there, wait=False)):
         run_campaign(campaign, seen=lambda task: None)
     assert limits == [258.0, None, None, 258.0]  # what broke here is kept
+
+
+@pytest.mark.parametrize(
+    ("script", "whose", "code"),
+    [
+        ("import sys; print('tilewright: 1_a.py: no `Model`', file=sys.stderr); sys.exit(2)", "problem", 2),
+        ("import sys; print('tilewright: the disk is full (x)', file=sys.stderr); sys.exit(2)", "machine", 2),
+        ("import sys; print('tilewright: out: permission denied', file=sys.stderr); sys.exit(2)", "machine", 2),
+        ("import os; os.kill(os.getpid(), 9)", "machine", 2),
+        ("import sys; print('tilewright: internal: x', file=sys.stderr); sys.exit(3)", "project", 3),
+        ("import os; os.kill(os.getpid(), 11)", "project", 3),
+        ("import time; time.sleep(60)", "project", 3),
+        ('print(\'{"problem": "1_a", "status": "failed"}\')', "candidate", 1),
+        ('print(\'{"problem": "1_a", "status": "improved"}\')', "candidate", 0),
+    ],
+)
+def test_a_task_that_fails_says_whose_fault_it_was_and_the_worst_decides(
+    tmp_path: Path, script: str, whose: str, code: int
+) -> None:
+    child = getattr(module, "_child")  # noqa: B009 - as it is called by a campaign
+    task = child([sys.executable, "-c", script], tmp_path / "1_a.py", {}, limit_s=5.0)
+    assert (task.get("whose", "candidate"), ended_badly([{"status": "improved"}, task])) == (whose, code)
+    assert ended_badly([{"status": "failed"}, {"status": "pending"}, task]) == max(code, 1)

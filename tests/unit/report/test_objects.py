@@ -135,6 +135,19 @@ def test_bench_means_count_failures_and_unchanged_as_one() -> None:
     assert [(f["problem"], f["reason"]) for f in total["failures"]] == [("bad", "wrong_values"), ("h", "hung")]  # type: ignore[attr-defined]
 
 
+def test_fast_p_counts_what_was_accepted_and_is_so_much_faster() -> None:
+    runs = [measured(4.0), measured(1.7), measured(1.1), measured(7.0, status="failed"), task(NOTHING), task(REFUSED)]
+    total = bench_summary(runs)
+    assert total["fast_p"] == {"0": 3 / 6, "1": 3 / 6, "1.5": 2 / 6, "2": 1 / 6}
+    assert bench_summary([])["fast_p"] is None
+
+
+def test_each_failure_says_whose_fault_it_was() -> None:
+    failed = [{"problem": name, "status": "failed", "whose": name} for name in ("machine", "project", "problem")]
+    total = bench_summary([*failed, task(REFUSED, "bad")])
+    assert [f["whose"] for f in total["failures"]] == ["machine", "project", "problem", "candidate"]  # type: ignore[attr-defined]
+
+
 def test_what_is_kept_is_eager_and_is_held_against_torch_compile_too() -> None:
     kept = task(SLOWER)
     assert kept["verdict"]["accepted"] and kept["ratio"]["eager"] is None  # type: ignore[index]

@@ -72,12 +72,20 @@ def test_markup_in_names_is_text() -> None:
 
 
 def test_a_bench() -> None:
-    hung = {"problem": "h", "status": "failed", "verdict": {"reason": "hung", "summary": "no result"}, "ratio": {}}
+    hung = {
+        "problem": "h",
+        "status": "failed",
+        "whose": "project",
+        "verdict": {"reason": "hung", "summary": "no result"},
+        "ratio": {},
+    }
     runs = {"good": IMPROVED, "slow": SLOWER, "bad": REFUSED}
     text = shown(bench_table([summary(brief(n), run, candidate_dir="c") for n, run in runs.items()] + [hung]))
     assert row(text, "good")[-6:] == ["1.30x", "1.29", "–", "1.31", "1.10x", "75%"]
     assert row(text, "slow")[-2:] == ["1.00x", "1.00x"] and "not faster" in text
     assert row(text, "geometric mean")[2:] == ["1.07x", "1.02x", "75%"]
     assert "2 of 4 accepted by the judge, 1 kept as they are, 2 failed" in text
-    assert "failed: h: hung: no result" in text
+    assert "failed (project): h: hung: no result" in text and "failed (candidate): bad: wrong_values" in text
+    assert "hung (project)" in row(text, "h ")[1] + " " + row(text, "h ")[2]
+    assert "fast_p: 50% above 0x, 25% above 1x, 0% above 1.5x, 0% above 2x" in text
     assert "0 of 0" in shown(bench_table([]))

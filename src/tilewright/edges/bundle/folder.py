@@ -13,8 +13,9 @@ import fcntl
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +28,7 @@ from ...facts.version import VERSION
 T = TypeVar("T", Order, Answer)
 
 _HEAD = re.compile(rb"tilewright (\S{1,40}) ([0-9a-f]{64})\n")
+_MOST_BYTES = 1 << 30
 _NAME = re.compile(r"([0-9a-f]{12})-(\d{4,9})-[0-9a-f]{16}")
 
 
@@ -68,7 +70,8 @@ class Bundle:
         for file in (*_files(self._orders, "order"), *_files(self._answers, "answer")):
             named = _NAME.fullmatch(file.stem)
             if named and named[1] == run and int(named[2]) < before:
-                file.unlink(missing_ok=True)
+                with suppress(OSError):  # a folder of that name is nobody's order
+                    file.unlink(missing_ok=True)
 
     # ---- the machine that judges
 
@@ -76,12 +79,12 @@ class Bundle:
         """All orders that lie there whole and without a whole answer, by name; what can't be read is told of."""
         found: list[Order] = []
         for file in _files(self._orders, "order"):
-            if _whole(self._answers / f"{file.stem}.answer") is not None:  # not read: there may be thousands
-                continue
             try:
+                if _whole(self._answers / f"{file.stem}.answer") is not None:  # not read: there may be thousands
+                    continue
                 order = _read(file, Order)
             except UserError as error:
-                say(str(error))
+                say(f"{error}; left out")
                 continue
             if order is None:
                 say(f"{file.name}: not whole; it may still be on its way, or is a copy under another name")
@@ -92,10 +95,17 @@ class Bundle:
         return tuple(found)
 
     def answered(self, run: str, *, numbers: range) -> tuple[tuple[Order, Answer], ...]:
-        """The run's orders of these numbers that lie there with their answers, in their order."""
+        """The run's orders of these numbers that lie there with their answers, in their order. What can't be read is
+        left out, as `waiting` has told."""
         named = [(f, m) for f in _files(self._orders, "order") if (m := _NAME.fullmatch(f.stem)) and m[1] == run]
-        orders = [_read(file, Order) for file, name in named if int(name[2]) in numbers]
-        return tuple((order, found) for order in orders if order is not None and (found := self.answer(order)))
+        found: list[tuple[Order, Answer]] = []
+        for file, name in named:
+            with suppress(UserError):
+                order = _read(file, Order) if int(name[2]) in numbers else None
+                answer = None if order is None else self.answer(order)
+                if order is not None and answer is not None:
+                    found.append((order, answer))
+        return tuple(found)
 
     def reply(self, order: Order, answer: Answer) -> None:
         """Put the answer there."""
@@ -144,9 +154,16 @@ def _digest(path: Path, text: bytes) -> str:
 def _whole(path: Path) -> tuple[str, bytes] | None:
     """The version that wrote the file, and what it holds; None where it is not there, or not whole."""
     try:
-        text = path.read_bytes()
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UserError(f"{path}: no regular file; remove it")
+            text = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         return None
+    except OSError as error:  # a folder of this name, or what may not be read
+        raise UserError(f"{path}: cannot be read ({error.strerror}); remove it, or let it be read") from None
+    if len(text) > _MOST_BYTES:
+        raise UserError(f"{path}: larger than {_MOST_BYTES >> 20} MB; remove it")
     head = _HEAD.match(text)
     if head is None or _digest(path, text[head.end() :]) != head[2].decode():
         return None
@@ -161,7 +178,7 @@ def _read(path: Path, kind: type[T]) -> T | None:
     version, body = found
     try:
         return codec.read(body.decode(), kind)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: whole, and yet it can't be read ({error}); Tilewright {version} wrote it, this is {VERSION}: use "
             "one version on both machines, and remove the file"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import os
 import sqlite3
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from ...facts import codec
 from ...facts.errors import UserError
@@ -18,6 +19,8 @@ from ...facts.outcome import Station
 from ...facts.run import Brief, Request
 
 FORMAT = 4
+_OF_THE_DISK = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_BUSY", "SQLITE_LOCKED",
+                "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_NOMEM")  # fmt: skip
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS text (digest TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
@@ -47,22 +50,27 @@ class Ledger:
         if not readonly:
             self._lock = _locked(path)
         self._db = sqlite3.connect(path, isolation_level=None)
+        self._db.text_factory = lambda data: data.decode(errors="replace")
         try:
             self._check_format(readonly=readonly)
+            there = os.stat(path)
+            self._place = there.st_dev, there.st_ino
             if not readonly:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.executescript(_SCHEMA)
-        except (UserError, sqlite3.OperationalError):  # the disk may be full: the journal is none the worse
+        except UserError:
             self.close()
             raise
         except sqlite3.DatabaseError as error:
             self.close()
+            if getattr(error, "sqlite_errorname", "").startswith(_OF_THE_DISK):
+                raise  # it may be full: the journal is none the worse
             raise UserError(f"{path}: cannot be read as a journal ({error}); choose another --out") from error
 
     def _check_format(self, *, readonly: bool) -> None:
-        (found,) = self._db.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        ((found,),) = self._rows("PRAGMA user_version")
+        ((tables,),) = self._rows("SELECT count(*) FROM sqlite_master")
         if found == tables == 0 and not readonly:
             self._db.execute(f"PRAGMA user_version={FORMAT}")
         elif found == 0:
@@ -99,24 +107,53 @@ class Ledger:
                 self._db.execute("DELETE FROM text")
 
     def _record(self, name: str) -> object:
-        row = self._db.execute("SELECT body FROM record JOIN text USING (digest) WHERE name = ?", (name,)).fetchone()
-        return codec.loads(row[0]) if row else None
+        rows = self._rows("SELECT digest, body FROM record LEFT JOIN text USING (digest) WHERE name = ?", name)
+        kind: Any = {"request": Request, "brief": Brief}[name]
+        return self._fact(rows[0][0], rows[0][1], kind) if rows else None
 
     def events(self) -> tuple[Event, ...]:
-        rows = self._db.execute(
-            "SELECT seq, m.body, o.body, wall_s, held FROM event"
-            " JOIN text m ON m.digest = move JOIN text o ON o.digest = outcome ORDER BY seq"
+        """All of them, in order. UserError where the file holds anything else: it was damaged."""
+        rows = self._rows(
+            "SELECT seq, move, m.body, outcome, o.body, wall_s, held FROM event"
+            " LEFT JOIN text m ON m.digest = move LEFT JOIN text o ON o.digest = outcome ORDER BY seq"
         )
-        return tuple(
-            Event(seq=seq, move=codec.loads(move), outcome=codec.loads(what), wall_s=wall, held=codec.loads(held))
-            for seq, move, what, wall, held in rows
+        found = tuple(
+            Event(seq=seq, move=self._fact(move, made, Move), outcome=self._fact(outcome, came, Outcome), wall_s=wall,
+                  held=self._fact("", held, tuple[Station, ...]))
+            for seq, move, made, outcome, came, wall, held in rows
+        )  # fmt: skip
+        if [e.seq for e in found] != list(range(len(found))) or not all(codec.fits(e.wall_s, float) for e in found):
+            raise self._damaged("its events don't follow one another")
+        return found
+
+    def _rows(self, query: str, *values: str) -> list[Any]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the latter of what a message quotes
+            if getattr(error, "sqlite_errorname", "").startswith(_OF_THE_DISK):
+                raise
+            raise self._damaged(str(error)) from error
+
+    def _fact(self, digest: str, text: object, kind: Any) -> Any:
+        """From a text that is kept under this digest; "" where there is none."""
+        try:
+            if not isinstance(text, str) or (digest and digest != _digest(text)):
+                raise ValueError("a text is not what was written")
+            return codec.read(text, kind)
+        except ValueError as error:
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, why: str) -> UserError:
+        return UserError(
+            f"{self.path}: cannot be read as a journal: it was damaged, or made by another version ({why[:200]}); "
+            "choose another folder"
         )
 
     def count(self) -> int:
         """How many outcomes it holds: the brief and the events."""
-        (found,) = self._db.execute(
+        ((found,),) = self._rows(
             "SELECT (SELECT count(*) FROM record WHERE name = 'brief') + (SELECT count(*) FROM event)"
-        ).fetchone()
+        )
         return int(found)
 
     def append(self, move: Move, outcome: Outcome, *, wall_s: float, held: tuple[Station, ...] = ()) -> Event:
@@ -131,11 +168,16 @@ class Ledger:
         return Event(seq=seq, move=codec.loads(texts[0]), outcome=codec.loads(texts[1]), wall_s=wall_s, held=held)
 
     def _keep(self, body: str) -> str:
-        digest = hashlib.sha256(body.encode()).hexdigest()
+        digest = _digest(body)
         self._db.execute("INSERT OR IGNORE INTO text VALUES (?, ?)", (digest, body))
         return digest
 
     def _transaction(self) -> _Transaction:
+        """Raises OSError where the file that we write to is no longer the one at our path: it was removed, and what
+        is written to it would be lost with us."""
+        there = os.stat(self.path)
+        if (there.st_dev, there.st_ino) != self._place:
+            raise FileNotFoundError(errno.ENOENT, "another journal lies there", str(self.path))
         return _Transaction(self._db)
 
     def close(self) -> None:
@@ -150,6 +192,10 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _digest(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()
 
 
 class _Transaction:

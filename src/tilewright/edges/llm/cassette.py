@@ -71,10 +71,13 @@ def _read(path: Path) -> dict[str, Reply]:
     for number, line in enumerate(lines, start=1):
         try:
             tree = json.loads(line)
-            reply = codec.from_plain(tree["reply"])
+        except ValueError:
+            continue  # cut off by a kill while it was written
+        except RecursionError:
+            raise UserError(f"cassette:{path}: line {number} nests too deeply for a recorded reply") from None
+        try:
+            key, reply = str(tree["key"]), codec.read(json.dumps(tree["reply"]), Reply)
         except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, ValueError):
-                continue  # cut off by a kill while it was written
             raise UserError(f"cassette:{path}: line {number} is no recorded reply ({error!r})") from None
-        found[tree["key"]] = reply
+        found[key] = reply
     return found

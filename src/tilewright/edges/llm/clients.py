@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from .bounded import bound_response
 from .providers import Provider
 
 Close = Callable[[], Awaitable[None]]
+# Of every client: no response is read beyond its bound, nor made large by being unpacked.
+_BOUNDED: Any = {"event_hooks": {"response": [bound_response]}, "headers": {"accept-encoding": "identity"}}
 _NO_KEY = "none"  # what is sent to a server of one's own that wants no key: the client libraries insist on one
 
 
@@ -19,13 +22,14 @@ def client_of(provider: Provider, *, model: str, base_url: str, key: str, idle_s
 
 
 def _openai(provider: Provider, model: str, base_url: str, key: str, idle_s: float) -> tuple[Any, Close]:
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, DefaultAsyncHttpxClient
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.profiles.openai import OpenAIModelProfile
     from pydantic_ai.providers import infer_provider_class
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-    client = AsyncOpenAI(api_key=key, base_url=base_url, max_retries=0, timeout=idle_s)
+    client = AsyncOpenAI(api_key=key, base_url=base_url, max_retries=0, timeout=idle_s,
+                         http_client=DefaultAsyncHttpxClient(**_BOUNDED))  # fmt: skip
     if provider.known_as:
         found: Any = infer_provider_class(provider.known_as)
         made = found(openai_client=client)
@@ -37,11 +41,12 @@ def _openai(provider: Provider, model: str, base_url: str, key: str, idle_s: flo
 
 
 def _anthropic(provider: Provider, model: str, base_url: str, key: str, idle_s: float) -> tuple[Any, Close]:
-    from anthropic import AsyncAnthropic
+    from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
-    client = AsyncAnthropic(api_key=key, base_url=base_url, max_retries=0, timeout=idle_s)
+    client = AsyncAnthropic(api_key=key, base_url=base_url, max_retries=0, timeout=idle_s,
+                            http_client=DefaultAsyncHttpxClient(**_BOUNDED))  # fmt: skip
     return AnthropicModel(model, provider=AnthropicProvider(anthropic_client=client)), client.close
 
 
@@ -50,7 +55,7 @@ def _google(provider: Provider, model: str, base_url: str, key: str, idle_s: flo
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider
 
-    http = httpx2.AsyncClient(timeout=idle_s)
+    http = httpx2.AsyncClient(timeout=idle_s, **_BOUNDED)
     made = GoogleProvider(api_key=key, base_url=base_url, http_client=http)
 
     async def close() -> None:

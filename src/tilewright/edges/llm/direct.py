@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...facts.dialogue import Finish, ModelChoice, Prompt, Reply, Usage
 from ...facts.errors import UserError
 from ...facts.move import Ask
+from .bounded import MOST_CHARACTERS, is_count
 from .clients import Close, client_of
 from .patience import Passing, Patience, patiently
 from .prices import price_usd
@@ -18,6 +21,14 @@ from .providers import Provider
 
 _FINISH: dict[str | None, Finish] = {"stop": "stop", "length": "length", "content_filter": "filtered"}
 _MOST_OF_AN_ERROR = 300
+_NONSENSE = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+)  # of parsing foreign bytes
 
 
 class Direct:
@@ -50,7 +61,9 @@ class Direct:
             self._provider, model=self._model, base_url=self._base_url, key=self._key, idle_s=self._patience.idle_s
         )
         try:
-            return self._reply(asyncio.run(self._streamed(model, close, ask)), tried)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of libraries, about a reply that is not as agreed
+                return self._reply(asyncio.run(self._streamed(model, close, ask)), tried)
         except (wrong.ModelAuthenticationError, wrong.ModelQuotaExceededError, wrong.ModelNotFoundError) as error:
             raise UserError(f"{self._choice.name}: {self._told(error)}") from None
         except (wrong.ModelRateLimitError, wrong.ModelUnavailableError, wrong.ModelServerError) as error:
@@ -61,8 +74,8 @@ class Direct:
             if error.status_code in (408, 409, 429) or error.status_code >= 500:
                 raise Passing(self._told(error), retry_after_s=error.retry_after) from None
             raise UserError(f"{self._choice.name}: {self._told(error)}") from None
-        except (wrong.ModelAPIError, wrong.UnexpectedModelBehavior, OSError, ValueError) as error:
-            # A connection that was cut, a deadline that passed, a reply that is no JSON.
+        except (wrong.ModelAPIError, wrong.UnexpectedModelBehavior, OSError, *_NONSENSE) as error:
+            # A connection that was cut, a deadline that passed, a reply that is no JSON, or another than agreed.
             raise Passing(self._told(error)) from None
 
     async def _streamed(self, model: Any, close: Close, ask: Ask) -> Any:
@@ -80,8 +93,11 @@ class Direct:
         try:
             messages = _messages(ask.prompt)
             async with model_request_stream(model, messages, model_settings=settings) as stream:
-                async for _ in stream:
-                    pass
+                seen = 0
+                async for event in stream:
+                    seen += _characters(event)
+                    if seen > MOST_CHARACTERS:  # the rest is not waited for, nor paid for
+                        return replace(stream.get(), finish_reason="length")
                 return stream.get()
         finally:
             await close()
@@ -108,6 +124,13 @@ class Direct:
         return (text.replace(self._key, "[key]") if self._key else text)[:_MOST_OF_AN_ERROR]
 
 
+def _characters(event: Any) -> int:
+    """How much text a piece of a stream brings."""
+    piece = getattr(event, "part", None) or getattr(event, "delta", None)
+    texts = (getattr(piece, name, None) for name in ("content", "content_delta"))
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
 def _messages(prompt: Prompt) -> list[Any]:
     from pydantic_ai.messages import ModelRequest, ModelResponse, SystemPromptPart, TextPart, UserPromptPart
 
@@ -122,8 +145,9 @@ def _messages(prompt: Prompt) -> list[Any]:
 
 
 def _usage(usage: Any) -> Usage | None:
-    """None where the provider told nothing."""
-    if not usage.input_tokens and not usage.output_tokens:
+    """None where the provider told nothing, or no numbers."""
+    counts = usage.input_tokens, usage.output_tokens, usage.cache_read_tokens or 0
+    if not all(map(is_count, counts)) or not any(counts[:2]):
         return None
     return Usage(
         input_tokens=usage.input_tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -11,9 +12,12 @@ from pathlib import Path
 from ...facts.dialogue import Prompt, Reply, Usage
 from ...facts.errors import Pending, UserError
 from ...facts.move import Ask
+from .bounded import MOST_CHARACTERS, is_count
 
 END = "END OF REPLY"
 _POLL_S = 1.0
+_MOST_BYTES = 4 * MOST_CHARACTERS  # of a reply: as many as its letters can take
+_TAIL_BYTES = 64
 
 
 class Mailbox:
@@ -74,11 +78,24 @@ def _write(path: Path, text: str) -> None:
 
 
 def _read(path: Path) -> Reply | None:
-    """None while it is not there, or not whole."""
+    """None while it is not there, or not whole. Of one that is far longer than a reply may be, the beginning."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+            if len(data) > _MOST_BYTES:
+                file.seek(-_TAIL_BYTES, os.SEEK_END)
+                data = (
+                    data[:_MOST_BYTES].decode(errors="ignore").encode()
+                    + b"\n"
+                    + file.read(_TAIL_BYTES).rstrip().rpartition(b"\n")[2]
+                )
+        text = data.decode("utf-8")
     except (FileNotFoundError, UnicodeDecodeError):  # a letter of several bytes may be half written, too
         return None
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be read as a reply ({error.strerror}); remove it and write the file anew"
+        ) from None
     body, mark, after = text.rpartition(END)
     if not mark or after.strip() or (body and not body.endswith("\n")):
         return None
@@ -96,7 +113,13 @@ def _parsed(body: str, path: Path) -> Reply:
         )
         price = float(fields["price_usd"]) if "price_usd" in fields else None
     except ValueError as error:
-        raise UserError(f"{path}: its head holds no number where one belongs ({error})") from None
+        raise UserError(f"{path}: its head holds no number where one belongs ({str(error)[:120]})") from None
+    if usage is not None and not (is_count(usage.input_tokens) and is_count(usage.output_tokens)):
+        raise UserError(
+            f"{path}: its head counts {fields['input_tokens'][:30]} and {fields['output_tokens'][:30]} tokens"
+        )
+    if price is not None and not (math.isfinite(price) and price >= 0):
+        raise UserError(f"{path}: its head says a price of {fields['price_usd'][:30]}; write dollars, as in 0.05")
     return Reply(
         text=(body[head.end() :] if head else body).strip("\n"),
         finish="length" if fields.get("finish") == "length" else "stop",

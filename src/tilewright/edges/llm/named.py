@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from ...facts.dialogue import ModelChoice
 from ...facts.errors import UserError
+from .bounded import Bounded
 from .cassette import Cassette
 from .ensemble import Ensemble
 from .mailbox import Mailbox
@@ -17,18 +18,26 @@ from .providers import PROVIDERS
 from .scripted import scripted_from
 
 _NO_PROVIDER = ("scripted", "cassette", "mailbox", "ensemble")
+_MOST_DEPTH = 8
 _WANTED = ("pydantic_ai", "genai_prices", "openai", "anthropic", "google.genai")
 
 
 def open_model(choice: ModelChoice, *, run: str, keys: Keys, wait: bool = True, seed: int = 0) -> Model:
-    """`run` names a mailbox's letters; with `wait` false a mailbox raises Pending where no reply lies yet. Nothing is
-    sent. Raises UserError for a name that means nothing, a key that is not there, and packages that are missing."""
+    """A model whose replies are within bounds (`bounded`). `run` names a mailbox's letters; with `wait` false a mailbox
+    raises Pending where no reply lies yet. Nothing is sent. Raises UserError for a name that means nothing, a key that
+    is not there, and packages that are missing."""
+    return Bounded(_opened(choice, run=run, keys=keys, wait=wait, seed=seed))
+
+
+def _opened(choice: ModelChoice, *, run: str, keys: Keys, wait: bool, seed: int, depth: int = 0) -> Model:
     kind, _, rest = choice.name.partition(":")
+    if depth > _MOST_DEPTH:
+        raise UserError(f"{choice.name[:60]!r}: models within models, more than {_MOST_DEPTH} deep")
     if not rest:
         raise UserError(f"{choice.name!r}: not a model; write PROVIDER:NAME, as in anthropic:NAME or mailbox:DIR")
 
     def opened(name: str) -> Model:
-        return open_model(replace(choice, name=name), run=run, keys=keys, wait=wait, seed=seed)
+        return Bounded(_opened(replace(choice, name=name), run=run, keys=keys, wait=wait, seed=seed, depth=depth + 1))
 
     match kind:
         case "scripted":
@@ -39,7 +48,10 @@ def open_model(choice: ModelChoice, *, run: str, keys: Keys, wait: bool = True, 
             path, _, inner = rest.partition("=")
             return Cassette(Path(path), inner=opened(inner) if inner else None)
         case "ensemble":
-            return Ensemble([opened(name.strip()) for name in rest.split(",") if name.strip()])
+            members = [opened(name.strip()) for name in rest.split(",") if name.strip()]
+            if not members:
+                raise UserError(f"{choice.name!r}: names no model; write ensemble:PROVIDER:NAME,PROVIDER:NAME")
+            return Ensemble(members)
     return _provided(choice, kind, rest, keys=keys, seed=seed)
 
 
@@ -49,7 +61,16 @@ def _provided(choice: ModelChoice, kind: str, model: str, *, keys: Keys, seed: i
         raise UserError(f"{choice.name!r}: unknown provider; known are {', '.join((*PROVIDERS, *_NO_PROVIDER))}")
     if not (choice.base_url or provider.base_url):
         raise UserError(f"{choice.name!r}: say where it listens, with --base-url http://HOST:PORT/v1")
-    if urlsplit(choice.base_url).password or urlsplit(choice.base_url).query:
+    try:
+        address = urlsplit(choice.base_url)
+        secret = bool(address.password or address.query) or (address.port or 0) < 0  # reading the port checks it
+    except ValueError as error:
+        raise UserError(
+            f"--base-url {choice.base_url[:80]!r}: no address ({error}); write http://HOST:PORT/v1"
+        ) from None
+    if choice.base_url and (address.scheme not in ("http", "https") or not address.hostname):
+        raise UserError(f"--base-url {choice.base_url[:80]!r}: no address; write http://HOST:PORT/v1")
+    if secret:
         raise UserError("--base-url: must hold no password or key, since it is written to the journal")
     key = keys(provider.keys) or ""
     if not key and not provider.keyless:

@@ -34,7 +34,8 @@ class Passing(Exception):
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
-        self.retry_after_s = retry_after_s
+        sound = retry_after_s is not None and retry_after_s >= 0  # which NaN is not
+        self.retry_after_s = retry_after_s if sound else None
 
 
 def patiently(

@@ -14,5 +14,5 @@ def price_usd(usage: Any, *, model: str, provider: str, base_url: str) -> float 
         if base_url:
             return float(calc_price(usage, model, provider_api_url=base_url).total_price)
         return float(calc_price(usage, model, provider_id=provider).total_price)
-    except (LookupError, ValueError):
+    except (LookupError, ValueError, TypeError, ArithmeticError):  # unknown, or counts that are none
         return None

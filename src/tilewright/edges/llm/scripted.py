@@ -38,7 +38,7 @@ def scripted_from(path: Path) -> Scripted:
     """From a JSON list of texts."""
     try:
         texts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"scripted:{path}: cannot be read ({error}); give a JSON list of texts") from None
     if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
         raise UserError(f"scripted:{path}: not a JSON list of texts")

@@ -69,7 +69,7 @@ class Limits:
 class CellPlan:
     """How to start a cell. `memory_bytes` bounds the memory of its process tree. `isolate`: all the walls that a
     candidate's cell gets (cell.confine), with `namespaces` those too; nothing in `hidden` can be read then. `matmul`:
-    torch's fp32 matmul precision, where it is not the default."""
+    torch's fp32 matmul precision, where it is not the default. `variables` of the environment, beside a cell's own."""
 
     name: str
     device: str
@@ -80,6 +80,7 @@ class CellPlan:
     namespaces: bool = True
     matmul: str = ""
     hidden: tuple[Path, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 class Cell:
@@ -102,7 +103,7 @@ class Cell:
         common = common_environment(
             threads=plan.threads, outer=os.environ if outer is None else outer, device=plan.device
         )
-        environment = cell_environment(plan.folder, common)
+        environment = dict(plan.variables) | cell_environment(plan.folder, common)
         self._end = mine
         with theirs, open(output, "wb") as out:
             server = server_for(common)

@@ -28,6 +28,11 @@ def program(module: str) -> list[str]:
     return [sys.executable, "-P", str(_START), module]
 
 
+def is_own(name: str) -> bool:
+    """Whether a cell has a value of its own for this variable, or the one that is set outside."""
+    return name in _KEPT or name in _OWN or name.startswith(("PYTHON", "OMP_", "MKL_", "LD_"))
+
+
 def common_environment(*, threads: int, outer: Mapping[str, str], device: str = "cpu") -> dict[str, str]:
     """The variables that all cells of a device share. `threads` of 0 leaves torch's own choice. Beside a GPU, threads
     that have computed on the host go to sleep at once: they would spin on in others' turns."""

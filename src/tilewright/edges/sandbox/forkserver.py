@@ -175,7 +175,8 @@ def start_ahead(threads: int, device: str) -> None:
 
 
 @atexit.register
-def _close_all() -> None:
+def close_servers() -> None:
+    """This process's servers and all their cells end."""
     for (pid, _), server in _servers.items():
         if pid == os.getpid():
             server.close()

@@ -8,8 +8,7 @@ the judge decides which contents stand at which address, and sees for itself whe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -22,11 +21,13 @@ from ...cell.arena import ALIGNMENT, Arena, Layout, bytes_of, contiguous, exchan
 from ...facts.problem import TensorSpec
 from .cell import Cell, CellFault, Limits
 from .images import Image, paged
+from .sameness import one_thread as one_thread
 from .sameness import same_bits as same_bits
 
 Refs = tuple[wire.TensorRef, ...]
 T = TypeVar("T")
-_MANY_CALLS = 8.0  # limits of one call, for what runs the module dozens of times
+_APPEAL, _SLOWER = 2.0, 4.0  # times what a call may take: some thirty in float64; and of a slow or busy machine
+_APPROACH = 8.0  # and to bring inputs beside turns is some hundred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,8 +282,9 @@ class Room:
         request = wire.Appeal(
             args=self.described.args, inputs=self._pool[k], outputs=outputs, seed=seed, least=least,
             got=tuple(self._results[place][i] for i in outputs), own=tuple(self._own[i] for i in outputs),
+            limit_s=_APPEAL * self.limits.call_s,
         )  # fmt: skip
-        found = self._ask_more(request, wire.Judgement)
+        found = self._ask_more(request, wire.Judgement, times=_SLOWER * _APPEAL)
         return found.judged if found is not None else None
 
     def approach(self, k: int, *, seed: int, number: int, state: bool) -> wire.Approached | None:
@@ -291,15 +293,15 @@ class Room:
         request = wire.Approach(
             args=self.described.args, inputs=self._pool[k], seed=seed, number=number, state=state,
         )  # fmt: skip
-        return self._ask_more(request, wire.Approached)
+        return self._ask_more(request, wire.Approached, times=_APPROACH)
 
     @property
     def reference_lives(self) -> bool:
         return self._reference.alive
 
-    def _ask_more(self, request: object, kind: type[T]) -> T | None:
+    def _ask_more(self, request: object, kind: type[T], *, times: float = 1.0) -> T | None:
         try:
-            return self._reference.ask(request, kind, limit_s=_MANY_CALLS * self.limits.call_s)
+            return self._reference.ask(request, kind, limit_s=times * self.limits.call_s)
         except CellFault as fault:
             if not self._reference.alive or not (fault.by_code or fault.reason == "out_of_memory"):
                 raise
@@ -419,18 +421,6 @@ class Room:
 
     def poison_bytes(self) -> tuple[int, ...]:
         return tuple(bytes_of(s) for s in self.output_specs)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """What torch does in the block, on a CPU, is done by the calling thread. Others that help wait for more to do for
-    some milliseconds, on a processor; and on a busy machine it takes longer to wait for them than they save."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def try_arena(cell: Cell, device: str) -> str:

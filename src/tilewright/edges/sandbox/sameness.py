@@ -1,6 +1,9 @@
-"""Whether tensors hold the same, bit by bit."""
+"""Whether tensors hold the same, bit by bit, and comparisons in one thread."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -25,3 +28,15 @@ def dense(tensor: Tensor) -> Tensor:
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     return flat.view(wide[flat.element_size()])
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """What torch does in the block, on a CPU, is done by the calling thread. Others that help wait for more to do for
+    some milliseconds, on a processor; and on a busy machine it takes longer to wait for them than they save."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -9,8 +9,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .environment import cell_environment, common_environment, program
+from .offspring import offspring
 from .processes import kill_marked, kill_tree
 
 _TEXT_BYTES = 1 << 20
@@ -34,18 +36,17 @@ def run_under(
     a cell. What the process may do is the process's own to take from itself, before any foreign code: cell.rerun."""
     nonce = secrets.token_hex(16)
     environment = cell_environment(folder, common_environment(threads=0, outer=os.environ)) | dict(variables or {})
-    process = subprocess.Popen(
-        [*tool, *program("tilewright.cell.rerun")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, cwd=folder, start_new_session=True, env=environment,
-    )  # fmt: skip
     line = json.dumps({**setup, "folder": str(folder), "nonce": nonce}).encode() + b"\n"
     timed_out = False
+    streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        said, _ = process.communicate(line, timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        timed_out = True
-        kill_tree(process.pid)
-        said, _ = process.communicate()
+        with offspring([*tool, *program("tilewright.cell.rerun")], cwd=folder, env=environment, **streams) as process:
+            try:
+                said, _ = process.communicate(line, timeout=limit_s)
+            except subprocess.TimeoutExpired:
+                timed_out = True
+                kill_tree(process.pid)
+                said, _ = process.communicate()
     finally:
         kill_marked(f"HOME={folder}/")
         if not environment["HOME"].startswith(f"{folder}/"):

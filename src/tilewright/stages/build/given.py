@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from ...facts.candidate import Candidate, SourceFile
+from ...facts.candidate import Candidate, SourceFile, fault_in
 from ...facts.errors import UserError
-from .load import MAX_FILE_BYTES, MAX_FILES
 
 ENTRY = "model.py"
 
@@ -17,19 +16,17 @@ def candidate_of(texts: Mapping[str, str | None], base: Candidate | None = None)
     candidate comes of it."""
     files = {f.path: f.text for f in base.files} if base else {}
     for path, text in texts.items():
+        if fault := fault_in({path: text or ""}):
+            raise UserError(fault)
         place = PurePosixPath(path)
-        if place.is_absolute() or ".." in place.parts or not place.name:
-            raise UserError(f"{path!r}: name files by their paths in the candidate's folder, as in {ENTRY!r}")
         if text is None:
             if files.pop(str(place), None) is None:
                 raise UserError(f"{path!r} is to be left out, and is not there; there are {', '.join(sorted(files))}")
-        elif len(text.encode()) > MAX_FILE_BYTES:
-            raise UserError(f"{path!r} is too long: a candidate's files are source, {MAX_FILE_BYTES} bytes at most")
         else:
             files[str(place)] = text
     entry = base.entry if base else ENTRY
-    if len(files) > MAX_FILES:
-        raise UserError(f"{len(files)} files; a candidate has at most {MAX_FILES}")
+    if fault := fault_in(files):
+        raise UserError(fault)
     if "ModelNew" not in files.get(entry, ""):
         raise UserError(f"no file {entry!r} with a class ModelNew; there are {', '.join(sorted(files)) or 'no files'}")
     return Candidate(files=tuple(SourceFile(path=p, text=t) for p, t in sorted(files.items())), entry=entry)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import os
+import warnings
 from pathlib import Path
 
-from ...facts.candidate import Candidate, SourceFile
+from ...facts.candidate import MAX_FILE_BYTES, MAX_FILES, Candidate, SourceFile, fault_in
 from ...facts.errors import UserError
 from ...facts.problem import Problem
 from .extension import SUFFIXES, wrapped
 
-MAX_FILE_BYTES = 8 << 20
-MAX_FILES = 500
 _SKIPPED = {"__pycache__", ".git", "build"}  # build: what a candidate compiled beside itself
 
 
@@ -19,7 +20,7 @@ def load_candidate(path: Path, problem: Problem | None = None) -> Candidate:
     """The candidate at `path`. In a folder the entry is model.py, or else the only top-level file that defines
     ModelNew. A `.cu` or `.cpp` file is a kernel of robust-kbench, for the task that `problem` is. Raises UserError with
     what is missing."""
-    if not path.exists():
+    if not os.path.exists(path):  # the path's own raises for what can't be a name
         raise UserError(
             f"{path}: no such file or folder; give a candidate: a Python file or a folder that defines ModelNew"
         )
@@ -27,14 +28,20 @@ def load_candidate(path: Path, problem: Problem | None = None) -> Candidate:
         return wrapped(_read(path, path.name), problem)
     if path.is_file():
         return Candidate(files=(_read(path, path.name),), entry=path.name) if _defines_model(path) else _refuse(path)
-    names = sorted(p for p in path.rglob("*") if p.is_file() and not _SKIPPED & set(p.relative_to(path).parts))
+    if not path.is_dir():
+        raise UserError(f"{path}: neither a regular file nor a folder; give a candidate that is one of them")
+    found = (p for p in path.rglob("*") if p.is_file() and not _SKIPPED & set(p.relative_to(path).parts))
+    names = sorted(itertools.islice(found, MAX_FILES + 1))
     if len(names) > MAX_FILES:
-        raise UserError(f"{path} holds {len(names)} files; a candidate has at most {MAX_FILES}")
+        raise UserError(f"{path} holds more than {MAX_FILES} files, the most that a candidate may have")
     tops = [p for p in names if p.parent == path and p.suffix == ".py" and _defines_model(p)]
     entry = next((p for p in tops if p.name == "model.py"), tops[0] if len(tops) == 1 else None)
     if entry is None:
         return _refuse(path)
-    return Candidate(files=tuple(_read(p, p.relative_to(path).as_posix()) for p in names), entry=entry.name)
+    files = tuple(_read(p, p.relative_to(path).as_posix()) for p in names)
+    if fault := fault_in({f.path: f.text for f in files}):
+        raise UserError(f"{path}: {fault}")
+    return Candidate(files=files, entry=entry.name)
 
 
 def _refuse(path: Path) -> Candidate:
@@ -42,14 +49,16 @@ def _refuse(path: Path) -> Candidate:
 
 
 def _read(path: Path, name: str) -> SourceFile:
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise UserError(
-            f"{path} has {path.stat().st_size} bytes; a candidate's files are source, {MAX_FILE_BYTES} at most"
-        )
     try:
-        return SourceFile(path=name, text=path.read_text())
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise UserError(f"{path} has more than {MAX_FILE_BYTES} bytes, the most of a source file")
+        return SourceFile(path=name, text=data.decode("utf-8").replace("\r\n", "\n"))
     except UnicodeDecodeError:
         raise UserError(f"{path} is not text; a candidate's files are source") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _defines_model(path: Path) -> bool:
@@ -57,8 +66,10 @@ def _defines_model(path: Path) -> bool:
     wrong."""
     text = _read(path, path.name).text
     try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Python finds doubtful in it is the author's
+            body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "ModelNew" in text
     return any(_binds(node) for node in ast.walk(ast.Module(body=body, type_ignores=[])))
 

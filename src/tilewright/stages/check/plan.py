@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from ...cell.wire import SPREADS, Described
+from ...cell.wire import SPREADS, Described, OutputFacts
 
 HUGE_BYTES = 2 << 30
 LARGE_BYTES = 64 << 20
@@ -19,6 +20,7 @@ BRIEF, BOUNDARY = "twelve_bits", "boundary"
 _BOUNDARIES, _FEW_BOUNDARIES, _FEW_BYTES = 12, 4, 1 << 20  # more where one call turns few elements
 _MOST_FLOPS = {"cpu": 2 << 30, "cuda": 64 << 30}  # of a module that is run in float64 some hundred times
 _MOST_CALL_S = 1.0
+_FLOATING_BYTES = 8 << 20  # of cases whose results are all floating: most of them do not jump for all their comparisons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +40,17 @@ def trials_for(described: Described, case: int, *, rng: random.Random) -> tuple[
     floats = any(s.dtype in ("f64", "f32", "f16", "bf16") for s in described.inputs)
     on = "cuda" if any(o.device == "cuda" for o in described.outputs) else "cpu"
     quick = described.work.flops <= _MOST_FLOPS[on] and described.call_s <= _MOST_CALL_S
-    whole = any(o.spec.dtype == "bool" or o.spec.dtype[0] in "iu" for o in described.outputs)
+    case_bytes = described.work.bytes_moved
+    steps = is_stepped(described.outputs) or (described.steps and case_bytes <= _FLOATING_BYTES)
     return plan(
-        case, case_bytes=described.work.bytes_moved, has_floats=floats, redraws=bool(described.state), rng=rng,
-        steps=(described.steps or whole) and quick and not described.gradients.outputs,
+        case, case_bytes=case_bytes, has_floats=floats, redraws=bool(described.state), rng=rng,
+        steps=steps and quick and not described.gradients.outputs,
     )  # fmt: skip
+
+
+def is_stepped(outputs: Sequence[OutputFacts]) -> bool:
+    """Whether some are booleans or whole numbers, which can change by jumps alone."""
+    return any(o.spec.dtype == "bool" or o.spec.dtype[0] in "iu" for o in outputs)
 
 
 def plan(
@@ -59,7 +67,8 @@ def plan(
     else:
         families = [*ALWAYS, *OFTEN, *EDGES]
     names = [OWN] * own + (families if has_floats else [])
-    small = steps and case_bytes <= LARGE_BYTES and (has_floats or redraws)
+    most = LARGE_BYTES if has_floats else _FEW_BYTES * redraws  # by parameters, one element is turned at a time
+    small = steps and case_bytes <= most
     boundaries = (_BOUNDARIES if case_bytes <= _FEW_BYTES else _FEW_BOUNDARIES) if small else 0
     names += [BRIEF] * (boundaries > 0 and has_floats) + [BOUNDARY] * boundaries
     spreads = rng.sample(SPREADS, len(SPREADS))  # in turn: each is there in every case that has so many trials

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ...edges.sandbox.room import Room
+from .plan import is_stepped
 
 _ENOUGH = 32  # groups: a lower class is wrong in about half of them
-_IN_VAIN = 4  # trials for each output, after which it is given up that anything turns
+_IN_VAIN = 4  # trials for each output, after which it is given up that anything turns; of floating ones, one
 
 
 class Turns:
@@ -20,7 +21,7 @@ class Turns:
         """Whether each output was followed and enough was turned, or nothing turns at all."""
         outputs = len(self._room.described.outputs)
         if self._turned == 0:
-            return self._trials >= _IN_VAIN * outputs
+            return self._trials >= outputs * (_IN_VAIN if is_stepped(self._room.described.outputs) else 1)
         return self._trials >= outputs and self._turned >= _ENOUGH
 
     def approach(self, seed: int, *, state: bool) -> bool:

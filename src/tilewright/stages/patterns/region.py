@@ -136,7 +136,9 @@ class _Layout:
                 self.dims[name] = self._scan(node) if node.op in SCANS else self._pointwise(node)
 
     def seen(self, name: str) -> Dims:
-        """The dimensions of an argument."""
+        """The dimensions of an argument. Ranked values are none: the domain lacks the axis along which they lie."""
+        if name in self.ranks:
+            raise Misaligned
         if name in self.inside:
             return self.dims[name]
         chain: list[Node] = []

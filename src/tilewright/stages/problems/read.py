@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
-import operator
-from collections.abc import Callable, Mapping
+import os
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from ...facts.errors import UserError
 from ...facts.problem import Mode, Precision, Problem, Target
+from .constants import Constants
 from .source import parsed, text_of
-from .task import is_task, read_task
+from .task import MOST_CASES, is_task, read_task
 
 _REQUIRED = ("Model", "get_inputs", "get_init_inputs")
-_OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = MappingProxyType({
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.truediv, ast.Pow: operator.pow, ast.LShift: operator.lshift,
-})  # fmt: skip
 
 
 def read_problem(
@@ -30,7 +25,7 @@ def read_problem(
 
     Raises UserError (one line: the file, what is wrong, what to do) if it can't be read, is not Python, lacks a
     required name, or its CASES are not a literal list of dicts."""
-    if path.is_dir():
+    if os.path.isdir(path):  # the path's own is_dir raises for what can't be a name
         if is_task(path):
             return read_task(path, target=target, precision=precision, mode=mode)
         raise UserError(
@@ -43,24 +38,33 @@ def read_problem(
     for name in _REQUIRED:
         if name not in names:
             raise UserError(f"{path}: no `{name}`; a problem file defines Model, get_inputs and get_init_inputs")
-    constants, cases = _settings(tree, path)
+    constants = Constants(tree)
     return Problem(
         name=path.stem,
         path=str(path.resolve()),
         source=source,
         target=target,
-        cases=_cases(cases, path, target),
+        cases=_cases(constants, path, target),
         mode=mode or _mode(constants, path),
         precision=precision,
     )
 
 
-def _mode(constants: Mapping[str, Any], path: Path) -> Mode:
-    wanted = constants.get("MODE", "inference")
+def _mode(constants: Constants, path: Path) -> Mode:
+    if constants.line("MODE") is None:
+        return "inference"
+    wanted = _evaluated(constants, "MODE", path, must='be "inference" or "training"')
     for mode in get_args(Mode):
         if wanted == mode:
             return cast(Mode, mode)
-    raise UserError(f'{path}: MODE is {wanted!r}; it must be "inference" or "training"')
+    raise UserError(f'{path}: MODE is {repr(wanted)[:60]}; it must be "inference" or "training"')
+
+
+def _evaluated(constants: Constants, name: str, path: Path, *, must: str) -> Any:
+    try:
+        return constants.value(name)
+    except (ValueError, ArithmeticError, TypeError, RecursionError) as error:
+        raise UserError(f"{path}, line {constants.line(name)}: {name} must {must} ({error})") from error
 
 
 def _top_level_names(tree: ast.Module) -> set[str]:
@@ -77,60 +81,17 @@ def _top_level_names(tree: ast.Module) -> set[str]:
     return names
 
 
-def _settings(tree: ast.Module, path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The constants of the file, and those among them that hold cases."""
-    constants: dict[str, Any] = {}
-    found: dict[str, Any] = {}
-    for node in tree.body:
-        target_node, value = None, None
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target_node, value = node.targets[0], node.value
-        elif isinstance(node, ast.AnnAssign):
-            target_node, value = node.target, node.value
-        if not isinstance(target_node, ast.Name) or value is None:
-            continue
-        try:
-            constants[target_node.id] = _constant(value, constants)
-        except (ValueError, ArithmeticError, TypeError) as error:
-            if target_node.id in ("CASES", "CPU_CASES"):
-                raise UserError(
-                    f"{path}, line {node.lineno}: {target_node.id} must be a list of dicts "
-                    f"made of literals and constants ({error})"
-                ) from error
-            continue
-        if target_node.id in ("CASES", "CPU_CASES"):
-            found[target_node.id] = constants[target_node.id]
-    return constants, found
-
-
-def _cases(found: Mapping[str, Any], path: Path, target: Target) -> tuple[str, ...]:
-    name = "CPU_CASES" if target == "cpu" and "CPU_CASES" in found else "CASES"
-    cases = found.get(name, [{}])
+def _cases(constants: Constants, path: Path, target: Target) -> tuple[str, ...]:
+    name = "CPU_CASES" if target == "cpu" and constants.line("CPU_CASES") else "CASES"
+    must = "be a list of dicts made of literals and constants"
+    cases = _evaluated(constants, name, path, must=must) if constants.line(name) else [{}]
     if not isinstance(cases, list | tuple) or not cases or not all(isinstance(c, dict) for c in cases):
         raise UserError(
             f"{path}: {name} must be a non-empty list of dicts (keyword arguments of get_inputs and get_init_inputs)"
         )
+    if len(cases) > MOST_CASES:
+        raise UserError(f"{path}: {name} has {len(cases)} cases, and {MOST_CASES} are the most")
     try:
         return tuple(json.dumps(c, sort_keys=True) for c in cases)
-    except TypeError as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: {name} holds a value that JSON can't: {error}") from error
-
-
-def _constant(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of an expression made of literals, earlier constants, arithmetic and `dict(...)`; else ValueError."""
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.Name() if node.id in names:
-            return names[node.id]
-        case ast.Tuple() | ast.List():
-            return [_constant(e, names) for e in node.elts]
-        case ast.Dict() if all(k is not None for k in node.keys):
-            return {_constant(k, names): _constant(v, names) for k, v in zip(node.keys, node.values, strict=True) if k}
-        case ast.Call(func=ast.Name(id="dict"), args=[]) if all(k.arg for k in node.keywords):
-            return {str(k.arg): _constant(k.value, names) for k in node.keywords}
-        case ast.UnaryOp(op=ast.USub()):
-            return -_constant(node.operand, names)
-        case ast.BinOp() if type(node.op) in _OPERATORS:
-            return _OPERATORS[type(node.op)](_constant(node.left, names), _constant(node.right, names))
-    raise ValueError(f"{ast.unparse(node)[:60]!r} is not constant")

@@ -24,6 +24,7 @@ from ...facts.problem import Mode, Precision, Problem, Target
 from .source import parsed, text_of
 
 _SIDE: Mapping[Mode, str] = {"inference": "forward", "training": "backward"}
+MOST_CASES = 10_000
 _KINDS = ("init", "input", "shared")
 
 # Appended to the task's own file: the same two functions as in every problem file, over the settings of a case.
@@ -62,7 +63,9 @@ def read_task(folder: Path, *, target: Target, precision: Precision, mode: Mode 
     lists = _lists(config)
     cases: dict[str, None] = {}
     for kind in ("single", "multi"):
-        cases |= dict.fromkeys(_product(lists, kind, takes, config))
+        cases |= dict.fromkeys(itertools.islice(_product(lists, kind, takes, config), MOST_CASES + 1))
+    if len(cases) > MOST_CASES:
+        raise UserError(f"{config}: its lists make more than {MOST_CASES} cases together")
     return Problem(
         name=folder.resolve().name,
         path=str(module.resolve()),
@@ -119,7 +122,7 @@ def _lists(path: Path) -> Mapping[str, list[Settings]]:
     """The six lists of a config file by key; a list that is not there is empty."""
     try:
         found = json.loads(text_of(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON: {error}") from error
     if not isinstance(found, dict):
         raise UserError(f"{path}: must be an object of lists, not {_shown(found)}")

@@ -43,3 +43,25 @@ def test_over_another_one_the_other_files_stay_and_null_leaves_one_out() -> None
 def test_what_is_no_candidate_is_refused(texts: dict[str, str | None], said: str) -> None:
     with pytest.raises(UserError, match=said):
         candidate_of(texts)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "x" * 5000 + ".py",
+        "a/" * 400 + "b.py",
+        "a\0.py",
+        "a\n.py",
+        "\ud800.py",
+        "é" * 100 + ".py",
+        "model.py/x.py",
+        ".",
+        "a/..",
+    ],
+)
+def test_names_that_no_folder_can_hold_are_refused(path: str) -> None:
+    with pytest.raises(UserError) as told:
+        candidate_of({"model.py": MODEL, path: "x = 1"})
+    assert len(str(told.value)) < 300
+    with pytest.raises(UserError, match="surrogates"):
+        candidate_of({"model.py": MODEL + "\ud800"})

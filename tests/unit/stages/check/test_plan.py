@@ -35,11 +35,12 @@ def test_without_floats_only_own_inputs_are_drawn() -> None:
 
 
 def test_beside_turns_only_where_results_jump_and_a_case_is_small() -> None:
-    def found(size: int, *, steps: bool) -> list[plan.Trial]:
-        trials = plan.plan(0, case_bytes=size, has_floats=True, redraws=True, rng=random.Random(1), steps=steps)
+    def found(size: int, *, steps: bool, floats: bool = True) -> list[plan.Trial]:
+        trials = plan.plan(0, case_bytes=size, has_floats=floats, redraws=True, rng=random.Random(1), steps=steps)
         return [t for t in trials if t.family in (plan.BOUNDARY, plan.BRIEF)]
 
     assert found(1000, steps=False) == [] == found(3 << 30, steps=True)
     assert len(found(1000, steps=True)) > len(found(50 << 20, steps=True)) > 1
+    assert found(50 << 20, steps=True, floats=False) == [] != found(1000, steps=True, floats=False)
     brief, first, *others = found(1000, steps=True)
     assert brief.family == plan.BRIEF and brief.redraw and first.redraw and not any(t.redraw for t in others)

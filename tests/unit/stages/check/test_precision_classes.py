@@ -99,19 +99,3 @@ def test_narrow_outputs_are_held_to_their_type(dtype: torch.dtype, below: torch.
     assert _share(_blocked(x.float() * w.float()).to(dtype), truth, own, length) <= 1.0
     lower = (x.to(below).float() * w.to(below).float()).sum(1).to(dtype)
     assert _share(lower, truth, own, length) > 1.0
-
-
-def test_what_amplifies_rounding_has_more_room_and_keeps_the_classes_apart() -> None:
-    """A layer norm around a mean of 1000: subtracting leaves a thousandth, and every rounding of the mean shows."""
-    x = redistribute(torch.zeros(16, 1000), "shifted", 1)
-
-    def norm(t: Tensor, mean: Tensor) -> Tensor:
-        centred = t - mean[:, None]
-        return centred / centred.square().mean(1, keepdim=True).sqrt()
-
-    truth = norm(x.double(), x.double().mean(1))
-    honest = metric.distance(norm(x, _sequential(x) / 1000), truth, truth)
-    lower = metric.distance(norm(_tf32(x), _tf32(x).mean(1)), truth, truth)
-    plain, eased = metric.floors(torch.float32, length=1000), metric.eased((1.0, 1.0), (1000.0, 1000.0))
-    assert honest.norm > plain[0]
-    assert honest.norm < plain[0] * eased[0] < lower.norm

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from fakes.checked import Problem
 from tilewright.cell import wire
+from tilewright.cell.reference import Reference
 from tilewright.stages.check.plan import BOUNDARY, BRIEF
 
 HEAD = """
@@ -107,6 +110,24 @@ def test_results_that_do_not_jump_cost_nothing(tmp_path: Path) -> None:
     assert smooth.refused(_candidate(source), tmp_path) == ""
     assert not any(isinstance(asked, wire.Approach) for asked in smooth.cell.asked)
     assert {BOUNDARY, BRIEF} <= {*_families(Problem(HEAD.format(result=MASKED)))}
+
+
+def test_comparisons_without_a_jump_are_soon_given_up(tmp_path: Path) -> None:
+    """A rectifier that compares: one look, of some twenty runs in float64, and no call of the candidate."""
+    source = HEAD.format(result="torch.where(h > 0, h, 0.1 * h)")
+    problem = Problem(source)
+    runs = 0
+    truth = Reference.truth
+
+    def counted(self: Reference, *args: Any, **named: Any) -> Any:
+        nonlocal runs
+        runs += bool(named.get("again"))
+        return truth(self, *args, **named)
+
+    with patch.object(Reference, "truth", counted):
+        assert problem.refused(_candidate(source), tmp_path) == ""
+    asked = [a for a in problem.cell.asked if isinstance(a, wire.Approach)]
+    assert len(asked) == 1 and 0 < runs < 25
 
 
 def test_a_turn_of_parameters_where_inputs_are_whole_numbers(tmp_path: Path) -> None:

@@ -1,0 +1,17 @@
+# problem: sparse
+# line: precision
+"""Another order of summation."""
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 48) / 8)
+        self.scale = nn.Parameter(torch.rand(64) + 0.5)
+
+    def forward(self, x):
+        h = x.flip(1) @ self.weight.flip(0)
+        return (h.masked_fill(~(x[:, :48] > 1.7), -1e9) > 1.5,)
