@@ -145,7 +145,7 @@ def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> tuple
         accused, excess = "", None
         try:
             timing.check_clock(table, table.players[0], table.players[1])
-            excess = check_slope(table, table.players[0], table.players[1], before=lambda: None, look=None)
+            excess = check_slope(table, table.players[0], table.players[1], look=None)
         except timing.Implausible as error:
             accused = str(error)
         checked = concluded(built, check.findings, ())

@@ -23,7 +23,7 @@ from . import indices
 from .eight_bits import computable, ordered
 from .load import CodeRaised
 from .masks import Leaking, Unmasked
-from .noise import Classes, Noise, Planner, Recorder, Rounding
+from .noise import TF32, Classes, Noise, Planner, Recorder, Rounding
 from .reference import Reference
 from .steps import Pushed, Recorded, Spreading, are_moved
 
@@ -273,10 +273,13 @@ def classes_of(reference: Reference, question: Question) -> Classes:
         reference.run_copy(question.args, question.inputs, question.seed)
     dtypes = [*reference.floats(), *(t.dtype for t in question.inputs if t.is_floating_point())]
     base = next((d for d in _WIDEST_FIRST if d in dtypes), torch.float32)
-    loose = any(t.is_cuda for t in question.inputs) and (
-        torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32
+    on_gpu = any(t.is_cuda for t in question.inputs)
+    matrices, convolutions = (
+        TF32 if on_gpu and backend.allow_tf32 else 0.0 for backend in (torch.backends.cuda.matmul, torch.backends.cudnn)
     )
-    return Classes(base=base, given=recorder.given, products=2.0**-11 if loose else 0.0, least=question.least)
+    return Classes(
+        base=base, given=recorder.given, products=matrices, convolutions=convolutions, least=question.least
+    )  # fmt: skip
 
 
 def _mixed(seed: int, number: int) -> int:

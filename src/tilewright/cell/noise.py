@@ -32,7 +32,7 @@ _UNITS: Mapping[torch.dtype, float] = {
     torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8,
     torch.float8_e4m3fn: 2.0**-4, torch.float8_e5m2: 2.0**-3,
 }  # fmt: skip
-_TF32 = 2.0**-11
+TF32 = 2.0**-11
 _MOST_OF_LONG_SUMS = 8e-6  # of a result, for what one accumulator loses always to the same side
 _EXPONENT = 128.0  # logits are moved as those of this size at most: beyond it, it is differences that count
 _TIES = 2.0**-44
@@ -44,11 +44,13 @@ _ROOT_3 = math.sqrt(3.0)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classes:
     """What a module computes in: by name of operation, the type of what it gave each time; the `base` where that is not
-    known. `products`: how far factors of products are rounded beside that, relative; `least`: all else, at least."""
+    known. `products`, `convolutions`: how far factors of these are rounded beside that, relative; `least`: all else, at
+    least."""
 
     base: torch.dtype
     given: Mapping[str, Sequence[torch.dtype]]
     products: float = 0.0
+    convolutions: float = 0.0
     least: float = 0.0
 
 
@@ -120,7 +122,8 @@ class Planner(TorchDispatchMode):
             terms_off, sum_off = _of_sums(terms(func, args, kwargs, result), unit)
             operands, results = 0.0 if whole else inner * terms_off, unit * sum_off
             if getattr(func, "overloadpacket", None) in flop_registry and not whole:
-                operands = max(operands, self._classes.products)
+                loose = self._classes.convolutions if "convolution" in name else self._classes.products
+                operands = max(operands, loose)
                 if dtype.itemsize < self._classes.base.itemsize:  # under autocast factors are rounded first
                     operands = max(operands, unit)
         self.plan.append(Rounding(name=name, operands=operands, results=results, dtype=dtype))
