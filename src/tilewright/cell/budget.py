@@ -106,7 +106,8 @@ def _of_floats(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judg
     if output in budget.blank:
         y, r = (torch.where(budget.blank[output] & x.isnan(), t, x) for x in (y, r))
     if output in budget.leaks:
-        y = torch.where((budget.leaks[output] & y.isnan()) | t.isnan(), t, y)  # what comes of NaN is open
+        # What comes of NaN is open, and of an infinity NaN may: where a sum that holds it is scaled by nought.
+        y = torch.where((y.isnan() & (budget.leaks[output] | t.isinf())) | t.isnan(), t, y)
     spread, sigma = budget.spreads[output], budget.sigmas[output]
     eps = float(torch.finfo(got.dtype).eps)
     unit = sigma + _LAST_BITS / 2 * eps / _FAR * t.abs().nan_to_num(posinf=0.0) + torch.finfo(got.dtype).tiny

@@ -2,7 +2,8 @@
 
 A softmax over a row that is masked as a whole gives NaN in plain arithmetic, and noughts in fused attention. An
 infinity or NaN at a masked place is replaced where a mask is filled in, and becomes NaN where one of minus infinities
-is added. Either mode runs a module as the other implementation would.
+is added; fused attention makes NaN of one beside a mask, too. Either mode runs a module as the other implementation
+would.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Unmasked(TorchDispatchMode):
 
 
 class Leaking(TorchDispatchMode):
-    """While it is entered an infinity or NaN that is masked comes through as NaN."""
+    """While it is entered an infinity or NaN that meets a mask, masked or not, comes through as NaN."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -41,9 +42,9 @@ class Leaking(TorchDispatchMode):
         hidden: Tensor | None = None
         name = name_of(func)
         if name == "masked_fill":
-            hidden = ~torch.isfinite(args[0]) & args[1]
+            hidden = ~torch.isfinite(args[0])
         elif name == "where" and len(args) == 3:
-            hidden = (args[0] & _strange(args[2])) | (~args[0] & _strange(args[1]))
+            hidden = _strange(args[1]) | _strange(args[2])
         result = func(*args, **(kwargs or {}))
         return result if hidden is None or not result.is_floating_point() else result.masked_fill_(hidden, math.nan)
 
