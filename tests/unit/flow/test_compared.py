@@ -23,7 +23,7 @@ class Model(nn.Module):
         self.weight = nn.Parameter(torch.randn(32, 1024))
 
     def forward(self, x):
-        h = x @ self.weight
+        h = x @ self.weight + 1e3 - 1e3
         return h > 0, h.relu() <= 0, x > 0.5
 
 def get_inputs():
@@ -32,12 +32,10 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-PRODUCT = "h = x @ self.weight"
-# What is nought stays nought, and all else moves by up to 6e-6 of the typical size: of a million one or two turn round.
-ROUNDED = """h = x @ self.weight
-        finite = torch.isfinite(h)
-        size = torch.where(finite, h, 0.0).double().square().mean().sqrt().clamp(min=1e-30)
-        h = torch.where(finite, (h + 6e-6 * size * torch.sin(h / size * 1e6)).float(), h)"""
+PRODUCT = "h = x @ self.weight + 1e3 - 1e3"
+# Whole numbers stay as they are, all else moves by up to 1e-4, twice what the module's own sum loses: of a million
+# some five turn round.
+ROUNDED = "h = x @ self.weight + 3e3 - 3e3"
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +62,8 @@ def test_another_rounding(judge: Judge) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        (PRODUCT, "h = (x.view(torch.int32) & ~0x1FFF).view(torch.float32) @ self.weight", "output 0"),
-        (PRODUCT, "h = x @ self.weight + 1e-30", "output 0"),
+        (PRODUCT, "h = (x.view(torch.int32) & ~0x1FFF).view(torch.float32) @ self.weight + 1e3 - 1e3", "output 0"),
+        (PRODUCT, "h = x @ self.weight + 1e3 - 1e3 + 1e-30", "output 0"),
         ("h.relu() <= 0", "h < 0", "output 1"),
         ("x > 0.5", "x.half() > 0.5", "output 2"),
     ],
