@@ -31,11 +31,12 @@ exec %(compiler)s "$@"
 _HEADERS = "immintrin.h omp.h sys/mman.h tvm/ffi/c_api.h cmath cstdint cstdio cstring limits type_traits vector".split()
 
 
-COMPILER = os.environ.get("CXX", "g++")
+# By its path: a test may put another on PATH, or none, and what that one makes is not kept.
+COMPILER = shutil.which(os.environ.get("CXX", "g++")) or "g++"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def keeping_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Compiles as users get it, and keeps what it makes: what this process builds goes through it."""
     place = kept.folder()
     if place is None or shutil.which(COMPILER) is None:
@@ -46,7 +47,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     compile_ = build._compile
 
     def through(command: list[str]) -> None:
-        compile_([str(script), *command[1:]] if command[0] == shutil.which(COMPILER) else command)
+        compile_([str(script), *command[1:]] if command[0] == COMPILER else command)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(build, "_compile", through)

@@ -227,7 +227,7 @@ class _Bench:
 
 
 def _error(value: Tensor, truth: Tensor, own: Tensor, allowed: tuple[float, float]) -> tuple[float, float]:
-    """(share of the allowance, error in the norm) of one output, as the judge's check has them."""
+    """(share of the allowance, error in the norm) of one output, as the judge's check has them before any appeal."""
     with metric.calm(value):
         found = metric.distance(value, truth, own)
     if found.misplaced:

@@ -16,7 +16,6 @@ from ..facts.verdict import Verified
 from ..stages.build.build import build
 from ..stages.build.touchstone import Touchstone, needed
 from ..stages.propose.cpu import kernel_files
-from .memory import cell_memory_bytes
 
 _LIMIT_S = 120.0
 _MOST_SAID = 300  # characters
@@ -46,6 +45,8 @@ class Lacks:
             self._works.add(touchstone.what)
 
     def _fault(self, touchstone: Touchstone) -> Failure | None:
+        from .memory import cell_memory_bytes  # imports torch
+
         self._workdir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="touchstone-", dir=self._workdir) as folder:
             plan = CellPlan(

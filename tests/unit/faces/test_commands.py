@@ -58,7 +58,7 @@ def test_bench_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:
     (folder / "1_good.py").write_text(UNMATCHED)
     (folder / "2_dies.py").write_text(PROBLEM.replace("import torch\n", "import os, torch\nos.abort()\n", 1))
     args = ("bench", "problems", "--target", "cpu", "--json", "out.json", "--out", "bench", "--no-compile")
-    tilewright(*args, cwd=tmp_path)
+    tilewright(*args, cwd=tmp_path, expect=3)
     found = json.loads((tmp_path / "out.json").read_text())
     assert found.keys() >= {"tasks", "summary", "command", "commit", "machine"}
     assert [t["status"] == "failed" for t in found["tasks"]] == [False, True]
@@ -68,7 +68,7 @@ def test_bench_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:
     assert found["tasks"][0]["status"] == "no_improvement"
     assert found["summary"]["geomean_eager"] == 1.0
     journals = {p: p.stat().st_mtime_ns for p in (tmp_path / "bench").rglob("run.db")}
-    tilewright(*args, cwd=tmp_path)
+    tilewright(*args, cwd=tmp_path, expect=3)
     assert journals and journals == {p: p.stat().st_mtime_ns for p in journals}, "judged again"
     assert json.loads((tmp_path / "out.json").read_text())["tasks"] == found["tasks"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -52,13 +53,17 @@ class ModelNew(nn.Module):
 
 
 @pytest.fixture(params=list(BROKEN))
-def compiler(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def broken(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _break(BROKEN[request.param], tmp_path, monkeypatch)
+    yield
+    building._compiler.cache_clear()
 
 
 @pytest.fixture
-def none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _break("", tmp_path, monkeypatch)
+    yield
+    building._compiler.cache_clear()
 
 
 def _break(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +99,7 @@ def _refused(tmp_path: Path, *command: object, run: str = "") -> None:
             assert not [e for e in ledger.events() if isinstance(e.move, Try)]
 
 
-@pytest.mark.usefixtures("compiler")
+@pytest.mark.usefixtures("broken")
 def test_optimize_with_a_compiler_that_does_not_work(tmp_path: Path) -> None:
     _refused(tmp_path, "optimize", "problems/one.py", "--out", "run", "--budget", "1s", *FLAGS, run="run")
 

@@ -41,11 +41,20 @@ print("up", flush=True)
 sys.exit(exit_code(run))
 """
 
+# Becomes the command that follows, with signals as they are by default.
+HEEDS = (sys.executable, "-IS", "-c", """
+import os, signal, sys
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])
+""")  # fmt: skip
+
 
 def begun(command: list[str], cwd: Path, *, processes: int) -> tuple[subprocess.Popen[str], dict[int, int | None]]:
-    """The process, and what descends from it, once there are so many."""
+    """The process, and what descends from it, once there are so many. It ignores no signal, even where these tests
+    were started so that they do."""
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    process = subprocess.Popen([*HEEDS, *command], cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     until = time.monotonic() + 60
     while len(tree := descendants(process.pid)) < processes and time.monotonic() < until:
         time.sleep(0.05)

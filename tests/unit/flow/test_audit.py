@@ -17,6 +17,7 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.problem import Problem
 from tilewright.flow.audit import figures_of
 from tilewright.stages.audit import findings
+from tilewright.stages.check import metric
 from tilewright.stages.check.check import Check, Findings
 from tilewright.stages.check.plan import Trial
 
@@ -233,7 +234,7 @@ def test_the_state_is_as_before_after_each_trial(seed: int) -> None:
 
 def test_a_long_sum_is_allowed_what_the_judge_allows_it() -> None:
     """The spare parameter moves a sum of 50 000 terms by some 1e-5: beyond the floor of a short sum, within that of a
-    long one, which the judge's own comparison takes."""
+    long one. The judge's own comparison takes it, by the budget of each element, since it is far from the reference."""
     init = "self.spare = nn.Parameter(torch.ones(1))"
     problem, cell = opened("x.sum(1) * (1 + 2e-4 * self.spare)", init=init, inputs="torch.rand(4, 50000)")
     figures = figures_of(problem, machine=MACHINE, reference=cell, rng=random.Random(3))
@@ -251,4 +252,6 @@ def test_a_long_sum_is_allowed_what_the_judge_allows_it() -> None:
         check.usable(trial, True)
         check.compare(trial, 0)
     judged = check.findings.errors[-1]
-    assert judged.share == pytest.approx(shirk.share, rel=0.02)
+    assert judged.share <= 1.0 and judged.norm == pytest.approx(shirk.norm, rel=0.02)
+    allowed, _ = metric.allowance(torch.float32, check.findings.own[0, "own", 0], length=described.longest_sum)
+    assert shirk.share == pytest.approx(shirk.norm / allowed, rel=0.02)
