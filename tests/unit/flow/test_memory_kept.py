@@ -88,7 +88,7 @@ def test_a_candidate_that_seems_to_keep_memory_is_judged_once_more(
         return kept if judge._hoarding else timed(2.0)
 
     monkeypatch.setattr(judge, "_evaluate", evaluate)
-    assert (judge.evaluate(Candidate(files=())) == kept) == refused
+    assert (judge._judged(Candidate(files=()), (), ()) == kept) == refused
     assert len(accused) - len(left) == evaluated and len(said) == 1
 
 
