@@ -8,6 +8,7 @@ An exhibit is one candidate file. Its head, lines of `# key: value`, says:
     guards    what must be switched off for it to get through (guards.py), or "none": nothing can be switched off
     targets   "cpu", "cuda" or both, which is what holds where nothing is said
     call_s    how long one call may take, where that is more than usual (compilers)
+    takes_s   how long it takes to judge, where that is long: others of its classes are in `make test` instead
 
 The classes of an exhibit are its room with each of its lines, its first reason, and each of its guards. `make test` has
 one exhibit of each class, always the same; `make museum` has all.
@@ -51,6 +52,7 @@ ROOMS = ("refused", "honest")
 NOTHING = "none"
 OURS = "judge_failed"
 GAINS_NOTHING = "gains_nothing"
+_USUAL_S = 5.0  # to judge one
 BUSY = "too_busy"  # others' load on the machine allowed no verdict
 CLOCKED = ("clock_disagrees", "works_aside", "works_between")  # what a busy machine may make of an honest one
 _EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
@@ -76,6 +78,7 @@ class Exhibit:
     reasons: tuple[str, ...]
     targets: tuple[str, ...]
     call_s: float = 0.0
+    takes_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -129,16 +132,17 @@ def exhibits(target: str = "") -> list[Exhibit]:
                     path=path, room=room, problem=said["problem"], lines=_words(said.get("line", "")),
                     guards=_words(said.get("guards", "")), reasons=_words(said.get("refused", "")),
                     targets=_words(said.get("targets", "cpu, cuda")), call_s=float(said.get("call_s", 0)),
+                    takes_s=float(said.get("takes_s", 0)),
                 )
             )  # fmt: skip
     return sorted((e for e in found if not target or target in e.targets), key=lambda e: (e.problem, e.guards))
 
 
 def of_every_run(chosen: Sequence[Exhibit]) -> set[str]:
-    """The names of a few exhibits that have all classes among them: each next one adds most, compilers last."""
+    """The names of a few exhibits that have all classes among them: each next adds most in the time that it takes."""
     left, found = set().union(*(e.classes for e in chosen)), set()
     while left:
-        best = min(chosen, key=lambda e: (-len(e.classes & left), e.call_s, e.name))
+        best = max(chosen, key=lambda e: (len(e.classes & left) / (_USUAL_S + e.takes_s), -e.call_s, e.name))
         found.add(best.name)
         left -= best.classes
     return found

@@ -1,5 +1,6 @@
 # problem: normed
 # line: lazy-when-timed, caches, loose-equality
+# takes_s: 12
 """Batch norm in training written out, which moves its statistics and its count as torch does."""
 
 import torch

@@ -1,5 +1,6 @@
 # problem: dropout_norm
 # line: loose-equality, partial
+# takes_s: 15
 """Batch norm written out, with dropout of its own: small elements are differences of large ones."""
 
 import torch

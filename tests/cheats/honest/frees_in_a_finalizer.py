@@ -1,5 +1,6 @@
 # problem: layers
 # line: works-ahead
+# takes_s: 30
 """Keeps large buffers as long as somebody has its result, and frees them when that goes."""
 
 import weakref

@@ -1,5 +1,6 @@
 # problem: attention
 # line: precision
+# takes_s: 10
 """Torch's own fused attention: noughts where nothing is left open, and a mask that is added."""
 
 import torch.nn.functional as F

@@ -1,6 +1,7 @@
 # problem: layers
 # line: lucky-timing
 # targets: cpu
+# takes_s: 15
 """Keeps its results in memory that it maps itself, and gives the pages of the one before back to the system."""
 
 import ctypes

@@ -2,6 +2,7 @@
 # line: wrong-gradient
 # targets: cpu
 # call_s: 400
+# takes_s: 20
 """Compiles forward and backward as a C++ extension, in KernelBench's manner, when it is constructed."""
 
 import torch

@@ -1,5 +1,6 @@
 # problem: cancelling
 # line: cancels, underflow
+# takes_s: 15
 """Reads all of the input, though zero comes out."""
 
 from torch import nn

@@ -1,5 +1,6 @@
 # problem: trained
 # line: wrong-gradient
+# takes_s: 12
 """Keeps nothing of the forward and computes it again in the backward."""
 
 from torch import nn

@@ -1,5 +1,6 @@
 # problem: steps
 # line: precision
+# takes_s: 20
 """Other orders of summation, a scale that is applied before the norm, a division that became a product."""
 
 import torch

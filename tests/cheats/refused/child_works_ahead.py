@@ -3,6 +3,7 @@
 # refused: works_between, works_aside, remembers, clock_disagrees, wrong_values, gains_nothing
 # guards: none
 # targets: cpu
+# takes_s: 15
 """A child process computes all inputs that it knows as soon as a call is over; the next call redoes changed rows."""
 
 import os

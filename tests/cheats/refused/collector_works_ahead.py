@@ -2,6 +2,7 @@
 # line: works-ahead
 # refused: works_between, remembers, clock_disagrees, wrong_values
 # guards: late contents, whole turns, new contents, judge's clock
+# takes_s: 120
 """When the collector comes by, between two calls, and finds a cycle that the last has left, it computes all inputs that
 it knows; a call redoes changed rows."""
 

@@ -2,6 +2,7 @@
 # line: works-ahead
 # refused: works_between, remembers, clock_disagrees
 # guards: late contents, whole turns, new contents, judge's clock
+# takes_s: 15
 """When its result is let go, before the next call, it computes all inputs that it knows; a call redoes changed rows."""
 
 import weakref

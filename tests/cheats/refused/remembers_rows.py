@@ -2,6 +2,7 @@
 # line: caches
 # refused: remembers
 # guards: new contents
+# takes_s: 40
 """Knows rows again that it has seen anywhere, by a fingerprint, and computes the others."""
 
 import torch

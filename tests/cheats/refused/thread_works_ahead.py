@@ -2,6 +2,7 @@
 # line: works-ahead
 # refused: works_between, works_aside, remembers, clock_disagrees, wrong_values
 # guards: late contents, whole turns, new contents, judge's clock
+# takes_s: 30
 """A thread computes all inputs that it knows as soon as a call is over; the next call redoes changed rows."""
 
 import threading
