@@ -10,12 +10,15 @@ one run of a pair alone, or in both to the same side.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from .noise import name_of
 
 _COMPARED = frozenset(("gt", "ge", "lt", "le", "eq", "ne"))  # the margin is a difference
 _DIVIDED = frozenset(("floor_divide", "remainder", "fmod"))  # a quotient
@@ -39,7 +42,7 @@ class Margin:
     first: Tensor | None = None
 
 
-class _AtSteps(TorchDispatchMode):
+class _AtSteps(TorchDispatchMode, ABC):
     """Meets the steps of a run in their order. Entered as the innermost mode, it sees what the module asks for."""
 
     def __init__(self, margins: list[Margin]) -> None:
@@ -49,7 +52,7 @@ class _AtSteps(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name: str = getattr(getattr(func, "overloadpacket", None), "__name__", "").removesuffix("_")
+        name = name_of(func)
         place = _place(name, args, kwargs)
         if place is not None:
             with _disable_current_modes(), torch.no_grad():
@@ -57,8 +60,9 @@ class _AtSteps(TorchDispatchMode):
             self._count += 1
         return func(*args, **kwargs)
 
+    @abstractmethod
     def _met(self, step: _Step, args: Any) -> Any:
-        raise NotImplementedError
+        """The operands that the step is given: those that it met, or others in their place."""
 
     def _known(self, step: _Step, margin: Tensor) -> Margin | None:
         """What is kept of this step; None where the run has taken another way."""
