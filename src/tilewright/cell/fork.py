@@ -24,6 +24,7 @@ import torch._dynamo  # tracing would import it, for seconds in each cell; _indu
 from . import porter, wire
 from .channel import Channel
 from .confine import Confinement, adopt_orphans, close_memory, confine
+from .load import installed_paths
 from .session import Session
 from .shelf import hiding_place, put_away
 from .tripwire import Tripwire, own_modules
@@ -122,6 +123,7 @@ def _setup_line(end: socket.socket) -> dict[str, Any]:
 def opened(end: socket.socket, server: int) -> Iterator[Any]:
     """The cell, ready: every step of the iterator answers a request."""
     setup = _setup_line(end)
+    installed_paths()  # what is found now is kept: the code under test may change where modules are looked for
     isolate = setup["isolate"]
     place = hiding_place(Path(setup["own"])) if isolate else None
     active, missing = confine(

@@ -14,11 +14,13 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from .wire import Fault
 
 EXCERPT_BYTES = 4000
+_RUNTIME = ("torch", "cutlass", "tvm_ffi")  # that of the DSL sets a handler of signals, wherever it was installed
 
 
 class CodeRaised(Exception):
@@ -83,14 +85,16 @@ def last_line(error: BaseException) -> str:
     return ". ".join(line.split(". ")[:3]) if is_out_of_memory(error) else line
 
 
+@cache
 def installed_paths() -> tuple[str, ...]:
-    """Where Python and installed packages lie: a file under none of these is somebody's own. The folder of torch is one
-    of them: of `pip install --user`, of a distribution's Python and of `--target` it is none that `sysconfig` names."""
+    """Where Python and installed packages lie: a file under none of these is somebody's own. The folders of what
+    kernels run on are among them: `pip install --user`, a distribution's Python, `--target` and PYTHONPATH put packages
+    where `sysconfig` names nothing. A cell asks first before it loads anybody's code: the answer stays."""
     found = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found += [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    torch = importlib.util.find_spec("torch")
-    if torch is not None and torch.origin is not None:
-        found.append(os.path.dirname(os.path.dirname(torch.origin)))
+    for spec in filter(None, map(importlib.util.find_spec, _RUNTIME)):
+        if spec.origin is not None:
+            found.append(os.path.dirname(os.path.dirname(spec.origin)))
     return tuple(dict.fromkeys(place.rstrip(os.sep) + os.sep for place in found))
 
 

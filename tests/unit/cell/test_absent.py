@@ -102,3 +102,19 @@ def test_packages_of_the_user_are_found_from_a_cell_whose_home_is_another(tmp_pa
 def test_whatever_torch_was_installed_with_lies_in_an_installed_place() -> None:
     assert torch.__file__.startswith(installed_paths()) and os.__file__.startswith(installed_paths())
     assert not __file__.startswith(installed_paths())
+
+
+def test_a_handler_of_what_kernels_run_on_is_a_librarys_wherever_it_was_installed(tmp_path: Path) -> None:
+    tvm_ffi = pytest.importorskip("tvm_ffi")  # it has a handler of segmentation faults
+    for part in ("tvm_ffi", "apache_tvm_ffi-*.dist-info"):  # by the second it finds its library
+        (found,) = Path(tvm_ffi.__file__).parents[1].glob(part)
+        shutil.copytree(found, tmp_path / found.name)
+    tried = (
+        "from tilewright.cell.hooks import Hooks; from tilewright.cell.load import installed_paths\n"
+        "installed_paths(); hooks = Hooks(); before = hooks._addresses\n"
+        "import tvm_ffi; hooks.require_unchanged([hook() for hook in hooks.all])\n"
+        "print(tvm_ffi.__file__, hooks._addresses != before)"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(OURS.parent)))}
+    done = subprocess.run([sys.executable, "-c", tried], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == [str(tmp_path / "tvm_ffi" / "__init__.py"), "True"], done.stderr
