@@ -314,7 +314,7 @@ def test_the_judge_takes_what_algebra_makes_of_a_product(tmp_path, forward):
     assert case.rewritten is not None and case.work.spared_flops > 2**29
 
 
-@pytest.mark.parametrize("forward", ["torch.relu(((a - b[0]) * b[1] + b[2]) @ b)", "(a * 0.125) @ b"])
+@pytest.mark.parametrize("forward", ["((a - b[0]) * b[1] + b[2]) @ b", "(a * 0.125) @ b"])
 def test_the_judge_takes_what_is_folded_into_the_other_factor(tmp_path, forward):
     """In bf16, over all families: a scale that is rounded with the weights, and a number, which is not."""
     problem = OF_MATRICES.replace("FORWARD", forward).replace("1024, 1024)", "1024, 1024, dtype=torch.bfloat16)")
