@@ -10,8 +10,8 @@ An exhibit is one candidate file. Its head, lines of `# key: value`, says:
     call_s    how long one call may take, where that is more than usual (compilers)
     takes_s   how long it takes to judge, where that is long: others of its classes are in `make test` instead
 
-The classes of an exhibit are its room with each of its lines, its first reason, and each of its guards. `make test` has
-one exhibit of each class, always the same; `make museum` has all.
+The classes of a cheat are its lines, its guards and its first reason; of an honest exhibit they are the first reasons
+that cheats of its lines are refused for. `make test` has one exhibit of each class, always the same; `make museum` all.
 """
 
 from __future__ import annotations
@@ -84,11 +84,6 @@ class Exhibit:
     def name(self) -> str:
         return f"{self.room}/{self.path.stem}"
 
-    @property
-    def classes(self) -> frozenset[tuple[str, str]]:
-        told = {("guard", g) for g in self.guards} | {("reason", r) for r in self.reasons[:1]}
-        return frozenset(told | {(self.room, line) for line in self.lines})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
@@ -138,13 +133,29 @@ def exhibits(target: str = "") -> list[Exhibit]:
     return sorted((e for e in found if not target or target in e.targets), key=lambda e: (e.problem, e.guards))
 
 
+def classes(chosen: Sequence[Exhibit]) -> Mapping[str, frozenset[tuple[str, str]]]:
+    """What each exhibit stands for, by its name: a cheat for each of its lines and guards and its first reason, an
+    honest one for each first reason that cheats of its lines are refused for, for which it could be mistaken."""
+    cheats = [e for e in chosen if e.room == "refused"]
+    found = {}
+    for e in chosen:
+        if e.room == "refused":
+            told = [("line", x) for x in e.lines] + [("guard", g) for g in e.guards]
+            told += [("reason", r) for r in e.reasons[:1]]
+        else:
+            told = [("no", r) for c in cheats if set(c.lines) & set(e.lines) for r in c.reasons[:1]]
+        found[e.name] = frozenset(told)
+    return found
+
+
 def of_every_run(chosen: Sequence[Exhibit]) -> set[str]:
     """The names of a few exhibits that have all classes among them: each next adds most in the time that it takes."""
-    left, found = set().union(*(e.classes for e in chosen)), set()
+    each = classes(chosen)
+    left, found = set().union(*each.values()), set()
     while left:
-        best = max(chosen, key=lambda e: (len(e.classes & left) / (_USUAL_S + e.takes_s), -e.call_s, e.name))
+        best = max(chosen, key=lambda e: (len(each[e.name] & left) / (_USUAL_S + e.takes_s), -e.call_s, e.name))
         found.add(best.name)
-        left -= best.classes
+        left -= each[best.name]
     return found
 
 

@@ -50,6 +50,7 @@ WAY = "y / scale"
 HONEST = "y * (1 / scale) * (1 + 1e-7)"  # some 1e-7 off: hundreds of elements of a million go the other way
 
 
+@pytest.mark.thorough
 @pytest.mark.measured
 def test_another_way_to_the_same_numbers(judge: Judge) -> None:
     outcome = _judged(judge, WAY, HONEST)

@@ -41,6 +41,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.thorough
 def test_the_judge_takes_sums_of_rows_and_columns(tmp_path: Path) -> None:
     """Both of one matrix in one pass over it."""
     with brief_judge(SOURCE, tmp_path, trace=True) as judge, patch.object(measure, "check_clock"):
