@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +24,10 @@ try:
     _TensorGuards: Any = _torch_guards.TensorGuards
 except (ImportError, AttributeError):  # no promise of torch's: then the same is asked of each tensor in Python
     _TensorGuards = None
+try:
+    from torch._C._dynamo.guards import dict_version as _version
+except ImportError:  # no promise either: then each value is looked at
+    _version = None
 
 # By path, what a case reads of the module: shape, dtype, and whether gradients of it may be wanted.
 States = Mapping[str, tuple[tuple[int, ...], torch.dtype, bool]]
@@ -145,11 +152,9 @@ class _Seen:
     def look(self, found: Survey, *, training: bool, free: Collection[str]) -> None:
         """Remember the survey; `free`: paths of tensors of which others of their like may take the place."""
         self._tensors = found.tensors
-        conditions = [f"len({self._of(m)}) == {n}" for m, n in found.sizes]
+        conditions = self._mappings(found, free)
         conditions += [f"type({self._of(m)}) is {self._of(kind)}" for m, kind in found.types]
-        conditions += [f"{self._of(m)}[{self._key(key)}] is {self._of(value)}" for m, key, value in found.checks(free)]
-        conditions += [f"{self._of(m)} == {self._of(dict(m))}" for m in found.children]
-        conditions += [f"[*{self._of(m)}.values()] == {self._of([*m.values()])}" for m in found.ordered]
+        conditions += [f"{self._of(cell)}.cell_contents is {self._of(value)}" for cell, value in found.cells]
         registered, unhooked = _hook_check(found, training=training)
         conditions.append(
             f"({self._of(RemovableHandle)}.next_id == {self._of(registered)}[0] or {self._of(unhooked)}())"
@@ -157,7 +162,26 @@ class _Seen:
         conditions += [f"{self._of(t)}._version == {n}" for t, n in found.versions]
         conditions.append(f"{self._of(torch.get_default_dtype)}() is {self._of(torch.get_default_dtype())}")
         self._condition = " and ".join(conditions)
-        self.same = self._made("")
+        self.same = self._made(self._condition)
+
+    def _mappings(self, found: Survey, free: Collection[str]) -> list[str]:
+        """What is asked of mappings. Of what lies in settled ones, all is asked where a version has moved, and else
+        nothing: a version stands for some five values. What is asked only then may cost."""
+        asked = [(id(m), f"len({self._of(m)}) == {n}") for m, n in found.sizes]
+        asked += [(id(m), f"{self._of(m)}[{self._key(k)}] is {self._of(v)}") for m, k, v in found.checks(free)]
+        asked += [
+            (id(m), f"all(map({self._of(operator.is_)}, {self._of(m)}.values(), {self._of((*m.values(),))}))")
+            for m in found.ordered
+        ]
+        counted = Counter(place for place, _ in asked)
+        settled = [m for m in found.settled.values() if counted[id(m)] > 2 and _versions_count()]
+        if not settled:
+            return [condition for _, condition in asked]
+        rare = {id(m) for m in settled}
+        noted, renewed = _versions(settled, self._made(" and ".join(c for m, c in asked if m in rare)))
+        names = (self._of(_version), self._of(noted), self._of(renewed))
+        same = " and ".join(f"{names[0]}({self._of(m)}) == {names[1]}[{i}]" for i, m in enumerate(settled))
+        return [f"({same} or {names[2]}())", *(condition for place, condition in asked if place not in rare)]
 
     def remember(
         self, case: int, tensors: Sequence[Tensor], states: Mapping[str, Tensor], *, plain: bool, device: str,
@@ -172,16 +196,15 @@ class _Seen:
         modes += f" and not {self._of(torch.is_grad_enabled)}()" if graded else ""
         check = self._of(_checker(tensors, tuple(states.values())))
         asked = ", ".join([*given, *(self._state(path, tensor) for path, tensor in states.items())])
-        self.fits[case] = self._made(", ".join(["", *given]), f"{modes} and ", f" and {check}({asked})")
+        self.fits[case] = self._made(f"{modes} and {self._condition} and {check}({asked})", ", ".join(["", *given]))
         self.known[case] = (self.fits[case], *self.known[case])[:_KNOWN]
         self._names = before
 
-    def _made(self, given: str, first: str = "", last: str = "") -> Callable[..., bool]:
+    def _made(self, condition: str, given: str = "") -> Callable[..., bool]:
         # One expression, written out: a loop over what is asked would take some five times as long.
         lines = (
-            f"def make({', '.join(self._names)}):", f" def fits(d{given}):", "  try:",
-            f"   return {first}{self._condition}{last}", "  except (LookupError, AttributeError):", "   return False",
-            " return fits",
+            f"def make({', '.join(self._names)}):", f" def fits(d{given}):", "  try:", f"   return {condition}",
+            "  except (LookupError, AttributeError, ValueError):", "   return False", " return fits",
         )  # fmt: skip
         namespace: dict[str, Any] = {}
         exec("\n".join(lines), namespace)
@@ -205,6 +228,42 @@ class _Seen:
 
     def _key(self, key: Any) -> str:
         return repr(key) if type(key) in (str, int) else self._of(key)
+
+
+def _versions(mappings: Sequence[Any], same: Callable[..., bool]) -> tuple[list[int], Callable[[], bool]]:
+    """The versions that dictionaries had when `same` last held; and what, when one has moved, asks for that again and,
+    where it holds, takes the new versions down."""
+    noted = [-1] * len(mappings)
+
+    def renewed() -> bool:
+        now = [*map(_version, mappings)]  # before the look: a write beside it moves a version once more
+        if not same({}):
+            return False
+        noted[:] = now
+        return True
+
+    return noted, renewed
+
+
+@functools.cache
+def _versions_count() -> bool:
+    """Whether the version of a dictionary tells of each write to it: how Python counts them changes."""
+    if _version is None:
+        return False
+    module = nn.Identity()
+    state = module.__dict__
+
+    def moved(write: Callable[[], Any]) -> bool:
+        before = _version(state)
+        write()
+        return bool(_version(state) != before)
+
+    writes = (
+        lambda: setattr(module, "seen", 1.0), lambda: setattr(module, "seen", 2.0), lambda: state.update(seen=3.0),
+        lambda: object.__setattr__(module, "seen", 4.0), lambda: state.__setitem__("seen", 5.0), module.train,
+        lambda: delattr(module, "seen"), lambda: state.setdefault("seen", 6.0), lambda: state.pop("seen"),
+    )  # fmt: skip
+    return not module.eval().training and all(map(moved, writes))
 
 
 def _hook_check(found: Survey, *, training: bool) -> tuple[list[int], Callable[[], bool]]:
