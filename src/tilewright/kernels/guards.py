@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -24,10 +25,9 @@ try:
     _TensorGuards: Any = _torch_guards.TensorGuards
 except (ImportError, AttributeError):  # no promise of torch's: then the same is asked of each tensor in Python
     _TensorGuards = None
-try:
+_version: Callable[[Any], int] | None = None  # of a dictionary, where torch tells it: else each value is looked at
+with suppress(ImportError):
     from torch._C._dynamo.guards import dict_version as _version
-except ImportError:  # no promise either: then each value is looked at
-    _version = None
 
 # By path, what a case reads of the module: shape, dtype, and whether gradients of it may be wanted.
 States = Mapping[str, tuple[tuple[int, ...], torch.dtype, bool]]
@@ -235,10 +235,11 @@ class _Seen:
 def _versions(mappings: Sequence[Any], same: Callable[..., bool]) -> tuple[list[int], Callable[[], bool]]:
     """The versions that dictionaries had when `same` last held; and what, when one has moved, asks for that again and,
     where it holds, takes the new versions down."""
-    noted = [-1] * len(mappings)
+    assert _version is not None
+    version, noted = _version, [-1] * len(mappings)
 
     def renewed() -> bool:
-        now = [*map(_version, mappings)]  # before the look: a write beside it moves a version once more
+        now = [*map(version, mappings)]  # before the look: a write beside it moves a version once more
         if not same({}):
             return False
         noted[:] = now
@@ -249,23 +250,22 @@ def _versions(mappings: Sequence[Any], same: Callable[..., bool]) -> tuple[list[
 
 @functools.cache
 def _versions_count() -> bool:
-    """Whether the version of a dictionary tells of each write to it: how Python counts them changes."""
+    """Whether the version of a dictionary moves with each write to it: that is Python's own business."""
     if _version is None:
         return False
-    module = nn.Identity()
+    module = nn.Identity().eval()
     state = module.__dict__
-
-    def moved(write: Callable[[], Any]) -> bool:
-        before = _version(state)
-        write()
-        return bool(_version(state) != before)
-
-    writes = (
+    writes: tuple[Callable[[], Any], ...] = (
         lambda: setattr(module, "seen", 1.0), lambda: setattr(module, "seen", 2.0), lambda: state.update(seen=3.0),
         lambda: object.__setattr__(module, "seen", 4.0), lambda: state.__setitem__("seen", 5.0), module.train,
         lambda: delattr(module, "seen"), lambda: state.setdefault("seen", 6.0), lambda: state.pop("seen"),
     )  # fmt: skip
-    return not module.eval().training and all(map(moved, writes))
+    for write in writes:
+        before = _version(state)
+        write()
+        if _version(state) == before:
+            return False
+    return True
 
 
 def _hook_check(found: Survey, *, training: bool) -> tuple[list[int], Callable[[], bool]]:
