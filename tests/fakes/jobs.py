@@ -30,7 +30,7 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def job(folder: Path, text: str = MODEL) -> Job:
+def job(folder: Path, text: str = MODEL, environment: tuple[tuple[str, str], ...] = ()) -> Job:
     tensors: list[torch.Tensor] = []
     init = values.encode([torch.tensor(2.0)], tensors)
     x = torch.tensor([4.0, 5.0, 6.0])
@@ -46,7 +46,9 @@ def job(folder: Path, text: str = MODEL) -> Job:
         longest_sum=1,
     )  # fmt: skip
     place = folder / "job"
-    place.mkdir()
+    place.mkdir(parents=True)
     torch.save({"init": tensors, "state": [torch.tensor([1.0, 2.0, 3.0])], "inputs": given}, place / RECORDED)
     candidate = Candidate(files=(SourceFile(path="model.py", text=text),))
-    return Job(candidate=candidate, described=described, folder=place, seed=1, device="cpu")
+    return Job(
+        candidate=candidate, described=described, folder=place, seed=1, device="cpu", environment=environment
+    )  # fmt: skip

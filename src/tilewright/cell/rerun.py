@@ -4,7 +4,8 @@ code it compiles.
 
 A line on stdin (JSON) says where: `folder` holds the candidate's files and the recorded tensors, `nonce` is printed
 when all calls have come to their end. With `profiled` one more call is made, the one that a profiler looks at; `home`
-is the home folder, where the tool has another. `disassembler` is run over the machine code that was left in the folder.
+is the home folder, where the tool has another. `environment` holds variables that the problem reads: what a cell has of
+its own goes before. `disassembler` is run over the machine code that was left in the folder.
 What the candidate raises ends the process with exit code 1.
 """
 
@@ -33,6 +34,8 @@ def main() -> None:
     setup: dict[str, Any] = json.loads(sys.stdin.readline())
     folder = Path(setup["folder"])
     os.environ["HOME"] = setup.get("home", os.environ.get("HOME", ""))
+    for name, value in setup["environment"]:
+        os.environ.setdefault(name, value)
     Shelf()
     # No namespaces: the tool beside us talks to this process. It is our parent, and we die with it.
     confine(

@@ -41,13 +41,15 @@ class SickDevice(HarnessError):
 
 
 class TooBusy(HarnessError):
-    """Others had the processors while something was measured: it says nothing, for a candidate or against it."""
+    """Others had the processors while something was measured: it says nothing, for a candidate or against it.
+    `lasts`: what was measured then will be asked again, so that no second judgement can end otherwise."""
 
-    def __init__(self, told: str) -> None:
+    def __init__(self, told: str, *, lasts: bool = False) -> None:
         super().__init__(
             f"too busy to judge: {told}; nothing was accepted and nobody accused. Have it judged where nothing else "
             "runs, or with fewer threads (OMP_NUM_THREADS)"
         )
+        self.lasts = lasts
 
 
 class ModelOut(HarnessError):

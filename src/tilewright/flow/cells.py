@@ -87,13 +87,18 @@ class Cells:
         if self._reference is None or not self._reference.alive:
             self.renew_reference()
 
+    @property
+    def environment(self) -> tuple[tuple[str, str], ...]:
+        """Variables that the problem reads, name and value of each: every process with its code has them."""
+        return self._problem.environment
+
     def _start(self, name: str, *, isolate: bool = True) -> Cell:
         plan = CellPlan(
             name=name, device=self._problem.target, folder=self._workdir / f"{next(self._numbers)}-{name}",
             memory_bytes=self._limits.memory_bytes or cell_memory_bytes(), threads=self._threads, isolate=isolate,
             namespaces=self._namespaces, matmul="" if isolate else _MATMUL.get(self._problem.precision, ""),
             hidden=(Path.home(), Path(self._problem.path).absolute(), self._workdir.parent),
-            variables=self._problem.environment,
+            variables=self.environment,
         )  # fmt: skip
         return Cell(plan)
 

@@ -1,9 +1,12 @@
-"""Whose fault it is that a candidate could not run: the machine's, where a touchstone of what it needs fails, too."""
+"""Whose fault it is that a candidate could not run: the machine's, where a touchstone of what it needs fails, too, and
+the library needs that as well, or the run has offered it to whoever writes candidates."""
 
 from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 from ..edges.sandbox.cell import Cell, CellPlan
@@ -31,18 +34,23 @@ class Lacks:
         self._workdir, self._hidden = workdir, hidden
         self._works: set[str] = set()
 
-    def require(self, candidate: Candidate, outcome: Outcome) -> None:
-        """Raise Lack where the outcome says that the candidate did not run, and the machine lacks what it needs."""
+    def require(self, candidate: Candidate, outcome: Outcome, *, offered: Collection[str] | None) -> Outcome:
+        """The outcome; of a candidate that asks for what the machine lacks and was not offered, its Failure says so.
+        `offered`: the languages that its author was told of; None: the user's own, or the library's, may need anything.
+        Raises Lack where the outcome says that the candidate did not run, and the machine lacks what it may need."""
         said = _said(outcome)
-        if said is None:
-            return
-        for touchstone in needed(candidate, self._target, said):
+        for touchstone in needed(candidate, self._target, said) if said is not None else ():
             if touchstone.what in self._works:
                 continue
             fault = self._fault(touchstone)
-            if fault is not None:
+            if fault is None:
+                self._works.add(touchstone.what)
+            elif offered is None or touchstone.wanted(self._target, offered):
                 raise Lack.of(touchstone.what, _first_error(fault), touchstone.remedy)
-            self._works.add(touchstone.what)
+            elif isinstance(outcome, Failure):
+                told = f"it may need {touchstone.what}, which is not offered here ({_first_error(fault)})"
+                return replace(outcome, summary=f"{outcome.summary}; {told}")
+        return outcome
 
     def _fault(self, touchstone: Touchstone) -> Failure | None:
         from .memory import cell_memory_bytes  # imports torch

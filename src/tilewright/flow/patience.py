@@ -23,17 +23,20 @@ def needed(machine: Machine) -> int:
 def when_calm(
     judged: Callable[[], T], machine: Machine, *, budget_s: float, say: Callable[[str], None], renew: Callable[[], None]
 ) -> T:
-    """What `judged` gives, tried again where it raises TooBusy: each time in fresh cells (`renew`), a few times in all,
-    so that nobody wins by trying. Raises TooBusy where there is no calm within `_BUDGETS` times `budget_s`."""
-    waited_s = 0.0
+    """What `judged` gives. Where it raises TooBusy, calm is waited for, up to `_BUDGETS` times `budget_s` in all, and
+    it is tried again in fresh cells (`renew`): `_TRIES` times in all, so that nobody wins by trying. Raises TooBusy
+    where calm does not come, where the last try is spoilt, too, and where the reason lasts."""
+    left_s = _BUDGETS * budget_s
     for _ in range(_TRIES - 1):
         try:
             return judged()
         except TooBusy as busy:
-            say(f"{busy}; waiting for calm, to try again")
-            started = time.monotonic()
-            if not calm_within(max(0.0, _BUDGETS * budget_s - waited_s), needed(machine)):
+            if busy.lasts:
                 raise
-            waited_s += time.monotonic() - started
+            say(f"{busy}; waiting for calm for up to {left_s:.0f} s, to try again")
+            started = time.monotonic()
+            if not calm_within(left_s, needed(machine)):
+                raise
+            left_s = max(0.0, left_s - (time.monotonic() - started))
             renew()
     return judged()

@@ -26,12 +26,14 @@ LIMIT_S = 60.0  # for one tool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A candidate and a case, whose tensors were recorded in `folder` (cell.rerun.RECORDED)."""
+    """A candidate and a case, whose tensors were recorded in `folder` (cell.rerun.RECORDED). `environment`: variables
+    that the problem reads, name and value of each."""
 
     candidate: Candidate
     described: wire.Described
     folder: Path
     seed: int
+    environment: tuple[tuple[str, str], ...]
     device: Target = "cuda"
 
     @property
@@ -41,7 +43,7 @@ class Job:
         return {
             "device": self.device, "entry": self.candidate.entry, "seed": self.seed, "init": described.init,
             "args": described.args, "gradients": wire.to_plain(described.gradients),
-            "state": [s.name for s in described.state],
+            "state": [s.name for s in described.state], "environment": self.environment,
         }  # fmt: skip
 
 

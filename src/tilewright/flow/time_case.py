@@ -80,7 +80,7 @@ class CaseTiming:
             if reason in _BY_CLOCKS and self._starved:
                 raise TooBusy(self.gauge.worst.told) from accused
             if reason == "implausible" and self.machine.under_load:
-                raise TooBusy(_FLOOR_UNDER_LOAD) from accused
+                raise TooBusy(_FLOOR_UNDER_LOAD, lasts=True) from accused
             told = _of_others(self.gauge.worst) if reason in _BY_CLOCKS else ""
             accused.failure = replace(accused.failure, excerpt=told)
             raise
@@ -92,7 +92,7 @@ class CaseTiming:
     def _require_own_load_within_reason(self) -> None:
         """Raise Implausible where nobody was seen to use what was used, and the candidate's processes come and go."""
         self.gauge.look()
-        used = self.gauge.worst.hidden * self.gauge.worst.processors
+        used = self.gauge.hidden
         if self.check.cell.comes_and_goes and used > _HIDDEN:
             raise timing.Implausible(
                 "works_aside",

@@ -62,9 +62,7 @@ class Tools:
             self._cells.folder("profile") as folder, self._cells.folder("reports") as reports,
             self._turns.turn("profiling"),
         ):  # fmt: skip
-            self._record(case, folder)
-            job = sanitizing.Job(candidate=candidate, described=case.described, folder=folder, seed=case.seed)
-            look = Look(job=job, reports=reports, question=question, say=self._say)
+            look = Look(job=self._job(candidate, case, folder), reports=reports, question=question, say=self._say)
             return replace(told, diagnosis=diagnosed(look, found.spent, call, launches))
 
     def sanitized(self, candidate: Candidate, case: Case) -> Sanitized | Failure:
@@ -74,9 +72,7 @@ class Tools:
         if lack:
             return Sanitized(clean=(), notes=(lack,))
         with self._cells.folder("sanitizer") as folder, self._turns.turn("watching memory"):
-            self._record(case, folder)
-            job = sanitizing.Job(candidate=candidate, described=case.described, folder=folder, seed=case.seed)
-            return sanitizing.watched(job, target=self._target, say=self._say)
+            return sanitizing.watched(self._job(candidate, case, folder), target=self._target, say=self._say)
 
     def captured(
         self, problem: Problem, case: Case, candidate: Candidate, *, compiled: Sequence[Path]
@@ -113,9 +109,13 @@ class Tools:
                 problem, room=room, reference=self._cells.reference, machine=self._machine, seed=seed, say=self._say
             )
 
-    def _record(self, case: Case, folder: Path) -> None:
-        """Have what a candidate is to be called with written to a folder, for cell.rerun."""
+    def _job(self, candidate: Candidate, case: Case, folder: Path) -> sanitizing.Job:
+        """What cell.rerun is to run; what the candidate is called with lies in the folder then."""
         with self._rooms.room(case, sizes=check_room_sizes) as room:
             room.take_state()
             room.draw(0, family="own", seed=secret(self._rng))
             room.record(0, folder / RECORDED)
+        return sanitizing.Job(
+            candidate=candidate, described=case.described, folder=folder, seed=case.seed,
+            environment=self._cells.environment,
+        )  # fmt: skip

@@ -312,18 +312,28 @@ class Workbench:
         return compose(problem.source, self._cases, matched, recipe, target=problem.target) if recipe else None
 
     def perform(self, brief: Brief, move: Move) -> Outcome:
-        """What comes of a move. Raises Lack where the machine lacks what the move's candidate needs."""
+        """What comes of a move. Raises Lack where the machine lacks what the move's candidate may need."""
         outcome = self._performed(brief, move)
         match move:
             case Try(what=what) | Inspect(what=what) | Sanitize(what=what) | Capture(what=what) | Verify(what=what):
-                candidate = composed(brief, what) if isinstance(what, tuple) else what
+                about: Candidate | Recipe | None = what
             case Tune(recipe=recipe):
-                candidate = composed(brief, recipe)
+                about = recipe
             case _:
-                candidate = None
-        if candidate is not None:
-            self._lacks.require(candidate, outcome)
-        return outcome
+                about = None
+        if about is None:
+            return outcome
+        candidate = about if isinstance(about, Candidate) else composed(brief, about)
+        offered = [name for name, _ in brief.languages] if self._by_others(brief, about) else None
+        return self._lacks.require(candidate, outcome, offered=offered)
+
+    def _by_others(self, brief: Brief, about: Candidate | Recipe) -> bool:
+        """Whether a model or an agent has written the candidate, or a part of the recipe."""
+        if isinstance(about, Candidate):
+            written = [about]
+        else:
+            written = [choice.written.candidate for choice in about if choice.written is not None]
+        return brief.strategy != GIVEN and any(candidate.id not in self._objects.ours for candidate in written)
 
     def _performed(self, brief: Brief, move: Move) -> Outcome:
         self._objects.ours.update(c.written.candidate.id for c in brief.libraries if c.written is not None)

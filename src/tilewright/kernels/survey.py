@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import gc
 import types
 import zlib
 from collections.abc import Collection, Iterator, Mapping
@@ -43,9 +44,10 @@ class Survey:
     """`facts`: everything by value, under the name that a reason gives it; picklable.
 
     What must be as it is now, to be asked at each call: `same`, the value under a key of a mapping; `sizes`, mappings
-    that get no more keys; `children`, whole mappings, and `ordered`, their values in order; `types`, modules and their
-    classes; `empty`, mappings, and the key under which each has an empty one; `versions`, tensors that nobody writes
-    to. `tensors`: by path, the mapping and the key of each parameter and buffer; `shared`: paths of those that have
+    that get no more keys; `ordered`, mappings whose values stay in order; `cells`, what functions close over; `types`,
+    modules and their classes; `empty`, mappings, and the key under which each has an empty one; `versions`, tensors
+    that nobody writes to. `settled`: dictionaries, by identity, to which a program seldom writes between two calls.
+    `tensors`: by path, the mapping and the key of each parameter and buffer; `shared`: paths of those that have
     several. `plan`: for a tracer, which guards what it reads. `refusal`: why no fused call may stand for this module,
     "" where one may.
 
@@ -62,8 +64,9 @@ class Survey:
         self.empty: list[tuple[Any, str]] = []
         self.versions: list[tuple[Tensor, int]] = []
         self.types: list[tuple[nn.Module, type]] = []
-        self.children: list[dict[str, nn.Module | None]] = []
         self.ordered: list[dict[str, nn.Module | None]] = []
+        self.cells: list[tuple[types.CellType, Any]] = []
+        self.settled: dict[int, dict[Any, Any]] = {}
         self.plan: list[Plan] = []
         self.refusal = ""
         self.shared: set[str] = set()
@@ -125,7 +128,9 @@ class Survey:
         read |= names
         self._space(function.__globals__, names, 0)
         closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        held = {name: cell.cell_contents for name, cell in closed if cell != _EMPTY_CELL and name != "__class__"}
+        filled = {name: cell for name, cell in closed if cell != _EMPTY_CELL and name != "__class__"}
+        self.cells += [(cell, cell.cell_contents) for cell in filled.values()]
+        held = {name: cell.cell_contents for name, cell in filled.items()}
         self._space({"__name__": function.__qualname__, **held}, names | held.keys(), 0)
 
     def _space(self, space: dict[str, Any], names: set[str], depth: int) -> None:
@@ -143,6 +148,8 @@ class Survey:
 
     def _global(self, space: dict[str, Any], name: str) -> None:
         value, where = space[name], f"{space.get('__name__', '')}.{name}"
+        if _is_torch(space.get("__name__")):
+            self._settle(space)
         self._watch(space, name, value)
         called = callable(value) and not isinstance(value, nn.Module)
         self._code[where] = fingerprint(value) if called else self._value(value, where, 1)
@@ -160,6 +167,7 @@ class Survey:
         if path:
             self.facts[path] = ClassName(_class_name(type(module)))
             self.types.append((module, type(module)))
+            self._settle(state)
             self._hooks(state, path)
         self.sizes.append((there, len(state)))
         read = self._others.union(*(self._own.get(c, ()) for c in type(module).__mro__))
@@ -174,10 +182,13 @@ class Survey:
             self._tensor(state["_parameters"] if name in state["_parameters"] else state["_buffers"], name, value,
                          _joined(path, name))  # fmt: skip
         if state["_modules"]:
-            lists = type(module).__module__ == nn.Sequential.__module__  # it runs them in order, under any names
-            (self.ordered if lists else self.children).append(state["_modules"])
+            if type(module).__module__ == nn.Sequential.__module__:  # it runs them in order, under any names
+                self.ordered.append(state["_modules"])
+            self._settle(state["_modules"])
+            self.sizes.append((state["_modules"], len(state["_modules"])))
             self.facts[f"the order of {path or 'the modules'}"] = tuple(state["_modules"])
         for name, child in state["_modules"].items():
+            self._watch(state["_modules"], name, child)
             if child is None:
                 self.facts[_joined(path, name)] = None
             else:
@@ -269,13 +280,16 @@ class Survey:
 
     def _watch(self, mapping: Any, key: Any, value: Any, *, owner: Any = None) -> None:
         if isinstance(mapping, types.MappingProxyType) and owner is not None:
-            mapping = self._spaces.setdefault(owner, mapping)  # each look at a class makes a new one
+            mapping = self._spaces.setdefault(owner, _behind(mapping))  # each look at a class makes a new one
         self.same[id(mapping), key] = mapping, key, value
+
+    def _settle(self, mapping: Any) -> None:
+        if type(mapping) is dict:
+            self.settled[id(mapping)] = mapping
 
     def checks(self, free: Collection[str]) -> list[tuple[Any, Any, Any]]:
         """What must be the same; `free`: paths of tensors that may be replaced by their like."""
-        places: list[tuple[Any, Any]] = [(m, name) for m in (*self.children, *self.ordered) for name in m]
-        places += [self.tensors[path] for path in free if path in self.tensors and path not in self.shared]
+        places = (self.tensors[path] for path in free if path in self.tensors and path not in self.shared)
         without = {(id(mapping), key) for mapping, key in places}
         return [triple for place, triple in self.same.items() if place not in without]
 
@@ -354,6 +368,12 @@ def _classes(modules: list[nn.Module]) -> list[type]:
     """Their classes and those that they inherit from, above torch's own root, each once."""
     found = dict.fromkeys(c for m in modules for c in type(m).__mro__ if c not in _BASES)
     return [c for c in found if GUARD not in vars(c)]
+
+
+def _behind(proxy: Any) -> Any:
+    """The dictionary that a class shows through a proxy: a look at it takes half the time."""
+    found = gc.get_referents(proxy)
+    return found[0] if len(found) == 1 and type(found[0]) is dict and found[0].keys() == proxy.keys() else proxy
 
 
 def _by_type(value: Any) -> Any:

@@ -67,6 +67,28 @@ def test_a_gauge_keeps_the_worst_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gauge.worst.others == 1.0 and gauge.starved()
 
 
+def _gauge(monkeypatch: pytest.MonkeyPatch, *parts: tuple[float, float, float]) -> Gauge:
+    """What it saw: `others`, `hidden` and `throttled` of each part."""
+    told = iter(Strain(others=o, hidden=h, throttled=t, processors=2) for o, h, t in parts)
+    monkeypatch.setattr(strain, "_LEAST_S", -1e9)
+    monkeypatch.setattr(Strain, "between", lambda *_: next(told))
+    gauge = Gauge(2, lambda: BEFORE)
+    for _ in parts:
+        gauge.look()
+    return gauge
+
+
+def test_a_part_that_a_quota_spoilt_is_not_hidden_by_a_busier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    gauge = _gauge(monkeypatch, (0.05, 0.0, 0.9), (0.15, 0.0, 0.0))
+    assert gauge.starved() and "a quota" in gauge.worst.told
+
+
+def test_what_nobody_was_seen_to_use_hides_no_part_that_others_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    gauge = _gauge(monkeypatch, (0.3, 0.0, 0.0), (0.5, 0.5, 0.0))
+    assert gauge.starved(comes_and_goes=True) and gauge.hidden == 1.0
+    assert not _gauge(monkeypatch, (0.1, 0.0, 0.0), (0.5, 0.5, 0.0)).starved(comes_and_goes=True)
+
+
 BUSY = "while True: pass"
 
 
@@ -103,6 +125,9 @@ def test_calm_is_waited_for_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) ->
     assert calm_within(5.0, 2) and not told
     told += [0.9] * 1000
     assert not calm_within(0.05, 2)
+    monkeypatch.setattr(strain, "_POLL_S", 0.5)
+    told[:] = [0.0]
+    assert not calm_within(0.3, 2) and told, "too short a look tells nothing"
 
 
 def test_judges_that_are_meant_to_share_a_machine_are_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,9 @@ def test_what_others_load_may_make_of_an_honest_one_is_no_refusal(
     if reason == "implausible":  # load makes nothing quicker, unless the peaks were measured under it
         assert isinstance(judge.evaluate(_candidate(HONEST)), Failure)
         judge._machine = replace(judge._machine, under_load=True)
-    with pytest.raises(TooBusy):
+    with pytest.raises(TooBusy) as busy:
         judge.evaluate(_candidate(HONEST))
+    assert busy.value.lasts == (reason == "implausible")
 
 
 def test_a_load_of_its_own_that_comes_and_goes_is_held_against_it(
@@ -100,13 +101,13 @@ def test_a_load_of_its_own_that_comes_and_goes_is_held_against_it(
 
 
 class Tries:
-    def __init__(self, *busy: bool) -> None:
-        self.busy, self.made, self.renewed = list(busy), 0, 0
+    def __init__(self, *busy: bool, lasts: bool = False) -> None:
+        self.busy, self.made, self.renewed, self.lasts = list(busy), 0, 0, lasts
 
     def __call__(self) -> str:
         self.made += 1
         if self.busy.pop(0):
-            raise TooBusy("others had it")
+            raise TooBusy("others had it", lasts=self.lasts)
         return "judged"
 
     def renew(self) -> None:
@@ -134,6 +135,14 @@ def test_nobody_wins_by_trying(judge: Judge, monkeypatch: pytest.MonkeyPatch) ->
 def test_without_calm_nothing_is_tried_again(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "calm_within", lambda longest_s, needed: False)
     tries = Tries(True, False)
+    with pytest.raises(TooBusy):
+        patience.when_calm(tries, judge._machine, budget_s=1.0, say=print, renew=tries.renew)
+    assert tries.made == 1
+
+
+def test_what_another_try_can_not_change_is_not_tried_again(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "calm_within", lambda longest_s, needed: True)
+    tries = Tries(True, False, lasts=True)
     with pytest.raises(TooBusy):
         patience.when_calm(tries, judge._machine, budget_s=1.0, say=print, renew=tries.renew)
     assert tries.made == 1

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 
 from fakes.jobs import MODEL, job
+from tilewright.edges.gpu.machine import threads
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Sanitized
+from tilewright.facts.problem import Problem
 from tilewright.flow import sanitize
+from tilewright.flow.evaluate import Judge
 
 # Stands where compute-sanitizer does: options first, then the command, which it runs.
 PROGRAM = """
@@ -65,6 +70,19 @@ def test_one_that_raises_there_is_not_refused_for_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("environment", "clean"), [((("GAIN", "2"), ("PATH", "nowhere")), True), ((), False)])
+def test_it_sees_the_variables_that_the_problem_reads(
+    tmp_path: Path, environment: tuple[tuple[str, str], ...], clean: bool
+) -> None:
+    """Beside those of a cell, in whose place none of them comes."""
+    text = f"import os\n\nassert os.environ['GAIN'] == '2' and os.environ['PATH'] != 'nowhere'\n{MODEL}"
+    under_a_tool = sanitize.sanitize(job(tmp_path, text, environment), say=print, program=program(tmp_path))
+    between_pages = sanitize.fenced(job(tmp_path / "again", text, environment), say=print)
+    for found, tools in ((under_a_tool, ("memcheck", "racecheck")), (between_pages, (sanitize.FENCE,))):
+        assert isinstance(found, Sanitized) and found.clean == (tools if clean else ())
+
+
+@pytest.mark.slow
 def test_one_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sanitize, "LIMIT_S", 5.0)
     text = MODEL.replace('print("called")', "import time; time.sleep(600)")
@@ -115,3 +133,35 @@ def test_on_a_cpu_guard_pages_find_what_is_out_of_bounds(tmp_path: Path, first: 
     found = sanitize.fenced(job(tmp_path, C_SUM.replace("FIRST", first).replace("WRITE", write)), say=print)
     assert found == Sanitized(clean=("guard pages",)) if right else isinstance(found, Failure), found
     assert right or (isinstance(found, Failure) and found.reason == "out_of_bounds")
+
+
+GAIN = """
+import os
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * float(os.environ["TILEWRIGHT_TEST_GAIN"])
+
+def get_inputs():
+    return [torch.randn(64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.slow
+def test_the_judge_passes_on_what_the_problem_reads(tmp_path: Path) -> None:
+    machine = Machine(
+        target="cpu", device="any", driver="", torch="", dsl="", processors=threads(), cache_bytes=4096,
+        copy_bytes_per_s=1e13, matmul_flops_per_s=(("f32", 1e16),),
+    )  # fmt: skip
+    problem = Problem(
+        name="gain", path=str(tmp_path / "gain.py"), source=GAIN, target="cpu", mode="inference",
+        environment=(("TILEWRIGHT_TEST_GAIN", "2"),),
+    )  # fmt: skip
+    candidate = Candidate(files=(SourceFile(path="model.py", text=GAIN.replace("Model(", "ModelNew(")),))
+    with Judge(problem, machine=machine, seed=1, workdir=tmp_path, say=print, compile_baseline=False) as judge:
+        judge.open()
+        assert judge.sanitize(candidate) == Sanitized(clean=(sanitize.FENCE,), notes=())

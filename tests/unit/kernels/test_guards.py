@@ -7,6 +7,7 @@ import pickle
 import timeit
 import types
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -31,11 +32,21 @@ def guarded(module: nn.Module) -> Guard:
     return made
 
 
+@pytest.fixture
+def unhelped(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where torch gives neither its guards nor the versions of dictionaries."""
+    monkeypatch.setattr(guards, "_TensorGuards", None)
+    monkeypatch.setattr(guards, "_version", None)
+    guards._versions_count.cache_clear()
+    yield
+    guards._versions_count.cache_clear()
+
+
 @pytest.mark.parametrize("helped", [True, False])
 @torch.no_grad()
-def test_tensors_are_compared_with_and_without_torchs_guards(helped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_are_compared_with_and_without_torchs_guards(helped: bool, request: pytest.FixtureRequest) -> None:
     if not helped:
-        monkeypatch.setattr(guards, "_TensorGuards", None)
+        request.getfixturevalue("unhelped")
     module = ten()
     guard = guarded(module)
     assert guard.differs(module, 0, x) == "" and guard.fits[0](module.__dict__, x)
@@ -132,6 +143,92 @@ def test_a_call_is_asked_for_in_a_small_part_of_what_it_takes() -> None:
         asked = min(timeit.repeat(lambda: fits(state, x), number=100, repeat=50))
         called = min(timeit.repeat(lambda: module(x), number=10, repeat=50)) * 10
     assert asked < called / 5
+
+
+class Equal(nn.Module):
+    """Says that it equals anything, and reads six attributes, so that a version stands for them."""
+
+    def __init__(self, scale: Any = 1.0) -> None:
+        super().__init__()
+        self.scale, self.shift, self.low, self.high, self.power, self.note = scale, 0.0, -9.0, 9.0, 1.0, ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x**self.power * self.scale + self.shift).clamp(self.low, self.high)
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class Always:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+WRITES: list[tuple[Callable[[Any], Any], bool]] = [
+    (lambda m: setattr(m[1], "note", "read by nobody"), True),
+    (lambda m: m[1].train() and m[1].eval(), True),
+    (lambda m: setattr(m[1], "scale", m[1].scale), True),
+    (lambda m: setattr(m[1], "scale", 2.0), False),
+    (lambda m: setattr(m[1], "scale", 1), False),
+    (lambda m: setattr(m[1], "scale", torch.ones(())), False),
+    (lambda m: setattr(m[1], "scale", Always()), False),
+    (lambda m: m[1].__dict__.update(high=1.0), False),
+    (lambda m: object.__setattr__(m[1], "low", 0.0), False),
+    (lambda m: delattr(m[1], "power"), False),
+    (lambda m: setattr(m[1], "forward", lambda x: x), False),
+    (lambda m: setattr(m[1], "__class__", nn.Identity), False),
+    (lambda m: m.__setitem__(1, Equal()), False),
+    (lambda m: m._modules.update({"1": Equal(3.0)}), False),
+    (lambda m: m._modules.update({"0": m._modules.pop("0")}), False),
+    (lambda m: m.append(nn.ReLU()), False),
+    (lambda m: m[0].__dict__.update(_parameters=dict(m[0]._parameters)), False),
+]
+
+
+@pytest.mark.parametrize("helped", [True, False])
+@pytest.mark.parametrize("write, fits", WRITES)
+@torch.no_grad()
+def test_what_is_written_is_compared_by_identity(
+    write: Callable[[Any], Any], fits: bool, helped: bool, request: pytest.FixtureRequest
+) -> None:
+    if not helped:
+        request.getfixturevalue("unhelped")
+    module = nn.Sequential(nn.Linear(8, 8), Equal(), nn.ReLU(), nn.Linear(8, 8)).eval()
+    guard = guarded(module)
+    assert guard.differs(module, 0, x) == ""
+    assert helped == any("dict_version" in getattr(v, "__name__", "") for v in guard.fits[0].__globals__.values())
+    for _ in range(3):
+        assert guard.fits[0](module.__dict__, x)
+    write(module)
+    for _ in range(3):
+        assert guard.fits[0](module.__dict__, x) == fits
+
+
+def test_where_versions_do_not_count_writes_each_value_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert guards._versions_count()
+    guards._versions_count.cache_clear()
+    monkeypatch.setattr(guards, "_version", len)  # moves with some of them
+    assert not guards._versions_count()
+    guards._versions_count.cache_clear()
+
+
+@torch.no_grad()
+def test_what_a_function_closes_over_is_followed() -> None:
+    scale = 2.0
+
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * scale
+
+    module = Scaled()
+    guard = Guard(module, [{}], training=False, device="cpu")
+    assert guard.differs(module, 0, x) == "" and guard.fits[0](module.__dict__, x)
+    scale = 3.0
+    assert not guard.fits[0](module.__dict__, x)
+    assert guard.differs(module, 0, x) == "Scaled.forward has changed"
 
 
 @torch.no_grad()

@@ -123,12 +123,12 @@ class Strain:
 
 
 class Gauge:
-    """Looks at the books while something is measured, and keeps the worst of what it saw."""
+    """Looks at the books while something is measured, part by part."""
 
     def __init__(self, needed: int, now: Callable[[], Books] = Books.now) -> None:
         self._needed, self._now = needed, now
         self._last = now()
-        self.worst = Strain(others=0.0, hidden=0.0, throttled=0.0, processors=self._last.processors)
+        self._parts = [Strain(others=0.0, hidden=0.0, throttled=0.0, processors=self._last.processors)]
 
     def begin(self) -> None:
         """What was before counts for nothing."""
@@ -139,19 +139,30 @@ class Gauge:
         if time.monotonic() - self._last.at_s < _LEAST_S:
             return
         books = self._now()
-        self.worst = max(self.worst, Strain.between(self._last, books), key=lambda s: (s.others, s.throttled))
+        self._parts.append(Strain.between(self._last, books))
         self._last = books
 
+    @property
+    def worst(self) -> Strain:
+        """The part that a quota spoilt, if any is, or in which others had most."""
+        return max(self._parts, key=lambda s: (s.throttled > _THROTTLED, s.others))
+
+    @property
+    def hidden(self) -> float:
+        """How many processors were used, in one of the parts, by what nobody was seen to be."""
+        return max(s.hidden * s.processors for s in self._parts)
+
     def starved(self, *, comes_and_goes: bool = False) -> bool:
-        return self.worst.starves(self._needed, comes_and_goes=comes_and_goes)
+        """In any part: what starves a candidate whose processes come and go need not be where others had most."""
+        return any(s.starves(self._needed, comes_and_goes=comes_and_goes) for s in self._parts)
 
 
 def calm_within(longest_s: float, needed: int) -> bool:
-    """Wait until others leave enough; whether they did in time."""
+    """Wait until others leave enough for half a second; whether they did in time."""
     stop = time.monotonic() + longest_s
     before = Books.now()
-    while time.monotonic() < stop:
-        time.sleep(min(_POLL_S, max(0.0, stop - time.monotonic())))
+    while time.monotonic() + _POLL_S <= stop:  # a shorter look would take a pause of theirs for calm
+        time.sleep(_POLL_S)
         after = Books.now()
         if not Strain.between(before, after).starves(needed):
             return True

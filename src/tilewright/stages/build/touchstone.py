@@ -7,7 +7,7 @@ nothing is the candidate's fault. Each does its work when it is imported, and ra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ...facts.candidate import Candidate, SourceFile
@@ -19,7 +19,8 @@ KERNELS = "tilewright_kernels/"  # where copies of the skeletons lie
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Touchstone:
     """`what` the machine lacks where this fails, and the `remedy`; `named`: how texts and messages speak of it;
-    `files` beside its model.py; `skeletons`: whether it builds with the copies of them."""
+    `files` beside its model.py; `skeletons`: whether it builds with the copies of them. `library`: the targets for
+    which Tilewright's own kernels need it; `languages`: those of `edges.toolchain.languages` that are built with it."""
 
     what: str
     remedy: str
@@ -28,6 +29,12 @@ class Touchstone:
     model: str
     files: tuple[SourceFile, ...] = ()
     skeletons: bool = False
+    library: tuple[Target, ...] = ()
+    languages: tuple[str, ...] = ()
+
+    def wanted(self, target: Target, offered: Collection[str]) -> bool:
+        """Whether the library needs it, or who writes candidates was `offered` a language that is built with it."""
+        return target in self.library or not set(self.languages).isdisjoint(offered)
 
     def candidate(self, skeletons: Iterable[SourceFile]) -> Candidate:
         """It, with the skeletons where it needs them."""
@@ -123,6 +130,8 @@ TOUCHSTONES = (
         model=f'"""What the kernels of a CPU take."""\n{_CPP}{_END}',
         files=(SourceFile(path="touchstone.cpp", text=_CPP_SOURCE),),
         skeletons=True,
+        library=("cpu",),
+        languages=("cpp", "nvcc", "cutlass-cpp"),
     ),
     Touchstone(
         what="what torch builds extensions with",
@@ -130,6 +139,7 @@ TOUCHSTONES = (
         named=re.compile(r"load_inline|cpp_extension|pybind11|Python\.h|ninja"),
         targets=("cpu", "cuda"),
         model=f'"""What torch.utils.cpp_extension takes."""\n{_EXTENSION}{_END}',
+        languages=("cpp", "nvcc", "cutlass-cpp"),
     ),
     Touchstone(
         what="an nvcc that works",
@@ -137,6 +147,7 @@ TOUCHSTONES = (
         named=re.compile(r"\.cuh?$|cuda_sources|with_cuda|nvcc|NotBuilt|CUDA_HOME", re.MULTILINE),
         targets=("cuda",),
         model=f'"""What kernels in CUDA C++ with host code take."""\n{_NVCC}{_END}',
+        languages=("nvcc", "cutlass-cpp"),
     ),
     Touchstone(
         what="the CuTe DSL",
@@ -144,6 +155,8 @@ TOUCHSTONES = (
         named=re.compile(r"\bcutlass\b|tvm_ffi|tilewright_kernels"),
         targets=("cuda",),
         model=f'"""What kernels in the CuTe DSL take."""\n{_DSL}{_END}',
+        library=("cuda",),
+        languages=("cute-dsl",),
     ),
     Touchstone(
         what="tvm-ffi",
@@ -151,6 +164,7 @@ TOUCHSTONES = (
         named=re.compile(r"tvm_ffi|tilewright_kernels"),
         targets=("cpu",),
         model=f'"""What launches every kernel."""\n\nimport tvm_ffi{_END}',
+        library=("cpu",),
     ),
     Touchstone(
         what="Triton",
@@ -158,5 +172,6 @@ TOUCHSTONES = (
         named=re.compile(r"\bimport triton|from triton"),
         targets=("cuda",),
         model=f'"""What kernels in Triton take."""\n\nimport triton.language{_END}',
+        languages=("triton",),
     ),
 )
