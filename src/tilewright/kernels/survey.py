@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import copyreg
-import enum
 import functools
 import gc
 import sys
 import types
-import zlib
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .contents import CHANGING, content
+from .contents import (
+    CHANGING,
+    EMPTY_CELL,
+    PLAIN_VALUES,
+    by_type,
+    class_name,
+    code_names,
+    content,
+    fingerprint,
+    functions_of,
+)  # fmt: skip
 
 GUARD = "_tilewright_guard"  # the attribute of a module that holds its guard
 PLAIN = (Tensor, nn.Parameter, nn.Buffer)  # tensors of these very types are what kernels take
-_PLAIN_VALUES = (
-    type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.layout,
-    torch.memory_format, enum.Enum,
-)  # fmt: skip
 _BOOKKEEPING = frozenset(vars(nn.Module())) | {GUARD}
 _OPEN = frozenset(  # who names these may read any attribute
     {"getattr", "hasattr", "vars", "__dict__", "eval", "exec", "attrgetter", "methodcaller", "__getattribute__",
@@ -33,11 +37,11 @@ _IN_ORDER = frozenset({"children", "named_children", "modules", "named_modules",
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _MODES = frozenset({"is_grad_enabled", "is_inference_mode_enabled", "is_inference"})
 _NEVER_CALLED = frozenset({"__init__", "extra_repr", "reset_parameters", "__repr__", "__setstate__"})
-_EMPTY_CELL = types.CellType()
 _UNNAMED = frozenset({"__getattr__", "__getattribute__", "__getitem__", "__iter__", "__len__"})  # called by syntax
 _BASES = (nn.Module, object)
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 _HEAP = 1 << 9  # among a class's flags: it can be changed
+_FILES = 6  # of files within files
 _DEPTH = 40  # of values within values; each is looked at once
 
 Facts = dict[str, Any]
@@ -62,8 +66,8 @@ class Survey:
     classes; `empty`, mappings, and the key under which each has an empty one; `versions`, tensors
     that nobody writes to. `settled`: dictionaries, by identity, to which a program seldom writes between two calls.
     `tensors`: by path, the mapping and the key of each parameter and buffer; `shared`: paths of those that have
-    several. `modes`: whether code asks if gradients are on. `plan`: for a tracer, which guards what it reads. `refusal`: why no fused call may stand for this module,
-    "" where one may.
+    several. `modes`: whether code asks if gradients are on. `plan`: for a tracer, which guards what it reads.
+    `refusal`: why no fused call may stand for this module, "" where one may.
 
     The root's own dictionary never enters: it holds whoever holds the survey. `ROOT` stands for it."""
 
@@ -115,7 +119,7 @@ class Survey:
         for name in ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__"):
             self._watch(vars(nn.Module), name, vars(nn.Module)[name], owner=nn.Module)
             self._code[f"torch.nn.Module.{name}"] = fingerprint(vars(nn.Module)[name])
-        for function in (f for m in modules for value in vars(m).values() for f in _functions(value)):
+        for function in (f for m in modules for value in vars(m).values() for f in functions_of(value)):
             self._read(function, None)
         self._read_classes([*_classes(modules), Tensor])
 
@@ -139,10 +143,10 @@ class Survey:
         return name in self._names or (name in _UNNAMED and not _is_torch(owner.__module__))
 
     def _member(self, owner: type, name: str, value: Any) -> None:
-        functions = list(_functions(value))
-        if not functions and (type(value) in _DESCRIPTORS or owner is Tensor or _is_torch(owner.__module__)):
-            if not isinstance(value, _PLAIN_VALUES):
-                return
+        functions = list(functions_of(value))
+        foreign = type(value) in _DESCRIPTORS or owner is Tensor or _is_torch(owner.__module__)
+        if foreign and not functions and not isinstance(value, PLAIN_VALUES):
+            return
         self._watch(vars(owner), name, value, owner=owner)
         where = f"{owner.__name__}.{name}"
         where += "'" * sum(where == known.rstrip("'") for known in self._code)  # another class of that name
@@ -159,13 +163,13 @@ class Survey:
             return
         self._functions_read.add(id(function))
         self._kept.append(function)
-        names = _code_names(function.__code__)
+        names = code_names(function.__code__)
         self._names |= names
         read = self._others if owner is None else self._own.setdefault(owner, set())
         read |= names
         self._space(function.__globals__, names, 0)
         closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        filled = {name: cell for name, cell in closed if cell != _EMPTY_CELL and name != "__class__"}
+        filled = {name: cell for name, cell in closed if cell != EMPTY_CELL and name != "__class__"}
         self.attributes += [(cell, "cell_contents", cell.cell_contents) for cell in filled.values()]
         if not _is_torch(function.__module__):
             self.attributes += [(function, name, getattr(function, name)) for name in ("__code__", "__defaults__")]
@@ -178,11 +182,11 @@ class Survey:
         for name in sorted(names & space.keys()):
             value = space[name]
             if isinstance(value, types.ModuleType):
-                if depth < _DEPTH:
+                if depth < _FILES:
                     self._space(vars(value), names, depth + 1)
             elif callable(value) or not (depth and _is_torch(space.get("__name__"))):
                 self._globals[id(space), name] = space, name
-                for called in _functions(value):
+                for called in functions_of(value):
                     if not _is_torch(called.__module__):
                         self._read(called, None)
 
@@ -211,7 +215,7 @@ class Survey:
         state = module.__dict__
         there: Any = state if path else self.ROOT
         if path:
-            self.facts[path] = ClassName(_class_name(type(module)))
+            self.facts[path] = ClassName(class_name(type(module)))
             self.types.append((module, type(module)))
             self._settle(state)
             self._hooks(state, path)
@@ -286,28 +290,28 @@ class Survey:
 
     def _value(self, value: Any, path: str, depth: int) -> Any:
         """What the value is, to compare; what of it may change in place is watched."""
-        if isinstance(value, _PLAIN_VALUES):
+        if isinstance(value, PLAIN_VALUES):
             if isinstance(value, type):
                 self._read_helpers(value)
-            return _by_type(value)
+            return by_type(value)
         if isinstance(value, Tensor):
             return self._constant(value, path) if depth else _kind(value)
         if isinstance(value, nn.Module):
             if id(value) not in self._tree:  # else it is looked at in its place
                 self._walk(value, path)
-            return _class_name(type(value))
+            return class_name(type(value))
         if isinstance(value, functools.partial):
             held = (value.func, value.args, value.keywords)
             return "partial", tuple(self._value(v, f"{path}.{i}", depth + 1) for i, v in enumerate(held))
         if isinstance(value, types.MethodType):
             return fingerprint(value), self._value(value.__self__, f"{path}.__self__", depth + 1)
-        if list(_functions(value)) or isinstance(value, types.BuiltinFunctionType):
-            for function in _functions(value):
+        if list(functions_of(value)) or isinstance(value, types.BuiltinFunctionType):
+            for function in functions_of(value):
                 if not _is_torch(function.__module__):
                     self._read(function, None)
             return fingerprint(value)
         if depth > _DEPTH or id(value) in self._first:
-            return _class_name(type(value))
+            return class_name(type(value))
         self._first[id(value)] = path
         self._kept.append(value)
         return self._inside(value, path, depth)
@@ -321,7 +325,7 @@ class Survey:
         return _kind(tensor), tuple(tensor.shape), content(tensor)
 
     def _inside(self, value: Any, path: str, depth: int) -> Any:
-        kind = _class_name(type(value))
+        kind = class_name(type(value))
         if isinstance(value, types.MappingProxyType):
             value = _behind(value)
         if isinstance(value, dict):
@@ -345,9 +349,12 @@ class Survey:
         if not slots and not isinstance(inside, dict):
             return self._opaque(value, kind)
         members = (v for c in type(value).__mro__ for v in vars(c).values())
-        named = self._names.union(*(_code_names(f.__code__) for v in members for f in _functions(v)))
+        named = self._names.union(*(code_names(f.__code__) for v in members for f in functions_of(v)))
         found = [(k, v) for k, v in (inside or {}).items() if self._open or k in named]
         self.attributes += [(value, key, item) for key, item in slots]
+        if isinstance(inside, dict):
+            self.sizes.append((inside, len(inside)))  # what is new may hide what the class has
+            self.keys += [(inside, k) for k in inside if k not in dict(found)]
         for key, item in found:
             self._watch(inside, key, item)
         return kind, tuple((k, self._value(v, f"{path}.{k}", depth + 1)) for k, v in (*slots, *found))
@@ -399,58 +406,6 @@ def difference(before: Facts, now: Facts) -> str:
 _MISSING = object()
 
 
-def fingerprint(value: Any) -> Any:
-    """Of a function, or what is made of functions: their code, defaults and what they close over, by value."""
-    functions = list(_functions(value))
-    if not functions:
-        return getattr(value, "__qualname__", type(value).__qualname__)
-    return tuple(map(_function_fingerprint, functions))
-
-
-def _function_fingerprint(function: types.FunctionType, depth: int = 0) -> tuple[Any, ...]:
-    cells = []
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if cell != _EMPTY_CELL and name != "__class__":
-            cells.append(_closed_over(cell.cell_contents, depth))
-    defaults = [_closed_over(v, depth) for v in (function.__defaults__ or ())]
-    defaults += [_closed_over(v, depth) for v in (function.__kwdefaults__ or {}).values()]
-    return _code_digest(function.__code__), tuple(cells), tuple(defaults)
-
-
-def _closed_over(value: Any, depth: int) -> Any:
-    if isinstance(value, _PLAIN_VALUES):
-        return _by_type(value)
-    functions = list(_functions(value))
-    if functions and depth < _DEPTH:
-        return tuple(_function_fingerprint(f, depth + 1) for f in functions)
-    return type(value).__qualname__
-
-
-@functools.lru_cache(maxsize=4096)
-def _code_digest(code: types.CodeType) -> int:
-    constants = [_code_digest(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
-    return zlib.crc32(repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants)).encode())
-
-
-def _code_names(code: types.CodeType) -> set[str]:
-    inner = [_code_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
-    return set(code.co_names).union(*inner)
-
-
-def _functions(value: Any) -> Iterator[types.FunctionType]:
-    """The Python functions that a call or a read of this runs first."""
-    if isinstance(value, types.FunctionType):
-        yield value
-        if (wrapped := getattr(value, "__wrapped__", None)) is not None:
-            yield from _functions(wrapped)
-    elif isinstance(value, types.MethodType | staticmethod | classmethod):
-        yield from _functions(value.__func__)
-    elif isinstance(value, property):
-        yield from _functions(value.fget)
-    elif isinstance(value, functools.cached_property | functools.partial):
-        yield from _functions(value.func)
-
-
 def _classes(modules: list[nn.Module]) -> list[type]:
     """Their classes and those that they inherit from, above torch's own root, each once."""
     found = dict.fromkeys(c for m in modules for c in type(m).__mro__ if c not in _BASES)
@@ -465,17 +420,6 @@ def _behind(proxy: Any) -> Any:
 
 def _is_installed_with_python(kind: type) -> bool:
     return _is_torch(kind.__module__) or kind.__module__.split(".")[0] in sys.stdlib_module_names
-
-
-def _by_type(value: Any) -> Any:
-    """So that 1, 1.0 and True differ, and NaN is itself; picklable."""
-    if isinstance(value, type):
-        return _class_name(value)
-    return (type(value).__name__, repr(value)) if isinstance(value, int | float | complex | enum.Enum) else value
-
-
-def _class_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _kind(tensor: Tensor) -> str:
