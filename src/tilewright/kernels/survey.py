@@ -5,6 +5,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import gc
+import logging
 import sys
 import types
 from collections import deque
@@ -341,7 +342,7 @@ class Survey:
                 self._watch(value, i, item)
         if isinstance(value, list | tuple | deque):
             return kind, tuple(self._value(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value))
-        if isinstance(value, types.ModuleType):
+        if isinstance(value, types.ModuleType | logging.Logger):  # a logger's cache moves, no result hangs on it
             return kind
         self._read_helpers(type(value))
         slots = [(k, getattr(value, k)) for k in copyreg._slotnames(type(value)) if hasattr(value, k)]  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import logging
 import operator
 import types
 from collections.abc import Callable
@@ -54,6 +55,7 @@ class Second(nn.Module):
 
 
 First.__name__ = Second.__name__ = "Act"
+LOG = logging.getLogger(__name__)
 TABLE = torch.linspace(1, 2, 8)
 
 
@@ -185,3 +187,13 @@ def test_a_constant_of_inference_mode_is_refused_in_words() -> None:
     module = Held([table], lambda h, y: y * h[0])
     guard = Guard(module, [{}], training=False, device="cpu")
     assert "inference mode" in guard.differs(module, 0, x)
+
+
+@torch.no_grad()
+def test_a_module_that_logs_stays_as_it_is() -> None:
+    module = Held(None, lambda h, y: LOG.debug("called") or y)
+    guard = Guard(module, [{}], training=False, device="cpu")
+    for _ in range(2):
+        assert guard.differs(module, 0, x) == ""
+        module(x)
+        assert guard.fits[0](module.__dict__, x)
