@@ -17,6 +17,7 @@ from torch.nn.modules import module as _hooked
 from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
+from .contents import content
 from .survey import PLAIN, Survey, difference
 
 try:
@@ -42,6 +43,7 @@ _lock = threading.Lock()
 NO_CASE = "no case has this signature"
 GRADIENT = "a gradient is wanted"
 AUTOCAST = "torch.autocast is on"
+MODES = "its code asks whether gradients are on, which they were not when it was judged"
 
 
 class Guard:
@@ -118,6 +120,8 @@ class Guard:
         return ""
 
     def _gradient(self, module: nn.Module, case: int, tensors: Sequence[Tensor]) -> str:
+        if self.seen.modes and _modes() != (self.training, False):
+            return MODES
         if self.training or not torch.is_grad_enabled():
             return ""
         given = (*tensors, *(state_at(module, path) for path in self.states[case]))
@@ -138,10 +142,11 @@ class _Seen:
     """How a module was when it was surveyed last, and `why` no fused call may stand for it. `same` says of its
     dictionary whether it still is."""
 
-    __slots__ = ("_conditions", "_names", "_tensors", "fits", "known", "same", "why")
+    __slots__ = ("_conditions", "_names", "_tensors", "fits", "known", "modes", "same", "why")
 
     def __init__(self, cases: int, *, why: str = "") -> None:
         self.why = why
+        self.modes = False
         self.same: Callable[[dict[str, Any]], bool] = _never
         self.fits: list[Callable[..., bool]] = [_never] * cases
         self.known: list[tuple[Callable[..., bool], ...]] = [()] * cases
@@ -154,7 +159,9 @@ class _Seen:
         self._tensors = found.tensors
         conditions = self._mappings(found, free)
         conditions += [f"type({self._of(m)}) is {self._of(kind)}" for m, kind in found.types]
-        conditions += [f"{self._of(cell)}.cell_contents is {self._of(value)}" for cell, value in found.cells]
+        conditions += [f"{self._of(v)}.{name} is {self._of(value)}" for v, name, value in found.attributes]
+        conditions += [f"{self._of(content)}({self._of(v)}) == {self._of(what)}" for v, what in found.contents]
+        self.modes = found.modes
         registered, unhooked = _hook_check(found, training=training)
         conditions.append(
             f"({self._of(RemovableHandle)}.next_id == {self._of(registered)}[0] or {self._of(unhooked)}())"
@@ -168,6 +175,7 @@ class _Seen:
         """What is asked of mappings. Of what lies in settled ones, all is asked where a version has moved, and else
         nothing: a version stands for some five values. What is asked only then may cost."""
         asked = [(id(m), f"len({self._of(m)}) == {n}") for m, n in found.sizes]
+        asked += [(id(m), f"{key!r} in {self._of(m)}") for m, key in found.keys]
         asked += [(id(m), f"{self._of(m)}[{self._key(k)}] is {self._of(v)}") for m, k, v in found.checks(free)]
         asked += [
             (id(m), f"all(map({self._of(operator.is_)}, {self._of(m)}.values(), {self._of((*m.values(),))}))")
@@ -194,6 +202,8 @@ class _Seen:
         free = f" and not {self._of(_only_devices)}({device!r})" if plain else ""
         around = [f"not {self._of(_dispatch_modes)}()", f"not ({self._of(_function_modes)}(){free})"]
         around += [f"not {self._of(torch.is_grad_enabled)}()"] if graded else []
+        if self.modes:
+            around += [f"{self._of(_modes)}() == {self._of(_modes())}"]
         check = self._of(_checker(tensors, tuple(states.values())))
         asked = ", ".join([*given, *(self._state(path, tensor) for path, tensor in states.items())])
         conditions = [*around, *self._conditions, f"{check}({asked})"]
@@ -283,6 +293,10 @@ def _hook_check(found: Survey, *, training: bool) -> tuple[list[int], Callable[[
         return True
 
     return registered, unhooked
+
+
+def _modes() -> tuple[bool, bool]:
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
 
 def _never(*_: Any) -> bool:

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
-import enum
+import copyreg
 import functools
 import gc
+import logging
+import sys
 import types
-import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .contents import (
+    CHANGING,
+    EMPTY_CELL,
+    PLAIN_VALUES,
+    by_type,
+    class_name,
+    code_names,
+    content,
+    fingerprint,
+    functions_of,
+)  # fmt: skip
+
 GUARD = "_tilewright_guard"  # the attribute of a module that holds its guard
 PLAIN = (Tensor, nn.Parameter, nn.Buffer)  # tensors of these very types are what kernels take
-_PLAIN_VALUES = (
-    type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.layout,
-    torch.memory_format, enum.Enum,
-)  # fmt: skip
 _BOOKKEEPING = frozenset(vars(nn.Module())) | {GUARD}
-_OPEN = frozenset({"getattr", "hasattr", "vars", "__dict__", "eval", "exec"})  # who names these may read any attribute
+_OPEN = frozenset(  # who names these may read any attribute
+    {"getattr", "hasattr", "vars", "__dict__", "eval", "exec", "attrgetter", "methodcaller", "__getattribute__",
+     "getattr_static", "getmembers", "asdict", "astuple"}
+)  # fmt: skip
+_IN_ORDER = frozenset({"children", "named_children", "modules", "named_modules", "_modules", "apply"})
+_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_MODES = frozenset({"is_grad_enabled", "is_inference_mode_enabled", "is_inference"})
 _NEVER_CALLED = frozenset({"__init__", "extra_repr", "reset_parameters", "__repr__", "__setstate__"})
-_EMPTY_CELL = types.CellType()
 _UNNAMED = frozenset({"__getattr__", "__getattribute__", "__getitem__", "__iter__", "__len__"})  # called by syntax
 _BASES = (nn.Module, object)
-_DEPTH = 6  # of values within values
+_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
+_HEAP = 1 << 9  # among a class's flags: it can be changed
+_FILES = 6  # of files within files
+_DEPTH = 40  # of values within values; each is looked at once
 
 Facts = dict[str, Any]
 Plan = tuple[tuple[str, ...], type, tuple[tuple[str, Any], ...]]  # where a module is, its class, what it has by value
@@ -44,12 +62,13 @@ class Survey:
     """`facts`: everything by value, under the name that a reason gives it; picklable.
 
     What must be as it is now, to be asked at each call: `same`, the value under a key of a mapping; `sizes`, mappings
-    that get no more keys; `ordered`, mappings whose values stay in order; `cells`, what functions close over; `types`,
-    modules and their classes; `empty`, mappings, and the key under which each has an empty one; `versions`, tensors
+    that get no more keys; `keys`, those that stay in a mapping under any value; `ordered`, mappings whose values stay
+    in order; `attributes` of what is no mapping; `contents` of what has no attributes; `types`, modules and their
+    classes; `empty`, mappings, and the key under which each has an empty one; `versions`, tensors
     that nobody writes to. `settled`: dictionaries, by identity, to which a program seldom writes between two calls.
     `tensors`: by path, the mapping and the key of each parameter and buffer; `shared`: paths of those that have
-    several. `plan`: for a tracer, which guards what it reads. `refusal`: why no fused call may stand for this module,
-    "" where one may.
+    several. `modes`: whether code asks if gradients are on. `plan`: for a tracer, which guards what it reads.
+    `refusal`: why no fused call may stand for this module, "" where one may.
 
     The root's own dictionary never enters: it holds whoever holds the survey. `ROOT` stands for it."""
 
@@ -65,53 +84,76 @@ class Survey:
         self.versions: list[tuple[Tensor, int]] = []
         self.types: list[tuple[nn.Module, type]] = []
         self.ordered: list[dict[str, nn.Module | None]] = []
-        self.cells: list[tuple[types.CellType, Any]] = []
+        self.keys: list[tuple[Any, str]] = []
+        self.attributes: list[tuple[Any, str, Any]] = []
+        self.contents: list[tuple[Any, Any]] = []
         self.settled: dict[int, dict[Any, Any]] = {}
         self.plan: list[Plan] = []
         self.refusal = ""
         self.shared: set[str] = set()
         self._root = root
+        self._tree = {id(module) for module in root.modules()}
         self._first: dict[int, str] = {}  # of each module and tensor, where it was met first
         self._kept: list[Any] = []  # what the identities above belong to
         self._names: set[str] = set()  # that reached code mentions
         self._others: set[str] = set()  # those of code that is not torch's: it may read any module
         self._own: dict[type, set[str]] = {}  # and of torch's classes, which read themselves
-        self._globals: list[tuple[dict[str, Any], str]] = []
+        self._globals: dict[tuple[int, str], tuple[dict[str, Any], str]] = {}
+        self._waiting: list[tuple[type, str, Any]] = []  # members of classes that no code has named yet
+        self._met: set[type] = set()
         self._functions_read: set[int] = set()
         self._spaces: dict[type, Any] = {}
         self._read_code(list(root.modules()))
         self._open = bool(self._others & _OPEN)
-        for space, name in self._globals:
-            self._global(space, name)
+        self._read_globals()
         self.facts["the default dtype"] = torch.get_default_dtype()
         self._walk(root, "")
+        self._read_globals()
         self.facts |= self._code  # behind the module's own: reasons name the first that differs
+        self.modes = bool(self._others & _MODES)
 
     # ---- code
 
     def _read_code(self, modules: list[nn.Module]) -> None:
         """All functions that a call may reach, by the names that code mentions: of classes, and of their files."""
-        called = vars(nn.Module)["__call__"]
-        self._watch(vars(nn.Module), "__call__", called, owner=nn.Module)
-        self._code["torch.nn.Module.__call__"] = fingerprint(called)
         self._names |= {"forward", "__call__"}
-        for function in (f for m in modules for value in vars(m).values() for f in _functions(value)):
+        for name in ("__call__", "_wrapped_call_impl", "_call_impl", "__getattr__"):
+            self._watch(vars(nn.Module), name, vars(nn.Module)[name], owner=nn.Module)
+            self._code[f"torch.nn.Module.{name}"] = fingerprint(vars(nn.Module)[name])
+        for function in (f for m in modules for value in vars(m).values() for f in functions_of(value)):
             self._read(function, None)
-        waiting = [(c, name, value) for c in _classes(modules) for name, value in list(vars(c).items())]
-        waiting = [member for member in waiting if member[1] not in _NEVER_CALLED]
-        while reached := [member for member in waiting if self._reached(*member[:2])]:
-            waiting = [member for member in waiting if member not in reached]
+        self._read_classes([*_classes(modules), Tensor])
+
+    def _read_classes(self, classes: Iterable[type]) -> None:
+        for kind in classes:
+            if kind not in self._met:
+                self._met.add(kind)
+                space = self._space_of(kind)
+                self.sizes.append((space, len(space)))
+                self._waiting += [(kind, k, v) for k, v in list(space.items()) if k not in _NEVER_CALLED]
+        while reached := [member for member in self._waiting if self._reached(*member[:2])]:
+            self._waiting = [member for member in self._waiting if member not in reached]
             for owner, name, value in reached:
                 self._member(owner, name, value)
+
+    def _read_helpers(self, kind: type) -> None:
+        """The classes of what is no module: their methods are code like any other, their attributes are read."""
+        self._read_classes(c for c in kind.__mro__ if c.__flags__ & _HEAP and not _is_installed_with_python(c))
 
     def _reached(self, owner: type, name: str) -> bool:
         return name in self._names or (name in _UNNAMED and not _is_torch(owner.__module__))
 
     def _member(self, owner: type, name: str, value: Any) -> None:
-        functions = list(_functions(value))
-        if functions or isinstance(value, _PLAIN_VALUES):
-            self._watch(vars(owner), name, value, owner=owner)
-            self._code[f"{owner.__name__}.{name}"] = fingerprint(value) if functions else _by_type(value)
+        functions = list(functions_of(value))
+        foreign = type(value) in _DESCRIPTORS or owner is Tensor or _is_torch(owner.__module__)
+        if foreign and not functions and not isinstance(value, PLAIN_VALUES):
+            return
+        self._watch(vars(owner), name, value, owner=owner)
+        where = f"{owner.__name__}.{name}"
+        where += "'" * sum(where == known.rstrip("'") for known in self._code)  # another class of that name
+        self._code[where] = fingerprint(value) if functions else self._value(value, where, 1)
+        if owner is Tensor:
+            return
         for function in functions:
             self._read(function, owner if _is_torch(owner.__module__) and _is_torch(function.__module__) else None)
 
@@ -122,14 +164,17 @@ class Survey:
             return
         self._functions_read.add(id(function))
         self._kept.append(function)
-        names = _code_names(function.__code__)
+        names = code_names(function.__code__)
         self._names |= names
         read = self._others if owner is None else self._own.setdefault(owner, set())
         read |= names
         self._space(function.__globals__, names, 0)
         closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        filled = {name: cell for name, cell in closed if cell != _EMPTY_CELL and name != "__class__"}
-        self.cells += [(cell, cell.cell_contents) for cell in filled.values()]
+        filled = {name: cell for name, cell in closed if cell != EMPTY_CELL and name != "__class__"}
+        self.attributes += [(cell, "cell_contents", cell.cell_contents) for cell in filled.values()]
+        if not _is_torch(function.__module__):
+            self.attributes += [(function, name, getattr(function, name)) for name in ("__code__", "__defaults__")]
+            self._globals |= {(id(vars(function)), name): (vars(function), name) for name in vars(function)}
         held = {name: cell.cell_contents for name, cell in filled.items()}
         self._space({"__name__": function.__qualname__, **held}, names | held.keys(), 0)
 
@@ -138,21 +183,27 @@ class Survey:
         for name in sorted(names & space.keys()):
             value = space[name]
             if isinstance(value, types.ModuleType):
-                if depth < _DEPTH:
+                if depth < _FILES:
                     self._space(vars(value), names, depth + 1)
             elif callable(value) or not (depth and _is_torch(space.get("__name__"))):
-                self._globals.append((space, name))
-                for called in _functions(value):
+                self._globals[id(space), name] = space, name
+                for called in functions_of(value):
                     if not _is_torch(called.__module__):
                         self._read(called, None)
+
+    def _read_globals(self) -> None:
+        done = 0
+        while done < len(self._globals):  # what is read may name others
+            self._global(*[*self._globals.values()][done])
+            done += 1
 
     def _global(self, space: dict[str, Any], name: str) -> None:
         value, where = space[name], f"{space.get('__name__', '')}.{name}"
         if _is_torch(space.get("__name__")):
             self._settle(space)
         self._watch(space, name, value)
-        called = callable(value) and not isinstance(value, nn.Module)
-        self._code[where] = fingerprint(value) if called else self._value(value, where, 1)
+        if where not in self._code:
+            self._code[where] = self._value(value, where, 1)
 
     # ---- modules
 
@@ -165,12 +216,12 @@ class Survey:
         state = module.__dict__
         there: Any = state if path else self.ROOT
         if path:
-            self.facts[path] = ClassName(_class_name(type(module)))
+            self.facts[path] = ClassName(class_name(type(module)))
             self.types.append((module, type(module)))
             self._settle(state)
             self._hooks(state, path)
         self.sizes.append((there, len(state)))
-        read = self._others.union(*(self._own.get(c, ()) for c in type(module).__mro__))
+        read = self._names_used(module)
         if "training" in read:
             self._watch(there, "training", module.training)
             self.facts[f"{path}.training"] = module.training == self._root.training
@@ -182,7 +233,7 @@ class Survey:
             self._tensor(state["_parameters"] if name in state["_parameters"] else state["_buffers"], name, value,
                          _joined(path, name))  # fmt: skip
         if state["_modules"]:
-            if type(module).__module__ == nn.Sequential.__module__:  # it runs them in order, under any names
+            if isinstance(module, _LISTS) or self._names_used(module) & _IN_ORDER:
                 self.ordered.append(state["_modules"])
             self._settle(state["_modules"])
             self.sizes.append((state["_modules"], len(state["_modules"])))
@@ -202,7 +253,12 @@ class Survey:
                 self._watch(there, name, value)
                 self.facts[_joined(path, name)] = self._value(value, _joined(path, name), 0)
                 plain += [(name, value)] if isinstance(value, bool | int | float | str | None) else []
+            elif name not in _BOOKKEEPING:
+                self.keys.append((there, name))  # else what is added might hide a method, and none be missing
         self.plan[place] = (*self.plan[place][:2], tuple(plain))
+
+    def _names_used(self, module: nn.Module) -> set[str]:
+        return self._others.union(*(self._own.get(c, ()) for c in type(module).__mro__))
 
     def _hooks(self, state: dict[str, Any], path: str) -> None:
         for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
@@ -235,53 +291,92 @@ class Survey:
 
     def _value(self, value: Any, path: str, depth: int) -> Any:
         """What the value is, to compare; what of it may change in place is watched."""
-        if isinstance(value, _PLAIN_VALUES):
-            return _by_type(value)
+        if isinstance(value, PLAIN_VALUES):
+            if isinstance(value, type):
+                self._read_helpers(value)
+            return by_type(value)
         if isinstance(value, Tensor):
-            if depth:  # a constant of the trace, perhaps: an attribute is read anew at each call
-                self.versions.append((value, value._version))
-                return _kind(value), tuple(value.shape)
-            return _kind(value)
+            return self._constant(value, path) if depth else _kind(value)
         if isinstance(value, nn.Module):
-            if value is not self._root:
+            if id(value) not in self._tree:  # else it is looked at in its place
                 self._walk(value, path)
-            return _class_name(type(value))
-        if list(_functions(value)) or isinstance(value, types.BuiltinFunctionType):
+            return class_name(type(value))
+        if isinstance(value, functools.partial):
+            held = (value.func, value.args, value.keywords)
+            return "partial", tuple(self._value(v, f"{path}.{i}", depth + 1) for i, v in enumerate(held))
+        if isinstance(value, types.MethodType):
+            return fingerprint(value), self._value(value.__self__, f"{path}.__self__", depth + 1)
+        if list(functions_of(value)) or isinstance(value, types.BuiltinFunctionType):
+            for function in functions_of(value):
+                if not _is_torch(function.__module__):
+                    self._read(function, None)
             return fingerprint(value)
         if depth > _DEPTH or id(value) in self._first:
-            return _class_name(type(value))
+            return class_name(type(value))
         self._first[id(value)] = path
         self._kept.append(value)
         return self._inside(value, path, depth)
 
+    def _constant(self, tensor: Tensor, path: str) -> Any:
+        """A constant of the trace, perhaps: an attribute of a module alone is read anew at each call."""
+        if tensor.is_inference():
+            self.refusal = self.refusal or f"{path} is a tensor of inference mode, whose changes nobody sees"
+        elif id(tensor) not in self._first:
+            self.versions.append((tensor, tensor._version))
+        return _kind(tensor), tuple(tensor.shape), content(tensor)
+
     def _inside(self, value: Any, path: str, depth: int) -> Any:
-        kind = _class_name(type(value))
+        kind = class_name(type(value))
+        if isinstance(value, types.MappingProxyType):
+            value = _behind(value)
         if isinstance(value, dict):
             self.sizes.append((value, len(value)))
             for key, item in value.items():
                 self._watch(value, key, item)
+            if len(value) > 1:
+                self.ordered.append(value)
             return kind, tuple((repr(k), self._value(v, f"{path}[{k!r}]", depth + 1)) for k, v in value.items())
-        if isinstance(value, list):
+        if isinstance(value, list | deque):
             self.sizes.append((value, len(value)))
             for i, item in enumerate(value):
                 self._watch(value, i, item)
-        if isinstance(value, list | tuple):
+        if isinstance(value, list | tuple | deque):
             return kind, tuple(self._value(v, f"{path}[{i}]", depth + 1) for i, v in enumerate(value))
-        if isinstance(value, set | frozenset):
-            return kind, tuple(sorted(map(repr, value)))
-        inside = getattr(value, "__dict__", None)
-        if not isinstance(inside, dict) or isinstance(value, types.ModuleType):
+        if isinstance(value, types.ModuleType | logging.Logger):  # a logger's cache moves, no result hangs on it
             return kind
-        named = self._names.union(*(_code_names(f.__code__) for v in vars(type(value)).values() for f in _functions(v)))
-        found = [(k, v) for k, v in inside.items() if self._open or k in named]
+        self._read_helpers(type(value))
+        slots = [(k, getattr(value, k)) for k in copyreg._slotnames(type(value)) if hasattr(value, k)]  # type: ignore[attr-defined]
+        inside = getattr(value, "__dict__", None)
+        if not slots and not isinstance(inside, dict):
+            return self._opaque(value, kind)
+        members = (v for c in type(value).__mro__ for v in vars(c).values())
+        named = self._names.union(*(code_names(f.__code__) for v in members for f in functions_of(v)))
+        found = [(k, v) for k, v in (inside or {}).items() if self._open or k in named]
+        self.attributes += [(value, key, item) for key, item in slots]
+        if isinstance(inside, dict):
+            self.sizes.append((inside, len(inside)))  # what is new may hide what the class has
+            self.keys += [(inside, k) for k in inside if k not in dict(found)]
         for key, item in found:
             self._watch(inside, key, item)
-        return kind, tuple((k, self._value(v, f"{path}.{k}", depth + 1)) for k, v in found)
+        return kind, tuple((k, self._value(v, f"{path}.{k}", depth + 1)) for k, v in (*slots, *found))
+
+    def _opaque(self, value: Any, kind: str) -> Any:
+        found = content(value)
+        if isinstance(value, CHANGING):
+            self.contents.append((value, found))
+        return kind, found
 
     def _watch(self, mapping: Any, key: Any, value: Any, *, owner: Any = None) -> None:
         if isinstance(mapping, types.MappingProxyType) and owner is not None:
-            mapping = self._spaces.setdefault(owner, _behind(mapping))  # each look at a class makes a new one
+            mapping = self._space_of(owner)
         self.same[id(mapping), key] = mapping, key, value
+
+    def _space_of(self, owner: type) -> Any:
+        """What a class holds; each look at it makes a new proxy."""
+        if owner not in self._spaces:
+            self._spaces[owner] = _behind(vars(owner))
+            self._settle(self._spaces[owner])
+        return self._spaces[owner]
 
     def _settle(self, mapping: Any) -> None:
         if type(mapping) is dict:
@@ -312,58 +407,6 @@ def difference(before: Facts, now: Facts) -> str:
 _MISSING = object()
 
 
-def fingerprint(value: Any) -> Any:
-    """Of a function, or what is made of functions: their code, defaults and what they close over, by value."""
-    functions = list(_functions(value))
-    if not functions:
-        return getattr(value, "__qualname__", type(value).__qualname__)
-    return tuple(map(_function_fingerprint, functions))
-
-
-def _function_fingerprint(function: types.FunctionType, depth: int = 0) -> tuple[Any, ...]:
-    cells = []
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if cell != _EMPTY_CELL and name != "__class__":
-            cells.append(_closed_over(cell.cell_contents, depth))
-    defaults = [_closed_over(v, depth) for v in (function.__defaults__ or ())]
-    defaults += [_closed_over(v, depth) for v in (function.__kwdefaults__ or {}).values()]
-    return _code_digest(function.__code__), tuple(cells), tuple(defaults)
-
-
-def _closed_over(value: Any, depth: int) -> Any:
-    if isinstance(value, _PLAIN_VALUES):
-        return _by_type(value)
-    functions = list(_functions(value))
-    if functions and depth < _DEPTH:
-        return tuple(_function_fingerprint(f, depth + 1) for f in functions)
-    return type(value).__qualname__
-
-
-@functools.lru_cache(maxsize=4096)
-def _code_digest(code: types.CodeType) -> int:
-    constants = [_code_digest(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
-    return zlib.crc32(repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants)).encode())
-
-
-def _code_names(code: types.CodeType) -> set[str]:
-    inner = [_code_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
-    return set(code.co_names).union(*inner)
-
-
-def _functions(value: Any) -> Iterator[types.FunctionType]:
-    """The Python functions that a call or a read of this runs first."""
-    if isinstance(value, types.FunctionType):
-        yield value
-        if (wrapped := getattr(value, "__wrapped__", None)) is not None:
-            yield from _functions(wrapped)
-    elif isinstance(value, types.MethodType | staticmethod | classmethod):
-        yield from _functions(value.__func__)
-    elif isinstance(value, property):
-        yield from _functions(value.fget)
-    elif isinstance(value, functools.cached_property | functools.partial):
-        yield from _functions(value.func)
-
-
 def _classes(modules: list[nn.Module]) -> list[type]:
     """Their classes and those that they inherit from, above torch's own root, each once."""
     found = dict.fromkeys(c for m in modules for c in type(m).__mro__ if c not in _BASES)
@@ -376,15 +419,8 @@ def _behind(proxy: Any) -> Any:
     return found[0] if len(found) == 1 and type(found[0]) is dict and found[0].keys() == proxy.keys() else proxy
 
 
-def _by_type(value: Any) -> Any:
-    """So that 1, 1.0 and True differ, and NaN is itself; picklable."""
-    if isinstance(value, type):
-        return _class_name(value)
-    return (type(value).__name__, repr(value)) if isinstance(value, int | float | complex | enum.Enum) else value
-
-
-def _class_name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+def _is_installed_with_python(kind: type) -> bool:
+    return _is_torch(kind.__module__) or kind.__module__.split(".")[0] in sys.stdlib_module_names
 
 
 def _kind(tensor: Tensor) -> str:

@@ -82,7 +82,7 @@ def compose(
 def _guards() -> tuple[SourceFile, ...]:
     """What the module asks before it runs a case, verbatim, for `tilewright_kernels/`."""
     kernels = files("tilewright.kernels")
-    names = ("__init__.py", "guards.py", "survey.py")
+    names = ("__init__.py", "contents.py", "guards.py", "survey.py")
     return tuple(SourceFile(path=f"tilewright_kernels/{n}", text=kernels.joinpath(n).read_text()) for n in names)
 
 

@@ -13,7 +13,7 @@ from tilewright.stages.propose.targets import Renderer
 
 ROOT = Path(tilewright.kernels.__file__).parent
 SHARED = {"__init__.py", "ops.py", "autograd.py", "store.py"}
-GUARDS = {"guards.py", "survey.py"}  # of the module that is composed, whatever its kernels
+GUARDS = {"contents.py", "guards.py", "survey.py"}  # of the module that is composed, whatever its kernels
 OURS = {"cuda/ahead.py", "cuda/demand.py"}  # they look at what candidates compiled
 PRODUCTS = {"cuda/cubin.py"}
 SOFTMAX = kp.softmax((64, 1000))
