@@ -69,6 +69,8 @@ def _code_of(run: Callable[[], Any]) -> int:
         return line(f"{error}; then {_going_on()}", 3)
     except HarnessError as error:
         return line(f"internal: {error}", 3)
+    except ModuleNotFoundError as error:
+        return _ours(error) if (error.name or "tilewright").startswith("tilewright") else _not_installed(error)
     except MemoryError:
         return line("the machine's memory is full; give it a smaller problem, or end other processes", 2)
     except Exception as error:
@@ -115,6 +117,14 @@ def _of_the_machine(error: OSError | sqlite3.Error) -> int:
             "Start again, with another --out", 2,
         )  # fmt: skip
     return _ours(error)
+
+
+def _not_installed(error: ModuleNotFoundError) -> int:
+    python = sys.executable
+    return line(
+        f"{error.name} is not installed for {python}, and Tilewright needs it; `{python} -m pip check` names what else "
+        "is missing, and installing Tilewright again without --no-deps brings it", 2,
+    )  # fmt: skip
 
 
 def _ours(error: BaseException) -> int:

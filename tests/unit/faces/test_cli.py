@@ -172,6 +172,12 @@ def test_an_evaluation_is_not_resumed(tmp_path: Path) -> None:
         (TooBusy("others had it"), 3, "too busy to judge: others had it; nothing was accepted and nobody accused"),
         (HarnessError("a cell would not start"), 3, "internal: a cell would not start"),
         (ZeroDivisionError("ours"), 3, "internal error (above)"),
+        (
+            ModuleNotFoundError("No module named 'jinja2'", name="jinja2"),
+            2,
+            "tilewright: jinja2 is not installed for /",
+        ),
+        (ModuleNotFoundError("no tilewright.x", name="tilewright.x"), 3, "internal error (above)"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
