@@ -110,7 +110,7 @@ def _by_value(module: nn.Module) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(home)
 
 
-def write_problem(module: nn.Module, example_inputs: Sequence[Any], folder: Path) -> Path:
+def write_problem(module: object, example_inputs: Sequence[Any], folder: Path) -> Path:
     """Write `problem.py` and `state.pt` into `folder`; returns the problem file.
 
     Inputs are re-drawn from the range and moments of the examples, with their shapes, strides and dtypes. Raises
