@@ -82,8 +82,8 @@ def optimize(
     problem = _captured(module, example_inputs, folder, target=target, precision=precision, env=env)
     places = Places(out=folder, cache=config.cache_dir())
     finished = run(
-        problem, places=places, strategy="catalog", budget_s=config.seconds(budget), seed=seed, say=say,
-        timing=Timing(budget_s=config.seconds(timing), compiled=compiled), algebra=algebra,
+        problem, places=places, strategy="catalog", budget_s=config.seconds(budget, "budget"), seed=seed, say=say,
+        timing=Timing(budget_s=config.seconds(timing, "timing"), compiled=compiled), algebra=algebra,
     )  # fmt: skip
     found = summary(finished.brief, finished.events, candidate_dir=str(places.candidate))
     improved = found["status"] == "improved"
@@ -123,7 +123,7 @@ def evaluate(
     given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate), problem)
     finished = judge_given(
         problem, given, places=Places(out=folder, cache=config.cache_dir()), seed=seed, say=say,
-        timing=Timing(budget_s=config.seconds(timing), compiled=compiled),
+        timing=Timing(budget_s=config.seconds(timing, "timing"), compiled=compiled),
     )  # fmt: skip
     return Evaluated(
         accepted=finished.stop.best is not None,

@@ -110,11 +110,17 @@ def _by_value(module: nn.Module) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(home)
 
 
-def write_problem(module: nn.Module, example_inputs: Sequence[Any], folder: Path) -> Path:
+def write_problem(module: object, example_inputs: Sequence[Any], folder: Path) -> Path:
     """Write `problem.py` and `state.pt` into `folder`; returns the problem file.
 
     Inputs are re-drawn from the range and moments of the examples, with their shapes, strides and dtypes. Raises
-    UserError if the module can't be pickled (the message names the part)."""
+    UserError if the module can't be pickled (the message names the part), and for what is no module or no list."""
+    if not isinstance(module, nn.Module):
+        made = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
+        raise UserError(f"module: {made}, not an nn.Module; give an instance, and put a function into one's forward")
+    if not isinstance(example_inputs, list | tuple):
+        kind = type(example_inputs).__name__
+        raise UserError(f"example_inputs: a {kind}; give a list with one element for each argument of forward, as [x]")
     raw = io.BytesIO()
     try:
         with _by_value(module):

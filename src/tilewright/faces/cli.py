@@ -109,7 +109,7 @@ def optimize(
         finished = run(
             problem, places=places, strategy=strategy or ("cutegen" if model else "catalog"), budget_s=budget_s,
             seed=seed, say=say(as_json), sanitize=sanitize,
-            timing=Timing(budget_s=config.seconds(timing), compiled=not no_compile),
+            timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
             model=choice, limits=limits, access=Access(keys=config.key, wait=not no_wait), evaluator=evaluator,
             without=parts_of(without), algebra=not no_algebra,
         )  # fmt: skip
@@ -164,7 +164,7 @@ def evaluate(
     with Interruptible(places.out, resumable=False):
         finished = judge_given(
             problem, given, places=places, seed=seed, say=say(as_json), sanitize=sanitize,
-            timing=Timing(budget_s=config.seconds(timing), compiled=not no_compile),
+            timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
         )  # fmt: skip
     code = show(delivered(finished, places.out, given_at=candidate), as_json=as_json)
     raise typer.Exit(code if finished.stop.best is not None else 1)
@@ -230,7 +230,8 @@ def discover(
     from .discoveries import Wish, discovered
 
     shown = discovered(
-        where, Wish(target=target_of(target), budget_s=config.seconds(budget), seed=seed, env=tuple(env or ())),
+        where,
+        Wish(target=target_of(target), budget_s=config.seconds(budget, "--budget"), seed=seed, env=tuple(env or ())),
         svg=svg, out=out, only=config.numbers(only) if only else None, jobs=jobs, devices=devices_of(devices),
         command=shlex.join(["tilewright", *sys.argv[1:]]), say=say(as_json),
     )  # fmt: skip
@@ -267,8 +268,9 @@ def tune(
         return
     problem = problem_of(file, target=target_of(target), env=env or ())
     tuned = run(
-        problem, cache=config.cache_dir(), budget_s=config.seconds(budget), seed=seed, say=say(as_json), trials=trials
-    )
+        problem, cache=config.cache_dir(), budget_s=config.seconds(budget, "--budget"), seed=seed, say=say(as_json),
+        trials=trials,
+    )  # fmt: skip
     if as_json:
         print_json(tuned_object(tuned))
     else:
@@ -359,7 +361,7 @@ def audit(
     """Say whether a score on a task means anything; exit 1 when it does not."""
     from .audits import audit_file, audit_folder, is_one_problem
 
-    chosen, budget_s = target_of(target), config.seconds(budget)
+    chosen, budget_s = target_of(target), config.seconds(budget, "--budget")
     if is_one_problem(Path(where)):
         shown = audit_file(Path(where), target=chosen, budget_s=budget_s, seed=seed, say=say(as_json), env=env or ())
     else:
@@ -394,7 +396,7 @@ def mcp(
     from .agents import serve
     from .tools import House
 
-    timed = Timing(budget_s=config.seconds(timing), compiled=not no_compile)
+    timed = Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile)
     terms = config.agents_terms(budget, timing=timed, sanitize=sanitize, seed=seed, evaluator=evaluator)
     chosen = target_of(target, evaluator) if evaluator else target
     house = House(cache=config.cache_dir(), target=chosen, terms=terms, say=say(False), env=tuple(env or ()))

@@ -102,12 +102,13 @@ def address(text: str) -> tuple[str, int]:
     return found[1] or found[2] or "127.0.0.1", int(found[3])
 
 
-def seconds(text: str) -> float:
-    """`90`, `90s`, `5m`, `1.5h` in seconds, a year at most; UserError on anything else."""
+def seconds(text: str, of: str) -> float:
+    """`90`, `90s`, `5m`, `1.5h` in seconds, a year at most; UserError, which names the setting `of`, on anything
+    else."""
     found = re.fullmatch(rf"({_NUMBER})\s*([smh]?)", text.strip())
     value = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
     if not 1e-3 <= value <= _LONGEST_S:
-        raise UserError(f"{_short(text)}: not a duration; write 90s, 5m or 1h (a year at most)")
+        raise UserError(f"{of}: {_short(text)} is not a duration; write 90s, 5m or 1h (a year at most)")
     return value
 
 
@@ -131,7 +132,7 @@ def budget(text: str, *, usual_s: float) -> tuple[float, Limits]:
         else:
             kind = "device" if part.startswith("device:") else "time"
             try:
-                value = seconds(part.removeprefix("device:"))
+                value = seconds(part.removeprefix("device:"), "--budget")
             except UserError:
                 raise UserError(
                     f"--budget: {_short(part)} is none; write 30m, 5usd, 2Mtokens, 40calls, 20tries or device:20m, or "

@@ -35,6 +35,7 @@ class Stopped(KeyboardInterrupt):
 def exit_code(run: Callable[[], Any]) -> int:
     """What `run` returns, or the code for what it raises, which is told in one line on stderr: 2 the user's mistake, 3
     ours, 75 pending, 128 + n ended by signal n."""
+    _left.clear()
     code = _code_of(run)
     if not _obeying:
         return code
@@ -51,7 +52,7 @@ def _code_of(run: Callable[[], Any]) -> int:
     except typer.Exit as stop:
         return stop.exit_code if _flushed() else _unheard()
     except _UsageError as error:
-        return line(getattr(error, "format_message", error.__str__)(), 2)
+        return line(getattr(error, "format_message", error.__str__)().replace(": Value error, ", ": "), 2)
     except UserError as error:
         return line(str(error), 2)
     except (BrokenPipeError, SystemExit):  # the latter is what typer makes of it
@@ -61,13 +62,15 @@ def _code_of(run: Callable[[], Any]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 128 + signal.SIGINT
     except Pending as awaited:
-        return line(f"pending: {awaited}; `tilewright resume DIR` goes on when it is there", 75)
+        return line(f"pending: {awaited}; when it is there, {_going_on()}", 75)
     except ModelOut as error:
-        return line(f"{error}; `tilewright resume DIR` goes on from here", 3)
+        return line(f"{error}; {_going_on()}", 3)
     except TooBusy as error:
-        return line(f"{error}; a run that has begun goes on with `tilewright resume DIR`", 3)
+        return line(f"{error}; then {_going_on()}", 3)
     except HarnessError as error:
         return line(f"internal: {error}", 3)
+    except ModuleNotFoundError as error:
+        return _ours(error) if (error.name or "tilewright").startswith("tilewright") else _not_installed(error)
     except MemoryError:
         return line("the machine's memory is full; give it a smaller problem, or end other processes", 2)
     except Exception as error:
@@ -102,7 +105,7 @@ def _of_the_machine(error: OSError | sqlite3.Error) -> int:
     number, text = getattr(error, "errno", None), str(error)
     where = getattr(error, "filename", None) or "the run's folder"
     if number in _FULL or "disk is full" in text:
-        return line(f"the disk is full ({error}); free some space, then `tilewright resume DIR` continues the run", 2)
+        return line(f"the disk is full ({error}); free some space, then {_going_on()}", 2)
     moved = getattr(error, "sqlite_errorname", "") == "SQLITE_READONLY_DBMOVED"
     if isinstance(error, PermissionError) or ("readonly database" in text and not moved):
         return line(f"{where}: permission denied; choose another --out", 2)
@@ -114,6 +117,14 @@ def _of_the_machine(error: OSError | sqlite3.Error) -> int:
             "Start again, with another --out", 2,
         )  # fmt: skip
     return _ours(error)
+
+
+def _not_installed(error: ModuleNotFoundError) -> int:
+    python = sys.executable
+    return line(
+        f"{error.name} is not installed for {python}, and Tilewright needs it; `{python} -m pip check` names what else "
+        "is missing, and installing Tilewright again without --no-deps brings it", 2,
+    )  # fmt: skip
 
 
 def _ours(error: BaseException) -> int:
@@ -162,6 +173,7 @@ def open_standards() -> None:
 
 _again: list[str] = []  # how to go on, as those blocks say that are open
 _told: list[str] = []  # what they said at an interruption
+_left: list[str] = []  # how to go on, as those blocks said that another exception has left
 _obeying: list[int] = []  # the signals that came
 
 
@@ -180,6 +192,13 @@ class Interruptible:
             line(f"interrupted; the journal is intact: {self.again}", 130)
         else:
             _again.remove(self.again)
+            if kind is not None:
+                _left.append(self.again)
+
+
+def _going_on() -> str:
+    """How to go on, as the innermost block said that an exception has left."""
+    return _left[0] if _left else "continue a run that has begun with `tilewright resume DIR`"
 
 
 def obey_signals() -> None:

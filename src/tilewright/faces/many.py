@@ -74,7 +74,7 @@ def bench(
     """Optimise every problem of a folder; started again, it continues where it stopped."""
     from .benches import Asked, bench_folder, campaign_of, require_asked
 
-    settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s"]
+    settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s"]
     settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
     settings += ["--no-compile"] if no_compile else []
     settings += ["--no-algebra"] if no_algebra else []
@@ -149,7 +149,7 @@ def compare(
             target=target_of(target, evaluator), budget=budget, usual_s=usual_budget_s(model is not None),
             asked=replace(asked, model=None, base_url="", effort=None, evaluator=""),  # each has flags of its own
             jobs=jobs, devices=devices_of(devices),
-            settings=["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing):g}s",
+            settings=["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s",
                       "--no-sanitize", *(["--no-compile"] if no_compile else []), *config.env_flags(env or ())],
         )  # fmt: skip
         for entrant in chosen:

@@ -152,7 +152,7 @@ class Workbench:
     @property
     def machine(self) -> Machine:
         if self._machine is None:
-            self._machine = measured_machine(self.problem.target, cache_dir=self.places.cache)
+            self._machine = measured_machine(self.problem.target, cache_dir=self.places.cache, say=self.say)
         return self._machine
 
     @property

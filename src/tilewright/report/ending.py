@@ -71,7 +71,7 @@ def ending(brief: Brief, events: Sequence[Event]) -> Ending:
         )  # fmt: skip
     if stop is None:
         by_agent = "the agent has not finished it; it continues by opening the folder again, through `tilewright mcp`"
-        said = by_agent if brief.strategy == AGENT else "the run has not ended; `tilewright resume` continues it"
+        said = by_agent if brief.strategy == AGENT else "the run has not ended; `tilewright resume DIR` continues it"
         verdict = Verdict(accepted=False, stage="search", reason="unfinished", summary=said + _so_far(tries))
         return Ending(status="failed", verdict=verdict, best=None, timed=None, seen=seen)
     status, verdict = _kept(stop, events)

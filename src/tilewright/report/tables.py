@@ -24,10 +24,11 @@ def table(brief: Brief, events: Sequence[Event]) -> Table:
     """One run: the verdict, times with intervals, ratios, the floor, the error against float64, what was fused."""
     end = ending(brief, events)
     drawn = Table(box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", show_header=end.seen is not None)
+    state = "not ended" if end.verdict.reason == "unfinished" else end.status
     drawn.title = (
         f"[not italic]{escape(brief.problem.name)}{' in training' if brief.problem.mode == 'training' else ''} "
         f"on {escape(brief.machine.device)}: "
-        f"[bold {_COLOURS[end.status]}]{end.status.replace('_', ' ')}[/]\n{escape(end.verdict.line)}[/]"
+        f"[bold {_COLOURS[end.status]}]{state.replace('_', ' ')}[/]\n{escape(end.verdict.line)}[/]"
     )
     for heading in ("", "median", "99% interval", "times as fast"):
         drawn.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))  # names wrap

@@ -82,9 +82,11 @@ def test_rates_from_a_busy_machine_are_marked_and_never_kept(tmp_path: Path, mon
 
 def test_a_second_measurement_may_be_the_calm_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ran = _told(monkeypatch, (9e9, 2e10, False), (7e9, 3e10, True))
-    found = machines.machine("cpu", cache_dir=tmp_path)
-    assert not found.under_load and machines.machine("cpu", cache_dir=tmp_path) == found
-    assert len(ran) == 2
+    said: list[str] = []
+    found = machines.machine("cpu", cache_dir=tmp_path, say=said.append)
+    assert [text.partition(" m")[0] for text in said] == ["measuring this", "others have the processors:"]
+    assert not found.under_load and machines.machine("cpu", cache_dir=tmp_path, say=said.append) == found
+    assert len(ran) == len(said) == 2, "what is kept is not measured, and nothing is said"
 
 
 def test_a_machine_for_each_target_that_is_here(tmp_path: Path, children: list[tuple[str, ...]]) -> None:

@@ -14,7 +14,7 @@ from fakes.command import in_process
 from fakes.facts import brief
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import config
-from tilewright.faces.exits import exit_code
+from tilewright.faces.exits import Interruptible, exit_code
 from tilewright.facts.errors import HarnessError, TooBusy, UserError
 from tilewright.facts.problem import Problem
 from tilewright.facts.run import Request
@@ -99,7 +99,9 @@ def test_a_bad_budget_a_bad_option_and_a_bad_command(tmp_path: Path) -> None:
     assert "--budget: 'soon' is none; write 30m, 5usd" in refused(
         "optimize", "good.py", "--budget", "soon", cwd=tmp_path
     )
-    assert "--target" in refused("optimize", "good.py", "--target", "tpu", cwd=tmp_path)
+    assert "--timing: '0' is not a duration" in refused("optimize", "good.py", "--timing", "0", cwd=tmp_path)
+    said = refused("optimize", "good.py", "--target", "tpu", cwd=tmp_path)
+    assert "'--target': 'tpu' is not one of 'auto', 'cuda', 'cpu'" in said
     assert "optimise" in refused("optimise", "good.py", cwd=tmp_path)
 
 
@@ -139,13 +141,13 @@ def test_winners_that_are_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "value"), [("90", 90.0), ("90s", 90.0), ("5m", 300.0), ("1.5h", 5400.0)])
 def test_durations(text: str, value: float) -> None:
-    assert config.seconds(text) == value
+    assert config.seconds(text, "--budget") == value
 
 
 @pytest.mark.parametrize("text", ["", "5 minutes", "-3s", "0"])
 def test_no_durations(text: str) -> None:
     with pytest.raises(UserError):
-        config.seconds(text)
+        config.seconds(text, "--budget")
 
 
 def test_numbers() -> None:
@@ -165,11 +167,17 @@ def test_an_evaluation_is_not_resumed(tmp_path: Path) -> None:
     ("error", "code", "said"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), 2, "the disk is full"),
-        (sqlite3.OperationalError("database or disk is full"), 2, "`tilewright resume DIR` continues"),
+        (sqlite3.OperationalError("database or disk is full"), 2, "free some space, then continue"),
         (PermissionError(errno.EACCES, "Permission denied", "/x"), 2, "/x: permission denied; choose another --out"),
         (TooBusy("others had it"), 3, "too busy to judge: others had it; nothing was accepted and nobody accused"),
         (HarnessError("a cell would not start"), 3, "internal: a cell would not start"),
         (ZeroDivisionError("ours"), 3, "internal error (above)"),
+        (
+            ModuleNotFoundError("No module named 'jinja2'", name="jinja2"),
+            2,
+            "tilewright: jinja2 is not installed for /",
+        ),
+        (ModuleNotFoundError("no tilewright.x", name="tilewright.x"), 3, "internal error (above)"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
@@ -182,3 +190,17 @@ def test_every_end_has_its_exit_code_and_line(
     assert exit_code(run) == code
     written = capsys.readouterr()
     assert written.out == "" and said in written.err
+
+
+def test_what_left_a_run_says_how_that_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    def busy() -> None:
+        with Interruptible(Path("runs/mine")):
+            raise TooBusy("others had it")
+
+    def early() -> None:
+        raise TooBusy("others had it")
+
+    assert exit_code(busy) == 3
+    assert "(OMP_NUM_THREADS); then continue with `tilewright resume runs/mine`\n" in capsys.readouterr().err
+    assert exit_code(early) == 3  # of no run, and none of the run before
+    assert "`tilewright resume DIR`" in capsys.readouterr().err

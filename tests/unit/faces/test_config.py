@@ -101,7 +101,7 @@ NINES = "9" * 400
 )
 def test_a_time_that_is_none(text: str) -> None:
     with pytest.raises(UserError) as told:
-        config.seconds(text)
+        config.seconds(text, "--timing")
     assert len(str(told.value)) < 200
 
 

@@ -12,6 +12,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,23 +81,27 @@ def default_target() -> Target:
     return "cpu" if look().problem else "cuda"
 
 
-def machine(target: Target, *, cache_dir: Path, fresh: bool = False) -> Machine:
+def machine(
+    target: Target, *, cache_dir: Path, fresh: bool = False, say: Callable[[str], object] = lambda text: None
+) -> Machine:
     """The machine with its rates, from `cache_dir` where this device, driver and versions were measured before.
 
     A kept file that can't be read is measured anew. What was measured while other processes kept the CPU busy is
-    marked (`under_load`), the best of each rate in a few tries, and never kept: the next call measures again. Raises
-    UserError where CUDA is asked for and absent, or where `cache_dir` can't be written; HarnessError where the
-    measurement itself fails."""
+    marked (`under_load`), the best of each rate in a few tries, and never kept: the next call measures again. `say` is
+    told of each measurement before it begins. Raises UserError where CUDA is asked for and absent, or where `cache_dir`
+    can't be written; HarnessError where the measurement itself fails."""
     here = identity(target)
     digest = hashlib.sha256(codec.dumps(here).encode()).hexdigest()[:12]
     path = cache_dir / f"machine-{target}-{digest}.json"
     kept = None if fresh else _kept(path)
     if kept is not None:
         return kept
+    say("measuring this machine, which takes seconds; the rates are kept for later runs")
     measured = _measure(here)
     for _ in range(_MOST_TRIES - 1):
         if not measured.under_load:
             break
+        say("others have the processors: measuring again")
         measured = _best(measured, _measure(here))
     if not measured.under_load:
         _keep(measured, path)
