@@ -110,7 +110,8 @@ def test_a_handler_of_what_kernels_run_on_is_a_librarys_wherever_it_was_installe
         (found,) = Path(tvm_ffi.__file__).parents[1].glob(part)
         shutil.copytree(found, tmp_path / found.name)
     tried = (
-        "from tilewright.cell.hooks import Hooks; from tilewright.cell.load import installed_paths\n"
+        "from tilewright.cell.hooks import Hooks\n"
+        "from tilewright.cell.load import installed_paths\n"
         "installed_paths(); hooks = Hooks(); before = hooks._addresses\n"
         "import tvm_ffi; hooks.require_unchanged([hook() for hook in hooks.all])\n"
         "print(tvm_ffi.__file__, hooks._addresses != before)"
