@@ -218,13 +218,13 @@ class Reference:
     # ---- truth
 
     def truth(
-        self, args_text: str, inputs: Sequence[Tensor], seed: int, *, moved_by: float = 0.0, draw: int = 0,
+        self, args_text: str, inputs: Sequence[Tensor], seed: int, *, moved_by: jitter.Jitter | None = None,
         buffers: Sequence[str] = (), under: Sequence[AbstractContextManager[Any]] = (), again: bool = False,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """Outputs of the module in float64 on the same inputs and state, or on such that are moved by about that share,
-        each `draw` in its own way, and then the buffers named, as they are afterwards; `under` these contexts, the
-        last of which is the innermost. Raises CodeRaised("no_truth") where an operation has no float64, and for lack
-        of memory. `again`: one of many runs, before which no garbage is looked for."""
+        """Outputs of the module in float64 on the same inputs and state, or on such that are moved, and then the buffers
+        named, as they are afterwards; `under` these contexts, the last of which is the innermost. Raises
+        CodeRaised("no_truth") where an operation has no float64, and for lack of memory. `again`: one of many runs,
+        before which no garbage is looked for."""
         if not (again or under):
             self._subject.drop()
         seed_all(seed)
@@ -236,7 +236,7 @@ class Reference:
                 torch.set_default_dtype(torch.float64)
                 module = self._double = self._double or copy.deepcopy(self._subject.built).double()
                 if moved_by:
-                    wide = self._jittered(module, wide, moved_by, seed + draw)
+                    wide = self._jittered(module, wide, moved_by, seed + moved_by.draw)
                 with ExitStack() as stack:
                     for context in under:
                         stack.enter_context(context)
@@ -267,13 +267,13 @@ class Reference:
                 return Step(module, module, args_text, wide, gradients).readied("whole")()
             return values.bound(module, values.decode(args_text, wide))()
 
-    def _jittered(self, module: torch.nn.Module, wide: Sequence[Tensor], amount: float, seed: int) -> list[Tensor]:
+    def _jittered(self, module: torch.nn.Module, wide: Sequence[Tensor], by: jitter.Jitter, seed: int) -> list[Tensor]:
         """The inputs, moved; the module's parameters are moved where they are."""
         source = torch.Generator(device=self._device).manual_seed(seed)
         with torch.no_grad():
             for parameter in module.parameters():
-                parameter.copy_(jitter.moved(parameter, amount, source))
-            return [jitter.moved(t, amount, source) for t in wide]
+                parameter.copy_(jitter.moved(parameter, by, source))
+            return [jitter.moved(t, by, source) for t in wide]
 
     def slack(
         self, args_text: str, inputs: Sequence[Tensor], own: Sequence[Tensor], truth: Sequence[Tensor], seed: int
@@ -284,7 +284,7 @@ class Reference:
         amount = jitter.share(own[:first], truth[:first])
         found = [torch.zeros_like(t) for t in truth[first:]]
         for sign in (1.0, -1.0):
-            moved = self.truth(args_text, inputs, seed, moved_by=sign * amount)[first:]
+            moved = self.truth(args_text, inputs, seed, moved_by=jitter.Jitter(amount=sign * amount))[first:]
             for most, there, here in zip(found, moved, truth[first:], strict=True):
                 if here.is_complex():
                     continue  # held to the contract as it is
