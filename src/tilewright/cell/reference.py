@@ -221,7 +221,7 @@ class Reference:
         self, args_text: str, inputs: Sequence[Tensor], seed: int, *, moved_by: jitter.Jitter | None = None,
         buffers: Sequence[str] = (), under: Sequence[AbstractContextManager[Any]] = (), again: bool = False,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """Outputs of the module in float64 on the same inputs and state, or on such that are moved, and then the buffers
+        """Outputs of the module in float64 on the same inputs and state, or on moved ones, and then the buffers
         named, as they are afterwards; `under` these contexts, the last of which is the innermost. Raises
         CodeRaised("no_truth") where an operation has no float64, and for lack of memory. `again`: one of many runs,
         before which no garbage is looked for."""
