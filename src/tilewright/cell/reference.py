@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -339,7 +338,7 @@ class Reference:
             before.restore()
             inputs += upstream(like, "normal", seed)
         marks = tuple(fingerprint(t) for t in inputs)
-        result, call_s = self._first_run(text, inputs)
+        result = self._first_run(text, inputs)
         first = [sampled(t) for t in tensors_of(result)]
         del result
         for i, (tensor, then) in enumerate(zip(inputs, marks, strict=True)):
@@ -352,7 +351,13 @@ class Reference:
         seed_all(seed + 1)
         with blaming("raised", "forward raised under observation"):
             seen = work.measure(lambda: subject.run(text, inputs), [*inputs, *state.values()], tensors_of)
-        second, measured, longest, steps = seen.result, seen.work, seen.longest_sum, seen.steps
+        second, measured, longest, steps, nominal_s = (
+            seen.result,
+            seen.work,
+            seen.longest_sum,
+            seen.steps,
+            seen.nominal_s,
+        )
         del seen
         random = differ(first, [sampled(t) for t in tensors_of(second)])
         tree = values.encode(second, [], sort_keys=True)
@@ -386,7 +391,7 @@ class Reference:
             inputs=tuple(spec_of(t) for t in inputs), outputs_tree=tree, outputs=outputs,
             state=subject.state_specs() + before.hidden(mutated), mutated_state=mutated, random=random, work=measured,
             longest_sum=longest, steps=steps, graph=graph, gradients=subject.gradients, trace_failure=failure,
-            call_s=call_s, attributes=attributes, shows_attributes=shows,
+            nominal_s=nominal_s, attributes=attributes, shows_attributes=shows,
         )  # fmt: skip
 
     def _comes_again(self, text: str, inputs: Sequence[Tensor], first: Sequence[Tensor], before: Before) -> bool:
@@ -407,14 +412,12 @@ class Reference:
         self._subject.give_memory_back()
         return Traced(graph=graph, failure=failure)
 
-    def _first_run(self, text: str, inputs: Sequence[Tensor]) -> tuple[Any, float]:
-        """What the module returns, known to be tensors, and the seconds it took."""
-        start = time.perf_counter()
+    def _first_run(self, text: str, inputs: Sequence[Tensor]) -> Any:
+        """What the module returns, known to be tensors."""
         with blaming("raised", "forward raised"):
             result = self._subject.run(text, inputs)
             if self._device == "cuda":
                 torch.cuda.synchronize()
-        call_s = time.perf_counter() - start
         tensors: list[Tensor] = []
         try:
             tree = values.encode(result, tensors, sort_keys=True)
@@ -424,7 +427,7 @@ class Reference:
             raise CodeRaised("bad_module", f"forward returns {other}, which is not a tensor, {_WANTED}")
         if not tensors:
             raise CodeRaised("bad_module", "forward returns no tensor")
-        return result, call_s
+        return result
 
     def _trace(self, text: str, inputs: Sequence[Tensor]) -> tuple[str, str]:
         from .rows import traced

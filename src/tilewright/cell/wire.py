@@ -367,7 +367,7 @@ class Described:
     longest_sum: int  # terms in its longest reduction, product of matrices or scan; 1 where there is none
     graph: str  # facts.codec text; empty: none was asked for, or it can't be traced
     trace_failure: str
-    call_s: float
+    nominal_s: float  # a call in float64, reckoned from its operations (cell.effort)
     steps: bool = False  # comparisons, roundings or choices are made of floats in it: its results may jump
     attributes: tuple[Attribute, ...] = ()
     shows_attributes: bool = False
