@@ -297,7 +297,7 @@ class Reference:
         when the whole does not fit. Right only where rows do not depend on one another; the judge sees where they do,
         since the reference's own result then lies far off."""
         rows = places[0].shape[0] if places[0].ndim else 0
-        if rows < parts or any(p.ndim == 0 or p.shape[0] != rows for p in places) or self._is_whole():
+        if rows < parts or any(p.ndim == 0 or p.shape[0] != rows for p in places) or self.is_whole():
             raise CodeRaised("no_truth", "float64 does not fit into memory")
         for start in range(0, rows, -(-rows // parts)):
             stop = min(rows, start + -(-rows // parts))
@@ -309,9 +309,9 @@ class Reference:
                 place[start:stop].copy_(part)
             del found
 
-    def _is_whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether rows depend on one another by what is asked for: statistics of a batch, gradients of parameters."""
-        return self._subject.built.training or bool(self._subject.gradients.outputs)
+        return self._number in self._moving or bool(self._subject.gradients.outputs)
 
     def release_truth(self) -> None:
         self.forget_double()
