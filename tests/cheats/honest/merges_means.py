@@ -1,7 +1,7 @@
 # problem: norm
 # line: loose-equality
 # takes_s: 12
-"""Means merged of the last element of a row and of all others (Chan et al.), as compilers do with what fills no lane: one
+"""Means merged of the last element of a row and of all others (Chan et al.), as compilers do with what fills no lane: a
 large last element costs the mean many last bits."""
 
 import torch
