@@ -33,6 +33,7 @@ _SOON, _SOON_LEFT = 12, 2.0**-9  # after so many, this share of the change is le
 _MOST_TIMES = 4  # of the state: what one redraw does not turn some may
 # Distances from the turn, as shares of the way: the second counts at which nothing turns back.
 _COARSEST, _FACTOR = 7, 2  # the largest, and from one to the next, as powers of two
+_NEAR, _FAR = 2, 5  # how many of them in a row are certain: a lower class shows near by, a constant beyond a long sum's
 _PLENTY = 64  # groups beside turns, after which no further second draw is tried
 _JITTER = 2.0**-20  # sixteen roundings of fp32
 _JITTERS = 2  # each to both sides: what is no farther from the turn than they reach is turned back by one of the two
@@ -235,7 +236,7 @@ def _place(way: _Way, output: int, draws: torch.Generator) -> tuple[Tensor, Tens
         bracket.halve(halvings)
         if not bool(bracket.certain(halvings - 1, up).any()):
             break
-    place, turned = bracket.beside(up)
+    place, turned = bracket.beside(up, draws)
     return place, turned, not bool(bracket.jumps().any())
 
 
@@ -288,15 +289,20 @@ class _Bracket:
                 break
         return sure
 
-    def beside(self, up: Tensor) -> tuple[Tensor, Tensor]:
-        """The places at the second of all distances at which groups are certain, and which groups have one."""
+    def beside(self, up: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The places at the second of all distances at which groups are certain, of a quarter at the fifth; and which
+        groups have one."""
         jumps = self.jumps()
-        turned, before, place = torch.zeros_like(jumps), torch.zeros_like(jumps), torch.zeros_like(self._low)
+        far = torch.rand(jumps.shape, generator=draws, device=jumps.device) < 0.25
+        wanted = torch.where(far, _FAR, _NEAR)
+        in_a_row, place = torch.zeros_like(wanted), torch.zeros_like(self._low)
+        done, turned = ~jumps, torch.zeros_like(jumps)
         for exponent in range(self._done - 1, _COARSEST - 1, -_FACTOR):
-            sure = self.certain(exponent, up) & ~turned
-            chosen, before = sure & before, sure
+            in_a_row = torch.where(self.certain(exponent, up), in_a_row + 1, 0)
+            chosen = ~done & ((in_a_row == wanted) | ((in_a_row == _NEAR) & ~turned))
             place, turned = torch.where(chosen, self._stepped(exponent, up), place), turned | chosen
-            if bool((turned | ~jumps).all()):
+            done = done | (in_a_row >= wanted)
+            if bool(done.all()):
                 break
         return place, turned
 
