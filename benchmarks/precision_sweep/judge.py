@@ -115,7 +115,5 @@ class _Bare:
     def slack(self) -> tuple[None, ...]:
         return (None,)
 
-    def appeal(
-        self, _: int, outputs: Sequence[int], *, place: int, seed: int, least: float = 0.0
-    ) -> tuple[wire.Judged, ...]:
-        return (self.trial.judged(self.got, seed=seed, least=least),)
+    def appeal(self, _: int, outputs: Sequence[int], *, place: int, seed: int, least: float = 0.0) -> wire.Judgement:
+        return wire.Judgement(judged=(self.trial.judged(self.got, seed=seed, least=least),))

@@ -41,7 +41,7 @@ def job(folder: Path, text: str = MODEL, environment: tuple[tuple[str, str], ...
     described = wire.Described(
         init=init, init_tensors=(contiguous((), "f32"),), args=args, inputs=(contiguous((3,), "f32"),),
         outputs_tree="", outputs=(), state=(wire.NamedSpec(name="weight", spec=contiguous((3,), "f32")),),
-        mutated_state=(), random=False, work=work, graph="", trace_failure="", call_s=0.0,
+        mutated_state=(), random=False, work=work, graph="", trace_failure="", nominal_s=0.0,
         gradients=wire.NO_GRADIENTS,
         longest_sum=1,
     )  # fmt: skip

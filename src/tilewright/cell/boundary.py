@@ -13,6 +13,7 @@ keep the first draw.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,19 +22,21 @@ import torch
 from torch import Tensor
 
 from .families import OWN, perturb_state
+from .jitter import Jitter
 from .reference import Reference
 from .subject import named_state
 
 LONE = "lone"
 ENDS = (OWN, LONE, "wide", "large", "zeros")  # what the second draw may be: the first that turns something counts
-_HALVINGS = 24
+_HALVINGS = (24, 36, 48)  # more where a turn is still certain at the least step: the way is long beside the row there
 _SOON, _SOON_LEFT = 12, 2.0**-9  # after so many, this share of the change is left where something jumps
 _MOST_TIMES = 4  # of the state: what one redraw does not turn some may
 # Distances from the turn, as shares of the way: the second counts at which nothing turns back.
-_STEPS = tuple(2.0**-e for e in range(23, 6, -2))
+_COARSEST, _FACTOR = 7, 2  # the largest, and from one to the next, as powers of two
+_NEAR, _FAR = 2, 5  # how many of them in a row are certain: a lower class shows near by, a constant beyond a long sum's
 _PLENTY = 64  # groups beside turns, after which no further second draw is tried
 _JITTER = 2.0**-20  # sixteen roundings of fp32
-_JITTERS = 3
+_JITTERS = 2  # each to both sides: what is no farther from the turn than they reach is turned back by one of the two
 _LEAST_JUMP = 2.0**-16  # of the change over the whole way: what shrinks with the distance is no jump
 _SAME = 1e-6  # of the typical size: what float64 may make of other rows
 _LARGEST = 1e30  # stands for infinity
@@ -115,12 +118,12 @@ class _Way:
     def state_at(self, t: Tensor) -> tuple[tuple[str, Tensor], ...]:
         return tuple((name, _between(a, b, t)) for name, (a, b) in self._state.items())
 
-    def results_at(self, t: Tensor, *, moved_by: float = 0.0, draw: int = 0) -> tuple[Tensor, ...]:
-        """What the module gives there in float64, when inputs and parameters are moved by that share of themselves."""
+    def results_at(self, t: Tensor, *, moved_by: Jitter | None = None) -> tuple[Tensor, ...]:
+        """What the module gives there in float64, when inputs and parameters are moved so."""
         if self._state:
             self._put_state(self.state_at(t))
         given = self.inputs_at(t)
-        return self.reference.truth(self._args, given, self.seed, moved_by=moved_by, draw=draw, again=True)
+        return self.reference.truth(self._args, given, self.seed, moved_by=moved_by, again=True)
 
     def put_state_back(self) -> None:
         self._put_state([(name, start) for name, (start, _) in self._state.items()])
@@ -222,48 +225,90 @@ def _shape(way: _Way, end: Sequence[Tensor], first: Tensor, *, output: int, draw
 def _place(way: _Way, output: int, draws: torch.Generator) -> tuple[Tensor, Tensor, bool]:
     """Where on the way each group lies beside a turn, on a side by chance; which groups do; and whether all that
     changes on the way does so without a jump."""
-
-    def at(t: Tensor, moved_by: float = 0.0, draw: int = 0) -> Tensor:
-        return _read(way.results_at(t, moved_by=moved_by, draw=draw)[output]).reshape(*way.shape, -1)
-
     low, high = way.everywhere(0.0), way.everywhere(1.0)
-    at_low, at_high = at(low), at(high)
-    weights = 0.5 + torch.rand(at_low.shape, generator=draws, device=low.device, dtype=torch.float64)
-    whole = _change(at_low, at_high, weights)
-    if not bool((whole > 0).any()):
-        return low, whole > 0, False
-    for halving in range(_HALVINGS):
-        if halving == _SOON and not bool((_change(at_low, at_high, weights) > _SOON_LEFT * whole).any()):
-            return low, torch.zeros_like(whole, dtype=torch.bool), True
-        middle = (low + high) / 2
-        at_middle = at(middle)
-        left = _change(at_low, at_middle, weights) >= _change(at_middle, at_high, weights)
-        low, high = torch.where(left, low, middle), torch.where(left, middle, high)
-        at_low = torch.where(left.unsqueeze(-1), at_low, at_middle)
-        at_high = torch.where(left.unsqueeze(-1), at_middle, at_high)
-    jumps = _change(at_low, at_high, weights) > _LEAST_JUMP * whole
+    bracket = _Bracket(way, output, draws, ends=(low, high))
+    if not bool((bracket.whole > 0).any()):
+        return low, bracket.whole > 0, False
+    if not bracket.halve(_SOON):
+        return low, torch.zeros_like(low, dtype=torch.bool), True
     up = torch.rand(low.shape, generator=draws, device=low.device, dtype=torch.float64) < 0.5
-    here, there = (torch.where(up.unsqueeze(-1), *pair) for pair in ((at_high, at_low), (at_low, at_high)))
-    edge, sign = torch.where(up, high, low), torch.where(up, 1.0, -1.0)
-    turned, before, place = torch.zeros_like(jumps), torch.zeros_like(jumps), torch.zeros_like(low)
-    for step in _STEPS:
-        tried = (edge + sign * step).clamp(0.0, 1.0)
-        sure = jumps & ~turned
-        for draw in range(_JITTERS):
-            got = at(tried, moved_by=_JITTER, draw=draw)
+    for halvings in _HALVINGS:
+        bracket.halve(halvings)
+        if not bool(bracket.certain(halvings - 1, up).any()):
+            break
+    place, turned = bracket.beside(up, draws)
+    return place, turned, not bool(bracket.jumps().any())
+
+
+class _Bracket:
+    """For each group two places on the way, between which it turns. By random weights it is chance which of its
+    elements is followed."""
+
+    def __init__(self, way: _Way, output: int, draws: torch.Generator, *, ends: tuple[Tensor, Tensor]) -> None:
+        self._way, self._output, self._done = way, output, 0
+        self._low, self._high = ends
+        self._at_low, self._at_high = (self._at(t) for t in ends)
+        like = self._at_low
+        self._weights = 0.5 + torch.rand(like.shape, generator=draws, device=like.device, dtype=torch.float64)
+        self.whole = self._change(self._at_low, self._at_high)
+
+    def _at(self, t: Tensor, moved_by: Jitter | None = None) -> Tensor:
+        results = self._way.results_at(t, moved_by=moved_by)
+        return _read(results[self._output]).reshape(*self._way.shape, -1)
+
+    def _change(self, a: Tensor, b: Tensor) -> Tensor:
+        """The largest change of a group."""
+        return ((a - b).abs() * self._weights).amax(-1)
+
+    def halve(self, times: int) -> bool:
+        """Halve the distance until that was done so many times; whether much of the change is left anywhere."""
+        for _ in range(self._done, times):
+            middle = (self._low + self._high) / 2
+            at_middle = self._at(middle)
+            left = self._change(self._at_low, at_middle) >= self._change(at_middle, self._at_high)
+            self._low, self._high = torch.where(left, self._low, middle), torch.where(left, middle, self._high)
+            self._at_low = torch.where(left.unsqueeze(-1), self._at_low, at_middle)
+            self._at_high = torch.where(left.unsqueeze(-1), at_middle, self._at_high)
+        self._done = max(times, self._done)
+        return bool((self._change(self._at_low, self._at_high) > _SOON_LEFT * self.whole).any())
+
+    def jumps(self) -> Tensor:
+        """Which groups do not only change, but jump."""
+        return self._change(self._at_low, self._at_high) > _LEAST_JUMP * self.whole
+
+    def certain(self, exponent: int, up: Tensor) -> Tensor:
+        """Which groups jump, and are certain at 2**-exponent of the way from there, on the upper side or the lower:
+        inputs and parameters moved by some of their last bits do not turn them back."""
+        lower, upper = self._at_low, self._at_high
+        here, there = (torch.where(up.unsqueeze(-1), *pair) for pair in ((upper, lower), (lower, upper)))
+        tried, sure = self._stepped(exponent, up), self.jumps()
+        for draw, amount in itertools.product(range(_JITTERS), (_JITTER, -_JITTER)):
+            got = self._at(tried, Jitter(amount=amount, draw=exponent * _JITTERS + draw, floor=0.0))
             sure &= (((got - here).abs() < (got - there).abs()) | (here == there)).all(-1)
             if not bool(sure.any()):
                 break
-        chosen, before = sure & before, sure
-        place, turned = torch.where(chosen, tried, place), turned | chosen
-        if bool((turned | ~jumps).all()):
-            break
-    return place, turned, not bool(jumps.any())
+        return sure
 
+    def beside(self, up: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The places at the second of all distances at which groups are certain, of a quarter at the fifth; and which
+        groups have one."""
+        jumps = self.jumps()
+        far = torch.rand(jumps.shape, generator=draws, device=jumps.device) < 0.25
+        wanted = torch.where(far, _FAR, _NEAR)
+        in_a_row, place = torch.zeros_like(wanted), torch.zeros_like(self._low)
+        done, turned = ~jumps, torch.zeros_like(jumps)
+        for exponent in range(self._done - 1, _COARSEST - 1, -_FACTOR):
+            in_a_row = torch.where(self.certain(exponent, up), in_a_row + 1, 0)
+            chosen = ~done & ((in_a_row == wanted) | ((in_a_row == _NEAR) & ~turned))
+            place, turned = torch.where(chosen, self._stepped(exponent, up), place), turned | chosen
+            done = done | (in_a_row >= wanted)
+            if bool(done.all()):
+                break
+        return place, turned
 
-def _change(a: Tensor, b: Tensor, weights: Tensor) -> Tensor:
-    """The largest change of a group; by the weights it is by chance which of its elements is followed."""
-    return ((a - b).abs() * weights).amax(-1)
+    def _stepped(self, exponent: int, up: Tensor) -> Tensor:
+        edge, sign = torch.where(up, self._high, self._low), torch.where(up, 1.0, -1.0)
+        return (edge + sign * 2.0**-exponent).clamp(0.0, 1.0)
 
 
 def _read(result: Tensor) -> Tensor:

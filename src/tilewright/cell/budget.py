@@ -49,6 +49,9 @@ class Asked:
         self._ensemble = Ensemble(reference, question)
         self._budget = self._ensemble.budget()
 
+    def truth(self, output: int) -> Tensor:
+        return self._budget.truths[output]
+
     def judged(self, output: int, *, got: Tensor, own: Tensor) -> Judged:
         """The verdict on one output; `own`: the reference's."""
         budget = self._budget

@@ -8,6 +8,7 @@ two honest computations differ there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,6 +18,17 @@ from torch import Tensor
 _UNITS = {8: 8.0, 4: 8.0, 2: 1.0, 1: 1.0}
 _MOST = 2.0**-9  # as for TF32, twice
 _FLOOR = 0.01  # of the root mean square: what is nought must be moved too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jitter:
+    """Every element is moved by about the share `amount` of itself and of `floor` times the root mean square of its
+    tensor, each `draw` in its own way. Without a floor small rows beside large ones are moved as little as they are
+    rounded."""
+
+    amount: float
+    draw: int = 0
+    floor: float = _FLOOR
 
 
 def share(own: Sequence[Tensor], truth: Sequence[Tensor]) -> float:
@@ -33,12 +45,12 @@ def share(own: Sequence[Tensor], truth: Sequence[Tensor]) -> float:
     return most
 
 
-def moved(tensor: Tensor, amount: float, source: torch.Generator) -> Tensor:
-    """A float64 tensor, moved by about that share of each element; what is not finite, and what is no float, stays."""
+def moved(tensor: Tensor, by: Jitter, source: torch.Generator) -> Tensor:
+    """A float64 tensor, moved; what is not finite, and what is no float, stays."""
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return tensor
     finite = torch.isfinite(tensor)
     size = torch.where(finite, tensor, 0.0).abs()
-    size += _FLOOR * float(size.square().mean().sqrt())
+    size += by.floor * float(size.square().mean().sqrt())
     noise = torch.randn(tensor.shape, generator=source, device=tensor.device, dtype=tensor.dtype)
-    return torch.where(finite, tensor + amount * size * noise, tensor)
+    return torch.where(finite, tensor + by.amount * size * noise, tensor)

@@ -4,7 +4,8 @@ An operation of many terms (a sum, a product of matrices, a norm, whatever else 
 moved by some last bits of their type, each element by itself, before it is carried out in float64: so the error of a
 result is relative to its terms, not to what cancellation leaves of them, whatever the operation. What it gives,
 and what a pointwise operation gives, is moved by some last bits of itself. How many depends on the number of terms:
-sums in one accumulator, in blocks and in trees, and products of several narrower ones are all as likely.
+sums in one accumulator, in blocks and in trees, and products of several narrower ones are all as likely. Means that
+norms make are moved beside that as merging them rounds (cell.means).
 
 What only moves, chooses or compares values gets none, and neither does a result that the module's type holds exactly:
 every implementation gives that. Where an operation gives indices, it chooses among equal values at random.
@@ -25,6 +26,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from .effort import Effort
+from .means import merged
 from .rounds import EXACT, INDICES, OF_ONE, OF_OPERAND, PLAIN, SUMS
 from .work import terms
 
@@ -78,12 +80,13 @@ class Recorder(TorchDispatchMode):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounding:
     """Of one operation: its name, by how much its operands and its results may be off, relative, and what type its
-    results have to fit for them to be exact."""
+    results have to fit for them to be exact. `unit`: one rounding of what is computed within it."""
 
     name: str
     operands: float
     results: float
     dtype: torch.dtype
+    unit: float = 0.0
 
 
 class Planner(TorchDispatchMode):
@@ -126,7 +129,7 @@ class Planner(TorchDispatchMode):
                 operands = max(operands, loose)
                 if dtype.itemsize < self._classes.base.itemsize:  # under autocast factors are rounded first
                     operands = max(operands, unit)
-        self.plan.append(Rounding(name=name, operands=operands, results=results, dtype=dtype))
+        self.plan.append(Rounding(name=name, operands=operands, results=results, dtype=dtype, unit=inner))
 
     def _class_of(self, name: str, result: Any) -> torch.dtype:
         """What the module's own run gave here; the type of the result itself where it is none of float64."""
@@ -168,9 +171,10 @@ class Noise(TorchDispatchMode):
             result = func(*args, **kwargs)
             if not _floats(result):
                 return result
-            for tensor in _floats(result):
-                if planned.results:
-                    self._round(tensor, planned, least=least)
+            for tensor in _floats(result) if planned.results else ():
+                self._round(tensor, planned, least=least)
+            if planned.unit and (means := merged(name, args, result)) is not None:
+                means.move(self._draw(means.largest, planned.unit))
         if _floats(result):
             self._next += 1
         return result

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
@@ -218,13 +217,13 @@ class Reference:
     # ---- truth
 
     def truth(
-        self, args_text: str, inputs: Sequence[Tensor], seed: int, *, moved_by: float = 0.0, draw: int = 0,
+        self, args_text: str, inputs: Sequence[Tensor], seed: int, *, moved_by: jitter.Jitter | None = None,
         buffers: Sequence[str] = (), under: Sequence[AbstractContextManager[Any]] = (), again: bool = False,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        """Outputs of the module in float64 on the same inputs and state, or on such that are moved by about that share,
-        each `draw` in its own way, and then the buffers named, as they are afterwards; `under` these contexts, the
-        last of which is the innermost. Raises CodeRaised("no_truth") where an operation has no float64, and for lack
-        of memory. `again`: one of many runs, before which no garbage is looked for."""
+        """Outputs of the module in float64 on the same inputs and state, or on moved ones, and then the buffers
+        named, as they are afterwards; `under` these contexts, the last of which is the innermost. Raises
+        CodeRaised("no_truth") where an operation has no float64, and for lack of memory. `again`: one of many runs,
+        before which no garbage is looked for."""
         if not (again or under):
             self._subject.drop()
         seed_all(seed)
@@ -236,7 +235,7 @@ class Reference:
                 torch.set_default_dtype(torch.float64)
                 module = self._double = self._double or copy.deepcopy(self._subject.built).double()
                 if moved_by:
-                    wide = self._jittered(module, wide, moved_by, seed + draw)
+                    wide = self._jittered(module, wide, moved_by, seed + moved_by.draw)
                 with ExitStack() as stack:
                     for context in under:
                         stack.enter_context(context)
@@ -267,13 +266,13 @@ class Reference:
                 return Step(module, module, args_text, wide, gradients).readied("whole")()
             return values.bound(module, values.decode(args_text, wide))()
 
-    def _jittered(self, module: torch.nn.Module, wide: Sequence[Tensor], amount: float, seed: int) -> list[Tensor]:
+    def _jittered(self, module: torch.nn.Module, wide: Sequence[Tensor], by: jitter.Jitter, seed: int) -> list[Tensor]:
         """The inputs, moved; the module's parameters are moved where they are."""
         source = torch.Generator(device=self._device).manual_seed(seed)
         with torch.no_grad():
             for parameter in module.parameters():
-                parameter.copy_(jitter.moved(parameter, amount, source))
-            return [jitter.moved(t, amount, source) for t in wide]
+                parameter.copy_(jitter.moved(parameter, by, source))
+            return [jitter.moved(t, by, source) for t in wide]
 
     def slack(
         self, args_text: str, inputs: Sequence[Tensor], own: Sequence[Tensor], truth: Sequence[Tensor], seed: int
@@ -284,7 +283,7 @@ class Reference:
         amount = jitter.share(own[:first], truth[:first])
         found = [torch.zeros_like(t) for t in truth[first:]]
         for sign in (1.0, -1.0):
-            moved = self.truth(args_text, inputs, seed, moved_by=sign * amount)[first:]
+            moved = self.truth(args_text, inputs, seed, moved_by=jitter.Jitter(amount=sign * amount))[first:]
             for most, there, here in zip(found, moved, truth[first:], strict=True):
                 if here.is_complex():
                     continue  # held to the contract as it is
@@ -298,7 +297,7 @@ class Reference:
         when the whole does not fit. Right only where rows do not depend on one another; the judge sees where they do,
         since the reference's own result then lies far off."""
         rows = places[0].shape[0] if places[0].ndim else 0
-        if rows < parts or any(p.ndim == 0 or p.shape[0] != rows for p in places) or self._is_whole():
+        if rows < parts or any(p.ndim == 0 or p.shape[0] != rows for p in places) or self.is_whole():
             raise CodeRaised("no_truth", "float64 does not fit into memory")
         for start in range(0, rows, -(-rows // parts)):
             stop = min(rows, start + -(-rows // parts))
@@ -310,9 +309,9 @@ class Reference:
                 place[start:stop].copy_(part)
             del found
 
-    def _is_whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether rows depend on one another by what is asked for: statistics of a batch, gradients of parameters."""
-        return self._subject.built.training or bool(self._subject.gradients.outputs)
+        return self._number in self._moving or bool(self._subject.gradients.outputs)
 
     def release_truth(self) -> None:
         self.forget_double()
@@ -339,7 +338,7 @@ class Reference:
             before.restore()
             inputs += upstream(like, "normal", seed)
         marks = tuple(fingerprint(t) for t in inputs)
-        result, call_s = self._first_run(text, inputs)
+        result = self._first_run(text, inputs)
         first = [sampled(t) for t in tensors_of(result)]
         del result
         for i, (tensor, then) in enumerate(zip(inputs, marks, strict=True)):
@@ -352,7 +351,13 @@ class Reference:
         seed_all(seed + 1)
         with blaming("raised", "forward raised under observation"):
             seen = work.measure(lambda: subject.run(text, inputs), [*inputs, *state.values()], tensors_of)
-        second, measured, longest, steps = seen.result, seen.work, seen.longest_sum, seen.steps
+        second, measured, longest, steps, nominal_s = (
+            seen.result,
+            seen.work,
+            seen.longest_sum,
+            seen.steps,
+            seen.nominal_s,
+        )
         del seen
         random = differ(first, [sampled(t) for t in tensors_of(second)])
         tree = values.encode(second, [], sort_keys=True)
@@ -386,7 +391,7 @@ class Reference:
             inputs=tuple(spec_of(t) for t in inputs), outputs_tree=tree, outputs=outputs,
             state=subject.state_specs() + before.hidden(mutated), mutated_state=mutated, random=random, work=measured,
             longest_sum=longest, steps=steps, graph=graph, gradients=subject.gradients, trace_failure=failure,
-            call_s=call_s, attributes=attributes, shows_attributes=shows,
+            nominal_s=nominal_s, attributes=attributes, shows_attributes=shows,
         )  # fmt: skip
 
     def _comes_again(self, text: str, inputs: Sequence[Tensor], first: Sequence[Tensor], before: Before) -> bool:
@@ -407,14 +412,12 @@ class Reference:
         self._subject.give_memory_back()
         return Traced(graph=graph, failure=failure)
 
-    def _first_run(self, text: str, inputs: Sequence[Tensor]) -> tuple[Any, float]:
-        """What the module returns, known to be tensors, and the seconds it took."""
-        start = time.perf_counter()
+    def _first_run(self, text: str, inputs: Sequence[Tensor]) -> Any:
+        """What the module returns, known to be tensors."""
         with blaming("raised", "forward raised"):
             result = self._subject.run(text, inputs)
             if self._device == "cuda":
                 torch.cuda.synchronize()
-        call_s = time.perf_counter() - start
         tensors: list[Tensor] = []
         try:
             tree = values.encode(result, tensors, sort_keys=True)
@@ -424,7 +427,7 @@ class Reference:
             raise CodeRaised("bad_module", f"forward returns {other}, which is not a tensor, {_WANTED}")
         if not tensors:
             raise CodeRaised("bad_module", "forward returns no tensor")
-        return result, call_s
+        return result
 
     def _trace(self, text: str, inputs: Sequence[Tensor]) -> tuple[str, str]:
         from .rows import traced

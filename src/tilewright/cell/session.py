@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import arena, audit, boundary, driver, profile, values, wire
 from .baseline import compiling, start_compiler, start_tracer
-from .budget import Asked
+from .by_rows import Results, judged_on
 from .collector import keep_what_is_there
 from .compilers import end_compilers
 from .counterparts import Counterparts
@@ -202,13 +202,11 @@ class Session:
         question = Question(
             args=request.args, inputs=inputs, seed=request.seed, least=request.least, limit_s=request.limit_s
         )
-        asked = Asked(self._opened, question)
-        results = zip(request.outputs, got, own, strict=True)
-        judged = tuple(asked.judged(i, got=y, own=r) for i, y, r in results)
-        del asked
+        truth = self._read(request.truth)
+        judgement = judged_on(self._opened, question, Results(outputs=request.outputs, got=got, own=own, truth=truth))
         self._opened.release_truth()
         self._subject.drop()
-        return wire.Judgement(judged=judged)
+        return judgement
 
     def _approach(self, request: wire.Approach) -> wire.Approached:
         inputs = self._read(request.inputs)

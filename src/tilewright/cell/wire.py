@@ -213,15 +213,16 @@ class Slack:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appeal:
     """In a reference cell: whether the results `got` of a call are right by the error budget of each element
-    (cell.budget), though they break the plain contract. `outputs`: which they are; `own`: the reference's. `least`: how
-    far the user lets everything be rounded, relative; `limit_s`: what it may take on a nominal machine (cell.effort).
-    Answered by Judgement."""
+    (cell.budget), though they break the plain contract. `outputs`: which they are; `own`, `truth`: the reference's.
+    `least`: how far the user lets everything be rounded, relative; `limit_s`: what it may take on a nominal machine
+    (cell.effort). Answered by Judgement."""
 
     args: str
     inputs: tuple[TensorRef, ...]
     outputs: tuple[int, ...]
     got: tuple[TensorRef, ...]
     own: tuple[TensorRef, ...]
+    truth: tuple[TensorRef, ...]
     seed: int
     least: float = 0.0
     limit_s: float = 1e9
@@ -367,7 +368,7 @@ class Described:
     longest_sum: int  # terms in its longest reduction, product of matrices or scan; 1 where there is none
     graph: str  # facts.codec text; empty: none was asked for, or it can't be traced
     trace_failure: str
-    call_s: float
+    nominal_s: float  # a call in float64, reckoned from its operations (cell.effort)
     steps: bool = False  # comparisons, roundings or choices are made of floats in it: its results may jump
     attributes: tuple[Attribute, ...] = ()
     shows_attributes: bool = False
@@ -402,9 +403,11 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """One for each output of an Appeal."""
+    """One for each output of an Appeal; `note`: on what they rest, where that is not all elements, or why there are
+    none."""
 
     judged: tuple[Judged, ...]
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from ..facts.problem import Work
 from . import coverage
 from .arena import bytes_of, dtype_name, spec_of
+from .effort import Effort
 
 _GATHERS = ("embedding", "index", "gather", "index_select", "take")  # they read a part of their first argument
 _ALONG_A_DIMENSION = ("softmax", "cumsum", "cumprod", "logcumsumexp")
@@ -35,7 +36,7 @@ _COUNTED = {torch.ops.aten._grouped_mm: _by_expert}  # torch 2.13 has no figure 
 
 
 class _Witness(TorchDispatchMode):
-    """Notes, by storage, which parts of it operations read, and the dtypes that matrix products see."""
+    """Notes, by storage, which parts of it operations read, the dtypes that matrix products see, and the effort."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -46,11 +47,13 @@ class _Witness(TorchDispatchMode):
         self.matrix_dtypes: set[str] = set()
         self.longest_sum = 1
         self.steps = False
+        self.effort = Effort()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if not getattr(func, "is_view", False):
             self._note(func, args, kwargs or {}, result)
+            self.effort.add(func, args, kwargs or {}, result)
             self.longest_sum = max(self.longest_sum, terms(func, args, kwargs or {}, result))
             self.steps = self.steps or _jumps(func, args, kwargs or {}, result)
         return result
@@ -106,11 +109,12 @@ def _jumps(func: Any, args: Any, kwargs: Any, result: Any) -> bool:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """One observed call: its work, the terms of its longest sum, whether it holds a step (`steps`: a result may jump
-    with a float), and what it returned."""
+    with a float), how long it takes in float64 on a nominal machine (cell.effort), and what it returned."""
 
     work: Work
     longest_sum: int
     steps: bool
+    nominal_s: float
     result: Any
 
 
@@ -134,4 +138,4 @@ def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> Observed:
         conv_flops=int(conv),
         dtype=dtype,
     )
-    return Observed(work, witness.longest_sum, witness.steps, result)
+    return Observed(work, witness.longest_sum, witness.steps, witness.effort.seconds(), result)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 import torch
 from torch import Tensor
@@ -147,3 +149,19 @@ def test_a_redraw_of_twelve_bits() -> None:
     reference.redraw(8, brief=True)
     weight = reference.subject.built.get_parameter("weight").detach()
     assert torch.equal(shortened(weight), weight)
+
+
+@pytest.mark.parametrize("end", ["lone", "zeros", "large"])
+def test_rows_lie_nearer_to_the_turn_than_lower_classes_round_however_long_the_way(end: str) -> None:
+    """The way to a row that is a million times as large, or that shrinks to a thousandth, is long beside the distance
+    that counts there; and small rows stand beside large ones."""
+    reference, args, inputs = _open("h.square() > 1e-6")
+    with patch.object(boundary, "ENDS", (end,)):
+        moved = boundary.approach(reference, args, inputs, seed=5)
+    x, weight = moved.inputs[0].double(), reference.subject.built.get_parameter("weight").detach().double()
+    distances = ((x @ weight).abs() - 1e-3).abs() / (x.abs() @ weight.abs())
+    turned = (moved.inputs[0] != inputs[0]).any(1)
+    assert int(turned.sum()) == moved.turned >= 5
+    assert float((distances.amin(1)[turned] < 2.0**-15).double().mean()) > 0.3, "three in four, by chance"
+    assert bool((distances.amin(1)[turned] < 2.0**-9).all())
+    assert _wrong_rows(reference, args, moved, lower=False) == 0

@@ -360,3 +360,26 @@ def test_what_roundings_may_turn() -> None:
 )
 def test_how_many_may_turn(runs: list[int], least: int, most: int) -> None:
     assert least <= most_turns(runs) <= most
+
+
+# ---- norms
+
+
+def _merged_from_the_end(x: Tensor) -> Tensor:
+    """A layer norm whose means are merged of the last element and the mean of all others (Chan et al.)."""
+    last, rest, count = x[:, -1:], x[:, :-1].mean(1, keepdim=True), x.shape[1]
+    off = x - (last + (rest - last) * ((count - 1) / count))
+    return off * torch.rsqrt(off.square().mean(1, keepdim=True) + 1e-5)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["F.layer_norm(x, (257,))", "F.group_norm(x[:, None], 1)[:, 0]", "F.batch_norm(x.T, None, None, training=True).T"],
+)
+def test_means_that_are_merged_of_partial_ones(expression: str) -> None:
+    """What an element that is far larger than all others rounds to is many last bits of their mean."""
+    x = torch.randn(2, 257, generator=torch.Generator().manual_seed(1)) * 0.01
+    x[:, 0], x[:, -1] = 37.123, torch.tensor([171.3, 190.7])
+    verdict = _judged(expression, _merged_from_the_end(x), x)
+    assert verdict.right, verdict.why
+    assert not _judged(expression, _merged_from_the_end(_in_tf32(x)), x).right

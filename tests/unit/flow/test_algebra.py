@@ -59,7 +59,7 @@ def test_a_case_says_what_algebra_makes_of_it_where_that_is_wanted() -> None:
     described = wire.Described(
         init="", init_tensors=(), args="", inputs=(), outputs_tree="", outputs=(), state=(), mutated_state=(),
         gradients=wire.Gradients(), random=False, work=work, longest_sum=1, graph=codec.dumps(graph), trace_failure="",
-        call_s=0.0,
+        nominal_s=0.0,
     )  # fmt: skip
     less = case_of(0, described, 1, algebra=True)
     assert less.facts.algebra == ("mean of matmul: weights summed",) and less.facts.rewritten != less.facts.graph

@@ -274,18 +274,17 @@ class Room:
             self._private.tensor(ref).zero_()
         self.settle()
 
-    def appeal(
-        self, k: int, outputs: tuple[int, ...], *, place: int, seed: int, least: float = 0.0
-    ) -> tuple[wire.Judged, ...] | None:
-        """The verdict on these outputs of `place`, on pool set `k`, by the error budget of each element; None where
-        that can't be had. `least`: how far the user lets everything be rounded, relative."""
+    def appeal(self, k: int, outputs: tuple[int, ...], *, place: int, seed: int, least: float = 0.0) -> wire.Judgement:
+        """The verdict on these outputs of `place`, on pool set `k`, by the error budget of each element; without any
+        where that can't be had, and why. `least`: how far the user lets everything be rounded, relative."""
         request = wire.Appeal(
             args=self.described.args, inputs=self._pool[k], outputs=outputs, seed=seed, least=least,
             got=tuple(self._results[place][i] for i in outputs), own=tuple(self._own[i] for i in outputs),
+            truth=tuple(self._truth[i] for i in outputs),
             limit_s=_APPEAL * self.limits.call_s,
         )  # fmt: skip
         found = self._ask_more(request, wire.Judgement, times=_SLOWER * _APPEAL)
-        return found.judged if found is not None else None
+        return wire.Judgement(judged=(), note=found) if isinstance(found, str) else found
 
     def approach(self, k: int, *, seed: int, number: int, state: bool) -> wire.Approached | None:
         """Move pool set `k`, an own draw, or the reference's state to where results turn; None where that can't be
@@ -293,19 +292,21 @@ class Room:
         request = wire.Approach(
             args=self.described.args, inputs=self._pool[k], seed=seed, number=number, state=state,
         )  # fmt: skip
-        return self._ask_more(request, wire.Approached, times=_APPROACH)
+        found = self._ask_more(request, wire.Approached, times=_APPROACH)
+        return None if isinstance(found, str) else found
 
     @property
     def reference_lives(self) -> bool:
         return self._reference.alive
 
-    def _ask_more(self, request: object, kind: type[T], *, times: float = 1.0) -> T | None:
+    def _ask_more(self, request: object, kind: type[T], *, times: float = 1.0) -> T | str:
+        """The answer, or why there is none."""
         try:
             return self._reference.ask(request, kind, limit_s=times * self.limits.call_s)
         except CellFault as fault:
             if not self._reference.alive or not (fault.by_code or fault.reason == "out_of_memory"):
                 raise
-            return None
+            return fault.summary
 
     def doubt_truth(self) -> None:
         """Let the reference's own result stand as the truth."""

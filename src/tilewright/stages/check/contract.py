@@ -110,11 +110,13 @@ class Contract:
         """The verdicts by the budgets of elements; where none can be had, what the plain contract says."""
         least = metric.CLASS_EPS.get(self._precision, 0.0)
         found = self._room.appeal(k, tuple(doubtful), place=place, seed=seed, least=least)
-        if found is not None:
-            return dict(zip(doubtful, found, strict=True))
-        compared.notes.append(f"case {self._case}: {_NO_BUDGET}")
+        if found.judged:
+            compared.notes += [f"case {self._case}: judged {found.note}"] if found.note else []
+            return dict(zip(doubtful, found.judged, strict=True))
+        why = f"{_NO_BUDGET} ({found.note})"
+        compared.notes.append(f"case {self._case}: {why}")
         shares = {i: 0.0 if f.misplaced else compared.errors[i].share for i, f in doubtful.items()}
-        return {i: wire.Judged(wrong=f.misplaced, share=shares[i], why="") for i, f in doubtful.items()}
+        return {i: wire.Judged(wrong=f.misplaced, share=shares[i], why=why) for i, f in doubtful.items()}
 
     def _refusal(
         self, error: OutputError, tensors: _Tensors, found: metric.Distance, *, verdict: wire.Judged, what: str

@@ -19,7 +19,7 @@ EDGES = ("zeros", "subnormals", SPECIALS)
 BRIEF, BOUNDARY = "twelve_bits", "boundary"
 _BOUNDARIES, _FEW_BOUNDARIES, _FEW_BYTES = 12, 4, 1 << 20  # more where one call turns few elements
 _MOST_FLOPS = {"cpu": 2 << 30, "cuda": 64 << 30}  # of a module that is run in float64 some hundred times
-_MOST_CALL_S = 1.0
+_MOST_NOMINAL_S = 8.0  # some hundred runs of a second or two; reckoned, so that no load of the machine tells
 _FLOATING_BYTES = 8 << 20  # of cases whose results are all floating: most of them do not jump for all their comparisons
 
 
@@ -39,7 +39,7 @@ def trials_for(described: Described, case: int, *, rng: random.Random) -> tuple[
     """The trials of a case, by its size, by whether it has floating inputs and state, and whether results may jump."""
     floats = any(s.dtype in ("f64", "f32", "f16", "bf16") for s in described.inputs)
     on = "cuda" if any(o.device == "cuda" for o in described.outputs) else "cpu"
-    quick = described.work.flops <= _MOST_FLOPS[on] and described.call_s <= _MOST_CALL_S
+    quick = described.work.flops <= _MOST_FLOPS[on] and described.nominal_s <= _MOST_NOMINAL_S
     case_bytes = described.work.bytes_moved
     steps = is_stepped(described.outputs) or (described.steps and case_bytes <= _FLOATING_BYTES)
     return plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...edges.sandbox.room import Room
 from .plan import is_stepped
 
-_ENOUGH = 32  # groups: a lower class is wrong in about half of them
+_ENOUGH = 64  # groups: a lower class is wrong in about half of them
 _IN_VAIN = 4  # trials for each output, after which it is given up that anything turns; of floating ones, one
 
 

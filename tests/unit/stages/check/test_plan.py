@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from unittest.mock import patch
 
+from fakes.checked import Problem
 from tilewright.cell import families
 from tilewright.stages.check import plan
 
@@ -44,3 +46,33 @@ def test_beside_turns_only_where_results_jump_and_a_case_is_small() -> None:
     assert found(50 << 20, steps=True, floats=False) == [] != found(1000, steps=True, floats=False)
     brief, first, *others = found(1000, steps=True)
     assert brief.family == plan.BRIEF and brief.redraw and first.redraw and not any(t.redraw for t in others)
+
+
+PAUSED = """
+import time
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        {work}
+        return x @ x.T > 0.5
+
+def get_inputs():
+    return [torch.rand(64, 64)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_what_is_tried_hangs_on_no_clock() -> None:
+    """A machine that is busy, as one that a module sleeps on, changes no plan; many operations do."""
+
+    def found(work: str) -> list[str]:
+        return [t.family for t in Problem(PAUSED.format(work=work)).trials()]
+
+    assert found("time.sleep(1.1)") == found("pass")
+    assert plan.BOUNDARY in found("pass")
+    with patch.object(plan, "_MOST_NOMINAL_S", 0.05):
+        assert plan.BOUNDARY in found("pass") and plan.BOUNDARY not in found("for _ in range(900): x[0].neg()")

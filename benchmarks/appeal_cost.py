@@ -1,0 +1,106 @@
+"""What an appeal costs: the budget of each element of a problem's main case, in seconds and in runs in float64.
+
+    python benchmarks/appeal_cost.py --json benchmarks/results/cpu/appeal-cost.json examples/problems/*.py
+
+`reckoned_s` is what the judge counts for a nominal machine (cell.effort) and holds against its limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from tilewright.cell.budget import Asked
+from tilewright.cell.ensemble import Question
+from tilewright.cell.reference import Reference
+from tilewright.cell.subject import Subject
+from tilewright.stages.problems import read_problem
+
+_REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    problem: str
+    elements: int  # of all outputs
+    call_s: float
+    double_s: float  # one run in float64
+    runs: int  # of the module in float64, whatever is put into them
+    appeal_s: float
+    reckoned_s: float  # of one run, on a nominal machine
+
+
+def _median_s(call: Callable[[], object]) -> float:
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _cost(path: Path) -> Cost:
+    problem = read_problem(path, target="cpu")
+    reference = Reference(str(path), path.read_text(), problem.cases, subject=Subject("cpu"), compiled=False)
+    reference.construct(0, seed=1)
+    described = reference.describe(2, trace=False)
+    text, inputs = reference.inputs(3, "own")
+    runs, truth = 0, reference.truth
+
+    def counted(*args: Any, **named: Any) -> tuple[Tensor, ...]:
+        nonlocal runs
+        runs += 1
+        return truth(*args, **named)
+
+    call_s = _median_s(lambda: reference.subject.run(text, inputs))
+    double_s = _median_s(lambda: truth(text, inputs, 5, again=True))
+    with patch.object(reference, "truth", counted):
+        start = time.perf_counter()
+        Asked(reference, Question(args=text, inputs=inputs, seed=5))
+        appeal_s = time.perf_counter() - start
+    return Cost(
+        problem=path.stem, elements=sum(math.prod(o.spec.shape) for o in described.outputs), call_s=round(call_s, 6),
+        double_s=round(double_s, 6), runs=runs, appeal_s=round(appeal_s, 4), reckoned_s=round(described.nominal_s, 6),
+    )  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problems", type=Path, nargs="+")
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    costs = []
+    for path in asked.problems:
+        costs.append(cost := _cost(path))
+        in_runs = cost.appeal_s / cost.double_s
+        print(f"{cost.problem}: {cost.appeal_s:.3g} s, {cost.runs} runs, as {in_runs:.0f} without errors", flush=True)
+    if asked.json is not None:
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+        head = {
+            "what": "what the budget of each element costs",
+            "command": "python benchmarks/appeal_cost.py " + " ".join(sys.argv[1:]),
+            "commit": commit, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__,
+            "device": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        }  # fmt: skip
+        asked.json.write_text(json.dumps({**head, "costs": [asdict(c) for c in costs]}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
