@@ -18,6 +18,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from tilewright.facts.graph import VIEWS, Call, Code, Graph, Node, Ref, Struct, Template, Update, refs
 from tilewright.facts.program import DTYPE_BYTES
 
+from ..facts.gradients import NO_GRADIENTS, Gradients
 from .associative import NAMESPACE
 from .einsums import chain_einsums
 from .exported import Exported, alike, exported, functional, other_flag
@@ -25,7 +26,6 @@ from .last_state import ends, lowered
 from .lower import Builder, Expr, NotLowered, dtype_name, memory_order
 from .lower_views import FILL_LOWERINGS
 from .lowerings import LOWERINGS
-from .parts import NO_GRADIENTS, Gradients
 from .prune import early, pruned
 
 _LARGEST_CONSTANT = 256  # elements that are written into the graph itself

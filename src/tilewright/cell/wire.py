@@ -11,6 +11,8 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cache
 
+from ..facts.gradients import NO_GRADIENTS as NO_GRADIENTS
+from ..facts.gradients import Gradients as Gradients
 from ..facts.problem import TensorSpec, Work
 from .ablation import Ablate as Ablate
 from .ablation import ListOperations as ListOperations
@@ -28,9 +30,7 @@ from .captures import ReplayGraph as ReplayGraph
 from .parsing import WireError as WireError
 from .parsing import parse as parse
 from .parsing import to_plain as to_plain
-from .parts import NO_GRADIENTS as NO_GRADIENTS
 from .parts import Attribute as Attribute
-from .parts import Gradients as Gradients
 from .parts import Mark as Mark
 from .parts import NamedSpec as NamedSpec
 from .parts import OutputFacts as OutputFacts

@@ -34,6 +34,7 @@ _MODULES = (
     "document",
     "rule",
     "verdict",
+    "gradients",
 )
 
 
