@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tilewright.cell.parts import Gradients
 from tilewright.cell.trace import trace_training
+from tilewright.facts.gradients import Gradients
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts

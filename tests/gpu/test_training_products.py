@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilewright.cell.parts import Gradients
 from tilewright.cell.trace import trace_training
+from tilewright.facts.gradients import Gradients
 from tilewright.facts.pattern import Choice, without_idle
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fakes.fused import load_fused
-from tilewright.cell.parts import Gradients
 from tilewright.cell.trace import trace_training
+from tilewright.facts.gradients import Gradients
 from tilewright.flow.training import match_training
 from tilewright.stages.propose import cuda
 

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tilewright.cell import lower_products
-from tilewright.cell.parts import Gradients
 from tilewright.cell.prune import early, pruned
 from tilewright.cell.step import tensors_of
 from tilewright.cell.trace import trace_training
+from tilewright.facts.gradients import Gradients
 from tilewright.facts.graph import VIEWS, Graph
 from tilewright.facts.segment import Segment
 from tilewright.stages.differentiate import segments

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from fakes.program_interpreter import GraphRun, run_program
-from tilewright.cell.parts import Gradients
 from tilewright.cell.trace import trace, trace_training
+from tilewright.facts.gradients import Gradients
 from tilewright.facts.partial import adding_up, in_parts, usual_parts
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.program import Operand, Output, Program, Reduction, Statement

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from fakes.renderer import InterpretingRenderer
-from tilewright.cell.parts import Gradients
 from tilewright.cell.step import tensors_of
 from tilewright.cell.trace import trace_training
 from tilewright.facts.candidate import Candidate
+from tilewright.facts.gradients import Gradients
 from tilewright.facts.pattern import Choice, Recipe
 from tilewright.facts.problem import Work
 from tilewright.facts.program import Reduction

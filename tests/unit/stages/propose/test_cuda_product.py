@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.modules import Applies
-from tilewright.cell.parts import Gradients
 from tilewright.cell.trace import trace, trace_training
+from tilewright.facts.gradients import Gradients
 from tilewright.facts.graph import Graph
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.problem import Work
