@@ -269,11 +269,11 @@ def test_jitter_is_at_least_the_last_bits_and_follows_the_references_own_error()
 def test_what_is_not_finite_does_not_move() -> None:
     source = torch.Generator().manual_seed(1)
     given = torch.tensor([0.0, 1.0, float("-inf"), float("nan")], dtype=torch.float64)
-    moved = jitter.moved(given, 1e-3, source)
+    moved = jitter.moved(given, jitter.Jitter(amount=1e-3), source)
     assert moved[2] == given[2] and bool(moved[3].isnan())
     assert 0 < abs(moved[0]) < 1e-4 and 0 < abs(moved[1] - 1) < 1e-2
     places = torch.tensor([3, 4])
-    assert jitter.moved(places, 1e-3, source) is places
+    assert jitter.moved(places, jitter.Jitter(amount=1e-3), source) is places
 
 
 # ---- upstream gradients
