@@ -43,6 +43,7 @@ _lock = threading.Lock()
 NO_CASE = "no case has this signature"
 GRADIENT = "a gradient is wanted"
 AUTOCAST = "torch.autocast is on"
+ACTS = "torch.compile traces a module that draws random numbers or writes in place"
 MODES = "its code asks whether gradients are on, which they were not when it was judged"
 
 
@@ -57,13 +58,13 @@ class Guard:
         self, module: nn.Module, states: Sequence[States], *, training: bool, device: str, plain: bool = True
     ) -> None:
         found = Survey(module)
-        self.__setstate__((found.facts, tuple(found.plan), tuple(states), training, device, plain))
+        self.__setstate__((found.facts, tuple(states), training, device, plain))
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.expected, self.plan, self.states, self.training, self.device, self.plain
+        return self.expected, self.states, self.training, self.device, self.plain
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.expected, self.plan, self.states, self.training, self.device, self.plain = state
+        self.expected, self.states, self.training, self.device, self.plain = state
         self.seen = _Seen(len(self.states))
         self.fits = self.seen.fits
 
