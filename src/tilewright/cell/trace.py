@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import operator
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,8 +29,10 @@ from .lower_views import FILL_LOWERINGS
 from .lowerings import LOWERINGS
 from .parts import NO_GRADIENTS, Gradients
 from .prune import early, pruned
+from .writes import written
 
 _LARGEST_CONSTANT = 256  # elements that are written into the graph itself
+_BY_VALUE = "Python code takes a number out of a tensor, which is known only when it runs"
 
 
 def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
@@ -55,7 +59,9 @@ def _trace(
     asked = [tensors[i] for i in gradients.inputs]
     if gradients.outputs and _has_own_backward(module, args, kwargs, asked):
         raise ValueError("an autograd.Function of the module's own: its backward can't be derived")
-    with warnings.catch_warnings(), torch.set_grad_enabled(bool(gradients.outputs)):
+    if name := written(module, args, kwargs):
+        raise ValueError(f"each call writes {name}, which is no result of operators")
+    with warnings.catch_warnings(), _no_logs(), torch.set_grad_enabled(bool(gradients.outputs)):
         warnings.simplefilter("ignore")
         given = module, args, kwargs
         program = exported(*given, training=bool(gradients.outputs))
@@ -63,6 +69,18 @@ def _trace(
         with other_flag(module):
             minds = _minds_training(graph, program, *given, asked, gradients)
         return replace(graph, training=module.training if minds else None)
+
+
+@contextmanager
+def _no_logs() -> Iterator[None]:
+    """Inside, torch does not print the graph on which it gives up: the reason is told in a line."""
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 def _has_own_backward(
@@ -141,13 +159,16 @@ def _functional(
         try:
             return _by_dispatch(module, args, kwargs)
         except Exception as again:
-            raise ValueError(f"torch.export: {_line(reason)}; make_fx: {_line(again)}") from reason
+            said = dict.fromkeys((_line(reason), _line(again)))
+            raise ValueError(f"torch.export: {'; make_fx: '.join(said)}") from reason
     if blocks:
         raise ValueError("gradients are switched off for a part of it")
     return _read(made)
 
 
 def _line(reason: Exception) -> str:
+    if type(reason).__name__ in ("GuardOnDataDependentSymNode", "DataDependentOutputException"):
+        return _BY_VALUE
     text = next((line.strip() for line in str(reason).splitlines() if line.strip()), "")
     return f"{type(reason).__name__}: {text}"[:200]
 
@@ -300,6 +321,8 @@ class _Walk:
         outs = node.meta.get("val")
         if outs is None or "_assert" in node.target.name():
             return
+        if isinstance(outs, torch.SymInt | torch.SymFloat | torch.SymBool | bool | int | float):
+            raise ValueError(f"{node.target.name()}: {_BY_VALUE}")
         single = isinstance(outs, torch.Tensor)
         flat = (outs,) if single else tuple(outs)
         results = self._lowered(node, flat)
