@@ -31,6 +31,7 @@ from .structure import NOT_NEGATIVE, Structure, structure_of
 from .subject import Subject, facts_of, named_state, seed_all
 from .variant import indexes, resized, restrided
 from .widened import Widened
+from .ties import TIES, tied
 from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Traced, Variant
 
 _WANTED = "and only those can be judged; return tensors or None, or tuples, lists or dicts of them"
@@ -89,7 +90,9 @@ class Reference:
         known = self._structures.get(self._number) or (Structure(),) * len(tensors)
         if family != OWN:
             for i, tensor in enumerate(tensors):
-                if tensor.is_floating_point():
+                if tensor.is_floating_point() and family == TIES:
+                    tensors[i] = tied(self._subject.built, tensor, seed + i, known[i])
+                elif tensor.is_floating_point():
                     tensors[i] = redistribute(tensor, family, seed + i, known[i])
         if self._number in self._variants and self._variants[self._number][1].strided:
             tensors = [restrided(t, i) for i, t in enumerate(tensors)]
