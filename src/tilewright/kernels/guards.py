@@ -167,7 +167,9 @@ class _Seen:
         conditions.append(
             f"({self._of(RemovableHandle)}.next_id == {self._of(registered)}[0] or {self._of(unhooked)}())"
         )
-        conditions += [f"{self._of(t)}._version == {n}" for t, n in found.versions]
+        for tensor, version in found.versions:
+            mine, place = self._of(tensor), _place(tensor)
+            conditions.append(f"{mine}._version == {version} and {self._of(_place)}({mine}) == {place}")
         conditions.append(f"{self._of(torch.get_default_dtype)}() is {self._of(torch.get_default_dtype())}")
         self._conditions = conditions
         self.same = self._made(conditions)
@@ -294,6 +296,14 @@ def _hook_check(found: Survey, *, training: bool) -> tuple[list[int], Callable[[
         return True
 
     return registered, unhooked
+
+
+def _place(tensor: Tensor) -> int:
+    """Where a constant's memory is: `tensor.data = other` moves no version. 0 of one that has none of its own."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
 
 
 def _modes() -> tuple[bool, bool]:
