@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import operator
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +20,7 @@ from tilewright.facts.program import DTYPE_BYTES
 
 from .associative import NAMESPACE
 from .einsums import chain_einsums
-from .exported import Exported, alike, exported, functional, other_flag
+from .exported import Exported, alike, exported, functional, has_own_backward, other_flag, quiet
 from .last_state import ends, lowered
 from .lower import Builder, Expr, NotLowered, dtype_name, memory_order
 from .lower_views import FILL_LOWERINGS
@@ -57,11 +55,11 @@ def _trace(
     gradients: Gradients,
 ) -> Graph:  # fmt: skip
     asked = [tensors[i] for i in gradients.inputs]
-    if gradients.outputs and _has_own_backward(module, args, kwargs, asked):
+    if gradients.outputs and has_own_backward(module, args, kwargs, asked):
         raise ValueError("an autograd.Function of the module's own: its backward can't be derived")
     if name := written(module, args, kwargs):
-        raise ValueError(f"each call writes {name}, which is no result of operators")
-    with warnings.catch_warnings(), _no_logs(), torch.set_grad_enabled(bool(gradients.outputs)):
+        raise ValueError(f"each call writes {name}, which fused kernels would not")
+    with warnings.catch_warnings(), quiet(), torch.set_grad_enabled(bool(gradients.outputs)):
         warnings.simplefilter("ignore")
         given = module, args, kwargs
         program = exported(*given, training=bool(gradients.outputs))
@@ -69,38 +67,6 @@ def _trace(
         with other_flag(module):
             minds = _minds_training(graph, program, *given, asked, gradients)
         return replace(graph, training=module.training if minds else None)
-
-
-@contextmanager
-def _no_logs() -> Iterator[None]:
-    """Inside, torch does not print the graph on which it gives up: the reason is told in a line."""
-    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    before = log.disabled
-    log.disabled = True
-    try:
-        yield
-    finally:
-        log.disabled = before
-
-
-def _has_own_backward(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], asked: Sequence[torch.Tensor]
-) -> bool:
-    """Whether a gradient goes through an autograd.Function, which tracers see no more of than its forward."""
-    leaves = {id(t): t.detach().requires_grad_() for t in asked}
-    given, named = pytree.tree_map(lambda v: leaves.get(id(v), v), (args, kwargs))
-    with torch.enable_grad():
-        results = pytree.tree_leaves(module(*given, **named))
-    todo: list[Any] = [t.grad_fn for t in results if isinstance(t, torch.Tensor)]
-    seen: set[Any] = set()
-    while todo:
-        step = todo.pop()
-        if step is not None and step not in seen:
-            if isinstance(step, torch.autograd.function.BackwardCFunction):
-                return True
-            seen.add(step)
-            todo += [behind for behind, _ in step.next_functions]
-    return False
 
 
 def _graph_of(

@@ -2,8 +2,10 @@
 
 A graph of operators holds none of it, so a module that does it is not fused. The forward is called twice on tensors
 without data. The first call shows which objects its Python code reaches, and may fill memos (a table for a new length,
-say), which are no result of a call; what the second call changes is what every call does. Then all is put back. Buffers
-and parameters are left to the tracer, which follows writes to them.
+say), which are no result of a call; what the second call changes is what every call does. Numbers and strings that it
+may write anew are equal ones of another kind then, so that a write of the same value shows. Then all is put back.
+Buffers and parameters are left to the tracer, which follows writes to them. Not seen: True, False or None written over
+itself in a dict, a list or an object that is no module, an equal value in slots, and what C++ code keeps.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,17 +26,12 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.func import functional_call
 
-_version: Callable[[Any], int] | None = None  # of a dictionary: it moves when an equal value is written, too
-if sys.version_info < (3, 12):  # from there on Python has no such number of its own
-    with suppress(ImportError):
-        from torch._C._dynamo.guards import dict_version as _version
 _TABLES = ("_parameters", "_buffers", "_modules")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _PLAIN = frozenset({"types", "argparse", "collections", "dataclasses"})  # whose objects only hold values
 _SKIPPED = (Tensor, str, bytes, int, float, complex, type(None), torch.dtype, torch.device)
 _MOST = 200_000  # values that are looked at
 _MISSING = object()
-_NO_VERSION = -1
 _Owned = list[tuple[Any, str]]  # values, and what they are called
 
 
@@ -68,24 +65,55 @@ class _Watched(nn.Module):
         try:
             with before.followed():
                 self.module(*args, **kwargs)
-            now = before.anew()
+            try:
+                return self._again(before.anew(), args, kwargs, twins=True)
+            except Exception:  # some code looks at types, or so deep into a value that a twin does not do
+                return self._again(before.anew(), args, kwargs, twins=False)
+        finally:
+            before.put_back()
+
+
+    def _again(self, reached: _Reached, args: Any, kwargs: Any, *, twins: bool) -> Any:
+        try:
+            if twins:
+                reached.put_twins()
+            now = reached.anew()
             with _attributes_noted(now) as (ours, theirs):
                 result = self.module(*args, **kwargs)
             self.found = next(iter(ours), "") or now.changed(theirs)
             return result
         finally:
-            before.put_back()
+            reached.put_back()
+
+
+class _Int(int):
+    """Equal to a number, and another object: what is written over it shows, though it be equal."""
+
+
+class _Float(float):
+    """The same of a float."""
+
+
+class _Str(str):
+    """The same of a string."""
+
+    __slots__ = ()
+
+
+_TWINS: dict[type, Callable[[Any], Any]] = {int: _Int, float: _Float, str: _Str}
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What a container, a class, a cell or an object with slots held. `by_key`: whether only its keys count."""
+    """What a container, a class, a cell or an object with slots held. `by_key`: whether only its keys count; `fields`:
+    whether they are names of attributes; `of_module`: whether it is a module's own."""
 
     value: Any
     name: str
     content: tuple[Any, ...]
-    version: int
     by_key: bool = False
+    fields: bool = False
+    of_module: bool = False
 
 
 class _Reached:
@@ -124,7 +152,6 @@ class _Reached:
         for space, name, value in self._globals.values():
             if space.get(name, _MISSING) is not value:
                 return name
-        kept = {place for place, _ in spared}
         for held in self._held.values():
             place, value = id(held.value), held.value
             now = tuple(pair for pair in _content(value) if (place, pair[0]) not in spared)
@@ -132,10 +159,19 @@ class _Reached:
             if [k for k, _ in now] != [k for k, _ in was]:
                 return held.name
             if not held.by_key and (other := [k for (k, a), (_, b) in zip(now, was, strict=True) if a is not b]):
-                return f"{held.name}.{other[0]}" if isinstance(other[0], str) else held.name
-            if place not in kept and held.version not in (_NO_VERSION, _version_of(value)):
-                return held.name  # an equal value was written
+                return f"{held.name}.{other[0]}" if held.fields else f"{held.name}[{other[0]!r}]"
         return ""
+
+    def put_twins(self) -> None:
+        """Put an equal object in the place of each number and string, but for modules' own, whose writes are noted."""
+        for held in self._held.values():
+            if type(held.value) in (dict, list) and not held.of_module:
+                for key, item in held.content:
+                    if type(item) in _TWINS:
+                        held.value[key] = _TWINS[type(item)](item)
+        for space, name, value in self._globals.values():
+            if type(value) in _TWINS:
+                space[name] = _TWINS[type(value)](value)
 
     def put_back(self) -> None:
         for space, name, value in self._globals.values():
@@ -176,9 +212,8 @@ class _Reached:
             elif not _is_torch(value.__name__):
                 self._names(vars(value), names)
 
-    def _hold(self, value: Any, name: str, *, by_key: bool = False, fields: bool = False) -> None:
-        version = _NO_VERSION if fields else _version_of(value)
-        self._held[id(value)] = _Held(value, name, _content(value), version, by_key)
+    def _hold(self, value: Any, name: str, **named: bool) -> None:
+        self._held[id(value)] = _Held(value, name, _content(value), **named)
 
     def _inside(self, value: Any, name: str) -> _Owned:
         """Note what it holds; what is in there."""
@@ -203,27 +238,29 @@ class _Reached:
 
     def _module(self, module: nn.Module, name: str) -> _Owned:
         fields = module.__dict__
-        self._hold(fields, name, fields=True)
+        self._hold(fields, name, fields=True, of_module=True)
         for table in _TABLES:
-            self._hold(fields[table], name, by_key=table != "_modules", fields=True)
+            self._hold(fields[table], name, by_key=table != "_modules", fields=True, of_module=True)
         found = [(item, f"{name}.{key}") for key, item in fields.items() if key not in _OF_EVERY_MODULE]
         return [*found, *((child, f"{name}.{key}") for key, child in fields["_modules"].items()), (type(module), name)]
 
     def _class(self, kind: type) -> _Owned:
         if _is_torch(kind.__module__):
             return []
-        self._hold(kind, kind.__name__)
+        self._hold(kind, kind.__name__, fields=True)
         return [(item, f"{kind.__name__}.{key}") for key, item in _content(kind)] + [(c, "") for c in kind.__bases__]
 
     def _fields(self, value: Any, name: str) -> _Owned:
         kind = type(value)
         if _is_torch(kind.__module__) and kind.__module__ not in _PLAIN:
             return []
-        self._hold(value, name)
-        found = [(item, f"{name}.{key}") for key, item in _content(value)] if _slots(value) else []
+        found: _Owned = []
+        if _slots(value) and id(value) not in self._held:
+            self._hold(value, name, fields=True)
+            found = [(item, f"{name}.{key}") for key, item in _content(value)]
         fields = getattr(value, "__dict__", None)
         if isinstance(fields, dict):
-            self._hold(fields, name)
+            self._hold(fields, name, fields=True)
             found += [(item, f"{name}.{key}") for key, item in fields.items()]
         return [*found, (kind, kind.__name__)]
 
@@ -280,10 +317,6 @@ def _set(owner: Any, name: str, before: dict[str, Any]) -> None:
 
 def _same(one: tuple[tuple[Any, Any], ...], other: tuple[tuple[Any, Any], ...]) -> bool:
     return len(one) == len(other) and all(a[0] == b[0] and a[1] is b[1] for a, b in zip(one, other, strict=True))
-
-
-def _version_of(value: Any) -> int:
-    return _version(value) if _version is not None and type(value) is dict else _NO_VERSION
 
 
 @contextmanager
