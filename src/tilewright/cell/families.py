@@ -171,8 +171,8 @@ def perturb_state(
     """Move a floating parameter or buffer in place, so that weights of one and biases of zero come to matter.
     Parameters get a factor and an offset at their own scale; buffers a positive factor alone, which keeps masks
     masks and variances positive; means that are all zero get an offset too. Batches counted so far become more.
-    What is in order along its last dimension, as edges are, stays so. `spread` is one of SPREADS: a look at some elements does not show that one in eight moves, or a few, and no sum
-    shows that some change places."""
+    What is in order along its last dimension, as edges are, stays so. `spread` is one of SPREADS: a look at some
+    elements does not show that one in eight moves, or a few, and no sum shows that some change places."""
     if name.endswith("num_batches_tracked"):
         tensor.add_(int(torch.randint(1, 9, (1,), generator=source, device=source.device)))
     if not tensor.is_floating_point() or tensor.numel() == 0:

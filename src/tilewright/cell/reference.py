@@ -29,9 +29,9 @@ from .rearrange import Rearranger, runs_on_cpu
 from .step import Step, learn, tensors_of
 from .structure import NOT_NEGATIVE, Structure, structure_of
 from .subject import Subject, facts_of, named_state, seed_all
+from .ties import TIES, tied
 from .variant import indexes, resized, restrided
 from .widened import Widened
-from .ties import TIES, tied
 from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Traced, Variant
 
 _WANTED = "and only those can be judged; return tensors or None, or tuples, lists or dicts of them"

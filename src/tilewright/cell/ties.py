@@ -1,7 +1,7 @@
 """Ties: inputs of which some elements are exactly what a module may compare them with.
 
-Which of `<` and `<=` a comparison is, and which bin an edge belongs to, shows nowhere else. What is compared with lies in
-the module's floating state (edges, thresholds), in its plain attributes or in its code, and is taken from there.
+Which of `<` and `<=` a comparison is, and which bin an edge belongs to, shows nowhere else. What is compared with lies
+in the module's floating state (edges, thresholds), in its plain attributes or in its code, and is taken from there.
 """
 
 from __future__ import annotations

@@ -72,7 +72,6 @@ class _Watched(nn.Module):
         finally:
             before.put_back()
 
-
     def _again(self, reached: _Reached, args: Any, kwargs: Any, *, twins: bool) -> Any:
         try:
             if twins:
@@ -334,7 +333,7 @@ def _attributes_noted(reached: _Reached) -> Iterator[tuple[list[str], set[tuple[
             ours.append(f"{reached.path(self)}.{name}")
         kept(self, name, value)
 
-    nn.Module.__setattr__ = noting  # type: ignore[method-assign,assignment]
+    nn.Module.__setattr__ = noting  # type: ignore[method-assign]
     try:
         yield ours, theirs
     finally:

@@ -66,7 +66,8 @@ class Survey:
     classes; `empty`, mappings, and the key under which each has an empty one; `versions`, tensors
     that nobody writes to. `settled`: dictionaries, by identity, to which a program seldom writes between two calls.
     `tensors`: by path, the mapping and the key of each parameter and buffer; `shared`: paths of those that have
-    several. `modes`: whether code asks if gradients are on. `refusal`: why no fused call may stand for this module, "" where one may.
+    several. `modes`: whether code asks if gradients are on. `refusal`: why no fused call may stand for this module, ""
+    where one may.
 
     The root's own dictionary never enters: it holds whoever holds the survey. `ROOT` stands for it."""
 
