@@ -327,6 +327,27 @@ def test_compilers_drop_the_original_that_they_followed(pair: tuple[Any, Any]) -
     assert seen and not any("gelu" in target for target in seen)
 
 
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(16))
+
+    def forward(self, a: Tensor) -> Tensor:
+        self.total += a.sum(0)
+        return F.gelu(a) * self.total
+
+
+@torch.no_grad()
+def test_a_module_that_writes_does_it_once_when_compiled(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    mine = replacement(Counts(), net.write_fused(tmp_path, Counts(), (x,)))
+    theirs, fast = Counts(), torch.compile(mine, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        assert agree(fast(x), theirs(x)) and agree(mine.total, theirs.total)
+    assert len(fallbacks(mine)) == 1 and "writes in place" in next(iter(fallbacks(mine)))
+    assert agree(mine(x), theirs(x)) and agree(mine.total, theirs.total) and len(fallbacks(mine)) == 1
+
+
 @torch.no_grad()
 def test_it_is_copied_and_its_copies_go_their_own_ways(pair: tuple[Any, Any]) -> None:
     mine, theirs = pair
