@@ -118,6 +118,10 @@ def _plan_away_from_turns(*args: Any, **named: Any) -> tuple[Trial, ...]:
     return tuple(t for t in _plan(*args, **named) if t.family != plan.BOUNDARY)
 
 
+def _plan_without_ties(*args: Any, **named: Any) -> tuple[Trial, ...]:
+    return tuple(t for t in _plan(*args, **named) if t.family not in (plan.TIES, plan.BOUNDARY))
+
+
 def _draw_the_same(self: Room, k: int, **named: Any) -> None:
     _draw(self, k, **(named | {"family": "own", "seed": 1}))
 
@@ -164,6 +168,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "budget": ((Room, "appeal", _nothing),),
     "families": ((plan, "plan", _plan_own_alone),),
     "turns": ((plan, "plan", _plan_away_from_turns),),
+    "ties": ((plan, "plan", _plan_without_ties),),
     "further cases": ((Judge, "_check_case", _check_first_case),),
     "redraw": ((check.Check, "redraw", _nothing), (CaseTiming, "_redraw", _nothing)),
     "masks and indices": ((Room, "rearrange", _rearranges_nothing),),

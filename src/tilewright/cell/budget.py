@@ -68,6 +68,8 @@ def _of_exact(budget: Budget, output: int, *, got: Tensor, own: Tensor) -> Judge
     found, truth = budget.turns[output], ordered(budget.truths[output])
     excused = _excused(budget, output, got)
     got, own = torch.where(excused, truth, ordered(got)), ordered(own)
+    if output in budget.of_nan:
+        got = torch.where(budget.of_nan[output], truth, got)
     off = got != truth
     wrong = int((off & (got != own) & ((got < found.low) | (got > found.high))).sum())
     if wrong:

@@ -27,6 +27,7 @@ from .noise import TF32, Classes, Noise, Planner, Recorder, Rounding
 from .reference import Reference
 from .steps import Pushed, Recorded, Spreading, are_moved
 
+_LARGE = 1e4  # of every floating type that is no byte
 WIDE = 8.0
 PAIRS = 8
 COUNTED = 8
@@ -108,7 +109,8 @@ class Budget:
     """What the runs gave, by output. `truths`: the run without errors. `turned`: of each single run how many elements
     are others than the truth's (of floats: lie beyond what smooth roundings explain). `blank`, flat: where the module
     gives NaN for want of anything that is not masked, so that the truth stands for a module that gives noughts;
-    `leaks`: where NaN is as right as a number, since an infinity or NaN among the inputs leads there."""
+    `leaks`: where NaN is as right as a number, since an infinity or NaN among the inputs leads there; `of_nan`: where
+    whole numbers and booleans come of NaN, and are open."""
 
     truths: tuple[Tensor, ...]
     spreads: dict[int, Spread] = field(default_factory=dict)
@@ -116,6 +118,7 @@ class Budget:
     turned: dict[int, list[int]] = field(default_factory=dict)
     blank: dict[int, Tensor] = field(default_factory=dict)
     leaks: dict[int, Tensor] = field(default_factory=dict)
+    of_nan: dict[int, Tensor] = field(default_factory=dict)
     sigmas: dict[int, Tensor] = field(default_factory=dict)
 
     def open_to(self, output: int) -> Tensor:
@@ -180,9 +183,29 @@ class Ensemble:
         real = ((i, computable(t), computable(run)) for i, (t, run) in runs if t.is_floating_point())
         return {i: (t.isinf() | run.isnan()).reshape(-1) for i, t, run in real}
 
-    def _run(self, *under: TorchDispatchMode) -> tuple[Tensor, ...]:
+    def _of_nan(self) -> dict[int, Tensor]:
+        """Where a whole number or boolean hangs on a NaN among the inputs, by output, flat: it is another one when a
+        large number of either sign stands there."""
+        exact = {i: t.reshape(-1) for i, t in enumerate(self.truths) if not (t.is_floating_point() or t.is_complex())}
+        nan = [t.is_floating_point() and bool(computable(t).isnan().any()) for t in self._question.inputs]
+        if not exact or not any(nan):
+            return {}
+        found = {i: torch.zeros_like(t, dtype=torch.bool) for i, t in exact.items()}
+        for most in (_LARGE, -_LARGE):
+            filled = [
+                torch.where(computable(t).isnan(), most, computable(t)).to(t.dtype) if n else t
+                for t, n in zip(self._question.inputs, nan, strict=True)
+            ]
+            run = self._run(inputs=filled)
+            for i, truth in exact.items():
+                if run[i].shape == self.truths[i].shape:
+                    found[i] |= run[i].reshape(-1) != truth
+        return found
+
+    def _run(self, *under: TorchDispatchMode, inputs: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
         asked = self._question
-        return self._reference.truth(asked.args, asked.inputs, asked.seed, under=(*self._always, *under))
+        given = asked.inputs if inputs is None else inputs
+        return self._reference.truth(asked.args, given, asked.seed, under=(*self._always, *under))
 
     def run(self, number: int, scale: float, *watches: TorchDispatchMode) -> tuple[Tensor, ...]:
         """One run with errors of this scale, all outputs; equal numbers give equal errors."""
@@ -205,7 +228,7 @@ class Ensemble:
 
     def budget(self) -> Budget:
         """All that the runs say of all outputs."""
-        found = Budget(truths=self.truths, blank=self._blank, leaks=self._leaks())
+        found = Budget(truths=self.truths, blank=self._blank, leaks=self._leaks(), of_nan=self._of_nan())
         for i, truth in enumerate(self.truths):
             if (truth.is_floating_point() or truth.is_complex()) and truth.itemsize > 1:
                 found.spreads[i] = Spread.of(truth)

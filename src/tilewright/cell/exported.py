@@ -1,10 +1,13 @@
-"""torch.export, and whether two of its programs are one, told without what takes longest: making them functional."""
+"""torch.export, in silence, and whether two of its programs are one, told without what takes longest: making them
+functional."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+import io
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from typing import Any
 
 import torch
@@ -75,6 +78,39 @@ def other_flag(module: nn.Module) -> Iterator[None]:
     finally:
         for part, flag in flags.items():
             part.training = flag
+
+
+def has_own_backward(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], asked: Sequence[torch.Tensor]
+) -> bool:
+    """Whether a gradient goes through an autograd.Function, which tracers see no more of than its forward."""
+    leaves = {id(t): t.detach().requires_grad_() for t in asked}
+    given, named = pytree.tree_map(lambda v: leaves.get(id(v), v), (args, kwargs))
+    with torch.enable_grad():
+        results = pytree.tree_leaves(module(*given, **named))
+    todo: list[Any] = [t.grad_fn for t in results if isinstance(t, torch.Tensor)]
+    seen: set[Any] = set()
+    while todo:
+        step = todo.pop()
+        if step is not None and step not in seen:
+            if isinstance(step, torch.autograd.function.BackwardCFunction):
+                return True
+            seen.add(step)
+            todo += [behind for behind, _ in step.next_functions]
+    return False
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, torch prints no graph on which it gives up: the reason is told in a line."""
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    before = log.disabled
+    log.disabled = True
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        log.disabled = before
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .eight_bits import computable, within
 from .redraws import SPREADS
-from .structure import Structure
+from .structure import Structure, order_of
 
 OWN = "own"
 SPECIALS = "specials"
@@ -171,8 +171,8 @@ def perturb_state(
     """Move a floating parameter or buffer in place, so that weights of one and biases of zero come to matter.
     Parameters get a factor and an offset at their own scale; buffers a positive factor alone, which keeps masks
     masks and variances positive; means that are all zero get an offset too. Batches counted so far become more.
-    `spread` is one of SPREADS: a look at some elements does not show that one in eight moves, or a few, and no sum
-    shows that some change places."""
+    What is in order along its last dimension, as edges are, stays so. `spread` is one of SPREADS: a look at some
+    elements does not show that one in eight moves, or a few, and no sum shows that some change places."""
     if name.endswith("num_batches_tracked"):
         tensor.add_(int(torch.randint(1, 9, (1,), generator=source, device=source.device)))
     if not tensor.is_floating_point() or tensor.numel() == 0:
@@ -182,6 +182,14 @@ def perturb_state(
         perturb_state(name, wide, is_parameter=is_parameter, source=source, spread=spread)
         tensor.copy_(within(wide, tensor.dtype))
         return
+    order = order_of(tensor)
+    spread = "few" if order and spread == "exchanged" else spread  # in order again, they would be where they were
+    _perturb(name, tensor, is_parameter=is_parameter, source=source, spread=spread)
+    if order:
+        tensor.copy_(tensor.sort(-1, descending=order < 0).values)
+
+
+def _perturb(name: str, tensor: Tensor, *, is_parameter: bool, source: torch.Generator, spread: str) -> None:
     offset = is_parameter or name.endswith("running_mean")
     if spread in _OF_FEW:
         _move_few(tensor, exchanged=spread == "exchanged", offset=offset, source=source)

@@ -4,7 +4,8 @@ A number can be moved by a share of itself; a boolean can't, nor may an index le
 places, which keeps counts and ranges, or some booleans are flipped where all are alike. What a module bears depends on
 the module: the ways are tried from the boldest to the gentlest, and one is taken where the reference, called on the
 inputs at hand, still runs, gives no NaN and no infinity that it did not give before, moves nothing else, and gives
-something else than before. What no way moves is told of. The candidate then gets the same values where its own lie.
+something else than before. Whole numbers in order (offsets, edges) get others between the same ends, in order, and
+nothing else is done to them. What no way moves is told of. The candidate then gets the same values where its own lie.
 
 Of floating buffers those of two values (masks as many keep them) are rearranged too, beside what `perturb_state` does.
 """
@@ -23,9 +24,11 @@ from torch import Tensor
 from .arena import overlaps
 from .eight_bits import computable
 from .step import tensors_of
+from .structure import order_of
 from .subject import Subject, named_state, seed_all
 from .wire import Moved
 
+IN_ORDER = "in order"  # for whole numbers that rise or fall, and for them alone
 WAYS = ("shuffle", "lines", "planes", "exchange", "flip some", "flip one")
 _MOST = 1 << 24  # elements that all change places; of more, whole planes do
 _SHARE = 8  # one element in so many is exchanged or flipped
@@ -114,7 +117,8 @@ class Rearranger:
     ) -> Moved | None:  # fmt: skip
         kept = [t.clone() for t in tensors]
         last = self._last.get(label)
-        for way in sorted(WAYS, key=lambda w: w != last):
+        ordered = any(_in_order(t, torch.Generator(device=t.device)) is not None for t in tensors)
+        for way in (IN_ORDER,) if ordered else sorted(WAYS, key=lambda w: w != last):
             if time.monotonic() > deadline:
                 return None
             mine = (seed ^ zlib.crc32(f"{label}:{way}".encode())) % 2**63
@@ -274,6 +278,24 @@ def _shuffle(old: Tensor, source: torch.Generator) -> Tensor | None:
     return old.reshape(-1)[torch.randperm(old.numel(), generator=source, device=old.device)].reshape(old.shape)
 
 
+def _in_order(old: Tensor, source: torch.Generator) -> Tensor | None:
+    """Others between the first and the last, in the same order, none twice where none was: offsets, or edges. None
+    where there are no others."""
+    if old.ndim != 1 or old.numel() < 3 or old.is_floating_point() or old.dtype == torch.bool:
+        return None
+    order = order_of(old)
+    low, high, inner = int(old.min()), int(old.max()), old.numel() - 2
+    if not order or high - low - 1 < inner or high - low > _MOST:
+        return None
+    if bool((old[1:] != old[:-1]).all()):
+        if high - low - 1 == inner:
+            return None
+        drawn = torch.randperm(high - low - 1, generator=source, device=old.device)[:inner] + low + 1
+    else:
+        drawn = torch.randint(low, high + 1, (inner,), generator=source, device=old.device)
+    return torch.cat([old[:1], drawn.to(old.dtype).sort(descending=order < 0).values, old[-1:]])
+
+
 def _lines(old: Tensor, source: torch.Generator) -> Tensor | None:
     """Every line along the last dimension in an order of its own: each keeps its values."""
     if old.ndim < 2 or old.numel() > _MOST:
@@ -322,5 +344,5 @@ def _places(old: Tensor, count: int, source: torch.Generator) -> Tensor:
 
 
 _WAYS: Mapping[str, Callable[[Tensor, torch.Generator], Tensor | None]] = dict(
-    zip(WAYS, (_shuffle, _lines, _planes, _exchange, _flip_some, _flip_one), strict=True)
+    zip((*WAYS, IN_ORDER), (_shuffle, _lines, _planes, _exchange, _flip_some, _flip_one, _in_order), strict=True)
 )

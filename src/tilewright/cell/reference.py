@@ -28,6 +28,7 @@ from .rearrange import Rearranger, runs_on_cpu
 from .step import Step, learn, tensors_of
 from .structure import NOT_NEGATIVE, Structure, structure_of
 from .subject import Subject, facts_of, named_state, seed_all
+from .ties import TIES, tied
 from .variant import indexes, resized, restrided
 from .widened import Widened
 from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Traced, Variant
@@ -88,7 +89,9 @@ class Reference:
         known = self._structures.get(self._number) or (Structure(),) * len(tensors)
         if family != OWN:
             for i, tensor in enumerate(tensors):
-                if tensor.is_floating_point():
+                if tensor.is_floating_point() and family == TIES:
+                    tensors[i] = tied(self._subject.built, tensor, seed + i, known[i])
+                elif tensor.is_floating_point():
                     tensors[i] = redistribute(tensor, family, seed + i, known[i])
         if self._number in self._variants and self._variants[self._number][1].strided:
             tensors = [restrided(t, i) for i, t in enumerate(tensors)]

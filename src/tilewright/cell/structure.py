@@ -109,6 +109,14 @@ def _is_sorted(t: Tensor) -> bool:
     return t.ndim >= 1 and t.shape[-1] >= 8 and bool((t.diff(dim=-1) >= 0).all())
 
 
+def order_of(t: Tensor) -> int:
+    """1 where elements rise along the last dimension, -1 where they fall, 0 where they do neither, or are all alike."""
+    if t.ndim == 0 or t.shape[-1] < 2 or t.numel() == 0:
+        return 0
+    rises, falls = bool((t[..., 1:] >= t[..., :-1]).all()), bool((t[..., 1:] <= t[..., :-1]).all())
+    return 0 if rises == falls else 1 if rises else -1
+
+
 def _rows_sum_to_one(t: Tensor) -> bool:
     if t.ndim == 0 or t.shape[-1] < 2 or bool((t < 0).any()):
         return False

@@ -21,14 +21,16 @@ from tilewright.facts.program import DTYPE_BYTES
 from ..facts.gradients import NO_GRADIENTS, Gradients
 from .associative import NAMESPACE
 from .einsums import chain_einsums
-from .exported import Exported, alike, exported, functional, other_flag
+from .exported import Exported, alike, exported, functional, has_own_backward, other_flag, quiet
 from .last_state import ends, lowered
 from .lower import Builder, Expr, NotLowered, dtype_name, memory_order
 from .lower_views import FILL_LOWERINGS
 from .lowerings import LOWERINGS
 from .prune import early, pruned
+from .writes import written
 
 _LARGEST_CONSTANT = 256  # elements that are written into the graph itself
+_BY_VALUE = "Python code takes a number out of a tensor, which is known only when it runs"
 
 
 def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
@@ -53,9 +55,11 @@ def _trace(
     gradients: Gradients,
 ) -> Graph:  # fmt: skip
     asked = [tensors[i] for i in gradients.inputs]
-    if gradients.outputs and _has_own_backward(module, args, kwargs, asked):
+    if gradients.outputs and has_own_backward(module, args, kwargs, asked):
         raise ValueError("an autograd.Function of the module's own: its backward can't be derived")
-    with warnings.catch_warnings(), torch.set_grad_enabled(bool(gradients.outputs)):
+    if name := written(module, args, kwargs):
+        raise ValueError(f"each call writes {name}, which fused kernels would not")
+    with warnings.catch_warnings(), quiet(), torch.set_grad_enabled(bool(gradients.outputs)):
         warnings.simplefilter("ignore")
         given = module, args, kwargs
         program = exported(*given, training=bool(gradients.outputs))
@@ -63,26 +67,6 @@ def _trace(
         with other_flag(module):
             minds = _minds_training(graph, program, *given, asked, gradients)
         return replace(graph, training=module.training if minds else None)
-
-
-def _has_own_backward(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], asked: Sequence[torch.Tensor]
-) -> bool:
-    """Whether a gradient goes through an autograd.Function, which tracers see no more of than its forward."""
-    leaves = {id(t): t.detach().requires_grad_() for t in asked}
-    given, named = pytree.tree_map(lambda v: leaves.get(id(v), v), (args, kwargs))
-    with torch.enable_grad():
-        results = pytree.tree_leaves(module(*given, **named))
-    todo: list[Any] = [t.grad_fn for t in results if isinstance(t, torch.Tensor)]
-    seen: set[Any] = set()
-    while todo:
-        step = todo.pop()
-        if step is not None and step not in seen:
-            if isinstance(step, torch.autograd.function.BackwardCFunction):
-                return True
-            seen.add(step)
-            todo += [behind for behind, _ in step.next_functions]
-    return False
 
 
 def _graph_of(
@@ -141,13 +125,16 @@ def _functional(
         try:
             return _by_dispatch(module, args, kwargs)
         except Exception as again:
-            raise ValueError(f"torch.export: {_line(reason)}; make_fx: {_line(again)}") from reason
+            said = dict.fromkeys((_line(reason), _line(again)))
+            raise ValueError(f"torch.export: {'; make_fx: '.join(said)}") from reason
     if blocks:
         raise ValueError("gradients are switched off for a part of it")
     return _read(made)
 
 
 def _line(reason: Exception) -> str:
+    if type(reason).__name__ in ("GuardOnDataDependentSymNode", "DataDependentOutputException"):
+        return _BY_VALUE
     text = next((line.strip() for line in str(reason).splitlines() if line.strip()), "")
     return f"{type(reason).__name__}: {text}"[:200]
 
@@ -300,6 +287,8 @@ class _Walk:
         outs = node.meta.get("val")
         if outs is None or "_assert" in node.target.name():
             return
+        if isinstance(outs, torch.SymInt | torch.SymFloat | torch.SymBool | bool | int | float):
+            raise ValueError(f"{node.target.name()}: {_BY_VALUE}")
         single = isinstance(outs, torch.Tensor)
         flat = (outs,) if single else tuple(outs)
         results = self._lowered(node, flat)

@@ -43,6 +43,7 @@ _lock = threading.Lock()
 NO_CASE = "no case has this signature"
 GRADIENT = "a gradient is wanted"
 AUTOCAST = "torch.autocast is on"
+ACTS = "torch.compile traces a module that draws random numbers or writes in place"
 MODES = "its code asks whether gradients are on, which they were not when it was judged"
 
 
@@ -57,13 +58,13 @@ class Guard:
         self, module: nn.Module, states: Sequence[States], *, training: bool, device: str, plain: bool = True
     ) -> None:
         found = Survey(module)
-        self.__setstate__((found.facts, tuple(found.plan), tuple(states), training, device, plain))
+        self.__setstate__((found.facts, tuple(states), training, device, plain))
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.expected, self.plan, self.states, self.training, self.device, self.plain
+        return self.expected, self.states, self.training, self.device, self.plain
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.expected, self.plan, self.states, self.training, self.device, self.plain = state
+        self.expected, self.states, self.training, self.device, self.plain = state
         self.seen = _Seen(len(self.states))
         self.fits = self.seen.fits
 
@@ -166,7 +167,9 @@ class _Seen:
         conditions.append(
             f"({self._of(RemovableHandle)}.next_id == {self._of(registered)}[0] or {self._of(unhooked)}())"
         )
-        conditions += [f"{self._of(t)}._version == {n}" for t, n in found.versions]
+        for tensor, version in found.versions:
+            mine, place = self._of(tensor), _place(tensor)
+            conditions.append(f"{mine}._version == {version} and {self._of(_place)}({mine}) == {place}")
         conditions.append(f"{self._of(torch.get_default_dtype)}() is {self._of(torch.get_default_dtype())}")
         self._conditions = conditions
         self.same = self._made(conditions)
@@ -293,6 +296,14 @@ def _hook_check(found: Survey, *, training: bool) -> tuple[list[int], Callable[[
         return True
 
     return registered, unhooked
+
+
+def _place(tensor: Tensor) -> int:
+    """Where a constant's memory is: `tensor.data = other` moves no version. 0 of one that has none of its own."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
 
 
 def _modes() -> tuple[bool, bool]:

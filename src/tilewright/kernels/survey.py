@@ -46,7 +46,6 @@ _FILES = 6  # of files within files
 _DEPTH = 40  # of values within values; each is looked at once
 
 Facts = dict[str, Any]
-Plan = tuple[tuple[str, ...], type, tuple[tuple[str, Any], ...]]  # where a module is, its class, what it has by value
 
 
 class ClassName(str):
@@ -67,8 +66,8 @@ class Survey:
     classes; `empty`, mappings, and the key under which each has an empty one; `versions`, tensors
     that nobody writes to. `settled`: dictionaries, by identity, to which a program seldom writes between two calls.
     `tensors`: by path, the mapping and the key of each parameter and buffer; `shared`: paths of those that have
-    several. `modes`: whether code asks if gradients are on. `plan`: for a tracer, which guards what it reads.
-    `refusal`: why no fused call may stand for this module, "" where one may.
+    several. `modes`: whether code asks if gradients are on. `refusal`: why no fused call may stand for this module, ""
+    where one may.
 
     The root's own dictionary never enters: it holds whoever holds the survey. `ROOT` stands for it."""
 
@@ -88,7 +87,6 @@ class Survey:
         self.attributes: list[tuple[Any, str, Any]] = []
         self.contents: list[tuple[Any, Any]] = []
         self.settled: dict[int, dict[Any, Any]] = {}
-        self.plan: list[Plan] = []
         self.refusal = ""
         self.shared: set[str] = set()
         self._root = root
@@ -244,18 +242,13 @@ class Survey:
                 self.facts[_joined(path, name)] = None
             else:
                 self._walk(child, _joined(path, name))
-        plain: list[tuple[str, Any]] = []
-        self.plan.append((tuple(path.split(".")) if path else (), type(module) if path else nn.Module, ()))
-        place = len(self.plan) - 1
         for name, value in list(state.items()):
             hides = callable(value) and not isinstance(value, nn.Module)  # a method, perhaps
             if name not in _BOOKKEEPING and (hides or self._open or name in read):
                 self._watch(there, name, value)
                 self.facts[_joined(path, name)] = self._value(value, _joined(path, name), 0)
-                plain += [(name, value)] if isinstance(value, bool | int | float | str | None) else []
             elif name not in _BOOKKEEPING:
                 self.keys.append((there, name))  # else what is added might hide a method, and none be missing
-        self.plan[place] = (*self.plan[place][:2], tuple(plain))
 
     def _names_used(self, module: nn.Module) -> set[str]:
         return self._others.union(*(self._own.get(c, ()) for c in type(module).__mro__))

@@ -99,3 +99,17 @@ def test_where_few_elements_move_one_tensor_may_move_alone() -> None:
     assert found == {names, *((n,) for n in names)}
     assert all(chosen_to_move(names, spread=s, seed=5) == names for s in SPREADS[:2])
     assert chosen_to_move((), spread="few", seed=6) == ()
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("falls", [False, True])
+def test_state_in_order_moves_and_stays_in_order(spread: str, falls: bool) -> None:
+    edges = torch.linspace(-1.5, 1.5, 12).flip(0) if falls else torch.linspace(-1.5, 1.5, 12)
+    moved = 0
+    for seed in range(20):
+        drawn = edges.clone()
+        perturb_state("edges", drawn, is_parameter=False, source=torch.Generator().manual_seed(seed), spread=spread)
+        steps = drawn.diff() if not falls else -drawn.diff()
+        assert bool((steps >= 0).all())
+        moved += int(not torch.equal(drawn, edges))
+    assert moved > 10

@@ -140,3 +140,21 @@ def test_an_index_that_leads_out_of_a_tensor_is_seen_on_the_cpu() -> None:
     assert runs_on_cpu(subject, text, [whole], flops=0.0)
     assert not runs_on_cpu(subject, text, [whole[:, :23]], flops=0.0)
     assert not runs_on_cpu(subject, text, [whole], flops=1e15), "it would take long"
+
+
+@pytest.mark.parametrize("held", [[0, 3, 4, 9, 24], [0, 0, 5, 5, 24], [24, 9, 4, 3, 0]])
+def test_whole_numbers_in_order_stay_in_order_between_their_ends(held: list[int]) -> None:
+    init = f'self.register_buffer("edges", torch.tensor({held}))'
+    reference = _open(init, "return torch.bucketize(x * 24, self.edges.sort().values) + 0.0 * x")
+    found = _rearranged(reference)
+    after = _state(reference)["edges"].tolist()
+    assert found.moved == ("edges",) and after != held
+    assert after == sorted(after, reverse=held[0] > held[-1]) and (after[0], after[-1]) == (held[0], held[-1])
+    assert len(set(after)) == len(after) or len(set(held)) < len(held)
+
+
+def test_a_range_is_rearranged_as_indices_are() -> None:
+    reference = _open('self.register_buffer("order", torch.arange(24))', "return x[..., self.order]")
+    found = _rearranged(reference)
+    after = _state(reference)["order"].tolist()
+    assert found.moved == ("order",) and after != sorted(after) and sorted(after) == list(range(24))

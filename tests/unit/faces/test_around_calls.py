@@ -284,6 +284,70 @@ def test_compiled_code_follows_what_is_changed_later(pair: tuple[Any, Any]) -> N
             assert agree(outcome(lambda: fast(x, ids)), outcome(lambda: theirs(x, ids)))
 
 
+LATER: dict[str, Callable[[Any], Any]] = {
+    "a dict": lambda m: m.settings.update(gain=2.0),
+    "a list": lambda m: m.settings["powers"].append(3),
+    "an object": lambda m: setattr(m.config, "floor", 0.1),
+    "a method of the instance": lambda m: setattr(m, "scaled", lambda a: a * 9),
+    "a method of a layer": lambda m: setattr(m.gate, "forward", lambda a: a * 9),
+    "a global": lambda m: setattr(net, "BIAS", 9.0),
+    "a function": lambda m: setattr(net, "shifted", lambda a: a * 9),
+    "an attribute of a class": lambda m: setattr(net.Gate, "strength", 9.0),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", LATER.values(), ids=LATER)
+def test_compiled_code_follows_what_torch_compile_follows(pair: tuple[Any, Any], change: Any) -> None:
+    torch._dynamo.reset()
+    mine, theirs = pair
+    fast = torch.compile(mine, backend="aot_eager", fullgraph=True)
+    before, wanted = fallbacks(mine), theirs(x, ids)
+    assert agree(fast(x, ids), wanted) and not since(before, mine)
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((net, "BIAS"), (net, "shifted"), (net.Gate, "strength")):
+            patch.setattr(owner, name, getattr(owner, name))
+        change(mine), change(theirs)
+        assert agree(fast(x, ids), theirs(x, ids)) and not agree(theirs(x, ids), wanted)
+        assert len(since(before, mine)) == 1
+
+
+@torch.no_grad()
+def test_compilers_drop_the_original_that_they_followed(pair: tuple[Any, Any]) -> None:
+    torch._dynamo.reset()
+    seen: list[str] = []
+
+    def noting(graph: torch.fx.GraphModule, given: Any) -> Any:
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    from torch._dynamo.backends.common import aot_autograd
+
+    torch.compile(pair[0], backend=aot_autograd(fw_compiler=noting), fullgraph=True)(x, ids)
+    assert seen and not any("gelu" in target for target in seen)
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(16))
+
+    def forward(self, a: Tensor) -> Tensor:
+        self.total += a.sum(0)
+        return F.gelu(a) * self.total
+
+
+@torch.no_grad()
+def test_a_module_that_writes_does_it_once_when_compiled(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    mine = replacement(Counts(), net.write_fused(tmp_path, Counts(), (x,)))
+    theirs, fast = Counts(), torch.compile(mine, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        assert agree(fast(x), theirs(x)) and agree(mine.total, theirs.total)
+    assert len(fallbacks(mine)) == 1 and "writes in place" in next(iter(fallbacks(mine)))
+    assert agree(mine(x), theirs(x)) and agree(mine.total, theirs.total) and len(fallbacks(mine)) == 1
+
+
 @torch.no_grad()
 def test_it_is_copied_and_its_copies_go_their_own_ways(pair: tuple[Any, Any]) -> None:
     mine, theirs = pair

@@ -144,6 +144,8 @@ CHANGES: list[tuple[str, Callable[[], Any], Callable[[Any, Tensor], Any], Callab
     ("code", lambda: scaled, called, write(scaled, "__code__", (lambda y, by=2.0: y * by * 2).__code__)),
     ("defaults", lambda: scaled, called, write(scaled, "__defaults__", (3.0,))),
     ("a constant", lambda: None, lambda h, y: y * TABLE, lambda m: TABLE.mul_(2)),
+    ("a constant's memory", lambda: [torch.ones(8)], lambda h, y: y * h[0],
+     do(lambda h: setattr(h[0], "data", torch.full((8,), 2.0)))),
     ("another class of its name", lambda: nn.Sequential(First(), Second()), called,
      write(First, "forward", lambda s, y: y)),
     ("a method that was inherited", lambda: None, lambda h, y: y, write(Heir, "forward", lambda s, y: y)),

@@ -20,7 +20,7 @@ from .contract import Contract
 from .counterparts import moved
 from .findings import Findings as Findings
 from .findings import Refused as Refused
-from .plan import BOUNDARY, BRIEF, OWN, SPECIALS, Trial, spread_of
+from .plan import BOUNDARY, BRIEF, OWN, SPECIALS, TIES, Trial, spread_of
 from .turns import Turns
 
 # Kinds of upstream gradients, in turn over the trials (training), and those that come in another layout.
@@ -297,6 +297,8 @@ class Check:
         self.room.draw(0, family=OWN if beside else trial.family, seed=trial.seed, upstream=upstream)
         if trial.redraw:
             self.redraw(trial.redraw, brief=trial.family == BRIEF)
+            if trial.family == TIES:  # with the state as it is now
+                self.room.draw(0, family=TIES, seed=trial.seed, upstream=upstream)
         return not beside or self._turns.approach(trial.seed, state=self.shares_state)
 
     def _prepare(self, trial: Trial) -> bool:

@@ -15,8 +15,8 @@ OWN, SPECIALS = "own", "specials"
 ALWAYS = ("normal", "one_sided", "integers")
 OFTEN = ("uniform", "shifted", "wide", "spikes", "large", "small")
 EDGES = ("zeros", "subnormals", SPECIALS)
-# Where results jump: a redraw of parameters, then inputs beside turns, until enough lie there.
-BRIEF, BOUNDARY = "twelve_bits", "boundary"
+# Where results jump: inputs on turns, a redraw of parameters, then inputs beside turns, until enough lie there.
+TIES, BRIEF, BOUNDARY = "ties", "twelve_bits", "boundary"
 _BOUNDARIES, _FEW_BOUNDARIES, _FEW_BYTES = 12, 4, 1 << 20  # more where one call turns few elements
 _MOST_FLOPS = {"cpu": 2 << 30, "cuda": 64 << 30}  # of a module that is run in float64 some hundred times
 _MOST_NOMINAL_S = 8.0  # some hundred runs of a second or two; reckoned, so that no load of the machine tells
@@ -70,7 +70,7 @@ def plan(
     most = LARGE_BYTES if has_floats else _FEW_BYTES * redraws  # by parameters, one element is turned at a time
     small = steps and case_bytes <= most
     boundaries = (_BOUNDARIES if case_bytes <= _FEW_BYTES else _FEW_BOUNDARIES) if small else 0
-    names += [BRIEF] * (boundaries > 0 and has_floats) + [BOUNDARY] * boundaries
+    names += [TIES, BRIEF] * (boundaries > 0 and has_floats) + [BOUNDARY] * boundaries
     spreads = rng.sample(SPREADS, len(SPREADS))  # in turn: each is there in every case that has so many trials
     redrawn = [_redraw_seed(rng, spreads[i % len(spreads)]) if redraws and i else 0 for i in range(len(names))]
     trials = [

@@ -30,6 +30,7 @@ class _Case:
     body: tuple[str, ...]
     tensors: tuple[str, ...]  # expressions of those in the arguments
     states: tuple[str, ...]  # entries of a dict: what it reads of the module
+    acts: bool  # it does more than compute: random numbers are drawn, or tensors written
 
     @property
     def given(self) -> str:
@@ -118,6 +119,7 @@ def _cases(
         found_cases.append(_Case(
             index=len(found_cases), parameters=code.parameters, keywords=code.keywords, conditions=conditions,
             body=body, tensors=code.tensors, states=states(facts.graph),
+            acts=bool(facts.graph.updates) or any(call.ordered for call in facts.graph.calls),
         ))  # fmt: skip
     return found_cases, used
 
@@ -137,6 +139,7 @@ def _model(
         segments=list(beside),
         shared=list(packages),
         cases=cases,
+        acting=tuple(case.index for case in cases if case.acts),
         training=training,
         target=target,
         plain=not any("torch.device(" in line for case in cases for line in case.body),
