@@ -42,7 +42,7 @@ class SickDevice(HarnessError):
 
 class TooBusy(HarnessError):
     """Others had the processors while something was measured: it says nothing, for a candidate or against it.
-    `lasts`: what was measured then will be asked again, so that no second judgement can end otherwise."""
+    `lasts`: what was measured then will be asked again, or calm was waited for in vain: to try again is no use."""
 
     def __init__(self, told: str, *, lasts: bool = False) -> None:
         super().__init__(
