@@ -175,11 +175,13 @@ class _Writer:
         return _attribute(node.path) if node.op == "state" else self.names[target]
 
     def _takes_any_rows(self, order: Sequence[_Unit]) -> bool:
-        """Whether all that is run are kernels that take any number of rows, of just the values that have as many."""
-        free = set(self.graph.free)
+        """Whether all takes any number of rows: kernels, of just the values that have as many, and torch's operators."""
+        free = set(self.graph.free) if any(isinstance(unit.what, tuple) for unit in order) else set()
         for unit in order:
-            if isinstance(unit.what, Node) and unit.what.op in ("state", "constant") and unit.what.name not in free:
+            if isinstance(unit.what, Node) and free.isdisjoint((unit.what.name, *unit.what.sources)):
                 continue
+            if isinstance(unit.what, Call) and not unit.what.target.startswith((SEGMENT, TRACED)):
+                continue  # no number of rows is among its arguments, or none would be free
             if not isinstance(unit.what, tuple) or not self.any_rows(unit.what[0].program):
                 return False
             pattern, site = unit.what
@@ -413,9 +415,8 @@ def _viewed(value: str, shape: tuple[int, ...], bind: Bind, into: tuple[int, ...
     if bind.order == tuple(sorted(bind.order)):
         return value if shape == into else f"{value}.reshape({literal(into)})"
     split = value if shape == bind.split else f"{value}.reshape({literal(bind.split)})"
-    moved = tuple(bind.split[d] for d in bind.order)
     turned = f"{split}.permute({literal(bind.order)})"
-    return turned if moved == into else f"{turned}.reshape({literal(into)})"
+    return turned if tuple(bind.split[d] for d in bind.order) == into else f"{turned}.reshape({literal(into)})"
 
 
 def _part(value: str, bind: Bind, into: tuple[int, ...]) -> str:
