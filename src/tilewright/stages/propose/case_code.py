@@ -28,6 +28,7 @@ class CaseCode:
     body: tuple[str, ...]
     used: tuple[str, ...]  # ids of the patterns that it calls
     tensors: tuple[str, ...] = ()
+    free: frozenset[str] = frozenset()  # nodes of the graph that may have any number of rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,7 @@ class _Writer:
         self.body.append(f"return {self._results() if self.by_need else template(self.graph.result, self.names)}")
         return CaseCode(parameters=self.parameters, keywords=tuple(k for k, _ in self.graph.keywords),
                         conditions=tuple(conditions), body=tuple(self.body), used=tuple(self.used),
-                        tensors=tuple(self.tensors))  # fmt: skip
+                        tensors=tuple(self.tensors), free=self.free)  # fmt: skip
 
     def steps(self) -> tuple[Step, ...]:
         """See plain_steps."""
@@ -175,7 +176,7 @@ class _Writer:
         return _attribute(node.path) if node.op == "state" else self.names[target]
 
     def _takes_any_rows(self, order: Sequence[_Unit]) -> bool:
-        """Whether all takes any number of rows: kernels, of just the values that have as many, and torch's operators."""
+        """Whether all takes any number of rows: kernels, just of the values that have as many, and torch's calls."""
         free = set(self.graph.free) if any(isinstance(unit.what, tuple) for unit in order) else set()
         for unit in order:
             if isinstance(unit.what, Node) and free.isdisjoint((unit.what.name, *unit.what.sources)):
@@ -314,8 +315,7 @@ class _Writer:
         heapq.heapify(ready)
         order = []
         while ready:
-            _, i = heapq.heappop(ready)
-            order.append(units[i])
+            order.append(units[i := heapq.heappop(ready)[1]])
             for j in readers.get(i, ()):
                 waits[j].discard(i)
                 if not waits[j]:

@@ -203,5 +203,8 @@ def test_so_does_one_with_products_that_are_left_to_torch(tmp_path: Path, alone:
         x = torch.randn(rows, *shape[1:])
         torch.testing.assert_close(ours(x).double(), exact(x.double()), rtol=1e-5, atol=1e-5)
     assert model.FALLBACKS == {}
-    ours(torch.randn(1, *shape[1:]))
+    inner = ", ".join(map(str, shape[1:]))
+    came = rf"this call: float32 \[1, {inner}\] on cpu in training mode; judged: x: float32 \[2 or more, {inner}\]"
+    with pytest.warns(RuntimeWarning, match=came):
+        ours(torch.randn(1, *shape[1:]))
     assert model.FALLBACKS == {"no case has this signature": 1}
