@@ -1,4 +1,4 @@
-"""What a warning tells of a call that no case takes: its arguments and those that were judged, the first few of each."""
+"""What a warning tells of a call that no case takes: its arguments and those that were judged, a few of each."""
 
 from __future__ import annotations
 
