@@ -10,7 +10,10 @@ import torch
 from torch import nn
 
 import tilewright
+from tilewright.edges.sandbox.strain import Strain
 from tilewright.faces import api
+from tilewright.facts.outcome import Timed
+from tilewright.flow.workbench import Workbench
 
 X = torch.randn(6, 16)
 
@@ -46,9 +49,7 @@ def test_other_faults_name_the_folder_in_a_note(tmp_path: Path, monkeypatch: pyt
     assert str(tmp_path / "run") in raised.value.__notes__[0]
 
 
-class Halves(nn.Module):
-    """No pattern of it is large enough to be fused where the sum is left out: what counts is that it runs twice."""
-
+class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(768)
@@ -64,7 +65,7 @@ class Halves(nn.Module):
 def test_the_same_call_goes_on_and_gives_the_module_for_all_examples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, module = tmp_path / "run", Halves().eval()
+    out, module = tmp_path / "run", Block().eval()
     examples = [[torch.randn(256, 768)], [torch.randn(4, 64, 768)]]
     tries = 0
 
@@ -72,17 +73,16 @@ def test_the_same_call_goes_on_and_gives_the_module_for_all_examples(
         nonlocal tries
         tries += 1
         if tries == 2:
-            raise tilewright.TooBusy("others came", lasts=True)
+            raise tilewright.HarnessError("stopped")
         return perform(*args, **kwargs)
-
-    from tilewright.flow.workbench import Workbench
 
     perform = Workbench.perform
     monkeypatch.setattr(Workbench, "perform", stopped)
+    monkeypatch.setattr(Strain, "starves", lambda *_, **__: False)  # what is asked here is not how fast it is
+    monkeypatch.setattr(Timed, "faster_than", lambda *_, **__: True)
     settings: dict[str, Any] = {"target": "cpu", "out": out, "budget": "600s", "timing": "1s", "compiled": False}
-    with pytest.raises(tilewright.TooBusy) as raised:
+    with pytest.raises(tilewright.HarnessError, match="stopped"):
         tilewright.optimize(module, examples, **settings)
-    assert raised.value.folder == out
     with pytest.raises(tilewright.UserError, match="another module"):
         tilewright.optimize(nn.LayerNorm(768), examples, **settings)
     found = tilewright.optimize(module, [[torch.randn_like(x)] for (x,) in examples], **settings)
