@@ -82,6 +82,7 @@ class Judge:
         self.held = self._turns.held
         self._cases: tuple[Case, ...] = ()
         self._free_bytes = 0  # when the candidate came
+        self._foreign = False  # whether others wrote it
         self._hoarding = False  # whether it seems to keep what others need
         self._variants = Variants(problem, partial(self._describe, trace=False))
         threads = machine.processors if problem.target == "cpu" else 0
@@ -150,6 +151,7 @@ class Judge:
         what they find becomes notes. A device that fails under it is tried once more, with fresh cells; then it is put
         under quarantine and SickDevice raised; TooBusy where others' load allows no verdict. `compiled`: its kernels
         that were built ahead. `vouched`: these very files passed at hidden cases here before: they are left out."""
+        self._foreign = foreign
         self._vouched, notes = vouched, (tripwires(candidate) if foreign else ()) + (hidden.VOUCHED,) * vouched
         judged, renew = partial(self._once_or_twice, candidate, notes, compiled), self._cells.renew_dead_reference
         return when_calm(judged, self._machine, budget_s=self._effort.budget_s, say=self._say, renew=renew)
@@ -324,7 +326,8 @@ class Judge:
             self._patience.begin()
             check = self._check(room, cell, case, findings)
             check.construct(case.seed)
-            self._patience.require("timing", comes_and_goes=cell.comes_and_goes)
+            # What nobody is seen to use may be a foreign candidate's own: of that the gauge decides, which watches it.
+            self._patience.require("timing", comes_and_goes=self._foreign)
             case_timing = CaseTiming(
                 room=room, check=check, reference=self._ref, compiled=compiled, machine=self._machine,
                 effort=self._effort, limits=self._limits, rng=self._rng, stations=stations, target=self._problem.target,

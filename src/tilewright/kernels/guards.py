@@ -423,7 +423,7 @@ def _shown(value: Any) -> str:
 
 def _way_out(reason: str) -> str:
     if reason == GRADIENT:
-        return "Call it under torch.no_grad(), or optimise it for training."
+        return "Call it under torch.no_grad(), or optimise it for training (mode='training')."
     if reason == NO_CASE:
         return "Optimise it for inputs like these, too: optimize(module, [inputs, others])."
     if reason.endswith((" is on", " is active", " is recording")) or reason.startswith(("an argument", "arguments")):

@@ -13,6 +13,7 @@ import tilewright
 from tilewright.edges.sandbox.strain import Strain
 from tilewright.faces import api
 from tilewright.facts.outcome import Timed
+from tilewright.facts.problem import Problem
 from tilewright.flow.workbench import Workbench
 
 X = torch.randn(6, 16)
@@ -97,3 +98,39 @@ def test_the_same_call_goes_on_and_gives_the_module_for_all_examples(
     fused = tilewright.load(out)
     assert fused.__name__ == "ModelNew" and fused is not type(again.module)
     assert tilewright.load(out / "candidate")().state_dict().keys() == module.state_dict().keys()
+
+
+@pytest.mark.parametrize("mode", [None, "training"])
+def test_the_mode_is_the_problems(mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    def run(problem: Problem, **_: object) -> None:
+        judged.append(problem.mode)
+        raise tilewright.HarnessError("enough")
+
+    monkeypatch.setattr(api, "run", run)
+    with pytest.raises(tilewright.HarnessError):
+        tilewright.optimize(nn.LayerNorm(16), [X], target="cpu", out=tmp_path / "run", mode=mode)
+    assert judged == [mode or "inference"]
+
+
+@pytest.mark.slow
+@pytest.mark.measured
+@pytest.mark.usefixtures("own_cache", "haste")
+def test_optimised_for_training_it_gives_gradients_by_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Strain, "starves", lambda *_, **__: False)
+    monkeypatch.setattr(Timed, "faster_than", lambda *_, **__: True)
+    module, x = Block(), torch.randn(64, 768)
+    found = tilewright.optimize(
+        module, [x], target="cpu", out=tmp_path / "run", budget="5s", timing="1s", compiled=False, mode="training"
+    )
+    assert found.status == "improved" and found.summary["mode"] == "training", found.report
+    grads = []
+    for one in (module, found.module):
+        module.zero_grad()
+        given = x.clone().requires_grad_()
+        one(given).square().sum().backward()
+        grads.append((given.grad, *(p.grad for p in module.parameters())))
+    assert len(grads[0]) == 3 and found.fallbacks() == {}
+    for theirs, ours in zip(*grads, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)

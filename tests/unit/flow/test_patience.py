@@ -102,7 +102,7 @@ def test_a_load_of_its_own_that_comes_and_goes_is_held_against_it(
 ) -> None:
     monkeypatch.setattr("tilewright.edges.sandbox.cell.Cell.comes_and_goes", True)
     load(1.0, 0.9)
-    refused = judge.evaluate(_candidate(HONEST))
+    refused = judge.evaluate(_candidate(HONEST), foreign=True)
     assert isinstance(refused, Failure) and refused.reason == "works_aside" and "no excuse" in refused.summary
 
 
@@ -223,6 +223,21 @@ def test_nothing_is_timed_or_tuned_before_calm(judge: Judge, load: Callable[[flo
             judge.evaluate(_candidate(HONEST))
         with pytest.raises(TooBusy, match="tuning has waited"):
             judge.tune(_candidate(HONEST), "fused_0", [()])
+
+
+def test_what_may_be_a_foreign_candidates_own_load_is_no_reason_not_to_look(
+    judge: Judge, load: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who burns processors in processes that come and go would never be watched."""
+    load(1.0, 0.9)
+    with pytest.raises(TooBusy, match="timing has waited"):
+        judge.evaluate(_candidate(HONEST))
+    with pytest.raises(TooBusy) as busy:
+        judge.evaluate(_candidate(HONEST), foreign=True)
+    assert "has waited" not in str(busy.value)
+    monkeypatch.setattr("tilewright.edges.sandbox.cell.Cell.comes_and_goes", True)
+    refused = judge.evaluate(_candidate(HONEST), foreign=True)
+    assert isinstance(refused, Failure) and refused.reason == "works_aside"
 
 
 def _measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> tuple[list[str], Workbench]:
