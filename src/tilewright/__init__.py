@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .facts.errors import HarnessError, Lack, SickDevice, TilewrightError, TooBusy, UserError
 from .facts.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from .faces.api import Evaluated, Optimized, evaluate, fallbacks, optimize
+    from .faces.api import Evaluated, Optimized, evaluate, fallbacks, load, optimize
 
-__all__ = ["__version__", "Evaluated", "Optimized", "evaluate", "fallbacks", "optimize"]
+__all__ = [
+    "__version__", "Evaluated", "HarnessError", "Lack", "Optimized", "SickDevice", "TilewrightError", "TooBusy",
+    "UserError", "evaluate", "fallbacks", "load", "optimize",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,16 +13,17 @@ from torch import nn
 
 from ..edges.gpu.machine import default_target
 from ..facts.candidate import Candidate
+from ..facts.errors import HarnessError, TooBusy, UserError
 from ..facts.problem import Mode, Precision, Problem, Target
 from ..facts.run import Timing
-from ..flow.optimize import Finished, judge_given
+from ..flow.optimize import Finished, begun, judge_given, resume
 from ..flow.optimize import optimize as run
 from ..flow.workbench import Places
 from ..report import markdown, summary
 from ..stages.build import load_candidate
 from . import config
-from .capture import write_problem
-from .live import fallbacks, replacement
+from .capture import is_same, write_problem
+from .live import fallbacks, load, replacement
 from .reading import problem_of
 
 _quiet: Callable[[str], None] = lambda text: None  # noqa: E731  a name for silence
@@ -66,25 +68,37 @@ def optimize(
     compiled: bool = True,
     seed: int = 0,
     precision: Precision = "reference",
+    mode: Mode | None = None,
     algebra: bool = True,
     env: Sequence[str] = (),
     say: Callable[[str], None] = _quiet,
 ) -> Optimized:
-    """Optimise a live module for inputs like `example_inputs` (tensors, numbers, strings or None, positional).
+    """Optimise a live module for inputs like `example_inputs` (tensors, numbers, strings or None, positional), or for
+    several kinds of them: a list of such lists, the main one first.
 
     The module is judged in other processes, in the train/eval state it is in. `out` is the folder of the run (a new
-    temporary one by default); `budget` bounds the search. A candidate is timed for `timing`, or longer where noise may
-    hide a gain, against eager, and where `compiled` against torch.compile too. Without `algebra` the amount of work
-    stays as it is (docs/precision.md). `env` names variables of
-    the environment that the module's processes see. Raises UserError for what the caller can
-    mend."""
+    temporary one by default); where it holds a run of this module, stopped or ended, that one goes on with the settings
+    that it has, and nothing is done twice. `budget` bounds the search. A candidate is timed for `timing`, or longer
+    where noise may hide a gain, against eager, and where `compiled` against torch.compile too. `mode` of "training":
+    with the backward pass (None: inference). Without `algebra` the amount of work stays as it is (docs/precision.md).
+    `env` names variables of the environment that the module's processes see.
+
+    Raises UserError for what the caller can mend (Lack, a kind of it: the machine lacks something), and HarnessError
+    where Tilewright or the machine fails; kinds of that are TooBusy (others keep the processors) and SickDevice. The
+    folder of the run is TooBusy's `folder`, and stands in a note of the others: with it for `out`, a call goes on."""
     folder = _folder(out)
-    problem = _captured(module, example_inputs, folder, target=target, precision=precision, env=env)
     places = Places(out=folder, cache=config.cache_dir())
-    finished = run(
-        problem, places=places, strategy="catalog", budget_s=config.seconds(budget, "budget"), seed=seed, say=say,
-        timing=Timing(budget_s=config.seconds(timing, "timing"), compiled=compiled), algebra=algebra,
-    )  # fmt: skip
+    budget_s, timing_s = config.seconds(budget, "budget"), config.seconds(timing, "timing")
+    wanted = _Wanted(target=_chosen(target), precision=precision, mode=mode, env=tuple(env))
+    with _way_on(folder, "optimize"):
+        if _goes_on(places, module, example_inputs, wanted):
+            finished = resume(places=places, say=say)
+        else:
+            finished = run(
+                wanted.problem(write_problem(module, example_inputs, folder / "problem")), places=places,
+                strategy="catalog", budget_s=budget_s, seed=seed, say=say,
+                timing=Timing(budget_s=timing_s, compiled=compiled), algebra=algebra,
+            )  # fmt: skip
     found = summary(finished.brief, finished.events, candidate_dir=str(places.candidate))
     improved = found["status"] == "improved"
     return Optimized(
@@ -112,19 +126,20 @@ def evaluate(
     say: Callable[[str], None] = _quiet,
 ) -> Evaluated:
     """Judge a candidate (a file or folder with `ModelNew`) against a problem file, a robust-kbench task folder (then
-    also a `.cu` file), or a live module with examples. `mode` of None: what the problem says, else inference."""
+    also a `.cu` file), or a live module with examples, as `optimize` takes them. `mode` of None: what the problem says,
+    else inference. Raises as `optimize` does; after TooBusy another call with the same `out` judges anew."""
     folder = _folder(out)
-    if isinstance(reference, nn.Module):
-        problem = _captured(reference, example_inputs, folder, target=target, precision=precision, mode=mode, env=env)
-    else:
-        problem = problem_of(
-            Path(reference), target=_chosen(target), precision=precision, mode=mode, env=env, warn=say
+    wanted = _Wanted(target=_chosen(target), precision=precision, mode=mode, env=tuple(env))
+    with _way_on(folder, "evaluate"):
+        if isinstance(reference, nn.Module):
+            problem = wanted.problem(write_problem(reference, example_inputs, folder / "problem"))
+        else:
+            problem = wanted.problem(Path(reference), warn=say)
+        given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate), problem)
+        finished = judge_given(
+            problem, given, places=Places(out=folder, cache=config.cache_dir()), seed=seed, say=say,
+            timing=Timing(budget_s=config.seconds(timing, "timing"), compiled=compiled),
         )  # fmt: skip
-    given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate), problem)
-    finished = judge_given(
-        problem, given, places=Places(out=folder, cache=config.cache_dir()), seed=seed, say=say,
-        timing=Timing(budget_s=config.seconds(timing, "timing"), compiled=compiled),
-    )  # fmt: skip
     return Evaluated(
         accepted=finished.stop.best is not None,
         summary=_summary(finished),
@@ -145,18 +160,48 @@ def _chosen(target: Literal["auto", "cuda", "cpu"]) -> Target:
     return default_target() if target == "auto" else target
 
 
-def _captured(
-    module: nn.Module,
-    example_inputs: Sequence[Any],
-    folder: Path,
-    *,
-    target: Literal["auto", "cuda", "cpu"],
-    precision: Precision,
-    mode: Mode | None = None,
-    env: Sequence[str] = (),
-) -> Problem:
-    path = write_problem(module, example_inputs, folder / "problem")
-    return problem_of(path, target=_chosen(target), precision=precision, mode=mode, env=env)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """How a caller wants a problem to be judged."""
+
+    target: Target
+    precision: Precision
+    mode: Mode | None
+    env: tuple[str, ...]
+
+    def problem(self, path: Path, *, warn: Callable[[str], object] = _quiet) -> Problem:
+        return problem_of(
+            path, target=self.target, precision=self.precision, mode=self.mode, env=self.env, warn=warn
+        )  # fmt: skip
 
 
-__all__ = ["Candidate", "Evaluated", "Optimized", "evaluate", "fallbacks", "optimize"]
+def _goes_on(places: Places, module: nn.Module, example_inputs: Sequence[Any], wanted: _Wanted) -> bool:
+    """Whether a run of this very module lies in the folder. Raises UserError where it is another one's."""
+    there = begun(places)
+    if there is None:
+        return False
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as beside:
+        mine = wanted.problem(write_problem(module, example_inputs, Path(beside)))
+    alike = replace(mine, source="", path="") == replace(there, source="", path="")
+    if not alike or not is_same(mine.source, there.source):
+        raise UserError(
+            f"{places.out}: holds a run of another module, with other inputs or another target, mode or precision; "
+            "choose another out"
+        )
+    return True
+
+
+@contextmanager
+def _way_on(folder: Path, call: str) -> Iterator[None]:
+    """What is raised names the folder of the run, and how it goes on."""
+    try:
+        yield
+    except TooBusy as busy:
+        way_on = f"{call}(..., out={str(folder)!r}) goes on from there"
+        raise TooBusy(busy.told, lasts=busy.lasts, folder=folder, way_on=way_on) from busy
+    except (HarnessError, KeyboardInterrupt) as error:
+        error.add_note(f"the run lies in {folder}; {call}(..., out={str(folder)!r}) goes on from there")
+        raise
+
+
+__all__ = ["Candidate", "Evaluated", "Optimized", "evaluate", "fallbacks", "load", "optimize"]

@@ -1,9 +1,11 @@
-"""A live module and its example inputs as a problem file that another process can run."""
+"""A live module and its example inputs as a problem file that another process can run, a case for each set of them."""
 
 from __future__ import annotations
 
+import ast
 import base64
 import io
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,8 @@ from torch import nn
 
 from ..cell.load import installed_paths
 from ..facts.errors import UserError
+
+_NUMBERED = re.compile(rb"[0-9a-f]{32}")  # what cloudpickle numbers classes with, in each process anew
 
 _TEMPLATE = '''"""Captured from a live module by tilewright: its structure, without the values of its parameters."""
 
@@ -31,6 +35,7 @@ STRUCTURE = """
 """
 STATE = Path(__file__).with_name("state.pt")  # present beside the problem alone; a candidate is given its state
 INPUTS = {inputs}
+CASES = {cases}
 
 
 class _Unpickler(pickle.Unpickler):
@@ -53,12 +58,12 @@ class Model(type(_module())):
         self.__dict__.update(_module().__dict__)
 
 
-def get_init_inputs():
+def get_init_inputs(example=0):
     return []
 
 
-def get_inputs():
-    return [_drawn(*described) if isinstance(described, tuple) else described for described in INPUTS]
+def get_inputs(example=0):
+    return [_drawn(*described) if isinstance(described, tuple) else described for described in INPUTS[example]]
 
 
 def _drawn(shape, stride, dtype, low, high, mean, deviation):
@@ -111,10 +116,12 @@ def _by_value(module: nn.Module) -> Iterator[None]:
 
 
 def write_problem(module: object, example_inputs: Sequence[Any], folder: Path) -> Path:
-    """Write `problem.py` and `state.pt` into `folder`; returns the problem file.
+    """Write `problem.py` and `state.pt` into `folder`; returns the problem file. `example_inputs`: the arguments of one
+    call, or a list of such lists, the main case first.
 
-    Inputs are re-drawn from the range and moments of the examples, with their shapes, strides and dtypes. Raises
-    UserError if the module can't be pickled (the message names the part), and for what is no module or no list."""
+    Inputs are re-drawn from the range and moments of the examples, as far as these are finite, with their shapes,
+    strides and dtypes. Raises UserError if the module can't be pickled (the message names the part), and for what is no
+    module or no list."""
     if not isinstance(module, nn.Module):
         made = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
         raise UserError(f"module: {made}, not an nn.Module; give an instance, and put a function into one's forward")
@@ -127,13 +134,38 @@ def write_problem(module: object, example_inputs: Sequence[Any], folder: Path) -
             _Pickler(raw, module).dump(module)
     except Exception as error:  # whatever a user's __getstate__ or __reduce__ raises
         raise UserError(f"{type(module).__name__}: cannot be sent to another process: {error}") from error
-    inputs = [_described(value, i) for i, value in enumerate(example_inputs)]
+    sets = _sets(example_inputs)
+    inputs = [[_described(value, i) for i, value in enumerate(example)] for example in sets]
+    cases = [{"example": i} for i in range(len(sets))]
     text = base64.encodebytes(raw.getvalue()).decode().strip()
     folder.mkdir(parents=True, exist_ok=True)
     torch.save({k: v.detach().cpu() for k, v in module.state_dict().items()}, folder / "state.pt")
     path = folder / "problem.py"
-    path.write_text(_TEMPLATE.format(structure=text, inputs=repr(inputs)), encoding="utf-8")
+    path.write_text(_TEMPLATE.format(structure=text, inputs=repr(inputs), cases=repr(cases)), encoding="utf-8")
     return path
+
+
+def _sets(examples: Sequence[Any]) -> Sequence[Sequence[Any]]:
+    """No argument of a call may be a list or a tuple: where all of the examples are, each is a call of its own."""
+    several = bool(examples) and all(isinstance(example, list | tuple) for example in examples)
+    return examples if several else (examples,)
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two captured problems, texts of their files, have the same structure and inputs of the same shapes,
+    strides and dtypes, or the same plain values; the values of tensors may differ."""
+    return _looks(one) == _looks(other)
+
+
+def _looks(captured: str) -> tuple[bytes, Any]:
+    assigned = (node for node in ast.parse(captured).body if isinstance(node, ast.Assign))
+    values = {node.targets[0].id: node.value for node in assigned if isinstance(node.targets[0], ast.Name)}
+    if not {"STRUCTURE", "INPUTS"} <= values.keys():  # a file that somebody wrote
+        return captured.encode(), None
+    structure = base64.b64decode(ast.literal_eval(values["STRUCTURE"]))
+    inputs = ast.literal_eval(values["INPUTS"])
+    looks = [[value[:3] if isinstance(value, tuple) else (value,) for value in example] for example in inputs]
+    return _NUMBERED.sub(b"", structure), looks
 
 
 def _described(value: Any, index: int) -> Any:
@@ -142,8 +174,9 @@ def _described(value: Any, index: int) -> Any:
     if not isinstance(value, torch.Tensor):
         raise UserError(f"example input {index}: a {type(value).__name__}; give tensors, numbers, strings or None")
     numbers = value.detach().double()
+    numbers = numbers[numbers.isfinite()]
     moments: Mapping[str, float] = {"low": 0.0, "high": 0.0, "mean": 0.0, "deviation": 0.0}
-    if value.numel():
+    if numbers.numel():
         moments = {
             "low": numbers.min().item(), "high": numbers.max().item(),
             "mean": numbers.mean().item(), "deviation": numbers.std(correction=0).item(),

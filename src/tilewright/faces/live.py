@@ -17,6 +17,7 @@ from torch.compiler import is_dynamo_compiling
 
 from ..cell.load import last_line
 from ..facts.candidate import Candidate, SourceFile
+from ..facts.errors import UserError
 from ..flow.optimize import write_candidate
 from ..kernels.guards import Guard, count
 from ..kernels.survey import GUARD
@@ -160,13 +161,26 @@ def _no_kernels(error: Exception) -> str:
     return f"its kernels can't be built here: {type(error).__name__}: {last_line(error)[:200]}"
 
 
-def loaded(candidate: Path, base: type) -> ModuleType:
-    """Import a candidate's model.py, with `base` for its Model, under a name of its own; its companions leave
-    `sys.modules` again, since the next candidate's have the same names."""
+def load(folder: str | Path) -> type[nn.Module]:
+    """`ModelNew` of the candidate in `folder`, a run's or the candidate's own, whatever else is called model.py: its
+    constructor takes what `Model` takes. Raises UserError where there is none."""
+    places = [place for place in (Path(folder) / "candidate", Path(folder)) if (place / "model.py").is_file()]
+    if not places:
+        raise UserError(f"{folder}: no candidate here (no model.py); a run hands one over when it ends")
+    kind = getattr(loaded(places[0].resolve()), "ModelNew", None)
+    if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+        raise UserError(f"{places[0] / 'model.py'}: has no ModelNew; give the folder of a run, or of a candidate")
+    return kind
+
+
+def loaded(candidate: Path, base: type | None = None) -> ModuleType:
+    """Import a candidate's model.py, with `base`, where it is given, for its Model, under a name of its own; its
+    companions leave `sys.modules` again, since the next candidate's have the same names."""
     spec = importlib.util.spec_from_file_location(f"tilewright_candidate_{uuid.uuid4().hex}", candidate / "model.py")
     assert spec is not None and spec.loader is not None
     model = importlib.util.module_from_spec(spec)
-    vars(model)["LIVE_MODEL"] = base  # what original.py unpickles would write over the class that it was made from
+    if base is not None:
+        vars(model)["LIVE_MODEL"] = base  # what original.py unpickles would write over the class that it was made from
     before = set(sys.modules)
     sys.path.insert(0, str(candidate))
     try:

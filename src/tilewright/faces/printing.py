@@ -38,7 +38,7 @@ def show(result: Any, *, as_json: bool) -> int:
         stdout.print(result.table)
         for told in result.lines:
             stdout.print(told, soft_wrap=True, markup=False)
-    return 1 if result.summary["status"] == "failed" else 0
+    return 1 if result.summary["status"] in ("failed", "unfinished") else 0
 
 
 def put(value: Any, drawn: Sequence[Any], *, as_json: bool) -> None:

@@ -9,7 +9,6 @@ A candidate's faults are Failures; the user's raise UserError; everything else r
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import secrets
@@ -23,7 +22,6 @@ from pathlib import Path
 from ..cell import wire
 from ..edges.gpu.lease import quarantine
 from ..edges.sandbox.cell import Cell, CellFault, Limits
-from ..edges.sandbox.evictor import Evictor
 from ..edges.sandbox.room import Room
 from ..edges.toolchain.tripwires import tripwires
 from ..facts.candidate import Candidate
@@ -39,19 +37,19 @@ from ..stages.check import draws, hidden
 from ..stages.check.check import Check, Findings, Refused, concluded, refusal
 from ..stages.check.plan import Trial, secret, trials_for
 from ..stages.timing import measure as timing
-from ..stages.timing.interleave import Player, Table
-from ..stages.timing.sweep import Contender, one_each, sweep
+from ..stages.timing.sweep import one_each
 from .cells import LOAD_LIMIT_S, Cells, PointFault, require_device, users_fault
 from .discover import LookedInto
 from .inspect import seen
-from .memory import available_bytes, check_room_sizes, flush_bytes, hoarded_bytes, is_large, timing_room_sizes
-from .patience import when_calm
+from .memory import available_bytes, check_room_sizes, hoarded_bytes, is_large, timing_room_sizes
+from .patience import Patience, when_calm
 from .rooms import Case, DoesNotFit, Rooms, case_of, describe, too_large
 from .seats import fill, require_joined, seat
 from .smallest import narrowed
 from .stations import Stations
-from .time_case import EAGER, OURS, CaseTiming, player_of
+from .time_case import CaseTiming
 from .tools import Tools
+from .tune_case import CaseTuning
 from .turns import Turns
 from .variants import Variants
 
@@ -61,17 +59,19 @@ _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUD
 
 class Judge:
     """See the module's docstring. One per problem; not thread-safe. Without `trace`, `open` gives no graphs;
-    where it `explains`, a refusal says at which other cases the candidate fails. `algebra`: see rooms.case_of."""
+    where it `explains`, a refusal says at which other cases the candidate fails. `algebra`: see rooms.case_of.
+    `rates` measures the machine, of which `machine` holds no rate then, once the problem has run."""
 
     def __init__(
         self, problem: Problem, *, machine: Machine, seed: int, workdir: Path, say: Callable[[str], None],
         effort: timing.Effort | None = None, limits: Limits | None = None, compile_baseline: bool = True,
         trace: bool = True, explains: bool = False, algebra: bool = True,
+        rates: Callable[[Patience], Machine] | None = None,
     ) -> None:  # fmt: skip
         self._problem = problem
-        self._machine = machine
-        self._say = say
+        self._rates, self._say = rates, say
         self._effort = effort or timing.Effort()
+        self._patience = Patience(machine, budget_s=self._effort.budget_s, say=say)
         self._wants_compile, self._wants_graphs, self._explains = compile_baseline, trace, explains
         self._algebra = algebra and problem.mode == "inference"
         # Seeds of inputs must not be guessable from the outside: a candidate can read the command line.
@@ -82,14 +82,20 @@ class Judge:
         self.held = self._turns.held
         self._cases: tuple[Case, ...] = ()
         self._free_bytes = 0  # when the candidate came
+        self._foreign = False  # whether others wrote it
         self._hoarding = False  # whether it seems to keep what others need
         self._variants = Variants(problem, partial(self._describe, trace=False))
         threads = machine.processors if problem.target == "cpu" else 0
         self._cells = Cells(problem, workdir=workdir, threads=threads, limits=self._limits, say=say)
         self._rooms = Rooms(problem, cells=self._cells, limits=self._limits)
+        self._know(machine)
+
+    def _know(self, machine: Machine) -> None:
+        self._machine = machine
         self._tools = Tools(
-            machine, problem.target, cells=self._cells, rooms=self._rooms, turns=self._turns, rng=self._rng, say=say
-        )
+            machine, self._problem.target, cells=self._cells, rooms=self._rooms, turns=self._turns, rng=self._rng,
+            say=self._say,
+        )  # fmt: skip
 
     def __enter__(self) -> Judge:
         return self
@@ -101,13 +107,19 @@ class Judge:
 
     def open(self) -> tuple[CaseFacts, ...]:
         """Load the problem, run and trace every case, and start the baselines. Raises UserError for what is wrong
-        with the problem file, HarnessError for what is wrong with us."""
+        with the problem file, HarnessError for what is wrong with us, and what `rates` raises."""
         require_device(self._problem.target)
         self._cells.open()
         with users_fault(self._problem):
             self._ref.do(self._cells.load_problem(starts="tracer" * self._wants_graphs), limit_s=LOAD_LIMIT_S)
+            self._patience.tell()
             described = [self._describe(n, trace=self._wants_graphs) for n in range(len(self._problem.cases))]
         self._cases = tuple(described)
+        if self._rates is not None:  # before others of our processes work in the background
+            with self._turns.turn("measuring the machine"):
+                self._cells.spare_memory()
+                self._patience.begin()
+                self._know(self._rates(self._patience))
         if self._wants_compile:
             first = described[0]
             self._cells.warm_baseline(
@@ -139,6 +151,7 @@ class Judge:
         what they find becomes notes. A device that fails under it is tried once more, with fresh cells; then it is put
         under quarantine and SickDevice raised; TooBusy where others' load allows no verdict. `compiled`: its kernels
         that were built ahead. `vouched`: these very files passed at hidden cases here before: they are left out."""
+        self._foreign = foreign
         self._vouched, notes = vouched, (tripwires(candidate) if foreign else ()) + (hidden.VOUCHED,) * vouched
         judged, renew = partial(self._once_or_twice, candidate, notes, compiled), self._cells.renew_dead_reference
         return when_calm(judged, self._machine, budget_s=self._effort.budget_s, say=self._say, renew=renew)
@@ -310,8 +323,11 @@ class Judge:
             for guest in (cell, compiled):
                 if guest is not None:
                     room.admit(guest)
+            self._patience.begin()
             check = self._check(room, cell, case, findings)
             check.construct(case.seed)
+            # What nobody is seen to use may be a foreign candidate's own: of that the gauge decides, which watches it.
+            self._patience.require("timing", comes_and_goes=self._foreign)
             case_timing = CaseTiming(
                 room=room, check=check, reference=self._ref, compiled=compiled, machine=self._machine,
                 effort=self._effort, limits=self._limits, rng=self._rng, stations=stations, target=self._problem.target,
@@ -352,46 +368,12 @@ class Judge:
             self._cells.settle_baseline()  # its compiler would share the processors with what is timed
         self._cells.settle_spare()
         with self._turns.turn("tuning"), self._rooms.room(case, sizes=check_room_sizes) as room:
-            check = self._check(room, cell, case)
-            try:
-                room.admit(cell)
-                check.construct(case.seed)
-                room.take_state()
-                check.load_state()
-                inputs, draws = secret(self._rng), secret(self._rng)
-                trial = Trial(case=case.number, family="own", seed=inputs, redraw=0, draws=draws)
-                room.draw(0, family="own", seed=trial.seed)
-                check.usable(trial, room.run_reference(0, seed=trial.draws).exact)
-                for slot in range(room.slots):
-                    room.place(0, slot)
-                evictor = Evictor(flush_bytes(self._machine), room.device)
-                table = Table(room=room, players=[], rng=self._rng, evictor=evictor)
-                set_point = partial(self._set_point, check, trial, pattern, trying)
-                ours = Player(OURS, cell, moved=check.moved, attributes=check.attributes)
-                return sweep(table, Contender(ours, player_of(room, EAGER, self._ref), set_point), points)
-            except CellFault as fault:
-                if self._is_ours(fault, cell):
-                    raise
-                raise PointFault(fault) from fault
-
-    def _set_point(self, check: Check, trial: Trial, pattern: str, trying: list[Point], point: Point) -> str:
-        """Configure the candidate and, where the point is set for the first time, verify one call; why the point does
-        not work, or ""."""
-        known = point in trying
-        trying.append(point)
-        try:
-            request = wire.Configure(pattern=pattern, knobs=json.dumps(dict(point)))
-            check.cell.do(request, limit_s=self._limits.call_s)
-            if not known:
-                check.call(tag=0, slot=0, place=0, seed=trial.draws)
-                check.compare(trial, 0)
-        except Refused as refused:
-            return f"{refused.failure.reason}: {refused.failure.summary}"[:500]
-        except CellFault as fault:
-            if self._is_ours(fault, check.cell) or not check.cell.alive:
-                raise
-            return str(fault)[:500]
-        return ""
+            self._patience.begin()
+            tuning = CaseTuning(
+                room=room, check=self._check(room, cell, case), case=case, reference=self._ref, machine=self._machine,
+                limits=self._limits, rng=self._rng, patience=self._patience, is_ours=lambda f: self._is_ours(f, cell),
+            )  # fmt: skip
+            return tuning.run(pattern, points, trying)
 
     # ---- inspecting
 

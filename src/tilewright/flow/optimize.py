@@ -148,6 +148,15 @@ def _new_journal(request: Request, places: Places) -> Ledger:
     return ledger
 
 
+def begun(places: Places) -> Problem | None:
+    """The problem of the run in `places.out`; None where none is there, or nothing came of it."""
+    if not places.journal.exists():
+        return None
+    with Ledger(places.journal, readonly=True) as ledger:
+        request = ledger.request()
+        return request.problem if request is not None and ledger.count() else None
+
+
 def resume(*, places: Places, say: Say, access: Access = _NOBODY) -> Finished:
     """Continue the run in `places.out` from its journal; a finished run is handed over again without any work."""
     if not places.journal.exists():

@@ -17,7 +17,7 @@ from ..facts.outcome import Timed
 from ..facts.pattern import Piece, Recipe
 from ..facts.problem import Problem, Target
 from ..facts.realised import Known, Realised, doubt
-from ..facts.run import Brief
+from ..facts.run import Brief, Request
 from ..facts.version import VERSION
 from ..facts.winner import toolchain
 from ..stages.propose.digests import skeleton_digests
@@ -135,3 +135,10 @@ def _is_the_piece(brief: Brief, piece: Piece, inside: Brief, what: Candidate | R
 def _ratio(timed: Timed) -> float:
     ratio = timed.ratio("eager")
     return ratio.mid if ratio else 0.0
+
+
+def is_solved(request: Request, whole: tuple[Known, ...]) -> bool:
+    """Whether what was handed over for a module before may be trusted, and no model could go further now: then nothing
+    of it is measured or compiled but that."""
+    known = whole[0] if whole and "table" not in request.without else None
+    return known is not None and not known.doubt and (request.model is None or known.realised.model != "")

@@ -8,7 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
-from ..edges.gpu.machine import architecture, threads
+from ..edges.gpu.machine import architecture, identity, threads
+from ..edges.gpu.machine import known as known_machine
 from ..edges.gpu.machine import machine as measured_machine
 from ..edges.sandbox.forkserver import start_ahead
 from ..edges.toolchain import languages, versions
@@ -41,13 +42,14 @@ from .ahead import Objects, built_by_nvcc, compiled_ahead
 from .foresee import foreseen
 from .lacks import Lacks
 from .pieces import Pieces
-from .realisations import document_of, doubt_of, known_of_module, known_of_pieces, vouched
+from .realisations import document_of, doubt_of, is_solved, known_of_module, known_of_pieces, vouched
 from .training import match_training
 from .winners import known_winners
 
 if TYPE_CHECKING:
     from .discover import LookedInto
     from .evaluate import Judge
+    from .patience import Patience
 
 Say = Callable[[str], None]
 _MOST_KNOWN: tuple[tuple[tuple[str, ...], int], ...] = ((("note",), 3), (("rule", "realised"), 2))  # shown to a model
@@ -152,13 +154,22 @@ class Workbench:
     @property
     def machine(self) -> Machine:
         if self._machine is None:
-            self._machine = measured_machine(self.problem.target, cache_dir=self.places.cache, say=self.say)
+            self.judge  # noqa: B018  has it measured, once the problem is known to run
+        assert self._machine is not None
+        return self._machine
+
+    def _measured(self, patience: Patience) -> Machine:
+        """Raises TooBusy where calm does not come; but a given candidate may be refused without a clock."""
+        (patience.calm if self.request.strategy == GIVEN else patience.require)("measuring this machine")
+        self._machine = measured_machine(self.problem.target, cache_dir=self.places.cache, say=self.say)
         return self._machine
 
     @property
     def judge(self) -> Judge:
         if self._judge is None:
-            machine = self.machine
+            target, cache = self.problem.target, self.places.cache
+            self._machine = self._machine or known_machine(target, cache_dir=cache)
+            machine = self._machine or identity(target)
             threads = machine.processors if machine.target == "cpu" else 0
             start_ahead(threads, machine.target)  # it imports torch, while we do
             from ..stages.timing.measure import Effort
@@ -172,7 +183,7 @@ class Workbench:
                 effort=Effort(budget_s=self.request.timing.budget_s),
                 compile_baseline=self.request.timing.compiled,
                 explains=self.request.model is not None or self.request.strategy == AGENT,
-                algebra=self.request.algebra,
+                algebra=self.request.algebra, rates=self._measured if self._machine is None else None,
             )  # fmt: skip
             self._cases = self._judge.open()
         return self._judge
@@ -190,7 +201,7 @@ class Workbench:
         remembered, hinted = known_winners(both, self.machine, winners=self.places.winners, shipped=self.places.shipped)
         known = {choice.pattern for choice in remembered} if request.strategy != "tune" else set()
         whole = known_of_module(self.problem, self.machine, self.places.realised) if request.strategy == "fact" else ()
-        solved = _is_solved(request, whole)
+        solved = is_solved(request, whole)
         if solved or request.strategy == GIVEN:  # nobody tunes them
             known |= {p.id for m in both for p in m.patterns}
         both = foreseen(
@@ -400,13 +411,6 @@ class Workbench:
         return built_by_nvcc(
             candidates, headers=cutlass_headers(), folder=self.places.libraries, jobs=threads(), objects=self._objects
         )
-
-
-def _is_solved(request: Request, whole: tuple[Known, ...]) -> bool:
-    """Whether what was handed over for a module before may be trusted, and no model could go further now: then nothing
-    of it is measured or compiled but that."""
-    known = whole[0] if whole and "table" not in request.without else None
-    return known is not None and not known.doubt and (request.model is None or known.realised.model != "")
 
 
 def found_patterns(

@@ -38,6 +38,7 @@ _GLOBAL_HOOKS = tuple(
 )
 _KNOWN = 8  # ways in which a case was called with success that are remembered: under no_grad, inference mode ...
 _CALLER = 6  # frames from `count` to who called the module: its forward, and two of torch's, lie between
+_TOLD = 4  # arguments of a call, and cases, that a warning names
 _lock = threading.Lock()
 
 NO_CASE = "no case has this signature"
@@ -401,21 +402,41 @@ def state_at(module: nn.Module, path: str) -> Any:
     return value
 
 
-def count(counts: dict[str, int], reason: str) -> None:
-    """Add to how often each reason held, and warn where it is the first time; from any thread."""
+def count(counts: dict[str, int], reason: str, told: Callable[[], str] = lambda: "") -> None:
+    """Add to how often each reason held, and warn where it is the first time, of arguments that no case takes with what
+    is `told`; from any thread."""
     with _lock:
         first = reason not in counts
         counts[reason] = counts.get(reason, 0) + 1
     if first:
-        text = f"tilewright: {reason}, so the original module runs, not the fused one. {_way_out(reason)}"
+        more = f" ({told()})" if reason == NO_CASE else ""
+        text = f"tilewright: {reason}{more}, so the original module runs, not the fused one. {_way_out(reason)}"
         warnings.warn(text, RuntimeWarning, stacklevel=_CALLER)
+
+
+def compared(judged: Sequence[str], training: bool, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The arguments of a call beside those that the cases take, of which the first few are told."""
+    given = [*map(_shown, args), *(f"{key}={_shown(value)}" for key, value in kwargs.items())]
+    came = ", ".join(given[:_TOLD]) + (", ..." if len(given) > _TOLD else "")
+    known = "; ".join(judged[:_TOLD]) + (f"; and {len(judged) - _TOLD} more" if len(judged) > _TOLD else "")
+    mode = "training" if training else "eval"
+    return f"this call: {came or 'no arguments'} in {mode} mode; judged: {known or 'none that could be traced'}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{_name(value.dtype)} {list(value.shape)} on {value.device.type}"
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__}({', '.join(map(_shown, value[:_TOLD]))}{', ...' * (len(value) > _TOLD)})"
+    plain = value is None or isinstance(value, int | float | str)
+    return repr(value)[:40] if plain else f"a {type(value).__name__}"
 
 
 def _way_out(reason: str) -> str:
     if reason == GRADIENT:
-        return "Call it under torch.no_grad(), or optimise it for training."
+        return "Call it under torch.no_grad(), or optimise it for training (mode='training')."
     if reason == NO_CASE:
-        return "Optimise it for inputs like these, too."
+        return "Optimise it for inputs like these, too: optimize(module, [inputs, others])."
     if reason.endswith((" is on", " is active", " is recording")) or reason.startswith(("an argument", "arguments")):
         return "Call it without, or use the original module."
     return "Undo that, or optimise the module as it is."

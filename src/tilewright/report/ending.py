@@ -13,7 +13,7 @@ from ..facts.pattern import Pattern, Recipe
 from ..facts.run import AGENT, Brief
 from ..facts.space import Point
 
-Status = Literal["improved", "no_improvement", "failed"]
+Status = Literal["improved", "no_improvement", "failed", "unfinished"]
 # A point won a sweep of this run, an earlier one on this toolchain or on another one, or none.
 Chosen = Literal["measured", "remembered", "hinted", "untuned"]
 
@@ -73,7 +73,7 @@ def ending(brief: Brief, events: Sequence[Event]) -> Ending:
         by_agent = "the agent has not finished it; it continues by opening the folder again, through `tilewright mcp`"
         said = by_agent if brief.strategy == AGENT else "the run has not ended; `tilewright resume DIR` continues it"
         verdict = Verdict(accepted=False, stage="search", reason="unfinished", summary=said + _so_far(tries))
-        return Ending(status="failed", verdict=verdict, best=None, timed=None, seen=seen)
+        return Ending(status="unfinished", verdict=verdict, best=None, timed=None, seen=seen)
     status, verdict = _kept(stop, events)
     return Ending(status=status, verdict=verdict, best=None, timed=None, seen=seen)
 

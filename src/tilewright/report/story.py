@@ -136,7 +136,7 @@ class Story:
     gains: tuple[GainRow, ...]
 
 
-_HEADINGS = {"improved": "Improved", "no_improvement": "No improvement", "failed": "Failed"}
+_HEADINGS = {"improved": "Improved", "no_improvement": "No improvement", "failed": "Failed", "unfinished": "Not ended"}
 
 
 def story(brief: Brief, events: Sequence[Event]) -> Story:
@@ -148,7 +148,7 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
     return Story(
         brief=brief,
         end=end,
-        heading="Not ended" if end.verdict.reason == "unfinished" else _HEADINGS[end.status],
+        heading=_HEADINGS[end.status],
         tiles=_tiles(end),
         times=_times(end),
         chart=chart(end.seen, ours="ours" if end.timed else "tried, not kept") if end.seen else None,

@@ -17,14 +17,14 @@ from .attribution import worth_rows
 from .ending import Ending, ending, floor_share, fused
 from .objects import Task, bench_summary, ratio_of, whose, won
 
-_COLOURS = {"improved": "green", "no_improvement": "yellow", "failed": "red", "pending": "blue"}
+_COLOURS = {"improved": "green", "no_improvement": "yellow", "failed": "red", "unfinished": "blue", "pending": "blue"}
 
 
 def table(brief: Brief, events: Sequence[Event]) -> Table:
     """One run: the verdict, times with intervals, ratios, the floor, the error against float64, what was fused."""
     end = ending(brief, events)
     drawn = Table(box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", show_header=end.seen is not None)
-    state = "not ended" if end.verdict.reason == "unfinished" else end.status
+    state = "not ended" if end.status == "unfinished" else end.status
     drawn.title = (
         f"[not italic]{escape(brief.problem.name)}{' in training' if brief.problem.mode == 'training' else ''} "
         f"on {escape(brief.machine.device)}: "

@@ -44,6 +44,7 @@ def test_every_lack_has_one_line_of_advice(tmp_path: Path, monkeypatch: pytest.M
     for name in (
         "GPU",
         "torch",
+        "numpy",
         "CuTe DSL",
         "tvm-ffi",
         "C++ compiler",

@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 
 from fakes.judges import brief_judge
-from tilewright.edges.sandbox.strain import Strain
+from tilewright.edges.gpu.machine import identity
+from tilewright.edges.sandbox.strain import Books, Strain
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.facts.errors import TooBusy
+from tilewright.facts.errors import TooBusy, UserError
+from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Interval, Timed
-from tilewright.flow import patience, time_case
+from tilewright.facts.run import Request, Timing
+from tilewright.flow import patience, time_case, tune_case, workbench
 from tilewright.flow.evaluate import Judge
+from tilewright.flow.workbench import Places, Workbench
+from tilewright.stages.problems import read_problem
 from tilewright.stages.timing.measure import Implausible
 
 SOURCE = """
@@ -83,6 +88,7 @@ def test_what_others_load_may_make_of_an_honest_one_is_no_refusal(
     refused = judge.evaluate(_candidate(HONEST))
     assert isinstance(refused, Failure) and refused.reason == reason
     load(1.0)
+    monkeypatch.setattr(patience.Patience, "require", lambda *_, **__: None)  # the load comes once it is being timed
     if reason == "implausible":  # load makes nothing quicker, unless the peaks were measured under it
         assert isinstance(judge.evaluate(_candidate(HONEST)), Failure)
         judge._machine = replace(judge._machine, under_load=True)
@@ -96,7 +102,7 @@ def test_a_load_of_its_own_that_comes_and_goes_is_held_against_it(
 ) -> None:
     monkeypatch.setattr("tilewright.edges.sandbox.cell.Cell.comes_and_goes", True)
     load(1.0, 0.9)
-    refused = judge.evaluate(_candidate(HONEST))
+    refused = judge.evaluate(_candidate(HONEST), foreign=True)
     assert isinstance(refused, Failure) and refused.reason == "works_aside" and "no excuse" in refused.summary
 
 
@@ -146,3 +152,133 @@ def test_what_another_try_can_not_change_is_not_tried_again(judge: Judge, monkey
     with pytest.raises(TooBusy):
         patience.when_calm(tries, judge._machine, budget_s=1.0, say=print, renew=tries.renew)
     assert tries.made == 1
+
+
+# ---- a look at the load before what needs a clock
+
+
+def _patient(said: list[str], *, budget_s: float = 6.0) -> patience.Patience:
+    machine = replace(identity("cpu"), processors=4)
+    return patience.Patience(machine, budget_s=budget_s, say=said.append)
+
+
+def test_where_others_leave_enough_nothing_is_said_and_nothing_waits(load: Callable[[float], None]) -> None:
+    load(0.1)
+    said: list[str] = []
+    patient = _patient(said)
+    patient.tell()
+    assert patient.calm("tuning") and not said
+    patient.require("tuning")
+
+
+def test_a_load_is_told_at_once_with_how_long_is_waited(load: Callable[[float], None]) -> None:
+    load(0.5)
+    said: list[str] = []
+    _patient(said).tell()
+    assert len(said) == 1 and "other processes had 2.0 of 4 processors" in said[0] and "up to 60 s" in said[0]
+
+
+def test_it_goes_on_as_soon_as_others_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = iter((1.0, 0.9, 0.0))
+    monkeypatch.setattr(Strain, "between", lambda *_: _strain(next(shares)))
+    said: list[str] = []
+    _patient(said).require("tuning")
+    assert next(shares, None) is None and "tuning waits for calm, for up to 60 s" in said[0]
+
+
+def test_where_calm_does_not_come_it_says_so_and_is_not_tried_again(load: Callable[[float], None]) -> None:
+    load(1.0)
+    said: list[str] = []
+    patient = _patient(said, budget_s=0.06)
+    assert not patient.calm("measuring")
+    with pytest.raises(TooBusy, match="tuning has waited 1 s for calm") as busy:
+        patient.require("tuning")
+    assert busy.value.lasts
+
+
+def test_others_that_had_the_device_in_turn_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    times: list[tuple[float, float]] = []
+
+    def between(before: Books, after: Books) -> Strain:
+        times.append((before.at_s, after.at_s))
+        return _strain(0.0)
+
+    monkeypatch.setattr(Strain, "between", between)
+    patient = _patient([])
+    begun = patient._books.at_s
+    patient.begin()
+    patient.require("timing")
+    assert times[0][0] > begun and times[0][1] - times[0][0] >= 0.2
+
+
+def test_nothing_is_timed_or_tuned_before_calm(judge: Judge, load: Callable[[float], None]) -> None:
+    def timed(*_: object, **__: object) -> None:
+        raise AssertionError("timed under load")
+
+    load(1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time_case.CaseTiming, "run", timed)
+        patch.setattr(tune_case, "sweep", timed)
+        with pytest.raises(TooBusy, match="timing has waited"):
+            judge.evaluate(_candidate(HONEST))
+        with pytest.raises(TooBusy, match="tuning has waited"):
+            judge.tune(_candidate(HONEST), "fused_0", [()])
+
+
+def test_what_may_be_a_foreign_candidates_own_load_is_no_reason_not_to_look(
+    judge: Judge, load: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else who burns processors in processes that come and go would never be watched."""
+    load(1.0, 0.9)
+    with pytest.raises(TooBusy, match="timing has waited"):
+        judge.evaluate(_candidate(HONEST))
+    with pytest.raises(TooBusy) as busy:
+        judge.evaluate(_candidate(HONEST), foreign=True)
+    assert "has waited" not in str(busy.value)
+    monkeypatch.setattr("tilewright.edges.sandbox.cell.Cell.comes_and_goes", True)
+    refused = judge.evaluate(_candidate(HONEST), foreign=True)
+    assert isinstance(refused, Failure) and refused.reason == "works_aside"
+
+
+def _measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> tuple[list[str], Workbench]:
+    """A run on a machine whose rates are not known, and what is measured when."""
+    monkeypatch.setenv("TILEWRIGHT_LEASES", str(tmp_path))
+    path = tmp_path / "problem.py"
+    path.write_text(source)
+    problem = read_problem(path, target="cpu")
+    request = Request(run="r", problem=problem, strategy="catalog", seed=0, budget_s=1.0, timing=Timing(budget_s=0.001))
+    order: list[str] = []
+
+    def measured(*_: object, **__: object) -> Machine:
+        order.append("measured")
+        return replace(identity("cpu"), copy_bytes_per_s=1e9)
+
+    monkeypatch.setattr(workbench, "measured_machine", measured)
+    places = Places(out=tmp_path / "run", cache=tmp_path / "cache")
+    return order, Workbench(request, places=places, say=order.append)
+
+
+def test_a_mistake_in_the_problem_shows_before_the_machine_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = SOURCE.replace("torch.tanh(x)", "torch.tanh(x @ torch.ones(3, 3))")
+    order, bench = _measured(tmp_path, monkeypatch, wrong)
+    with bench, pytest.raises(UserError, match="problem"):
+        bench.judge  # noqa: B018
+    assert "measured" not in order
+
+
+@pytest.mark.parametrize("others", [0.0, 1.0])
+def test_the_machine_is_measured_once_the_problem_has_run_and_others_are_calm(
+    others: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[float], None]
+) -> None:
+    order, bench = _measured(tmp_path, monkeypatch, SOURCE)
+    load(others)
+    if others:
+        with bench, pytest.raises(TooBusy, match="measuring this machine has waited"):
+            bench.judge  # noqa: B018
+        assert "measured" not in order
+        return
+    with bench:
+        assert bench.machine.copy_bytes_per_s == 1e9 and bench.judge._machine is bench.machine
+    assert order.count("measured") == 1

@@ -91,8 +91,7 @@ def machine(
     told of each measurement before it begins. Raises UserError where CUDA is asked for and absent, or where `cache_dir`
     can't be written; HarnessError where the measurement itself fails."""
     here = identity(target)
-    digest = hashlib.sha256(codec.dumps(here).encode()).hexdigest()[:12]
-    path = cache_dir / f"machine-{target}-{digest}.json"
+    path = _path(here, cache_dir)
     kept = None if fresh else _kept(path)
     if kept is not None:
         return kept
@@ -106,6 +105,11 @@ def machine(
     if not measured.under_load:
         _keep(measured, path)
     return measured
+
+
+def known(target: Target, *, cache_dir: Path) -> Machine | None:
+    """The machine as it was measured before; None where it has to be measured. UserError where CUDA is absent."""
+    return _kept(_path(identity(target), cache_dir))
 
 
 def machines(*, cache_dir: Path, fresh: bool = False) -> tuple[Machine, ...]:
@@ -199,6 +203,11 @@ def _best(one: Machine, other: Machine) -> Machine:
         cache_bytes_per_s=max(one.cache_bytes_per_s, other.cache_bytes_per_s),
         matmul_flops_per_s=tuple((name, max(rate, rates.get(name, 0.0))) for name, rate in other.matmul_flops_per_s),
     )
+
+
+def _path(here: Machine, cache_dir: Path) -> Path:
+    digest = hashlib.sha256(codec.dumps(here).encode()).hexdigest()[:12]
+    return cache_dir / f"machine-{here.target}-{digest}.json"
 
 
 def _kept(path: Path) -> Machine | None:

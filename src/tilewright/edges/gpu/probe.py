@@ -139,6 +139,7 @@ def measure_cuda() -> dict[str, Any]:
     """Device 0's peaks. "f32_split" is a third of the fp16 rate: fp32 accuracy from three fp16 products."""
     device = torch.cuda.get_device_properties(0)
     free_bytes, _ = torch.cuda.mem_get_info(0)
+    array_bytes = min(1 << 30, free_bytes // 4) // 256 * 256
     rates = {}
     for name, dtype in (("f32", torch.float32), ("tf32", torch.float32), ("f64", torch.float64),
                         ("bf16", torch.bfloat16), ("f16", torch.float16)):  # fmt: skip
@@ -149,9 +150,10 @@ def measure_cuda() -> dict[str, Any]:
         "processors": device.multi_processor_count,
         "cache_bytes": device.L2_cache_size,
         "cache_rate": cache_rate(device.L2_cache_size, "cuda"),
-        "streams": stream_rates(min(1 << 30, free_bytes // 4) // 256 * 256, "cuda"),
+        "streams": stream_rates(array_bytes, "cuda"),
         "matmul": rates | {"f32_split": rates["f16"] / 3},
-        "calm": True,  # processes beside us are kept off the GPU by the lease, not by us
+        # Processes beside us are kept off the GPU by the lease, not by us; what they leave of its memory must do.
+        "calm": array_bytes >= 4 * device.L2_cache_size,
     }
 
 

@@ -157,14 +157,14 @@ class Gauge:
         return any(s.starves(self._needed, comes_and_goes=comes_and_goes) for s in self._parts)
 
 
-def calm_within(longest_s: float, needed: int) -> bool:
+def calm_within(longest_s: float, needed: int, *, comes_and_goes: bool = False) -> bool:
     """Wait until others leave enough for half a second; whether they did in time."""
     stop = time.monotonic() + longest_s
     before = Books.now()
     while time.monotonic() + _POLL_S <= stop:  # a shorter look would take a pause of theirs for calm
         time.sleep(_POLL_S)
         after = Books.now()
-        if not Strain.between(before, after).starves(needed):
+        if not Strain.between(before, after).starves(needed, comes_and_goes=comes_and_goes):
             return True
         before = after
     return False

@@ -109,6 +109,7 @@ def _packages(gpu: bool) -> Iterator[Finding]:
     built = f", built for CUDA {cuda}" if cuda else ", built without CUDA"
     yield Finding(name="torch", value=f"{torch}{built}" if torch else "absent", ok=not lack, advice=lack)
     for name, package, module, use in (
+        ("numpy", "numpy", "numpy", "candidates are judged through it: pip install numpy"),
         (
             "CuTe DSL",
             "nvidia-cutlass-dsl",

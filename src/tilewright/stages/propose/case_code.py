@@ -28,6 +28,7 @@ class CaseCode:
     body: tuple[str, ...]
     used: tuple[str, ...]  # ids of the patterns that it calls
     tensors: tuple[str, ...] = ()
+    free: frozenset[str] = frozenset()  # nodes of the graph that may have any number of rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +137,7 @@ class _Writer:
         self.body.append(f"return {self._results() if self.by_need else template(self.graph.result, self.names)}")
         return CaseCode(parameters=self.parameters, keywords=tuple(k for k, _ in self.graph.keywords),
                         conditions=tuple(conditions), body=tuple(self.body), used=tuple(self.used),
-                        tensors=tuple(self.tensors))  # fmt: skip
+                        tensors=tuple(self.tensors), free=self.free)  # fmt: skip
 
     def steps(self) -> tuple[Step, ...]:
         """See plain_steps."""
@@ -175,11 +176,13 @@ class _Writer:
         return _attribute(node.path) if node.op == "state" else self.names[target]
 
     def _takes_any_rows(self, order: Sequence[_Unit]) -> bool:
-        """Whether all that is run are kernels that take any number of rows, of just the values that have as many."""
-        free = set(self.graph.free)
+        """Whether all takes any number of rows: kernels, just of the values that have as many, and torch's calls."""
+        free = set(self.graph.free) if any(isinstance(unit.what, tuple) for unit in order) else set()
         for unit in order:
-            if isinstance(unit.what, Node) and unit.what.op in ("state", "constant") and unit.what.name not in free:
+            if isinstance(unit.what, Node) and free.isdisjoint((unit.what.name, *unit.what.sources)):
                 continue
+            if isinstance(unit.what, Call) and not unit.what.target.startswith((SEGMENT, TRACED)):
+                continue  # no number of rows is among its arguments, or none would be free
             if not isinstance(unit.what, tuple) or not self.any_rows(unit.what[0].program):
                 return False
             pattern, site = unit.what
@@ -312,8 +315,7 @@ class _Writer:
         heapq.heapify(ready)
         order = []
         while ready:
-            _, i = heapq.heappop(ready)
-            order.append(units[i])
+            order.append(units[i := heapq.heappop(ready)[1]])
             for j in readers.get(i, ()):
                 waits[j].discard(i)
                 if not waits[j]:
@@ -413,9 +415,8 @@ def _viewed(value: str, shape: tuple[int, ...], bind: Bind, into: tuple[int, ...
     if bind.order == tuple(sorted(bind.order)):
         return value if shape == into else f"{value}.reshape({literal(into)})"
     split = value if shape == bind.split else f"{value}.reshape({literal(bind.split)})"
-    moved = tuple(bind.split[d] for d in bind.order)
     turned = f"{split}.permute({literal(bind.order)})"
-    return turned if moved == into else f"{turned}.reshape({literal(into)})"
+    return turned if tuple(bind.split[d] for d in bind.order) == into else f"{turned}.reshape({literal(into)})"
 
 
 def _part(value: str, bind: Bind, into: tuple[int, ...]) -> str:

@@ -15,6 +15,7 @@ from ...facts.problem import Target
 from ...facts.run import CaseFacts, Matched
 from .case_code import case_code, states
 from .segment_code import SegmentCode, around, segment_code
+from .signature import signature
 from .targets import Renderer, renderer
 from .written_code import placed, written_files
 
@@ -31,6 +32,7 @@ class _Case:
     tensors: tuple[str, ...]  # expressions of those in the arguments
     states: tuple[str, ...]  # entries of a dict: what it reads of the module
     acts: bool  # it does more than compute: random numbers are drawn, or tensors written
+    judged: str  # the arguments that it takes, for a reader
 
     @property
     def given(self) -> str:
@@ -120,6 +122,7 @@ def _cases(
             index=len(found_cases), parameters=code.parameters, keywords=code.keywords, conditions=conditions,
             body=body, tensors=code.tensors, states=states(facts.graph),
             acts=bool(facts.graph.updates) or any(call.ordered for call in facts.graph.calls),
+            judged=signature(facts.graph, code.parameters, free=code.free, target=target),
         ))  # fmt: skip
     return found_cases, used
 

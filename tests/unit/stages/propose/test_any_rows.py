@@ -43,6 +43,21 @@ class Model(nn.Module):
 """
 
 
+PERCEPTRON = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow, self.norm = nn.Linear(64, 128), nn.Linear(128, 64), nn.LayerNorm(64)
+
+    def forward(self, x):
+        return self.norm(x + self.narrow(torch.nn.functional.gelu(self.wide(x))))
+"""
+
+
 def shifted() -> Program:
     """Each row reads the one before it."""
     b = kp.Builder((16, 64))
@@ -84,17 +99,19 @@ def test_rows_are_left_open_where_nothing_but_their_number_depends_on_them(
         assert ("takes" in text) == any_rows
 
 
-def composed(folder: Path, *, free: bool, target: Target = "cpu") -> ModuleType:
+def composed(
+    folder: Path, *, free: bool, target: Target = "cpu", source: str = SOURCE, args: tuple[Tensor, ...] = ()
+) -> ModuleType:
     names: dict[str, Any] = {}
-    exec(SOURCE, names)
-    graph = traced(names["Model"](), operands(16), {})
+    exec(source, names)
+    graph = traced(names["Model"](), args or operands(16), {})
     assert graph.free
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
     matched = found_patterns((case,), target)
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-    assert len(recipe) == 1
-    write_candidate(compose(SOURCE, (case,), matched, recipe if free else (), target=target), folder)
+    assert recipe
+    write_candidate(compose(source, (case,), matched, recipe if free else (), target=target), folder)
     if target == "cuda":  # on this machine its values lie elsewhere
         model = folder / "model.py"
         model.write_text(model.read_text().replace(".is_cuda", ".is_cpu"))
@@ -173,3 +190,21 @@ def test_a_module_takes_any_number_of_rows_with_one_library_and_counts_what_it_l
     fused = sys.modules["fused_0"]
     with pytest.raises(ValueError, match="wrong shape"):
         fused.run(operands(4)[0], operands(5)[1], ours.gain.reshape(1, 257))
+
+
+@pytest.mark.slow
+@torch.no_grad()
+@pytest.mark.parametrize("shape", [(32, 64), (4, 5, 64)])
+def test_so_does_one_with_products_that_are_left_to_torch(tmp_path: Path, alone: None, shape: tuple[int, ...]) -> None:
+    model = composed(tmp_path / "c", free=True, source=PERCEPTRON, args=(torch.randn(shape),))
+    ours, exact = model.ModelNew(), model.Model().double()
+    exact.load_state_dict(ours.state_dict())
+    for rows in (shape[0], 2, 3, 16, 1000):
+        x = torch.randn(rows, *shape[1:])
+        torch.testing.assert_close(ours(x).double(), exact(x.double()), rtol=1e-5, atol=1e-5)
+    assert model.FALLBACKS == {}
+    inner = ", ".join(map(str, shape[1:]))
+    came = rf"this call: float32 \[1, {inner}\] on cpu in training mode; judged: x: float32 \[2 or more, {inner}\]"
+    with pytest.warns(RuntimeWarning, match=came):
+        ours(torch.randn(1, *shape[1:]))
+    assert model.FALLBACKS == {"no case has this signature": 1}
