@@ -424,11 +424,12 @@ def compared(judged: Sequence[str], training: bool, args: Sequence[Any], kwargs:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{_name(value.dtype)} {list(value.shape)} on {value.device.type}"
-    if isinstance(value, list | tuple):
+    if type(value) in PLAIN:
+        sizes = "nested" if value.is_nested else list(value.shape)
+        return f"{_name(value.dtype)} {sizes} on {value.device.type}"
+    if type(value) in (list, tuple):
         return f"{type(value).__name__}({', '.join(map(_shown, value[:_TOLD]))}{', ...' * (len(value) > _TOLD)})"
-    plain = value is None or isinstance(value, int | float | str)
+    plain = value is None or type(value) in (bool, int, float, str)
     return repr(value)[:40] if plain else f"a {type(value).__name__}"
 
 
