@@ -326,8 +326,9 @@ class Judge:
             self._patience.begin()
             check = self._check(room, cell, case, findings)
             check.construct(case.seed)
-            # What nobody is seen to use may be a foreign candidate's own: of that the gauge decides, which watches it.
-            self._patience.require("timing", comes_and_goes=self._foreign)
+            # A foreign one may be refused by what timed calls return, and what nobody is seen to use may be its own.
+            wait = self._patience.calm if self._foreign else self._patience.require
+            wait("timing", comes_and_goes=self._foreign)
             case_timing = CaseTiming(
                 room=room, check=check, reference=self._ref, compiled=compiled, machine=self._machine,
                 effort=self._effort, limits=self._limits, rng=self._rng, stations=stations, target=self._problem.target,
