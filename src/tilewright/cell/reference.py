@@ -27,13 +27,11 @@ from .randomness import differ, far, is_random, sampled
 from .rearrange import Rearranger, runs_on_cpu
 from .step import Step, learn, tensors_of
 from .structure import NOT_NEGATIVE, Structure, structure_of
-from .subject import Subject, facts_of, named_state, seed_all
+from .subject import Subject, facts_of, named_state, require_tensors, seed_all
 from .ties import TIES, tied
 from .variant import indexes, resized, restrided
 from .widened import Widened
 from .wire import NO_GRADIENTS, Described, Gradients, Rearranged, Traced, Variant
-
-_WANTED = "and only those can be judged; return tensors or None, or tuples, lists or dicts of them"
 
 
 class Reference:
@@ -421,15 +419,7 @@ class Reference:
             result = self._subject.run(text, inputs)
             if self._device == "cuda":
                 torch.cuda.synchronize()
-        tensors: list[Tensor] = []
-        try:
-            tree = values.encode(result, tensors, sort_keys=True)
-        except values.CannotTravel as error:
-            raise CodeRaised("bad_module", f"forward returns {error}, {_WANTED}") from error
-        if other := values.misfit(tree):
-            raise CodeRaised("bad_module", f"forward returns {other}, which is not a tensor, {_WANTED}")
-        if not tensors:
-            raise CodeRaised("bad_module", "forward returns no tensor")
+        require_tensors(result)
         return result
 
     def _trace(self, text: str, inputs: Sequence[Tensor]) -> tuple[str, str]:

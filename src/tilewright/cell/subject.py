@@ -314,3 +314,17 @@ def poisoned(device: str, sizes: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         libc.mallopt(_M_PERTURB, 0)
+
+
+def require_tensors(result: Any) -> None:
+    """Raise CodeRaised("bad_module") where what a module returned is not tensors, and what may hold them, alone."""
+    wanted = "and only those can be judged; return tensors or None, or tuples, lists or dicts of them"
+    tensors: list[Tensor] = []
+    try:
+        tree = values.encode(result, tensors, sort_keys=True)
+    except values.CannotTravel as error:
+        raise CodeRaised("bad_module", f"forward returns {error}, {wanted}") from error
+    if other := values.misfit(tree):
+        raise CodeRaised("bad_module", f"forward returns {other}, which is not a tensor, {wanted}")
+    if not tensors:
+        raise CodeRaised("bad_module", "forward returns no tensor")
