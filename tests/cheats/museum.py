@@ -204,7 +204,7 @@ def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ())
 
 def _outcome(judge: Judge, exhibit: Exhibit) -> Timed | Failure:
     try:
-        return judge.evaluate(load_candidate(exhibit.path))
+        return judge.evaluate(load_candidate(exhibit.path), foreign=True)
     except TooBusy as error:
         return Failure(stage="timing", reason=BUSY, summary=str(error))
     except HarnessError as error:
