@@ -110,7 +110,7 @@ class Budget:
     are others than the truth's (of floats: lie beyond what smooth roundings explain). `blank`, flat: where the module
     gives NaN for want of anything that is not masked, so that the truth stands for a module that gives noughts;
     `leaks`: where NaN is as right as a number, since an infinity or NaN among the inputs leads there; `of_nan`: where
-    whole numbers and booleans come of NaN, and are open."""
+    whole numbers come of NaN, and are open."""
 
     truths: tuple[Tensor, ...]
     spreads: dict[int, Spread] = field(default_factory=dict)
@@ -184,9 +184,10 @@ class Ensemble:
         return {i: (t.isinf() | run.isnan()).reshape(-1) for i, t, run in real}
 
     def _of_nan(self) -> dict[int, Tensor]:
-        """Where a whole number or boolean hangs on a NaN among the inputs, by output, flat: it is another one when a
+        """Where a whole number hangs on a NaN among the inputs, by output, flat: it is another one when a
         large number of either sign stands there."""
-        exact = {i: t.reshape(-1) for i, t in enumerate(self.truths) if not (t.is_floating_point() or t.is_complex())}
+        whole = [not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool) for t in self.truths]
+        exact = {i: t.reshape(-1) for i, t in enumerate(self.truths) if whole[i]}
         nan = [t.is_floating_point() and bool(computable(t).isnan().any()) for t in self._question.inputs]
         if not exact or not any(nan):
             return {}

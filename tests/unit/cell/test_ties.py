@@ -69,7 +69,7 @@ def test_ties_tell_which_bin_an_edge_belongs_to_and_follow_state_that_has_moved(
     assert bool(((x >= 0.5) != (x > 0.5)).any())
 
 
-def test_what_whole_numbers_and_booleans_make_of_nan_is_open_and_nothing_else_is() -> None:
+def test_what_whole_numbers_make_of_nan_is_open_and_nothing_else_is() -> None:
     reference = Reference("/nowhere/problem.py", SOURCE, ["{}"], subject=Subject("cpu"), compiled=False)
     reference.construct(0, seed=3)
     text, (x,) = reference.inputs(1, "own")
@@ -77,8 +77,8 @@ def test_what_whole_numbers_and_booleans_make_of_nan_is_open_and_nothing_else_is
     edges = reference._subject.built.edges
     assert isinstance(edges, Tensor)
     own = (torch.bucketize(x, edges), x > 0.5)
-    other = ((x.unsqueeze(-1) > edges).sum(-1), ~(x <= 0.5))
-    assert all(int((a != b).sum()) == 1 for a, b in zip(own, other, strict=True))
+    other = ((x.unsqueeze(-1) > edges).sum(-1), x > 0.5)
+    assert int((own[0] != other[0]).sum()) == 1
     question = Question(args=text, inputs=[x], seed=7)
     assert all(j.share <= 1 for j in appeal(reference, question, got=other, own=own))
     wrong = tuple(t.clone() for t in other)
