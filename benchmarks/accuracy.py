@@ -4,11 +4,12 @@
     python benchmarks/accuracy.py --again benchmarks/results/h200/accuracy.json --over 1.9    # these shapes alone
     python benchmarks/accuracy.py --draw benchmarks/results/h200/accuracy.json     # docs/accuracy.md and .svg, no GPU
 
-K goes from 1 to a million, in all four transposes; the inputs are the judge's families (`cell/families.py`). Two
-errors, over all of C: `norm`, relative in Frobenius' norm, and `worst`, that of the worst element relative to the norms
-of its row of A and its column of B. Ours is each way of splitting that strategies propose, at its first point: `planes`
-(both operands split beforehand; in three of bf16 where K is below 32) and `streamed` (one of them by whoever
-multiplies). What strategies leave to torch (K below 8) is measured all the same, and counted apart.
+K goes from 1 to a million, in all four transposes; the inputs are the judge's families
+(`judge/reference_process/families.py`). Two errors, over all of C: `norm`, relative in Frobenius' norm, and `worst`,
+that of the worst element relative to the norms of its row of A and its column of B. Ours is each way of splitting that
+strategies propose, at its first point: `planes` (both operands split beforehand; in three of bf16 where K is below 32)
+and `streamed` (one of them by whoever multiplies). What strategies leave to torch (K below 8) is measured all the
+same, and counted apart.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ import torch
 from gemm import Task, operands, program
 from torch import Tensor
 
-from tilewright.cell.families import FAMILIES
 from tilewright.faces.deliver import commit
+from tilewright.judge.reference_process.families import FAMILIES
 from tilewright.kernels.cuda.gemm.fused import DEFAULTS, is_turned, make_point
 from tilewright.kernels.cuda.gemm.launch import Gemm
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 CHOSEN = ("normal", "uniform", "wide", "spikes", "one_sided", "subnormals")
 SHAPES = 200

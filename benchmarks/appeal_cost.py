@@ -2,7 +2,8 @@
 
     python benchmarks/appeal_cost.py --json benchmarks/results/cpu/appeal-cost.json examples/problems/*.py
 
-`reckoned_s` is what the judge counts for a nominal machine (cell.effort) and holds against its limit.
+`reckoned_s` is what the judge counts for a nominal machine (judge.reference_process.effort) and holds against its
+limit.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from tilewright.cell.budget import Asked
-from tilewright.cell.ensemble import Question
-from tilewright.cell.reference import Reference
-from tilewright.cell.subject import Subject
-from tilewright.stages.problems import read_problem
+from tilewright.edges.problems import read_problem
+from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.reference_process.budget import Asked
+from tilewright.judge.reference_process.ensemble import Question
+from tilewright.judge.reference_process.reference import Reference
 
 _REPEATS = 3
 

@@ -23,12 +23,12 @@ from torch import Tensor
 from turns import sampled
 
 from tilewright.faces.deliver import commit
-from tilewright.facts.program import Operand, Output, Product, Program, Statement
+from tilewright.ir.program import Operand, Output, Product, Program, Statement
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.gemm.fused import make_point
 from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.routed import Routed
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 FLOAT8 = ((4096, 14336, 4096), (4096, 4096, 14336), (8192, 8192, 8192), (512, 6144, 4096), (64, 14336, 4096))
 # Experts, rows of all, columns, K: Mixtral up and down, a short K, many small ones (Qwen3, DeepSeek).

@@ -4,7 +4,7 @@
 
 The kernels are written out: every order of summation adds fp32 numbers in exactly that order, for many rows at once;
 a class of operands is a rounding of the inputs. Each error is the largest over three seeds (one above 4096 terms),
-against float64, in the two measures of tilewright.stages.check.metric; beside it stand the error of torch's own fp32
+against float64, in the two measures of tilewright.judge.check.metric; beside it stand the error of torch's own fp32
 operator on the same inputs, and how far the truth moves when the inputs are rounded once.
 """
 
@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tilewright.cell.families import redistribute
-from tilewright.stages.check import metric
+from tilewright.judge.check import metric
+from tilewright.judge.reference_process.families import redistribute
 
 LENGTHS = (1, 2, 3, 7, 16, 64, 256, 1000, 4096, 65536, 1_000_000)
 FAMILIES = ("normal", "uniform", "shifted", "wide", "spikes", "one_sided")

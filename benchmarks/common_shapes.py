@@ -2,7 +2,7 @@
 
     python benchmarks/common_shapes.py [--target cuda] [--rows 4096,16384] [--widths 1024,2048,4096,8192]
                                        [--dtypes bf16] [--jobs 6] [--budget 20s] [--only softmax,rms_norm]
-    tilewright winners export --add src/tilewright/stages/tune/shipped.db
+    tilewright winners export --add src/tilewright/search/tune/shipped.db
 
 Each operation is a problem file of a module that one writes so; `tilewright tune` measures its points and remembers the
 winner, several files side by side, in turns on the device. What stood in its way is printed, and the others go on.

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tilewright.cell.trace import trace
-from tilewright.facts.program import Operand, Output, Program, Reduction, Scan, Statement
-from tilewright.stages.patterns import match
-from tilewright.stages.propose import cpu
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match
+from tilewright.ir.program import Operand, Output, Program, Reduction, Scan, Statement
+from tilewright.realise.cpu import renderer as cpu
 
 Task = tuple[str, Program, Callable[..., Any], tuple[Tensor, ...]]
 

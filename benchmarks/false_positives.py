@@ -21,9 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.cell import wire
 from tilewright.edges.gpu.machine import machine as measured_machine
-from tilewright.edges.sandbox.cell import Cell
 from tilewright.faces import config
 from tilewright.faces.deliver import commit
 from tilewright.facts import codec
@@ -31,14 +29,16 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Built, Timed
 from tilewright.facts.problem import Problem, Target
-from tilewright.flow.evaluate import Judge
-from tilewright.flow.memory import timing_room_sizes
-from tilewright.flow.stations import Stations
-from tilewright.flow.time_case import OURS, CaseTiming
-from tilewright.stages.build.build import build
-from tilewright.stages.check.check import Check, Findings, concluded
-from tilewright.stages.timing import measure as timing
-from tilewright.stages.timing.slope import check_slope
+from tilewright.judge.build.build import build
+from tilewright.judge.check.check import Check, Findings, concluded
+from tilewright.judge.client import Cell
+from tilewright.judge.evaluate import Judge
+from tilewright.judge.memory.sizes import timing_room_sizes
+from tilewright.judge.stations import Stations
+from tilewright.judge.time_case import OURS, CaseTiming
+from tilewright.judge.timing import measure as timing
+from tilewright.judge.timing.slope import check_slope
+from tilewright.judge.wire import messages as wire
 
 PER_PAIR = 5
 EFFORT = timing.Effort(budget_s=1.0, verified=1)

@@ -32,11 +32,11 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Point
-from tilewright.flow.ahead import Objects
-from tilewright.flow.foresee import demanded, foreseen
-from tilewright.stages.propose import cuda
-from tilewright.stages.tune.predict import cuda_ns, likeliest
-from tilewright.stages.tune.store import COLUMNS, from_row
+from tilewright.realise.rows import renderer as cuda
+from tilewright.run.ahead import Objects
+from tilewright.run.foresee import demanded, foreseen
+from tilewright.search.tune.predict import cuda_ns, likeliest
+from tilewright.search.tune.store import COLUMNS, from_row
 
 HEADS = ("model's first", "skeleton's first", "best left")
 COPY_BYTES_PER_S = 4.24e12  # of an H200 (docs/measured.md)

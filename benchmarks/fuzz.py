@@ -55,7 +55,7 @@ Act = Callable[[random.Random, World], Any]
 
 
 def problems(dice: random.Random, world: World) -> Any:
-    from tilewright.stages.problems import read_problem
+    from tilewright.edges.problems import read_problem
 
     texts = world.kept.setdefault(
         "texts", [f.read_text() for f in sorted((ROOT / "examples/problems").glob("*.py"))[:12]]
@@ -66,7 +66,7 @@ def problems(dice: random.Random, world: World) -> Any:
 
 
 def configs(dice: random.Random, world: World) -> Any:
-    from tilewright.stages.problems import read_problem
+    from tilewright.edges.problems import read_problem
 
     tree = mutated_tree(CONFIG, dice)
     text = json.dumps(tree)
@@ -78,9 +78,9 @@ def configs(dice: random.Random, world: World) -> Any:
 
 def candidates(dice: random.Random, world: World) -> Any:
     from fakes.facts import brief
-    from tilewright.stages.build import candidate_of, load_candidate
-    from tilewright.stages.verify import Subject, verified
-    from tilewright.strategies.edits import edited
+    from tilewright.judge.build import candidate_of, load_candidate
+    from tilewright.judge.verify import Subject, verified
+    from tilewright.search.strategies.edits import edited
 
     text = mutated(dice.choice(CANDIDATES), dice)
     match dice.randrange(3):
@@ -102,13 +102,13 @@ def candidates(dice: random.Random, world: World) -> Any:
 def replies(dice: random.Random, world: World) -> Any:
     """A letter in a mailbox, and what a strategy reads in it."""
     from fakes.prompts import ask
-    from tilewright.edges.llm import open_model
+    from tilewright.edges.models import open_model
     from tilewright.facts import codec
     from tilewright.facts.dialogue import ModelChoice
     from tilewright.facts.move import Event
     from tilewright.facts.spent import Spent
-    from tilewright.stages.build import candidate_of
-    from tilewright.strategies.asking import read
+    from tilewright.judge.build import candidate_of
+    from tilewright.search.strategies.asking import read
 
     model = open_model(ModelChoice(name=f"mailbox:{world.folder}"), run="0" * 12, keys=lambda names: None, wait=False)
     model.announce([ask()])
@@ -149,7 +149,7 @@ def orders(dice: random.Random, world: World) -> Any:
     from tilewright.edges.bundle import Bundle
     from tilewright.facts import codec
     from tilewright.facts.errors import UserError
-    from tilewright.flow.worker import Worker
+    from tilewright.run.worker import Worker
 
     tree = mutated_tree(codec.to_plain(order()), dice)
     body = json.dumps(tree)

@@ -88,8 +88,8 @@ def mcp(world: World) -> Any:
     from tilewright.facts.candidate import Candidate, SourceFile
     from tilewright.facts.errors import UserError
     from tilewright.facts.run import Limits, Timing
-    from tilewright.flow.session import Session, Terms
-    from tilewright.strategies.spending import Spending
+    from tilewright.run.session import Session, Terms
+    from tilewright.search.strategies.spending import Spending
 
     root = Path(tempfile.mkdtemp(prefix="tilewright-fuzz-"))
     (root / "p.py").write_text(PROBLEMS[0])
@@ -139,7 +139,7 @@ def stubs(world: World) -> Iterator[None]:
         raise UserError("it was come to")
 
     places = (
-        "flow.optimize.optimize", "flow.optimize.resume", "flow.optimize.judge_given", "flow.tune.tune",
+        "run.optimize.optimize", "run.optimize.resume", "run.optimize.judge_given", "run.tune.tune",
         "faces.benches.bench_folder",
         "faces.compares.run_strategies", "faces.audits.audit_file", "faces.audits.audit_folder",
         "faces.discoveries.discovered",

@@ -26,14 +26,14 @@ import torch
 from torch import Tensor
 from turns import sampled
 
-from tilewright.facts.program import Operand, Output, Product, Program, Statement
+from tilewright.ir.program import Operand, Output, Product, Program, Statement
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.gemm.finish import ALL, Diagonals
 from tilewright.kernels.cuda.gemm.fused import is_turned, make_point
 from tilewright.kernels.cuda.gemm.launch import PROCESSORS, Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.plan import Point, make_grid
 from tilewright.kernels.cuda.gemm.reach import NO_ZEROS, Zeros
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 CORNER = 128
 WRONG = 4e-5  # relative in the norm: the most that docs/precision.md allows an fp32 product

@@ -27,13 +27,13 @@ from torch import Tensor
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import view
-from tilewright.cell.algebra import rewritten
-from tilewright.cell.trace import trace
 from tilewright.faces.deliver import commit
-from tilewright.facts.graph import Graph
+from tilewright.frontend.rewrite.algebra import rewritten
+from tilewright.frontend.trace import trace
+from tilewright.fusion import Pattern, match
+from tilewright.ir.graph import Graph
 from tilewright.kernels.cuda.plan import Device
-from tilewright.stages.patterns import Pattern, match
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 SIZES = ((4096, 4096), (4096, 1024), (8192, 8192), (16384, 1024))
 DTYPES = (torch.float32, torch.bfloat16)

@@ -31,18 +31,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
-from tilewright.cell.trace import trace
 from tilewright.faces.deliver import commit
 from tilewright.faces.live import fallbacks, replacement
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts
-from tilewright.flow.optimize import write_candidate
-from tilewright.flow.workbench import found_patterns
+from tilewright.frontend.trace import trace
 from tilewright.kernels import guards
 from tilewright.kernels.guards import Guard
 from tilewright.kernels.survey import GUARD
-from tilewright.stages.propose.compose import compose
+from tilewright.realise.compose import compose
+from tilewright.run.optimize import write_candidate
+from tilewright.run.workbench import found_patterns
 
 WIDTH, LAYERS, HEADS = 64, 12, 4
 BATCH, BATCHES, COLD = 1000, 100, 60

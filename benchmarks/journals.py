@@ -29,8 +29,8 @@ from tilewright.facts.dialogue import Prompt
 from tilewright.facts.move import Ask, Event, Move, Outcome, Stop
 from tilewright.facts.outcome import Samples, Timed
 from tilewright.facts.run import Brief, Request
-from tilewright.flow.drive import Strategy, drive
-from tilewright.strategies import STRATEGIES
+from tilewright.run.drive import Strategy, drive
+from tilewright.search.strategies import STRATEGIES
 
 Journal = tuple[Request, Brief, tuple[Event, ...]]
 

@@ -27,8 +27,8 @@ from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.traced import only_program
 from tilewright.faces.deliver import commit
-from tilewright.facts.program import Program
-from tilewright.stages.propose import cuda
+from tilewright.ir.program import Program
+from tilewright.realise.rows import renderer as cuda
 
 Case = tuple[Callable[[], Program], Callable[..., object] | None]  # None: eager would take minutes
 

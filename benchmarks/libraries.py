@@ -32,18 +32,18 @@ from gemm import line_within
 from torch import Tensor, nn
 from turns import sampled
 
-from tilewright.cell import values
-from tilewright.cell.step import Step, learn, tensors_of
-from tilewright.cell.trace import trace, trace_training
 from tilewright.faces.deliver import commit
-from tilewright.facts.graph import Graph
 from tilewright.facts.pattern import Choice, without_idle
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
-from tilewright.flow.ahead import compiled_ahead
-from tilewright.flow.optimize import write_candidate
-from tilewright.flow.workbench import found_patterns
-from tilewright.stages.propose.compose import compose
+from tilewright.frontend.trace import trace, trace_training
+from tilewright.ir.graph import Graph
+from tilewright.judge.candidate_process import values
+from tilewright.judge.candidate_process.step import Step, learn, tensors_of
+from tilewright.realise.compose import compose
+from tilewright.run.ahead import compiled_ahead
+from tilewright.run.optimize import write_candidate
+from tilewright.run.workbench import found_patterns
 
 TARGET: Target = "cuda"
 ARCH = "sm_90a"

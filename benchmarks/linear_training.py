@@ -34,11 +34,11 @@ from libraries import DELAY_CYCLES, error, fell_back, written
 from torch import Tensor, nn
 from turns import sampled
 
-from tilewright.cell import values
-from tilewright.cell.step import Step, learn, tensors_of
-from tilewright.cell.trace import trace_training
 from tilewright.faces.deliver import commit
-from tilewright.flow import training
+from tilewright.frontend.trace import trace_training
+from tilewright.judge.candidate_process import values
+from tilewright.judge.candidate_process.step import Step, learn, tensors_of
+from tilewright.run import training
 
 ROUNDS = 12
 

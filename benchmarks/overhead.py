@@ -30,17 +30,17 @@ from typing import Any
 import torch
 from libraries import fell_back, written
 
-from tilewright.cell.parts import Gradients
-from tilewright.cell.trace import trace, trace_training
 from tilewright.faces.deliver import commit
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
-from tilewright.flow.optimize import write_candidate
-from tilewright.flow.workbench import found_patterns
+from tilewright.frontend.trace import trace, trace_training
+from tilewright.judge.wire.parts import Gradients
 from tilewright.kernels.cuda.gemm.launch import Gemm
 from tilewright.kernels.cuda.gemm.plan import Point
-from tilewright.stages.propose.compose import compose
+from tilewright.realise.compose import compose
+from tilewright.run.optimize import write_candidate
+from tilewright.run.workbench import found_patterns
 
 SOURCE = """
 import torch

@@ -3,7 +3,7 @@ beside them in its modules, and transformers'.
 
     python benchmarks/product_winners.py KERNELBENCH [--devices 0,1] [--only fp32,16-bit] [--seconds 150] \\
         [--into winners.db] [--json FILE] [--trace FILE | --traced FILE]
-    tilewright winners merge winners.db && tilewright winners export --add src/tilewright/stages/tune/shipped.db
+    tilewright winners merge winners.db && tilewright winners export --add src/tilewright/search/tune/shipped.db
 
 KERNELBENCH is a folder that holds `level1` and `level2`. Modules are traced without their tensors; the points of all
 their patterns are compiled on all cores, pattern by pattern, while others are measured, one at a time on a device: the
@@ -49,19 +49,19 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import PointTime, Tuned
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.problem import Work
-from tilewright.facts.program import Operand
 from tilewright.facts.space import Point, Space
 from tilewright.facts.version import VERSION
 from tilewright.facts.winner import Winner, toolchain
-from tilewright.flow.winners import made_by
+from tilewright.ir.program import Operand
+from tilewright.judge.timing.statistics import median_interval
 from tilewright.kernels.cuda.plan import Device
 from tilewright.kernels.ops import DTYPES
-from tilewright.stages.propose import cuda
-from tilewright.stages.propose.digests import skeleton_digests
-from tilewright.stages.propose.product_sides import sizes
-from tilewright.stages.timing.statistics import median_interval
-from tilewright.stages.tune.memory import remember
-from tilewright.strategies.tuning import winning
+from tilewright.realise.digests import skeleton_digests
+from tilewright.realise.gemm.sides import sizes
+from tilewright.realise.rows import renderer as cuda
+from tilewright.run.winners import made_by
+from tilewright.search.strategies.tuning import winning
+from tilewright.search.tune.memory import remember
 
 LEVEL1 = (1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18)
 LEVEL2 = (9, 12, 14, 18, 22, 28, 29, 30, 33, 37, 39, 40, 41, 45, 51, 53, 55, 56, 59, 62, 63, 64, 66, 68, 70, 75, 76, 80,

@@ -8,7 +8,7 @@ Shapes are those of layers with a norm behind them, and of KernelBench's level 2
 caches, of CUDA graphs. `apart` leaves to a kernel of its own what reduces, `bare` is the product alone; points are
 chosen in the first half of the rounds. `error` is relative in the norm, against float64 of a part of the rows where
 what is reduced allows that. At the end, of each kind and K, `apart` over `one`: what `_WRITTEN_FROM` of
-stages/propose/cuda_product.py is set by. Processes compile; they measure one at a time. No claim: the judge measures
+realise/gemm/renderer.py is set by. Processes compile; they measure one at a time. No claim: the judge measures
 what is claimed.
 """
 
@@ -42,13 +42,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, view
-from tilewright.cell.trace import trace
 from tilewright.faces.deliver import commit
-from tilewright.facts.graph import Graph, Ref
 from tilewright.facts.pattern import Pattern
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match
+from tilewright.ir.graph import Graph, Ref
 from tilewright.kernels.cuda.plan import Device
-from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda, cuda_product
+from tilewright.realise.gemm import renderer as cuda_product
+from tilewright.realise.rows import renderer as cuda
 
 ROUNDS = 16
 DELAY_CYCLES = 300_000

@@ -26,18 +26,18 @@ from typing import Any
 
 import torch
 
-from tilewright.cell.trace import trace
 from tilewright.facts.demand import Demand
 from tilewright.facts.machine import Machine
 from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Point
-from tilewright.flow.ahead import Objects
-from tilewright.flow.foresee import demanded, foreseen
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match
 from tilewright.kernels.cuda.cubin import _sections, cubin_of
-from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda
-from tilewright.stages.tune.store import COLUMNS, from_row
+from tilewright.realise.rows import renderer as cuda
+from tilewright.run.ahead import Objects
+from tilewright.run.foresee import demanded, foreseen
+from tilewright.search.tune.store import COLUMNS, from_row
 
 ROOT = Path(__file__).resolve().parents[1]
 DEVICE: dict[str, str | int] = {"arch": "sm_90a", "processors": 132}  # of an H100 or H200
@@ -164,8 +164,8 @@ def main() -> int:
         print(json.dumps(told_of(asked.winners, asked.folder)))
         return 0
     from tilewright.facts.version import VERSION
-    from tilewright.stages.propose.digests import skeleton_digests
-    from tilewright.stages.tune.exchange import export, winners
+    from tilewright.realise.digests import skeleton_digests
+    from tilewright.search.tune.exchange import export, winners
 
     then, now = told_at(asked.measured_at, asked.winners, asked.folder), told_of(asked.winners, asked.folder)
     digests = dict(skeleton_digests("cuda"))

@@ -31,12 +31,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import view
-from tilewright.cell.trace import trace
-from tilewright.facts.graph import Graph
 from tilewright.facts.pattern import Pattern
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match
+from tilewright.ir.graph import Graph
 from tilewright.kernels.cuda.plan import Device
-from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 ROUNDS = 16
 AHEAD_CYCLES = 300_000

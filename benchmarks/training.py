@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 
-from tilewright.cell import values
-from tilewright.cell.step import Step, learn
-from tilewright.cell.trace import trace_training
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
-from tilewright.flow.optimize import write_candidate
-from tilewright.flow.workbench import found_patterns
-from tilewright.stages.propose.compose import compose
+from tilewright.frontend.trace import trace_training
+from tilewright.judge.candidate_process import values
+from tilewright.judge.candidate_process.step import Step, learn
+from tilewright.realise.compose import compose
+from tilewright.run.optimize import write_candidate
+from tilewright.run.workbench import found_patterns
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "problems"
 USUAL = ("swiglu", "geglu", "deep_norm", "rms_norm_residual", "cross_entropy_smoothing", "alibi_softmax")

@@ -28,16 +28,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "cheats")
 import museum
 from mutants import Kernel, kernels, problem_of
 
+from tilewright.edges.problems import read_problem
 from tilewright.faces.deliver import commit
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure
 from tilewright.facts.problem import Problem, TensorSpec, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.facts.verdict import VERIFIERS, Verified
-from tilewright.flow.evaluate import Judge
-from tilewright.stages.build import load_candidate
-from tilewright.stages.problems import read_problem
-from tilewright.stages.verify import Subject, verified, with_memory
+from tilewright.judge.build import load_candidate
+from tilewright.judge.evaluate import Judge
+from tilewright.judge.verify import Subject, verified, with_memory
 
 Row = dict[str, Any]  # as it stands in the file: kernel, fault, judged, verdicts
 SAYS = ("proven", "suspect", "clean", "unknown")

@@ -39,7 +39,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch  # not for the process that starts the workers
 
     thin_out(items)
-    if "tilewright.cell.session" in sys.modules:  # imported by a test, it would be walked at each of a cell's requests
+    if (
+        "tilewright.judge.candidate_process.session" in sys.modules
+    ):  # imported by a test, it would be walked at each of a cell's requests
         import torch._dynamo
 
     absent = pytest.mark.skip(reason="needs a CUDA device")

@@ -8,16 +8,17 @@ from typing import cast
 
 from torch import Tensor
 
-from tilewright.cell import boundary, wire
-from tilewright.cell.budget import Asked
-from tilewright.cell.ensemble import Question
-from tilewright.cell.reference import Reference
-from tilewright.cell.subject import Subject
-from tilewright.edges.sandbox.room import Room
-from tilewright.stages.check import metric
-from tilewright.stages.check.contract import Contract
-from tilewright.stages.check.plan import BOUNDARY, BRIEF, OWN, spread_of
-from tilewright.stages.check.plan import Trial as Planned
+from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.check import metric
+from tilewright.judge.check.contract import Contract
+from tilewright.judge.check.plan import BOUNDARY, BRIEF, OWN, spread_of
+from tilewright.judge.check.plan import Trial as Planned
+from tilewright.judge.memory.room import Room
+from tilewright.judge.reference_process import boundary
+from tilewright.judge.reference_process.budget import Asked
+from tilewright.judge.reference_process.ensemble import Question
+from tilewright.judge.reference_process.reference import Reference
+from tilewright.judge.wire import messages as wire
 
 
 @dataclass(frozen=True, slots=True)

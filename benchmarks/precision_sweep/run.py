@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from tilewright.stages.check.plan import BOUNDARY, BRIEF, plan
+from tilewright.judge.check.plan import BOUNDARY, BRIEF, plan
 
 from .candidates import DISHONEST, HONEST, Candidate, Given
 from .cells import Cell

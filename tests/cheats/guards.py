@@ -12,20 +12,20 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from tilewright.cell import wire
-from tilewright.cell.arena import contiguous
-from tilewright.edges.sandbox.cell import Cell
-from tilewright.edges.sandbox.evictor import Evictor
-from tilewright.edges.sandbox.room import Refs, Room
-from tilewright.edges.sandbox.stirring import Stirring
-from tilewright.flow import evaluate, time_case
-from tilewright.flow.cells import Cells
-from tilewright.flow.evaluate import Judge
-from tilewright.flow.time_case import CaseTiming
-from tilewright.stages.check import check, draws, metric, plan
-from tilewright.stages.check.plan import Trial
-from tilewright.stages.timing import measure
-from tilewright.stages.timing.interleave import Player, Table
+from tilewright.judge import evaluate, time_case
+from tilewright.judge.cells import Cells
+from tilewright.judge.check import check, draws, metric, plan
+from tilewright.judge.check.plan import Trial
+from tilewright.judge.client import Cell
+from tilewright.judge.evaluate import Judge
+from tilewright.judge.memory.arena import contiguous
+from tilewright.judge.memory.evictor import Evictor
+from tilewright.judge.memory.room import Refs, Room
+from tilewright.judge.memory.stirring import Stirring
+from tilewright.judge.time_case import CaseTiming
+from tilewright.judge.timing import measure
+from tilewright.judge.timing.interleave import Player, Table
+from tilewright.judge.wire import messages as wire
 
 Step = tuple[object, str, Any]
 _accept = check.Check.accept

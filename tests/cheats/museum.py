@@ -35,17 +35,17 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.edges.gpu.machine import machine as measured_machine
-from tilewright.edges.sandbox.cell import Limits
+from tilewright.edges.problems import read_problem
 from tilewright.faces import config
 from tilewright.faces.deliver import commit
 from tilewright.facts.errors import HarnessError, TooBusy
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Target
-from tilewright.flow.evaluate import Judge
-from tilewright.stages.build import load_candidate
-from tilewright.stages.problems import read_problem
-from tilewright.stages.timing.measure import Effort
+from tilewright.judge.build import load_candidate
+from tilewright.judge.client import Limits
+from tilewright.judge.evaluate import Judge
+from tilewright.judge.timing.measure import Effort
 
 HERE = Path(__file__).resolve().parent
 ROOMS = ("refused", "honest")

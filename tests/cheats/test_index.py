@@ -65,6 +65,6 @@ def test_every_run_has_an_exhibit_of_each_class_and_no_more_than_that_takes() ->
 
 
 def test_records_hold_no_paths_of_this_machine() -> None:
-    said = "Permission denied: '/any/where/src/tilewright/stages/check/metric.py', at /out/cells-1/x"
+    said = "Permission denied: '/any/where/src/tilewright/judge/check/metric.py', at /out/cells-1/x"
     told = _without((("/out", "OUT"),), said)
-    assert told == "Permission denied: 'REPO/src/tilewright/stages/check/metric.py', at OUT/cells-1/x"
+    assert told == "Permission denied: 'REPO/src/tilewright/judge/check/metric.py', at OUT/cells-1/x"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tilewright.edges.ledger import Ledger
-from tilewright.edges.llm.scripted import Scripted, scripted_reply
+from tilewright.edges.models.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.dialogue import Reply, Usage
 from tilewright.facts.move import Ask, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Verify
@@ -16,8 +16,8 @@ from tilewright.facts.outcome import Failure, Inspected, Interval, NamedTime, Sa
 from tilewright.facts.profile import Diagnosis
 from tilewright.facts.run import Brief, Limits
 from tilewright.facts.verdict import Verdict, Verified
-from tilewright.flow.drive import drive
-from tilewright.strategies import STRATEGIES
+from tilewright.run.drive import drive
+from tilewright.search.strategies import STRATEGIES
 
 from .facts import brief, timed
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, TypeVar
 
-from tilewright.cell import wire
-from tilewright.cell.session import Session
-from tilewright.edges.sandbox.cell import Cell, CellFault
+from tilewright.judge.candidate_process.session import Session
+from tilewright.judge.client import Cell, CellFault
+from tilewright.judge.wire import messages as wire
 
 T = TypeVar("T")
 

@@ -7,12 +7,12 @@ from hashlib import sha256
 from pathlib import Path
 
 from fakes.cell import InProcessCell
-from tilewright.cell import wire
-from tilewright.edges.sandbox.cell import Limits
-from tilewright.edges.sandbox.room import Room, RoomSizes
-from tilewright.stages.check import draws
-from tilewright.stages.check.check import Check, Findings, Refused
-from tilewright.stages.check.plan import Trial, trials_for
+from tilewright.judge.check import draws
+from tilewright.judge.check.check import Check, Findings, Refused
+from tilewright.judge.check.plan import Trial, trials_for
+from tilewright.judge.client import Limits
+from tilewright.judge.memory.room import Room, RoomSizes
+from tilewright.judge.wire import messages as wire
 
 
 class Problem:

@@ -8,13 +8,13 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Built, Checked, Interval, OutputError, PointTime, Timed
 from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.problem import Problem, TensorSpec, Work
-from tilewright.facts.program import Operand, Output, Program, Statement
 from tilewright.facts.realised import Realised
 from tilewright.facts.run import Brief, CaseFacts, Matched
 from tilewright.facts.space import Knob, Point, Space, point
 from tilewright.facts.version import VERSION
 from tilewright.facts.winner import Winner, toolchain
-from tilewright.stages.propose.digests import skeleton_digests
+from tilewright.ir.program import Operand, Output, Program, Statement
+from tilewright.realise.digests import skeleton_digests
 
 MACHINE = Machine(
     target="cpu", device="test", driver="-", torch="0", dsl="-", processors=2, cache_bytes=1 << 20,

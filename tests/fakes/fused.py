@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tilewright.facts.program import Program
 from tilewright.facts.space import Point
-from tilewright.stages.propose import cuda
+from tilewright.ir.program import Program
+from tilewright.realise.rows import renderer as cuda
 
 _numbers = itertools.count()
 

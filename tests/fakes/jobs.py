@@ -6,12 +6,13 @@ from pathlib import Path
 
 import torch
 
-from tilewright.cell import values, wire
-from tilewright.cell.arena import contiguous
-from tilewright.cell.rerun import RECORDED
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.problem import Work
-from tilewright.flow.sanitize import Job
+from tilewright.judge.candidate_process import values
+from tilewright.judge.candidate_process.rerun import RECORDED
+from tilewright.judge.memory.arena import contiguous
+from tilewright.judge.sanitize import Job
+from tilewright.judge.wire import messages as wire
 
 MODEL = """
 import torch

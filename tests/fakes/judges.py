@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from tilewright.edges.gpu.machine import machine, threads
-from tilewright.edges.sandbox.cell import Limits
+from tilewright.edges.problems import read_problem
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.problem import Problem
-from tilewright.flow.evaluate import Judge
-from tilewright.flow.workbench import found_patterns
-from tilewright.stages.problems import read_problem
-from tilewright.stages.propose.compose import compose
-from tilewright.stages.timing.measure import Effort
+from tilewright.judge.client import Limits
+from tilewright.judge.evaluate import Judge
+from tilewright.judge.timing.measure import Effort
+from tilewright.realise.compose import compose
+from tilewright.run.workbench import found_patterns
 
 
 def brief_judge(problem: Problem | str, folder: Path, *, limits: Limits | None = None, trace: bool = False) -> Judge:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fakes.program_interpreter import least_of, load, positions, scanned
-from tilewright.facts.program import (
+from tilewright.ir.program import (
     RANKED,
     SCANS,
     Load,
@@ -23,7 +23,7 @@ from tilewright.facts.program import (
     Scan,
     Statement,
 )
-from tilewright.facts.validation import validate
+from tilewright.ir.validation import validate
 
 TORCH = {
     "f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64,

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
-from tilewright.cell.trace import trace
-from tilewright.facts.program import Program, Scan
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Space
-from tilewright.facts.validation import validate
-from tilewright.stages.patterns import match
-from tilewright.stages.propose.case_code import case_code
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match
+from tilewright.ir.program import Program, Scan
+from tilewright.ir.validation import validate
+from tilewright.realise.case_code import case_code
 
 
 def fused(function: Callable[..., Any], *args: Tensor, sparing: bool = False) -> Matched:

@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fakes.renderer import InterpretingRenderer
-from tilewright.cell.trace import trace
 from tilewright.faces.capture import write_problem
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
-from tilewright.flow.optimize import write_candidate
-from tilewright.stages.patterns import match_all
-from tilewright.stages.propose.compose import compose
-from tilewright.stages.propose.targets import Renderer, renderer
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match_all
+from tilewright.realise.compose import compose
+from tilewright.realise.targets import Renderer, renderer
+from tilewright.run.optimize import write_candidate
 
 BIAS = 0.25  # of the file: read by name in each call
 

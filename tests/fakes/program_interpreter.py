@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from tilewright.facts.graph import Call, Code, Graph, Node, Ref, Struct
 from tilewright.facts.pattern import Bind, Pattern, Site
-from tilewright.facts.program import RANKED, SCANS, Load, Position, Product, Program, Reduction, Scan
+from tilewright.ir.graph import Call, Code, Graph, Node, Ref, Struct
+from tilewright.ir.program import RANKED, SCANS, Load, Position, Product, Program, Reduction, Scan
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
           "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tilewright.facts.candidate import SourceFile
 from tilewright.facts.codec import dumps
-from tilewright.facts.program import Program
 from tilewright.facts.space import Knob, Point, Space
+from tilewright.ir.program import Program
 
 _FUSED = '''"""A Program, interpreted."""
 import sys

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.facts.graph import Call, Graph, Node, Ref
 from tilewright.facts.machine import Machine
 from tilewright.facts.move import Event, Move, Outcome, Stop, Try, Tune
 from tilewright.facts.outcome import Built, Checked, Failure, Interval, OutputError, PointTime, Samples, Timed, Tuned
 from tilewright.facts.pattern import Choice, Pattern, Site
 from tilewright.facts.problem import Problem, TensorSpec, Work
-from tilewright.facts.program import Operand, Output, Program, Statement
 from tilewright.facts.run import Brief, CaseFacts, Matched
 from tilewright.facts.space import Knob, Space, point
+from tilewright.ir.graph import Call, Graph, Node, Ref
+from tilewright.ir.program import Operand, Output, Program, Statement
 
 SHAPE = (4096, 16384)
 MACHINE = Machine(

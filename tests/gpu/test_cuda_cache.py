@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes import kernel_programs as kp
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.gpu
 

@@ -16,14 +16,14 @@ from torch import Tensor
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.program_interpreter import run_program
-from tilewright.cell.rows import traced
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Work
-from tilewright.facts.program import Program
 from tilewright.facts.run import CaseFacts
-from tilewright.flow.optimize import write_candidate
-from tilewright.flow.workbench import found_patterns
-from tilewright.stages.propose.compose import compose
+from tilewright.frontend.rows import traced
+from tilewright.ir.program import Program
+from tilewright.realise.compose import compose
+from tilewright.run.optimize import write_candidate
+from tilewright.run.workbench import found_patterns
 
 pytestmark = pytest.mark.gpu
 

@@ -12,7 +12,7 @@ from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.traced import only_program
 from tilewright.facts.space import point
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 UNARY = [
     "neg",

@@ -11,7 +11,7 @@ import torch
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from tilewright.facts.space import point
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 SHAPES = {
     "of one": ((5, 1), 1, -1, "f32"),

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.traced import only_program
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 from .test_cuda_kernels import close, every_other, padded_rows, shifted
 

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 
 from fakes.modules import Applies
-from tilewright.cell.trace import trace
 from tilewright.edges.toolchain.languages import cutlass_headers
 from tilewright.faces.config import cache_dir
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match
 from tilewright.kernels.nvcc import toolchain
-from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda
-from tilewright.stages.propose.cutlass import products_by_cutlass
+from tilewright.realise.rows import renderer as cuda
+from tilewright.realise.written.cutlass import products_by_cutlass
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.slow,

@@ -8,7 +8,7 @@ import pytest
 
 from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.facts.problem import Problem
-from tilewright.flow.discover import discover
+from tilewright.judge.discover import discover
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

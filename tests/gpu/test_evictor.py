@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tilewright.cell import driver, walks
-from tilewright.cell.timing import Flush, Timer
-from tilewright.edges.sandbox.cell import Cell, CellPlan
-from tilewright.edges.sandbox.evictor import Evictor
+from tilewright.judge.candidate_process.timing import Flush, Timer
+from tilewright.judge.client import Cell, CellPlan
+from tilewright.judge.memory import driver
+from tilewright.judge.memory.evictor import Evictor
+from tilewright.judge.wire import walks
 
 SIZE = 128 << 20
 
@@ -68,7 +69,7 @@ def test_addresses_that_share_their_memory_are_found() -> None:
 
 def test_a_buffer_of_this_gpu_is_more_than_twice_its_l2_cache() -> None:
     from tilewright.edges.gpu.machine import measure
-    from tilewright.flow.memory import evicts_all, flush_bytes
+    from tilewright.judge.memory.sizes import evicts_all, flush_bytes
 
     found = measure("cuda")
     size = ctypes.c_int()

@@ -11,12 +11,12 @@ from fakes.gemm_model import UNPROMOTED
 from fakes.judges import judge_on_gpu
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice
-from tilewright.flow.workbench import found_patterns
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.gemm.launch import Epilogue
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.cuda.gemm.routed import Routed
-from tilewright.stages.propose.compose import compose
+from tilewright.realise.compose import compose
+from tilewright.run.workbench import found_patterns
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 LENGTHS = ([300, 0, 1, 129, 128, 500], [0, 0, 640, 0], [1] * 40, [7, 64, 63, 65, 1000, 3, 0, 0, 258], [2048])

@@ -9,11 +9,12 @@ from fakes.fused import load_fused
 from fakes.grouped import GROUPED, WIDE_ROWS
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, run_program, view
-from tilewright.cell.trace import trace
 from tilewright.facts.space import point
-from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda, cuda_product
-from tilewright.stages.propose.grouped import fits, is_grouped
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match
+from tilewright.realise.gemm import renderer as cuda_product
+from tilewright.realise.gemm.grouped import fits, is_grouped
+from tilewright.realise.rows import renderer as cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

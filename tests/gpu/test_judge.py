@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from tilewright.cell import driver
 from tilewright.edges.gpu.machine import machine as measured_machine
-from tilewright.edges.sandbox.cell import Limits
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Inspected, Timed
 from tilewright.facts.problem import Problem
-from tilewright.flow.evaluate import Judge
-from tilewright.stages.timing.measure import Effort
+from tilewright.judge.client import Limits
+from tilewright.judge.evaluate import Judge
+from tilewright.judge.memory import driver
+from tilewright.judge.timing.measure import Effort
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

@@ -1,5 +1,5 @@
-"""The ways to build a kernel that prompts tell of (strategies/prompts/languages.jinja), each on a candidate: the judge
-takes them where the language is installed."""
+"""The ways to build a kernel that prompts tell of (search/strategies/prompts/languages.jinja), each on a candidate:
+the judge takes them where the language is installed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tilewright.edges.gpu.machine import machine
+from tilewright.edges.problems import read_problem
 from tilewright.edges.toolchain import languages
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Timed
-from tilewright.flow.evaluate import Judge
-from tilewright.stages.problems import read_problem
-from tilewright.stages.timing.measure import Effort
+from tilewright.judge.evaluate import Judge
+from tilewright.judge.timing.measure import Effort
 
 ROOM = Path(__file__).parent / "sanitizer"
 HEAD = "import torch\n\n"

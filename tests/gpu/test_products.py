@@ -19,18 +19,18 @@ from fakes.fused import load_fused
 from fakes.judges import judge_on_gpu
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, run_program, view
-from tilewright.cell.trace import trace
+from tilewright.edges.problems import read_problem
 from tilewright.edges.toolchain.installed import cuda_tool
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.space import point
-from tilewright.flow.optimize import optimize
-from tilewright.flow.workbench import Places, found_patterns
-from tilewright.stages.patterns import match
-from tilewright.stages.problems import read_problem
-from tilewright.stages.propose import cuda
-from tilewright.stages.propose.compose import compose
-from tilewright.stages.propose.product_tiles import KERNEL
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match
+from tilewright.realise.compose import compose
+from tilewright.realise.gemm.tiles import KERNEL
+from tilewright.realise.rows import renderer as cuda
+from tilewright.run.optimize import optimize
+from tilewright.run.workbench import Places, found_patterns
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

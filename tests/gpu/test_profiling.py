@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tilewright.edges.gpu.machine import machine
+from tilewright.edges.problems import read_problem
 from tilewright.edges.toolchain.installed import cuda_tool
 from tilewright.facts.outcome import Inspected
 from tilewright.facts.profile import KernelProfile
-from tilewright.flow import look
-from tilewright.flow import profile as profiling
-from tilewright.stages.build import load_candidate
-from tilewright.stages.problems import read_problem
+from tilewright.judge import look
+from tilewright.judge import profiles as profiling
+from tilewright.judge.build import load_candidate
 
 ROOM = Path(__file__).parent / "sanitizer"
 # torch's own kernels beside one of the candidate's: the profile must tell them apart.

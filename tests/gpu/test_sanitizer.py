@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tilewright.edges.gpu.machine import machine
+from tilewright.edges.problems import read_problem
 from tilewright.edges.toolchain.installed import cuda_tool
 from tilewright.facts.outcome import Failure, Sanitized, Timed
-from tilewright.flow.evaluate import Judge
-from tilewright.stages.build import load_candidate
-from tilewright.stages.problems import read_problem
-from tilewright.stages.timing.measure import Effort
+from tilewright.judge.build import load_candidate
+from tilewright.judge.evaluate import Judge
+from tilewright.judge.timing.measure import Effort
 
 ROOM = Path(__file__).parent / "sanitizer"
 EXHIBITS = sorted(p for p in ROOM.glob("*.py") if p.stem != "problem")

@@ -10,11 +10,11 @@ from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, run_program, view
 from fakes.spread import SPREAD, arguments
-from tilewright.cell.trace import trace
 from tilewright.facts.space import point
-from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda
-from tilewright.stages.propose.product_tiles import KERNEL
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match
+from tilewright.realise.gemm.tiles import KERNEL
+from tilewright.realise.rows import renderer as cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

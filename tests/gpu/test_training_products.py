@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilewright.cell.trace import trace_training
 from tilewright.facts.gradients import Gradients
 from tilewright.facts.pattern import Choice, without_idle
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts
-from tilewright.flow import training
-from tilewright.flow.optimize import write_candidate
-from tilewright.flow.workbench import found_patterns
-from tilewright.stages.propose.compose import compose
+from tilewright.frontend.trace import trace_training
+from tilewright.realise.compose import compose
+from tilewright.run import training
+from tilewright.run.optimize import write_candidate
+from tilewright.run.workbench import found_patterns
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.slow,

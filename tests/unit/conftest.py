@@ -79,3 +79,16 @@ def haste(hasty_compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compile_ = build._compile
     monkeypatch.setenv("TESTS_IN_HASTE", "1")
     monkeypatch.setattr(build, "_compile", lambda command: compile_([str(hasty_compiler), *command[1:]]))
+
+
+_IN_HASTE = tuple(Path(__file__).with_name(name) for name in ("frontend", "fusion", "realise"))
+
+
+@pytest.fixture(autouse=True)
+def in_haste(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels in C++ are compiled in haste there; tests of arithmetic that an optimiser might change are marked
+    `optimised`."""
+    if any(request.path.is_relative_to(place) for place in _IN_HASTE):
+        monkeypatch.setenv("CXX", str(request.getfixturevalue("hasty_compiler")))
+        if request.node.get_closest_marker("optimised") is None:
+            monkeypatch.setenv("TESTS_IN_HASTE", "1")

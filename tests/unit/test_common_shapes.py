@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.cell.trace import trace
-from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match
+from tilewright.realise.rows import renderer as cuda
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "common_shapes.py"
 spec = importlib.util.spec_from_file_location("common_shapes", SCRIPT)

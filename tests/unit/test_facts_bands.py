@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from fakes.modules import Applies
-from tilewright.cell.trace import trace
-from tilewright.facts.bands import Bands
+from tilewright.frontend.trace import trace
+from tilewright.ir.bands import Bands
 
 X, Y = torch.rand(9, 7) + 1, torch.rand(9, 7) + 1
 SQUARE, ROWS = torch.rand(2, 8, 8) + 1, torch.rand(8) + 1

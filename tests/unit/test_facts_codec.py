@@ -15,12 +15,12 @@ import pytest
 import tilewright.facts
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.codec import dumps, from_plain, loads, read, to_plain
-from tilewright.facts.graph import Code, Ref
 from tilewright.facts.move import Event, Stop, Tune
 from tilewright.facts.outcome import Failure, PointTime, Station
 from tilewright.facts.pattern import Choice
-from tilewright.facts.schedule import Pass, RankSchedule, ScanSchedule, Schedule
 from tilewright.facts.space import point
+from tilewright.ir.graph import Code, Ref
+from tilewright.ir.schedule import Pass, RankSchedule, ScanSchedule, Schedule
 
 
 def fact_classes() -> list[type]:

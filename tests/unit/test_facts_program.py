@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.facts.program import Load, Operand, Output, Position, Program, Reduction, Scan, Statement
-from tilewright.facts.schedule import Schedule, scan_schedule, schedule
-from tilewright.facts.validation import validate
+from tilewright.ir.program import Load, Operand, Output, Position, Program, Reduction, Scan, Statement
+from tilewright.ir.schedule import Schedule, scan_schedule, schedule
+from tilewright.ir.validation import validate
 
 
 def statement(result: str, op: str, *args: str | float) -> Statement:

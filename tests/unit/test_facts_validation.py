@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fakes.program_interpreter import run_program
-from tilewright.facts.program import Operand, Output, Product, Program, Prologue, Reduction, Statement
-from tilewright.facts.validation import validate
+from tilewright.ir.program import Operand, Output, Product, Program, Prologue, Reduction, Statement
+from tilewright.ir.validation import validate
 
 NORM = Program(
     domain=(6, 10), reduced=(1,),

@@ -14,8 +14,8 @@ from tilewright.facts.machine import LEAST_CALL_NS, Machine
 from tilewright.facts.outcome import Built, Checked, Interval, OutputError, Samples, Timed
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.problem import Problem, Work
-from tilewright.facts.program import Operand, Output, Program, Statement
 from tilewright.facts.space import Space, point
+from tilewright.ir.program import Operand, Output, Program, Statement
 
 MODEL = SourceFile(path="model.py", text="class ModelNew: ...\n")
 KERNEL = SourceFile(path="fused_0.py", text="KNOBS = {}\n")

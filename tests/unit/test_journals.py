@@ -18,8 +18,8 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.move import Ask, Move, Outcome, Stop, Try
 from tilewright.facts.outcome import Samples, Timed
 from tilewright.facts.run import Limits, Request
-from tilewright.flow.drive import JournalMismatch
 from tilewright.report import summary
+from tilewright.run.drive import JournalMismatch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 KEPT = sorted((BENCHMARKS / "journals").glob("*/*.jsonl.xz"))

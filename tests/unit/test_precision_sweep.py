@@ -17,7 +17,7 @@ from benchmarks.precision_sweep.cells import KINDS, SHAPES, VARIATIONS, Cell, ce
 from benchmarks.precision_sweep.judge import Bench  # noqa: E402
 from benchmarks.precision_sweep.run import Results, Tally, Task, carry_out, run, tasks  # noqa: E402
 
-from tilewright.stages.check.plan import Trial as Planned  # noqa: E402
+from tilewright.judge.check.plan import Trial as Planned  # noqa: E402
 
 # Each kind and each variation of the smallest size at least once, and some of the next.
 THIN = [Cell(kind, 64, tuple(VARIATIONS)[i % 5]) for i, kind in enumerate(KINDS)]

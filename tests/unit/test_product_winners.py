@@ -17,7 +17,7 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Interval, PointTime, Tuned
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.run import Matched
-from tilewright.flow.winners import known_winners
+from tilewright.run.winners import known_winners
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 HERE = Machine(

@@ -16,11 +16,11 @@ from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, TooBusy, UserError
 from ..facts.problem import Mode, Precision, Problem, Target
 from ..facts.run import Timing
-from ..flow.optimize import Finished, begun, judge_given, resume
-from ..flow.optimize import optimize as run
-from ..flow.workbench import Places
+from ..judge.build import load_candidate
 from ..report import markdown, summary
-from ..stages.build import load_candidate
+from ..run.optimize import Finished, begun, judge_given, resume
+from ..run.optimize import optimize as run
+from ..run.workbench import Places
 from . import config
 from .capture import is_same, write_problem
 from .live import fallbacks, load, replacement

@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import RenderableType
 
 from ..edges.gpu.machine import machine
+from ..edges.problems import is_task
 from ..edges.toolchain import versions
 from ..facts import codec
 from ..facts.problem import Target
-from ..flow.campaign import Campaign, problem_files, run_campaign
 from ..report import audit_object, audit_table, audits_summary, audits_table, shirks_table
-from ..stages.problems import is_task
+from ..run.campaign import Campaign, problem_files, run_campaign
 from . import config
 from .deliver import commit, stamp
 from .reading import problem_of
@@ -40,7 +40,7 @@ def audit_file(
     file: Path, *, target: Target, budget_s: float, seed: int, say: Callable[[str], None], env: Sequence[str] = ()
 ) -> Shown:
     problem = problem_of(file, target=target, env=env)
-    from ..flow.audit import audit  # imports torch, which a user's mistake needn't wait for
+    from ..judge.audits import audit  # imports torch, which a user's mistake needn't wait for
 
     measured = machine(target, cache_dir=config.cache_dir())
     with tempfile.TemporaryDirectory(prefix="tilewright-audit-") as folder:

@@ -13,13 +13,13 @@ from typing import Any
 from rich.console import RenderableType
 
 from ..edges.gpu.machine import machine
-from ..edges.llm import open_model
+from ..edges.models import open_model
 from ..facts.dialogue import ModelChoice
 from ..facts.problem import Target
-from ..flow.campaign import Campaign, ended_badly, problem_files, run_campaign
-from ..flow.optimize import require_model, require_parts
-from ..flow.remote import bundle_folder
 from ..report import whose
+from ..run.campaign import Campaign, ended_badly, problem_files, run_campaign
+from ..run.optimize import require_model, require_parts
+from ..run.remote import bundle_folder
 from . import config
 from .deliver import bench_object, bench_tables, stamp
 

@@ -16,8 +16,8 @@ import cloudpickle
 import torch
 from torch import nn
 
-from ..cell.load import installed_paths
 from ..facts.errors import UserError
+from ..judge.candidate_process.load import installed_paths
 
 _NUMBERED = re.compile(rb"[0-9a-f]{32}")  # what cloudpickle numbers classes with, in each process anew
 

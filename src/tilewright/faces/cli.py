@@ -93,9 +93,9 @@ def optimize(
     as_json: JsonOption = False,
 ) -> None:
     """Make a module faster, judge the result, and write candidate, journal and report."""
-    from ..flow.optimize import Access
-    from ..flow.optimize import optimize as run
-    from ..flow.workbench import Places
+    from ..run.optimize import Access
+    from ..run.optimize import optimize as run
+    from ..run.workbench import Places
     from .deliver import delivered
     from .reading import problem_of
 
@@ -123,9 +123,9 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run that was stopped or killed, from its journal."""
-    from ..flow.optimize import Access
-    from ..flow.optimize import resume as run
-    from ..flow.workbench import Places
+    from ..run.optimize import Access
+    from ..run.optimize import resume as run
+    from ..run.workbench import Places
     from .deliver import delivered
 
     places = Places(out=folder, cache=config.cache_dir())
@@ -152,9 +152,9 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Judge and time a candidate; exit 1 when it is refused."""
-    from ..flow.optimize import judge_given
-    from ..flow.workbench import Places
-    from ..stages.build import load_candidate
+    from ..judge.build import load_candidate
+    from ..run.optimize import judge_given
+    from ..run.workbench import Places
     from .deliver import delivered
     from .reading import problem_of
 
@@ -257,7 +257,7 @@ def tune(
     as_json: JsonOption = False,
 ) -> None:
     """Measure the knobs of every fused kernel of a module, and remember which settings won."""
-    from ..flow.tune import tune as run
+    from ..run.tune import tune as run
     from .reading import problem_of
     from .winners import tuned_object, tuned_table
 
@@ -290,7 +290,7 @@ def winners(
 ) -> None:
     """Show the settings that won on this machine, or came with the package, with their evidence; take over others';
     give this machine's away."""
-    from ..stages.tune.memory import FILE
+    from ..search.tune.memory import FILE
     from .winners import exported, listed, merged, winners_table
 
     mine = config.cache_dir() / FILE

@@ -11,10 +11,10 @@ from rich.console import RenderableType
 
 from ..edges.ledger import Ledger
 from ..facts.errors import UserError
-from ..flow.campaign import Campaign, run_campaign
-from ..flow.optimize import require_parts
 from ..report import Axis, Curve, compared, comparison_object, comparison_svg, comparison_tables, curve
-from ..strategies import ASKING, MAY_ASK, STRATEGIES
+from ..run.campaign import Campaign, run_campaign
+from ..run.optimize import require_parts
+from ..search.strategies import ASKING, MAY_ASK, STRATEGIES
 from .benches import Asked, task_line
 
 JOURNAL = "run.db"

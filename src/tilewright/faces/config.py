@@ -13,7 +13,7 @@ from ..facts.errors import UserError
 from ..facts.run import Limits, Timing
 
 if TYPE_CHECKING:
-    from ..flow.session import Terms
+    from ..run.session import Terms
 
 T = TypeVar("T", int, float)
 
@@ -159,8 +159,8 @@ def budget_text(budget_s: float, limits: Limits) -> str:
 
 def agents_terms(budget: str, *, timing: Timing, sanitize: bool | None, seed: int, evaluator: str = "") -> Terms:
     """The terms of runs whose moves coding agents make; UserError as `within`, and for an evaluator that is none."""
-    from ..flow.remote import bundle_folder
-    from ..flow.session import Terms
+    from ..run.remote import bundle_folder
+    from ..run.session import Terms
 
     if evaluator:
         bundle_folder(evaluator)

@@ -18,9 +18,9 @@ from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Event
 from ..facts.run import Brief
-from ..flow.optimize import Finished
-from ..flow.workbench import Places
 from ..report import bench_summary, bench_table, html, markdown, summary, table
+from ..run.optimize import Finished
+from ..run.workbench import Places
 from . import config
 
 

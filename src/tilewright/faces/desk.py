@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..facts.errors import UserError
-from ..flow.session import Session
+from ..run.session import Session
 
 Told = dict[str, Any]  # what a tool answers, as JSON
 _LEAVING_S = 5.0  # for a run that is at rest to end its cells

@@ -14,7 +14,6 @@ from ..edges.gpu.machine import machine
 from ..edges.toolchain import versions
 from ..facts import codec
 from ..facts.problem import Target
-from ..flow.campaign import Campaign, problem_files, run_campaign
 from ..report import (
     calls_table,
     discoveries_summary,
@@ -25,6 +24,7 @@ from ..report import (
     parts_table,
     words,
 )
+from ..run.campaign import Campaign, problem_files, run_campaign
 from . import config
 from .audits import is_one_problem
 from .deliver import commit, stamp
@@ -65,7 +65,7 @@ def discovered(
 
 def _of_file(file: Path, wish: Wish, *, svg: Path | None, say: Callable[[str], None]) -> Shown:
     problem = problem_of(file, target=wish.target, mode="inference", env=wish.env)
-    from ..flow.discover import discover  # as in audits
+    from ..judge.discover import discover  # as in audits
 
     measured = machine(wish.target, cache_dir=config.cache_dir())
     with tempfile.TemporaryDirectory(prefix="tilewright-discover-") as folder:

@@ -15,13 +15,13 @@ from typing import Any
 from torch import nn
 from torch.compiler import is_dynamo_compiling
 
-from ..cell.load import last_line
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.errors import UserError
-from ..flow.optimize import write_candidate
+from ..judge.build import load_candidate
+from ..judge.candidate_process.load import last_line
 from ..kernels.guards import Guard, count
 from ..kernels.survey import GUARD
-from ..stages.build import load_candidate
+from ..run.optimize import write_candidate
 from . import config
 
 _FALLBACKS = "_tilewright_fallbacks"

@@ -9,22 +9,15 @@ from typing import Any, Literal
 
 from rich.table import Table
 
-from ..facts.contraction import OPERATORS
 from ..facts.document import Document
 from ..facts.errors import UserError
 from ..facts.winner import Winner
+from ..ir.contraction import OPERATORS
 from ..report import words
 from ..report.realisations import realisations_table
-from ..report.rules import (
-    document_text,
-    hit_object,
-    hits_table,
-    rule_markdown,
-    rules_page,
-    rules_table,
-)
-from ..stages.retrieve import Index, packaged, rules
-from ..stages.tune import exchange, memory
+from ..report.rules import document_text, hit_object, hits_table, rule_markdown, rules_page, rules_table
+from ..search.retrieve import Index, packaged, rules
+from ..search.tune import exchange, memory
 from . import realisations
 from .winners import winner_object, winners_table
 
@@ -89,7 +82,7 @@ def _searched(text: str, documents: Sequence[Document]) -> Shown:
 
 def operators() -> Mapping[str, Sequence[str]]:
     """The operators of each family that rules name."""
-    from ..cell.lowerings import LOWERING_FAMILIES
+    from ..frontend.lowering.lowerings import LOWERING_FAMILIES
 
     families = {family: sorted(table) for family, table in LOWERING_FAMILIES.items()}
     return {**families, "products": sorted(OPERATORS)}

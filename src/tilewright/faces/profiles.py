@@ -13,9 +13,9 @@ from ..edges.gpu.machine import machine
 from ..facts.outcome import Failure
 from ..facts.problem import Mode, Target
 from ..facts.profile import Question
-from ..flow.look import profile
+from ..judge.build import load_candidate
+from ..judge.look import profile
 from ..report import profile_lines, profile_object, profile_table
-from ..stages.build import load_candidate
 from . import config
 from .reading import problem_of
 

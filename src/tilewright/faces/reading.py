@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ..edges.problems import environment_read, read_problem
 from ..facts.problem import Mode, Precision, Problem, Target
-from ..stages.problems import environment_read, read_problem
 from . import config
 from .exits import line
 

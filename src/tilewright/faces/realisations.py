@@ -14,7 +14,7 @@ from ..facts.problem import Target
 from ..facts.realised import Realised
 from ..facts.run import Timing
 from ..report.realisations import realised_object, realised_text
-from ..stages.retrieve import table
+from ..search.retrieve import table
 
 _TIMING = Timing(budget_s=2.0, compiled=False)
 
@@ -35,7 +35,7 @@ def whole(cache: Path, key: str) -> tuple[dict[str, Any], str] | None:
 
 def documents(cache: Path) -> list[Document]:
     """The entries, as the index finds them."""
-    from ..flow.realisations import document_of  # it brings torch along
+    from ..run.realisations import document_of  # it brings torch along
 
     return [document_of(e) for e in table.entries(cache / table.FOLDER)]
 
@@ -43,7 +43,7 @@ def documents(cache: Path) -> list[Document]:
 def checked(cache: Path, key: str, *, seed: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Judge anew the entry of this key, or ("") all that are not trusted; what became of each. Those for a device that
     is not here stay as they are. UserError where a key names none."""
-    from ..flow.recheck import recheck  # it brings torch along
+    from ..run.recheck import recheck  # it brings torch along
 
     found = table.entries(cache / table.FOLDER)
     chosen = [e for e in found if e.key == key] if key else [e for e in found if _doubt(e)]
@@ -81,6 +81,6 @@ def _absent(target: Target) -> bool:
 def _doubt(entry: Realised) -> str:
     if _absent(entry.problem.target):
         return "no such device here"
-    from ..flow.realisations import doubt_of  # it brings torch along
+    from ..run.realisations import doubt_of  # it brings torch along
 
     return doubt_of(entry, identity(entry.problem.target))

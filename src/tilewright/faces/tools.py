@@ -18,13 +18,13 @@ from ..facts.pattern import Recipe
 from ..facts.problem import Precision, Target
 from ..facts.profile import Question
 from ..facts.run import Limits
-from ..flow.session import Session, Terms
-from ..flow.workbench import Places, composed
+from ..judge.build import candidate_of, load_candidate
 from ..report import attempt_object, attempt_row, ended_object, profile_object, sweep_object, words
-from ..stages.build import candidate_of, load_candidate
-from ..strategies.agent import attempts, best_of, library
-from ..strategies.asking import shown, task_of
-from ..strategies.prompts import render
+from ..run.session import Session, Terms
+from ..run.workbench import Places, composed
+from ..search.strategies.agent import attempts, best_of, library
+from ..search.strategies.asking import shown, task_of
+from ..search.strategies.prompts import render
 from . import config
 from .desk import Desk, Job, Seat, Told
 from .reading import problem_of

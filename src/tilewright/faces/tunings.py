@@ -13,8 +13,8 @@ from ..facts.demand import Demand
 from ..facts.errors import UserError
 from ..facts.problem import Problem
 from ..facts.space import Point
-from ..flow.tune_ahead import DEVICES, Device, Prepared, tune_ahead
 from ..report import words
+from ..run.tune_ahead import DEVICES, Device, Prepared, tune_ahead
 from . import config
 
 

@@ -12,9 +12,9 @@ from rich.table import Table
 from ..facts import codec
 from ..facts.outcome import PointTime, Tuned
 from ..facts.winner import Winner
-from ..flow.tune import TunedProblem
 from ..report import words
-from ..stages.tune import exchange, memory
+from ..run.tune import TunedProblem
+from ..search.tune import exchange, memory
 
 Shown = dict[str, Any]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..edges.bundle import Bundle
 from ..edges.sandbox.offspring import offspring
 from ..facts.errors import HarnessError, UserError
-from ..flow.worker import Visit, Worker
+from ..run.worker import Visit, Worker
 
 
 def served(folder: Path, *, cache: Path, jobs: int, watch: bool, say: Callable[[str], None]) -> Visit:

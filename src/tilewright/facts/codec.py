@@ -12,29 +12,29 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 T = TypeVar("T")
 
 _MODULES = (
-    "program",
-    "space",
-    "candidate",
-    "profile",
-    "outcome",
-    "problem",
-    "machine",
-    "pattern",
-    "discovery",
-    "dialogue",
-    "move",
-    "graph",
-    "segment",
-    "realised",
-    "run",
-    "audit",
-    "winner",
-    "demand",
-    "order",
-    "document",
-    "rule",
-    "verdict",
-    "gradients",
+    "..ir.program",
+    ".space",
+    ".candidate",
+    ".profile",
+    ".outcome",
+    ".problem",
+    ".machine",
+    ".pattern",
+    ".discovery",
+    ".dialogue",
+    ".move",
+    "..ir.graph",
+    ".segment",
+    ".realised",
+    ".run",
+    ".audit",
+    ".winner",
+    ".demand",
+    ".order",
+    ".document",
+    ".rule",
+    ".verdict",
+    ".gradients",
 )
 
 
@@ -42,7 +42,7 @@ _MODULES = (
 def _classes() -> dict[str, type]:
     found: dict[str, type] = {}
     for name in _MODULES:
-        module = import_module(f".{name}", __package__)
+        module = import_module(name, __package__)
         for value in vars(module).values():
             if dataclasses.is_dataclass(value) and isinstance(value, type) and value.__module__ == module.__name__:
                 found[value.__name__] = value

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from .graph import Graph
+from ..ir.graph import Graph
+from ..ir.program import Product
 from .machine import Machine
 from .pattern import Pattern
 from .problem import Target, Work
-from .program import Product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

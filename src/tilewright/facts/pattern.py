@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..ir.program import ALL_DIAGONALS, Load, Product, Program
 from .candidate import Candidate
-from .program import ALL_DIAGONALS, Load, Product, Program
 from .space import Point, Space
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .graph import SOURCES, VIEWS, Call, Graph
+from ..ir.graph import SOURCES, VIEWS, Call, Graph
 from .pattern import Region
 
 

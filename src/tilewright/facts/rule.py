@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..ir.program import RANKED, Program, Reduction
 from .pattern import Pattern
 from .problem import Target
-from .program import RANKED, Program, Reduction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

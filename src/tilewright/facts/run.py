@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..ir.graph import Graph
 from .candidate import Candidate, SourceFile
 from .dialogue import ModelChoice
 from .discovery import Part, Spread
 from .document import Document
-from .graph import Graph
 from .machine import Machine
 from .outcome import Station
 from .pattern import Pattern, Recipe
@@ -29,7 +29,7 @@ class CaseFacts:
     work: Work
     graph: Graph | None  # None: the module could not be traced
     trace_failure: str = ""
-    rewritten: Graph | None = None  # the same with less work, by declared algebra (see cell.algebra)
+    rewritten: Graph | None = None  # the same with less work, by declared algebra (see frontend.rewrite.algebra)
     algebra: tuple[str, ...] = ()  # what was done for that, in the author's operators
 
 
@@ -88,7 +88,7 @@ class Request:
     limits: Limits = Limits()
     evaluator: str = ""  # who builds, judges, tunes and profiles: "bundle:DIR"; "": this machine
     without: tuple[str, ...] = ()  # parts of the strategy that are switched off, to see what each is worth
-    algebra: bool = True  # whether the amount of work may be changed (see cell.algebra)
+    algebra: bool = True  # whether the amount of work may be changed (see frontend.rewrite.algebra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

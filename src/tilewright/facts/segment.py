@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .graph import Graph
+from ..ir.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

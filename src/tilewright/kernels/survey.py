@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .contents import (
+from .contents import (  # fmt: skip
     CHANGING,
     EMPTY_CELL,
     PLAIN_VALUES,
@@ -25,7 +25,7 @@ from .contents import (
     content,
     fingerprint,
     functions_of,
-)  # fmt: skip
+)
 
 GUARD = "_tilewright_guard"  # the attribute of a module that holds its guard
 PLAIN = (Tensor, nn.Parameter, nn.Buffer)  # tensors of these very types are what kernels take

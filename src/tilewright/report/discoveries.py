@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..facts.discovery import Discovery, Part
-from ..facts.graph import Call, Node
+from ..ir.graph import Call, Node
 from . import drawing, words
 from .graphs import drawn_before
 from .objects import Task

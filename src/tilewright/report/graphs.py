@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..facts.graph import SOURCES, VIEWS, Graph, Node
 from ..facts.pattern import Pattern
+from ..ir.graph import SOURCES, VIEWS, Graph, Node
 from . import words
 from .drawing import Drawing, Item, draw
 

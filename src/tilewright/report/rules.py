@@ -95,7 +95,7 @@ _HEAD = """\
 # Patterns
 
 What the matcher finds, and by what it is realised. This page is written by `tilewright patterns page` from the table of
-rules, `src/tilewright/stages/retrieve/rules.toml`, which `tests/unit/stages/retrieve/test_rules.py` holds to what it
+rules, `src/tilewright/search/retrieve/rules.toml`, which `tests/unit/search/retrieve/test_rules.py` holds to what it
 says: each example is found as one pattern of its rule, in the dtypes named and in no other of f64, f32, f16 and bf16;
 what is rendered of it is the skeleton's; each limit is refused for the reason said. A pattern is of the first rule that
 has its kind and feature. Operators that several rules name go where what they reduce leads. Inputs: `x 64 256` is a

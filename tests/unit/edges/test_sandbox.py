@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.cell import wire
-from tilewright.edges.sandbox.cell import Cell, CellFault, CellPlan
 from tilewright.edges.sandbox.environment import cell_environment, common_environment
 from tilewright.edges.sandbox.processes import descendants, held_bytes, private_bytes
 from tilewright.facts.errors import HarnessError
+from tilewright.judge.client import Cell, CellFault, CellPlan
+from tilewright.judge.wire import messages as wire
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -165,8 +165,8 @@ def test_nothing_outlives_a_judge_that_was_killed(tmp_path: Path) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
-from tilewright.cell import wire
-from tilewright.edges.sandbox.cell import Cell, CellPlan
+from tilewright.judge.wire import messages as wire
+from tilewright.judge.client import Cell, CellPlan
 cell = Cell(CellPlan(name="candidate", device="cpu", folder=Path({str(tmp_path)!r}), memory_bytes=3 << 30))
 cell.do(wire.LoadCandidate(folder={str(tmp_path)!r}, entry="model.py"))
 print(cell.pid, cell.alive, flush=True)
@@ -256,7 +256,7 @@ def test_tilewright_cannot_be_imported(walled: Cell) -> None:
     source = """
 import os, subprocess, sys
 assert not [m for m in sys.modules if m.startswith("tilewright")]
-TRIED = "import importlib.util, torch\\nassert importlib.util.find_spec('tilewright') is None\\nimport tilewright.cell"
+TRIED = "import importlib.util, torch\\nassert importlib.util.find_spec('tilewright') is None\\nimport tilewright.judge"
 def refused():
     try:
         exec(TRIED)

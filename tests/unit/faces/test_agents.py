@@ -14,7 +14,7 @@ from tilewright.faces.desk import Desk
 from tilewright.faces.tools import House, Tools
 from tilewright.facts.errors import UserError
 from tilewright.facts.run import Limits, Timing
-from tilewright.flow.session import Terms
+from tilewright.run.session import Terms
 
 TERMS = Terms(budget_s=60.0, limits=Limits(), timing=Timing())
 

@@ -11,7 +11,7 @@ import pytest
 
 from fakes.command import in_process
 from tilewright.faces.audits import is_one_problem
-from tilewright.flow.campaign import _child
+from tilewright.run.campaign import _child
 
 SOUND = """
 import torch

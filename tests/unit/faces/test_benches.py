@@ -10,7 +10,7 @@ import pytest
 from tilewright.faces.benches import Asked, campaign_of
 from tilewright.faces.deliver import bench_object
 from tilewright.facts.errors import UserError
-from tilewright.flow.campaign import Campaign
+from tilewright.run.campaign import Campaign
 
 NOBODY = Asked(strategy=None, model=None, base_url="", effort=None, wait=True)
 MAILBOX = Asked(strategy="oneshot", model="mailbox:box", base_url="", effort="low", wait=False)

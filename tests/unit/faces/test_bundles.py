@@ -19,9 +19,9 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.move import Move, Outcome
 from tilewright.facts.outcome import Station, Timed
 from tilewright.facts.run import Brief, Request
-from tilewright.flow import campaign
-from tilewright.flow.workbench import Places, Say
-from tilewright.flow.worker import Visit, Worker
+from tilewright.run import campaign
+from tilewright.run.workbench import Places, Say
+from tilewright.run.worker import Visit, Worker
 
 SMALL = """
 import torch

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from tilewright.edges.problems import read_problem
 from tilewright.faces.capture import is_same, write_problem
-from tilewright.stages.problems import read_problem
 
 SCRIPT = """
 import sys

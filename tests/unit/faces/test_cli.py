@@ -79,7 +79,7 @@ def test_whether_the_amount_of_work_may_change_reaches_the_run_and_each_problem_
         asked.append("--no-algebra" not in settings)
         raise UserError("so far")
 
-    monkeypatch.setattr("tilewright.flow.optimize.optimize", one)
+    monkeypatch.setattr("tilewright.run.optimize.optimize", one)
     monkeypatch.setattr("tilewright.faces.benches.campaign_of", many)
     (tmp_path / "good.py").write_text(GOOD)
     for command in ("optimize good.py", "bench ."):

@@ -17,7 +17,7 @@ from tilewright.faces.benches import Asked, campaign_of
 from tilewright.faces.compares import Entrant, compared_journals, entrants, run_strategies
 from tilewright.facts.errors import UserError
 from tilewright.facts.run import Limits
-from tilewright.flow.campaign import Campaign
+from tilewright.run.campaign import Campaign
 
 MAILBOX = Asked(strategy=None, model="mailbox:box", base_url="", effort=None, wait=False)
 

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from fakes.command import tilewright
-from tilewright.flow.campaign import Campaign, problem_files, run_campaign
 from tilewright.report import discoveries_summary, discoveries_table, left_table
+from tilewright.run.campaign import Campaign, problem_files, run_campaign
 
 MODULE = """
 import torch

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from fakes.command import in_process
-from tilewright.edges.sandbox import cell as module
-from tilewright.edges.sandbox.cell import Cell, CellPlan
+from tilewright.edges.problems import environment_read
 from tilewright.faces import config
 from tilewright.faces.reading import problem_of
 from tilewright.facts.errors import HarnessError, UserError
-from tilewright.stages.problems import environment_read
+from tilewright.judge import client as module
+from tilewright.judge.client import Cell, CellPlan
 
 GOOD = "import os\nclass Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
 

@@ -11,17 +11,17 @@ import pytest
 
 from fakes.facts import realised
 from tilewright.edges.gpu.machine import identity
+from tilewright.edges.problems import read_problem
 from tilewright.faces.patterns import known
 from tilewright.facts.move import Enter, Try, Within
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice, piece_of
 from tilewright.facts.run import Brief, Matched, Request, Timing
 from tilewright.facts.winner import toolchain
-from tilewright.flow.optimize import optimize
-from tilewright.flow.realisations import known_of_module, known_of_pieces, made_by
-from tilewright.flow.workbench import Places, Workbench
-from tilewright.stages.problems import read_problem
-from tilewright.stages.retrieve import table
+from tilewright.run.optimize import optimize
+from tilewright.run.realisations import known_of_module, known_of_pieces, made_by
+from tilewright.run.workbench import Places, Workbench
+from tilewright.search.retrieve import table
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache", "haste")]
 
@@ -109,7 +109,7 @@ def test_a_solved_module_is_neither_tuned_nor_looked_into(tmp_path: Path, monkey
         settled.append(set(known))
         return matched
 
-    monkeypatch.setattr("tilewright.flow.workbench.foreseen", noted)
+    monkeypatch.setattr("tilewright.run.workbench.foreseen", noted)
     with Workbench(request, places=places, say=print, machine=machine) as bench:
         first = bench.brief(request)
         (pattern,) = first.matched[0].patterns

@@ -14,7 +14,7 @@ from tilewright.edges.sandbox.strain import Strain
 from tilewright.faces import api
 from tilewright.facts.outcome import Timed
 from tilewright.facts.problem import Problem
-from tilewright.flow.workbench import Workbench
+from tilewright.run.workbench import Workbench
 
 X = torch.randn(6, 16)
 

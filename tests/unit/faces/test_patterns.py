@@ -10,7 +10,7 @@ import pytest
 from fakes.facts import winner
 from tilewright.faces.patterns import known
 from tilewright.facts.errors import UserError
-from tilewright.stages.tune import memory
+from tilewright.search.tune import memory
 
 
 def test_rules_and_winners_are_listed_shown_and_found(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 IN_A_PROCESS = """
 import sys, time

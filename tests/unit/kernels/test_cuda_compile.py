@@ -12,11 +12,11 @@ from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.traced import only_program
-from tilewright.cell.trace import trace
 from tilewright.facts.space import point
+from tilewright.frontend.trace import trace
+from tilewright.fusion import match
 from tilewright.kernels.cuda.cubin import taken
-from tilewright.stages.patterns import match
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.slow  # half a second for each kernel, and dozens of them
 

@@ -13,11 +13,11 @@ import pytest
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from tilewright.facts.demand import Demand
-from tilewright.facts.program import Program
+from tilewright.ir.program import Program
 from tilewright.kernels.cuda.cubin import taken
 from tilewright.kernels.cuda.demand import demand
 from tilewright.kernels.cuda.plan import Device
-from tilewright.stages.propose import cuda
+from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.slow  # half a second for each kernel, and dozens of them
 

@@ -9,7 +9,7 @@ import torch
 
 from fakes import gemm_model as model
 from tilewright.kernels.cuda.gemm import bounds
-from tilewright.stages.propose import product_points
+from tilewright.realise.gemm import points as product_points
 
 SIDE = 12
 CONTRACT = 8 * 2.0**-23  # docs/precision.md: the floor of fp32 outputs, in the norm

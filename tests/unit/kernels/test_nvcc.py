@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tilewright.facts.candidate import LIBRARY, Candidate, SourceFile
-from tilewright.flow.ahead import Objects, built_by_nvcc
 from tilewright.kernels import nvcc
+from tilewright.run.ahead import Objects, built_by_nvcc
 
 COMPILER = """#!/bin/sh
 if [ "$1" = --version ]; then echo release 13.0; exit 0; fi

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from tilewright.facts.audit import MOST, Audit, Figures, Shirk
+from tilewright.judge.audit import findings
 from tilewright.report import audit_object, audit_table, audits_summary, audits_table, shirks_table
-from tilewright.stages.audit import findings
 
 ZEROS = Shirk(kind="zeros", name="", share=0.25, norm=1.0, loose=1e-9, judged_share=4.0)
 CUT = Shirk(kind="cut", name="linear[0]", share=MOST, norm=3.0, loose=2.0, heavy=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fakes.asked import START, asking, ran, whole
 from fakes.runs import IMPROVED, brief
-from tilewright.edges.llm.scripted import scripted_reply
+from tilewright.edges.models.scripted import scripted_reply
 from tilewright.facts.run import Limits
 from tilewright.report import html, markdown
 from tilewright.report.costs import costs, gains

@@ -15,15 +15,7 @@ from tilewright.facts.dialogue import Reply, Usage
 from tilewright.facts.errors import UserError
 from tilewright.facts.move import Stop, Try
 from tilewright.facts.run import Limits
-from tilewright.report import (
-    Curve,
-    compared,
-    comparison_object,
-    comparison_svg,
-    comparison_tables,
-    curve,
-    html,
-)
+from tilewright.report import Curve, compared, comparison_object, comparison_svg, comparison_tables, curve, html
 from tilewright.report.plot import HEIGHT, WIDTH, run_plot
 
 USAGE = Usage(input_tokens=900, output_tokens=100)

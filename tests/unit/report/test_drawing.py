@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.runs import FUSED, GRAPH, NODES, near, timed
-from tilewright.facts.graph import Graph, Node
 from tilewright.facts.pattern import Site
+from tilewright.ir.graph import Graph, Node
 from tilewright.report import words
 from tilewright.report.chart import LABELS, VALUES, WIDTH, chart
 from tilewright.report.drawing import BOX_HEIGHT, BOX_WIDTH, LARGEST, Drawing, Item, draw

@@ -20,7 +20,7 @@ _OWN = {
     "TORCHINDUCTOR_CACHE_DIR": "cache/inductor", "TORCH_EXTENSIONS_DIR": "cache/extensions",
     "TVM_FFI_CACHE_DIR": "cache/tvm-ffi", "CUTE_DSL_CACHE_DIR": "cache/cute-dsl", "CUDA_CACHE_PATH": "cache/cuda",
 }  # fmt: skip
-_START = Path(__file__).resolve().parents[2] / "cell" / "start.py"
+_START = Path(__file__).resolve().parents[2] / "judge" / "candidate_process" / "start.py"
 
 
 def program(module: str) -> list[str]:

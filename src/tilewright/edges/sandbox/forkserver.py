@@ -1,5 +1,5 @@
-"""The fork server (cell.fork): one process beside the judge's that has imported torch and forks every cell, in
-milliseconds and with clean pages.
+"""The fork server (judge.candidate_process.fork): one process beside the judge's that has imported torch and forks
+every cell, in milliseconds and with clean pages.
 
 There is one for each environment that cells share, for as long as this process lives; it sees the end of its channel
 when that dies, and the cells die with it.
@@ -43,7 +43,7 @@ class ForkServer:
         self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [*program("tilewright.cell.serve"), str(theirs.fileno())],
+                [*program("tilewright.judge.candidate_process.serve"), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, pass_fds=(theirs.fileno(),),
                 start_new_session=True, cwd="/", env=dict(environment),
             )  # fmt: skip

@@ -33,14 +33,17 @@ def run_under(
     variables: Mapping[str, str] | None = None,
 ) -> Ran:  # fmt: skip
     """Run the candidate that lies in `folder` under a tool (its command; () for none), with `variables` beside those of
-    a cell. What the process may do is the process's own to take from itself, before any foreign code: cell.rerun."""
+    a cell. What the process may do is the process's own to take from itself, before any foreign code:
+    judge.candidate_process.rerun."""
     nonce = secrets.token_hex(16)
     environment = cell_environment(folder, common_environment(threads=0, outer=os.environ)) | dict(variables or {})
     line = json.dumps({**setup, "folder": str(folder), "nonce": nonce}).encode() + b"\n"
     timed_out = False
     streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
-        with offspring([*tool, *program("tilewright.cell.rerun")], cwd=folder, env=environment, **streams) as process:
+        with offspring(
+            [*tool, *program("tilewright.judge.candidate_process.rerun")], cwd=folder, env=environment, **streams
+        ) as process:
             try:
                 said, _ = process.communicate(line, timeout=limit_s)
             except subprocess.TimeoutExpired:

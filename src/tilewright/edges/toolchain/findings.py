@@ -36,7 +36,7 @@ _CUDA_TOOLS = {
 }
 _NAMESPACES = "allow unprivileged namespaces (sysctl kernel.unprivileged_userns_clone=1, or the container's profile)"
 _LANDLOCK = "use Linux 5.13 or newer with Landlock enabled"
-_PROTECTIONS = {  # name in cell.confine -> what its lack means, and the way out
+_PROTECTIONS = {  # name in judge.candidate_process.confine -> what its lack means, and the way out
     "user namespace": f"candidates see the other processes as their own user's: {_NAMESPACES}",
     "network namespace": f"candidates can reach the network: {_NAMESPACES}",
     "private shared memory": f"files in /dev/shm may outlive a candidate, or can't be made: {_NAMESPACES}",
@@ -165,7 +165,7 @@ def _cuda_tools(gpu: bool) -> Iterator[Finding]:
 
 def _protections() -> Iterator[Finding]:
     """What a candidate's cell gets here: one is confined like it, and tells."""
-    text = installed.said([sys.executable, "-m", "tilewright.cell.confine"])
+    text = installed.said([sys.executable, "-m", "tilewright.judge.candidate_process.confine"])
     told = json.loads(text) if text else {}
     for name in told.get("active", ()):
         yield Finding(name=name, value="works")

@@ -1,0 +1,23 @@
+"""Who reads what of a graph."""
+
+from __future__ import annotations
+
+from tilewright.ir.graph import Graph
+
+
+class Readers:
+    """A graph by names: nodes, calls, and the nodes that read each node, a call's all its results."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes = {n.name: n for n in graph.nodes}
+        self.calls = {c.name: c for c in graph.calls}
+        self.readers: dict[str, list[str]] = {n.name: [] for n in graph.nodes}
+        self._kept = {*graph.outputs, *(u.value for u in graph.updates), *(u.target for u in graph.updates)}
+        for node in graph.nodes:
+            for source in dict.fromkeys(self.calls[node.origin].sources if node.op == "call" else node.sources):
+                self.readers[source].append(node.name)
+
+    def alone(self, name: str) -> bool:
+        """Whether one operator alone reads this, and nobody outside of the graph."""
+        return name not in self._kept and len(self.readers[name]) == 1

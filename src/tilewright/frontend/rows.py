@@ -1,0 +1,82 @@
+"""Whether a module computes the same whatever the size of its inputs' first dimension: what a kernel need not be told.
+
+torch.export says it of the module with that size left open: it refuses where Python, or an operator, decides by it.
+What
+the size may have left in the numbers of a graph (a mean over it, a shape) shows in a second graph, of another size.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from inspect import Parameter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tilewright.ir.graph import Graph, Node
+
+from .recurrent import told_by_shape
+from .trace import trace
+
+_OTHER = (3, 5)  # sizes for a second graph, the first that is another; tensors of it have no contents to speak of
+
+
+def traced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
+    """As `trace`, and what may have any number of rows stands in `Graph.free`."""
+    graph = trace(module, args, kwargs)
+    return graph if kwargs else replace(graph, free=_free(module, args, graph))
+
+
+def _free(module: nn.Module, args: Sequence[Any], graph: Graph) -> tuple[str, ...]:
+    """Names of the graph's nodes whose first dimension is that of the first argument, and may have any size from 2 on,
+    all of them the same; () where that can't be said."""
+    if not args or not all(isinstance(a, Tensor) and a.ndim for a in args) or graph.updates:
+        return ()
+    rows = int(args[0].shape[0])
+    if rows < 2 or not _is_indifferent(module, args, rows):
+        return ()
+    less = next(n for n in _OTHER if n != rows)
+    try:
+        second = trace(module, tuple(a.new_zeros((less, *a.shape[1:])) if a.shape[0] == rows else a for a in args), {})
+    except ValueError:
+        return ()
+    return _open(graph, second, rows, less)
+
+
+def _is_indifferent(module: nn.Module, args: Sequence[Tensor], rows: int) -> bool:
+    """Whether torch.export takes the module with its rows left open."""
+    size = torch.export.Dim("rows", min=2)
+    shapes: list[Any] = [{0: size} if a.shape[0] == rows else {} for a in args]
+    kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
+    named = sum(kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+    if len(args) > named:  # the rest are starred, and count as one
+        shapes[named:] = [tuple(shapes[named:])]
+    with warnings.catch_warnings(), torch.no_grad(), told_by_shape():
+        warnings.simplefilter("ignore")
+        try:
+            torch.export.export(module, tuple(args), {}, dynamic_shapes=tuple(shapes), strict=False)
+        except Exception:  # of many kinds: a size that is decided by, an operator that it can't follow
+            return False
+    return True
+
+
+def _open(one: Graph, other: Graph, rows: int, less: int) -> tuple[str, ...]:
+    """The nodes that differ in their first dimension, if that is all in which the two graphs differ."""
+    if replace(one, nodes=()) != replace(other, nodes=()) or len(one.nodes) != len(other.nodes):
+        return ()
+    found: list[str] = []
+    for a, b in zip(one.nodes, other.nodes, strict=True):
+        if a == b:
+            continue
+        if (a.shape[:1], b.shape[:1]) != ((rows,), (less,)) or _of_rows(b, rows) != a:
+            return ()
+        found.append(a.name)
+    return tuple(found)
+
+
+def _of_rows(node: Node, rows: int) -> Node:
+    return replace(node, shape=(rows, *node.shape[1:]))

@@ -1,0 +1,248 @@
+"""The matcher: from what a module computes to the parts of it that one kernel each can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from tilewright.facts.pattern import Pattern, Site
+from tilewright.facts.run import Matched
+from tilewright.facts.segment import Segment
+from tilewright.facts.space import Space
+from tilewright.ir.graph import VIEWS, Call, Graph, Node
+from tilewright.ir.program import SCANS, Program
+
+from .grow import grown
+from .products import products, unmade
+from .program import write
+from .region import Flow
+from .sums import recomputed, with_sums
+
+__all__ = ["explained", "match", "match_all", "match_segments", "unmade_products"]
+
+# Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
+TINY_BYTES = 4096
+_TITLE_STEPS = 8
+_COPIES = frozenset({"slice", "cat", "stack", "index_select", "embedding", "index", "gather", "take",
+                     "take_along_dim"})  # fmt: skip
+
+
+def match(
+    graph: Graph,
+    *,
+    unsupported: Callable[[Program], str | None],
+    space: Callable[[Program], Space],
+    first_id: int = 0,
+    case: int = 0,
+    tiny_bytes: int = TINY_BYTES,
+    loose: bool = False,
+) -> Matched:
+    """The patterns of one graph, numbered from `first_id`, and one line for every operator that is left to torch.
+
+    A single operator that moves fewer than `tiny_bytes` is left alone. `loose`: fp32's products may be TF32's class."""
+    return _numbered(case, _found(graph, unsupported, tiny_bytes, loose=loose), space, {}, first_id)
+
+
+def explained(
+    graph: Graph,
+    *,
+    unsupported: Callable[[Program], str | None],
+    space: Callable[[Program], Space],
+    tiny_bytes: int = TINY_BYTES,
+    loose: bool = False,
+) -> tuple[Matched, dict[str, str]]:
+    """The same, and why each call that does work is left to torch, by its name."""
+    found = _found(graph, unsupported, tiny_bytes, loose=loose)
+    return _numbered(0, found, space, {}, 0), dict(found.left)
+
+
+def match_segments(
+    graph: Graph,
+    segments: Sequence[Segment],
+    *,
+    unsupported: Callable[[Program], str | None],
+    space: Callable[[Program], Space],
+    first_id: int = 0,
+    case: int = 0,
+    tiny_bytes: int = TINY_BYTES,
+    loose: bool = False,
+) -> Matched:
+    """The same for training: the patterns of the segments' forward and backward graphs. Segments of which nothing is
+    found forward are left to torch."""
+    forward = [_found(s.forward, unsupported, tiny_bytes, loose=loose) for s in segments]
+    used = [(s, found) for s, found in zip(segments, forward, strict=True) if found.sites]
+    found = [f for _, f in used] + [_found(s.backward, unsupported, tiny_bytes, loose=loose) for s, _ in used]
+    inside = {name for s, _ in used for name in s.calls}
+    working = {n.origin for n in graph.nodes if n.op not in VIEWS | {"slice", "index"}} - inside
+    left = tuple(f"{c.target}: no skeleton" for c in graph.calls if c.name in working and not c.view)
+    whole = _Found([site for f in found for site in f.sites])
+    unmatched = (*left, *(line for f in found for line in f.unmatched))
+    matched = _numbered(case, whole, space, {}, first_id)
+    return replace(matched, unmatched=unmatched, segments=tuple(s for s, _ in used))
+
+
+def unmade_products(
+    graph: Graph, *, unsupported: Callable[[Program], str | None], loose: bool = False
+) -> frozenset[str]:  # fmt: skip
+    """The results of products of matrices that stay torch's. `loose` as for `match`."""
+    return unmade(Flow(graph), unsupported, loose=loose)
+
+
+def match_all(
+    graphs: Sequence[Graph | None],
+    *,
+    unsupported: Callable[[Program], str | None],
+    space: Callable[[Program], Space],
+    tiny_bytes: int = TINY_BYTES,
+) -> tuple[Matched, ...]:
+    """One Matched for each case (None: an empty one). Equal programs have one id, in whichever cases they stand."""
+    known: dict[Program, Pattern] = {}
+    matched = []
+    for case, graph in enumerate(graphs):
+        found = _Found(()) if graph is None else _found(graph, unsupported, tiny_bytes)
+        matched.append(_numbered(case, found, space, known, 0))
+    return tuple(matched)
+
+
+class _Found:
+    """Programs with their places; the calls that do work and are left to torch when all of them are fused, and why."""
+
+    def __init__(
+        self, sites: Sequence[tuple[Program, Site, str]], left: Mapping[str, str] = MappingProxyType({}),
+        unmatched: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self.sites, self.left, self.unmatched = sites, left, unmatched
+
+
+def _numbered(
+    case: int, found: _Found, space: Callable[[Program], Space], known: dict[Program, Pattern], first_id: int
+) -> Matched:
+    """Gather equal programs into patterns; `known` holds the patterns of earlier cases and is added to."""
+    places: dict[Program, list[tuple[Site, str]]] = {}
+    for program, site, title in found.sites:
+        places.setdefault(program, []).append((site, title))
+    patterns = []
+    for program, sites in places.items():
+        old = known.get(program)
+        pattern = Pattern(
+            id=old.id if old else f"fused_{first_id + len(known)}",
+            title=sites[0][1],
+            kind=kind(program),
+            nodes=tuple(name for site, _ in sites for name in site.nodes),
+            program=program,
+            space=old.space if old else space(program),
+            sites=tuple(site for site, _ in sites),
+        )
+        known.setdefault(program, pattern)
+        patterns.append(pattern)
+    return Matched(case=case, patterns=tuple(patterns), unmatched=found.unmatched)
+
+
+def _found(
+    graph: Graph, unsupported: Callable[[Program], str | None], tiny_bytes: int, *, loose: bool = False
+) -> _Found:
+    flow = Flow(graph)
+    growth = grown(flow, unsupported)
+    sites, left = [], dict(growth.refused)
+    regions = recomputed(flow, [write(flow, region) for region in growth.found()], unsupported)
+    for program, site in regions:
+        why = _loses(flow, program, site, tiny_bytes)
+        if why is None:
+            sites.append((program, site, title(flow, site)))
+        else:
+            left.update(dict.fromkeys(site.nodes, why))
+    # They come after those that they take along: of two patterns that give one value, the later one makes it.
+    sites += [(program, site, title(flow, site)) for program, site in with_sums(flow, regions, unsupported)]
+    multiplied = products(flow, regions, unsupported, loose=loose)
+    left.update(multiplied.left)
+    sites += [(program, site, title(flow, site)) for program, site in multiplied.found]
+    reasons = _left(flow, [site for _, site, _ in sites], left)
+    lines = tuple(f"{flow.calls[name].target}: {reason}" for name, reason in reasons.items())
+    return _Found(sites, reasons, lines)
+
+
+def _loses(flow: Flow, program: Program, site: Site, tiny_bytes: int) -> str | None:
+    """Why a kernel for this would gain nothing over torch's own, or None."""
+    nodes = [flow.nodes[name] for name in site.nodes]
+    copies = all(n.op == "to" or (flow.calls[n.origin].label in _COPIES and n.op not in SCANS) for n in nodes)
+    if copies and not any(o.turned for o in program.operands):
+        return "a copy or cast alone: torch's own kernel is as good"
+    if program.traffic_bytes < tiny_bytes and _launches(flow, nodes) == 1:
+        return f"alone, on {program.traffic_bytes} bytes: one launch for another"
+    return None
+
+
+def _launches(flow: Flow, nodes: Sequence[Node]) -> int:
+    """How many operators torch would run for these: a call once if they are all of it, else each of its parts."""
+    by_call: dict[str, int] = {}
+    for node in nodes:
+        by_call[node.origin] = by_call.get(node.origin, 0) + 1
+    whole = {call: sum(1 for n in flow.graph.nodes if n.origin == call and n.op not in VIEWS) for call in by_call}
+    return sum(1 if whole[call] == count else count for call, count in by_call.items())
+
+
+def _left(flow: Flow, sites: Sequence[Site], why: dict[str, str]) -> dict[str, str]:
+    """The calls that do work and are left to torch when all sites are fused, in their order, and why."""
+    makers = {bind.node: site for site in sites for bind in site.outputs}
+    reasons: dict[str, str] = {}
+    todo, seen = list(flow.kept), set[str]()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in makers:
+            todo += [flow.root(bind.node) for bind in makers[name].operands]
+            continue
+        node = flow.nodes[name]
+        todo += flow.roots(node)
+        if node.op in ("call", "flip") or name in why:
+            reasons.setdefault(node.origin, why.get(name, "no skeleton"))
+    return {c.name: reasons[c.name] for c in flow.graph.calls if c.name in reasons and not c.view}
+
+
+def kind(program: Program) -> str:
+    """Which skeleton's work this is; see facts.pattern.Pattern.kind."""
+    if program.product:
+        return "product"
+    if not program.reduced:
+        return "pointwise"
+    if program.scan:
+        return "scan"
+    if program.rows == 1:
+        return "whole_reduce"
+    if program.sums:
+        return "row_column_reduce"
+    return "row_reduce" if len(program.domain) - 1 in program.reduced else "column_reduce"
+
+
+_WORDS = {"masked_fill": "mask", "to_copy": "cast", "cross_entropy_loss": "cross_entropy", "linalg_vector_norm": "norm",
+          "native_batch_norm_legit_functional": "batch_norm", "native_batch_norm_legit": "batch_norm",
+          "native_batch_norm_legit_no_training": "batch_norm"}  # fmt: skip
+
+
+def title(flow: Flow, site: Site) -> str:
+    """What was fused, in the author's own operators: "scale -> mask -> softmax"."""
+    steps: list[str] = []
+    in_order = sorted(site.nodes, key=flow.position.__getitem__)
+    scans = {flow.nodes[n].origin: _scan_words(flow.nodes[n]) for n in in_order if flow.nodes[n].op in SCANS}
+    written = {name: i for i, name in enumerate(flow.calls)}
+    for call in sorted({flow.nodes[name].origin for name in in_order}, key=written.__getitem__):
+        step = scans.get(call) or _word(flow.calls[call])
+        if not steps or steps[-1] != step:
+            steps.append(step)
+    if len(steps) > _TITLE_STEPS:
+        steps = [*steps[: _TITLE_STEPS - 2], f"({len(steps) - _TITLE_STEPS + 1} more)", steps[-1]]
+    return " -> ".join(steps)
+
+
+def _scan_words(node: Node) -> str:
+    *_, reverse, exclusive = node.args
+    return " ".join([*(["reverse"] if reverse else []), *(["exclusive"] if exclusive else []), node.op])
+
+
+def _word(call: Call) -> str:
+    if call.label in ("mul", "div") and len(call.sources) < 2:
+        return "scale"
+    return _WORDS.get(call.label, call.label)

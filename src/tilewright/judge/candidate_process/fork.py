@@ -1,0 +1,152 @@
+"""The fork server of cells, and what it forks.
+
+The server imports torch and all that a cell runs on, once, and runs nothing else. For each request it forks a process
+that gives up its privileges, binds its clocks and becomes a cell: it reads requests from its own channel and answers
+each with one message. The first line on that channel is the judge's setup (JSON): nonce, device, protections asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # tracing would import it, for seconds in each cell; _inductor must not be: it keeps folders
+
+from ..wire import messages as wire
+from ..wire.channel import Channel
+from . import porter
+from .confine import Confinement, adopt_orphans, close_memory, confine
+from .load import installed_paths
+from .session import Session
+from .shelf import hiding_place, put_away
+from .tripwire import Tripwire, own_modules
+
+_MOST_BYTES = 1 << 20  # of a request to the server
+_ROUNDS = 50
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_LARGEST_KEPT_BYTES = 32 << 20  # the largest block that glibc lets its heap hold
+_MOST_KEPT_BYTES = 1 << 30
+
+
+def forked(control: socket.socket) -> tuple[socket.socket, int]:
+    """Serve until the judge has gone. Returns in every forked process: its channel, and the server's process id."""
+    close_memory()
+    adopt_orphans()
+    _allocate_alike()
+    gc.freeze()  # pages that no collection writes to stay shared
+    gc.enable()
+    server = os.getpid()
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 2)
+        if not data:
+            _end_children()
+            raise SystemExit(0)
+        asked: dict[str, Any] = json.loads(data)
+        if asked["kind"] == "start":
+            answer: int | None = os.fork()
+            if answer == 0:
+                control.close()
+                return _become(asked, *descriptors), server
+            for descriptor in descriptors:
+                os.close(descriptor)
+        else:
+            answer = _status(asked["pid"], reap=asked["kind"] == "reap")
+        control.send(json.dumps(answer).encode())
+
+
+def _allocate_alike() -> None:
+    """Have malloc keep what is freed, in this process and in all that it forks. Of itself it learns from what a process
+    frees what to keep and what to map anew: a cell that has freed larger blocks would be the faster one."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _MOST_KEPT_BYTES)
+
+
+def _end_children() -> None:
+    """All of them, also those that gave up to die with us; and theirs, which are ours then."""
+    for _ in range(_ROUNDS):
+        try:
+            below = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        except OSError:
+            return
+        for pid in map(int, below):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        if not below:
+            return
+
+
+def _status(pid: int, *, reap: bool) -> int | None:
+    """The exit code of a child, negative for a signal; None while it lives, or where it is none of ours."""
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | (0 if reap else os.WNOWAIT))
+    except ChildProcessError:
+        return None
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
+def _become(asked: dict[str, Any], channel: int, output: int) -> socket.socket:
+    """Take the place of a process that was started with this environment, folder and output."""
+    os.setsid()
+    for standard in (1, 2):
+        os.dup2(output, standard)
+    os.close(output)
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    tempfile.tempdir = None
+    return socket.socket(fileno=channel)
+
+
+def _setup_line(end: socket.socket) -> dict[str, Any]:
+    data = b""
+    while not data.endswith(b"\n"):
+        byte = end.recv(1)
+        if not byte:
+            raise SystemExit(2)
+        data += byte
+    found: dict[str, Any] = json.loads(data)
+    return found
+
+
+def opened(end: socket.socket, server: int) -> Iterator[Any]:
+    """The cell, ready: every step of the iterator answers a request."""
+    setup = _setup_line(end)
+    installed_paths()  # what is found now is kept: the code under test may change where modules are looked for
+    isolate = setup["isolate"]
+    place = hiding_place(Path(setup["own"])) if isolate else None
+    active, missing = confine(
+        Confinement(
+            memory_bytes=setup["memory_bytes"], isolate=isolate, namespaces=setup["namespaces"], parent_pid=server,
+            device=setup["device"], own=setup["own"], hidden=tuple(setup["hidden"]),
+        )
+    )  # fmt: skip
+    if setup["threads"]:
+        torch.set_num_threads(setup["threads"])
+    if setup["matmul"]:
+        torch.set_float32_matmul_precision(setup["matmul"])
+    channel = Channel(end, setup["nonce"])
+    session = Session(setup["device"])
+    channel.send(wire.Hello(protections=active, missing=missing))
+    tripwire = None
+    if place is not None:
+        ours = own_modules()  # before they are put away
+        porter.refuse_searches(channel)
+        put_away(place)
+        tripwire = Tripwire(session, ours)  # after that, which puts something of ours among what finds modules
+    letters = porter.letters(channel, session, tripwire)
+    gc.collect()
+    gc.freeze()  # a collection walks what came after torch alone: microseconds, not a tenth of a second
+    return letters

@@ -1,0 +1,142 @@
+"""Work: what one call of a module must do at least, how long its sums are: read off the operations it dispatches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from ...facts.problem import Work
+from ..memory.arena import bytes_of, dtype_name, spec_of
+from . import coverage
+from .effort import Effort
+
+_GATHERS = ("embedding", "index", "gather", "index_select", "take")  # they read a part of their first argument
+_ALONG_A_DIMENSION = ("softmax", "cumsum", "cumprod", "logcumsumexp")
+# What jumps with a float that it is given: results that are continuous (relu, a maximum) are not among them.
+_STEPS = frozenset((
+    "gt", "ge", "lt", "le", "sign", "sgn", "signbit", "heaviside", "round", "floor", "ceil", "trunc", "frac", "fmod",
+    "remainder", "floor_divide", "argmax", "argmin", "topk", "sort", "argsort", "searchsorted", "bucketize",
+))  # fmt: skip
+_WIDEST_FIRST = ("f64", "f32", "bf16", "f16", "float8_e4m3fn")
+
+
+def _by_expert(rows: Any, matrices: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """Flops of a product of which every row has a matrix of its own, given shapes."""
+    return 2 * int(rows[0]) * int(rows[1]) * int(matrices[2])
+
+
+_COUNTED = {torch.ops.aten._grouped_mm: _by_expert}  # torch 2.13 has no figure for it
+
+
+class _Witness(TorchDispatchMode):
+    """Notes, by storage, which parts of it operations read, the dtypes that matrix products see, and the effort."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._regions: dict[int, tuple[coverage.Region, ...]] = {}
+        self._gathered: dict[
+            int, int
+        ] = {}  # bytes, from places that only values know: the most that one operation read
+        self.matrix_dtypes: set[str] = set()
+        self.longest_sum = 1
+        self.steps = False
+        self.effort = Effort()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if not getattr(func, "is_view", False):
+            self._note(func, args, kwargs or {}, result)
+            self.effort.add(func, args, kwargs or {}, result)
+            self.longest_sum = max(self.longest_sum, terms(func, args, kwargs or {}, result))
+            self.steps = self.steps or _jumps(func, args, kwargs or {}, result)
+        return result
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.layout == torch.strided]
+        packet = getattr(func, "overloadpacket", None)
+        name = getattr(packet, "__name__", "")
+        if packet in flop_registry or packet in _COUNTED:
+            factors = tensors[:2] if name == "_scaled_mm" else tensors  # its scales are not multiplied
+            self.matrix_dtypes |= {dtype_name(t.dtype) for t in factors if t.is_floating_point()}
+        partial = name in _GATHERS and isinstance(result, Tensor)
+        for place, tensor in enumerate(t for t in tensors if t.numel()):
+            key = tensor.untyped_storage().data_ptr()
+            if partial and place == 0:
+                size = min(coverage.region(tensor).size, result.numel() * result.element_size())
+                self._gathered[key] = max(self._gathered.get(key, 0), size)
+            else:
+                self._regions[key] = coverage.add(self._regions.get(key, ()), coverage.region(tensor))
+
+    def read_bytes(self, storages: Set[int]) -> int:
+        """Bytes of these storages that were read, at least."""
+        return sum(max(sum(r.size for r in self._regions.get(s, ())), self._gathered.get(s, 0)) for s in storages)
+
+
+def terms(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """How many terms each result of an operation sums at most: flops tell it of products, sizes of reductions (norms
+    return their statistics beside the result), the dimension of scans and softmax."""
+    outputs = [t.numel() for t in tree_leaves(result) if isinstance(t, Tensor) and t.numel()]
+    inputs = [t.numel() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+    if not outputs or not inputs:
+        return 1
+    packet = getattr(func, "overloadpacket", None)
+    if packet in _COUNTED:
+        return int(args[0].shape[1])
+    if packet in flop_registry:
+        return int(flop_registry[packet](*args, **kwargs, out_val=result) // (2 * outputs[0]))
+    name = getattr(packet, "__name__", "")
+    if any(part in name for part in _ALONG_A_DIMENSION) and args[0].ndim and type(args[1]) is int:
+        return int(args[0].shape[args[1]])
+    return 1 if name in _GATHERS else max(inputs[0] // min(outputs), 1)
+
+
+def _jumps(func: Any, args: Any, kwargs: Any, result: Any) -> bool:
+    """Whether an operation is a step of a floating operand: a comparison, a rounding, a choice, a cast to integers."""
+    name = getattr(getattr(func, "overloadpacket", None), "__name__", "").removesuffix("_")
+    whole = isinstance(result, Tensor) and not (result.is_floating_point() or result.is_complex())
+    if name not in _STEPS and not (name == "_to_copy" and whole):
+        return False
+    return any(isinstance(t, Tensor) and t.is_floating_point() for t in tree_leaves((args, kwargs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One observed call: its work, the terms of its longest sum, whether it holds a step (`steps`: a result may jump
+    with a float), how long it takes in float64 on a nominal machine (judge.reference_process.effort), and what it
+    returned."""
+
+    work: Work
+    longest_sum: int
+    steps: bool
+    nominal_s: float
+    result: Any
+
+
+def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> Observed:
+    """Run `call()` once under observation. `operands` are the inputs and the state; `outputs_of(result)` lists the
+    result's tensors. Bytes are a lower bound: each operand at most once, and only those parts of it that operations
+    read."""
+    witness = _Witness()
+    with FlopCounterMode(display=False, custom_mapping=_COUNTED) as flops, witness:
+        result = call()
+    outputs: Sequence[Tensor] = outputs_of(result)
+    own = {t.untyped_storage().data_ptr() for t in operands if t.numel()}
+    per_op = flops.get_flop_counts().get("Global", {})
+    conv = sum(n for op, n in per_op.items() if "conv" in str(op))
+    dtype = next((d for d in _WIDEST_FIRST if d in witness.matrix_dtypes), "f32")
+    fresh = [t for t in outputs if t.untyped_storage().data_ptr() not in own]
+    work = Work(
+        bytes_read=witness.read_bytes(own),
+        bytes_written=sum(bytes_of(spec_of(t)) for t in fresh),
+        matmul_flops=int(sum(per_op.values()) - conv),
+        conv_flops=int(conv),
+        dtype=dtype,
+    )
+    return Observed(work, witness.longest_sum, witness.steps, witness.effort.seconds(), result)

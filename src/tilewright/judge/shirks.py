@@ -1,0 +1,207 @@
+"""Shirks, carried out: results got with less work than the module does, in the place where a candidate's would lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..facts.audit import Kind
+from .client import Cell, CellFault
+from .memory.room import Room, same_bits
+from .wire import messages as wire
+
+PLACE = 0  # of results, in the room
+_LARGE_BYTES = 1 << 30  # of results: from here on none is kept in the cell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to shirk. `fill` leaves the result in PLACE; False where that is not possible. `output` of -1: all
+    outputs; else the others are the module's own."""
+
+    kind: Kind
+    name: str
+    fill: Callable[[], bool]
+    output: int = -1
+    heavy: bool = False
+
+
+class Shirker:
+    """The ways to shirk one case. The room holds the inputs in pool set 0, others in set 1, the state, the truth."""
+
+    def __init__(self, room: Room, reference: Cell, *, seed: int) -> None:
+        self._room = room
+        self._reference = reference
+        self._seed = seed
+        self._large = sum(room.poison_bytes()) > _LARGE_BYTES
+        self.operations = self._listed()
+
+    def ways(self) -> Iterator[Way]:
+        """Cheapest first: what needs no call of the module, then what does."""
+        yield from self._without_calls()
+        yield Way(kind="previous", name="", fill=lambda: self._call(self._room.inputs_at(1)))
+        yield from self._inputs()
+        yield from self._operations()
+        yield from self._state()
+
+    # ---- without the module
+
+    def _without_calls(self) -> Iterator[Way]:
+        several = len(self._room.own()) > 1
+        for output in (-1, *range(len(self._room.own()))) if several else (-1,):
+            name = f"output {output}" if output >= 0 else ""
+            for kind, make in _MAKERS.items():
+                yield Way(kind=kind, name=name, fill=self._filler(make, output), output=output)
+        for output in range(len(self._room.own())):
+            for number in range(len(self._room.inputs(0))):
+                name = f"input {number}" + (f" for output {output}" if several else "")
+                yield Way(kind="copy", name=name, fill=self._copier(number, output), output=output if several else -1)
+
+    def _filler(self, make: Callable[[Tensor], Tensor | None], output: int) -> Callable[[], bool]:
+        def fill() -> bool:
+            for i, (place, own) in enumerate(zip(self._room.results(PLACE), self._room.own(), strict=True)):
+                made = make(own) if output in (-1, i) else own
+                if made is None:
+                    return False
+                place.copy_(made)
+            return True
+
+        return fill
+
+    def _copier(self, number: int, output: int) -> Callable[[], bool]:
+        def fill() -> bool:
+            source = self._room.inputs(0)[number]
+            own = self._room.own()[output]
+            if source.dtype != own.dtype or source.numel() < 2 or not _stretches(source, own):
+                return False
+            for i, (place, mine) in enumerate(zip(self._room.results(PLACE), self._room.own(), strict=True)):
+                place.copy_(source if i == output else mine)
+            return True
+
+        return fill
+
+    # ---- with the module
+
+    def _call(self, inputs: tuple[wire.TensorRef, ...]) -> bool:
+        request = wire.Call(
+            tag=0, args=self._room.described.args, inputs=inputs, poison_bytes=(), seed=self._seed
+        )  # fmt: skip
+        return self._ask(request)
+
+    def _ask(self, request: wire.Call | wire.Ablate) -> bool:
+        """Have the result of a call in PLACE; False where the module raised, or gave other shapes."""
+        reference, described = self._reference, self._room.described
+        try:
+            called = reference.ask(request, wire.Called, limit_s=self._room.limits.call_s)
+            if [o.spec.shape for o in called.outputs] != [o.spec.shape for o in described.outputs]:
+                return False
+            reference.do(wire.Store(tag=0, refs=self._room.result_refs(PLACE)))
+        except CellFault:
+            if not reference.alive:
+                raise
+            return False
+        finally:
+            self._tidy()
+        return True
+
+    def _tidy(self) -> None:
+        """Take back what a call moved, and large memory."""
+        if self._reference.alive and self._large:
+            self._reference.do(wire.Drop())
+        if self._reference.alive and self._room.described.mutated_state:
+            self._room.give_state()
+
+    def _inputs(self) -> Iterator[Way]:
+        """Each input drawn anew, where there are others beside it and the seed decides over it."""
+        mine, others = self._room.inputs_at(0), self._room.inputs_at(1)
+        if len(mine) < 2:
+            return
+        for i, (a, b) in enumerate(zip(self._room.inputs(0), self._room.inputs(1), strict=True)):
+            if not same_bits(a, b):
+                mixed = (*mine[:i], others[i], *mine[i + 1 :])
+                yield Way(kind="input", name=f"input {i}", fill=partial(self._call, mixed))
+
+    def _state(self) -> Iterator[Way]:
+        described = self._room.described
+        for name in (s.name for s in described.state if s.name not in described.mutated_state):
+            yield Way(kind="state", name=name, fill=partial(self._perturbed, name))
+
+    def _perturbed(self, name: str) -> bool:
+        moved = self._reference.ask(wire.Perturb(name=name, seed=self._seed), wire.Perturbed, limit_s=60.0).moved
+        try:
+            return moved and self._call(self._room.inputs_at(0))
+        finally:
+            if self._reference.alive:
+                self._room.give_state()
+
+    def _listed(self) -> tuple[wire.Operation, ...]:
+        request = wire.ListOperations(
+            args=self._room.described.args, inputs=self._room.inputs_at(0), seed=self._seed
+        )  # fmt: skip
+        found = self._reference.ask(request, wire.OperationList, limit_s=self._room.limits.call_s).operations
+        self._tidy()
+        return found
+
+    def _operations(self) -> Iterator[Way]:
+        for number, operation in enumerate(self.operations):
+            for way in operation.ways:
+                request = wire.Ablate(
+                    tag=0, args=self._room.described.args, inputs=self._room.inputs_at(0), seed=self._seed,
+                    operation=number, way=way,
+                )  # fmt: skip
+                kind: Kind = "cut" if way == "cut" else "skip"
+                name = f"{operation.name} ({number})"
+                yield Way(kind=kind, name=name, fill=partial(self._ask, request), heavy=operation.heavy)
+
+
+def _zeros(own: Tensor) -> Tensor:
+    return torch.zeros((), dtype=own.dtype, device=own.device).expand(own.shape)
+
+
+def _constant(own: Tensor) -> Tensor | None:
+    """The mean; of exact types the commonest value. One element alone is no constant tensor."""
+    if own.numel() < 2:
+        return None
+    if own.is_complex():
+        return own.mean().expand(own.shape)
+    if own.is_floating_point():
+        return own.nanmean(dtype=torch.float64).to(own.dtype).expand(own.shape)
+    return commonest(own)[0].expand(own.shape)
+
+
+def _rows(own: Tensor) -> Tensor | None:
+    if not own.is_floating_point() or own.ndim < 2 or own.shape[-1] < 2:
+        return None
+    return own.mean(-1, keepdim=True, dtype=torch.float64).to(own.dtype).expand(own.shape)
+
+
+def _columns(own: Tensor) -> Tensor | None:
+    if not own.is_floating_point() or own.ndim < 2 or own.shape[0] < 2:
+        return None
+    return own.mean(0, keepdim=True, dtype=torch.float64).to(own.dtype).expand(own.shape)
+
+
+_MAKERS: dict[Kind, Callable[[Tensor], Tensor | None]] = {
+    "zeros": _zeros, "constant": _constant, "rows": _rows, "columns": _columns,
+}  # fmt: skip
+
+
+def commonest(tensor: Tensor) -> tuple[Tensor, float]:
+    """The commonest value of a tensor and the share of elements that hold it, by a sample of a million at most."""
+    flat = tensor.reshape(-1)
+    flat = flat[:: max(1, flat.numel() >> 20)]
+    found, counts = torch.unique(flat, return_counts=True)
+    top = int(counts.argmax())
+    return found[top], float(counts[top]) / flat.numel() if flat.numel() > 1 else 0.0
+
+
+def _stretches(source: Tensor, own: Tensor) -> bool:
+    """Whether the source has the output's shape, or broadcasts to it."""
+    try:
+        return tuple(torch.broadcast_shapes(source.shape, own.shape)) == tuple(own.shape)
+    except RuntimeError:
+        return False

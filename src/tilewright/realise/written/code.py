@@ -1,0 +1,43 @@
+"""A candidate that was written for a Piece becomes files of another candidate, and calls in its code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+
+import jinja2
+
+from tilewright.facts.candidate import SourceFile
+from tilewright.facts.pattern import Choice, Written
+from tilewright.ir.graph import Graph
+
+from ..case_code import Placed
+from ..piece_code import arguments
+
+
+def placed(graph: Graph, choices: Sequence[Choice]) -> tuple[Placed, ...]:
+    """The calls that stand for the choices' regions in this graph."""
+    return tuple(
+        Placed(name=c.pattern, title=c.written.title, takes=arguments(graph, region), gives=region.outputs)
+        for c in choices
+        if c.written is not None
+        for region in c.written.regions
+    )
+
+
+def written_files(name: str, written: Written) -> Iterator[SourceFile]:
+    """`NAME.py`, and the candidate's own files in a folder beside it."""
+    folder = f"{name}_code"
+    entry = written.candidate.entry.removesuffix(".py")
+    text = _template().render(title=written.title, folder=folder, entry=entry)
+    yield SourceFile(path=f"{name}.py", text=f"{text.rstrip()}\n")
+    for file in written.candidate.files:
+        yield SourceFile(path=f"{folder}/{file.path}", text=file.text)
+
+
+@cache
+def _template() -> jinja2.Template:
+    text = files(__package__).joinpath("written.py.jinja").read_text(encoding="utf-8")
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    return environment.from_string(text)

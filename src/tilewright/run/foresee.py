@@ -1,0 +1,134 @@
+"""What is known of a pattern's points before any is measured: on CUDA they are compiled on the CPU cores, off the
+device; then they are put in order, and what spills, can't run or is another point's kernel is left out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ..edges.gpu.machine import threads
+from ..facts.demand import Demand
+from ..facts.machine import Machine
+from ..facts.pattern import Choice, Pattern
+from ..facts.run import Matched
+from ..facts.space import Point
+from ..realise.targets import renderer
+from ..search.tune.predict import cpu_ns, cuda_ns, likeliest
+from .ahead import Objects, answers_of, paths_in
+
+Say = Callable[[str], None]
+Job = tuple[str, Point]  # a pattern's id and one of its points
+
+
+def foreseen(
+    matched: Sequence[Matched], machine: Machine, *, arch: str, known: Collection[str], say: Say, folder: Path,
+    objects: Objects, tuned: bool = True,
+) -> tuple[Matched, ...]:  # fmt: skip
+    """The same patterns with the points that are worth measuring, the likeliest first; those in `known`, whose winner
+    is remembered, as they are. `arch`: what to compile for, e.g. "sm_90a"; what is compiled is kept in `folder`, and
+    `objects` learns of it. Not `tuned`, nobody will measure them: of a product, whose points its skeleton has in order,
+    the first alone is compiled, if it can run."""
+    patterns = {p.id: p for m in matched for p in m.patterns if p.id not in known and len(p.space.points) > 1}
+    if machine.target == "cpu":
+        chosen = {p.id: _for_cpu(p, machine) for p in patterns.values()}
+    else:
+        device: dict[str, str | int] = {"arch": arch, "processors": machine.processors}
+        compiled = partial(demanded, device=device, folder=folder, objects=objects)
+        demands = compiled([p if tuned or not p.program.product else _at_first(p) for p in patterns.values()])
+        if not tuned:
+            patterns = {p.id: p for p in patterns.values() if not (p.program.product and _is_able(p, demands))}
+            demands |= compiled(list(patterns.values()))
+        chosen = {p.id: _for_cuda(p, demands, machine, say) for p in patterns.values()}
+    return tuple(replace(m, patterns=tuple(chosen.get(p.id, p) for p in m.patterns)) for m in matched)
+
+
+def _at_first(pattern: Pattern) -> Pattern:
+    return replace(pattern, space=replace(pattern.space, points=pattern.space.points[:1]))
+
+
+def _is_able(pattern: Pattern, demands: Mapping[Job, Demand | str]) -> bool:
+    """Whether the first of its points can run."""
+    return not _useless(demands.get((pattern.id, pattern.space.points[0]), "not known"), set())
+
+
+def _for_cpu(pattern: Pattern, machine: Machine) -> Pattern:
+    times = {p: cpu_ns(pattern.program, p, machine) for p in pattern.space.points}
+    return replace(pattern, space=likeliest(pattern.space, times))
+
+
+def _for_cuda(pattern: Pattern, demands: Mapping[Job, Demand | str], machine: Machine, say: Say) -> Pattern:
+    found = {p: demands.get((pattern.id, p), "not known") for p in pattern.space.points}
+    if "not known" in found.values():
+        say(f"{pattern.id}: what its kernels take is not known here; its points stay in their order")
+        return pattern
+    plans: set[str] = set()
+    times: dict[Point, float] = {}
+    left_out: Counter[str] = Counter()
+    for point, demand in found.items():
+        why = _useless(demand, plans)
+        left_out.update([why] if why else [])
+        # Bytes say nothing of a product's time: its skeleton has its points in order by a model of its own.
+        able_ns = 1.0 if isinstance(demand, str) or pattern.program.product else cuda_ns(demand, machine)
+        times[point] = math.inf if why else able_ns
+    space = likeliest(pattern.space, times)
+    left_out["less likely"] = sum(math.isfinite(t) for t in times.values()) - len(space.points)
+    told = ", ".join(f"{count} {why}" for why, count in left_out.items() if count > 0)
+    say(f"{pattern.id}: {len(space.points)} of {len(found)} points to measure{f' ({told})' if told else ''}")
+    return replace(pattern, space=space)
+
+
+def _useless(demand: Demand | str, plans: set[str]) -> str:
+    """Why a point is not measured, or ""; `plans` grows by its plan."""
+    if isinstance(demand, str):
+        return "not compiled"
+    seen = demand.plan in plans
+    plans.add(demand.plan)
+    if seen:
+        return "the same kernel as another"
+    if demand.local_bytes:
+        return "spilling registers"
+    return "" if demand.resident_ctas else "too large for a multiprocessor"
+
+
+def demanded(
+    patterns: Sequence[Pattern], *, device: Mapping[str, str | int], folder: Path, objects: Objects
+) -> dict[Job, Demand | str]:
+    """What each point of the patterns takes of a GPU of this architecture (`arch`) with so many multiprocessors
+    (`processors`), or why it does not compile; a point of which nothing could be learnt is left out. What `objects` has
+    not is compiled in as many processes as there are cores, into `folder`; no GPU is needed."""
+    make = renderer("cuda")
+    files = [file for p in patterns for file in make.render(p.program, p.id, p.space.points[0])]
+    choices = [Choice(pattern=p.id, point=point) for p in patterns for point in p.space.points]
+    texts = {file.path: file.text for file in files}
+    found = {(c.pattern, c.point): demand for c in choices if (demand := objects.demand(texts, c)) is not None}
+    missing = [c for c in choices if (c.pattern, c.point) not in found]
+    if not missing:
+        return found
+    texts |= {file.path: file.text for file in make.skeleton_files([p.program for p in patterns])}
+    lines = answers_of(
+        "tilewright.kernels.cuda.demand", texts, missing, folder=folder, jobs=threads(), device=device
+    )  # fmt: skip
+    for choice, line in zip(missing, lines, strict=True):
+        if paths := paths_in(line):
+            objects.put(texts, choice, paths)
+    new = answered([(c.pattern, c.point) for c in missing], lines)
+    for choice in missing:
+        if (demand := new.get((choice.pattern, choice.point))) is not None:
+            objects.note(texts, choice, demand)
+    return found | new
+
+
+def answered(jobs: Sequence[Job], lines: Sequence[str]) -> dict[Job, Demand | str]:
+    """What the children said of each job; nothing of one that no child came to, or that one died in the middle of."""
+    found: dict[Job, Demand | str] = {}
+    for job, line in zip(jobs, lines, strict=True):
+        with contextlib.suppress(ValueError, TypeError, KeyError):
+            answer = json.loads(line)
+            found[job] = str(answer["failure"]) if "failure" in answer else Demand(**answer["demand"])
+    return found

@@ -1,0 +1,343 @@
+"""One run: open the journal, learn what a strategy may know, drive it to its end, hand over candidate and report."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ..edges.ledger import Ledger
+from ..edges.models import Keys, Model, open_model
+from ..facts.candidate import Candidate
+from ..facts.dialogue import ModelChoice, Reply
+from ..facts.errors import HarnessError, UserError
+from ..facts.machine import Machine
+from ..facts.move import (
+    Ask,
+    Await,
+    Capture,
+    Enter,
+    Event,
+    Inspect,
+    Move,
+    Outcome,
+    Sanitize,
+    Stop,
+    Try,
+    Tune,
+    Verify,
+    Within,
+)
+from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
+from ..facts.problem import Problem
+from ..facts.run import AGENT, GIVEN, Brief, Limits, Request, Timing
+from ..facts.verdict import Verified
+from ..judge import sanitize as sanitizing
+from ..search.retrieve import table
+from ..search.strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
+from ..search.tune import memory
+from .drive import Elsewhere, Strategy, drive
+from .realisations import realised_by
+from .remote import Remote, bundle_folder
+from .winners import winner_of
+from .workbench import Places, Say, Workbench, composed
+
+_USUAL = Timing()
+_UNLIMITED = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How others are reached: where a model's keys are, and whether to wait for what takes its time, a model's reply or
+    the answer of another machine."""
+
+    keys: Keys
+    wait: bool = True
+
+
+_NOBODY = Access(keys=lambda names: None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    brief: Brief
+    events: tuple[Event, ...]
+    stop: Stop
+    candidate: Candidate
+    candidate_dir: Path | None  # None: a given candidate, which lies where it lay
+
+
+def optimize(
+    problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say,
+    sanitize: bool | None = None, timing: Timing = _USUAL, model: ModelChoice | None = None,
+    limits: Limits = _UNLIMITED, access: Access = _NOBODY, evaluator: str = "", without: Sequence[str] = (),
+    algebra: bool = True,
+) -> Finished:  # fmt: skip
+    """A new run in `places.out`; UserError if that folder already holds a run of which something came, or for a fault
+    of the problem's.
+    `sanitize` of None: where compute-sanitizer can be had. `evaluator`, `without`, `algebra`: as in Request.
+    Raises Pending where a model's reply or the evaluator's answer has not come yet: `resume` then goes on."""
+    require_model(strategy, model is not None)
+    require_parts(strategy, without)
+    if evaluator:
+        bundle_folder(evaluator)  # what is wrong with its name is said before any work
+    request = Request(
+        run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, timing=timing,
+        sanitize=sanitized_by_default(problem, evaluator) if sanitize is None else sanitize, model=model, limits=limits,
+        evaluator=evaluator, without=tuple(without), algebra=algebra,
+    )  # fmt: skip
+    if model is not None:
+        open_model(model, run=request.run, keys=access.keys)  # what is wrong with its name is said before any work
+    with _new_journal(request, places) as ledger:
+        return _carry_on(request, ledger=ledger, places=places, say=say, access=access)
+
+
+def require_model(strategy: str, named: bool) -> None:
+    """Raise UserError where a strategy asks a model and none is named, or the other way round."""
+    if strategy not in MAY_ASK and (strategy in ASKING) != named:
+        asking = " or ".join((*MAY_ASK, *ASKING))
+        raise UserError(
+            f"strategy {strategy!r} asks no model; leave --model out, or choose --strategy {asking}"
+            if named else f"strategy {strategy!r} asks a model: name one with --model"
+        )  # fmt: skip
+
+
+def require_parts(strategy: str, without: Sequence[str]) -> None:
+    """Raise UserError where a strategy has no such part to be switched off."""
+    known = PARTS.get(strategy, ())
+    if unknown := [part for part in without if part not in known]:
+        raise UserError(
+            f"--without {unknown[0]}: strategy {strategy!r} has "
+            + (f"no such part; it has {', '.join(known)}" if known else "no parts that can be switched off")
+        )
+
+
+def judge_given(
+    problem: Problem, candidate: Candidate, *, places: Places, seed: int, say: Say, sanitize: bool = False,
+    timing: Timing = _USUAL,
+) -> Finished:  # fmt: skip
+    """Judge one candidate: a run with nothing to search; `Finished.stop.best` is None if it was refused."""
+    request = Request(
+        run=uuid.uuid4().hex[:12], problem=problem, strategy=GIVEN, seed=seed, budget_s=0.0, timing=timing
+    )
+    with _new_journal(request, places) as ledger, Workbench(request, places=places, say=say) as bench:
+        brief = bench.brief(request)
+        ledger.write(brief)
+        stop = _driven(brief, given(candidate, sanitize=sanitize), ledger=ledger, hands=_Hands(request, bench), say=say)
+        return Finished(brief=brief, events=ledger.events(), stop=stop, candidate=candidate, candidate_dir=None)
+
+
+def _new_journal(request: Request, places: Places) -> Ledger:
+    """A run that was stopped before anything came of it gives its folder up: the problem may have been mended since."""
+    ledger = Ledger(places.journal)
+    try:
+        old = ledger.request()
+        if old is not None and (ledger.count() or old.evaluator):  # with an evaluator, an order of it may lie there
+            raise UserError(
+                f"{places.out}: holds run {old.run} of problem {old.problem.name!r}; "
+                f"continue it with `tilewright resume {places.out}`, or choose another --out"
+            )
+        ledger.begin_anew()
+        ledger.write(request)
+    except BaseException:
+        ledger.close()
+        raise
+    return ledger
+
+
+def begun(places: Places) -> Problem | None:
+    """The problem of the run in `places.out`; None where none is there, or nothing came of it."""
+    if not places.journal.exists():
+        return None
+    with Ledger(places.journal, readonly=True) as ledger:
+        request = ledger.request()
+        return request.problem if request is not None and ledger.count() else None
+
+
+def resume(*, places: Places, say: Say, access: Access = _NOBODY) -> Finished:
+    """Continue the run in `places.out` from its journal; a finished run is handed over again without any work."""
+    if not places.journal.exists():
+        raise UserError(
+            f"{places.out}: no run here (no run.db); start one with `tilewright optimize FILE --out {places.out}`"
+        )
+    with Ledger(places.journal) as ledger:
+        request = ledger.request()
+        if request is None:
+            raise UserError(
+                f"{places.out}: the run was stopped before its first record; remove the folder and start again"
+            )
+        if request.strategy == AGENT:
+            raise UserError(
+                f"{places.out}: a coding agent makes the moves of this run; the agent continues it by opening the "
+                f"folder again, through `tilewright mcp`; `tilewright report {places.out}` tells how far it is"
+            )
+        if request.strategy not in STRATEGIES:
+            raise UserError(f"{places.out}: holds a single evaluation; run `tilewright evaluate` anew")
+        return _carry_on(request, ledger=ledger, places=places, say=say, access=access)
+
+
+def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say, access: Access) -> Finished:
+    brief = ledger.brief()
+    machine = brief.machine if brief else None
+    with _bench(request, ledger=ledger, places=places, say=say, machine=machine, wait=access.wait) as bench:
+        if brief is None:
+            brief = bench.brief(request)
+            ledger.write(brief)
+        ended = any(isinstance(event.move, Stop) for event in ledger.events())
+        hands = _Hands(request, bench, access)
+        stop = _driven(brief, STRATEGIES[brief.strategy](brief), ledger=ledger, hands=hands, say=say)
+        return hand_over(brief, ledger.events(), stop, places=places, say=say, remember=not ended)
+
+
+def _bench(
+    request: Request, *, ledger: Ledger, places: Places, say: Say, machine: Machine | None, wait: bool
+) -> Workbench | Remote:
+    if request.evaluator:
+        return Remote(request, made=ledger.count, events=ledger.events, wait=wait, say=say)
+    return Workbench(request, places=places, say=say, machine=machine)
+
+
+def sanitized_by_default(problem: Problem, evaluator: str) -> bool:
+    """Whether a winner goes under compute-sanitizer where nobody said: where it is. What another machine lacks it will
+    say."""
+    return problem.target == "cuda" if evaluator else not sanitizing.absent(problem.target)
+
+
+def hand_over(
+    brief: Brief, events: tuple[Event, ...], stop: Stop, *, places: Places, say: Say, remember: bool
+) -> Finished:
+    """Write the candidate into the run's folder; with `remember`, keep what was tuned for later runs. Of a run that had
+    ended before that was done then, and may have been bettered since."""
+    for warning in _remember(brief, events, stop, places.winners) if remember else ():
+        say(warning)
+    for inside, made in pieces_of(events) if remember else ():
+        for warning in _remember(inside, made, replace(stop, best=None), places.winners):
+            say(warning)
+    if remember and brief.strategy == "fact":
+        for entry in realised_by(brief, events, stop, journal=str(places.journal.resolve())):
+            if warning := table.remember(places.realised, entry):
+                say(warning)
+    candidate = stop.best if isinstance(stop.best, Candidate) else composed(brief, stop.best or ())
+    write_candidate(candidate, places.candidate)
+    return Finished(brief=brief, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)
+
+
+def _driven(brief: Brief, strategy: Strategy, *, ledger: Ledger, hands: _Hands, say: Say) -> Stop:
+    return drive(
+        strategy,
+        ledger=ledger,
+        perform=lambda move: hands.perform(brief, move),
+        announce=lambda moves: hands.announce(brief, moves),
+        held=hands.held,
+        watch=lambda event: say(progress(event)),
+    )
+
+
+class _Hands:
+    """Who carries out the moves of a run: the model, opened when it is first asked, and the bench."""
+
+    def __init__(self, request: Request, bench: Workbench | Remote, access: Access = _NOBODY) -> None:
+        self._request, self._bench, self._access = request, bench, access
+        self._model: Model | None = None
+
+    @property
+    def model(self) -> Model:
+        if self._model is None:
+            choice = self._request.model
+            assert choice is not None
+            self._model = open_model(
+                choice, run=self._request.run, keys=self._access.keys, wait=self._access.wait, seed=self._request.seed
+            )
+        return self._model
+
+    def announce(self, brief: Brief, moves: tuple[Move, ...]) -> None:
+        """Tell of all moves that were made together, before the first is waited for."""
+        if asks := [move for move in moves if isinstance(move, Ask)]:
+            self.model.announce(asks)
+        self._bench.announce(brief, moves)
+
+    def perform(self, brief: Brief, move: Move) -> Outcome | Elsewhere:
+        return self.model.ask(move) if isinstance(move, Ask) else self._bench.perform(brief, move)
+
+    def held(self) -> tuple[Station, ...]:
+        return self._bench.held()
+
+
+def write_candidate(candidate: Candidate, folder: Path) -> None:
+    """Replace `folder` by the candidate's files; on a failure half-way the old folder is still there. HarnessError
+    where a file would lie elsewhere: it may come from another machine."""
+    new = folder.with_name(folder.name + ".new")
+    shutil.rmtree(new, ignore_errors=True)
+    for file in candidate.files:
+        path = new / file.path
+        if not path.resolve().is_relative_to(new.resolve()):
+            raise HarnessError(f"{file.path!r} does not lie in the candidate's folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.text, encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    new.rename(folder)
+
+
+def pieces_of(events: Sequence[Event]) -> Iterator[tuple[Brief, tuple[Event, ...]]]:
+    """The problem of each piece that was entered, and what was done within it, as in a run of its own."""
+    for entered in events:
+        if isinstance(entered.move, Enter) and isinstance(entered.outcome, Brief):
+            made = (e for e in events if isinstance(e.move, Within) and e.move.piece == entered.move.piece)
+            yield entered.outcome, tuple(replace(e, move=e.move.move) for e in made if isinstance(e.move, Within))
+
+
+def _remember(brief: Brief, events: tuple[Event, ...], stop: Stop, winners: Path) -> Iterator[str]:
+    """Keep tuned points of the recipe that is handed over, and of others that the judge found right, if not faster, for
+    later runs on this machine; yields what went wrong, if anything."""
+    right = [e.move.what for e in events if isinstance(e.move, Try) and isinstance(e.outcome, Timed)]
+    recipes = [what for what in (*right, stop.best) if isinstance(what, tuple)]
+    chosen = {c.pattern: c.point for recipe in recipes for c in recipe}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    for event in events:
+        if isinstance(event.move, Tune) and event.move.pattern in chosen:
+            winner = winner_of(brief, event, chosen[event.move.pattern], found_at=now)
+            warning = memory.remember(winners, winner) if winner is not None else ""
+            if warning:
+                yield warning
+
+
+def progress(event: Event) -> str:
+    """One line of progress for an event."""
+    match event.move, event.outcome:
+        case Stop() as stop, _:
+            return f"done: {stop.why}"
+        case Await(agent=agent), _:
+            return f"waited for {agent} ({event.wall_s:.1f} s)"
+        case Tune() as tune, Tuned() as tuned:
+            times = [p.time_ns.mid for p in tuned.points if p.time_ns is not None]
+            best = f"best {min(times) / 1e3:.1f} us" if times else "none ran"
+            return f"tune {tune.pattern}: {len(tuned.points)} points, {best} ({event.wall_s:.1f} s)"
+        case Try() as move, Timed() as timed:
+            ratio = timed.ratio("eager")
+            speed = f"{ratio.mid:.2f}x of eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"
+            return f"judged ({move.why}): accepted, {speed} ({event.wall_s:.1f} s)"
+        case Ask() as ask, Reply() as reply:
+            tokens = f"{reply.usage.output_tokens} tokens" if reply.usage else "tokens unknown"
+            price = "price unknown" if reply.price_usd is None else f"${reply.price_usd:.4f}"
+            return f"asked {reply.model} ({ask.why}): {tokens}, {price} ({event.wall_s:.1f} s)"
+        case Inspect(), Inspected() as inspected:
+            return f"profiled: {inspected.ns / 1e3:.1f} us under {inspected.kinds} name(s) ({event.wall_s:.1f} s)"
+        case Verify(), Verified() as verified:
+            told = [f"{v.verifier} {v.says}" + (f" ({v.why})" if v.says == "proven" else "") for v in verified.verdicts]
+            return f"verified: {', '.join(told)} ({event.wall_s:.1f} s)"
+        case Sanitize(), Sanitized() as sanitized:
+            clean = f"no errors by {' and '.join(sanitized.clean)}" if sanitized.clean else "not run"
+            return f"memory: {'; '.join([clean, *sanitized.notes])} ({event.wall_s:.1f} s)"
+        case Capture(), Captured() as graph:
+            beside = f"{graph.ratio.mid:.2f}x of the module's own" if graph.ratio else f"the module's own: {graph.why}"
+            return f"as a CUDA graph: {graph.ours_ns.mid / 1e3:.1f} us, {beside} ({event.wall_s:.1f} s)"
+        case Enter(piece=piece), Brief():
+            return f"{piece.name} ({piece.title}): a problem of its own ({event.wall_s:.1f} s)"
+        case Within(piece=piece, move=made), outcome:
+            return f"{piece.name}: {progress(replace(event, move=made, outcome=outcome))}"
+        case move, Failure() as failure:
+            return f"{type(move).__name__.lower()}: refused at {failure.stage}: {failure.reason}: {failure.summary}"
+    return f"{type(event.move).__name__} ({event.wall_s:.1f} s)"

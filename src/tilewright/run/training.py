@@ -1,0 +1,35 @@
+"""From what a module computes in training to what kernels can do of it, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..facts.run import Matched
+from ..facts.segment import Segment
+from ..facts.space import Space
+from ..frontend.autodiff import segments
+from ..fusion import match_segments, unmade_products
+from ..ir.graph import Graph
+from ..ir.program import Program
+
+# Products of matrices in segments: gradients of odd and whole sizes, fp32 and bf16, are as near to float64
+# as torch's (tests/gpu/test_training_products.py), a step takes 0.27 of eager's time (fp32, H200, 2026-11-22).
+PRODUCTS = True
+
+
+def match_training(
+    graph: Graph, *, unsupported: Callable[[Program], str | None], space: Callable[[Program], Space], first_id: int,
+    first_segment: int, case: int, loose: bool = False,
+) -> Matched:  # fmt: skip
+    """The segments of a training graph and the patterns in them. `loose` as for `match`."""
+    from ..frontend.prune import early
+
+    but = unmade_products(graph, unsupported=unsupported, loose=loose) if PRODUCTS else ()  # autograd's own stay so
+    cut = [_with(s, early) for s in segments(graph, first_id=first_segment, products=PRODUCTS, but=but)]
+    return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case,
+                          loose=loose)  # fmt: skip
+
+
+def _with(segment: Segment, rewrite: Callable[[Graph], Graph]) -> Segment:
+    return replace(segment, forward=rewrite(segment.forward), backward=rewrite(segment.backward))

@@ -1,0 +1,87 @@
+"""The part of tuning that needs no GPU: every point compiled for one that is not here, and put in the order in which
+that one would measure them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..edges.gpu.machine import identity
+from ..facts.demand import Demand
+from ..facts.machine import Machine
+from ..facts.pattern import Pattern
+from ..facts.problem import Problem
+from ..facts.space import Point
+from ..judge.evaluate import Judge
+from ..search.tune.predict import cuda_ns
+from .ahead import Objects
+from .foresee import demanded, foreseen
+from .workbench import Places, found_patterns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A GPU that need not be here. Its copy rate is one that was measured (benchmarks/results/h200)."""
+
+    machine: Machine
+    arch: str
+
+
+def _gpu(name: str, *, arch: str, processors: int, cache_bytes: int, copy_bytes_per_s: float) -> Device:
+    machine = Machine(target="cuda", device=name, driver="", torch="", dsl="", processors=processors,
+                      cache_bytes=cache_bytes, copy_bytes_per_s=copy_bytes_per_s, matmul_flops_per_s=())  # fmt: skip
+    return Device(machine=machine, arch=arch)
+
+
+DEVICES = {
+    "h200": _gpu("NVIDIA H200", arch="sm_90a", processors=132, cache_bytes=60 << 20, copy_bytes_per_s=4.24e12),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A pattern whose points have been compiled: what each takes, or why it does not compile; and those of them that a
+    GPU would measure, the likeliest first."""
+
+    pattern: Pattern
+    demands: dict[Point, Demand | str]
+    order: tuple[Point, ...]
+
+    def predicted_ns(self, point: Point, machine: Machine) -> float | None:
+        """By the tuner's model, which knows bytes alone: nothing of a product of matrices."""
+        demand = self.demands.get(point)
+        return cuda_ns(demand, machine) if isinstance(demand, Demand) and not self.pattern.program.product else None
+
+
+def tune_ahead(
+    problem: Problem, device: Device, *, cache: Path, say: Callable[[str], None]
+) -> tuple[tuple[Prepared, ...], Path]:
+    """The patterns of the problem's first case, whose kernels are compiled in as many processes as there are cores, and
+    the folder in `cache` that holds them: copied to a machine with such a GPU and the same toolchain, nothing is
+    compiled there. The module runs once, on the CPU, to be traced. UserError for a fault of the problem's."""
+    here = replace(problem, target="cpu", cases=problem.cases[:1])
+    with tempfile.TemporaryDirectory(prefix="tilewright-ahead-") as folder:
+        places = Places(out=Path(folder), cache=cache)
+        with Judge(
+            here, machine=identity("cpu"), seed=0, workdir=places.out, say=say, compile_baseline=False, algebra=False
+        ) as judge:  # fmt: skip
+            cases = judge.open()
+    (matched,) = found_patterns(cases, "cuda", loose=problem.loose)
+    objects, machine, arch = Objects(), device.machine, device.arch
+    demands = demanded(
+        matched.patterns, device={"arch": arch, "processors": machine.processors}, folder=places.libraries,
+        objects=objects,
+    ) if matched.patterns else {}  # fmt: skip
+    (left,) = foreseen(
+        (matched,), machine, arch=arch, known=(), say=say, folder=places.libraries, objects=objects
+    )  # fmt: skip
+    prepared = tuple(
+        Prepared(
+            pattern=whole, order=best.space.points,
+            demands={p: demands[whole.id, p] for p in whole.space.points if (whole.id, p) in demands},
+        )
+        for whole, best in zip(matched.patterns, left.patterns, strict=True)
+    )  # fmt: skip
+    return prepared, places.libraries

@@ -1,0 +1,68 @@
+"""Between a run and the memory of winners: what a brief may know of earlier runs, and what a tuning adds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ..facts.machine import Machine
+from ..facts.move import Event, Tune
+from ..facts.outcome import Tuned
+from ..facts.pattern import Choice, Pattern, Recipe
+from ..facts.run import Brief, Matched
+from ..facts.space import Point
+from ..facts.version import VERSION
+from ..facts.winner import Winner, toolchain
+from ..realise.digests import skeleton_digests
+from ..search.tune import memory
+
+_MOST_NOISE = 0.2  # of a winner's time, to either side: what is known less well is measured again
+
+
+def known_winners(
+    matched: Sequence[Matched], machine: Machine, *, winners: Path, shipped: Path = memory.SHIPPED
+) -> tuple[Recipe, Recipe]:
+    """By pattern, the points that won on this machine with this toolchain and these skeletons, and those that won with
+    others or while the machine was too disturbed to say; what a pattern's knobs do not allow any more is left out."""
+    versions = {"tilewright": VERSION, **dict(skeleton_digests(machine.target))}
+    remembered: list[Choice] = []
+    hinted: list[Choice] = []
+    for pattern in patterns_by_id(matched).values():
+        now = toolchain(machine, tilewright=made_by(pattern, versions))
+        found = memory.recall(winners, machine, now, pattern.shape_class, shipped=shipped)
+        if found is not None and pattern.space.holds(found.point):
+            known = remembered if found.toolchain == now and _is_sure(found) else hinted
+            known.append(Choice(pattern=pattern.id, point=found.point))
+    return tuple(remembered), tuple(hinted)
+
+
+def made_by(pattern: Pattern, versions: Mapping[str, str]) -> str:
+    """Our part of the toolchain of a pattern's winner: the version, and the digest of what makes its kernels."""
+    names = ("tilewright", "products" if pattern.program.product else "kernels")
+    return " ".join(versions[name] for name in names if name in versions)
+
+
+def _is_sure(winner: Winner) -> bool:
+    time_ns = winner.time_ns
+    return time_ns.high - time_ns.low <= 2 * _MOST_NOISE * time_ns.mid
+
+
+def winner_of(brief: Brief, event: Event, point: Point, *, found_at: str) -> Winner | None:
+    """What a Tune says of the point that won, as something to remember; None where it holds no time of it."""
+    if not (isinstance(event.move, Tune) and isinstance(event.outcome, Tuned)):
+        return None
+    pattern = patterns_by_id((*brief.matched, *brief.rewritten))[event.move.pattern]
+    times = {p.point: p.time_ns for p in event.outcome.points}
+    time_ns = times.get(point)
+    if time_ns is None:
+        return None
+    return Winner(
+        target=brief.machine.target, device=brief.machine.device, shape_class=pattern.shape_class, title=pattern.title,
+        toolchain=toolchain(brief.machine, tilewright=made_by(pattern, dict(brief.versions))),
+        point=point, tried=event.outcome.points,
+        floor_share=brief.machine.floor_ns(brief.cases[0].work) / time_ns.mid, found_at=found_at,
+    )  # fmt: skip
+
+
+def patterns_by_id(matched: Sequence[Matched]) -> dict[str, Pattern]:
+    return {p.id: p for m in matched for p in m.patterns}

@@ -1,0 +1,449 @@
+"""The workbench of a run: what is done with a problem on the machine that has the device, all but asking a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self
+
+from ..edges.gpu.machine import architecture, identity, threads
+from ..edges.gpu.machine import known as known_machine
+from ..edges.gpu.machine import machine as measured_machine
+from ..edges.sandbox.forkserver import start_ahead
+from ..edges.toolchain import languages, versions
+from ..edges.toolchain.languages import cutlass_headers
+from ..facts.candidate import Candidate, SourceFile
+from ..facts.document import Document
+from ..facts.errors import UserError
+from ..facts.machine import Machine
+from ..facts.move import Capture, Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
+from ..facts.outcome import Station
+from ..facts.pattern import Choice, Pattern, Recipe, piece_of, pieces_written
+from ..facts.problem import Target
+from ..facts.realised import Known
+from ..facts.run import AGENT, GIVEN, Brief, CaseFacts, Matched, Request
+from ..facts.verdict import Verified
+from ..fusion import match
+from ..ir.program import ALL_DIAGONALS
+from ..judge.lacks import Lacks
+from ..judge.verify import Subject, verified, with_memory
+from ..realise.compose import compose
+from ..realise.digests import skeleton_digests
+from ..realise.library.calls import libraries
+from ..realise.targets import renderer
+from ..realise.written.cutlass import products_by_cutlass
+from ..realise.written.near import skeletons_near
+from ..search.retrieve import Index, packaged, table
+from ..search.strategies import WITH_ALGEBRA
+from ..search.strategies.category import category
+from ..search.tune import memory
+from .ahead import Objects, built_by_nvcc, compiled_ahead
+from .foresee import foreseen
+from .pieces import Pieces
+from .realisations import document_of, doubt_of, is_solved, known_of_module, known_of_pieces, vouched
+from .training import match_training
+from .winners import known_winners
+
+if TYPE_CHECKING:
+    from ..judge.discover import LookedInto
+    from ..judge.evaluate import Judge
+    from ..judge.patience import Patience
+
+Say = Callable[[str], None]
+_MOST_KNOWN: tuple[tuple[tuple[str, ...], int], ...] = ((("note",), 3), (("rule", "realised"), 2))  # shown to a model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where a run keeps its things: `out` its own folder, `cache` what is shared between runs on this machine;
+    `shipped`: the winners that came with the package."""
+
+    out: Path
+    cache: Path
+    shipped: Path = memory.SHIPPED
+
+    @property
+    def journal(self) -> Path:
+        return self.out / "run.db"
+
+    @property
+    def candidate(self) -> Path:
+        return self.out / "candidate"
+
+    @property
+    def libraries(self) -> Path:
+        """Of compiled kernels."""
+        return self.cache / "libraries"
+
+    @property
+    def realised(self) -> Path:
+        """The table of what was realised before."""
+        return self.cache / table.FOLDER
+
+    @property
+    def winners(self) -> Path:
+        return self.cache / memory.FILE
+
+
+class Bench(Protocol):
+    """What carries out all moves of a run but a model's: `Workbench`, or a fake one."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def brief(self, request: Request) -> Brief: ...
+
+    def perform(self, brief: Brief, move: Move) -> Outcome: ...
+
+    def held(self) -> tuple[Station, ...]: ...
+
+    def start_afresh(self) -> None: ...
+
+
+class BenchOf(Protocol):
+    def __call__(self, request: Request, *, places: Places, say: Say, machine: Machine | None) -> Bench: ...
+
+
+class Workbench:
+    """The machine and the judge, each opened when a move first needs it."""
+
+    def __init__(
+        self, request: Request, *, places: Places, say: Say, machine: Machine | None = None,
+        objects: Objects | None = None,
+    ) -> None:  # fmt: skip
+        """`objects`: what others of the same run have compiled, to share."""
+        self.request = request
+        self.problem = request.problem
+        self.places = places
+        self.say = say
+        self._machine = machine
+        self._judge: Judge | None = None
+        self._cases: tuple[CaseFacts, ...] = ()
+        self._objects = objects if objects is not None else Objects()
+        self._pieces: Pieces | None = None
+        self._lacks = Lacks(
+            self.problem.target, workdir=(places.out / "work").resolve(),
+            hidden=(Path.home(), Path(self.problem.path).absolute()),
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.start_afresh()
+
+    def start_afresh(self) -> None:
+        """End the judge and its cells; the next move that needs one opens another."""
+        if self._pieces is not None:
+            self._pieces.close()
+        self._end_judge()
+
+    def _end_judge(self) -> None:
+        judge, self._judge = self._judge, None
+        if judge is not None:
+            judge.close()
+
+    @cached_property
+    def _arch(self) -> str:
+        """What a compiler calls the device; to look takes a second on a GPU."""
+        return architecture(self.problem.target)
+
+    @property
+    def machine(self) -> Machine:
+        if self._machine is None:
+            self.judge  # noqa: B018  has it measured, once the problem is known to run
+        assert self._machine is not None
+        return self._machine
+
+    def _measured(self, patience: Patience) -> Machine:
+        """Raises TooBusy where calm does not come; but a given candidate may be refused without a clock."""
+        (patience.calm if self.request.strategy == GIVEN else patience.require)("measuring this machine")
+        self._machine = measured_machine(self.problem.target, cache_dir=self.places.cache, say=self.say)
+        return self._machine
+
+    @property
+    def judge(self) -> Judge:
+        if self._judge is None:
+            target, cache = self.problem.target, self.places.cache
+            self._machine = self._machine or known_machine(target, cache_dir=cache)
+            machine = self._machine or identity(target)
+            threads = machine.processors if machine.target == "cpu" else 0
+            start_ahead(threads, machine.target)  # it imports torch, while we do
+            from ..judge.evaluate import Judge
+            from ..judge.timing.measure import Effort
+
+            self.say(f"on {machine.device}: running and tracing {self.problem.name}")
+            work = (self.places.out / "work").resolve()
+            work.mkdir(parents=True, exist_ok=True)
+            self._judge = Judge(
+                self.problem, machine=machine, seed=self.request.seed, workdir=work, say=self.say,
+                effort=Effort(budget_s=self.request.timing.budget_s),
+                compile_baseline=self.request.timing.compiled,
+                explains=self.request.model is not None or self.request.strategy == AGENT,
+                algebra=self.request.algebra, rates=self._measured if self._machine is None else None,
+            )  # fmt: skip
+            self._cases = self._judge.open()
+        return self._judge
+
+    def announce(self, brief: Brief, moves: tuple[Move, ...]) -> None:
+        """Nothing: moves are carried out when they are made."""
+
+    def brief(self, request: Request) -> Brief:
+        self.judge  # noqa: B018  opens it: the cases' facts come from running the reference once
+        matched = found_patterns(self._cases, self.problem.target, loose=self.problem.loose)
+        titles = [p.title for p in matched[0].patterns]
+        self.say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
+        rewritten = self._rewritten(matched) if request.strategy in WITH_ALGEBRA else ()
+        both = (*matched, *rewritten)
+        remembered, hinted = known_winners(both, self.machine, winners=self.places.winners, shipped=self.places.shipped)
+        known = {choice.pattern for choice in remembered} if request.strategy != "tune" else set()
+        whole = known_of_module(self.problem, self.machine, self.places.realised) if request.strategy == "fact" else ()
+        solved = is_solved(request, whole)
+        if solved or request.strategy == GIVEN:  # nobody tunes them
+            known |= {p.id for m in both for p in m.patterns}
+        both = foreseen(
+            both, self.machine, arch=self._arch, known=known, say=self.say,
+            folder=self.places.libraries, objects=self._objects, tuned="tuning" not in request.without,
+        )  # fmt: skip
+        matched, rewritten = both[: len(matched)], both[len(matched) :]
+        called = self._libraries(request, matched)
+        looked, realised = None, whole
+        if request.strategy == "fact" and not solved:
+            looked, realised = self._looked_into(whole, matched, called)
+        return Brief(
+            run=request.run,
+            problem=request.problem,
+            machine=self.machine,
+            strategy=request.strategy,
+            seed=request.seed,
+            budget_s=request.budget_s,
+            cases=self._cases,
+            matched=matched,
+            remembered=remembered,
+            sanitize=request.sanitize,
+            versions=(*versions(), *skeleton_digests(self.problem.target)),
+            languages=languages(request.problem.target),
+            hinted=hinted,
+            model=request.model.name if request.model else "",
+            limits=request.limits,
+            start=self._start(matched, remembered) if request.model else None,
+            near=self._near(request),
+            without=request.without,
+            rewritten=rewritten,
+            parts=looked.discovery.parts if looked else (),
+            spreads=looked.spreads if looked else (),
+            known=realised,
+            libraries=called if looked else (),
+            notes=self._notes(looked) if looked and request.model else (),
+            held=self.held(),
+        )
+
+    def _rewritten(self, matched: tuple[Matched, ...]) -> tuple[Matched, ...]:
+        """The patterns of the cases as declared algebra has them, if it has anything to do."""
+        steps = [step for case in self._cases for step in case.algebra]
+        if not steps:
+            return ()
+        cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in self._cases)
+        first = sum(len(m.patterns) for m in matched)
+        found = found_patterns(cases, self.problem.target, first_id=first, loose=self.problem.loose)
+        if all(map(_only_spares, self._cases)) and not any(map(_has_zeros, (p for m in found for p in m.patterns))):
+            return ()  # no kernel of this target leaves zeros out
+        self.say(f"by algebra, with less work: {'; '.join(dict.fromkeys(steps))}")
+        return found
+
+    def _libraries(self, request: Request, matched: tuple[Matched, ...]) -> Recipe:
+        """The parts of the main case that a library makes, where a strategy asks for them."""
+        graph = self._cases[0].graph
+        if request.strategy != "fact" or self.problem.mode != "inference" or graph is None:
+            return ()
+        headers = dict(languages(self.problem.target)).get("cutlass-cpp", "")
+        return (*libraries(graph), *(products_by_cutlass(graph, matched[0].patterns, headers) if headers else ()))
+
+    def _looked_into(
+        self, whole: tuple[Known, ...], matched: tuple[Matched, ...], called: Recipe
+    ) -> tuple[LookedInto | None, tuple[Known, ...]]:
+        """What the main case spends its time in, and what was realised of it before beside the `whole` of it."""
+        if self.problem.mode != "inference":
+            return None, whole
+        looked, graph = self.judge.look_into(), self._cases[0].graph
+        if looked is None or graph is None:
+            return None, whole
+        patterns = matched[0].patterns
+        pieces = known_of_pieces(
+            self.problem, graph, [*map(piece_of, patterns), *pieces_written(called)], looked.spreads,
+            machine=self.machine, folder=self.places.realised,
+        )  # fmt: skip
+        return looked, (*whole, *pieces)
+
+    def _notes(self, looked: LookedInto) -> tuple[Document, ...]:
+        """What speaks of what is left to torch, and of what can win most: notes, and vetted examples, which are rules
+        with their code and what the judge took here."""
+        parts = looked.discovery.parts
+        sought = " ".join(dict.fromkeys(p.title for p in (*(p for p in parts if not p.pattern), *parts)))
+        there, mine = self._arch or "x86-64", table.entries(self.places.realised)
+        vetted = [e for e in mine if e.problem.target == self.problem.target and not doubt_of(e, self.machine)]
+        known = (*packaged(), *map(document_of, vetted))
+        found = (
+            Index(d for d in known if d.kind in kinds).search(sought, architecture=there, most=most)
+            for kinds, most in _MOST_KNOWN
+        )
+        return tuple(hit.document for hits in found for hit in hits)
+
+    def held(self) -> tuple[Station, ...]:
+        """For what the device was held since this was last asked, and how long."""
+        pieces = self._pieces.held() if self._pieces is not None else ()
+        return (*pieces, *(self._judge.held() if self._judge is not None else ()))
+
+    @property
+    def pieces(self) -> Pieces:
+        """The benches of the module's pieces; the module's own cells make room for theirs."""
+        self._end_judge()
+        if self._pieces is None:
+            self._pieces = Pieces(
+                self.request, places=self.places, machine=self.machine, say=self.say,
+                bench_of=partial(Workbench, objects=self._objects),
+            )  # fmt: skip
+        return self._pieces
+
+    def _near(self, request: Request) -> tuple[SourceFile, ...]:
+        """The skeletons that a model or an agent may learn from; () where neither makes the moves."""
+        if request.model is None and request.strategy != AGENT:
+            return ()
+        return skeletons_near(category(self._cases[0].graph), self.problem.target)
+
+    def _start(self, matched: tuple[Matched, ...], remembered: Recipe) -> Candidate | None:
+        """Every pattern realised, at the point that won before or the likeliest one; None where nothing matched."""
+        known = {choice.pattern: choice.point for choice in remembered}
+        patterns = [p for m in matched for p in m.patterns]
+        recipe = tuple(Choice(pattern=p.id, point=known.get(p.id, p.space.points[0])) for p in patterns)
+        problem = self.problem
+        return compose(problem.source, self._cases, matched, recipe, target=problem.target) if recipe else None
+
+    def perform(self, brief: Brief, move: Move) -> Outcome:
+        """What comes of a move. Raises Lack where the machine lacks what the move's candidate may need."""
+        outcome = self._performed(brief, move)
+        match move:
+            case Try(what=what) | Inspect(what=what) | Sanitize(what=what) | Capture(what=what) | Verify(what=what):
+                about: Candidate | Recipe | None = what
+            case Tune(recipe=recipe):
+                about = recipe
+            case _:
+                about = None
+        if about is None:
+            return outcome
+        candidate = about if isinstance(about, Candidate) else composed(brief, about)
+        offered = [name for name, _ in brief.languages] if self._by_others(brief, about) else None
+        return self._lacks.require(candidate, outcome, offered=offered)
+
+    def _by_others(self, brief: Brief, about: Candidate | Recipe) -> bool:
+        """Whether a model or an agent has written the candidate, or a part of the recipe."""
+        if isinstance(about, Candidate):
+            written = [about]
+        else:
+            written = [choice.written.candidate for choice in about if choice.written is not None]
+        return brief.strategy != GIVEN and any(candidate.id not in self._objects.ours for candidate in written)
+
+    def _performed(self, brief: Brief, move: Move) -> Outcome:
+        self._objects.ours.update(c.written.candidate.id for c in brief.libraries if c.written is not None)
+        if isinstance(move, Enter):
+            return self.pieces.entered(brief, move.piece)
+        if isinstance(move, Within):
+            return self.pieces.perform(brief, move)
+        if self._pieces is not None:
+            self._pieces.close()
+        match move:
+            case Try(what=Candidate() as candidate):
+                return self.judge.evaluate(candidate, foreign=True, compiled=self._by_nvcc([candidate]))
+            case Try(what=tuple() as recipe):
+                ours = composed(brief, recipe)
+                foreign = any(choice.written is not None for choice in recipe)
+                return self.judge.evaluate(
+                    ours, foreign=foreign, compiled=self._compiled(ours, recipe), vouched=vouched(brief, ours)
+                )
+            case Compose(recipe=recipe):
+                return composed(brief, recipe)
+            case Inspect(what=tuple() as recipe, question=question):
+                return self.judge.inspect(composed(brief, recipe), question)
+            case Inspect(what=(Candidate() | None) as what, question=question):
+                return self.judge.inspect(what, question)
+            case Sanitize(what=Candidate() as candidate):
+                return self.judge.sanitize(candidate)
+            case Sanitize(what=tuple() as recipe):
+                return self.judge.sanitize(composed(brief, recipe))
+            case Capture(what=what):
+                ours = what if isinstance(what, Candidate) else composed(brief, what)
+                choices = () if isinstance(what, Candidate) else what
+                built = self._compiled(ours, choices) if choices else self._by_nvcc([ours])
+                return self.judge.capture(ours, compiled=built)
+            case Verify():
+                return self._verified(brief, move.what)
+            case Tune():
+                ours = composed(brief, move.recipe)
+                tries = tuple(Choice(pattern=move.pattern, point=point) for point in move.points)
+                compiled = self._compiled(ours, (*move.recipe, *tries))
+                return self.judge.tune(ours, move.pattern, move.points, compiled=compiled)
+        raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which nobody carries out")
+
+    def _verified(self, brief: Brief, candidate: Candidate) -> Verified:
+        """By its text; what addresses memory also runs between guard pages, where the text proves nothing. On a GPU
+        the winner alone goes under compute-sanitizer."""
+        found = verified(candidate, Subject(problem=self.problem, cases=brief.cases, device=self.machine.device))
+        unknown = any(v.verifier == "memory" and v.says == "unknown" for v in found.verdicts)
+        if self.problem.target != "cpu" or found.proven or not unknown:
+            return found
+        return with_memory(found, self.judge.sanitize(candidate))
+
+    def _compiled(self, candidate: Candidate, choices: Recipe) -> tuple[Path, ...]:
+        """Its kernels, compiled on all processors while no device is leased; those of others compile themselves."""
+        theirs = self._by_nvcc([choice.written.candidate for choice in choices if choice.written is not None])
+        choices = tuple(choice for choice in choices if choice.written is None)
+        self.judge  # noqa: B018  opened first: on the CPU, what it runs then would share the processors
+        machine, places = self.machine, self.places
+        return theirs + compiled_ahead(
+            candidate, choices, folder=places.libraries, jobs=threads(), arch=self._arch, processors=machine.processors,
+            objects=self._objects,
+        )  # fmt: skip
+
+    def _by_nvcc(self, candidates: Sequence[Candidate]) -> tuple[Path, ...]:
+        return built_by_nvcc(
+            candidates, headers=cutlass_headers(), folder=self.places.libraries, jobs=threads(), objects=self._objects
+        )
+
+
+def found_patterns(
+    cases: tuple[CaseFacts, ...], target: Target, *, first_id: int = 0, loose: bool = False
+) -> tuple[Matched, ...]:
+    """The patterns of every case, numbered through; a case that could not be traced has none."""
+    make = renderer(target)
+    found: list[Matched] = []
+    for index, case in enumerate(cases):
+        if case.graph is None:
+            found.append(Matched(case=index, patterns=(), unmatched=(case.trace_failure,)))
+            continue
+        first, before = first_id + sum(len(m.patterns) for m in found), sum(len(m.segments) for m in found)
+        if case.graph.wanted:
+            found.append(match_training(case.graph, case=index, first_id=first, first_segment=before,
+                                        unsupported=make.unsupported, space=make.space, loose=loose))  # fmt: skip
+            continue
+        found.append(match(
+            case.graph, case=index, first_id=first, unsupported=make.unsupported, space=make.space, loose=loose
+        ))  # fmt: skip
+    return tuple(found)
+
+
+def composed(brief: Brief, recipe: Recipe) -> Candidate:
+    brief = brief.behind(recipe)
+    return compose(brief.problem.source, brief.cases, brief.matched, recipe, target=brief.problem.target)
+
+
+def _only_spares(case: CaseFacts) -> bool:
+    """Whether algebra changes nothing in a case but that zeros of products' factors may be left out."""
+    return case.rewritten is None or (case.graph is not None and case.rewritten == replace(case.graph, sparing=True))
+
+
+def _has_zeros(pattern: Pattern) -> bool:
+    product = pattern.program.product
+    return product is not None and product.zeros != (ALL_DIAGONALS, ALL_DIAGONALS)

@@ -1,0 +1,220 @@
+"""Asking a model for code: the prompt's common part, the reply read, asked again once where nothing came of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...facts.candidate import Candidate
+from ...facts.dialogue import AS_IT_IS, Message, Prompt, Reply, Sampling
+from ...facts.move import Ask, Event, Move, Stop, Try
+from ...facts.outcome import Failure, Interval, Timed
+from ...facts.problem import TensorSpec
+from ...facts.run import Brief
+from .category import category
+from .edits import Edited, edited
+from .ending import handed_over
+from .prompts import render
+from .spending import Spending
+from .telling import microseconds
+from .tuning import Steps
+
+_CUT_OFF = "it was cut off at its greatest length"
+_HIDDEN = ("tilewright_kernels/", "original.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A candidate that a model wrote, or the `problem` with its reply; what it said it would do."""
+
+    candidate: Candidate | None
+    problem: str
+    idea: str
+    prediction: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """A candidate that the judge accepted."""
+
+    candidate: Candidate
+    timed: Timed
+
+    @property
+    def ns(self) -> float:
+        time = self.timed.time("ours")
+        assert time is not None
+        return time.mid
+
+    @property
+    def floor_share(self) -> float:
+        return self.timed.floor_ns / self.ns
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast as eager it is, in its own judgement."""
+        ratio = self.timed.ratio("eager")
+        return ratio.mid if ratio else 0.0
+
+
+class Author:
+    """Puts prompts about one problem, and keeps count of what was spent."""
+
+    def __init__(self, brief: Brief) -> None:
+        self.brief = brief
+        self.spending = Spending(brief)
+        self._turn = 0
+        self._task = task_of(brief)
+
+    def move(self, move: Move) -> Steps[Event]:
+        event = yield move
+        assert isinstance(event, Event)
+        self.spending.count(event)
+        return event
+
+    def moves(self, moves: Sequence[Move]) -> Steps[tuple[Event, ...]]:
+        """Moves that don't depend on one another, made together: what waits for them waits once."""
+        if not moves:
+            return ()
+        events = yield tuple(moves)
+        assert isinstance(events, tuple)
+        for event in events:
+            self.spending.count(event)
+        return events
+
+    def tried(self, candidate: Candidate, why: str) -> Steps[Passed | Failure]:
+        return _judged((yield from self.move(Try(what=candidate, why=why))))
+
+    def all_tried(self, candidates: Sequence[tuple[Candidate, str]]) -> Steps[tuple[Passed | Failure, ...]]:
+        """Judged together, each with the reason why it is tried; of what the budget does not hold, the first alone: a
+        reply that was paid for is judged. So fewer may come back than were given."""
+        room = self.spending.tries_left()
+        due = candidates[: 1 if self.spending.out_of_time() else max(room, 1) if room is not None else None]
+        tries = [Try(what=candidate, why=why) for candidate, why in due]
+        return tuple(map(_judged, (yield from self.moves(tries))))
+
+    def ask_of(
+        self, messages: tuple[Message, ...], why: str, *, sampling: Sampling = AS_IT_IS, system: str = "system"
+    ) -> Ask:
+        turn, self._turn = self._turn, self._turn + 1
+        brief = self.brief
+        said = render(system, target=brief.problem.target, languages=brief.languages)
+        prompt = Prompt(system=said, messages=messages)
+        return Ask(prompt=prompt, model=self.brief.model, turn=turn, why=why, sampling=sampling)
+
+    def replies(self, asks: Sequence[Ask]) -> Steps[tuple[Reply, ...]]:
+        """To prompts that lie in a mailbox all at once."""
+        return tuple(map(reply_of, (yield from self.moves(asks))))
+
+    def first(self, name: str, **values: Any) -> tuple[Message, ...]:
+        return (Message(role="user", text=render(name, **self._task, **values)),)
+
+    def written(self, current: Candidate | None, why: str, name: str, **values: Any) -> Steps[Written]:
+        """What the model makes of `current` under this prompt; a reply that nothing can be done with is told why, and
+        asked for once more."""
+        messages = self.first(name, **values)
+        event = yield from self.move(self.ask_of(messages, why))
+        reply = reply_of(event)
+        found = read(reply, current)
+        if found.candidate is None and not self.spending.over():
+            again = render("again", problem=found.problem, truncated=reply.truncated)
+            said = Message(role="model", text=reply.text or "(nothing)")
+            messages = (*messages, said, Message(role="user", text=again))
+            event = yield from self.move(self.ask_of(messages, f"{why}, again"))
+            found = read(reply_of(event), current)
+        return found
+
+    def ended(self, best: Passed | None, why: str) -> Steps[None]:
+        """Stop: with the best, if it is faster than eager beyond noise, and clean where that was asked for."""
+        if best is None:
+            yield Stop(best=None, why=f"{why}; the judge accepted nothing")
+            return
+        yield from handed_over(best.candidate, best.timed, brief=self.brief, why=why)
+
+
+def _judged(event: Event) -> Passed | Failure:
+    assert isinstance(event.move, Try) and isinstance(event.move.what, Candidate)
+    if isinstance(event.outcome, Timed):
+        return Passed(candidate=event.move.what, timed=event.outcome)
+    assert isinstance(event.outcome, Failure)
+    return event.outcome
+
+
+def reply_of(event: Event) -> Reply:
+    assert isinstance(event.outcome, Reply)
+    return event.outcome
+
+
+def read(reply: Reply, current: Candidate | None) -> Written:
+    """A reply that was cut off is not used in part: what is missing may be what makes it right."""
+    made = edited(current, reply.text)
+    if reply.truncated:
+        made = Edited(candidate=None, problem=_CUT_OFF)
+    elif reply.empty:
+        made = Edited(candidate=None, problem=f"it was empty ({reply.finish})")
+    return Written(
+        candidate=made.candidate,
+        problem=made.problem,
+        idea=_line(reply.text, "IDEA") or "(no idea stated)",
+        prediction=_line(reply.text, "PREDICTION"),
+    )
+
+
+def _line(text: str, name: str) -> str:
+    found = re.search(rf"^[\s*#>]*{name}[\s*]*:[\s*]*(.+?)[\s*]*$", text, flags=re.MULTILINE | re.IGNORECASE)
+    return found[1][:300] if found else ""
+
+
+def faster(one: Timed, other: Timed) -> bool:
+    """Beyond noise: the interval of `one`'s ratio against eager lies above the other's. Or, where an unsteady eager
+    leaves that open, its own times lie below the other's by more than eager's moved from one judgement to the other."""
+    mine, theirs = one.ratio("eager"), other.ratio("eager")
+    if mine is None or theirs is None:
+        return False
+    ours, before = (one.time("ours"), one.time("eager")), (other.time("ours"), other.time("eager"))
+    return mine.low > theirs.high or _faster_by_clock(*ours, *before)
+
+
+def _faster_by_clock(
+    ours: Interval | None, eager: Interval | None, best: Interval | None, eager_then: Interval | None
+) -> bool:
+    if not (ours and eager and best and eager_then):
+        return False
+    moved = max(eager.low / eager_then.low, eager_then.low / eager.low)
+    return ours.high * moved < best.low
+
+
+def shown(candidate: Candidate) -> dict[str, Any]:
+    """Its files as prompts show them, and the names of those that they do not."""
+    hidden = [f.path for f in candidate.files if f.path.startswith(_HIDDEN)]
+    return {"files": [f for f in candidate.files if f.path not in hidden], "hidden": hidden}
+
+
+def task_of(brief: Brief) -> dict[str, Any]:
+    """What `task.jinja` is filled with."""
+    machine, problem = brief.machine, brief.problem
+    main = brief.cases[0]
+    return {
+        "category": category(main.graph),
+        "mode": problem.mode,
+        "source": problem.source.strip(),
+        "target": problem.target,
+        "cases": [
+            {
+                "inputs": _specs(case.inputs), "outputs": _specs(case.outputs),
+                "bytes": f"{case.work.bytes_moved / 1e6:.4g} MB", "flops": f"{case.work.flops:.4g}",
+            }
+            for case in brief.cases
+        ],
+        "device": machine.device,
+        "processors": machine.processors,
+        "bandwidth": f"{machine.copy_bytes_per_s / 1e9:.4g} GB/s",
+        "matmul": [(dtype, f"{rate / 1e12:.4g} Tflop/s") for dtype, rate in machine.matmul_flops_per_s],
+        "floor": microseconds(machine.floor_ns(main.work)),
+    }  # fmt: skip
+
+
+def _specs(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{s.dtype}{list(s.shape)}" for s in specs) or "none"

@@ -1,0 +1,43 @@
+"""How a search ends that found something: with it, if it is faster than eager beyond noise, and clean where asked."""
+
+from __future__ import annotations
+
+from ...facts.candidate import Candidate
+from ...facts.move import Capture, Event, Sanitize, Stop
+from ...facts.outcome import LEAST_GAIN, Captured, Failure, Timed
+from ...facts.pattern import Recipe
+from ...facts.run import Brief
+from .tuning import Steps
+
+
+def handed_over(
+    what: Candidate | Recipe, timed: Timed, *, brief: Brief, why: str = "", recorded: bool = False
+) -> Steps[None]:
+    """Moves, where there is a gain: with `recorded`, on a GPU, `Capture`, under which it must pay, too; `Sanitize`
+    where the brief asks for it; `Stop`. `why`: what ended the search."""
+    before = f"{why}; " if why else ""
+    ratio = timed.ratio("eager")
+    told = f"{ratio.mid:.2f}x as fast as eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"
+    if not timed.faster_than("eager"):
+        if ratio and ratio.low > 1 + LEAST_GAIN:  # what is told looks like a gain
+            told += f", but {timed.doubt('eager')}; run it again when the machine is idle"
+        yield Stop(best=None, why=f"{before}judged right, not faster beyond noise: {told}")
+        return
+    if recorded and brief.problem.target == "cuda" and brief.problem.mode == "inference":
+        event = yield Capture(what=what)
+        found = event.outcome if isinstance(event, Event) else None
+        if isinstance(found, Failure):
+            yield Stop(best=None, why=f"{told}, and as a CUDA graph refused: {found.summary}")
+            return
+        if isinstance(found, Captured) and found.ratio is not None:
+            as_graph = f"{found.ratio.mid:.2f}x [{found.ratio.low:.2f}, {found.ratio.high:.2f}] as CUDA graphs"
+            told = f"{told}, {as_graph}"
+            if not found.pays:
+                yield Stop(best=None, why=f"{before}{told}: not faster beyond noise as a CUDA graph")
+                return
+    if brief.sanitize:
+        event = yield Sanitize(what=what)
+        if isinstance(event, Event) and isinstance(event.outcome, Failure):
+            yield Stop(best=None, why=f"{told}, and refused: {event.outcome.summary}")
+            return
+    yield Stop(best=what, why=f"{before}{told}")

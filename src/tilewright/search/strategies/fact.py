@@ -1,0 +1,356 @@
+"""FACT's way: what can win most first, each pattern solved as a problem of its own, then all of them composed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ...facts.candidate import Candidate
+from ...facts.move import Ask, Enter, Stop, Try, Within
+from ...facts.outcome import Timed
+from ...facts.pattern import Choice, Pattern, Piece, Recipe, Region, Written, piece_of, pieces_written
+from ...facts.realised import Known
+from ...facts.run import Brief
+from ...facts.space import Point
+from .asking import faster, reply_of
+from .catalog import catalog, nothing_matched
+from .composing import Composing
+from .cutegen import cutegen
+from .ending import handed_over
+from .proposing import Proposal, asked, gain_of, inspection, read, told_why
+from .tuning import Steps
+from .within import Solution, solution_of, solved_within
+
+PARTS = (  # what can be switched off
+    "table",  # what was realised before
+    "alone",  # each pattern solved by itself; else all is realised where it stands
+    "tuning",  # a skeleton's points are measured; else they are taken as foreseen or remembered
+    "graphs",  # what is handed over must pay as a CUDA graph, too
+)
+LEAST_GAIN = 0.01  # share of the module's time: a pattern that could win less is realised untuned, and not by itself
+LEAST_TO_ASK = 0.03  # and of what a tuned skeleton leaves above the floor: below that no model is asked
+_SOLVING_SHARE, _TUNING_SHARE = 0.6, 0.8  # of the budget, until which that may begin
+_ALL = 0.99  # of the module's time: a pattern that takes so much is the module
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A piece to be solved, and what it could win: the share of the module's time that its patterns' parts take above
+    their floors; `share`: of what is left of the budget."""
+
+    piece: Piece
+    gain: float
+    share: float
+    pattern: Pattern | None
+    known: Known | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solved:
+    """A realisation with what it was measured to gain on the piece by itself, ns a call of the module."""
+
+    choice: Choice
+    gain_ns: float
+
+
+def fact(brief: Brief) -> Steps[None]:
+    """Moves: `Try` what was handed over for this problem before, and `Stop` if it still pays. Else for each pattern,
+    the one that can win most first: `Enter` it, unless what solves it is known, and within it `Try` what is known and
+    doubted, or else the moves of `catalog`, then of `cutegen` where a model is at hand and enough is left above the
+    floor; `Tune` in its place for what can't be run by itself; `Try` all together, the largest measured gain first
+    where they overlap, then each rival in the place of what it overlaps with, and all but each; on a GPU `Capture` of
+    the best; `Stop` with it, if it is faster than eager beyond noise, and the same as a CUDA graph. `brief.without`
+    names parts that are switched off (PARTS)."""
+    search = _Fact(brief)
+    if not search.patterns:
+        yield Stop(best=None, why=nothing_matched(brief))
+        return
+    again = yield from search.again()
+    if again is not None:
+        yield from handed_over(*again, brief=brief, why="as before")
+        return
+    solved = yield from search.solved()
+    choices = yield from search.choices(solved)
+    first, rivals = search.settled(choices)
+    accepted = yield from search.accepted(search.busy(first))
+    if accepted is None:
+        yield Stop(best=None, why="the judge accepted none of the realisations")
+        return
+    best, timed = yield from search.with_rivals(*accepted, rivals)
+    best, timed = yield from search.pruned(best, timed)
+    yield from handed_over(best, timed, brief=brief, recorded="graphs" in search.parts)
+
+
+class _Fact(Composing):
+    def __init__(self, brief: Brief) -> None:
+        super().__init__(brief)
+        self.stands = {p.id: p for p in self.main}
+        self.parts = frozenset(PARTS) - frozenset(brief.without)
+        self.known = {k.name: k for k in brief.known} if "table" in self.parts else {}
+        self.libraries = {c.pattern: c.written for c in brief.libraries if c.written is not None}
+        self._turns = 0
+
+    def numbered(self, ask: Ask) -> Ask:
+        turn, self._turns = self._turns, self._turns + 1
+        return replace(ask, turn=turn)
+
+    # ---- the whole of it, from before
+
+    def again(self) -> Steps[tuple[Recipe, Timed] | None]:
+        """What was handed over for this problem before, if it still pays, and no model could go further now."""
+        known = self.known.get("")
+        if known is None or not isinstance(known.realised.what, tuple) or not _fits(self.brief, known.realised.what):
+            return None
+        if self.brief.model and not known.realised.model:
+            return None
+        what = known.realised.what
+        event = yield from self.move(Try(what=what, why="what was handed over before"))
+        timed = event.outcome
+        return (what, timed) if isinstance(timed, Timed) and timed.faster_than("eager") else None
+
+    # ---- each pattern by itself
+
+    def targets(self, proposed: Sequence[Proposal]) -> Iterator[Target]:
+        """What is worth solving by itself, what can win most first."""
+        total_ns = sum(p.ns for p in self.brief.parts)
+        gains = {p.pattern: p.ns / total_ns * p.distance for p in self.brief.parts if p.pattern in self.stands}
+        worth = [(piece_of(self.stands[id]), gain) for id, gain in gains.items() if gain >= LEAST_GAIN]
+        worth += [(piece, gain) for piece, gain in self._called() if gain >= LEAST_GAIN]
+        worth = sorted([*worth, *((p.piece, p.gain) for p in proposed)], key=lambda pair: -pair[1])
+        left = sum(gain for _, gain in worth)
+        for piece, gain in worth:
+            pattern, known = self.stands.get(piece.name), self.known.get(piece.name)
+            yield Target(piece=piece, gain=gain, share=gain / left, pattern=pattern, known=known)
+            left -= gain
+
+    def _called(self) -> Iterator[tuple[Piece, float]]:
+        """Parts for which there is a library call, and what each could win."""
+        graph = self.brief.cases[0].graph
+        for piece in pieces_written(self.brief.libraries):
+            assert graph is not None
+            yield piece, gain_of(self.brief, graph, piece.region)
+
+    def proposed(self) -> Steps[tuple[Proposal, ...]]:
+        """Further parts that the model thinks worth a kernel, having seen the graph; where some of its reply is not
+        valid, it is told why, and asked once more."""
+        graph = self.brief.cases[0].graph
+        if not self.brief.model or not self.brief.parts or graph is None or self.spending.over():
+            return ()
+        messages = inspection(self.brief, graph)
+        ask = asked(self.brief, messages, turn=0, least=LEAST_TO_ASK, why="which further parts are worth a kernel?")
+        reply = reply_of((yield from self.move(self.numbered(ask))))
+        first = read(reply.text, self.brief, graph, least=LEAST_TO_ASK)
+        if not first.problems or self.spending.over():
+            return first.proposals
+        messages = told_why(messages, reply.text, first)
+        ask = asked(self.brief, messages, turn=0, least=LEAST_TO_ASK, why="which further parts, mended?")
+        reply = reply_of((yield from self.move(self.numbered(ask))))
+        second = read(reply.text, self.brief, graph, least=LEAST_TO_ASK, before=first.proposals)
+        return (*first.proposals, *second.proposals)
+
+    def solved(self) -> Steps[dict[str, Solved | None]]:
+        """By pattern, and by piece that a model proposed or a library makes, what was found for it; None: nothing that
+        is right and no slower than torch. A pattern that could not be run by itself, could win too little or is the
+        whole module is not among them."""
+        if "alone" not in self.parts:
+            return {name: self._untried(name) for name in self.libraries}
+        found: dict[str, Solved | None] = {}
+        proposed = yield from self.proposed()
+        for target in self.targets(proposed):
+            if not self.has_time(_SOLVING_SHARE):
+                break
+            if self._is_all(target):
+                continue
+            best, stands_alone = yield from self._solution(target)
+            if best is not None and not best.slower:
+                places = len(target.pattern.sites) if target.pattern is not None else 1
+                found[target.piece.name] = Solved(choice=self._choice(target, best), gain_ns=places * best.gained_ns)
+            elif best is None and target.piece.name in self.libraries:
+                found[target.piece.name] = self._untried(target.piece.name)
+            elif stands_alone:
+                found[target.piece.name] = None
+        return found
+
+    def _is_all(self, target: Target) -> bool:
+        """Whether a pattern is all that the module does, and nobody but skeletons may realise it: it is tuned where it
+        stands then."""
+        share = sum(p.share for p in self.brief.parts if p.pattern and p.pattern == target.piece.name)
+        return share >= _ALL and not self.brief.model and not self.brief.libraries
+
+    def _solution(self, target: Target) -> Steps[tuple[Solution | None, bool]]:
+        """The best that is known or found for a piece, and whether it could be run by itself: one that is then taken
+        for another pattern says nothing of this one's points."""
+        best = _trusted(target.known)
+        was_asked = target.known is not None and target.known.realised.model != ""
+        if best is not None and (was_asked or not self._worth_asking(target, best)):
+            return best, True
+        event = yield from self.move(Enter(piece=target.piece))
+        if not isinstance(event.outcome, Brief):
+            return best, False
+        if best is None and target.known is not None:
+            known = target.known
+            best = yield from self._tried(target.piece, known.realised.what, why=f"known; {known.doubt}")
+        library = self.libraries.get(target.piece.name)
+        if best is None and library is not None:
+            best = yield from self._tried(target.piece, library.candidate, why="a library's call")
+        is_itself = target.pattern is None or _is_found(target.pattern, event.outcome)
+        if best is None and target.pattern is not None and is_itself:
+            inside = self._given(event.outcome, target.share)
+            best = yield from solved_within(target.piece, catalog(inside), move=self.move, ask=self.numbered)
+            if best is not None and not _is_of(target.pattern, event.outcome, best.what):
+                best, is_itself = None, False
+        if self._worth_asking(target, best):
+            inside = self._given(event.outcome, target.share)
+            writing = cutegen(inside, tunes=False)
+            other = yield from solved_within(target.piece, writing, move=self.move, ask=self.numbered)
+            best = other if other is not None and (best is None or other.beats(best)) else best
+        return best, is_itself or best is not None
+
+    def _untried(self, name: str) -> Solved:
+        """A library's call that is refused by itself: on inputs that the module may never make (a NaN in the keys
+        alone, say), so it gets its trial in the module, as a rival."""
+        return Solved(choice=Choice(pattern=name, point=(), written=self.libraries[name]), gain_ns=0.0)
+
+    def _worth_asking(self, target: Target, best: Solution | None) -> bool:
+        """Whether a model is at hand, and enough is left above the floor of a piece to ask it."""
+        left = target.gain if best is None else target.gain * best.left
+        may = self.has_time(_SOLVING_SHARE) and not self.spending.over()
+        return bool(self.brief.model) and left >= LEAST_TO_ASK and may
+
+    def _tried(self, piece: Piece, what: Candidate | Recipe, *, why: str) -> Steps[Solution | None]:
+        """What is at hand for a piece, if the judge takes it."""
+        event = yield from self.move(Within(piece=piece, move=Try(what=what, why=why)))
+        return solution_of(what, event.outcome)
+
+    def _given(self, inside: Brief, share: float) -> Brief:
+        """A piece's problem with its share of what is left."""
+        left_s = max(_SOLVING_SHARE * self.brief.budget_s - self.spent_s, 0.0) if "tuning" in self.parts else 0.0
+        return replace(
+            inside, budget_s=share * left_s, limits=self.spending.left().share(share), model=self.brief.model
+        )
+
+    def _choice(self, target: Target, solution: Solution) -> Choice:
+        """The solution in the place of the piece."""
+        name = target.piece.name
+        if not isinstance(solution.what, Candidate):
+            return Choice(pattern=name, point=solution.what[0].point)
+        regions = _alike(self.brief, target.pattern) if target.pattern is not None else (target.piece.region,)
+        regions = self.libraries[name].regions if name in self.libraries else regions
+        written = Written(title=target.piece.title, candidate=solution.what, regions=regions)
+        return Choice(pattern=name, point=(), written=written)
+
+    # ---- all of them together
+
+    def choices(self, solved: dict[str, Solved | None]) -> Steps[list[Solved]]:
+        """Everything that may be realised, the largest measured gain first; what was not solved by itself is tuned
+        where it stands."""
+        given = {id: s.choice.point for id, s in solved.items() if s is not None and s.choice.written is None}
+        proposed = [s for id, s in solved.items() if s is not None and id not in self.stands]
+        given |= {id: p.space.points[0] for id, p in self.stands.items() if id in solved and id not in given}
+        points = yield from self.tuned(_TUNING_SHARE if "tuning" in self.parts else 0.0, given=given, rivals=True)
+        found = [_realised(p.id, points[p.id], solved) for p in self.patterns]
+        kept = [*(s for s in found if s is not None), *proposed]
+        self.all = tuple(s.choice for s in kept)
+        return sorted(kept, key=lambda s: -s.gain_ns)
+
+    def settled(self, choices: Sequence[Solved]) -> tuple[Recipe, Recipe]:
+        """Of realisations that overlap the one that gained more, and the others, which stay its rivals."""
+        chosen: list[Choice] = []
+        rivals: list[Choice] = []
+        for solved in choices:
+            clash = any(self._clash(solved.choice, other) for other in chosen)
+            (rivals if clash else chosen).append(solved.choice)
+        return tuple(chosen), tuple(rivals)
+
+    def _clash(self, one: Choice, other: Choice) -> bool:
+        """Whether both compute some value, and one of them was written for its place; of skeletons, the composer knows
+        which of two makes a value."""
+        written = one.written is not None or other.written is not None
+        return written and not self._made(one).isdisjoint(self._made(other))
+
+    def _made(self, choice: Choice) -> set[str]:
+        if choice.written is not None:
+            return {name for region in choice.written.regions for name in region.nodes}
+        pattern = self.stands.get(choice.pattern)
+        return set(pattern.nodes) if pattern is not None else set()
+
+    def with_rivals(self, best: Recipe, timed: Timed, rivals: Recipe) -> Steps[tuple[Recipe, Timed]]:
+        """Rivals in the place of those with which they overlap; what is faster beyond noise stays. Those that together
+        take the place of one are tried so, and not each by itself."""
+        for group in self._groups_of(rivals, best):
+            if not self.has_time(0.9):
+                break
+            others = tuple(c for c in best if not any(self._clash(rival, c) for rival in group))
+            names = " and ".join(rival.pattern for rival in group)
+            event = yield from self.move(Try(what=(*others, *group), why=f"{names} in the place of rivals"))
+            if isinstance(event.outcome, Timed) and faster(event.outcome, timed):
+                best, timed = (*others, *group), event.outcome
+        return best, timed
+
+    def _groups_of(self, rivals: Recipe, best: Recipe) -> list[Recipe]:
+        """Those that overlap with the same realisations and not with one another together, in their order."""
+        groups: list[Recipe] = []
+        for rival in rivals:
+            rest = [g for g in groups if self._rivalled(g[0], best) == self._rivalled(rival, best)]
+            home = next((g for g in rest if not any(self._clash(rival, other) for other in g)), None)
+            if home is None:
+                groups.append((rival,))
+            else:
+                groups[groups.index(home)] = (*home, rival)
+        return groups
+
+    def _rivalled(self, rival: Choice, best: Recipe) -> Recipe:
+        return tuple(c for c in best if self._clash(rival, c))
+
+
+def _realised(id: str, point: Point, solved: dict[str, Solved | None]) -> Solved | None:
+    if id in solved:
+        return solved[id]
+    return Solved(choice=Choice(pattern=id, point=point), gain_ns=0.0)
+
+
+def _trusted(known: Known | None) -> Solution | None:
+    """What is known and needs no judging, as it was measured."""
+    if known is None or known.doubt:
+        return None
+    entry, ns = known.realised, known.realised.time_ns.mid
+    return Solution(what=entry.what, ratio=entry.ratio, ns=ns, floor_ns=entry.floor_share * ns)
+
+
+def _fits(brief: Brief, recipe: Recipe) -> bool:
+    """Whether all that a recipe names is there."""
+    graph = brief.cases[0].graph
+    nodes = {n.name for n in graph.nodes} if graph is not None else set[str]()
+    spaces = {p.id: p.space for m in brief.matched for p in m.patterns}
+    return all(
+        all({*r.nodes, *r.inputs, *r.outputs} <= nodes for r in c.written.regions)
+        if c.written is not None
+        else c.pattern in spaces and spaces[c.pattern].holds(c.point)
+        for c in recipe
+    )
+
+
+def _is_found(pattern: Pattern, inside: Brief) -> bool:
+    """Whether a piece, traced by itself, holds this very pattern."""
+    return any(p.same == pattern.same for m in inside.matched for p in m.patterns)
+
+
+def _is_of(pattern: Pattern, inside: Brief, what: Candidate | Recipe) -> bool:
+    """Whether what was made within a piece is this very pattern, and nothing else."""
+    if isinstance(what, Candidate):
+        return True
+    classes = {p.id: p.same for m in inside.matched for p in m.patterns}
+    mine = [c.point for c in what if classes.get(c.pattern) == pattern.same]
+    return len(what) == len(mine) == 1 and pattern.space.holds(mine[0])
+
+
+def _alike(brief: Brief, pattern: Pattern) -> tuple[Region, ...]:
+    """The pattern's regions at which tensors of the same shapes enter and leave as at the first."""
+    graph = brief.cases[0].graph
+    shapes = {n.name: (n.shape, n.dtype, n.order) for n in graph.nodes} if graph is not None else {}
+    regions = [site.region for site in pattern.sites]
+
+    def looks(region: Region) -> list[tuple[object, ...]]:
+        return [shapes.get(name, ()) for name in (*region.inputs, *region.outputs)]
+
+    return tuple(r for r in regions if looks(r) == looks(regions[0]))

@@ -1,1 +1,0 @@
-"""Propose: makes candidates out of Programs."""

@@ -1,0 +1,88 @@
+"""How long a GPU is kept busy before the clock starts: the same for all in a round, by what launches took before."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from tilewright.judge.client import Cell, CellFault
+from tilewright.judge.memory.room import Room
+from tilewright.judge.timing.interleave import Player, Table
+from tilewright.judge.wire import messages as wire
+
+T = TypeVar("T")
+LEAST_NS = 250e3
+
+
+class _Launching(Cell):
+    """Its launches take `ns`, one call in twenty a hundred times as long."""
+
+    def __init__(self, ns: float) -> None:
+        self.ns = ns
+        self.delays: list[float] = []
+
+    def ask(self, request: Any, kind: type[T], *, limit_s: float, descriptor: int | None = None) -> T:
+        answer: Any = wire.Done()
+        if isinstance(request, wire.TimedCall):
+            self.delays.append(request.delay_ns)
+            answer = wire.Tick(ns=1e4, launched_ns=self.ns * (100 if len(self.delays) % 20 == 0 else 1))
+        assert isinstance(answer, kind)
+        return answer
+
+
+def _rounds(count: int, ours_ns: float, eager_ns: float) -> tuple[Table, _Launching, _Launching]:
+    room = SimpleNamespace(
+        pool=4, slots=1, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
+        place=lambda *_: None, device="cuda", tight=False,
+        described=SimpleNamespace(args=""),
+    )  # fmt: skip
+    ours, eager = _Launching(ours_ns), _Launching(eager_ns)
+    ours.cpu_s = eager.cpu_s = lambda: 0.0  # type: ignore[method-assign]
+    players = [Player("ours", ours), Player("eager", eager), Player("eager_again", eager)]
+    table = Table(room=cast(Room, room), players=players, rng=random.Random(1), watched=ours)
+    table.calls = {p.name: 20 for p in players}
+    for _ in range(count):
+        table.round()
+    return table, ours, eager
+
+
+def test_it_is_one_in_a_round_whatever_single_calls_take() -> None:
+    _, ours, eager = _rounds(6, 4e5, 3e5)
+    for k in range(6):
+        assert len({*ours.delays[20 * k : 20 * k + 20], *eager.delays[40 * k : 40 * k + 40]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("ours_ns", "eager_ns", "delay_ns"),
+    [
+        (1e4, 1e4, LEAST_NS),
+        (1e4, 4e5, 1.3 * 4e5),  # the baseline's launches are hidden
+        (3e5, 2.5e5, 1.3 * 3e5),  # and the candidate's, which are a little slower
+        (1e7, 1e4, 2 * LEAST_NS),  # but it can't have as long as it likes
+        (1e4, 1e7, 1e6),
+    ],
+)
+def test_it_is_as_long_as_launches_take(ours_ns: float, eager_ns: float, delay_ns: float) -> None:
+    table, _, _ = _rounds(12, ours_ns, eager_ns)
+    assert table.delay_ns == pytest.approx(delay_ns)
+
+
+def test_it_becomes_shorter_again_slowly() -> None:
+    table, _, eager = _rounds(3, 1e4, 6e5)
+    assert table.delay_ns == pytest.approx(7.8e5)
+    eager.ns = 1e4
+    table.round()
+    table.round()
+    assert table.delay_ns == pytest.approx(0.8 * 7.8e5)
+
+
+@pytest.mark.parametrize("said", [float("nan"), float("inf"), -1.0])
+def test_a_cell_that_says_nonsense_is_refused(said: float) -> None:
+    table, ours, _ = _rounds(1, 1e4, 1e4)
+    ours.ns, ours.plan = said, SimpleNamespace(name="candidate")  # type: ignore[assignment]
+    ours.kill = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(CellFault, match="to launch"):
+        table.call(table.players[0])

@@ -1,0 +1,169 @@
+"""What can be said of a candidate's text: proofs that hold, signs that rank, and no proof against honest ones."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes.facts import MACHINE, brief
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.outcome import Failure, Sanitized
+from tilewright.facts.problem import Problem, TensorSpec
+from tilewright.facts.run import CaseFacts
+from tilewright.facts.verdict import Verdict, Verified
+from tilewright.judge.verify import Subject, verified, with_memory
+
+CHEATS = Path(__file__).parents[3] / "cheats"
+HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n\n\n"
+SOFTMAX = (
+    HEAD + "class Model(nn.Module):\n    def __init__(self, width):\n        super().__init__()\n"
+    "    def forward(self, x, y):\n        return torch.softmax(x, -1) * y.relu()\n\n"
+    "def get_inputs():\n    return [torch.randn(64, 32), torch.randn(64, 32)]\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def detectors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the static detectors find: they take a process each, and only rank."""
+    found: list[str] = []
+    module = sys.modules["tilewright.judge.verify.specification"]
+    monkeypatch.setattr(module, "tripwires", lambda candidate: tuple(found))
+    return found
+
+
+def subject(source: str = SOFTMAX, **changes: object) -> Subject:
+    spec = TensorSpec(shape=(64, 32), stride=(32, 1), dtype="f32")
+    case: CaseFacts = replace(brief().cases[0], inputs=(spec, spec), outputs=(spec,))
+    problem = Problem(name="toy", path="/nowhere/toy.py", source=source, target="cpu")
+    return Subject(problem=replace(problem, **changes), cases=(case,), device=MACHINE.device)  # type: ignore[arg-type]
+
+
+def model(forward: str, *, before: str = "", signature: str = "self, x, y", init: str = "self, width") -> Candidate:
+    body = "\n".join(f"        {line}" for line in forward.split("\n"))
+    text = (
+        f"{HEAD}{before}class ModelNew(nn.Module):\n    def __init__({init}):\n        super().__init__()\n"
+        f"    def forward({signature}):\n{body}\n"
+    )
+    return Candidate(files=(SourceFile(path="model.py", text=text),))
+
+
+def said(found: Verified, verifier: str) -> Verdict:
+    return next(v for v in found.verdicts if v.verifier == verifier)
+
+
+RIGHT = "return torch.softmax(x, -1) * y.relu()"
+EXPONENTIALS = "e = torch.exp(x)\nreturn e / e.sum(-1, keepdim=True)"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "verifier", "why"),
+    [
+        (model("return (x"), "compile", "never closed"),
+        (model("return x * tile"), "compile", "the name tile is bound nowhere"),
+        (model("return torch.fast_softmax(x)"), "compile", "torch has no fast_softmax"),
+        (model("return F.soft_max(x)"), "compile", "torch.nn.functional has no soft_max"),
+        (model(RIGHT, before="import no_such_module\n"), "compile", "there is no module no_such_module"),
+        (Candidate(files=(SourceFile(path="model.py", text="class Model: ...\n"),)), "compile", "binds no ModelNew"),
+        (model(f"({RIGHT[7:]}).half().float()".join(("return ", ""))), "numerics", "keeps 11 of 24 bits"),
+        (model("z = x.to(torch.bfloat16) @ y.bfloat16()\nreturn z.float()"), "numerics", "keeps 8 of 24 bits"),
+        (model(EXPONENTIALS), "numerics", "overflows on inputs beyond 88.7"),
+        (model("return x", signature="self, x"), "specification", "forward takes 1 argument(s), and is called with 2"),
+        (model(RIGHT, init="self"), "specification", "__init__ takes 0 argument(s), and is called with 1"),
+        (model("return 0.0"), "specification", "returns a constant"),
+        (model("return x, y"), "specification", "returns 2 result(s), for 1"),
+        (model("return torch.zeros(64, 32)"), "specification", "no argument of forward is read"),
+        (model("x[0] = 1\n" + RIGHT), "specification", "writes into its argument x"),
+        (model("x.mul_(2)\n" + RIGHT), "specification", "x.mul_ changes its argument"),
+        (model("y += 1\n" + RIGHT), "specification", "changes its argument y in place"),
+    ],
+)
+def test_what_is_proven_is_a_veto(candidate: Candidate, verifier: str, why: str) -> None:
+    proven = verified(candidate, subject()).proven
+    assert proven is not None and (proven.verifier, why in proven.why) == (verifier, True), proven
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        model(RIGHT),
+        model("if x.shape[0] > 1:\n    return torch.nothing\n" + RIGHT),  # who knows whether it comes there
+        model("try:\n    return fast(x)\nexcept NameError:\n    return x"),
+        model("x = x.clone()\nx.mul_(2)\nx[0] = 1\nreturn x"),  # its own by then
+        model("e = torch.exp(x - x.amax(-1, keepdim=True))\nreturn e / e.sum(-1, keepdim=True)"),
+        model("return torch.exp(y) * 2 if x.numel() else x"),
+        model("return self.run(x, y)", before="def run(self, *a): ...\n"),
+        model("return (x @ self.mask.half().float())"),  # of noughts and ones, say
+        model("return x * known", before="globals()['known'] = 2\n"),
+        model(RIGHT, before="try:\n    import no_such_module\nexcept ImportError:\n    pass\n"),
+        model(RIGHT, signature="self, *inputs", before="x = y = None\n"),
+        model(RIGHT, signature="self, x, y, scale=1.0"),
+    ],
+)  # fmt: skip
+def test_what_may_be_right_is_not_vetoed(candidate: Candidate) -> None:
+    assert verified(candidate, subject()).proven is None
+
+
+def test_a_looser_class_and_a_reference_that_does_it_too_are_no_fault() -> None:
+    half = model(f"return ({RIGHT[7:]}).half().float()")
+    assert verified(half, subject(precision="fp16")).proven is None
+    assert verified(half, subject(SOFTMAX.replace("y.relu()", "y.half().float()"))).proven is None
+    integers = SOFTMAX.replace("torch.randn(64, 32), torch", "torch.randint(0, 9, (64, 32)).float(), torch")
+    assert verified(half, subject(integers)).proven is None
+    naive = "        e = torch.exp(x)\n        return e / e.sum(-1, keepdim=True)"
+    same = SOFTMAX.replace("        return torch.softmax(x, -1) * y.relu()", naive)
+    assert verified(model(EXPONENTIALS), subject(same)).proven is None
+    bounded = SOFTMAX.replace("torch.randn(64, 32), torch", "torch.rand(64, 32), torch")
+    assert verified(model(EXPONENTIALS), subject(bounded)).proven is None  # nobody knows what else it is judged on
+
+
+def test_signs_rank(detectors: list[str]) -> None:
+    moments = "m = x.mean(-1)\nreturn (x * x).mean(-1) - m * m"
+    assert "difference of large numbers" in said(verified(model(moments), subject()), "numerics").why
+    patched = said(verified(model(RIGHT, before="import time\ntime.sleep = print\n"), subject()), "specification")
+    assert (patched.says, "replaces time.sleep" in patched.why) == ("suspect", True)
+    clean = verified(model(RIGHT), subject())
+    assert clean.suspected == () and said(clean, "memory").says == "clean"
+    inner = verified(model("return self.inner(x)"), subject())
+    assert [said(inner, name).says for name in ("numerics", "specification")] == ["unknown", "clean"]
+    assert said(verified(model("if x.numel():\n    return x\nreturn y"), subject()), "numerics").says == "unknown"
+    detectors += [
+        "static detector: STREAM_INJECTION (high) in model.py: x",
+        "static detectors gave no answer within 20 s",
+    ]
+    assert said(verified(model(RIGHT), subject()), "specification").why == "STREAM_INJECTION (high)"
+
+
+@pytest.mark.parametrize(
+    ("code", "proven"), [("int f(int x) { return x; }", False), ("int f(int x) { return x }", True)]
+)
+def test_a_compiler_looks_at_plain_sources(code: str, proven: bool) -> None:
+    entry = model(RIGHT, before="import ctypes\nSOURCE = 'kernel.cpp'\n").files[0]
+    candidate = Candidate(files=(SourceFile(path="kernel.cpp", text=code), entry))
+    found = verified(candidate, subject())
+    assert (said(found, "compile").says == "proven", "kernel.cpp: line 1" in said(found, "compile").why) == (
+        proven,
+    ) * 2
+    assert said(found, "memory").says == "unknown"
+
+
+def test_what_a_tool_saw_of_memory_takes_the_place_of_not_knowing() -> None:
+    unknown = Verified(verdicts=(Verdict(verifier="memory", says="unknown"),))
+    crossed = Failure(stage="check", reason="out_of_bounds", summary="it touches memory beyond its inputs")
+    assert with_memory(unknown, crossed).proven is not None
+    assert said(with_memory(unknown, Sanitized(clean=("guard pages",))), "memory").says == "clean"
+    for nothing in (Sanitized(clean=(), notes=("too long",)), replace(crossed, reason="no_entry")):
+        assert with_memory(unknown, nothing) == unknown
+
+
+def test_no_honest_exhibit_is_vetoed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(CHEATS))
+    monkeypatch.syspath_prepend(str(CHEATS.parents[1] / "benchmarks"))
+    import verifiers
+
+    honest = [k for k in verifiers.exhibits() if not k.fault]
+    seen = list(verifiers.looked_at(honest, Path()))
+    assert len(seen) > 50 and [s.name for s in seen if s.found.proven] == []
+    assert sys.modules.pop("verifiers")

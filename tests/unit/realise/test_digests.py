@@ -1,0 +1,52 @@
+"""Digests of what makes kernels: what changes a kernel changes them, what says something of it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.realise import digests
+from tilewright.realise.digests import meaning, skeleton_digests
+
+PYTHON = '''"""A kernel."""
+
+def body(x):
+    """What it does."""
+    name = "kept"
+    if x:
+        return 2 * x  # twice
+    return name
+'''
+CPP = """// A kernel.
+inline float body(float x) {  /* twice,
+as it says */ return 2 * x;
+}
+"""
+
+
+def test_words_do_not_count_and_code_does() -> None:
+    told = PYTHON.replace("A kernel.", "Another.").replace("  # twice", "\n\n").replace("What it does.", "Tells.")
+    assert meaning("a.py", told) == meaning("a.py", PYTHON) != meaning("a.py", PYTHON.replace("2 *", "3 *"))
+    assert meaning("a.py", PYTHON.replace('"kept"', '"other"')) != meaning("a.py", PYTHON)
+    outside = PYTHON.replace("    return name", "return name")
+    assert meaning("a.py", outside) != meaning("a.py", PYTHON), "where a block ends counts"
+    told = CPP.replace("as it says", "or so").replace("// A kernel.\n", "").replace("}", "\n}")
+    assert meaning("a.h", told) == meaning("a.h", CPP) != meaning("a.h", CPP.replace("2 *", "3 *"))
+
+
+def test_the_same_is_said_under_every_python() -> None:
+    """Newer ones put fields into a syntax tree that older ones have not: what is empty says nothing."""
+    assert meaning("a.py", "def f(x): return x") == (
+        "('Module', ('body', [('FunctionDef', ('name', 'f'), "
+        "('args', ('arguments', ('args', [('arg', ('arg', 'x'))]))), "
+        "('body', [('Return', ('value', ('Name', ('id', 'x'), ('ctx', ('Load',)))))]))]))"
+    )
+
+
+def test_each_target_has_its_own_and_products_of_matrices_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, cpu = dict(skeleton_digests("cuda")), dict(skeleton_digests("cpu"))
+    assert len({*cuda.values(), *cpu.values()}) == 3 and cpu["kernels"] == cpu["products"]
+    read: list[str] = []
+    monkeypatch.setattr(digests, "meaning", lambda name, text: read.append(name) or "")
+    skeleton_digests.__wrapped__("cuda")
+    assert {"cta.py", "team.py", "ops.py", "text.py"} <= set(read) and not {"cache.py", "demand.py"} & set(read)
+    assert read.count("cta.py") == 2 and read.count("streamed.py") == 1, "products take the other kernels' files too"

@@ -1,0 +1,127 @@
+"""Attention is found in the ways in which modules write it, and what calls the library in its place gives the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fakes.modules import Applies
+from tilewright.facts.candidate import LIBRARY
+from tilewright.frontend.trace import trace
+from tilewright.ir.graph import Call, Graph, Ref
+from tilewright.realise.library.calls import libraries
+
+HEADS, LONG, DEEP = 3, 10, 8
+BLOCKED = torch.ones(LONG, LONG).triu(1).bool()
+
+
+def of_heads(*, others: int = 1, batch: int = 2) -> tuple[Tensor, ...]:
+    """Query, key, value as (batch, heads, position, depth), out of one product's result as modules cut it."""
+    torch.manual_seed(0)
+    whole = torch.randn(batch, LONG, 3, HEADS, DEEP)
+    return tuple(whole[:, :, i].transpose(1, 2) for i in range(3))[: 2 + others]
+
+
+def minimal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.transpose(-2, -1), -1) @ v
+
+
+def as_in_gpt(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(DEEP))
+    weights = torch.nn.functional.dropout(torch.softmax(scores.masked_fill(mask == 0, float("-inf")), -1), 0.1, False)
+    return (weights @ v).transpose(1, 2).contiguous().view(len(q), LONG, -1)
+
+
+def with_bias(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    return torch.softmax(bias + torch.matmul(q, k.transpose(-1, -2)) / 4.0, dim=3) @ v
+
+
+def biased_and_masked(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+    scores = (torch.matmul(q, k.mT) + bias).masked_fill(mask, -1e9)
+    return torch.matmul(torch.softmax(scores, -1), v)
+
+
+def without_heads(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) * 0.3 + bias, -1), v)
+
+
+def replaced(graph: Graph, function: Callable[..., Any], args: tuple[Tensor, ...]) -> list[tuple[Tensor, Tensor]]:
+    """What the module's values are where the library's call stands, and what that call gives for them."""
+    from tilewright.realise.case_code import plain_steps  # as the module is run operator by operator
+
+    plain = plain_steps(graph, target="cpu")
+    names: dict[str, Any] = {"torch": torch, **dict(zip(plain.parameters, args, strict=True))}
+    texts = {v.node: v.text for v in plain.values}
+    seen: dict[str, Tensor] = {}
+    for step in plain.steps:
+        if not step.text.startswith("del "):
+            exec(step.text, names)
+        for node, text in texts.items():
+            if node not in seen:
+                try:
+                    seen[node] = eval(text, names)
+                except (NameError, AttributeError):
+                    continue
+    found = []
+    for choice in libraries(graph):
+        assert choice.written is not None and choice.written.candidate.language == LIBRARY
+        scope: dict[str, Any] = {}
+        exec(choice.written.candidate.files[0].text, scope)
+        for region in choice.written.regions:
+            made = scope["ModelNew"]()(*(seen[name] for name in region.inputs))
+            found.append((seen[region.outputs[0]], made))
+    return found
+
+
+BIAS = torch.linspace(-2, 2, LONG * LONG).view(LONG, LONG)
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (minimal, of_heads()),
+        (as_in_gpt, (*of_heads(), (~BLOCKED).float().view(1, 1, LONG, LONG))),
+        (with_bias, (*of_heads(), BIAS.expand(HEADS, LONG, LONG))),
+        (biased_and_masked, (*of_heads(), BIAS, BLOCKED)),
+        (without_heads, (*(x.reshape(-1, LONG, DEEP) for x in of_heads()), BIAS.expand(2 * HEADS, LONG, LONG))),
+    ],
+)
+def test_attention_is_found_and_gives_the_same(function: Callable[..., Any], args: tuple[Tensor, ...]) -> None:
+    graph = trace(Applies(function), args, {})
+    ((there, made),) = replaced(graph, function, args)
+    assert made.shape == there.shape and made.stride() == there.stride()
+    torch.testing.assert_close(made, there)
+    ours = {n for c in libraries(graph) if c.written for r in c.written.regions for n in r.nodes}
+    left = [c.label for c in graph.calls if not c.view and c.results[0] not in ours]
+    assert left == [label for label in ("eq",) if function is as_in_gpt], "all but what makes the mask"
+
+
+def test_equal_ones_are_one_at_several_places() -> None:
+    def twice(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return minimal(minimal(q, k, v), k, v)
+
+    (choice,) = libraries(trace(Applies(twice), tuple(x.contiguous() for x in of_heads()), {}))
+    assert choice.written is not None and len(choice.written.regions) == 2 and choice.pattern == "library_0"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda q, k, v: torch.softmax(q @ k.transpose(-2, -1), 1) @ v,  # over the heads
+        lambda q, k, v: (w := torch.softmax(q @ k.transpose(-2, -1), -1)) @ v + w.sum(),  # the weights are needed
+        lambda q, k, v: torch.softmax((q @ k.transpose(-2, -1) + BIAS) * 2, -1) @ v,  # what is added is scaled
+        lambda q, k, v: torch.softmax(q @ k.transpose(-2, -1), -1).relu() @ v,
+        lambda q, k, v: v.transpose(-2, -1) @ torch.softmax(q @ k.transpose(-2, -1), -1),  # on the other side
+        lambda q, k, v: torch.softmax(torch.relu(q @ k.transpose(-2, -1)), -1) @ v,
+        lambda q, k, v: torch.softmax((q @ k.transpose(-2, -1)).half().float(), -1) @ v,
+    ],
+)
+def test_what_only_looks_like_it_is_left_alone(function: Callable[..., Any]) -> None:
+    graph = trace(Applies(function), of_heads(), {})
+    assert any(isinstance(c, Call) and c.label == "softmax" and isinstance(c.args[0], Ref) for c in graph.calls)
+    assert libraries(graph) == ()

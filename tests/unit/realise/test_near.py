@@ -1,0 +1,25 @@
+"""Skeletons near to a kind of work: an answer for every kind, files that are there, and that fit into a prompt."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from tilewright.facts.problem import Target
+from tilewright.realise.written.near import skeletons_near
+from tilewright.search.strategies.category import CATEGORIES
+
+
+@pytest.mark.parametrize("target", get_args(Target))
+@pytest.mark.parametrize("category", CATEGORIES)
+def test_every_kind_of_work_has_an_answer_that_fits_into_a_prompt(category: str, target: Target) -> None:
+    found = skeletons_near(category, target)
+    assert all(f.path.startswith(f"tilewright_kernels/{'cuda' if target == 'cuda' else 'cpu'}/") for f in found)
+    assert sum(len(f.text) for f in found) < 40_000  # some 10 000 tokens
+    assert found or (target, category) in {("cpu", "gemm"), ("cpu", "convolution")}
+
+
+def test_a_product_is_learnt_from_the_tensor_cores_main_loop() -> None:
+    for category in ("gemm", "convolution", "attention"):
+        assert "wgmma" in skeletons_near(category, "cuda")[0].text

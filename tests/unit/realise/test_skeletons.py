@@ -1,0 +1,45 @@
+"""What is copied into a candidate is what lies in the folder of the kernels, so that no file of it is missing there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import tilewright.kernels
+from fakes import kernel_programs as kp
+from tilewright.ir.program import Program
+from tilewright.realise.cpu import renderer as cpu
+from tilewright.realise.rows import renderer as cuda
+from tilewright.realise.targets import Renderer
+
+ROOT = Path(tilewright.kernels.__file__).parent
+SHARED = {"__init__.py", "ops.py", "autograd.py", "store.py"}
+GUARDS = {"contents.py", "guards.py", "survey.py"}  # of the module that is composed, whatever its kernels
+OURS = {"cuda/ahead.py", "cuda/demand.py"}  # they look at what candidates compiled
+PRODUCTS = {"cuda/cubin.py"}
+SOFTMAX = kp.softmax((64, 1000))
+PRODUCT = kp.product(512, 512, 512)
+
+
+def lying(folder: str) -> set[str]:
+    """Of a folder of the kernels, those below left out."""
+    return {str(p.relative_to(ROOT)) for p in (ROOT / folder).iterdir() if p.suffix in (".py", ".h")}
+
+
+def copied(target: Renderer, programs: Sequence[Program]) -> set[str]:
+    files = target.skeleton_files(programs)
+    assert len({f.path for f in files}) == len(files)
+    assert all(f.text == (ROOT / f.path.removeprefix("tilewright_kernels/")).read_text() for f in files)
+    return {f.path.removeprefix("tilewright_kernels/") for f in files}
+
+
+def test_every_file_of_the_skeletons_is_copied_where_it_is_needed() -> None:
+    assert lying("") == SHARED | GUARDS | {"nvcc.py"}
+    rows = SHARED | lying("cuda") - OURS - PRODUCTS
+    assert copied(cuda, [SOFTMAX]) == rows
+    assert copied(cuda, [SOFTMAX, PRODUCT]) == rows | PRODUCTS | lying("cuda/gemm")
+    assert copied(cpu, [SOFTMAX]) == SHARED | lying("cpu")
+
+
+def test_no_program_needs_no_file() -> None:
+    assert copied(cuda, []) == copied(cpu, []) == set()
