@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, TypeVar
 
-from tilewright.judge.candidate_process.session import Session
 from tilewright.judge.client import Cell, CellFault
+from tilewright.judge.reference_process.session import ReferenceSession
 from tilewright.judge.wire import messages as wire
 
 T = TypeVar("T")
@@ -16,7 +16,7 @@ class InProcessCell(Cell):
     """Answers as a reference cell does; faults are raised as a real cell's are."""
 
     def __init__(self) -> None:
-        self._session = Session("cpu")
+        self._session = ReferenceSession("cpu")
         self.asked: list[Any] = []
         self._arenas = {}
 

@@ -107,7 +107,7 @@ class Cell:
         environment = dict(plan.variables) | cell_environment(plan.folder, common)
         self._end = mine
         with theirs, open(output, "wb") as out:
-            server = server_for(common)
+            server = server_for(common, of_references=not plan.isolate)
             try:
                 self._process = server.start(plan.folder / "work", environment, theirs.fileno(), out.fileno())
             except HarnessError:

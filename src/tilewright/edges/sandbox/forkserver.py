@@ -8,6 +8,7 @@ when that dies, and the cells die with it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import signal
@@ -33,15 +34,20 @@ _MOST_BYTES = 1 << 10  # of an answer
 
 
 class ForkServer:
-    """Starts at once and is asked from any thread. `start` gives a `Forked`."""
+    """Starts at once and is asked from any thread. `start` gives a `Forked`. With a `trunk`, which lives as long, it is
+    a branch of that server, for the cells of references: `environment` is the trunk's."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], *, trunk: ForkServer | None = None) -> None:
         self._lock = threading.Lock()
         self._limit_s = _START_S
         self._cells: set[int] = set()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._process: subprocess.Popen[bytes] | Forked
         with theirs:
+            if trunk is not None:
+                self._process = trunk.branch(theirs.fileno())
+                return
             self._process = subprocess.Popen(
                 [*program("tilewright.judge.candidate_process.serve"), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, pass_fds=(theirs.fileno(),),
@@ -52,12 +58,18 @@ class ForkServer:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def branch(self, control: int) -> Forked:
+        """A server forked of this one, asked by `control`. Raises HarnessError where this one does not start."""
+        return self._forked({"kind": "branch"}, control)
+
     def start(self, folder: Path, environment: Mapping[str, str], channel: int, output: int) -> Forked:
         """A new cell, with `channel` and `output` for its own. Raises HarnessError where the server does not start."""
-        request = {"kind": "start", "folder": str(folder), "environment": dict(environment)}
+        return self._forked({"kind": "start", "folder": str(folder), "environment": dict(environment)}, channel, output)
+
+    def _forked(self, request: object, *descriptors: int) -> Forked:
         with self._lock:
             try:
-                pid: int = self._ask(request, channel, output)
+                pid: int = self._ask(request, *descriptors)
             except OSError as error:
                 raise HarnessError(f"no cell can be started: {error}. {self._last_words()}".strip()) from error
             self._cells.add(pid)
@@ -90,11 +102,11 @@ class ForkServer:
         if not self._cells:
             self._process.kill()  # it may still be importing
         self._end.close()
-        try:
-            self._process.wait(timeout=_ANSWER_S)
-        except subprocess.TimeoutExpired:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_ANSWER_S)
+        if self._process.poll() is None:
             self._process.kill()
-            self._process.wait()
+            self._process.wait(_ANSWER_S)
         self._said.close()
 
     def _ask(self, request: object, *descriptors: int) -> Any:
@@ -107,7 +119,7 @@ class ForkServer:
                 raise ConnectionError("the fork server has ended")
         except OSError:
             self._process.kill()
-            self._process.wait()
+            self._process.wait(_ANSWER_S)
             raise
         self._limit_s = _ANSWER_S
         return json.loads(answer)
@@ -151,21 +163,26 @@ class Forked:
         self._server.end_orphans()
 
 
-_servers: dict[tuple[int, object], ForkServer] = {}
+_servers: dict[tuple[int, bool, object], ForkServer] = {}
 _choosing = threading.Lock()
 
 
-def server_for(environment: Mapping[str, str]) -> ForkServer:
+def server_for(environment: Mapping[str, str], *, of_references: bool = False) -> ForkServer:
     """This process's server for cells that share `environment`; started where there is none."""
-    key = os.getpid(), tuple(sorted(environment.items()))
     with _choosing:
-        found = _servers.get(key)
-        if found is not None and not found.alive:
-            found.close()
-            found = None
-        if found is None:
-            found = _servers[key] = ForkServer(environment)
-        return found
+        trunk = _server(environment)
+        return _server(environment, trunk) if of_references else trunk
+
+
+def _server(environment: Mapping[str, str], trunk: ForkServer | None = None) -> ForkServer:
+    key = os.getpid(), trunk is not None, tuple(sorted(environment.items()))
+    found = _servers.get(key)
+    if found is not None and not found.alive:
+        found.close()
+        found = None
+    if found is None:
+        found = _servers[key] = ForkServer(environment, trunk=trunk)
+    return found
 
 
 def start_ahead(threads: int, device: str) -> None:
@@ -177,6 +194,6 @@ def start_ahead(threads: int, device: str) -> None:
 @atexit.register
 def close_servers() -> None:
     """This process's servers and all their cells end."""
-    for (pid, _), server in _servers.items():
-        if pid == os.getpid():
-            server.close()
+    mine = [(of_references, server) for (pid, of_references, _), server in _servers.items() if pid == os.getpid()]
+    for _, server in sorted(mine, key=lambda each: not each[0]):  # branches first
+        server.close()

@@ -1,8 +1,9 @@
 """The fork server of cells, and what it forks.
 
-The server imports torch and all that a cell runs on, once, and runs nothing else. For each request it forks a process
-that gives up its privileges, binds its clocks and becomes a cell: it reads requests from its own channel and answers
-each with one message. The first line on that channel is the judge's setup (JSON): nonce, device, protections asked for.
+The server imports torch and all that a candidate's cell runs on, once, and runs nothing else. For each request it forks
+a process that gives up its privileges, binds its clocks and becomes a cell: it reads requests from its own channel and
+answers each with one message. The first line on that channel is the judge's setup (JSON): nonce, device, protections
+asked for. A branch of the server imports what a reference runs on, too, and forks the cells of references.
 """
 
 from __future__ import annotations
@@ -58,9 +59,27 @@ def forked(control: socket.socket) -> tuple[socket.socket, int]:
                 return _become(asked, *descriptors), server
             for descriptor in descriptors:
                 os.close(descriptor)
+        elif asked["kind"] == "branch":
+            answer = os.fork()
+            if answer == 0:
+                control.close()
+                control, server = _branched(*descriptors), os.getpid()
+                continue
+            os.close(descriptors[0])
         else:
             answer = _status(asked["pid"], reap=asked["kind"] == "reap")
         control.send(json.dumps(answer).encode())
+
+
+def _branched(control: int) -> socket.socket:
+    """Become a server of references' cells, which share the pages of what they run on as all cells share torch's."""
+    from ..reference_process import session as session  # for all that it forks
+
+    os.setsid()
+    adopt_orphans()
+    gc.collect()
+    gc.freeze()
+    return socket.socket(fileno=control)
 
 
 def _allocate_alike() -> None:
@@ -121,6 +140,14 @@ def _setup_line(end: socket.socket) -> dict[str, Any]:
     return found
 
 
+def _session(device: str, *, of_candidate: bool) -> Session:
+    if of_candidate:
+        return Session(device)
+    from ..reference_process.session import ReferenceSession
+
+    return ReferenceSession(device)
+
+
 def opened(end: socket.socket, server: int) -> Iterator[Any]:
     """The cell, ready: every step of the iterator answers a request."""
     setup = _setup_line(end)
@@ -138,7 +165,7 @@ def opened(end: socket.socket, server: int) -> Iterator[Any]:
     if setup["matmul"]:
         torch.set_float32_matmul_precision(setup["matmul"])
     channel = Channel(end, setup["nonce"])
-    session = Session(setup["device"])
+    session = _session(setup["device"], of_candidate=isolate)
     channel.send(wire.Hello(protections=active, missing=missing))
     tripwire = None
     if place is not None:

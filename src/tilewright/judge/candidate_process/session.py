@@ -14,30 +14,19 @@ import torch
 from torch import Tensor
 
 from ..memory import arena, driver
-from ..reference_process import audit, boundary
-from ..reference_process.baseline import compiling, start_compiler, start_tracer
-from ..reference_process.by_rows import Results, judged_on
 from ..reference_process.counterparts import Counterparts
-from ..reference_process.ensemble import Question
-from ..reference_process.families import upstream
-from ..reference_process.observe import observed
-from ..reference_process.reference import Reference
-from ..reference_process.replay import replayed
-from ..reference_process.truths import write_truth
 from ..wire import messages as wire
 from . import profile, values
 from .collector import keep_what_is_there
-from .compilers import end_compilers
 from .dealt import Dealt
 from .graphed import Recorded
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
 from .modes import require_no_modes
 from .moving import Moving, read_attributes, write_attributes
-from .subject import Subject, first_moved, handed, named_state, poisoned
+from .subject import Subject, first_moved, handed, poisoned
 from .timing import Timer, repeated
 from .unjoined import leaves_streams
 
-_SMALL_BYTES = 16 << 20  # of inputs: sets of them are drawn one after the other, and what they took is not given back
 Letter = tuple[Any, int]  # a request and the descriptor that came with it, -1 for none
 
 
@@ -50,7 +39,6 @@ class Session:
         self._device = device
         self._subject = Subject(device)
         self._timer = Timer(device)
-        self._reference: Reference | None = None
         self._make: type | None = None
         self._entry_module: Any = None
         self._arenas: dict[str, arena.Opened] = {}
@@ -59,27 +47,18 @@ class Session:
         self._counterparts: Counterparts | None = None
         self._answers: Mapping[type, Callable[[Any], Any]] = MappingProxyType({
             wire.MapArena: self._map, wire.UnmapArena: self._unmap,
-            wire.LoadCandidate: self._load_candidate, wire.LoadProblem: self._load_problem,
-            wire.Construct: self._construct, wire.ConstructCase: self._construct_case,
-            wire.Describe: lambda r: self._opened.describe(r.seed, trace=r.trace, training=r.training),
-            wire.Trace: lambda r: self._opened.traced(r.args, r.inputs),
-            wire.Warm: self._warm, wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
-            wire.Redraw: lambda r: self._opened.redraw(r.seed, spread=r.spread, brief=r.brief), wire.Truth: self._truth,
-            wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,
-            wire.Appeal: self._appeal, wire.Approach: self._approach,
+            wire.LoadCandidate: self._load_candidate, wire.Construct: self._construct,
             wire.StoreState: self._store_state, wire.LoadState: self._load_state,
             wire.CompareState: self._compare_state, wire.ReadAttributes: self._read_attributes,
             wire.MarkState: self._mark_state, wire.RedrawAlike: self._redraw_alike,
-            wire.Rearrange: self._rearrange, wire.CarryOut: self._carry_out, wire.PutBack: self._put_back,
+            wire.CarryOut: self._carry_out, wire.PutBack: self._put_back,
             wire.Call: self._call, wire.Store: self._store, wire.Drop: self._drop,
             wire.Deal: self._deal, wire.Lay: self._lay, wire.Clear: self._clear, wire.TimedCall: self._timed_call,
             wire.TimedCalls: self._timed_calls,
             wire.HoldTimed: self._hold_timed,
             wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
             wire.Profile: self._profile, wire.Peak: self._peak,
-            wire.ListOperations: self._list_operations, wire.Ablate: self._ablate, wire.Perturb: self._perturb,
-            wire.Replay: self._replay, wire.Capture: self._capture, wire.Observe: self._observe,
-            wire.RecordGraph: self._record_graph, wire.ReplayGraph: self._replay_graph,
+            wire.Capture: self._capture, wire.RecordGraph: self._record_graph, wire.ReplayGraph: self._replay_graph,
         })  # fmt: skip
         if device == "cuda":
             driver.synchronize()  # brings the context up now, so that a spare cell is ready when it is needed
@@ -107,10 +86,8 @@ class Session:
                 excerpt=traceback.format_exc()[-EXCERPT_BYTES:],
             )
 
-    @property
-    def _opened(self) -> Reference:
-        assert self._reference is not None, "no problem was loaded"
-        return self._reference
+    def _let_go(self) -> None:
+        """What only makes the next request quicker, and takes memory, goes."""
 
     # ---- arenas
 
@@ -136,16 +113,6 @@ class Session:
         self._make, self._entry_module = load_candidate(request.folder, request.entry)
         keep_what_is_there()
 
-    def _load_problem(self, request: wire.LoadProblem) -> None:
-        self._reference = Reference(
-            request.path, request.source, request.cases, subject=self._subject, compiled=request.compiled
-        )
-        if request.starts == "compiler":
-            start_compiler(self._device)
-        elif request.starts == "tracer":
-            start_tracer()
-        keep_what_is_there()
-
     def _construct(self, request: wire.Construct) -> wire.Constructed:
         make = self._make
         if make is None:
@@ -157,70 +124,7 @@ class Session:
             hidden=self._subject.hidden_specs(), attributes=read_attributes(self._subject.built, request.attributes),
         )  # fmt: skip
 
-    def _construct_case(self, request: wire.ConstructCase) -> wire.Constructed:
-        self._opened.construct(request.case, request.seed, request.gradients)
-        return wire.Constructed(state=self._subject.state_specs(), training=self._subject.built.training)
-
-    # ---- inputs, state, truth
-
-    def _store_init(self, request: wire.StoreInit) -> None:
-        self._write(request.refs, self._opened.init_tensors())
-
-    def _warm(self, request: wire.Warm) -> None:
-        text, tensors = self._opened.all_inputs(request.seed)
-        with blaming("raised", "forward raised"):
-            compiling(partial(self._subject.run, text, tensors))
-            for _ in range(2):
-                self._subject.run(text, tensors)
-            if self._device == "cuda":
-                driver.synchronize()
-        end_compilers()  # they would disturb whoever is timed next
-        del tensors
-        self._subject.drop()
-        keep_what_is_there()
-
-    def _make_inputs(self, request: wire.MakeInputs) -> None:
-        _, tensors = self._opened.inputs(request.seed, request.family)
-        places = self._read(request.refs[len(tensors) :])
-        tensors += upstream(places, request.upstream, request.seed)
-        wanted = tuple((r.spec.shape, r.spec.dtype) for r in request.refs)
-        if wanted != tuple((tuple(t.shape), arena.dtype_name(t.dtype)) for t in tensors):
-            raise CodeRaised("bad_arguments", "get_inputs gives other shapes or types each time; fix them per case")
-        self._write(request.refs, tensors)
-        small = sum(t.nbytes for t in tensors) <= _SMALL_BYTES
-        del tensors
-        (self._subject.drop_held if small else self._subject.drop)()
-
-    def _truth(self, request: wire.Truth) -> None:
-        write_truth(self._opened, request, read=self._read, write=self._write)
-
-    def _slack(self, request: wire.Slack) -> None:
-        refs = (request.inputs, request.own, request.truth)
-        inputs, own, truth = (self._read(r) for r in refs)
-        self._write(request.slack, self._opened.slack(request.args, inputs, own, truth, request.seed))
-        self._subject.drop()
-
-    def _appeal(self, request: wire.Appeal) -> wire.Judgement:
-        inputs, got, own = (self._read(refs) for refs in (request.inputs, request.got, request.own))
-        question = Question(
-            args=request.args, inputs=inputs, seed=request.seed, least=request.least, limit_s=request.limit_s
-        )
-        truth = self._read(request.truth)
-        judgement = judged_on(self._opened, question, Results(outputs=request.outputs, got=got, own=own, truth=truth))
-        self._opened.release_truth()
-        self._subject.drop()
-        return judgement
-
-    def _approach(self, request: wire.Approach) -> wire.Approached:
-        inputs = self._read(request.inputs)
-        found = boundary.approach(
-            self._opened, request.args, inputs, seed=request.seed, number=request.number, state=request.state
-        )
-        self._write(request.inputs, found.inputs)
-        self._subject.write_state([n for n, _ in found.state], [t for _, t in found.state])
-        self._opened.release_truth()
-        self._subject.drop()
-        return wire.Approached(turned=found.turned, groups=found.groups, by_state=bool(found.state))
+    # ---- state
 
     def _store_state(self, request: wire.StoreState) -> None:
         self._write(request.refs, self._subject.read_state(request.names))
@@ -228,8 +132,7 @@ class Session:
     def _load_state(self, request: wire.LoadState) -> None:
         self._subject.write_state(request.names, self._read(request.refs))
         write_attributes(self._subject.built, request.attributes)
-        if self._reference is not None:
-            self._reference.release_truth()
+        self._let_go()
 
     def _compare_state(self, request: wire.CompareState) -> wire.ComparedState:
         with blaming("raised", "state_dict() raised"):
@@ -249,15 +152,9 @@ class Session:
             raise RuntimeError("the state was not marked")
         with blaming("raised", "writing to the state raised"):
             self._counterparts.put_back()
-            if self._reference is not None:
-                self._reference.put_back()
+            self._restore()
             self._counterparts.redraw(request.seed, request.keys, spread=request.spread)
-        if self._reference is not None:
-            self._reference.release_truth()
-
-    def _rearrange(self, request: wire.Rearrange) -> wire.Rearranged:
-        labels = self._counterparts.labels(request.keys) if request.keys and self._counterparts is not None else None
-        return self._opened.rearrange(request.seed, request.args, self._read(request.inputs), labels)
+        self._let_go()
 
     def _carry_out(self, request: wire.CarryOut) -> None:
         if self._counterparts is None:
@@ -266,11 +163,12 @@ class Session:
             self._counterparts.carry_out(request.moves)
 
     def _put_back(self, request: wire.PutBack) -> None:
-        if self._reference is not None:
-            self._reference.put_back()
-        elif self._counterparts is not None:
+        if self._counterparts is not None:
             with blaming("raised", "writing to the state raised"):
                 self._counterparts.put_back()
+
+    def _restore(self) -> None:
+        """The state becomes what it was before calls moved it, where that is known."""
 
     # ---- calling and timing
 
@@ -292,8 +190,7 @@ class Session:
     def _drop(self, request: wire.Drop) -> None:
         if self._dealt is not None:
             self._dealt.forget()
-        if self._reference is not None:
-            self._reference.release_truth()
+        self._let_go()
         self._subject.drop_held(keep_first=request.keep_first)
         self._subject.give_memory_back()
         if request.thorough and self._device == "cpu":
@@ -398,8 +295,7 @@ class Session:
             return wire.Captured(leaves_streams=leaves_streams(lambda: ready()()))
 
     def _record_graph(self, request: wire.RecordGraph) -> None:
-        if self._reference is not None:
-            self._reference.release_truth()
+        self._let_go()
         ready = self._subject.bound(request.args, self._read(request.inputs))
         with self._subject.grad_mode(), blaming("raised", "forward raised"):
             self._recorded = Recorded(lambda: ready()())
@@ -411,33 +307,3 @@ class Session:
             ns = self._recorded.replayed(request.times, evict=partial(self._timer.evict, request.flush_bytes, {}))
         tree, outputs = self._subject.hold_seen(0, self._recorded.seen, self._read(request.inputs))
         return wire.GraphReplayed(ns=ns, outputs_tree=tree, outputs=outputs)
-
-    def _replay(self, request: wire.Replay) -> wire.Replayed:
-        self._opened.release_truth()
-        return replayed(request, subject=self._subject, inputs=self._read(request.inputs))
-
-    def _observe(self, request: wire.Observe) -> wire.Observed:
-        self._opened.release_truth()
-        return observed(request, subject=self._subject, inputs=self._read(request.inputs))
-
-    # ---- auditing
-
-    def _list_operations(self, request: wire.ListOperations) -> wire.OperationList:
-        with audit.Operations() as listing:
-            self._subject.call(0, request.args, self._read(request.inputs), seed=request.seed)
-        self._subject.drop()
-        return wire.OperationList(operations=tuple(listing.found))
-
-    def _ablate(self, request: wire.Ablate) -> wire.Called:
-        with audit.Operations(target=request.operation, way=request.way, seed=request.seed) as ablation:
-            called = self._subject.call(request.tag, request.args, self._read(request.inputs), seed=request.seed)
-        if not ablation.reached:
-            raise CodeRaised("raised", f"operation {request.operation} was not met a second time")
-        return called
-
-    def _perturb(self, request: wire.Perturb) -> wire.Perturbed:
-        module = self._subject.built
-        self._opened.release_truth()
-        return wire.Perturbed(
-            moved=audit.perturb(module, request.name, named_state(module)[request.name], request.seed)
-        )

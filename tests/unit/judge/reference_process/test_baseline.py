@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tilewright.judge.candidate_process.session import Session
 from tilewright.judge.reference_process.baseline import compiling, forget, start_compiler
+from tilewright.judge.reference_process.session import ReferenceSession
 from tilewright.judge.wire import messages as wire
 
 
@@ -72,7 +72,7 @@ def test_a_cell_brings_tracer_and_compiler_up_when_it_loads_a_problem() -> None:
     source += "get_init_inputs = get_inputs\n"
     for starts in ("tracer", "compiler"):
         asked = wire.LoadProblem(path="/nowhere/p.py", source=source, cases=("{}",), compiled=False, starts=starts)
-        assert Session("cpu").answer((asked, -1)) == wire.Done()
+        assert ReferenceSession("cpu").answer((asked, -1)) == wire.Done()
     assert "torch._dynamo" in sys.modules and "torch._inductor" in sys.modules
 
 
@@ -80,7 +80,7 @@ def test_what_a_problem_and_its_first_calls_leave_is_nothing_to_collect() -> Non
     source = "import torch\nKEPT = [[i] for i in range(50_000)]\nclass Model(torch.nn.Module):\n"
     source += "    def forward(self, x):\n        KEPT.extend([i] for i in range(50_000))\n        return x + 1\n\n"
     source += "def get_inputs():\n    return [torch.ones(3)]\n\ndef get_init_inputs():\n    return []\n"
-    session, counts = Session("cpu"), [gc.get_freeze_count()]
+    session, counts = ReferenceSession("cpu"), [gc.get_freeze_count()]
     for request in (
         wire.LoadProblem(path="/nowhere/p.py", source=source, cases=("{}",), compiled=False, starts=""),
         wire.ConstructCase(case=0, seed=1), wire.Warm(seed=2),
