@@ -9,7 +9,8 @@ import pytest
 
 def thin_out(items: Sequence[pytest.Item]) -> None:
     """Of a test that is marked `few`, mark as `thorough` all sets of parameters but those at the places told; where
-    none is told, all but as many as have each value of each parameter among them."""
+    none is told, all but as many as have each value of each parameter among them. Of what is left of a file marked
+    `one_in(n)`, mark all but each n-th."""
     alike: dict[tuple[pytest.Item | None, str], list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("few"):
@@ -19,6 +20,13 @@ def thin_out(items: Sequence[pytest.Item]) -> None:
         places = mark.args if mark and mark.args else with_each_value([item.callspec.params for item in found])
         for place, item in enumerate(found):
             if place not in places:
+                item.add_marker(pytest.mark.thorough)
+    left: dict[object, int] = {}
+    for item in items:
+        mark = item.get_closest_marker("one_in")
+        if mark and not item.get_closest_marker("thorough"):
+            left[item.path] = left.get(item.path, -1) + 1
+            if left[item.path] % mark.args[0]:
                 item.add_marker(pytest.mark.thorough)
 
 

@@ -114,6 +114,7 @@ def test_the_mode_is_the_problems(mode: Any, tmp_path: Path, monkeypatch: pytest
     assert judged == [mode or "inference"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.measured
 @pytest.mark.usefixtures("own_cache", "haste")

@@ -105,6 +105,7 @@ def test_optimize_with_a_compiler_that_does_not_work(tmp_path: Path) -> None:
     _refused(tmp_path, "optimize", "problems/one.py", "--out", "run", "--budget", "1s", *FLAGS, run="run")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("none")
 def test_every_command_that_judges_or_tunes(tmp_path: Path) -> None:
     _refused(tmp_path, "evaluate", "problems/one.py", "kernel.py", "--out", "given", *FLAGS, run="given")
@@ -113,6 +114,7 @@ def test_every_command_that_judges_or_tunes(tmp_path: Path) -> None:
     _refused(tmp_path, "tune", "problems/one.py", "--target", "cpu", "--budget", "1s")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("none")
 def test_what_needs_no_compiler_is_judged(tmp_path: Path) -> None:
     """Whoever is wrong, or does not load, for a reason of its own is refused, whatever the machine lacks."""

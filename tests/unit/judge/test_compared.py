@@ -51,6 +51,7 @@ def _judged(judge: Judge, old: str, new: str) -> Timed | Failure:
     return judge.evaluate(Candidate(files=(SourceFile(path="model.py", text=text.replace(old, new)),)))
 
 
+@pytest.mark.thorough
 @pytest.mark.measured
 def test_another_rounding(judge: Judge) -> None:
     outcome = _judged(judge, PRODUCT, ROUNDED)

@@ -217,6 +217,7 @@ def test_an_unknown_pattern_fails_at_every_point(judge: Judge) -> None:
 VIEWS = SOURCE.replace("x.argmax(-1)", "x.t(), x[:, :8]")
 
 
+@pytest.mark.few(0)
 @pytest.mark.measured
 @pytest.mark.parametrize("keeps", [False, True])
 def test_what_is_a_view_of_an_input_may_change_with_it(tmp_path: Path, keeps: bool) -> None:

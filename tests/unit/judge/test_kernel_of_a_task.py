@@ -67,6 +67,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("backward", &backward); }
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.measured
 def test_a_kernel_is_judged_with_its_backward_on_every_setting(tmp_path: Path) -> None:
     task = tmp_path / "scale"

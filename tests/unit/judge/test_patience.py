@@ -77,6 +77,7 @@ def test_under_load_an_honest_one_is_neither_accepted_nor_accused(judge: Judge, 
     assert isinstance(judge.evaluate(_candidate(HONEST)), Timed)
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("reason", ["clock_disagrees", "works_aside", "works_between", "remembers", "implausible"])
 def test_what_others_load_may_make_of_an_honest_one_is_no_refusal(
     reason: str, judge: Judge, load: Callable[[float], None], monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,8 @@ from tilewright.kernels.cuda.gemm.partly import part_of, placed
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.cuda.spec import TensorSpec
 
+pytestmark = pytest.mark.one_in(3)
+
 SMALL_SPILL, AHEAD = 64, 1024  # bytes a thread; of what is read ahead of a line of a staged tile
 LAYERS = (part_of(4, 32, 8), part_of(8, 32, 1))  # (4, 1, M, K) @ (8, K, N)
 

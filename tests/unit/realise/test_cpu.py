@@ -21,7 +21,7 @@ from tilewright.kernels.ops import DTYPES
 from tilewright.realise.cpu import renderer as cpu
 from tilewright.realise.cpu.source import vector_dimension
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]
 
 INF, NAN = float("inf"), float("nan")
 

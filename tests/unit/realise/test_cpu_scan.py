@@ -15,7 +15,7 @@ from fakes.traced import only_program
 from tilewright.ir.program import Program
 from tilewright.realise.cpu import renderer as cpu
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "rows": lambda: kp.cumulative("cumsum", (5, 1003)),

@@ -33,6 +33,8 @@ from tilewright.realise.rows import renderer as cuda
 from tilewright.run import training
 from tilewright.run.workbench import found_patterns
 
+pytestmark = pytest.mark.one_in(3)
+
 
 @pytest.mark.parametrize(
     ("program", "why"),

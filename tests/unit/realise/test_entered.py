@@ -27,6 +27,8 @@ from tilewright.kernels.cuda.spec import TensorSpec
 from tilewright.realise.gemm import entered
 from tilewright.realise.rows import renderer as cuda
 
+pytestmark = pytest.mark.one_in(3)
+
 
 def patterns(function: Callable[..., Any], args: tuple[Tensor, ...]) -> list[Pattern]:
     return list(match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space).patterns)

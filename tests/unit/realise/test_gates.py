@@ -24,6 +24,8 @@ from tilewright.realise.case_code import _viewed
 from tilewright.realise.compose import compose
 from tilewright.realise.rows import renderer as cuda
 
+pytestmark = pytest.mark.one_in(3)
+
 
 def rand(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)

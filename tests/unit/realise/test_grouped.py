@@ -26,6 +26,8 @@ from tilewright.realise.gemm import renderer as cuda_product
 from tilewright.realise.gemm.grouped import LEAST_TOGETHER, is_grouped
 from tilewright.realise.rows import renderer as cuda
 
+pytestmark = pytest.mark.one_in(3)
+
 
 @pytest.fixture(autouse=True)
 def proposed(monkeypatch: pytest.MonkeyPatch) -> None:

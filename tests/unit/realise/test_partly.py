@@ -20,6 +20,8 @@ from tilewright.ir.validation import validate
 from tilewright.kernels.cuda.plan import Device
 from tilewright.realise.rows import renderer as cuda
 
+pytestmark = pytest.mark.one_in(3)
+
 
 def found(name: str, dtype: torch.dtype) -> Pattern:
     graph = trace(Applies(PARTLY[name][0]), arguments(name, dtype), {})

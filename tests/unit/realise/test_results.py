@@ -27,6 +27,8 @@ from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.ops import DTYPES
 from tilewright.realise.rows import renderer as cuda
 
+pytestmark = pytest.mark.one_in(3)
+
 
 def rand(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)

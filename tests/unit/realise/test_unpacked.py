@@ -41,6 +41,8 @@ from tilewright.kernels.cuda.plan import Device
 from tilewright.realise.gemm import skinny
 from tilewright.realise.rows import renderer as cuda
 
+pytestmark = pytest.mark.one_in(3)
+
 HALF = rand(16, 1024, dtype=torch.bfloat16)
 FUNCTIONS = (scaled, in_fp32, behind, from_the_left)
 
