@@ -111,7 +111,7 @@ def test_a_candidates_process_holds_little_and_nothing_that_computes_truth(tmp_p
     names = done.stdout.split()
     files = [PACKAGE.joinpath(*name.split(".")[1:]) for name in names]
     texts = [f.with_suffix(".py") if f.with_suffix(".py").exists() else f / "__init__.py" for f in files]
-    assert sum(len(text.read_text().splitlines()) for text in texts) < 6_500
+    assert sum(len(text.read_text().splitlines()) for text in texts) < 6_600
     truth = {"reference", "ensemble", "budget", "boundary", "truths", "session"}
     assert not {n for n in names if n.startswith("tilewright.judge.reference_process") and n.split(".")[-1] in truth}
     assert not [n for n in names if n.startswith("tilewright.frontend")]
