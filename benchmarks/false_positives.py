@@ -3,9 +3,8 @@
     python benchmarks/false_positives.py cpu|cuda [--runs 100] [--seconds 110] [--size 64x256] [--json FILE]
 
 Each run has its own inputs, arenas and order of play; a pair of processes serves five runs, since one takes seconds to
-start; on a CPU a small gain must come twice, in fresh ones, as in the judge. Beside what the judge claims stands what
-the rule of version 0.1.0 (a 95% percentile bootstrap of the median that clears 1) would have claimed from the same
-bursts.
+start. Beside what the judge claims stands what the rule of version 0.1.0 (a 95% percentile bootstrap of the median that
+clears 1) would have claimed from the same bursts.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from tilewright.facts.problem import Problem, Target
 from tilewright.judge.build.build import build
 from tilewright.judge.check.check import Check, Findings, concluded
 from tilewright.judge.client import Cell
-from tilewright.judge.confirm import SURE
 from tilewright.judge.evaluate import Judge
 from tilewright.judge.memory.sizes import timing_room_sizes
 from tilewright.judge.stations import Stations
@@ -74,7 +72,6 @@ class Run:
     ours_ns: float
     claimed: bool
     claimed_by_bootstrap: bool
-    claimed_once: bool = False  # though perhaps not a second time
     ratio: tuple[float, float, float]
     again: float  # eager / eager
     rounds: int
@@ -124,28 +121,12 @@ def compare(
             built = build(candidate, cell, limit_s=300.0)
             assert isinstance(built, Built), built
             pair += 1
-            mine: list[Run] = []
             for _ in range(min(PER_PAIR, wanted - len(found))):
                 if time.monotonic() < stop:
-                    mine.append(run_of(size, pair, *time_once(judge, cell, built, machine)))
+                    found.append(run_of(size, pair, *time_once(judge, cell, built, machine)))
             cell.close()
             judge._cells.renew_reference()
-            found += [again(run, judge, candidate, machine) for run in mine]
     return found
-
-
-def again(run: Run, judge: Judge, candidate: Candidate, machine: Machine) -> Run:
-    """The run; one that claims a small gain on a CPU as a second one in fresh processes leaves it."""
-    if not run.claimed or machine.target != "cpu" or run.ratio[0] >= SURE:
-        return run
-    cell = judge._cells.take_spare()
-    judge._cells.settle_spare()
-    built = build(candidate, cell, limit_s=300.0)
-    assert isinstance(built, Built), built
-    timed, _ = time_once(judge, cell, built, machine)
-    cell.close()
-    judge._cells.renew_reference()
-    return replace(run, claimed=timed.faster_than("eager"), claimed_once=True)
 
 
 def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> tuple[Timed, str]:
@@ -215,7 +196,6 @@ def record(runs: list[Run], machine: Machine) -> dict[str, Any]:
         "machine": codec.to_plain(machine),
         "runs": len(runs),
         "claimed": sum(r.claimed for r in runs),
-        "claimed_once": sum(r.claimed_once or r.claimed for r in runs),
         "accused": sum(bool(r.accused) for r in runs),
         "claimed_by_bootstrap": sum(r.claimed_by_bootstrap for r in runs),
         "each": [{n: getattr(r, n) for n in Run.__dataclass_fields__} for r in runs],

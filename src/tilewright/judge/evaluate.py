@@ -35,7 +35,6 @@ from .check import draws, hidden
 from .check.check import Check, Findings, Refused, concluded, refusal
 from .check.plan import Trial, secret, trials_for
 from .client import Cell, CellFault, Limits
-from .confirm import confirmed
 from .discover import LookedInto
 from .inspect import seen
 from .memory.room import Room
@@ -155,8 +154,6 @@ class Judge:
         self._foreign = foreign
         self._vouched, notes = vouched, (tripwires(candidate) if foreign else ()) + (hidden.VOUCHED,) * vouched
         judged, renew = partial(self._once_or_twice, candidate, notes, compiled), self._cells.renew_dead_reference
-        if self._problem.target == "cpu":
-            judged = partial(confirmed, judged, renew=self._cells.renew_reference, say=self._say)
         return when_calm(judged, self._machine, budget_s=self._effort.budget_s, say=self._say, renew=renew)
 
     def _once_or_twice(self, candidate: Candidate, notes: Sequence[str], compiled: Sequence[Path]) -> Timed | Failure:

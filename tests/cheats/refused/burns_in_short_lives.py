@@ -1,6 +1,6 @@
 # problem: norm
 # line: slow-baseline
-# refused: works_aside, clock_disagrees
+# refused: works_aside, clock_disagrees, works_between
 # guards: none
 # targets: cpu
 """Burns processors in processes that live for an instant and that nobody waits for, so that no look at them meets their

@@ -81,7 +81,7 @@ def test_the_cells_of_the_problem_see_it(tmp_path: Path, monkeypatch: pytest.Mon
             seen.append(environment)
             raise HarnessError("enough")
 
-    monkeypatch.setattr(module, "server_for", lambda common: Server())
+    monkeypatch.setattr(module, "server_for", lambda common, **_: Server())
     plan = CellPlan(
         name="c",
         device="cpu",

@@ -103,6 +103,9 @@ class _Offspring:
 
     def _tell(self, line: str) -> None:
         if self._guard is None or self._guard.poll() is not None:
+            if self._guard is not None and self._guard.stdin is not None:  # somebody ended it
+                with contextlib.suppress(OSError):
+                    self._guard.stdin.close()
             self._guard = subprocess.Popen(
                 ["/bin/sh", "-c", _GUARD, "sh", self._mark], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL, start_new_session=True, cwd="/",
