@@ -85,6 +85,7 @@ class Judge:
         self._foreign = False  # whether others wrote it
         self._hoarding = False  # whether it seems to keep what others need
         self._variants = Variants(problem, partial(self._describe, trace=False))
+        self._informed: Cell | None = None  # the reference's cell that knows the cases
         threads = machine.processors if problem.target == "cpu" else 0
         self._cells = Cells(problem, workdir=workdir, threads=threads, limits=self._limits, say=say)
         self._rooms = Rooms(problem, cells=self._cells, limits=self._limits)
@@ -114,7 +115,7 @@ class Judge:
             self._ref.do(self._cells.load_problem(starts="tracer" * self._wants_graphs), limit_s=LOAD_LIMIT_S)
             self._patience.tell()
             described = [self._describe(n, trace=self._wants_graphs) for n in range(len(self._problem.cases))]
-        self._cases = tuple(described)
+        self._cases, self._informed = tuple(described), self._ref
         if self._rates is not None:  # before others of our processes work in the background
             with self._turns.turn("measuring the machine"):
                 self._cells.spare_memory()
@@ -137,6 +138,19 @@ class Judge:
             let_go=self._cells.spare_memory,
         )  # fmt: skip
         return case_of(number, described, seed, algebra=self._algebra, in_part=self._problem.target == "cuda")
+
+    def _inform(self) -> None:
+        """A reference's cell that took another's place finds out of the cases what that one knew: what their calls
+        move, what of their inputs is promised. Hidden cases are looked for anew."""
+        if self._ref is self._informed:
+            return
+        for case in self._cases:
+            describe(
+                self._problem, self._ref, number=case.number, seeds=(case.seed, secret(self._rng)), trace=False,
+                turn=self._turns.turn("describing"), let_go=self._cells.spare_memory,
+            )  # fmt: skip
+        self._variants.forget()
+        self._informed = self._ref
 
     @property
     def _ref(self) -> Cell:
@@ -180,6 +194,8 @@ class Judge:
         return self._evaluate(candidate, notes, compiled)
 
     def _evaluate(self, candidate: Candidate, notes: Sequence[str], compiled: Sequence[Path]) -> Timed | Failure:
+        with self._harness_fault():
+            self._inform()
         cell = self._cells.take_spare()
         self._free_bytes = available_bytes(self._problem.target)
         try:

@@ -20,6 +20,11 @@ class Variants:
         self._last_number = len(problem.cases) - 1
         self._found: tuple[Case, ...] | None = None
 
+    def forget(self) -> None:
+        """Another cell has taken the reference's place, and was told of no hidden case."""
+        self._found = None
+        self._last_number = len(self._problem.cases) - 1
+
     def cases(self, known: tuple[Case, ...], reference: Cell) -> tuple[Case, ...]:
         """Beside the `known` cases; looked for once."""
         if self._found is None:

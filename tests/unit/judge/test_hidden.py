@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -109,3 +110,38 @@ def test_nan_that_gets_lost_is_told_of_and_infinity_is_not_forgiven(judge: Judge
     assert any("NaN" in n for n in outcome.checked.notes)
     outcome = judge.evaluate(_candidate(_new("x.clamp(max=1e30).relu() * 2, x.argmax(1)")))
     assert isinstance(outcome, Failure) and outcome.reason == "wrong_values" and "specials" in outcome.summary
+
+
+MOVES = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, x):
+        return self.norm(x)
+
+def get_inputs():
+    return [torch.randn(64, 16)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_reference_that_took_anothers_place_knows_what_that_one_knew(tmp_path: Path) -> None:
+    honest = MOVES[: MOVES.index("def get_inputs")].replace("class Model", "class ModelNew")
+    forgets = honest.replace(
+        "return self.norm(x)", "y = self.norm(x)\n        self.norm.running_mean.zero_()\n        return y"
+    )
+    with brief_judge(MOVES, tmp_path) as judge, patch.object(measure, "check_clock"):
+        judge.open()
+        assert isinstance(judge.evaluate(_candidate(honest)), Timed)
+        judge._cells.renew_reference()
+        found = judge.evaluate(_candidate(forgets))
+        assert isinstance(found, Failure) and found.reason == "wrong_state", found
+        assert isinstance(judge.evaluate(_candidate(honest)), Timed)
+        assert judge._variants.cases(judge._cases, judge._ref)
