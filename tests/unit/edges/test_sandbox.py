@@ -91,15 +91,16 @@ time.sleep(600)
 
 
 def test_what_a_busy_machine_keeps_from_a_processor_is_given_longer(cell: Cell) -> None:
-    """A second of work on a processor that four others are busy on, too."""
+    """A second of work on a processor that five others are busy on, too: six seconds, of which its first look comes
+    after one."""
     (processor, *_) = os.sched_getaffinity(0)
-    others = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4)]
+    others = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(5)]
     try:
         for pid in (cell.pid, *(o.pid for o in others)):
             os.sched_setaffinity(pid, {processor})
         started = time.monotonic()
-        _load(cell, "import time\nwhile time.thread_time() < 1.0: pass", limit_s=1.5)
-        assert time.monotonic() - started > 1.5, "the machine was not busy"
+        _load(cell, "import time\nwhile time.thread_time() < 1.0: pass", limit_s=4.0)
+        assert time.monotonic() - started > 4.0, "the machine was not busy"
     finally:
         for other in others:
             other.kill()
