@@ -18,8 +18,8 @@ from tilewright.judge.check import check, draws, metric, plan
 from tilewright.judge.check.plan import Trial
 from tilewright.judge.client import Cell
 from tilewright.judge.evaluate import Judge
-from tilewright.judge.memory.arena import contiguous
 from tilewright.judge.memory.evictor import Evictor
+from tilewright.judge.memory.mapped import contiguous
 from tilewright.judge.memory.room import Refs, Room
 from tilewright.judge.memory.stirring import Stirring
 from tilewright.judge.time_case import CaseTiming

@@ -41,7 +41,7 @@ def test_what_the_ramp_left_is_read_from_memory() -> None:
         for _ in range(20):
             x.sum()
             if evict:
-                timer.evict(SIZE, {}, seed=7)
+                timer.evict(SIZE, None, seed=7)
             driver.synchronize()
             torch.cuda._sleep(400_000)  # type: ignore[no-untyped-call]
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -25,6 +25,7 @@ from ..edges.sandbox.environment import cell_environment, common_environment
 from ..edges.sandbox.forkserver import server_for
 from ..edges.sandbox.processes import descendants, held_bytes, members, private_bytes, shared_bytes, tree_cpu_s
 from ..facts.errors import HarnessError, TooBusy
+from .wire import calls
 from .wire import messages as wire
 from .wire.channel import Channel
 
@@ -122,7 +123,7 @@ class Cell:
             "own": str(plan.folder), "hidden": [str(p) for p in plan.hidden],
         }  # fmt: skip
         mine.sendall(json.dumps(setup).encode() + b"\n")
-        self._channel = Channel(mine, nonce)
+        self._channel = Channel(mine, nonce, calls.KINDS if plan.isolate else wire.KINDS)
         self._drain = threading.Thread(target=self._keep_tail, name=f"tail of {plan.name}", daemon=True)
         self._drain.start()
 

@@ -41,7 +41,8 @@ class Check:
         self.shares_state = False
         self.moved: tuple[str, ...] = ()  # of what the reference's calls move, what it shares
         self.attributes: tuple[str, ...] = ()
-        self._alike: tuple[str, ...] = ()
+        self._alike: tuple[str, ...] = ()  # marks of the state that it holds under other names
+        self._places: tuple[tuple[str, wire.TensorRef], ...] = ()  # its own names of what is loaded, and from where
         self._rearranged = False
         self._turns = Turns(room)
 
@@ -63,7 +64,11 @@ class Check:
             if shared.lacks_what_shows:
                 raise Refused("wrong_state", f"{told}, though results hang on it")
             self.findings.note(f"{told}: it is not compared")
-        if described.state and not self.shares_state:
+        if self.shares_state:
+            places = zip(self.room.state_names, self.room.shared_state, strict=True)
+            fixed = set(self.room.state_names) - set(described.mutated_state)
+            self._places = tuple((n, r) for n, r in places if n in self.moved or n in fixed)
+        elif described.state:
             self._find_counterparts()
 
     def _find_counterparts(self) -> None:
@@ -71,6 +76,9 @@ class Check:
         theirs = self.cell.ask(wire.MarkState(), wire.Marked, limit_s=self.room.limits.call_s)
         mine = self.room.mark_state()
         self._alike = () if self.room.described.mutated_state else moved(mine, theirs.marks)
+        held = dict(zip(self.room.state_names, self.room.shared_state, strict=True))
+        from_where = {m.key: held[m.name] for m in mine if m.key in self._alike}
+        self._places = tuple((m.name, from_where[m.key]) for m in theirs.marks if m.key in from_where)
         count = sum(m.key in self._alike for m in mine)
         self.findings.note(
             f"case {self.case}: the state's names or shapes differ; {count} of {len(mine)} tensors are re-drawn by "
@@ -78,21 +86,16 @@ class Check:
         )
 
     def redraw(self, seed: int, *, brief: bool = False) -> None:
-        """Move the reference's state and, where `load_state` can't, the candidate's with it. Pool set 0 must be drawn:
-        masks and indices are moved as far as the reference bears it there. Under some seeds most elements stay, or all
-        but a few: whoever looks at some of them alone takes the state for what it was."""
+        """Move the reference's state, which the candidate is given by `load_state`. Pool set 0 must be drawn: masks and
+        indices are moved as far as the reference bears it there. Under some seeds most elements stay, or all but a few:
+        whoever looks at some of them alone takes the state for what it was."""
         if self.shares_state:
             self.room.redraw(wire.Redraw(seed=seed, spread=spread_of(seed), brief=brief))
             self.room.advance(seed % 3)
             self._note_moved(self.room.rearrange(seed))
         elif self._alike:
-            request = wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed))
-            self.room.redraw(request)
-            self.cell.do(request)
-            found = self.room.rearrange(seed, self._alike)
-            if found.moves:
-                self.cell.do(wire.CarryOut(moves=found.moves))
-            self._note_moved(found)
+            self.room.redraw(wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed)))
+            self._note_moved(self.room.rearrange(seed, self._alike))
 
     def _note_moved(self, found: wire.Rearranged) -> None:
         self._rearranged = bool(found.moves)
@@ -106,19 +109,15 @@ class Check:
         self._rearranged = False
         self.room.put_back()
         self.room.take_state()
-        if self.shares_state:
-            self.load_state()
-        else:
-            self.cell.do(wire.PutBack())
+        self.load_state()
 
     def load_state(self) -> None:
-        if self.shares_state and (self.room.state_names or self.attributes):
-            places = zip(self.room.state_names, self.room.shared_state, strict=True)
-            state = [(n, r) for n, r in places if n in self.moved or n not in self.room.described.mutated_state]
-            request = wire.LoadState(
-                names=tuple(n for n, _ in state), refs=tuple(r for _, r in state), attributes=self.given_attributes()
-            )
-            self.cell.do(request)
+        """Give the candidate the reference's state as `Room.take_state` found it: by its names, or by those of its
+        counterparts."""
+        attributes = self.given_attributes() if self.shares_state else ()
+        if self._places or attributes:
+            names, refs = tuple(n for n, _ in self._places), tuple(r for _, r in self._places)
+            self.cell.do(wire.LoadState(names=names, refs=refs, attributes=attributes))
 
     def given_attributes(self) -> tuple[wire.Attribute, ...]:
         """Plain values that the reference's calls move, as they are before the next: those that the candidate has."""

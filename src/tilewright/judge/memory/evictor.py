@@ -15,7 +15,7 @@ import torch
 from ..client import Cell, CellFault
 from ..wire import messages as wire
 from ..wire import walks
-from .arena import map_sealed
+from .mapped import map_sealed
 
 _PAGE_BYTES = 4 * walks.PAGE_WORDS
 _CHUNK_PAGES = 4096

@@ -19,8 +19,9 @@ from torch import Tensor
 from ...facts.problem import TensorSpec
 from ..client import Cell, CellFault, Limits
 from ..wire import messages as wire
-from .arena import ALIGNMENT, Arena, Layout, bytes_of, contiguous, exchange
+from .arena import ALIGNMENT, Arena, Layout, bytes_of
 from .images import Image, paged
+from .mapped import contiguous, exchange
 from .sameness import one_thread as one_thread
 from .sameness import same_bits as same_bits
 

@@ -17,16 +17,20 @@ from ...facts.problem import TensorSpec
 from ..candidate_process import values
 from ..candidate_process.bits import fingerprint
 from ..candidate_process.collector import keep_what_is_there
-from ..candidate_process.load import CodeRaised, ProblemModule, blaming, load_problem
+from ..candidate_process.held import facts_of
+from ..candidate_process.load import CodeRaised, blaming
 from ..candidate_process.moving import hidden_tensors
-from ..candidate_process.step import Step, learn, tensors_of
-from ..candidate_process.subject import Subject, facts_of, named_state, require_tensors, seed_all
-from ..memory.arena import dtype_of, spec_of
+from ..candidate_process.state import named_state, state_specs
+from ..candidate_process.step import Step, tensors_of
+from ..candidate_process.subject import Subject, seed_all
+from ..memory.mapped import dtype_of, spec_of
 from ..wire.messages import NO_GRADIENTS, Described, Gradients, Rearranged, Traced, Variant
 from . import jitter, work
 from .before import Before
 from .eight_bits import computable
 from .families import OWN, chosen_to_move, perturb_state, redistribute, shortened, upstream
+from .learn import learn
+from .problem import ProblemModule, load_problem, require_tensors
 from .randomness import differ, far, is_random, sampled
 from .rearrange import Rearranger, runs_on_cpu
 from .structure import NOT_NEGATIVE, Structure, structure_of
@@ -72,7 +76,9 @@ class Reference:
             )
         model, init = self._problem.model, self._init
         make = lambda: values.bound(model, init)()  # noqa: E731  # a dict whose keys are no names raises in there
-        self._subject.construct(make, seed, compiled=self._compiled, gradients=gradients)
+        self._subject.construct(make, seed, gradients=gradients)
+        if self._compiled:
+            self._subject.forward = torch.compile(self._subject.built)
         self._rearranger = Rearranger(self._subject.built, self._mutated.get(case, ()))
 
     def init_tensors(self) -> tuple[Tensor, ...]:
@@ -391,7 +397,8 @@ class Reference:
         return Described(
             init=init_text, init_tensors=tuple(spec_of(t) for t in init), args=text,
             inputs=tuple(spec_of(t) for t in inputs), outputs_tree=tree, outputs=outputs,
-            state=subject.state_specs() + before.hidden(mutated), mutated_state=mutated, random=random, work=measured,
+            state=state_specs(subject.built) + before.hidden(mutated), mutated_state=mutated, random=random,
+            work=measured,
             longest_sum=longest, steps=steps, graph=graph, gradients=subject.gradients, trace_failure=failure,
             nominal_s=nominal_s, attributes=attributes, shows_attributes=shows,
         )  # fmt: skip

@@ -12,8 +12,8 @@ import torch
 
 from tilewright.judge.candidate_process.timing import Timer
 from tilewright.judge.client import Cell, CellFault
-from tilewright.judge.memory.arena import Opened
 from tilewright.judge.memory.evictor import Block, Evictor
+from tilewright.judge.memory.mapped import Opened
 from tilewright.judge.wire import messages as wire
 from tilewright.judge.wire import walks
 
@@ -38,7 +38,7 @@ class FakeCell:
 
     def ask(self, request: wire.Clear, kind: type, *, limit_s: float) -> wire.Cleared:
         self.before(self.arenas[walks.BLOCK].data)
-        found = self.timer.evict(request.flush_bytes, self.arenas, seed=request.seed)
+        found = self.timer.evict(request.flush_bytes, self.arenas[walks.BLOCK], seed=request.seed)
         assert isinstance(found, wire.Cleared)
         return found
 

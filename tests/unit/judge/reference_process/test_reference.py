@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from tilewright.judge.candidate_process.load import CodeRaised, is_out_of_memory, last_line, load_problem
+from tilewright.judge.candidate_process.load import CodeRaised, is_out_of_memory, last_line
 from tilewright.judge.candidate_process.subject import Subject, poisoned
 from tilewright.judge.reference_process import families, work
+from tilewright.judge.reference_process.problem import load_problem
 from tilewright.judge.reference_process.reference import Reference
 
 SOURCE = """
