@@ -93,7 +93,7 @@ class CaseTiming:
         """Raise Implausible where nobody was seen to use what was used, and the candidate's processes come and go."""
         self.gauge.look()
         used = self.gauge.hidden
-        if self.check.cell.comes_and_goes and used > _HIDDEN:
+        if self.check.cell.usage.comes_and_goes and used > _HIDDEN:
             raise timing.Implausible(
                 "works_aside",
                 f"its processes come and go while others are timed, and what nobody was seen to use then amounts to "
@@ -102,7 +102,7 @@ class CaseTiming:
 
     @property
     def _starved(self) -> bool:
-        return self.gauge.starved(comes_and_goes=self.check.cell.comes_and_goes)
+        return self.gauge.starved(comes_and_goes=self.check.cell.usage.comes_and_goes)
 
     def _run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         cell, work = self.check.cell, self.room.described.work
@@ -110,7 +110,7 @@ class CaseTiming:
         with self._station("until processes rest"):
             timing.rest(dict.fromkeys(p.cell for p in table.players), longest_s=self.effort.rest_s)
         self.gauge.begin()
-        cell.watch_members()
+        cell.usage.watch_members()
         if self.machine.under_load:
             self.check.findings.note("the machine's peaks were measured under load: the floor may be too high")
         before = device_state(self.target)

@@ -64,7 +64,7 @@ class CaseTuning:
         for slot in range(room.slots):
             room.place(0, slot)
         table = Table(room=room, players=[], rng=self.rng, evictor=Evictor(flush_bytes(self.machine), room.device))
-        self.patience.require("tuning", comes_and_goes=check.cell.comes_and_goes)
+        self.patience.require("tuning", comes_and_goes=check.cell.usage.comes_and_goes)
         ours = Player(OURS, check.cell, moved=check.moved, attributes=check.attributes)
         set_point = partial(self._set_point, trial, pattern, trying)
         return sweep(table, Contender(ours, player_of(room, EAGER, self.reference), set_point), points)

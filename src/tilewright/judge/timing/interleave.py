@@ -292,10 +292,10 @@ class Table:
         if self.watched is None or player.cell is self.watched:
             yield
             return
-        before_s, started = self.watched.cpu_s(), time.monotonic()
+        before_s, started = self.watched.usage.cpu_s(), time.monotonic()
         yield
         self.others_s += time.monotonic() - started
-        self.aside_s += self.watched.cpu_s() - before_s
+        self.aside_s += self.watched.usage.cpu_s() - before_s
 
     def burst(self, player: Player, *, calls: int, cold: bool = True, look: Look | None = None) -> None:
         """A turn, kept under the player's name. With `look`, a random call is the last and looked at."""
@@ -350,9 +350,9 @@ class Table:
             yield []
             return
         found: list[float] = []
-        before_s = player.cell.cpu_s()
+        before_s = player.cell.usage.cpu_s()
         yield found
-        found.append(player.cell.cpu_s() - before_s)
+        found.append(player.cell.usage.cpu_s() - before_s)
 
     def _redraws(self, player: Player) -> bool:
         """Whether the state is redrawn now: half of the time, while that takes little of it; no look changes that."""

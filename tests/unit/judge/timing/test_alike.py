@@ -25,6 +25,7 @@ class _Noting(Cell):
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.usage = SimpleNamespace(cpu_s=lambda: 0.0)  # type: ignore[assignment]
 
     def ask(self, request: Any, kind: type[T], *, limit_s: float, descriptor: int | None = None) -> T:
         self.asked.append(request)
@@ -33,9 +34,6 @@ class _Noting(Cell):
         answer = wire.Cleared(found=0.0) if walk else answer
         assert isinstance(answer, kind)
         return answer
-
-    def cpu_s(self) -> float:
-        return 0.0
 
 
 class _Evictor(Evictor):

@@ -40,7 +40,7 @@ def _rounds(count: int, ours_ns: float, eager_ns: float) -> tuple[Table, _Launch
         described=SimpleNamespace(args=""),
     )  # fmt: skip
     ours, eager = _Launching(ours_ns), _Launching(eager_ns)
-    ours.cpu_s = eager.cpu_s = lambda: 0.0  # type: ignore[method-assign]
+    ours.usage = eager.usage = SimpleNamespace(cpu_s=lambda: 0.0)  # type: ignore[assignment]
     players = [Player("ours", ours), Player("eager", eager), Player("eager_again", eager)]
     table = Table(room=cast(Room, room), players=players, rng=random.Random(1), watched=ours)
     table.calls = {p.name: 20 for p in players}
