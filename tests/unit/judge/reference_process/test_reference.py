@@ -13,6 +13,8 @@ from tilewright.judge.candidate_process.subject import Subject, poisoned
 from tilewright.judge.reference_process import families, work
 from tilewright.judge.reference_process.problem import load_problem
 from tilewright.judge.reference_process.reference import Reference
+from tilewright.judge.reference_process.truths import write_in_parts
+from tilewright.judge.wire.messages import Truth
 
 SOURCE = """
 import torch
@@ -80,7 +82,7 @@ def test_truth_in_parts_equals_the_whole_where_rows_are_independent() -> None:
     text, inputs = reference.inputs(1, "own")
     (whole,) = reference.truth(text, inputs, 0)
     parts = torch.empty_like(whole)
-    reference.truth_in_parts(text, inputs, [parts], seed=0, parts=2)
+    write_in_parts(reference, Truth(args=text, inputs=(), outputs=(), seed=0), inputs, [parts], parts=2)
     torch.testing.assert_close(parts, whole, rtol=1e-14, atol=1e-14)
 
 
