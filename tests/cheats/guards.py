@@ -20,8 +20,11 @@ from tilewright.judge.client import Cell
 from tilewright.judge.evaluate import Judge
 from tilewright.judge.memory.evictor import Evictor
 from tilewright.judge.memory.mapped import contiguous
-from tilewright.judge.memory.room import Refs, Room
+from tilewright.judge.memory.moved import State
+from tilewright.judge.memory.places import Refs
+from tilewright.judge.memory.room import Room
 from tilewright.judge.memory.stirring import Stirring
+from tilewright.judge.memory.truths import Truths
 from tilewright.judge.time_case import CaseTiming
 from tilewright.judge.timing import measure
 from tilewright.judge.timing.interleave import Player, Table
@@ -130,7 +133,7 @@ def _draw_ones(self: Room, k: int, **named: Any) -> None:
     _draw(self, k, **(named | {"upstream": "ones"}))
 
 
-def _rearranges_nothing(self: Room, seed: int, keys: tuple[str, ...] = ()) -> wire.Rearranged:
+def _rearranges_nothing(self: State, seed: int, keys: tuple[str, ...] = ()) -> wire.Rearranged:
     return wire.Rearranged()
 
 
@@ -164,14 +167,14 @@ def _shows_early(
 
 GUARDS: Mapping[str, tuple[Step, ...]] = {
     "truth": ((check.Check, "compare", _nothing),),
-    "precision": ((metric, "floors", _hundredth), (Room, "appeal", _nothing)),
-    "budget": ((Room, "appeal", _nothing),),
+    "precision": ((metric, "floors", _hundredth), (Truths, "appeal", _nothing)),
+    "budget": ((Truths, "appeal", _nothing),),
     "families": ((plan, "plan", _plan_own_alone),),
     "turns": ((plan, "plan", _plan_away_from_turns),),
     "ties": ((plan, "plan", _plan_without_ties),),
     "further cases": ((Judge, "_check_case", _check_first_case),),
     "redraw": ((check.Check, "redraw", _nothing), (CaseTiming, "_redraw", _nothing)),
-    "masks and indices": ((Room, "rearrange", _rearranges_nothing),),
+    "masks and indices": ((State, "rearrange", _rearranges_nothing),),
     "contents": ((Room, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
     "counterparts": ((check, "moved", _none),),
     "upstream": ((Room, "draw", _draw_ones),),

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..facts.audit import Kind
 from .client import Cell, CellFault
-from .memory.room import Room, same_bits
+from .memory.room import Room
+from .memory.sameness import same_bits
 from .wire import messages as wire
 
 PLACE = 0  # of results, in the room
@@ -51,19 +52,19 @@ class Shirker:
     # ---- without the module
 
     def _without_calls(self) -> Iterator[Way]:
-        several = len(self._room.own()) > 1
-        for output in (-1, *range(len(self._room.own()))) if several else (-1,):
+        several = len(self._room.truths.own()) > 1
+        for output in (-1, *range(len(self._room.truths.own()))) if several else (-1,):
             name = f"output {output}" if output >= 0 else ""
             for kind, make in _MAKERS.items():
                 yield Way(kind=kind, name=name, fill=self._filler(make, output), output=output)
-        for output in range(len(self._room.own())):
+        for output in range(len(self._room.truths.own())):
             for number in range(len(self._room.inputs(0))):
                 name = f"input {number}" + (f" for output {output}" if several else "")
                 yield Way(kind="copy", name=name, fill=self._copier(number, output), output=output if several else -1)
 
     def _filler(self, make: Callable[[Tensor], Tensor | None], output: int) -> Callable[[], bool]:
         def fill() -> bool:
-            for i, (place, own) in enumerate(zip(self._room.results(PLACE), self._room.own(), strict=True)):
+            for i, (place, own) in enumerate(zip(self._room.results(PLACE), self._room.truths.own(), strict=True)):
                 made = make(own) if output in (-1, i) else own
                 if made is None:
                     return False
@@ -75,10 +76,10 @@ class Shirker:
     def _copier(self, number: int, output: int) -> Callable[[], bool]:
         def fill() -> bool:
             source = self._room.inputs(0)[number]
-            own = self._room.own()[output]
+            own = self._room.truths.own()[output]
             if source.dtype != own.dtype or source.numel() < 2 or not _stretches(source, own):
                 return False
-            for i, (place, mine) in enumerate(zip(self._room.results(PLACE), self._room.own(), strict=True)):
+            for i, (place, mine) in enumerate(zip(self._room.results(PLACE), self._room.truths.own(), strict=True)):
                 place.copy_(source if i == output else mine)
             return True
 
@@ -113,7 +114,7 @@ class Shirker:
         if self._reference.alive and self._large:
             self._reference.do(wire.Drop())
         if self._reference.alive and self._room.described.mutated_state:
-            self._room.give_state()
+            self._room.state.give()
 
     def _inputs(self) -> Iterator[Way]:
         """Each input drawn anew, where there are others beside it and the seed decides over it."""
@@ -136,7 +137,7 @@ class Shirker:
             return moved and self._call(self._room.inputs_at(0))
         finally:
             if self._reference.alive:
-                self._room.give_state()
+                self._room.state.give()
 
     def _listed(self) -> tuple[wire.Operation, ...]:
         request = wire.ListOperations(

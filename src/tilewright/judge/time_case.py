@@ -201,7 +201,7 @@ class CaseTiming:
     def _fill(self) -> None:
         """Inputs in every pool set, and the state."""
         self._draw_anew(self.room.pool)
-        self.room.take_state()
+        self.room.state.take()
         self.check.load_state()
 
     def _draw_anew(self, sets: int) -> None:
@@ -239,9 +239,9 @@ class CaseTiming:
     def _redraw(self) -> None:
         """Re-draw parameters and buffers where they are: what was remembered of them is wrong now."""
         room = self.room
-        if room.state_names or room.attributes:
+        if room.state.names or room.state.attributes:
             self.check.redraw(secret(self.rng))
-            room.take_state()
+            room.state.take()
             self.check.load_state()
 
     def _verify_timed(self, table: Table, number: int) -> None:
@@ -266,19 +266,19 @@ class CaseTiming:
         check.accept(called)
         check.fetch(tag=0, place=0)
         if check.moved:
-            check.cell.do(wire.Store(tag=wire.LEFT, refs=self.room.moved_refs(check.moved)))
+            check.cell.do(wire.Store(tag=wire.LEFT, refs=self.room.state.after(check.moved)))
         return called.attributes
 
     def _hold_to_truth(self, table: Table, number: int, left: tuple[wire.Attribute, ...]) -> None:
         check, room = self.check, self.room
         for player in table.players:
             player.cell.do(wire.Drop())
-        room.give_state()  # from which the call started
+        room.state.give()  # from which the call started
         trial = Trial(case=check.case, family="own", seed=secret(self.rng), redraw=0, draws=secret(self.rng))
         if room.described.random:
             self.drawn = self.drawn or draws.Timed(check, self.rng)
             self.drawn.hold(trial, k=number, left=left)
-        elif check.usable(trial, room.run_reference(number, seed=trial.draws).exact):
+        elif check.usable(trial, room.truths.run(number, seed=trial.draws).exact):
             check.compare(trial, 0, " of a timed call", k=number)
             check.hold_state(trial, left, "a timed call")
 

@@ -112,7 +112,7 @@ class Tools:
     def _job(self, candidate: Candidate, case: Case, folder: Path) -> sanitizing.Job:
         """What judge.candidate_process.rerun is to run; what the candidate is called with lies in the folder then."""
         with self._rooms.room(case, sizes=check_room_sizes) as room:
-            room.take_state()
+            room.state.take()
             room.draw(0, family="own", seed=secret(self._rng))
             room.record(0, folder / RECORDED)
         return sanitizing.Job(

@@ -55,12 +55,12 @@ class CaseTuning:
         room, check = self.room, self.check
         room.admit(check.cell)
         check.construct(self.case.seed)
-        room.take_state()
+        room.state.take()
         check.load_state()
         inputs, draws = secret(self.rng), secret(self.rng)
         trial = Trial(case=self.case.number, family="own", seed=inputs, redraw=0, draws=draws)
         room.draw(0, family="own", seed=trial.seed)
-        check.usable(trial, room.run_reference(0, seed=trial.draws).exact)
+        check.usable(trial, room.truths.run(0, seed=trial.draws).exact)
         for slot in range(room.slots):
             room.place(0, slot)
         table = Table(room=room, players=[], rng=self.rng, evictor=Evictor(flush_bytes(self.machine), room.device))

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from ...facts.outcome import Built, Checked, Failure
 from ...facts.problem import Precision, TensorSpec
 from ..client import Cell, CellFault
-from ..memory.room import Room, same_bits
+from ..memory.room import Room
+from ..memory.sameness import same_bits
 from ..wire import messages as wire
 from . import gradients, metric, state
 from .contract import Contract
@@ -65,8 +66,8 @@ class Check:
                 raise Refused("wrong_state", f"{told}, though results hang on it")
             self.findings.note(f"{told}: it is not compared")
         if self.shares_state:
-            places = zip(self.room.state_names, self.room.shared_state, strict=True)
-            fixed = set(self.room.state_names) - set(described.mutated_state)
+            places = zip(self.room.state.names, self.room.state.shared, strict=True)
+            fixed = set(self.room.state.names) - set(described.mutated_state)
             self._places = tuple((n, r) for n, r in places if n in self.moved or n in fixed)
         elif described.state:
             self._find_counterparts()
@@ -74,9 +75,9 @@ class Check:
     def _find_counterparts(self) -> None:
         """State under other names is told by what it holds when it is constructed."""
         theirs = self.cell.ask(wire.MarkState(), wire.Marked, limit_s=self.room.limits.call_s)
-        mine = self.room.mark_state()
+        mine = self.room.state.marks()
         self._alike = () if self.room.described.mutated_state else moved(mine, theirs.marks)
-        held = dict(zip(self.room.state_names, self.room.shared_state, strict=True))
+        held = dict(zip(self.room.state.names, self.room.state.shared, strict=True))
         from_where = {m.key: held[m.name] for m in mine if m.key in self._alike}
         self._places = tuple((m.name, from_where[m.key]) for m in theirs.marks if m.key in from_where)
         count = sum(m.key in self._alike for m in mine)
@@ -90,12 +91,12 @@ class Check:
         indices are moved as far as the reference bears it there. Under some seeds most elements stay, or all but a few:
         whoever looks at some of them alone takes the state for what it was."""
         if self.shares_state:
-            self.room.redraw(wire.Redraw(seed=seed, spread=spread_of(seed), brief=brief))
-            self.room.advance(seed % 3)
-            self._note_moved(self.room.rearrange(seed))
+            self.room.state.move(wire.Redraw(seed=seed, spread=spread_of(seed), brief=brief))
+            self.room.state.advance(seed % 3)
+            self._note_moved(self.room.state.rearrange(seed))
         elif self._alike:
-            self.room.redraw(wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed)))
-            self._note_moved(self.room.rearrange(seed, self._alike))
+            self.room.state.move(wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed)))
+            self._note_moved(self.room.state.rearrange(seed, self._alike))
 
     def _note_moved(self, found: wire.Rearranged) -> None:
         self._rearranged = bool(found.moves)
@@ -107,12 +108,12 @@ class Check:
         if not self._rearranged:
             return
         self._rearranged = False
-        self.room.put_back()
-        self.room.take_state()
+        self.room.state.move(wire.PutBack())
+        self.room.state.take()
         self.load_state()
 
     def load_state(self) -> None:
-        """Give the candidate the reference's state as `Room.take_state` found it: by its names, or by those of its
+        """Give the candidate the reference's state as `State.take` found it: by its names, or by those of its
         counterparts."""
         attributes = self.given_attributes() if self.shares_state else ()
         if self._places or attributes:
@@ -121,7 +122,7 @@ class Check:
 
     def given_attributes(self) -> tuple[wire.Attribute, ...]:
         """Plain values that the reference's calls move, as they are before the next: those that the candidate has."""
-        return tuple(a for a in self.room.attributes if a.name in self.attributes)
+        return tuple(a for a in self.room.state.attributes if a.name in self.attributes)
 
     # ---- one call
 
@@ -191,7 +192,7 @@ class Check:
         """Note the reference's own error on this trial; False where a family says nothing (the truth overflows, or the
         reference itself is far off)."""
         for i, (own, truth, slack) in enumerate(
-            zip(self.room.own(), self.room.truth(), self.room.slack(), strict=True)
+            zip(self.room.truths.own(), self.room.truths.truth(), self.room.truths.slack(), strict=True)
         ):
             with metric.calm(own):
                 found = metric.distance(own, truth, own, slack)
@@ -205,7 +206,7 @@ class Check:
                 if trial.family != "own":
                     return False
                 if truth_is_exact:
-                    self.room.doubt_truth()
+                    self.room.truths.doubt()
                     self.findings.note(
                         f"case {self.case}: in float64 the module gives something else than in its own type "
                         "(random, or out of range); its own result stands as the truth"
@@ -218,12 +219,12 @@ class Check:
 
     def _forgive_noise(self, result: int) -> bool:
         """Give a gradient that is nought by algebra the slack of its rounding noise; False for one that is not."""
-        truths = self.room.truth()
+        truths = self.room.truths.truth()
         first = len(truths) - len(self.room.described.gradients.names)
         scale = max(metric.typical(t) for t in truths[first:])
-        amount = gradients.noise(self.room.own()[result], truths[result], scale)
+        amount = gradients.noise(self.room.truths.own()[result], truths[result], scale)
         if amount:
-            self.room.raise_slack(result, amount)
+            self.room.truths.raise_slack(result, amount)
             title = self.room.described.title(result)
             self.findings.note(f"case {self.case}: the {title} is nought but for rounding, and is held to that")
         return amount > 0.0
@@ -270,7 +271,7 @@ class Check:
             upstream = _UPSTREAM[number % len(_UPSTREAM)]
             if not self._draw(trial, upstream):
                 continue
-            self.room.take_state()
+            self.room.state.take()
             if not self._prepare(trial):
                 self.findings.note(f"case {self.case}: {trial.family} inputs say nothing here")
                 continue
@@ -304,9 +305,9 @@ class Check:
         """Have the reference's result and the truth; False where the family says nothing, or the reference itself
         does not take it."""
         try:
-            facts = self.room.run_reference(0, seed=trial.draws)
+            facts = self.room.truths.run(0, seed=trial.draws)
         except CellFault as fault:
-            if trial.family == OWN or not (fault.by_code and self.room.reference_lives):
+            if trial.family == OWN or not (fault.by_code and self.room.truths.reference_lives):
                 raise
             return False
         if not facts.exact:

@@ -49,7 +49,7 @@ def shared(described: wire.Described, built: wire.Constructed) -> Shared:
 def fetch(room: Room, cell: Cell, names: Sequence[str]) -> None:
     """Have the buffers of these names, as they are now in the candidate's cell, among what `Room.moved` shows."""
     if names:
-        cell.do(wire.StoreState(names=tuple(names), refs=room.moved_refs(names)))
+        cell.do(wire.StoreState(names=tuple(names), refs=room.state.after(names)))
 
 
 def attributes(cell: Cell, names: Sequence[str]) -> tuple[wire.Attribute, ...]:
@@ -63,7 +63,7 @@ def misplaced(room: Room, names: Sequence[str], precision: Precision, *, special
     """Which of the buffers is not, within some floors of the truth or twice as far from it as the reference's, where
     the reference has moved it, and by how much; "" where all are. `specials`: of inputs with NaN and infinities, of
     which an output need not make what the reference's does, a buffer need not either."""
-    for name, (got, wanted, truth) in zip(room.described.mutated_state, room.moved(), strict=True):
+    for name, (got, wanted, truth) in zip(room.described.mutated_state, room.truths.moved(), strict=True):
         if name not in names:
             continue
         found, own = metric.distance(got, truth, wanted), metric.distance(wanted, truth, wanted)
@@ -80,7 +80,7 @@ def misplaced(room: Room, names: Sequence[str], precision: Precision, *, special
 
 def miscounted(room: Room, attributes: Sequence[wire.Attribute]) -> str:
     """Which of these plain values is not what the reference's call has left, where that left one; "" where all are."""
-    left = {a.name: a.text for a in room.left_attributes}
+    left = {a.name: a.text for a in room.state.left_attributes}
     for attribute in attributes:
         wanted = left.get(attribute.name, "")
         if wanted and attribute.text != wanted:
@@ -90,18 +90,18 @@ def miscounted(room: Room, attributes: Sequence[wire.Attribute]) -> str:
 
 def moved(room: Room, names: Sequence[str]) -> tuple[tuple[Tensor, Tensor], ...]:
     """The buffers of these names that were fetched: the candidate's and the reference's."""
-    pairs = zip(room.described.mutated_state, room.moved(), strict=True)
+    pairs = zip(room.described.mutated_state, room.truths.moved(), strict=True)
     return tuple((got.clone(), wanted.clone()) for name, (got, wanted, _) in pairs if name in names)
 
 
 def changed(room: Room, cell: Cell) -> tuple[str, str]:
     """Reason and summary where the state is not what was loaded, though the reference leaves it alone; else "", ""."""
-    pairs = zip(room.state_names, room.shared_state, strict=True)
+    pairs = zip(room.state.names, room.state.shared, strict=True)
     kept = [(name, ref) for name, ref in pairs if name not in room.described.mutated_state]
     if not kept:
         return "", ""
     request = wire.CompareState(names=tuple(n for n, _ in kept), refs=tuple(r for _, r in kept))
     found = cell.ask(request, wire.ComparedState, limit_s=60.0).changed
-    if found and not room.holds_shared_state():
+    if found and not room.state.holds_shared():
         return "input_modified", "it writes to the memory from which it is given its state"
     return ("wrong_state", f"the call changes {found[0][:80]}, which the reference leaves alone") if found else ("", "")

@@ -53,8 +53,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     monkeypatch.setattr(interleave, "time", still)
     room = SimpleNamespace(
         pool=CALLS, slots=3, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None, device="cpu",
-        tight=False, described=SimpleNamespace(args=""), attributes=(wire.Attribute(name="n", text="3"),),
-        moved_state_of=lambda names: (),
+        tight=False, described=SimpleNamespace(args=""),
+        state=SimpleNamespace(attributes=(wire.Attribute(name="n", text="3"),), before=lambda names: ()),
     )  # fmt: skip
     cell = _Noting()
     ours = Player("ours", cell, moved=("mean",), attributes=("n",))
@@ -79,7 +79,7 @@ def test_before_a_call_that_is_looked_at_the_same_is_done_as_before_any_other(ta
             told |= {(r.flush_bytes, r.attributes) for r in cell.asked[start + 1 : end] if isinstance(r, wire.Clear)}
             names = tuple(type(r).__name__ for r in cell.asked[start + 1 : end] if not isinstance(r, wire.Deal))
             before[bool(looked) and end == calls[-1]][names] += 1
-    assert told == {(64, table.room.attributes)}, "state is put back before each call, and caches are evicted"
+    assert told == {(64, table.room.state.attributes)}, "state is put back before each call, and caches are evicted"
     assert set(before[True]) == set(before[False]) == {("Clear",), ("LoadState", "Clear")}
     share = {k: c["LoadState", "Clear"] / c.total() for k, c in before.items()}
     assert share[True] == pytest.approx(share[False], abs=0.06), "state is redrawn whether or not anybody looks"
