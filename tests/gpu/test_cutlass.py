@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from fakes.modules import Applies
+from fakes.realisers import cuda
 from tilewright.edges.toolchain.languages import cutlass_headers
 from tilewright.faces.config import cache_dir
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.nvcc import toolchain
-from tilewright.realise.rows import renderer as cuda
 from tilewright.realise.written.cutlass import products_by_cutlass
 
 pytestmark = [

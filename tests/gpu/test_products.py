@@ -19,6 +19,7 @@ from fakes.fused import load_fused
 from fakes.judges import judge_on_gpu
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, run_program, view
+from fakes.realisers import H200, cuda
 from tilewright.edges.problems import read_problem
 from tilewright.edges.toolchain.installed import cuda_tool
 from tilewright.facts.outcome import Failure, Timed
@@ -28,7 +29,6 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.realise.compose import compose
 from tilewright.realise.gemm.tiles import KERNEL
-from tilewright.realise.rows import renderer as cuda
 from tilewright.run.optimize import optimize
 from tilewright.run.workbench import Places, found_patterns
 
@@ -297,7 +297,7 @@ def judged_as_algebra_has_it(problem, tmp_path):
         matched = found_patterns(changed, "cuda")
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
         recipe = without_idle([matched[0].patterns], recipe)
-        candidate = compose((tmp_path / "problem.py").read_text(), changed, matched, recipe, target="cuda")
+        candidate = compose((tmp_path / "problem.py").read_text(), changed, matched, recipe, device=H200)
         timed = judge.evaluate(candidate)
         assert isinstance(timed, Timed), timed
         assert timed.checked.own_share is not None and timed.checked.own_share > 0.95
@@ -330,7 +330,7 @@ def test_the_judge_takes_a_product_and_compute_sanitizer_finds_nothing_in_it(tmp
         matched = found_patterns(cases, "cuda")
         (product,) = [p for p in matched[0].patterns if p.kind == "product"]
         recipe = (Choice(pattern=product.id, point=setting),)
-        candidate = compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda")
+        candidate = compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, device=H200)
         timed = judge.evaluate(candidate)
         assert isinstance(timed, Timed), timed
         assert timed.checked.own_share is not None and timed.checked.own_share > 0.95
@@ -395,7 +395,7 @@ def test_the_judge_takes_products_of_factors_that_start_anywhere(tmp_path):
         products = [[p for p in m.patterns if p.kind == "product"] for m in matched]
         assert list(map(len, products)) == [2, 2, 2], "of each case both"
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for own in products for p in own)
-        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
+        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, device=H200))
     assert isinstance(timed, Timed), timed
     print(timed.ratio("eager"), file=sys.stderr)
 
@@ -440,7 +440,7 @@ def test_the_judge_takes_a_product_of_eight_bits(tmp_path):
         matched = found_patterns(cases, "cuda")
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for m in matched for p in m.patterns
                        if p.kind == "product")  # fmt: skip
-        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
+        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, device=H200))
     assert isinstance(timed, Timed), timed
     print(timed.ratio("eager"), file=sys.stderr)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fakes.realisers import H200
 from tilewright.facts.gradients import Gradients
 from tilewright.facts.pattern import Choice, without_idle
 from tilewright.facts.problem import Work
@@ -78,7 +79,7 @@ def written(model: torch.nn.Module, x: Tensor, folder: Path, number: int) -> tup
     ran = [p for p in patterns if p.id in {c.pattern for c in recipe}]
     found = (sum(len(p.sites) for p in ran if p.kind == kind) for kind in ("product", "row_column_reduce"))
     assert tuple(found) == KINDS[model.kind], "each product once, and bias gradients beside what makes what they sum"
-    write_candidate(compose(SOURCE, (facts,), matched, recipe, target="cuda"), folder)
+    write_candidate(compose(SOURCE, (facts,), matched, recipe, device=H200), folder)
     return matched[0].unmatched
 
 

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fakes.modules import Applies
+from fakes.realisers import cuda
 from tilewright.facts.pattern import Recipe
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.realise.rows import renderer as cuda
 from tilewright.realise.written.cutlass import products_by_cutlass
 
 HALF = torch.bfloat16

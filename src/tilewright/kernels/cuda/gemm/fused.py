@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...ops import DTYPES
 from ..cubin import cubin_of, taken
-from ..plan import Device
+from ..plan import Gpu
 from ..spec import Function, TensorSpec
 from ..views import ITEM_BYTES
 from .blocks import WIDTH
@@ -274,7 +274,7 @@ class FusedProduct:
         """The files in which what it compiled at these knobs is kept."""
         return self.gemm.objects
 
-    def prepare(self, device: Device) -> None:
+    def prepare(self, device: Gpu) -> None:
         """Compile, or find on disk, what operands need that are aligned and lie as the Spec says; no GPU needed."""
         self(*map(_whole, self.spec.read))
 
