@@ -26,7 +26,7 @@ _LEAST_SIDE = 64  # the smallest tile
 _LEAST_STREAMED_SIDE = 32  # of fp32, in half such a tile: below, thin matrices are bound by memory
 TMA_BYTES = 16  # at whose multiples lines start that TMA reads
 _POINTS = 8
-_KNOBS = (
+KNOBS = (
     Knob(
         name="tile", values=("16x64", "16x128", "32x64", "32x128", "64x16", "64x32", "64x64", "64x128", "64x256",
                              "128x16", "128x32", "128x64", "128x128", "128x144", "128x160", "128x176", "128x192",
@@ -123,20 +123,20 @@ def thin_points(program: Program, device: Device) -> tuple[Point, ...]:
 def space(program: Program, device: Device) -> Space:
     """The knobs, and at most 8 points in the order in which the model has them."""
     if is_unpacked(program) or (is_gated(program) and is_skinny(program)):
-        return skinny_space(program, _KNOBS, KERNEL, device)
+        return skinny_space(program, KNOBS, KERNEL, device)
     if is_gated(program):
-        return Space(knobs=_KNOBS, points=_gated_points(program, device))
+        return Space(knobs=KNOBS, points=_gated_points(program, device))
     skinny = skinny_points(program, device) if is_skinny(program) and not program.reduced else ()
     others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program, device)
     wide = () if is_thin(program) else _exact_points(program, device)
     if sizes(program)[3] < LEAST_K:
-        return Space(knobs=_KNOBS, points=wide)
+        return Space(knobs=KNOBS, points=wide)
     points = (*(*skinny, *others)[: _POINTS - len(wide)], *wide)
     allowed = _intervals(program)
     if len(allowed) < 2:
-        return Space(knobs=_KNOBS, points=points)
+        return Space(knobs=KNOBS, points=points)
     knob = Knob(name="interval", values=("auto", *allowed), about="K of hi*hi that is added up by tensor cores alone")
-    return Space(knobs=(*_KNOBS, knob), points=tuple(point(**dict(p), interval="auto") for p in points))
+    return Space(knobs=(*KNOBS, knob), points=tuple(point(**dict(p), interval="auto") for p in points))
 
 
 def _intervals(program: Program) -> tuple[int, ...]:

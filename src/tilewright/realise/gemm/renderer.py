@@ -63,7 +63,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused(reason="no product of matrices", foreign=True)
     if device.architecture != FITTED.architecture:
         return Refused(reason=f"the product's skeleton needs {FITTED.architecture} (TMA and wgmma)")
-    return refused(_unsupported(program, device))
+    return refused(unsupported(program, device))
 
 
 def points(program: Program, device: Device) -> Space:
@@ -89,7 +89,7 @@ def skeleton_files() -> tuple[SourceFile, ...]:
     return copied((*rows.SKELETONS, *(f"cuda/gemm/{name}.py" for name in _SKELETONS), "cuda/cubin.py"))
 
 
-def _unsupported(program: Program, device: Device) -> str | None:
+def unsupported(program: Program, device: Device) -> str | None:
     """Why the skeleton can't, or shouldn't, make this product; None if it does."""
     batch, m, n, k = sizes(program)
     left, _ = factors(program)
