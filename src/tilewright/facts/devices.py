@@ -89,6 +89,11 @@ DEVICES = {
 }  # fmt: skip
 
 
+def alike(device: Device) -> tuple[str, ...]:
+    """The names of other GPUs of the table that are of its architecture."""
+    return tuple(d.name for d in DEVICES.values() if d.architecture == device.architecture and d.name != device.name)
+
+
 def device_of(machine: Machine) -> Device:
     """The Device of a machine: what is queried and measured on it, over the description of its kind.
 
