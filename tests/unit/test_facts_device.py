@@ -23,6 +23,7 @@ def test_every_number_of_a_gpu_is_there_and_says_where_it_is_from(device: Device
         assert said[field].startswith((MEASURED, MODEL, "NVIDIA", "CUDA")), field
         if said[field].startswith(MEASURED):
             assert (RESULTS / said[field].removeprefix("measured: benchmarks/results/")).is_file()
+    assert device.capability >= 80
     assert min(device.processors, device.threads, device.ctas, device.registers, device.cache_bytes) > 0
     assert device.flops("f16") > device.flops("f32") > 0 and device.copy_bytes_per_ns > 0
     assert gpu(device).largest_cluster == device.largest_cluster
@@ -54,3 +55,4 @@ def test_gpus_that_are_not_in_the_table_have_what_their_architecture_has_or_the_
 def test_a_cpu_is_what_was_measured_of_it() -> None:
     found = device_of(CPU)
     assert (found.target, found.processors, found.copy_bytes_per_ns, found.largest_cluster) == ("cpu", 2, 10.0, 1)
+    assert found.capability == 0

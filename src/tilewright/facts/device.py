@@ -33,6 +33,11 @@ class Device:
     flops_per_ns: tuple[tuple[str, float], ...]  # of matrix products, by class; "f32" without tensor cores
     sources: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def capability(self) -> int:
+        """The compute capability, 90 of sm_90a; 0 where the device is no GPU, or that is not known."""
+        return int("".join(filter(str.isdigit, self.architecture))) if self.architecture.startswith("sm_") else 0
+
     def flops(self, kind: str) -> float:
         """The rate of a class of products, flop/ns; KeyError where the class is not known."""
         return dict(self.flops_per_ns)[kind]

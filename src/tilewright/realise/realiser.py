@@ -22,12 +22,12 @@ class Fit:
     any_rows: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a realiser does not make a program, as a user reads it. `foreign`: the program is of a kind that this
-    realiser is not for, which says nothing about the program."""
+    """Why a realiser does not make a program: the sentence, without a full stop, that a user reads. `foreign`: the
+    program is of a kind that this realiser is not for, which says nothing about the program."""
 
-    reason: str
+    why: str
     foreign: bool = False
 
 
@@ -51,9 +51,9 @@ class Realiser(Protocol):
         """The files that rendered ones share, under `tilewright_kernels/`; realisers may share some, with one text."""
 
 
-def refused(reason: str | None, *, any_rows: bool = False) -> Fit | Refused:
-    """A Refused with this reason, or a Fit where there is none."""
-    return Fit(any_rows=any_rows) if reason is None else Refused(reason=reason)
+def refused(why: str | None, *, any_rows: bool = False) -> Fit | Refused:
+    """A Refused for this reason, or a Fit where there is none."""
+    return Fit(any_rows=any_rows) if why is None else Refused(why)
 
 
 def copied(paths: Sequence[str]) -> tuple[SourceFile, ...]:

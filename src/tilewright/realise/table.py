@@ -33,7 +33,7 @@ class Realisers:
     def unsupported(self, program: Program) -> str | None:
         """Why no realiser makes the program on this device; None if one does."""
         found = self.fits(program)
-        return found.reason if isinstance(found, Refused) else None
+        return found.why if isinstance(found, Refused) else None
 
     def space(self, program: Program) -> Space:
         """The knobs and the ranked points of a program that fits. Raises ValueError where none does."""
@@ -56,7 +56,7 @@ class Realisers:
     def _of(self, program: Program) -> Realiser:
         found = self._first(program)
         if isinstance(found, Refused):
-            raise ValueError(found.reason)
+            raise ValueError(found.why)
         return found[0]
 
     def _first(self, program: Program) -> tuple[Realiser, Fit] | Refused:
@@ -65,8 +65,8 @@ class Realisers:
             answer = row.fits(program, self.device)
             if isinstance(answer, Fit):
                 return row, answer
-            reasons += [] if answer.foreign else [answer.reason]
-        return Refused(reason="; ".join(reasons) or "no skeleton")
+            reasons += [] if answer.foreign else [answer.why]
+        return Refused("; ".join(reasons) or "no skeleton")
 
 
 def realisers(device: Device) -> Realisers:

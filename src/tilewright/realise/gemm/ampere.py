@@ -28,7 +28,7 @@ _RATES = {"128x128": 1.0, "128x64": 0.85, "64x128": 0.85, "64x64": 0.7}  # MODEL
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
     if program.product is None or not device.architecture.startswith(_WITHOUT_TMA):
-        return Refused(reason="no product of matrices on a GPU without TMA", foreign=True)
+        return Refused("no product of matrices on a GPU without TMA", foreign=True)
     return refused(_unsupported(program) or unsupported(program, device))
 
 

@@ -60,9 +60,9 @@ _SKINNY_TILE = 64  # rows; from so many times the multiprocessors' number on, K 
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
     if program.product is None:
-        return Refused(reason="no product of matrices", foreign=True)
+        return Refused("no product of matrices", foreign=True)
     if device.architecture != FITTED.architecture:
-        return Refused(reason=f"the product's skeleton needs {FITTED.architecture} (TMA and wgmma)")
+        return Refused(f"the product's skeleton needs {FITTED.architecture} (TMA and wgmma)")
     return refused(unsupported(program, device))
 
 

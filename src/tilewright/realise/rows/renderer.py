@@ -48,7 +48,7 @@ SKELETONS = (
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
     if program.product:
-        return Refused(reason="a product of matrices", foreign=True)
+        return Refused("a product of matrices", foreign=True)
     return refused(_unsupported(program, device), any_rows=free_rows(program) is not None)
 
 
