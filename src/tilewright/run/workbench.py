@@ -261,7 +261,8 @@ class Workbench:
         if request.strategy != "fact" or self.problem.mode != "inference" or graph is None:
             return ()
         headers = dict(languages(self.problem.target)).get("cutlass-cpp", "")
-        return (*libraries(graph), *(products_by_cutlass(graph, matched[0].patterns, headers) if headers else ()))
+        patterns = matched[0].patterns if headers else ()
+        return (*libraries(graph), *products_by_cutlass(graph, patterns, headers, device=self.device))
 
     def _looked_into(
         self, whole: tuple[Known, ...], matched: tuple[Matched, ...], called: Recipe
