@@ -105,7 +105,7 @@ def module(tmp_path: Path) -> Iterator[ModuleType]:
     assert graph.free
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    matched = found_patterns((case,), "cuda")
+    matched = found_patterns((case,), H200)
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
     write_candidate(compose(SOURCE, (case,), matched, recipe, device=H200), tmp_path / "c")
     sys.path.insert(0, str(tmp_path / "c"))

@@ -72,7 +72,7 @@ def made(tmp_path: Path) -> Iterator[Callable[..., nn.Module]]:
         graph = trace_training(model, inputs, {}, list(inputs), asked)
         work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
         facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-        matched = found_patterns((facts,), "cuda")
+        matched = found_patterns((facts,), H200)
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
         assert len(recipe) >= 2 and matched[0].segments, "forward and backward"
         write_candidate(compose(SOURCE, (facts,), matched, recipe, device=H200), tmp_path / "candidate")

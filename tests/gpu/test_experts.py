@@ -98,7 +98,7 @@ def get_init_inputs(width, hidden, experts, **_):
 def test_the_judge_takes_both_products_of_a_mixture_of_experts(tmp_path):
     with judge_on_gpu(PROBLEM, tmp_path) as judge:
         cases = judge.open()
-        matched = found_patterns(cases, "cuda")
+        matched = found_patterns(cases, H200)
         products = [p for p in matched[0].patterns if p.kind == "product"]
         assert len(products) == 2, matched[0]
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in products)

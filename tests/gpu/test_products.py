@@ -294,7 +294,7 @@ def judged_as_algebra_has_it(problem, tmp_path):
     with judge_on_gpu(problem, tmp_path) as judge:
         cases = judge.open()
         changed = tuple(replace(case, graph=case.rewritten) for case in cases)
-        matched = found_patterns(changed, "cuda")
+        matched = found_patterns(changed, H200)
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
         recipe = without_idle([matched[0].patterns], recipe)
         candidate = compose((tmp_path / "problem.py").read_text(), changed, matched, recipe, device=H200)
@@ -327,7 +327,7 @@ def test_the_judge_takes_a_product_and_compute_sanitizer_finds_nothing_in_it(tmp
     """In a candidate's own process, over all families of inputs; nothing falls back to torch."""
     with judge_on_gpu(PROBLEM.replace("2048", "512").replace("4096", "640"), tmp_path) as judge:
         cases = judge.open()
-        matched = found_patterns(cases, "cuda")
+        matched = found_patterns(cases, H200)
         (product,) = [p for p in matched[0].patterns if p.kind == "product"]
         recipe = (Choice(pattern=product.id, point=setting),)
         candidate = compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, device=H200)
@@ -391,7 +391,7 @@ def test_the_judge_takes_products_of_factors_that_start_anywhere(tmp_path):
     and with weights that are drawn anew."""
     with judge_on_gpu(ANYWHERE, tmp_path) as judge:
         cases = judge.open()
-        matched = found_patterns(cases, "cuda")
+        matched = found_patterns(cases, H200)
         products = [[p for p in m.patterns if p.kind == "product"] for m in matched]
         assert list(map(len, products)) == [2, 2, 2], "of each case both"
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for own in products for p in own)
@@ -437,7 +437,7 @@ def test_the_judge_takes_a_product_of_eight_bits(tmp_path):
     """With a scale for every row, a bias and GELU in its kernel, over all families; torch's own is its measure."""
     with judge_on_gpu(FLOAT8, tmp_path) as judge:
         cases = judge.open()
-        matched = found_patterns(cases, "cuda")
+        matched = found_patterns(cases, H200)
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for m in matched for p in m.patterns
                        if p.kind == "product")  # fmt: skip
         timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, device=H200))

@@ -72,7 +72,7 @@ def written(model: torch.nn.Module, x: Tensor, folder: Path, number: int) -> tup
     graph = trace_training(model, (x,), {}, [x], asked)
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    matched = found_patterns((facts,), "cuda")
+    matched = found_patterns((facts,), H200)
     patterns = matched[0].patterns
     every = tuple(Choice(pattern=p.id, point=p.space.points[min(number, len(p.space.points) - 1)]) for p in patterns)
     recipe = without_idle([patterns], every)
