@@ -48,7 +48,7 @@ def judged_at_first_points(source: str, folder: Path) -> tuple[list[Pattern], Ti
     """What a GPU's matcher finds in the first case, as far as it fits, each at its first point; and the verdict."""
     with judge_on_gpu(source, folder) as judge:
         cases = judge.open()
-        matched = found_patterns(cases, "cuda")
+        matched = found_patterns(cases, H200)
         patterns = matched[0].patterns
         recipe = without_idle([patterns], tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in patterns))
         chosen = {c.pattern for c in recipe}

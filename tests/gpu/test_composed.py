@@ -62,7 +62,7 @@ def composed(source: str, folder: Path, target: str = "cuda") -> ModuleType:
     graph = trace(names["Model"]().to(target), operands, {})
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    matched = found_patterns((case,), target)
+    matched = found_patterns((case,), DEVICES_OF[target])
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
     assert recipe
     write_candidate(compose(source, (case,), matched, recipe, device=DEVICES_OF[target]), folder)

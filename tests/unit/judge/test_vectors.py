@@ -46,7 +46,7 @@ def test_the_judge_takes_sums_of_rows_and_columns(tmp_path: Path) -> None:
     """Both of one matrix in one pass over it."""
     with brief_judge(SOURCE, tmp_path, trace=True) as judge, patch.object(measure, "check_clock"):
         cases = judge.open()
-        matched = found_patterns(cases, "cpu")
+        matched = found_patterns(cases, CPU)
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
         timed = judge.evaluate(compose(SOURCE, cases, matched, recipe, device=CPU))
     assert isinstance(timed, Timed), timed
