@@ -32,13 +32,13 @@ from typing import Any
 
 import torch
 from gemm import Task, operands, program
+from on_h200 import cuda
 from torch import Tensor
 
 from tilewright.faces.deliver import commit
 from tilewright.judge.reference_process.families import FAMILIES
 from tilewright.kernels.cuda.gemm.fused import DEFAULTS, is_turned, make_point
 from tilewright.kernels.cuda.gemm.launch import Gemm
-from tilewright.realise.rows import renderer as cuda
 
 CHOSEN = ("normal", "uniform", "wide", "spikes", "one_sided", "subnormals")
 SHAPES = 200

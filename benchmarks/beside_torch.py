@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from on_h200 import cuda
 from torch import Tensor
 from turns import sampled
 
@@ -28,7 +29,6 @@ from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.gemm.fused import make_point
 from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.routed import Routed
-from tilewright.realise.rows import renderer as cuda
 
 FLOAT8 = ((4096, 14336, 4096), (4096, 4096, 14336), (8192, 8192, 8192), (512, 6144, 4096), (64, 14336, 4096))
 # Experts, rows of all, columns, K: Mixtral up and down, a short K, many small ones (Qwen3, DeepSeek).

@@ -18,13 +18,13 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from on_h200 import cpu
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.program import Operand, Output, Program, Reduction, Scan, Statement
-from tilewright.realise.cpu import renderer as cpu
 
 Task = tuple[str, Program, Callable[..., Any], tuple[Tensor, ...]]
 

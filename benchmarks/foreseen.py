@@ -4,8 +4,8 @@
     PYTHONPATH=src:tests python benchmarks/foreseen.py WINNERS.db --problems KERNELBENCH/level1
 
 The file is what `kernels.py --all-points --json` wrote, or one of winners, whose evidence are the points that were
-measured, for patterns of the problem files. Needs no GPU: every point is compiled here for the architecture
-of `--arch` (sm_90a) and 132 multiprocessors (`--processors`). For each case: how many points are left to measure; the
+measured, for patterns of the problem files. Needs no GPU: every point is compiled here for the GPU
+of `--device` (h200). For each case: how many points are left to measure; the
 time of the model's first point, of the skeleton's first point and of the best point left, over the best of all. For
 winners, the slowest stands in the place of the best left, and beside it: of pairs of points whose times differ by over
 3%, how many there are, how many the model tells apart, and how many of these in the right order.
@@ -25,21 +25,21 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from kernels import CASES
+from on_h200 import cuda
 from restamped import patterns_of
 
 from tilewright.facts.demand import Demand
-from tilewright.facts.machine import Machine
+from tilewright.facts.device import Device
+from tilewright.facts.devices import DEVICES
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Point
-from tilewright.realise.rows import renderer as cuda
 from tilewright.run.ahead import Objects
 from tilewright.run.foresee import demanded, foreseen
 from tilewright.search.tune.predict import cuda_ns, likeliest
 from tilewright.search.tune.store import COLUMNS, from_row
 
 HEADS = ("model's first", "skeleton's first", "best left")
-COPY_BYTES_PER_S = 4.24e12  # of an H200 (docs/measured.md)
 
 
 def label(point: Point) -> str:
@@ -62,7 +62,7 @@ def ratios(before: Pattern, after: Pattern, times_ms: dict[str, float]) -> tuple
     return left[0] / best, found[before.space.points[0]] / best, min(left) / best
 
 
-def of_winners(file: Path, problems: Path, machine: Machine, device: dict[str, str | int]) -> int:
+def of_winners(file: Path, problems: Path, device: Device) -> int:
     """The model against the evidence of winners that were measured with this very tree's skeletons."""
     with sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True) as rows:
         known = [from_row(row) for row in rows.execute(f"SELECT {COLUMNS} FROM winners")]
@@ -74,7 +74,7 @@ def of_winners(file: Path, problems: Path, machine: Machine, device: dict[str, s
     for one in patterns:
         found = {p: t for p, t in times[one.shape_class].items() if p in one.space.points}
         taken = {p: demands.get((one.id, p), "not known") for p in found}
-        model = {p: cuda_ns(d, machine) for p, d in taken.items() if isinstance(d, Demand)}
+        model = {p: cuda_ns(d, device) for p, d in taken.items() if isinstance(d, Demand)}
         if len(found) < 2 or len(model) < len(found):
             continue
         points = tuple(p for p in one.space.points if p in found)
@@ -95,27 +95,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--only", default="")
-    parser.add_argument("--arch", default="sm_90a")
-    parser.add_argument("--processors", type=int, default=132)
+    parser.add_argument("--device", default="h200", choices=DEVICES)
     parser.add_argument("--problems", type=Path, help="with a file of winners: the problem files that have them")
     options = parser.parse_args()
     if options.problems:
-        h200 = Machine(target="cuda", device="", driver="", torch="", dsl="", processors=options.processors,
-                       cache_bytes=0, copy_bytes_per_s=COPY_BYTES_PER_S, matmul_flops_per_s=())  # fmt: skip
-        device: dict[str, str | int] = {"arch": options.arch, "processors": options.processors}
-        return of_winners(options.file, options.problems, h200, device)
+        return of_winners(options.file, options.problems, DEVICES[options.device])
     measured = json.loads(options.file.read_text())
-    machine = Machine(
-        target="cuda", device=measured["device"], driver="", torch=measured["torch"], dsl="",
-        processors=options.processors, cache_bytes=0, copy_bytes_per_s=measured["copy_bytes_per_s"],
-        matmul_flops_per_s=(),
-    )  # fmt: skip
+    device = replace(DEVICES[options.device], copy_bytes_per_ns=measured["copy_bytes_per_s"] * 1e-9)
     wanted = [c for c in measured["cases"] if any(part in c["name"] for part in options.only.split(","))]
     before = tuple(pattern(c["name"]) for c in wanted if c["name"] in CASES)
     given = (Matched(case=0, patterns=before, unmatched=()),)
     with tempfile.TemporaryDirectory() as folder:
         (after,) = foreseen(
-            given, machine, arch=options.arch, known=(), say=lambda line: print(line, file=sys.stderr),
+            given, device, known=(), say=lambda line: print(line, file=sys.stderr),
             folder=Path(folder), objects=Objects(),
         )  # fmt: skip
     times = {c["name"]: c["times_ms"] for c in wanted}

@@ -28,12 +28,13 @@ from torch import Tensor
 from turns import sampled
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from on_h200 import cuda
+
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from tilewright.faces.deliver import commit
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.realise.rows import renderer as cuda
 
 TASKS = (("qwen2.5-7b", 2048, 18944, 3584), ("llama3-8b", 4096, 14336, 4096), ("llama3-8b", 512, 14336, 4096),
          ("llama3-70b", 2048, 28672, 8192), ("gpt2-small", 8192, 3072, 768), ("llama3.2-1b", 4096, 8192, 2048),

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from on_h200 import GPU, cuda
 from torch import Tensor
 from turns import sampled
 
@@ -30,10 +31,9 @@ from tilewright.ir.program import Operand, Output, Product, Program, Statement
 from tilewright.kernels.cuda import math as m
 from tilewright.kernels.cuda.gemm.finish import ALL, Diagonals
 from tilewright.kernels.cuda.gemm.fused import is_turned, make_point
-from tilewright.kernels.cuda.gemm.launch import PROCESSORS, Epilogue, Gemm
+from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.plan import Point, make_grid
 from tilewright.kernels.cuda.gemm.reach import NO_ZEROS, Zeros
-from tilewright.realise.rows import renderer as cuda
 
 CORNER = 128
 WRONG = 4e-5  # relative in the norm: the most that docs/precision.md allows an fp32 product
@@ -207,7 +207,7 @@ def measure(task: Task, gemms: dict[str, Gemm], rounds: int) -> dict[str, object
             failures[name] = f"wrong: {found:.2g}"
     halved = next((g for name, g in gemms.items() if name in calls and "scaled" in name and "stream" not in name), None)
     if halved is not None:  # the two splits by themselves
-        grid = make_grid(halved.point, *task[1:4], batch=max(task[0], 1), processors=PROCESSORS)
+        grid = make_grid(halved.point, *task[1:4], batch=max(task[0], 1), processors=GPU.processors)
         x, y = (a if a.ndim == 3 else a[None]).permute(1, 2, 0), (b if b.ndim == 3 else b[None]).permute(2, 1, 0)
         calls["split A"] = lambda: halved.split_operand(x, grid)
         calls["split B"] = lambda: halved.split_operand(y, grid, along=True)

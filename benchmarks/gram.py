@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from alone import TOGETHER, alone
+from on_h200 import GPU, cuda
 from torch import Tensor
 
 from fakes.fused import load_fused
@@ -32,8 +33,6 @@ from tilewright.frontend.rewrite.algebra import rewritten
 from tilewright.frontend.trace import trace
 from tilewright.fusion import Pattern, match
 from tilewright.ir.graph import Graph
-from tilewright.kernels.cuda.plan import Device
-from tilewright.realise.rows import renderer as cuda
 
 SIZES = ((4096, 4096), (4096, 1024), (8192, 8192), (16384, 1024))
 DTYPES = (torch.float32, torch.bfloat16)
@@ -86,7 +85,7 @@ def ways(n: int, k: int, dtype: torch.dtype, folder: Path) -> dict[str, Made]:
 def compiled(job: tuple[tuple[int, int], torch.dtype, Path, int]) -> None:
     """Both ways' kernels of the point of this number, by way of a folder of this process."""
     (n, k), dtype, folder, number = job
-    device = Device(arch="sm_90a", processors=132)
+    device = GPU
     own = folder / f"process-{os.getpid()}"
     for made in ways(n, k, dtype, own).values():
         for i, (pattern, module) in enumerate(made.parts):

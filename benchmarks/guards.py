@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from on_h200 import DEVICE_OF
 from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
@@ -191,9 +192,9 @@ def call_ns(module: nn.Module, x: Tensor, folder: Path) -> dict[str, float]:
     """Of the module fused, at the likeliest points."""
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     facts = CaseFacts(inputs=(), outputs=(), work=work, graph=trace(module, (x,), {}))
-    matched = found_patterns((facts,), "cpu")
+    matched = found_patterns((facts,), DEVICE_OF["cpu"])
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-    write_candidate(compose(SOURCE, (facts,), matched, recipe, target="cpu"), folder)
+    write_candidate(compose(SOURCE, (facts,), matched, recipe, device=DEVICE_OF["cpu"]), folder)
     fast: Any = replacement(module, folder)
     torch.testing.assert_close(fast(x), module(x))
     fast(x)

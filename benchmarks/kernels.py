@@ -20,6 +20,7 @@ from statistics import median
 
 import torch
 import torch.nn.functional as F
+from on_h200 import cuda
 from torch import Tensor
 from turns import sampled
 
@@ -28,7 +29,6 @@ from fakes.fused import load_fused
 from fakes.traced import only_program
 from tilewright.faces.deliver import commit
 from tilewright.ir.program import Program
-from tilewright.realise.rows import renderer as cuda
 
 Case = tuple[Callable[[], Program], Callable[..., object] | None]  # None: eager would take minutes
 

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from gemm import line_within
+from on_h200 import H200
 from torch import Tensor, nn
 from turns import sampled
 
@@ -172,7 +173,7 @@ def written(
         inputs=(), outputs=(), work=Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32"),
         graph=graph,
     )  # fmt: skip
-    matched = found_patterns((facts,), TARGET)
+    matched = found_patterns((facts,), H200)
     patterns = tuple(p for p in matched[0].patterns if not kinds or p.kind in kinds)
     recipes = [
         without_idle(
@@ -181,7 +182,7 @@ def written(
         )
         for n in range(min(points, max(len(p.space.points) for p in patterns)))
     ]
-    candidates = [compose(source, (facts,), matched, recipe, target=TARGET) for recipe in recipes]
+    candidates = [compose(source, (facts,), matched, recipe, device=H200) for recipe in recipes]
     objects = folder / "objects"
     if jobs:
         processors = torch.cuda.get_device_properties(0).multi_processor_count

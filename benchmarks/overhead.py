@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 from libraries import fell_back, written
+from on_h200 import DEVICE_OF
 
 from tilewright.faces.deliver import commit
 from tilewright.facts.pattern import Choice
@@ -84,9 +85,9 @@ def candidate(target: Target, folder: Path, x: torch.Tensor, y: torch.Tensor) ->
     exec(SOURCE, names)
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=trace(names["Model"](), (x, y), {}))
-    matched = found_patterns((case,), target)
+    matched = found_patterns((case,), DEVICE_OF[target])
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-    write_candidate(compose(SOURCE, (case,), matched, recipe, target=target), folder)
+    write_candidate(compose(SOURCE, (case,), matched, recipe, device=DEVICE_OF[target]), folder)
     sys.path.insert(0, str(folder))
     return importlib.import_module("model")
 

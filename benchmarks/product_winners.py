@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from on_h200 import GPU, cuda
 from restamped import patterns_of
 from torch import Tensor
 from transformer_shapes import tasks
@@ -54,11 +55,9 @@ from tilewright.facts.version import VERSION
 from tilewright.facts.winner import Winner, toolchain
 from tilewright.ir.program import Operand
 from tilewright.judge.timing.statistics import median_interval
-from tilewright.kernels.cuda.plan import Device
 from tilewright.kernels.ops import DTYPES
 from tilewright.realise.digests import skeleton_digests
 from tilewright.realise.gemm.sides import sizes
-from tilewright.realise.rows import renderer as cuda
 from tilewright.run.winners import made_by
 from tilewright.search.strategies.tuning import winning
 from tilewright.search.tune.memory import remember
@@ -202,7 +201,7 @@ def compiled(line: str, folder: Path) -> str:
     name, at, processors = json.loads(line)
     try:
         module = loaded(folder, name, tuple((knob, value) for knob, value in at))
-        module._FUSED.prepare(Device(arch="sm_90a", processors=processors))
+        module._FUSED.prepare(replace(GPU, processors=processors))
     except Exception as error:  # the point fails again where it is measured, and is told there
         return " ".join(repr(error).split())[-300:]
     return "compiled"

@@ -39,6 +39,8 @@ from turns import sampled
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+from on_h200 import GPU, cuda
+
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, view
@@ -47,15 +49,13 @@ from tilewright.facts.pattern import Pattern
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.graph import Graph, Ref
-from tilewright.kernels.cuda.plan import Device
 from tilewright.realise.gemm import renderer as cuda_product
-from tilewright.realise.rows import renderer as cuda
 
 ROUNDS = 16
 DELAY_CYCLES = 300_000
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 CHECKED = 512  # rows
-DEVICE = Device(processors=132, arch="sm_90a")
+DEVICE = GPU
 cuda_product.unhidden = lambda program: None  # what is not proposed is measured all the same
 LOCK = Path(tempfile.gettempdir()) / "products_reduced.lock"
 

@@ -34,13 +34,21 @@ from tilewright.facts.space import Point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.cuda.cubin import _sections, cubin_of
-from tilewright.realise.rows import renderer as cuda
 from tilewright.run.ahead import Objects
 from tilewright.run.foresee import demanded, foreseen
 from tilewright.search.tune.store import COLUMNS, from_row
 
 ROOT = Path(__file__).resolve().parents[1]
-DEVICE: dict[str, str | int] = {"arch": "sm_90a", "processors": 132}  # of an H100 or H200
+try:
+    from tilewright.facts.devices import DEVICES
+    from tilewright.realise.table import realisers
+
+    DEVICE: Any = DEVICES["h200"]
+    cuda: Any = realisers(DEVICE)
+except ImportError:  # the tree of a commit that has no table of devices
+    from tilewright.realise.rows import renderer as cuda  # type: ignore[no-redef]
+
+    DEVICE = {"arch": "sm_90a", "processors": 132}
 CODE = (".text.", ".nv.constant3", ".nv.constant4", ".nv.global")  # sections of a cubin that hold what is run
 Told = dict[str, dict[str, Any]]  # by what a pattern computes: its class, its points' kernels, its space's points
 
@@ -121,8 +129,9 @@ def to_measure(patterns: list[Pattern]) -> tuple[Pattern, ...]:
                    copy_bytes_per_s=4.24e12, matmul_flops_per_s=())  # fmt: skip
     given = (Matched(case=0, patterns=tuple(patterns), unmatched=()),)
     with tempfile.TemporaryDirectory() as folder:
-        (left,) = foreseen(given, h200, arch=str(DEVICE["arch"]), known=(), say=lambda line: None, folder=Path(folder),
-                           objects=Objects())  # fmt: skip
+        rest: Any = {"known": (), "say": lambda line: None, "folder": Path(folder), "objects": Objects()}
+        old = isinstance(DEVICE, dict)
+        (left,) = foreseen(given, h200, arch=DEVICE["arch"], **rest) if old else foreseen(given, DEVICE, **rest)
     return left.patterns
 
 

@@ -28,6 +28,8 @@ from turns import sampled
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+from on_h200 import GPU, cuda
+
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import view
@@ -35,8 +37,6 @@ from tilewright.facts.pattern import Pattern
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.graph import Graph
-from tilewright.kernels.cuda.plan import Device
-from tilewright.realise.rows import renderer as cuda
 
 ROUNDS = 16
 AHEAD_CYCLES = 300_000
@@ -44,7 +44,7 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 RATES = {"f32": 260.0, "bf16": 780.0}  # TFLOP/s
 BYTES_A_US = 4.2e6
 CHECKED = 256  # rows
-DEVICE = Device(processors=132, arch="sm_90a")
+DEVICE = GPU
 
 
 def both(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

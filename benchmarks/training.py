@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from on_h200 import DEVICE_OF
 
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
@@ -46,9 +47,9 @@ def candidate(path: Path, module: torch.nn.Module, given: Any, folder: Path, tar
     graph = trace_training(module, forward.args, forward.keywords, tensors, gradients)
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    matched = found_patterns((facts,), target)
+    matched = found_patterns((facts,), DEVICE_OF[target])
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-    write_candidate(compose(path.read_text(), (facts,), matched, recipe, target=target), folder)
+    write_candidate(compose(path.read_text(), (facts,), matched, recipe, device=DEVICE_OF[target]), folder)
     for name in [n for n in sys.modules if n.startswith(("fused_", "segment_", "tilewright_kernels"))]:
         del sys.modules[name]
     sys.path.insert(0, str(folder))

@@ -36,6 +36,7 @@ import torch
 import torch.nn.functional as F
 from gemm import line_within, program
 from libraries import fell_back, written
+from on_h200 import cuda
 from torch import Tensor, nn
 from turns import sampled
 
@@ -43,7 +44,6 @@ from tilewright.faces.deliver import commit
 from tilewright.frontend.trace import trace
 from tilewright.kernels.cuda.gemm.fused import is_turned, make_point
 from tilewright.kernels.cuda.gemm.launch import Gemm
-from tilewright.realise.rows import renderer as cuda
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16}
 LIMITS = {"bf16": 8e-3, "f16": 1e-3}  # relative in the norm, from torch's own result

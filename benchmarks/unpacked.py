@@ -26,14 +26,14 @@ from turns import sampled
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+from on_h200 import GPU, cuda
+
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import view
 from tilewright.facts.pattern import Pattern
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.kernels.cuda.plan import Device
-from tilewright.realise.rows import renderer as cuda
 
 ROUNDS = 16
 GROUP = 128  # of K
@@ -41,7 +41,7 @@ SAMPLE_US = 200.0
 COLD_BYTES = 160 << 20  # of weights that pass between two uses of one
 BYTES_A_US = 4.2e6
 AHEAD_CYCLES = 300_000
-DEVICE = Device(processors=132, arch="sm_90a")
+DEVICE = GPU
 
 
 def scaled(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fakes.realisers import cuda
 from tilewright.facts.space import Point
 from tilewright.ir.program import Program
-from tilewright.realise.rows import renderer as cuda
 
 _numbers = itertools.count()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fakes.realisers import H200
 from tilewright.edges.gpu.machine import machine, threads
 from tilewright.edges.problems import read_problem
 from tilewright.facts.machine import Machine
@@ -47,9 +48,9 @@ def judged_at_first_points(source: str, folder: Path) -> tuple[list[Pattern], Ti
     """What a GPU's matcher finds in the first case, as far as it fits, each at its first point; and the verdict."""
     with judge_on_gpu(source, folder) as judge:
         cases = judge.open()
-        matched = found_patterns(cases, "cuda")
+        matched = found_patterns(cases, H200)
         patterns = matched[0].patterns
         recipe = without_idle([patterns], tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in patterns))
         chosen = {c.pattern for c in recipe}
-        timed = judge.evaluate(compose((folder / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
+        timed = judge.evaluate(compose((folder / "problem.py").read_text(), cases, matched, recipe, device=H200))
     return [p for p in patterns if p.id in chosen], timed

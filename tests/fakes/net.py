@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fakes.realisers import DEVICES_OF
 from fakes.renderer import InterpretingRenderer
 from tilewright.faces.capture import write_problem
 from tilewright.facts.pattern import Choice
@@ -19,7 +20,7 @@ from tilewright.facts.run import CaseFacts
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match_all
 from tilewright.realise.compose import compose
-from tilewright.realise.targets import Renderer, renderer
+from tilewright.realise.table import realisers
 from tilewright.run.optimize import write_candidate
 
 BIAS = 0.25  # of the file: read by name in each call
@@ -89,9 +90,12 @@ def write_fused(folder: Path, module: nn.Module, inputs: tuple[Any, ...], *, tar
     with torch.no_grad():
         graph = trace(module, inputs, {})
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
-    make: Renderer = InterpretingRenderer() if target == "cpu" else renderer(target)
+    make: Any = InterpretingRenderer() if target == "cpu" else realisers(DEVICES_OF[target])
     found = match_all([graph], unsupported=make.unsupported, space=make.space, tiny_bytes=0)
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for m in found for p in m.patterns)
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    write_candidate(compose(problem, [case], found, recipe, target=target, make=make), folder / "candidate")
+    write_candidate(
+        compose(problem, [case], found, recipe, device=DEVICES_OF[target], make=make),
+        folder / "candidate",
+    )
     return folder / "candidate"

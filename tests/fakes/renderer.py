@@ -40,7 +40,7 @@ run = torch_op({name!r}, _launch, tuple((o.shape, o.dtype) for o in _PROGRAM.out
 
 
 class InterpretingRenderer:
-    """Fits `stages.propose.targets.Renderer`; refuses what `refuse` names a reason for."""
+    """Stands for `realise.table.Realisers`."""
 
     def unsupported(self, program: Program) -> str | None:
         return None if program.operands else "nothing is read"

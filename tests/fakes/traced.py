@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from fakes.modules import Applies
+from fakes.realisers import cuda
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.program import Program
-from tilewright.realise.rows import renderer as cuda
 
 
 def only_program(function: Callable[..., Any], *args: Tensor, renderer: Any = cuda) -> Program:

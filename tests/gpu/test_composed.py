@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fakes.realisers import DEVICES_OF
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts
@@ -61,10 +62,10 @@ def composed(source: str, folder: Path, target: str = "cuda") -> ModuleType:
     graph = trace(names["Model"]().to(target), operands, {})
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    matched = found_patterns((case,), target)
+    matched = found_patterns((case,), DEVICES_OF[target])
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
     assert recipe
-    write_candidate(compose(source, (case,), matched, recipe, target=target), folder)
+    write_candidate(compose(source, (case,), matched, recipe, device=DEVICES_OF[target]), folder)
     sys.path.insert(0, str(folder))
     spec = importlib.util.spec_from_file_location(f"model_{folder.parent.name}", folder / "model.py")
     assert spec is not None and spec.loader is not None

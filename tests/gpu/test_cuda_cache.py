@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes import kernel_programs as kp
-from tilewright.realise.rows import renderer as cuda
+from fakes.realisers import cuda
 
 pytestmark = pytest.mark.gpu
 

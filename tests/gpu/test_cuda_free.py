@@ -16,6 +16,7 @@ from torch import Tensor
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.program_interpreter import run_program
+from fakes.realisers import H200
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts
@@ -104,9 +105,9 @@ def module(tmp_path: Path) -> Iterator[ModuleType]:
     assert graph.free
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    matched = found_patterns((case,), "cuda")
+    matched = found_patterns((case,), H200)
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-    write_candidate(compose(SOURCE, (case,), matched, recipe, target="cuda"), tmp_path / "c")
+    write_candidate(compose(SOURCE, (case,), matched, recipe, device=H200), tmp_path / "c")
     sys.path.insert(0, str(tmp_path / "c"))
     spec = importlib.util.spec_from_file_location("model_free", tmp_path / "c" / "model.py")
     assert spec is not None and spec.loader is not None

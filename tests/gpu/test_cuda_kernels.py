@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.realisers import cuda
 from fakes.traced import only_program
 from tilewright.facts.space import point
-from tilewright.realise.rows import renderer as cuda
 
 UNARY = [
     "neg",

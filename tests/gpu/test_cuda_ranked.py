@@ -10,8 +10,8 @@ import torch
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.realisers import cuda
 from tilewright.facts.space import point
-from tilewright.realise.rows import renderer as cuda
 
 SHAPES = {
     "of one": ((5, 1), 1, -1, "f32"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from math import inf, nan
 
 import pytest
@@ -11,8 +10,8 @@ import torch.nn.functional as F
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.realisers import cuda, gpu
 from fakes.traced import only_program
-from tilewright.realise.rows import renderer as cuda
 
 from .test_cuda_kernels import close, every_other, padded_rows, shifted
 
@@ -39,7 +38,7 @@ PROGRAMS = {
 
 
 def device():
-    return import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+    return gpu()
 
 
 def plan_of(module, operands):

@@ -13,8 +13,8 @@ from torch import Tensor
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.program_interpreter import run_program
+from fakes.realisers import cuda
 from tilewright.ir.program import Program
-from tilewright.realise.rows import renderer as cuda
 
 PROGRAMS: dict[str, tuple[Callable[[], Program], float]] = {
     "odd rows": (lambda: kp.norm_backward((3, 137, 217)), 1e-5),

@@ -12,6 +12,7 @@ import torch
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.realisers import gpu
 from tilewright.facts.space import point
 
 SMALL = 4  # multiprocessors that small cases make do with: their rings are soon full
@@ -70,7 +71,7 @@ def on(processors, program, folder, operands, **knobs):
     """The plan for a GPU of so many processors, and a call of its kernel."""
     settings = {"threads": 512, "unroll": 2, "residence": "auto", "spread": "grid"} | knobs
     fused = load_fused(program, folder, point(**settings))._FUSED
-    device = import_module("tilewright_kernels.cuda.plan").Device(processors=processors, arch="sm_90a")
+    device = gpu(processors=processors)
     launch, kernel = fused.compile([t.stride() for t in operands], [16] * len(operands), device)
 
     def run():

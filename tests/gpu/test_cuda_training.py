@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fakes.realisers import H200
 from tilewright.facts.gradients import Gradients
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Work
@@ -71,10 +72,10 @@ def made(tmp_path: Path) -> Iterator[Callable[..., nn.Module]]:
         graph = trace_training(model, inputs, {}, list(inputs), asked)
         work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
         facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-        matched = found_patterns((facts,), "cuda")
+        matched = found_patterns((facts,), H200)
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
         assert len(recipe) >= 2 and matched[0].segments, "forward and backward"
-        write_candidate(compose(SOURCE, (facts,), matched, recipe, target="cuda"), tmp_path / "candidate")
+        write_candidate(compose(SOURCE, (facts,), matched, recipe, device=H200), tmp_path / "candidate")
         sys.path.insert(0, str(tmp_path / "candidate"))
         ours = importlib.import_module("model").ModelNew(model.kind, model.weight.numel()).cuda().to(model.weight.dtype)
         ours.load_state_dict(model.state_dict())

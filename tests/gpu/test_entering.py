@@ -10,10 +10,10 @@ from fakes.entering import ENTERING
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program, view, widened
+from fakes.realisers import cuda
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 SETTINGS = (

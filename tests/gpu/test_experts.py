@@ -9,6 +9,7 @@ import torch
 
 from fakes.gemm_model import UNPROMOTED
 from fakes.judges import judge_on_gpu
+from fakes.realisers import H200
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice
 from tilewright.kernels.cuda import math as m
@@ -97,10 +98,10 @@ def get_init_inputs(width, hidden, experts, **_):
 def test_the_judge_takes_both_products_of_a_mixture_of_experts(tmp_path):
     with judge_on_gpu(PROBLEM, tmp_path) as judge:
         cases = judge.open()
-        matched = found_patterns(cases, "cuda")
+        matched = found_patterns(cases, H200)
         products = [p for p in matched[0].patterns if p.kind == "product"]
         assert len(products) == 2, matched[0]
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in products)
-        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
+        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, device=H200))
     assert isinstance(timed, Timed), timed
     print(timed.ratio("eager"), file=sys.stderr)

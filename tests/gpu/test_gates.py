@@ -15,6 +15,7 @@ from fakes.fused import load_fused
 from fakes.judges import judged_at_first_points
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program, view
+from fakes.realisers import cuda
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
@@ -23,7 +24,6 @@ from tilewright.fusion import match
 from tilewright.kernels.cuda.gemm.launch import Gemm
 from tilewright.kernels.cuda.gemm.plan import Point as Plan
 from tilewright.realise.gemm.tiles import KERNEL
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

@@ -9,12 +9,12 @@ from fakes.fused import load_fused
 from fakes.grouped import GROUPED, WIDE_ROWS
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, run_program, view
+from fakes.realisers import cuda
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.realise.gemm import renderer as cuda_product
 from tilewright.realise.gemm.grouped import fits, is_grouped
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

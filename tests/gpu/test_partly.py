@@ -16,12 +16,12 @@ from fakes.judges import judged_at_first_points
 from fakes.modules import Applies
 from fakes.partly import PARTLY, arguments
 from fakes.program_interpreter import GraphRun, run_program, view
+from fakes.realisers import cuda
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

@@ -19,6 +19,7 @@ from fakes.fused import load_fused
 from fakes.judges import judge_on_gpu
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, run_program, view
+from fakes.realisers import H200, cuda
 from tilewright.edges.problems import read_problem
 from tilewright.edges.toolchain.installed import cuda_tool
 from tilewright.facts.outcome import Failure, Timed
@@ -28,7 +29,6 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.realise.compose import compose
 from tilewright.realise.gemm.tiles import KERNEL
-from tilewright.realise.rows import renderer as cuda
 from tilewright.run.optimize import optimize
 from tilewright.run.workbench import Places, found_patterns
 
@@ -294,10 +294,10 @@ def judged_as_algebra_has_it(problem, tmp_path):
     with judge_on_gpu(problem, tmp_path) as judge:
         cases = judge.open()
         changed = tuple(replace(case, graph=case.rewritten) for case in cases)
-        matched = found_patterns(changed, "cuda")
+        matched = found_patterns(changed, H200)
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
         recipe = without_idle([matched[0].patterns], recipe)
-        candidate = compose((tmp_path / "problem.py").read_text(), changed, matched, recipe, target="cuda")
+        candidate = compose((tmp_path / "problem.py").read_text(), changed, matched, recipe, device=H200)
         timed = judge.evaluate(candidate)
         assert isinstance(timed, Timed), timed
         assert timed.checked.own_share is not None and timed.checked.own_share > 0.95
@@ -327,10 +327,10 @@ def test_the_judge_takes_a_product_and_compute_sanitizer_finds_nothing_in_it(tmp
     """In a candidate's own process, over all families of inputs; nothing falls back to torch."""
     with judge_on_gpu(PROBLEM.replace("2048", "512").replace("4096", "640"), tmp_path) as judge:
         cases = judge.open()
-        matched = found_patterns(cases, "cuda")
+        matched = found_patterns(cases, H200)
         (product,) = [p for p in matched[0].patterns if p.kind == "product"]
         recipe = (Choice(pattern=product.id, point=setting),)
-        candidate = compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda")
+        candidate = compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, device=H200)
         timed = judge.evaluate(candidate)
         assert isinstance(timed, Timed), timed
         assert timed.checked.own_share is not None and timed.checked.own_share > 0.95
@@ -391,11 +391,11 @@ def test_the_judge_takes_products_of_factors_that_start_anywhere(tmp_path):
     and with weights that are drawn anew."""
     with judge_on_gpu(ANYWHERE, tmp_path) as judge:
         cases = judge.open()
-        matched = found_patterns(cases, "cuda")
+        matched = found_patterns(cases, H200)
         products = [[p for p in m.patterns if p.kind == "product"] for m in matched]
         assert list(map(len, products)) == [2, 2, 2], "of each case both"
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for own in products for p in own)
-        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
+        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, device=H200))
     assert isinstance(timed, Timed), timed
     print(timed.ratio("eager"), file=sys.stderr)
 
@@ -437,10 +437,10 @@ def test_the_judge_takes_a_product_of_eight_bits(tmp_path):
     """With a scale for every row, a bias and GELU in its kernel, over all families; torch's own is its measure."""
     with judge_on_gpu(FLOAT8, tmp_path) as judge:
         cases = judge.open()
-        matched = found_patterns(cases, "cuda")
+        matched = found_patterns(cases, H200)
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for m in matched for p in m.patterns
                        if p.kind == "product")  # fmt: skip
-        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, target="cuda"))
+        timed = judge.evaluate(compose((tmp_path / "problem.py").read_text(), cases, matched, recipe, device=H200))
     assert isinstance(timed, Timed), timed
     print(timed.ratio("eager"), file=sys.stderr)
 

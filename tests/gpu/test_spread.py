@@ -9,12 +9,12 @@ import torch
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, run_program, view
+from fakes.realisers import cuda
 from fakes.spread import SPREAD, arguments
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.realise.gemm.tiles import KERNEL
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

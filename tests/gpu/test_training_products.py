@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fakes.realisers import H200
 from tilewright.facts.gradients import Gradients
 from tilewright.facts.pattern import Choice, without_idle
 from tilewright.facts.problem import Work
@@ -71,14 +72,14 @@ def written(model: torch.nn.Module, x: Tensor, folder: Path, number: int) -> tup
     graph = trace_training(model, (x,), {}, [x], asked)
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    matched = found_patterns((facts,), "cuda")
+    matched = found_patterns((facts,), H200)
     patterns = matched[0].patterns
     every = tuple(Choice(pattern=p.id, point=p.space.points[min(number, len(p.space.points) - 1)]) for p in patterns)
     recipe = without_idle([patterns], every)
     ran = [p for p in patterns if p.id in {c.pattern for c in recipe}]
     found = (sum(len(p.sites) for p in ran if p.kind == kind) for kind in ("product", "row_column_reduce"))
     assert tuple(found) == KINDS[model.kind], "each product once, and bias gradients beside what makes what they sum"
-    write_candidate(compose(SOURCE, (facts,), matched, recipe, target="cuda"), folder)
+    write_candidate(compose(SOURCE, (facts,), matched, recipe, device=H200), folder)
     return matched[0].unmatched
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fakes.realisers import cuda
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.realise.rows import renderer as cuda
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "common_shapes.py"
 spec = importlib.util.spec_from_file_location("common_shapes", SCRIPT)

@@ -250,7 +250,8 @@ def tune(
         ),
     ] = 0,
     ahead: Annotated[
-        str, typer.Option("--ahead", help="Measure nothing: compile all settings for a GPU that is not here (h200).")
+        str,
+        typer.Option("--ahead", help="Measure nothing: compile all settings for a GPU that is not here, e.g. h200."),
     ] = "",
     env: EnvOption = None,
     seed: SeedOption = 0,

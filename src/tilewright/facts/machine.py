@@ -44,6 +44,7 @@ class Machine:
     ]  # by dtype; "f32" is plain fp32, "f32_split" fp32 from tensor cores
     cache_bytes_per_s: float = 0.0
     under_load: bool = False
+    architecture: str = ""  # what a compiler calls it, e.g. "sm_90a"; "" where that was not looked up
 
     @property
     def key(self) -> str:

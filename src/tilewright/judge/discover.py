@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..edges.gpu.lease import lease
 from ..facts import codec
+from ..facts.devices import device_of
 from ..facts.discovery import Discovery, Replayed, Spread
 from ..facts.errors import UserError
 from ..facts.machine import Machine
@@ -21,7 +22,7 @@ from ..facts.rule import rule_of
 from ..fusion import explained
 from ..ir.graph import Graph
 from ..realise.case_code import plain_steps
-from ..realise.targets import renderer
+from ..realise.table import realisers
 from ..search.discover import call_floors, parts
 from ..search.retrieve import rules
 from .cells import LOAD_LIMIT_S, Cells, users_fault
@@ -126,7 +127,7 @@ def looked_into(
 
 
 def _told(problem: Problem, graph: Graph, replay: Replayed, *, machine: Machine, floor_ns: float) -> Discovery:
-    make = renderer(problem.target)
+    make = realisers(device_of(machine))
     matched, left = explained(graph, unsupported=make.unsupported, space=make.space, loose=problem.loose)
     every = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched.patterns)
     busy = {choice.pattern for choice in without_idle([matched.patterns], every)}

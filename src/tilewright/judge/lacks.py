@@ -15,7 +15,7 @@ from ..facts.move import Outcome
 from ..facts.outcome import Failure, Sanitized, Tuned
 from ..facts.problem import Target
 from ..facts.verdict import Verified
-from ..realise.cpu.renderer import kernel_files
+from ..realise.cpu.renderer import skeleton_files
 from .build.build import build
 from .build.touchstone import Touchstone, needed
 from .client import Cell, CellPlan
@@ -62,7 +62,7 @@ class Lacks:
                 hidden=self._hidden,
             )  # fmt: skip
             with Cell(plan) as cell:
-                built = build(touchstone.candidate(kernel_files()), cell, limit_s=_LIMIT_S)
+                built = build(touchstone.candidate(skeleton_files()), cell, limit_s=_LIMIT_S)
         return built if isinstance(built, Failure) else None
 
 

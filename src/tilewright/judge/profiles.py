@@ -12,6 +12,8 @@ from pathlib import Path
 from ..edges.sandbox.ncu import Wanted, page, profiled_run
 from ..edges.sandbox.under import Ran, run_under
 from ..edges.toolchain.installed import cuda_tool
+from ..facts.device import Device
+from ..facts.devices import device_of
 from ..facts.outcome import Failure, Launches
 from ..facts.profile import Diagnosis, KernelProfile, Limit, Question
 from ..kernels.cuda.cubin import cubin_of, taken
@@ -68,7 +70,7 @@ def diagnosed(look: Look | None, spent: Sequence[wire.Spent], call: Call, launch
     if found.kernels:
         return changes.diagnosis(found.kernels, call, launches=launches, advice=found.advice, notes=found.notes)
     kernels = by_launches(spent, call)
-    code = by_code(look) if look is not None else Looked()
+    code = by_code(look, device_of(call.machine)) if look is not None else Looked()
     notes = (*found.notes, *code.notes)
     return changes.diagnosis((*kernels, *code.kernels), call, launches=launches, notes=notes)
 
@@ -157,7 +159,7 @@ def by_launches(spent: Sequence[wire.Spent], call: Call) -> tuple[KernelProfile,
     return tuple(limits.by_launches(group, call) for group in groups.values())
 
 
-def by_code(look: Look) -> Looked:
+def by_code(look: Look, device: Device) -> Looked:
     """The machine code that the candidate compiles when it is run: what its kernels take, and their instructions where
     nvdisasm is installed."""
     job = look.job
@@ -173,7 +175,7 @@ def by_code(look: Look) -> Looked:
     )  # fmt: skip
     found = code_in(job.folder)
     note = () if found else ("no machine code was found: of what nvcc builds none is kept apart",)
-    return Looked(tuple(limits.by_code(code) for code in found), (), note)
+    return Looked(tuple(limits.by_code(code, device) for code in found), (), note)
 
 
 def code_in(folder: Path) -> tuple[Code, ...]:

@@ -10,13 +10,14 @@ from importlib.resources import files
 import jinja2
 
 from ..facts.candidate import Candidate, SourceFile
+from ..facts.device import Device
 from ..facts.pattern import Choice, Pattern, Recipe
 from ..facts.problem import Target
 from ..facts.run import CaseFacts, Matched
 from .case_code import case_code, states
 from .segment_code import SegmentCode, around, segment_code
 from .signature import signature
-from .targets import Renderer, renderer
+from .table import Realisers, realisers
 from .written.code import placed, written_files
 
 
@@ -50,15 +51,16 @@ def compose(
     matched: Sequence[Matched],
     recipe: Recipe,
     *,
-    target: Target,
-    make: Renderer | None = None,
+    device: Device,
+    make: Realisers | None = None,
 ) -> Candidate:
     """The candidate in which the recipe's patterns are fused and everything else runs as torch does it.
 
     `matched` holds the patterns of each case; a case that was not traced, or in which nothing is fused, runs the
-    original forward. `make` renders the kernels (None: the target's own renderer). Raises KeyError where the recipe
+    original forward. `make` renders the kernels (None: the realisers
+    of the table for the device). Raises KeyError where the recipe
     names a pattern that no case has."""
-    make = make or renderer(target)
+    make, target = make or realisers(device), device.target
     known = {p.id: p for m in matched for p in m.patterns}
     written = [choice for choice in recipe if choice.written is not None]
     points = {choice.pattern: choice.point for choice in recipe if choice.written is None}
@@ -101,7 +103,7 @@ def _made(found: Matched, *, target: Target, chosen: set[str]) -> list[SegmentCo
 
 def _cases(
     cases: Sequence[CaseFacts], matched: Sequence[Matched], made: Sequence[Sequence[SegmentCode]], chosen: set[str],
-    written: Sequence[Choice], target: Target, make: Renderer,
+    written: Sequence[Choice], target: Target, make: Realisers,
 ) -> tuple[list[_Case], set[str]]:  # fmt: skip
     """The cases in order, equal ones once, and the ids of the patterns and segments that they call."""
     found_cases: list[_Case] = []

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..facts.candidate import Candidate
 from ..facts.demand import Demand
+from ..facts.device import Device
 from ..facts.pattern import Choice
 from ..facts.space import Point
 from ..kernels.nvcc import libraries, toolchain
@@ -51,11 +52,11 @@ def _texts_of(texts: Mapping[str, str], pattern: str) -> tuple[str, ...]:
 
 
 def compiled_ahead(
-    candidate: Candidate, choices: Iterable[Choice], *, folder: Path, jobs: int, arch: str = "", processors: int = 0,
+    candidate: Candidate, choices: Iterable[Choice], *, folder: Path, jobs: int, device: Device,
     objects: Objects | None = None,
 ) -> tuple[Path, ...]:  # fmt: skip
     """The compiled kernels of the candidate at these choices, `jobs` compiled at a time, kept in `folder` from run to
-    run: libraries of C++, or objects for a GPU of the architecture with so many multiprocessors; `objects` knows of
+    run: libraries of C++, or objects for the device, a GPU; `objects` knows of
     those that this run has compiled before, and grows. What does not compile is left out: it fails in the cell, too,
     and is recorded there. A candidate of somebody else's has none."""
     wanted = tuple(dict.fromkeys(choices))
@@ -63,11 +64,11 @@ def compiled_ahead(
     if in_cpp := [choice for choice in wanted if choice.pattern in sources]:
         return _in_cpp(sources, in_cpp, folder, jobs)
     files = {f.path for f in candidate.files}
-    if arch and (fused := [choice for choice in wanted if f"{choice.pattern}.py" in files]):
+    if device.target == "cuda" and (fused := [choice for choice in wanted if f"{choice.pattern}.py" in files]):
         known = objects if objects is not None else Objects()
         texts = {f.path: f.text for f in candidate.files}
         if missing := [choice for choice in fused if not known.of(texts, choice, folder)]:
-            _compile_in_cute(candidate, missing, folder, jobs, {"arch": arch, "processors": processors}, known)
+            _compile_in_cute(candidate, missing, folder, jobs, device, known)
         return tuple(dict.fromkeys(path for choice in fused for path in known.of(texts, choice, folder)))
     return ()
 
@@ -116,8 +117,7 @@ def _compiled(sources: Path, choice: Choice, folder: Path) -> Iterator[Path]:
 
 
 def _compile_in_cute(
-    candidate: Candidate, wanted: Sequence[Choice], folder: Path, jobs: int, device: Mapping[str, str | int],
-    objects: Objects,
+    candidate: Candidate, wanted: Sequence[Choice], folder: Path, jobs: int, device: Device, objects: Objects,
 ) -> None:  # fmt: skip
     texts = {f.path: f.text for f in candidate.files}
     answers = answers_of("tilewright.kernels.cuda.ahead", texts, wanted, folder=folder, jobs=jobs, device=device)
@@ -128,7 +128,7 @@ def _compile_in_cute(
 
 def answers_of(
     module: str, texts: Mapping[str, str], wanted: Sequence[Choice], *, folder: Path, jobs: int,
-    device: Mapping[str, str | int],
+    device: Device,
 ) -> list[str]:  # fmt: skip
     """What the script says of each choice, or "": run in child processes on copies of these files, which keep in
     `folder` what they compile."""
@@ -141,7 +141,7 @@ def answers_of(
             place.write_text(text, encoding="utf-8")
         (root / "build").symlink_to(folder.resolve(), target_is_directory=True)
         tasks = [[str(root / f"{choice.pattern}.py"), dict(choice.point)] for choice in wanted]
-        return shared_out(module, device, tasks, folder=root, jobs=jobs)
+        return shared_out(module, device.plan_facts, tasks, folder=root, jobs=jobs)
 
 
 def paths_in(answer: str) -> list[str]:

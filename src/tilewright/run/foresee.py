@@ -14,11 +14,11 @@ from pathlib import Path
 
 from ..edges.gpu.machine import threads
 from ..facts.demand import Demand
-from ..facts.machine import Machine
+from ..facts.device import Device
 from ..facts.pattern import Choice, Pattern
 from ..facts.run import Matched
 from ..facts.space import Point
-from ..realise.targets import renderer
+from ..realise.table import realisers
 from ..search.tune.predict import cpu_ns, cuda_ns, likeliest
 from .ahead import Objects, answers_of, paths_in
 
@@ -27,24 +27,23 @@ Job = tuple[str, Point]  # a pattern's id and one of its points
 
 
 def foreseen(
-    matched: Sequence[Matched], machine: Machine, *, arch: str, known: Collection[str], say: Say, folder: Path,
-    objects: Objects, tuned: bool = True,
+    matched: Sequence[Matched], device: Device, *, known: Collection[str], say: Say, folder: Path, objects: Objects,
+    tuned: bool = True,
 ) -> tuple[Matched, ...]:  # fmt: skip
     """The same patterns with the points that are worth measuring, the likeliest first; those in `known`, whose winner
-    is remembered, as they are. `arch`: what to compile for, e.g. "sm_90a"; what is compiled is kept in `folder`, and
-    `objects` learns of it. Not `tuned`, nobody will measure them: of a product, whose points its skeleton has in order,
-    the first alone is compiled, if it can run."""
+    is remembered, as they are. What is compiled for the device is kept in `folder`, and `objects` learns
+    of it. Not `tuned`, nobody will measure them: of a product, whose points its skeleton has in order, the first alone
+    is compiled, if it can run."""
     patterns = {p.id: p for m in matched for p in m.patterns if p.id not in known and len(p.space.points) > 1}
-    if machine.target == "cpu":
-        chosen = {p.id: _for_cpu(p, machine) for p in patterns.values()}
+    if device.target == "cpu":
+        chosen = {p.id: _for_cpu(p, device) for p in patterns.values()}
     else:
-        device: dict[str, str | int] = {"arch": arch, "processors": machine.processors}
         compiled = partial(demanded, device=device, folder=folder, objects=objects)
         demands = compiled([p if tuned or not p.program.product else _at_first(p) for p in patterns.values()])
         if not tuned:
-            patterns = {p.id: p for p in patterns.values() if not (p.program.product and _is_able(p, demands))}
+            patterns = {p.id: p for p in patterns.values() if not (p.program.product and _is_able(p, demands, device))}
             demands |= compiled(list(patterns.values()))
-        chosen = {p.id: _for_cuda(p, demands, machine, say) for p in patterns.values()}
+        chosen = {p.id: _for_cuda(p, demands, device, say) for p in patterns.values()}
     return tuple(replace(m, patterns=tuple(chosen.get(p.id, p) for p in m.patterns)) for m in matched)
 
 
@@ -52,17 +51,17 @@ def _at_first(pattern: Pattern) -> Pattern:
     return replace(pattern, space=replace(pattern.space, points=pattern.space.points[:1]))
 
 
-def _is_able(pattern: Pattern, demands: Mapping[Job, Demand | str]) -> bool:
+def _is_able(pattern: Pattern, demands: Mapping[Job, Demand | str], device: Device) -> bool:
     """Whether the first of its points can run."""
-    return not _useless(demands.get((pattern.id, pattern.space.points[0]), "not known"), set())
+    return not _useless(demands.get((pattern.id, pattern.space.points[0]), "not known"), set(), device)
 
 
-def _for_cpu(pattern: Pattern, machine: Machine) -> Pattern:
-    times = {p: cpu_ns(pattern.program, p, machine) for p in pattern.space.points}
+def _for_cpu(pattern: Pattern, device: Device) -> Pattern:
+    times = {p: cpu_ns(pattern.program, p, device) for p in pattern.space.points}
     return replace(pattern, space=likeliest(pattern.space, times))
 
 
-def _for_cuda(pattern: Pattern, demands: Mapping[Job, Demand | str], machine: Machine, say: Say) -> Pattern:
+def _for_cuda(pattern: Pattern, demands: Mapping[Job, Demand | str], device: Device, say: Say) -> Pattern:
     found = {p: demands.get((pattern.id, p), "not known") for p in pattern.space.points}
     if "not known" in found.values():
         say(f"{pattern.id}: what its kernels take is not known here; its points stay in their order")
@@ -71,10 +70,10 @@ def _for_cuda(pattern: Pattern, demands: Mapping[Job, Demand | str], machine: Ma
     times: dict[Point, float] = {}
     left_out: Counter[str] = Counter()
     for point, demand in found.items():
-        why = _useless(demand, plans)
+        why = _useless(demand, plans, device)
         left_out.update([why] if why else [])
         # Bytes say nothing of a product's time: its skeleton has its points in order by a model of its own.
-        able_ns = 1.0 if isinstance(demand, str) or pattern.program.product else cuda_ns(demand, machine)
+        able_ns = 1.0 if isinstance(demand, str) or pattern.program.product else cuda_ns(demand, device)
         times[point] = math.inf if why else able_ns
     space = likeliest(pattern.space, times)
     left_out["less likely"] = sum(math.isfinite(t) for t in times.values()) - len(space.points)
@@ -83,7 +82,7 @@ def _for_cuda(pattern: Pattern, demands: Mapping[Job, Demand | str], machine: Ma
     return replace(pattern, space=space)
 
 
-def _useless(demand: Demand | str, plans: set[str]) -> str:
+def _useless(demand: Demand | str, plans: set[str], device: Device) -> str:
     """Why a point is not measured, or ""; `plans` grows by its plan."""
     if isinstance(demand, str):
         return "not compiled"
@@ -93,16 +92,14 @@ def _useless(demand: Demand | str, plans: set[str]) -> str:
         return "the same kernel as another"
     if demand.local_bytes:
         return "spilling registers"
-    return "" if demand.resident_ctas else "too large for a multiprocessor"
+    return "" if demand.resident_ctas(device) else "too large for a multiprocessor"
 
 
-def demanded(
-    patterns: Sequence[Pattern], *, device: Mapping[str, str | int], folder: Path, objects: Objects
-) -> dict[Job, Demand | str]:
-    """What each point of the patterns takes of a GPU of this architecture (`arch`) with so many multiprocessors
-    (`processors`), or why it does not compile; a point of which nothing could be learnt is left out. What `objects` has
-    not is compiled in as many processes as there are cores, into `folder`; no GPU is needed."""
-    make = renderer("cuda")
+def demanded(patterns: Sequence[Pattern], *, device: Device, folder: Path, objects: Objects) -> dict[Job, Demand | str]:
+    """What each point of the patterns takes of the device, or why it does not compile; a point of which nothing could
+    be learnt is left out. What `objects` has not is compiled in as many processes as there are cores, into `folder`; no
+    GPU is needed."""
+    make = realisers(device)
     files = [file for p in patterns for file in make.render(p.program, p.id, p.space.points[0])]
     choices = [Choice(pattern=p.id, point=point) for p in patterns for point in p.space.points]
     texts = {file.path: file.text for file in files}

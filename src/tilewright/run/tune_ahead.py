@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..edges.gpu.machine import identity
 from ..facts.demand import Demand
-from ..facts.machine import Machine
+from ..facts.device import Device
 from ..facts.pattern import Pattern
 from ..facts.problem import Problem
 from ..facts.space import Point
@@ -22,25 +22,6 @@ from .workbench import Places, found_patterns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """A GPU that need not be here. Its copy rate is one that was measured (benchmarks/results/h200)."""
-
-    machine: Machine
-    arch: str
-
-
-def _gpu(name: str, *, arch: str, processors: int, cache_bytes: int, copy_bytes_per_s: float) -> Device:
-    machine = Machine(target="cuda", device=name, driver="", torch="", dsl="", processors=processors,
-                      cache_bytes=cache_bytes, copy_bytes_per_s=copy_bytes_per_s, matmul_flops_per_s=())  # fmt: skip
-    return Device(machine=machine, arch=arch)
-
-
-DEVICES = {
-    "h200": _gpu("NVIDIA H200", arch="sm_90a", processors=132, cache_bytes=60 << 20, copy_bytes_per_s=4.24e12),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     """A pattern whose points have been compiled: what each takes, or why it does not compile; and those of them that a
     GPU would measure, the likeliest first."""
@@ -49,10 +30,10 @@ class Prepared:
     demands: dict[Point, Demand | str]
     order: tuple[Point, ...]
 
-    def predicted_ns(self, point: Point, machine: Machine) -> float | None:
+    def predicted_ns(self, point: Point, device: Device) -> float | None:
         """By the tuner's model, which knows bytes alone: nothing of a product of matrices."""
         demand = self.demands.get(point)
-        return cuda_ns(demand, machine) if isinstance(demand, Demand) and not self.pattern.program.product else None
+        return cuda_ns(demand, device) if isinstance(demand, Demand) and not self.pattern.program.product else None
 
 
 def tune_ahead(
@@ -62,21 +43,16 @@ def tune_ahead(
     the folder in `cache` that holds them: copied to a machine with such a GPU and the same toolchain, nothing is
     compiled there. The module runs once, on the CPU, to be traced. UserError for a fault of the problem's."""
     here = replace(problem, target="cpu", cases=problem.cases[:1])
-    with tempfile.TemporaryDirectory(prefix="tilewright-ahead-") as folder:
-        places = Places(out=Path(folder), cache=cache)
+    with tempfile.TemporaryDirectory(prefix="tilewright-ahead-") as out:
+        places = Places(out=Path(out), cache=cache)
         with Judge(
             here, machine=identity("cpu"), seed=0, workdir=places.out, say=say, compile_baseline=False, algebra=False
         ) as judge:  # fmt: skip
             cases = judge.open()
-    (matched,) = found_patterns(cases, "cuda", loose=problem.loose)
-    objects, machine, arch = Objects(), device.machine, device.arch
-    demands = demanded(
-        matched.patterns, device={"arch": arch, "processors": machine.processors}, folder=places.libraries,
-        objects=objects,
-    ) if matched.patterns else {}  # fmt: skip
-    (left,) = foreseen(
-        (matched,), machine, arch=arch, known=(), say=say, folder=places.libraries, objects=objects
-    )  # fmt: skip
+    (matched,) = found_patterns(cases, device, loose=problem.loose)
+    objects, folder = Objects(), places.libraries
+    demands = demanded(matched.patterns, device=device, folder=folder, objects=objects) if matched.patterns else {}
+    (left,) = foreseen((matched,), device, known=(), say=say, folder=folder, objects=objects)
     prepared = tuple(
         Prepared(
             pattern=whole, order=best.space.points,
@@ -84,4 +60,4 @@ def tune_ahead(
         )
         for whole, best in zip(matched.patterns, left.patterns, strict=True)
     )  # fmt: skip
-    return prepared, places.libraries
+    return prepared, folder

@@ -23,7 +23,8 @@ def known_winners(
     matched: Sequence[Matched], machine: Machine, *, winners: Path, shipped: Path = memory.SHIPPED
 ) -> tuple[Recipe, Recipe]:
     """By pattern, the points that won on this machine with this toolchain and these skeletons, and those that won with
-    others or while the machine was too disturbed to say; what a pattern's knobs do not allow any more is left out."""
+    others, on another GPU of the architecture, or while the machine was too disturbed to say; what a pattern's knobs do
+    not allow any more is left out."""
     versions = {"tilewright": VERSION, **dict(skeleton_digests(machine.target))}
     remembered: list[Choice] = []
     hinted: list[Choice] = []
@@ -31,7 +32,8 @@ def known_winners(
         now = toolchain(machine, tilewright=made_by(pattern, versions))
         found = memory.recall(winners, machine, now, pattern.shape_class, shipped=shipped)
         if found is not None and pattern.space.holds(found.point):
-            known = remembered if found.toolchain == now and _is_sure(found) else hinted
+            own = found.device == machine.device and found.toolchain == now
+            known = remembered if own and _is_sure(found) else hinted
             known.append(Choice(pattern=pattern.id, point=found.point))
     return tuple(remembered), tuple(hinted)
 

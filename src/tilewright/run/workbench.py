@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
-from ..edges.gpu.machine import architecture, identity, threads
+from ..edges.gpu.machine import identity, threads
 from ..edges.gpu.machine import known as known_machine
 from ..edges.gpu.machine import machine as measured_machine
 from ..edges.sandbox.forkserver import start_ahead
 from ..edges.toolchain import languages, versions
 from ..edges.toolchain.languages import cutlass_headers
 from ..facts.candidate import Candidate, SourceFile
+from ..facts.device import Device
+from ..facts.devices import device_of
 from ..facts.document import Document
 from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Capture, Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.outcome import Station
 from ..facts.pattern import Choice, Pattern, Recipe, piece_of, pieces_written
-from ..facts.problem import Target
 from ..facts.realised import Known
 from ..facts.run import AGENT, GIVEN, Brief, CaseFacts, Matched, Request
 from ..facts.verdict import Verified
@@ -32,7 +33,7 @@ from ..judge.verify import Subject, verified, with_memory
 from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
 from ..realise.library.calls import libraries
-from ..realise.targets import renderer
+from ..realise.table import realisers
 from ..realise.written.cutlass import products_by_cutlass
 from ..realise.written.near import skeletons_near
 from ..search.retrieve import Index, packaged, table
@@ -146,10 +147,10 @@ class Workbench:
         if judge is not None:
             judge.close()
 
-    @cached_property
-    def _arch(self) -> str:
-        """What a compiler calls the device; to look takes a second on a GPU."""
-        return architecture(self.problem.target)
+    @property
+    def device(self) -> Device:
+        """What kernels are made for: this machine's."""
+        return device_of(self.machine)
 
     @property
     def machine(self) -> Machine:
@@ -193,7 +194,7 @@ class Workbench:
 
     def brief(self, request: Request) -> Brief:
         self.judge  # noqa: B018  opens it: the cases' facts come from running the reference once
-        matched = found_patterns(self._cases, self.problem.target, loose=self.problem.loose)
+        matched = found_patterns(self._cases, self.device, loose=self.problem.loose)
         titles = [p.title for p in matched[0].patterns]
         self.say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
         rewritten = self._rewritten(matched) if request.strategy in WITH_ALGEBRA else ()
@@ -205,7 +206,7 @@ class Workbench:
         if solved or request.strategy == GIVEN:  # nobody tunes them
             known |= {p.id for m in both for p in m.patterns}
         both = foreseen(
-            both, self.machine, arch=self._arch, known=known, say=self.say,
+            both, self.device, known=known, say=self.say,
             folder=self.places.libraries, objects=self._objects, tuned="tuning" not in request.without,
         )  # fmt: skip
         matched, rewritten = both[: len(matched)], both[len(matched) :]
@@ -248,7 +249,7 @@ class Workbench:
             return ()
         cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in self._cases)
         first = sum(len(m.patterns) for m in matched)
-        found = found_patterns(cases, self.problem.target, first_id=first, loose=self.problem.loose)
+        found = found_patterns(cases, self.device, first_id=first, loose=self.problem.loose)
         if all(map(_only_spares, self._cases)) and not any(map(_has_zeros, (p for m in found for p in m.patterns))):
             return ()  # no kernel of this target leaves zeros out
         self.say(f"by algebra, with less work: {'; '.join(dict.fromkeys(steps))}")
@@ -260,7 +261,8 @@ class Workbench:
         if request.strategy != "fact" or self.problem.mode != "inference" or graph is None:
             return ()
         headers = dict(languages(self.problem.target)).get("cutlass-cpp", "")
-        return (*libraries(graph), *(products_by_cutlass(graph, matched[0].patterns, headers) if headers else ()))
+        patterns = matched[0].patterns if headers else ()
+        return (*libraries(graph), *products_by_cutlass(graph, patterns, headers, device=self.device))
 
     def _looked_into(
         self, whole: tuple[Known, ...], matched: tuple[Matched, ...], called: Recipe
@@ -283,7 +285,7 @@ class Workbench:
         with their code and what the judge took here."""
         parts = looked.discovery.parts
         sought = " ".join(dict.fromkeys(p.title for p in (*(p for p in parts if not p.pattern), *parts)))
-        there, mine = self._arch or "x86-64", table.entries(self.places.realised)
+        there, mine = self.device.architecture, table.entries(self.places.realised)
         vetted = [e for e in mine if e.problem.target == self.problem.target and not doubt_of(e, self.machine)]
         known = (*packaged(), *map(document_of, vetted))
         found = (
@@ -320,7 +322,7 @@ class Workbench:
         patterns = [p for m in matched for p in m.patterns]
         recipe = tuple(Choice(pattern=p.id, point=known.get(p.id, p.space.points[0])) for p in patterns)
         problem = self.problem
-        return compose(problem.source, self._cases, matched, recipe, target=problem.target) if recipe else None
+        return compose(problem.source, self._cases, matched, recipe, device=self.device) if recipe else None
 
     def perform(self, brief: Brief, move: Move) -> Outcome:
         """What comes of a move. Raises Lack where the machine lacks what the move's candidate may need."""
@@ -401,11 +403,9 @@ class Workbench:
         theirs = self._by_nvcc([choice.written.candidate for choice in choices if choice.written is not None])
         choices = tuple(choice for choice in choices if choice.written is None)
         self.judge  # noqa: B018  opened first: on the CPU, what it runs then would share the processors
-        machine, places = self.machine, self.places
         return theirs + compiled_ahead(
-            candidate, choices, folder=places.libraries, jobs=threads(), arch=self._arch, processors=machine.processors,
-            objects=self._objects,
-        )  # fmt: skip
+            candidate, choices, folder=self.places.libraries, jobs=threads(), device=self.device, objects=self._objects
+        )
 
     def _by_nvcc(self, candidates: Sequence[Candidate]) -> tuple[Path, ...]:
         return built_by_nvcc(
@@ -414,10 +414,10 @@ class Workbench:
 
 
 def found_patterns(
-    cases: tuple[CaseFacts, ...], target: Target, *, first_id: int = 0, loose: bool = False
+    cases: tuple[CaseFacts, ...], device: Device, *, first_id: int = 0, loose: bool = False
 ) -> tuple[Matched, ...]:
     """The patterns of every case, numbered through; a case that could not be traced has none."""
-    make = renderer(target)
+    make = realisers(device)
     found: list[Matched] = []
     for index, case in enumerate(cases):
         if case.graph is None:
@@ -436,7 +436,7 @@ def found_patterns(
 
 def composed(brief: Brief, recipe: Recipe) -> Candidate:
     brief = brief.behind(recipe)
-    return compose(brief.problem.source, brief.cases, brief.matched, recipe, target=brief.problem.target)
+    return compose(brief.problem.source, brief.cases, brief.matched, recipe, device=device_of(brief.machine))
 
 
 def _only_spares(case: CaseFacts) -> bool:

@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fakes.matched import fused
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun
+from fakes.realisers import cuda
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.realise.rows import renderer as cuda
 
 
 def along(equation: str, path: Sequence[int] | None = None) -> Callable[..., Any]:

@@ -15,6 +15,7 @@ from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
+from fakes.realisers import cpu
 from tilewright.facts.run import Matched
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
@@ -22,7 +23,6 @@ from tilewright.ir.program import Program
 from tilewright.ir.schedule import schedule
 from tilewright.ir.validation import validate
 from tilewright.realise.case_code import case_code
-from tilewright.realise.cpu import renderer as cpu
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 X, COS, SIN = torch.randn(2, 3, 5, 12), torch.randn(5, 6), torch.randn(5, 6)

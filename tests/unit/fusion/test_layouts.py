@@ -12,12 +12,12 @@ from torch import Tensor
 
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
+from fakes.realisers import cuda
 from tilewright.facts.pattern import Pattern
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.graph import VIEWS, Graph
 from tilewright.ir.validation import validate
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 IMAGES, MATRIX, HEADS = torch.randn(4, 6, 5, 7), torch.randn(40, 24), torch.randn(2, 8, 12, 16)

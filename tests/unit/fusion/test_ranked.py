@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from fakes.matched import fused
+from fakes.realisers import cuda
 from tilewright.facts.run import Matched
 from tilewright.ir.program import Operand, Output, Program, Reduction, Statement
 from tilewright.ir.validation import validate
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 X = torch.randn(6, 9, 5, generator=torch.Generator().manual_seed(1))

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from fakes.matched import fused
 from fakes.modules import Applies
+from fakes.realisers import cpu, cuda
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.realise.cpu import renderer as cpu
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 EXPERTS, TOP = 40, 8

@@ -11,14 +11,13 @@ import torch
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun
+from fakes.realisers import cuda, gpu
 from fakes.spread import SPREAD, arguments
 from tilewright.facts.pattern import Pattern
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.validation import validate
-from tilewright.kernels.cuda.plan import Device
 from tilewright.realise.case_code import case_code
-from tilewright.realise.rows import renderer as cuda
 
 
 def found(name: str, dtype: torch.dtype = torch.float32) -> Pattern:
@@ -51,7 +50,7 @@ def test_the_product_is_what_the_module_gives(name: str) -> None:
 )  # fmt: skip
 def test_kernels_compile_for_hopper(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     module = load_fused(found(name, dtype).program, tmp_path)
-    module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+    module._FUSED.prepare(gpu())
     assert module._FUSED.demand(132)["local_bytes"] == 0
 
 

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from fakes.matched import fused
 from fakes.modules import Applies
+from fakes.realisers import cpu, cuda
 from tilewright.frontend.lowering import products as lower_products
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.graph import Graph
-from tilewright.realise.cpu import renderer as cpu
-from tilewright.realise.rows import renderer as cuda
 
 
 def rand(*shape: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from fakes.facts import PROBLEM, brief
 from fakes.modules import Applies
+from fakes.realisers import CPU, H200
 from tilewright.facts import codec
 from tilewright.facts.candidate import Candidate
 from tilewright.facts.pattern import Choice, without_idle
@@ -32,8 +33,8 @@ def given() -> Brief:
     assert less is not None
     whole = replace(brief(), problem=replace(PROBLEM, source="class Model: ...\n"))
     case = replace(whole.cases[0], graph=graph, rewritten=less.graph, algebra=less.steps)
-    matched = found_patterns((case,), "cpu")
-    behind = found_patterns((replace(case, graph=less.graph),), "cpu", first_id=len(matched[0].patterns))
+    matched = found_patterns((case,), CPU)
+    behind = found_patterns((replace(case, graph=less.graph),), CPU, first_id=len(matched[0].patterns))
     return replace(whole, cases=(case,), matched=matched, rewritten=behind)
 
 
@@ -93,10 +94,10 @@ def test_what_algebra_spares_on_a_gpu_becomes_a_candidate_of_kernels_alone(funct
     less = rewritten(graph)
     assert less is not None and less.spared_flops > 2**29
     cases = (replace(brief().cases[0], graph=less.graph),)
-    matched = found_patterns(cases, "cuda")
+    matched = found_patterns(cases, H200)
     whole = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
     recipe = without_idle([matched[0].patterns], whole)
-    candidate = compose("class Model: ...\n", cases, matched, recipe, target="cuda")
+    candidate = compose("class Model: ...\n", cases, matched, recipe, device=H200)
     texts = {f.path: f.text for f in candidate.files}
     assert "torch.ops.aten" not in texts["model.py"]
     assert all(f"{choice.pattern}.run(" in texts["model.py"] for choice in recipe)

@@ -13,6 +13,7 @@ from fakes.fused import load_fused
 from fakes.judges import brief_judge
 from fakes.modules import Applies
 from fakes.program_interpreter import view
+from fakes.realisers import CPU, cpu
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice
 from tilewright.frontend.lowering import products as lower_products
@@ -20,7 +21,6 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.judge.timing import measure
 from tilewright.realise.compose import compose
-from tilewright.realise.cpu import renderer as cpu
 from tilewright.run.workbench import found_patterns
 
 pytestmark = pytest.mark.slow
@@ -46,9 +46,9 @@ def test_the_judge_takes_sums_of_rows_and_columns(tmp_path: Path) -> None:
     """Both of one matrix in one pass over it."""
     with brief_judge(SOURCE, tmp_path, trace=True) as judge, patch.object(measure, "check_clock"):
         cases = judge.open()
-        matched = found_patterns(cases, "cpu")
+        matched = found_patterns(cases, CPU)
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-        timed = judge.evaluate(compose(SOURCE, cases, matched, recipe, target="cpu"))
+        timed = judge.evaluate(compose(SOURCE, cases, matched, recipe, device=CPU))
     assert isinstance(timed, Timed), timed
     kinds = {p.kind for p in matched[0].patterns}
     assert kinds == {"column_reduce", "pointwise", "row_reduce", "row_column_reduce"} and not matched[0].unmatched

@@ -11,7 +11,7 @@ import pytest
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
-from tilewright.realise.rows import renderer as cuda
+from fakes.realisers import cuda, gpu
 
 IN_A_PROCESS = """
 import sys, time
@@ -27,11 +27,12 @@ compiled = []
 real = cute.compile
 cute.compile = lambda *a, **k: compiled.append(1) or real(*a, **k)
 import fused_0
-from tilewright_kernels.cuda.plan import Device
+from tilewright_kernels.cuda.plan import Gpu
 fused = fused_0._FUSED
 walks = [(256, 1) for _ in fused.spec.operands]
 start = time.process_time()
-launch, kernel = fused.launch(walks, [16] * len(walks), Device(processors=132, arch="sm_90a"))
+gpu = Gpu(processors=132, arch="sm_90a", shared_bytes=228 << 10, threads=2048)
+launch, kernel = fused.launch(walks, [16] * len(walks), gpu)
 took = time.process_time() - start
 x = torch.randn(64, 256)
 try:
@@ -82,14 +83,13 @@ def fused(folder: Path) -> Any:
 def test_the_key_holds_all_that_can_change_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fused(tmp_path)
     from tilewright.kernels.cuda import cache
-    from tilewright.kernels.cuda.plan import Device
 
     source = tmp_path / "a.py"
     source.write_text("a")
-    facts = ([[256, 1]], [16], [("unroll", 4)], Device(processors=132, arch="sm_90a"))
+    facts = ([[256, 1]], [16], [("unroll", 4)], gpu())
     seen = [cache.key(source, facts)]
     assert seen[0] and seen[0] == cache.key(source, facts), "and nothing else"
-    seen += [cache.key(source, (*facts[:3], Device(processors=132, arch="sm_100a")))]
+    seen += [cache.key(source, (*facts[:3], gpu(arch="sm_100a")))]
     seen += [cache.key(source, (*facts[:2], [("unroll", 2)], facts[3]))]
     monkeypatch.setenv("CUTE_DSL_KEEP_PTX", "1")
     seen += [cache.key(source, facts)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from math import prod
 from types import SimpleNamespace
 
@@ -12,9 +11,10 @@ import pytest
 from fakes import kernel_programs as kp
 from fakes import simt
 from fakes.fused import load_fused
+from fakes.realisers import gpu
 from tilewright.kernels.cuda import addresses, cta
 from tilewright.kernels.cuda.cubin import taken
-from tilewright.kernels.cuda.plan import DEFAULTS, Device
+from tilewright.kernels.cuda.plan import DEFAULTS
 from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.views import contiguous
 
@@ -26,7 +26,7 @@ def test_every_element_arrives_once(shape, monkeypatch):
     spec = spec_of(shape, [("x", "f32", shape), ("b", "f32", (1, shape[1]))])
     walks = [contiguous(o.shape) for o in spec.operands]
     knobs = {**DEFAULTS, "threads": 128, "unroll": 2, "spread": "grid"}
-    plan = make_plan(spec, walks, [16, 16], knobs, Device(processors=1, arch="sm_90a"))
+    plan = make_plan(spec, walks, [16, 16], knobs, gpu(processors=1))
     assert plan.chunks == min(8, plan.blocks)
     kernel = SimpleNamespace(spec=spec, plan=plan, reducers=[], workspaces=[], mailboxes=[])
     rng = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def test_every_element_arrives_once(shape, monkeypatch):
 def test_it_compiles_without_spilling(tmp_path):
     module = load_fused(kp.chain((16384, 16385)), tmp_path)
     module.configure(spread="grid")
-    device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+    device = gpu()
     options = f"--keep-cubin --dump-dir={tmp_path}"
     launch, kernel = module._FUSED.compile([contiguous((16384, 16385))], [16], device, options=options)
     assert kernel.plan.chunks == 132 * 1024 // 128

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.modules import Applies
+from fakes.realisers import cuda, gpu
 from fakes.traced import only_program
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.cuda.cubin import taken
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]  # half a second for each kernel, and dozens of them
 
@@ -170,7 +170,7 @@ def compile_for_hopper(program, folder, knobs, strides=None, alignment=16):
     module = load_fused(program, folder)
     module.configure(**knobs)
     fused = module._FUSED
-    device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+    device = gpu()
     walks = strides or [o.strides for o in program.operands]
     return fused.compile(walks, [alignment] * len(walks), device)
 
@@ -183,7 +183,7 @@ def test_sums_beside_rows_stay_in_registers(shape, folder, tmp_path):
     walks, more = [o.strides for o in program.operands], f"--keep-cubin --dump-dir={tmp_path}"
     for settings in (cuda.space(program).points[k] for k in (0, 3)):
         fused = load_fused(program, folder, settings)._FUSED
-        device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+        device = gpu()
         launch, kernel = fused.compile(walks, [16] * len(walks), device, options=more)
         residence = "registers" if dict(settings)["residence"] == "registers" else "shared"
         assert kernel.plan.parts >= 411 and kernel.plan.residence == residence
@@ -201,7 +201,7 @@ def test_sums_beside_what_is_done_with_each_element_wait_for_nobody(folder, tmp_
         dumped = tmp_path / str(number)
         dumped.mkdir()
         fused = load_fused(program, folder, cuda.space(program).points[0])._FUSED
-        device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+        device = gpu()
         walks, more = [o.strides for o in program.operands], f"--keep-ptx --keep-cubin --dump-dir={dumped}"
         launch, kernel = fused.compile(walks, [16] * 2, device, options=more)
         assert kernel.plan.parts and kernel.plan.residence == "shared"
@@ -245,7 +245,7 @@ def test_terms_that_are_written_out_are_read_and_written_in_whole_vectors(folder
     """Where a column of the left factor begins does not count: one of its elements is enough for all lanes."""
     program = only_program(torch.matmul, empty(65536, 3), empty(3, 512))
     module = load_fused(program, folder)
-    device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+    device = gpu()
     walks = [((3, 1), 4) if o.shape[1] == 1 else ((512, 1), 16) for o in program.operands]
     _, kernel = module._FUSED.compile([w for w, _ in walks], [a for _, a in walks], device)
     assert len(walks) == 6 and kernel.plan.space.vector == 4
@@ -258,7 +258,7 @@ def test_few_vectors_are_summed_in_one_pass_over_the_matrix(folder, tmp_path):
         (first_program(F.linear, empty(4, 8192), empty(28672, 8192)), False),
     ):
         fused, walks = load_fused(program, folder)._FUSED, [o.strides for o in program.operands]
-        device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+        device = gpu()
         options = f"--keep-cubin --dump-dir={tmp_path}"
         launch, kernel = fused.compile(walks, [16] * len(walks), device, options=options)
         assert {k.local_bytes for k in taken(launch.artifacts.CUBIN)} == {0}

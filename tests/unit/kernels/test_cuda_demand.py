@@ -12,16 +12,15 @@ import pytest
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.realisers import cuda, gpu
 from tilewright.facts.demand import Demand
 from tilewright.ir.program import Program
 from tilewright.kernels.cuda.cubin import taken
 from tilewright.kernels.cuda.demand import demand
-from tilewright.kernels.cuda.plan import Device
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]  # half a second for each kernel, and dozens of them
 
-H200 = Device(processors=132, arch="sm_90a")
+H200 = gpu()
 
 
 def of(program: Program, folder: Path, **knobs: object) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 from math import prod
 from types import SimpleNamespace
 
@@ -13,9 +12,10 @@ import pytest
 from fakes import kernel_programs as kp
 from fakes import simt
 from fakes.fused import load_fused
+from fakes.realisers import gpu
 from tilewright.kernels.cuda import addresses, cta, engine
 from tilewright.kernels.cuda.free import at_rows, freed
-from tilewright.kernels.cuda.plan import DEFAULTS, Device
+from tilewright.kernels.cuda.plan import DEFAULTS
 from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.views import contiguous
 
@@ -80,7 +80,10 @@ def test_where_more_hangs_on_their_number_rows_are_not_free(program, rows, fused
 
 
 def test_a_module_asks_before_it_calls(fused, monkeypatch):
-    facts = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
+    facts = SimpleNamespace(
+        major=9, minor=0, multi_processor_count=132, shared_memory_per_multiprocessor=228 << 10,
+        max_threads_per_multi_processor=2048,
+    )  # fmt: skip
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: facts)
     ours = fused(kp.softmax((4096, 65536)))
     assert [ours.takes(n) for n in (1, 2, 16, 132, 4096, 2**31)] == [False, False, False, True, True, False]
@@ -93,7 +96,7 @@ def test_a_chain_writes_each_element_once_however_many_rows(rows, inner, bias, m
     base = replace(spec_of((8, *inner), [("x", "f32", (8, *inner)), ("b", "f32", bias)]), free=True)
     spec = at_rows(base, rows)
     walks = [contiguous(o.shape) for o in spec.operands]
-    plan = freed(spec, make_plan(spec, walks, [16, 16], {**DEFAULTS, "threads": 128}, Device(processors=4, arch="")))
+    plan = freed(spec, make_plan(spec, walks, [16, 16], {**DEFAULTS, "threads": 128}, gpu(processors=4)))
     assert plan is not None
     # The kernel knows of another number of rows; those at hand are its tensors'.
     kernel = SimpleNamespace(spec=at_rows(base, 3), plan=plan, reducers=[], workspaces=[], mailboxes=[])
@@ -143,7 +146,7 @@ def test_rows_of_several_a_cta_each_have_their_threads(rows, fused, monkeypatch)
 @pytest.mark.parametrize("program", [kp.softmax, kp.chain])
 def test_free_rows_cost_nothing(program, dtype, fused, tmp_path):
     ours = fused(program((4096, 1024), dtype=dtype))
-    device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+    device = gpu()
     counts = {}
     for free in (True, False):
         spec = replace(ours.spec, free=free)

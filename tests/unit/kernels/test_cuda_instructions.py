@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib import import_module
 
 import pytest
 import torch
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.realisers import gpu
 from fakes.traced import only_program
 
 pytestmark = pytest.mark.slow  # half a second for each kernel
@@ -19,7 +19,7 @@ def compiled(program, folder, **knobs):
     """The PTX of the program's kernel, and its plan."""
     module = load_fused(program, folder)
     module.configure(**knobs)
-    device = import_module("tilewright_kernels.cuda.plan").Device(processors=132, arch="sm_90a")
+    device = gpu()
     walks = [o.strides for o in program.operands]
     options = f"--keep-ptx --dump-dir={folder}"
     launch, kernel = module._FUSED.compile(walks, [16] * len(walks), device, options=options)

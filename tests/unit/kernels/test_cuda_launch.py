@@ -40,7 +40,10 @@ class Operand:
 
 def fused_that(monkeypatch, fails):
     """A Fused whose launches by teams raise what `fails` makes, and the ways in which it launched."""
-    facts = SimpleNamespace(major=9, minor=0, multi_processor_count=132)
+    facts = SimpleNamespace(
+        major=9, minor=0, multi_processor_count=132, shared_memory_per_multiprocessor=228 << 10,
+        max_threads_per_multi_processor=2048,
+    )  # fmt: skip
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
     fused, ways = Fused(spec_of((8, 1024), (1,)), lambda *_: None, {}), []
 

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.kernels.cuda.plan import DEFAULTS, KNOBS, Device, Plan
+from fakes.realisers import gpu
+from tilewright.kernels.cuda.plan import DEFAULTS, KNOBS, Plan
 from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.spec import RankSpec, ReductionSpec, ScanSpec, Spec, Sweep, TensorSpec
 from tilewright.kernels.cuda.views import collapse, contiguous, widest
 
-H200 = Device(processors=132, arch="sm_90a")
+H200 = gpu()
 
 
 def spec_of(domain, reduced=(), dtype="f32", operands=None):
@@ -79,7 +80,7 @@ def problems(draw):
 def test_every_element_once(problem):
     domain, reduced, strides, alignment, knobs = problem
     spec = spec_of(domain, reduced)
-    plan = make_plan(spec, [strides], [alignment], knobs, Device(processors=4, arch="sm_90a"))
+    plan = make_plan(spec, [strides], [alignment], knobs, gpu(processors=4))
     want = Counter(
         sum(c * s for c, s in zip(place, strides, strict=True)) for place in product(*(range(n) for n in domain))
     )
@@ -304,7 +305,7 @@ def test_windows_that_overlap_along_the_lanes_come_from_shared_memory():
 
 def test_many_columns_of_odd_rows_lie_side_by_side():
     """128 of them, 512 bytes; each element is read once all the same."""
-    one = Device(processors=1, arch="sm_90a")
+    one = gpu(processors=1)
     spec = replace(spec_of((3, 37, 1031), (1,)), final=None, element_outputs=())
     spec = replace(spec, outputs=(TensorSpec(name="y", dtype="f32", shape=(3, 1, 1031)),))
     plan = make_plan(spec, [contiguous((3, 37, 1031))], [16], DEFAULTS, one)
@@ -332,7 +333,7 @@ def test_a_thread_has_fewer_columns_where_the_state_of_a_scan_is_large():
                         exclusive=False)  # fmt: skip
         for domain in ((3, 20, 64), (3, 20, 60), (60, 64)):
             spec = replace(spec_of(domain, (1,), "bf16"), sweeps=(), scan=scan, final=lambda x, h: (h,))
-            plan = make_plan(spec, [contiguous(domain)], [16], DEFAULTS, Device(processors=1, arch="sm_90a"))
+            plan = make_plan(spec, [contiguous(domain)], [16], DEFAULTS, gpu(processors=1))
             assert visited(plan, "x") == visited(plan, "out_y") == Counter(range(prod(domain)))
             found[op, domain] = plan.space.vector
     assert [found[op, (3, 20, 64)] for op in ("cumsum", "cumprod", "recurrence")] == [8, 8, 4]

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 
 from fakes import kernel_programs as kp
 from fakes import simt
+from fakes.realisers import gpu
 from tilewright.kernels.cuda import addresses, combine, cta, reducers, slides
 from tilewright.kernels.cuda.free import at_rows, freed
-from tilewright.kernels.cuda.plan import DEFAULTS, Device
+from tilewright.kernels.cuda.plan import DEFAULTS
 from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.reducers import Reducer
 from tilewright.kernels.cuda.sliding import slid
@@ -57,7 +58,7 @@ def spec_of(op, shape, window, stride, padding, dilation, *, dtype="f32", bias=F
 
 def plan_of(spec, strides=None, alignment=16, processors=1, **knobs):
     walks = [strides or contiguous(spec.operands[0].shape), *(contiguous(o.shape) for o in spec.operands[1:])]
-    device = Device(processors=processors, arch="sm_90a")
+    device = gpu(processors=processors)
     return make_plan(spec, walks, [alignment] * len(walks), {**DEFAULTS, **knobs}, device)
 
 

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from fakes.control import loop, when
+from fakes.realisers import gpu
 from tilewright.kernels.cuda import sums as module
-from tilewright.kernels.cuda.plan import DEFAULTS, Device
+from tilewright.kernels.cuda.plan import DEFAULTS
 from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.sums import SumsCta
 
@@ -104,7 +105,7 @@ def by_hand(monkeypatch):
 
 def plan_of(spec, slots=None):
     width = spec.domain[1]
-    plan = make_plan(spec, [(width, 1)] * 3, [16] * 3, DEFAULTS, Device(processors=132, arch="sm_90a"))
+    plan = make_plan(spec, [(width, 1)] * 3, [16] * 3, DEFAULTS, gpu())
     return replace(plan, slots=slots) if slots else plan
 
 

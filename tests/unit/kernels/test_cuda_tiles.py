@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from fakes import simt
+from fakes.realisers import gpu
 from tilewright.kernels.cuda import addresses, cta, tiles
-from tilewright.kernels.cuda.plan import DEFAULTS, Device
+from tilewright.kernels.cuda.plan import DEFAULTS
 from tilewright.kernels.cuda.planning import make_plan
 from tilewright.kernels.cuda.spec import Spec, TensorSpec
 from tilewright.kernels.cuda.views import contiguous
@@ -37,7 +38,7 @@ def spec_of(domain, operands):
 def moved(monkeypatch, spec, orders, knobs=(), alignment=16):
     """The outputs that all CTAs of the plan write, the values that they should be, the plan, and shared memory used."""
     walks = [strides_of(o.shape, order) for o, order in zip(spec.operands, orders, strict=True)]
-    device = Device(processors=132, arch="sm_90a")
+    device = gpu()
     plan = make_plan(spec, walks, [alignment] * len(walks), {**DEFAULTS, **dict(knobs)}, device)
     rng = np.random.default_rng(0)
     tensors, wanted = [], []

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from fakes import kernel_programs as kp
+from fakes.realisers import DEVICES_OF, cpu, cuda
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.frontend.rows import traced
 from tilewright.ir.program import Position, Program
 from tilewright.realise.compose import compose
-from tilewright.realise.cpu import renderer as cpu
-from tilewright.realise.rows import renderer as cuda
 from tilewright.run.optimize import write_candidate
 from tilewright.run.workbench import found_patterns
 
@@ -109,10 +108,10 @@ def composed(
     assert graph.free
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    matched = found_patterns((case,), target)
+    matched = found_patterns((case,), DEVICES_OF[target])
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
     assert recipe
-    write_candidate(compose(source, (case,), matched, recipe if free else (), target=target), folder)
+    write_candidate(compose(source, (case,), matched, recipe if free else (), device=DEVICES_OF[target]), folder)
     if target == "cuda":  # on this machine its values lie elsewhere
         model = folder / "model.py"
         model.write_text(model.read_text().replace(".is_cuda", ".is_cpu"))

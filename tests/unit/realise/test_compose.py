@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from fakes.realisers import CPU
 from fakes.renderer import InterpretingRenderer
 from tilewright.facts.candidate import Candidate
 from tilewright.facts.pattern import Choice, Recipe, without_idle
@@ -138,7 +139,7 @@ def composed(
     """`found`: what `matched` gives of the cases, where it is known."""
     found = found or matched(cases)
     chosen = all_of(found) if recipe is None else recipe
-    return compose(source, cases, found, chosen, target="cpu", make=InterpretingRenderer())
+    return compose(source, cases, found, chosen, device=CPU, make=InterpretingRenderer())
 
 
 x, y = torch.randn(33, 17), torch.randn(33, 17)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fakes.realisers import CPU
 from fakes.renderer import InterpretingRenderer
 from tilewright.facts.candidate import Candidate
 from tilewright.facts.gradients import Gradients
@@ -82,7 +83,7 @@ def composed(facts: CaseFacts, recipe: Recipe | None = None, found: Matched | No
     """`found`: what `matched` gives, where it is known."""
     found = found or matched(facts)
     chosen = all_of(found) if recipe is None else recipe
-    return compose(SOURCE, [facts], [found], chosen, target="cpu", make=InterpretingRenderer())
+    return compose(SOURCE, [facts], [found], chosen, device=CPU, make=InterpretingRenderer())
 
 
 def all_of(found: Matched) -> Recipe:
@@ -187,7 +188,7 @@ def test_layers_of_products_have_their_gradients_at_every_choice_of_kernels(load
     theirs: list[Tensor | None] = []
     for left in range(-1, len(choices)):
         recipe = choices[:left] + choices[left + 1 :] if left >= 0 else choices
-        model = load(compose(doubled, [facts], [found], recipe, target="cpu", make=InterpretingRenderer()))
+        model = load(compose(doubled, [facts], [found], recipe, device=CPU, make=InterpretingRenderer()))
         ours, own = pair(model)
         theirs = step(own, given, up)
         for mine, value in zip(step(ours, given, up), theirs, strict=True):
@@ -248,7 +249,7 @@ def test_what_a_module_detaches_stays_detached(load: Any) -> None:
     )
     facts = case(source)
     found = matched(facts)
-    model = load(compose(source, [facts], [found], all_of(found), target="cpu", make=InterpretingRenderer()))
+    model = load(compose(source, [facts], [found], all_of(found), device=CPU, make=InterpretingRenderer()))
     ours, theirs = pair(model)
     same(step(ours, (LEAF, mask, labels), UP), step(theirs, (LEAF, mask, labels), UP))
 

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fakes.realisers import cpu
 from tilewright.ir.program import Operand, Output, Program, Reduction, Statement
 from tilewright.ir.validation import validate
 from tilewright.kernels.ops import DTYPES
-from tilewright.realise.cpu import renderer as cpu
 from tilewright.realise.cpu.source import vector_dimension
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]

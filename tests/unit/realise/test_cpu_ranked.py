@@ -11,8 +11,8 @@ import torch
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.realisers import cpu
 from tilewright.ir.program import Program
-from tilewright.realise.cpu import renderer as cpu
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "long_rows": lambda: kp.ranked((3, 50021), 64, op="smallest"),

@@ -11,9 +11,9 @@ import torch
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.realisers import cpu
 from fakes.traced import only_program
 from tilewright.ir.program import Program
-from tilewright.realise.cpu import renderer as cpu
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]
 

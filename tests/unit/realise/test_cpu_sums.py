@@ -11,10 +11,10 @@ from torch import Tensor
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.program_interpreter import run_program
+from fakes.realisers import CPU, cpu
 from tilewright.facts.candidate import Candidate
 from tilewright.facts.pattern import Choice
 from tilewright.ir.program import Program
-from tilewright.realise.cpu import renderer as cpu
 from tilewright.run.ahead import compiled_ahead
 
 
@@ -77,7 +77,9 @@ def test_both_of_its_kernels_are_compiled_ahead(tmp_path: Path) -> None:
     program = kp.norm_backward((2, 3))
     point = cpu.space(program).points[0]
     candidate = Candidate(files=cpu.render(program, "fused_0", point))
-    made = compiled_ahead(candidate, [Choice(pattern="fused_0", point=point)], folder=tmp_path / "kept", jobs=1)
+    made = compiled_ahead(
+        candidate, [Choice(pattern="fused_0", point=point)], folder=tmp_path / "kept", jobs=1, device=CPU
+    )
     assert sorted(path.name.split("-")[0] for path in made) == ["fused_0", "fused_0_sums"]
 
 

@@ -15,10 +15,10 @@ from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun
+from fakes.realisers import cpu
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.program import Load, Operand, Output, Position, Program, Statement
-from tilewright.realise.cpu import renderer as cpu
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.one_in(3)]
 INF, NAN = float("inf"), float("nan")

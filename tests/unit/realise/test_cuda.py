@@ -12,10 +12,10 @@ import torch.nn.functional as F
 
 from fakes import kernel_programs as kp
 from fakes.fused import load_fused
+from fakes.realisers import cuda
 from fakes.traced import only_program
 from tilewright.ir.program import Operand, Output, Position, Program, Statement
 from tilewright.ir.schedule import schedule
-from tilewright.realise.rows import renderer as cuda
 from tilewright.realise.rows.text import safe_names
 
 PROGRAMS = {

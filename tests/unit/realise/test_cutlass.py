@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fakes.modules import Applies
+from fakes.realisers import H200, cuda
+from tilewright.facts.devices import DEVICES
 from tilewright.facts.pattern import Recipe
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.realise.rows import renderer as cuda
 from tilewright.realise.written.cutlass import products_by_cutlass
 
 HALF = torch.bfloat16
@@ -26,7 +27,7 @@ HALF = torch.bfloat16
 def found(function: Callable[..., Any], args: tuple[Tensor, ...], *, loose: bool = False) -> Recipe:
     graph = trace(Applies(function), args, {})
     matched = match(graph, unsupported=cuda.unsupported, space=cuda.space, loose=loose)
-    return products_by_cutlass(graph, matched.patterns, "/headers")
+    return products_by_cutlass(graph, matched.patterns, "/headers", device=H200)
 
 
 def texts(recipe: Recipe) -> dict[str, str]:
@@ -116,7 +117,8 @@ def test_tensors_reach_the_kernels_as_matrices_and_come_back_as_they_were() -> N
     args = (torch.randn(2, 1024, 1024).to(HALF), torch.randn(1024, 1024).to(HALF), torch.randn(1024).to(HALF))
     graph = trace(Applies(heads), args, {})
     matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
-    (choice,) = products_by_cutlass(graph, matched.patterns, "/headers")
+    assert products_by_cutlass(graph, matched.patterns, "/headers", device=DEVICES["a100"]) == ()
+    (choice,) = products_by_cutlass(graph, matched.patterns, "/headers", device=H200)
     assert choice.written is not None
     files = {f.path: f.text for f in choice.written.candidate.files}
     order = [graph.nodes[[n.name for n in graph.nodes].index(i)].path for i in choice.written.regions[0].inputs]

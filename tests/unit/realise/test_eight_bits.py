@@ -14,6 +14,7 @@ from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program
+from fakes.realisers import H200, cuda
 from tilewright.facts.pattern import Choice, without_idle
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts, Matched
@@ -21,7 +22,6 @@ from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.realise.compose import compose
-from tilewright.realise.rows import renderer as cuda
 
 
 def eighth(rows: int, columns: int) -> Tensor:
@@ -91,7 +91,7 @@ def test_what_is_converted_for_a_product_is_multiplied_as_it_was() -> None:
     graph = trace(Applies(converted), (A, W, scale), {})
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="bf16")
     facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    files = compose("class Model: ...", (facts,), (found,), without_idle([found.patterns], recipe), target="cuda").files
+    files = compose("class Model: ...", (facts,), (found,), without_idle([found.patterns], recipe), device=H200).files
     case = next(f.text for f in files if f.path == "model.py").split("def _case_0", 1)[1].split("def ", 1)[0]
     assert f"{product.id}.run(args_0, args_1.permute((1, 0))" in case and "bfloat16" not in case, case
 

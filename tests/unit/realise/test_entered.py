@@ -16,16 +16,15 @@ from fakes.entering import ENTERING, A, W, rand
 from fakes.fused import load_fused
 from fakes.matched import fused
 from fakes.modules import Applies
+from fakes.realisers import cuda, gpu
 from tilewright.facts.codec import dumps, loads
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.validation import validate
 from tilewright.kernels.cuda.gemm import entering
-from tilewright.kernels.cuda.plan import Device
 from tilewright.kernels.cuda.spec import TensorSpec
 from tilewright.realise.gemm import entered
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -67,7 +66,7 @@ def test_it_compiles_for_hopper(tmp_path: Path, name: str) -> None:
     function, args, wanted = ENTERING[name]
     pattern = patterns(function, args)[-1]
     module = load_fused(pattern.program, tmp_path)
-    module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+    module._FUSED.prepare(gpu())
     assert len(module._FUSED.objects) >= 3  # two splits, the product
     demand = module._FUSED.demand(132)
     assert demand["local_bytes"] == 0
@@ -131,5 +130,5 @@ def test_planes_of_bf16_and_factors_rounded_to_tf32_are_made_as_well(tmp_path: P
     for number, (pattern, split) in enumerate(((loose, "fp16x3"), (patterns(function, args)[-1], "bf16x6"))):
         module = load_fused(pattern.program, tmp_path / str(number))
         module.configure(tile="128x128", cluster="1x1", split=split)
-        module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+        module._FUSED.prepare(gpu())
         assert len(module._FUSED.objects) == 3

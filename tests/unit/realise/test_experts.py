@@ -14,13 +14,13 @@ from torch import Tensor
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program
+from fakes.realisers import cuda
 from tilewright.facts.run import Matched
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.cuda.gemm.routed import Routed, experts_grid
-from tilewright.realise.rows import renderer as cuda
 
 ENDS = torch.tensor([100, 100, 350, 600, 640], dtype=torch.int32)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import view
+from fakes.realisers import H200, cuda
 from tilewright.facts.pattern import Bind, Choice, Pattern, without_idle
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts, Matched
@@ -22,7 +23,6 @@ from tilewright.fusion import match
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.realise.case_code import _viewed
 from tilewright.realise.compose import compose
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -116,7 +116,7 @@ def test_a_candidate_hands_over_halves_of_the_weight_as_they_lie() -> None:
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="bf16")
     graph = trace(Applies(halves), (x, w), {})
     facts = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    files = compose("class Model: ...", (facts,), (found,), recipe, target="cuda").files
+    files = compose("class Model: ...", (facts,), (found,), recipe, device=H200).files
     case = next(f.text for f in files if f.path == "model.py").split("def _case_0", 1)[1].split("def ", 1)[0]
     first, second = "args_1.narrow(0, 0, 256).permute((1, 0))", "args_1.narrow(0, 256, 256).permute((1, 0))"
     assert f"run(args_0, {first}, {second})" in case, case

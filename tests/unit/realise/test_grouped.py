@@ -16,15 +16,14 @@ from fakes.fused import load_fused
 from fakes.grouped import GROUPED, WIDE_ROWS, A, K, M, W, rand
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun
+from fakes.realisers import cuda, gpu
 from tilewright.facts.pattern import Pattern
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.validation import validate
 from tilewright.kernels.cuda.gemm.groups import LEAST
-from tilewright.kernels.cuda.plan import Device
 from tilewright.realise.gemm import renderer as cuda_product
 from tilewright.realise.gemm.grouped import LEAST_TOGETHER, is_grouped
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -71,7 +70,7 @@ def test_the_program_is_what_the_module_gives(name: str) -> None:
 def test_kernels_compile_for_hopper_and_spill_nothing(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     pattern = found(name, dtype)
     module = load_fused(pattern.program, tmp_path)
-    module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+    module._FUSED.prepare(gpu())
     assert module._FUSED.demand(132)["local_bytes"] == 0
 
 

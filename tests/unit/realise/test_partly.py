@@ -13,12 +13,11 @@ from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.partly import PARTLY, arguments
 from fakes.program_interpreter import GraphRun
+from fakes.realisers import cuda, gpu
 from tilewright.facts.pattern import Pattern
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.validation import validate
-from tilewright.kernels.cuda.plan import Device
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -57,7 +56,7 @@ def test_kernels_compile_for_hopper(name: str, dtype: torch.dtype, tmp_path: Pat
     module = load_fused(pattern.program, tmp_path)
     for setting in pattern.space.points[:2]:
         module.configure(**dict(setting))
-        module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+        module._FUSED.prepare(gpu())
         assert module._FUSED.demand(132)["local_bytes"] == 0, setting
 
 

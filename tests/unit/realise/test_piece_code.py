@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fakes.realisers import CPU
 from fakes.renderer import InterpretingRenderer
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.discovery import Spread
@@ -234,7 +235,7 @@ def test_what_was_written_for_pieces_stands_beside_skeletons_in_one_candidate(
     )  # fmt: skip
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     facts = CaseFacts(inputs=(), outputs=(), work=work, graph=seen.graph)
-    made = compose(MODULE, (facts,), seen.matched, recipe, target="cpu", make=InterpretingRenderer())
+    made = compose(MODULE, (facts,), seen.matched, recipe, device=CPU, make=InterpretingRenderer())
     module = candidate_folder(made)
     new = module.ModelNew().eval()
     new.load_state_dict(seen.module.state_dict())

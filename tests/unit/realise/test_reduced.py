@@ -15,6 +15,7 @@ from torch import Tensor
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program
+from fakes.realisers import cuda, gpu
 from tilewright.facts.pattern import Choice, Pattern, Recipe, without_idle
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
@@ -22,10 +23,8 @@ from tilewright.ir.program import Program
 from tilewright.ir.validation import validate
 from tilewright.kernels.cuda.gemm.blocks import STATES as OF_THE_KERNEL
 from tilewright.kernels.cuda.gemm.blocks import WIDTH
-from tilewright.kernels.cuda.plan import Device
 from tilewright.realise.gemm.reduced import BLOCK, STATES, blocked
 from tilewright.realise.gemm.sides import factors
-from tilewright.realise.rows import renderer as cuda
 
 
 def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -146,8 +145,8 @@ def test_points_are_those_at_which_whole_rows_of_sums_are_at_hand(dtype: torch.d
 
 def test_both_kernels_compile_for_hopper_and_settings_that_can_not_be_are_refused(tmp_path: Path) -> None:
     module = load_fused(found("loss"), tmp_path)
-    load_fused(found("columns of two"), tmp_path / "columns")._FUSED.prepare(Device(arch="sm_90a", processors=132))
-    module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+    load_fused(found("columns of two"), tmp_path / "columns")._FUSED.prepare(gpu())
+    module._FUSED.prepare(gpu())
     assert len(module._FUSED.objects) >= 3  # a split, the product, the rows
     spilled = module._FUSED.demand(132)["local_bytes"]
     assert spilled == 0

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fakes.fused import load_fused
 from fakes.modules import Applies
+from fakes.realisers import cuda
 from fakes.results import masked, saved
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
@@ -25,7 +26,6 @@ from tilewright.kernels.cuda.gemm.compiling import compile_product
 from tilewright.kernels.cuda.gemm.finish import Finish
 from tilewright.kernels.cuda.gemm.plan import Point
 from tilewright.kernels.ops import DTYPES
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.one_in(3)
 

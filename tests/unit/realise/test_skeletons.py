@@ -7,10 +7,9 @@ from pathlib import Path
 
 import tilewright.kernels
 from fakes import kernel_programs as kp
+from fakes.realisers import cpu, cuda
 from tilewright.ir.program import Program
-from tilewright.realise.cpu import renderer as cpu
-from tilewright.realise.rows import renderer as cuda
-from tilewright.realise.targets import Renderer
+from tilewright.realise.table import Realisers
 
 ROOT = Path(tilewright.kernels.__file__).parent
 SHARED = {"__init__.py", "ops.py", "autograd.py", "store.py"}
@@ -26,7 +25,7 @@ def lying(folder: str) -> set[str]:
     return {str(p.relative_to(ROOT)) for p in (ROOT / folder).iterdir() if p.suffix in (".py", ".h")}
 
 
-def copied(target: Renderer, programs: Sequence[Program]) -> set[str]:
+def copied(target: Realisers, programs: Sequence[Program]) -> set[str]:
     files = target.skeleton_files(programs)
     assert len({f.path for f in files}) == len(files)
     assert all(f.text == (ROOT / f.path.removeprefix("tilewright_kernels/")).read_text() for f in files)

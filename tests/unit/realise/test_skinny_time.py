@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fakes.realisers import H200
 from tilewright.realise.gemm.skinny_time import resident, work_ns
 from tilewright.realise.gemm.time import DEPTH
 
@@ -32,10 +33,10 @@ def times(task: dict[str, Any]) -> Iterator[tuple[float, float]]:
             stages = min((227 * 1024 // places - 2048) // stage_bytes, 8)
         else:
             stages = int(knobs["stages"])
-            places = resident(stages, stage_bytes, warpgroups=groups)
+            places = resident(stages, stage_bytes, warpgroups=groups, device=H200)
         model = work_ns(
-            ceil(many / wide), ceil(task["k"] / DEPTH), parts=int(knobs["split_k"]), stages=stages, resident=places,
-            large_bytes=wide * 2 * DEPTH, sums=small * wide,
+                ceil(many / wide), ceil(task["k"] / DEPTH), parts=int(knobs["split_k"]), stages=stages, resident=places,
+            large_bytes=wide * 2 * DEPTH, sums=small * wide, device=H200,
         )  # fmt: skip
         for us in measured if isinstance(measured, list) else [measured]:
             yield model, us * 1e3

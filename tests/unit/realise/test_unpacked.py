@@ -28,6 +28,7 @@ from fakes.eight_bits import (
 from fakes.fused import load_fused
 from fakes.matched import fused
 from fakes.modules import Applies
+from fakes.realisers import cuda, gpu
 from tilewright.facts.codec import dumps, loads
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.frontend.trace import trace
@@ -37,9 +38,7 @@ from tilewright.ir.validation import validate
 from tilewright.kernels.cuda.gemm.finish import Finish
 from tilewright.kernels.cuda.gemm.plan import Point, make_grid
 from tilewright.kernels.cuda.gemm.unpacked import EIGHT_BITS, LINE, Unpacked
-from tilewright.kernels.cuda.plan import Device
 from tilewright.realise.gemm import skinny
-from tilewright.realise.rows import renderer as cuda
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -163,7 +162,7 @@ def test_it_compiles_for_hopper(
     small = {"tile": str(dict(whole.space.points[0])["tile"]).replace("128", "64")} if m <= 32 else {}
     for setting in (*map(dict, whole.space.points), small):
         module.configure(**setting)
-        module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+        module._FUSED.prepare(gpu())
         demand = module._FUSED.demand(132)
         assert demand["local_bytes"] == 0 and demand["shared_bytes"] <= 227 * 1024 // 2
     other = "16x128" if function is from_the_left else "128x16"
@@ -178,7 +177,7 @@ def test_it_compiles_for_hopper(
 def test_groups_compile_for_hopper(tmp_path: Path, function: Callable[..., Any], group: int) -> None:
     (whole,) = unpacked(patterns(function, with_groups(function, group)))
     module = load_fused(whole.program, tmp_path)
-    module._FUSED.prepare(Device(arch="sm_90a", processors=132))
+    module._FUSED.prepare(gpu())
     assert module._FUSED.demand(132)["local_bytes"] == 0
 
 

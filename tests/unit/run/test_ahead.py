@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 
 from fakes import kernel_programs as kp
+from fakes.realisers import CPU, H200, cpu, cuda
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Built
 from tilewright.facts.pattern import Choice
 from tilewright.facts.space import point
 from tilewright.judge.build.build import build, compiled_late
 from tilewright.judge.client import Cell, CellPlan
-from tilewright.realise.cpu import renderer as cpu
-from tilewright.realise.rows import renderer as cuda
 from tilewright.run.ahead import compiled_ahead
 
 POINTS = tuple(
@@ -49,7 +48,7 @@ except RuntimeError as error:
 def test_the_candidate_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
     program = kp.softmax((7, 33))
     files = (*cpu.skeleton_files([program]), *cpu.render(program, "fused_0", POINTS[0]))
-    libraries = compiled_ahead(Candidate(files=files), CHOICES, folder=tmp_path / "libraries", jobs=2)
+    libraries = compiled_ahead(Candidate(files=files), CHOICES, folder=tmp_path / "libraries", jobs=2, device=CPU)
     assert len(libraries) == 2, "one for each build; `stream` is none"
     for file in files:
         place = tmp_path / "candidate" / file.path
@@ -63,20 +62,20 @@ def test_the_candidate_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", RUN], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "it compiles\n"), done.stderr
     files_of = [library.stat().st_ino for library in libraries]
-    again = compiled_ahead(Candidate(files=files), CHOICES, folder=tmp_path / "libraries", jobs=2)
+    again = compiled_ahead(Candidate(files=files), CHOICES, folder=tmp_path / "libraries", jobs=2, device=CPU)
     assert again == libraries and [library.stat().st_ino for library in again] == files_of, "kept from run to run"
 
 
 IN_CUTE = """
 import cutlass.cute as cute
 import fused_0, fused_1
-from tilewright_kernels.cuda.plan import Device
+from tilewright_kernels.cuda.plan import Gpu
 
 def refuse(*a, **k):
     raise RuntimeError("it compiles")
 
 cute.compile = refuse
-device = Device(processors=132, arch="sm_90a")
+device = Gpu(processors=132, arch="sm_90a", shared_bytes=228 << 10, threads=2048)
 for fused, knobs in ((fused_0._FUSED, {"unroll": 2}), (fused_1._FUSED, {"tile": "64x64"})):
     fused.configure(**knobs)
     fused.prepare(device)
@@ -98,7 +97,7 @@ def test_kernels_for_a_gpu_are_compiled_ahead_without_one(tmp_path: Path) -> Non
     choices += [Choice(pattern="fused_1", point=point(**tile))]
     kept = tmp_path / "kept"
     objects = compiled_ahead(
-        Candidate(files=tuple(files)), choices, folder=kept, jobs=1, arch="sm_90a", processors=132
+        Candidate(files=tuple(files)), choices, folder=kept, jobs=1, device=H200
     )  # fmt: skip
     assert len(objects) == 3 and all(o.parent == kept and o.is_file() for o in objects), "no unroll of 3 is legal"
     for file in (*files, SourceFile(path="run.py", text=IN_CUTE)):
@@ -116,10 +115,10 @@ def test_kernels_for_a_gpu_are_compiled_ahead_without_one(tmp_path: Path) -> Non
 
 IN_A_CELL = """
 import fused_0, fused_1
-from tilewright_kernels.cuda.plan import Device
+from tilewright_kernels.cuda.plan import Gpu
 
 for fused in (fused_0._FUSED, fused_1._FUSED):
-    fused.prepare(Device(processors=132, arch="sm_90a"))
+    fused.prepare(Gpu(processors=132, arch="sm_90a", shared_bytes=228 << 10, threads=2048))
 
 class ModelNew:
     pass
@@ -138,7 +137,7 @@ def test_a_cell_compiles_nothing_that_was_compiled_ahead(tmp_path: Path, monkeyp
         files += cuda.render(program, f"fused_{number}", points[number])
     candidate = Candidate(files=tuple(files))
     choices = [Choice(pattern=f"fused_{number}", point=at) for number, at in enumerate(points)]
-    objects = compiled_ahead(candidate, choices, folder=tmp_path / "kept", jobs=1, arch="sm_90a", processors=132)
+    objects = compiled_ahead(candidate, choices, folder=tmp_path / "kept", jobs=1, device=H200)
     plan = CellPlan(name="candidate", device="cpu", folder=tmp_path / "cell", memory_bytes=3 << 30)
     cell = Cell(plan)
     try:
@@ -151,10 +150,10 @@ def test_a_cell_compiles_nothing_that_was_compiled_ahead(tmp_path: Path, monkeyp
 
 def test_what_does_not_compile_is_left_out(tmp_path: Path) -> None:
     broken = Candidate(files=(SourceFile(path="fused_0.cpp", text="int f() { return nothing_of_this_name; }"),))
-    assert compiled_ahead(broken, CHOICES, folder=tmp_path, jobs=2) == ()
+    assert compiled_ahead(broken, CHOICES, folder=tmp_path, jobs=2, device=CPU) == ()
 
 
 def test_without_cpp_there_is_nothing_to_do(tmp_path: Path) -> None:
     plain = Candidate(files=(SourceFile(path="model.py", text=""),))
-    assert compiled_ahead(plain, CHOICES, folder=tmp_path / "none", jobs=2) == ()
+    assert compiled_ahead(plain, CHOICES, folder=tmp_path / "none", jobs=2, device=CPU) == ()
     assert not (tmp_path / "none").exists()

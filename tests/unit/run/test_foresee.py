@@ -9,17 +9,14 @@ from pathlib import Path
 import pytest
 
 from fakes import kernel_programs as kp
-from fakes.facts import MACHINE as CPU
 from fakes.facts import pattern
-from fakes.runs import MACHINE
+from fakes.realisers import CPU, H200, cpu, cuda
 from tilewright.facts.candidate import Candidate
 from tilewright.facts.demand import Demand
 from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Point, Space, point
 from tilewright.ir.program import Program
-from tilewright.realise.cpu import renderer as cpu
-from tilewright.realise.rows import renderer as cuda
 from tilewright.run import ahead, foresee
 from tilewright.run.ahead import Objects
 
@@ -39,12 +36,12 @@ def test_points_are_foreseen_without_a_gpu(tmp_path: Path, monkeypatch: pytest.M
     said: list[str] = []
     objects, folder = Objects(), tmp_path / "libraries"
     (found,) = foresee.foreseen(
-        given, MACHINE, arch="sm_90a", known=(), say=said.append, folder=folder, objects=objects
+        given, H200, known=(), say=said.append, folder=folder, objects=objects
     )  # fmt: skip
     assert set(found.patterns[0].space.points) == {good, small}
     assert said == ["fused_0: 2 of 3 points to measure (1 spilling registers)"]
     kept = foresee.foreseen(
-        given, MACHINE, arch="sm_90a", known={"fused_0"}, say=said.append, folder=folder, objects=objects
+        given, H200, known={"fused_0"}, say=said.append, folder=folder, objects=objects
     )  # fmt: skip
     assert kept == given, "its winner is remembered"
     # What was compiled to be foreseen is what a candidate runs, whatever settings its file begins with.
@@ -54,20 +51,20 @@ def test_points_are_foreseen_without_a_gpu(tmp_path: Path, monkeypatch: pytest.M
         files = (*cuda.skeleton_files([program]), *cuda.render(program, "fused_0", first))
         choices = [Choice(pattern="fused_0", point=p) for p in (good, small)]
         made = ahead.compiled_ahead(
-            Candidate(files=files), choices, folder=folder, jobs=2, arch="sm_90a", processors=132, objects=objects
+            Candidate(files=files), choices, folder=folder, jobs=2, device=H200, objects=objects
         )  # fmt: skip
         assert len(made) == 2 and all(path.is_file() for path in made)
     assert len(list(folder.glob("*.o"))) == 3, "one a point"
     # Nor does what is the same kernel under another number, as where a pattern is a problem of its own.
     other = (replace(given[0], patterns=(replace(given[0].patterns[0], id="fused_7"),)),)
     (again,) = foresee.foreseen(
-        other, MACHINE, arch="sm_90a", known=(), say=said.append, folder=folder, objects=objects
+        other, H200, known=(), say=said.append, folder=folder, objects=objects
     )  # fmt: skip
     assert again.patterns[0].space == found.patterns[0].space
     files = (*cuda.skeleton_files([program]), *cuda.render(program, "fused_7", good))
     choice = Choice(pattern="fused_7", point=good)
     (path,) = ahead.compiled_ahead(
-        Candidate(files=files), [choice], folder=folder, jobs=2, arch="sm_90a", processors=132, objects=objects
+        Candidate(files=files), [choice], folder=folder, jobs=2, device=H200, objects=objects
     )  # fmt: skip
     assert path in made
 
@@ -83,7 +80,7 @@ def chosen(*demands: Demand | str) -> tuple[list[int], list[str]]:
     given = pattern("fused_0", points=len(demands))
     known = {("fused_0", p): d for p, d in zip(given.space.points, demands, strict=True) if d != "not known"}
     said: list[str] = []
-    found = foresee._for_cuda(given, known, MACHINE, said.append)
+    found = foresee._for_cuda(given, known, H200, said.append)
     return [p[0][1] for p in found.space.points], said
 
 
@@ -116,7 +113,7 @@ def test_on_the_cpu_the_model_alone_orders_them() -> None:
     space = cpu.space(program)
     assert [dict(p)["grain"] for p in space.points] == [16384, 4096]
     given = (Matched(case=0, patterns=(replace(pattern("fused_0"), program=program, space=space),), unmatched=()),)
-    (found,) = foresee.foreseen(given, CPU, arch="", known=(), say=print, folder=Path("none"), objects=Objects())
+    (found,) = foresee.foreseen(given, CPU, known=(), say=print, folder=Path("none"), objects=Objects())
     assert [dict(p)["grain"] for p in found.patterns[0].space.points] == [4096, 16384]
 
 
@@ -134,7 +131,7 @@ def test_products_keep_the_order_of_their_own_model(tmp_path: Path) -> None:
     )
     said: list[str] = []
     (found,) = foresee.foreseen(
-        given, MACHINE, arch="sm_90a", known=(), say=said.append, folder=tmp_path, objects=Objects()
+        given, H200, known=(), say=said.append, folder=tmp_path, objects=Objects()
     )  # fmt: skip
     assert found.patterns[0].space.points == (wide, small)
     assert said == ["fused_0: 2 of 4 points to measure (1 not compiled, 1 the same kernel as another)"]
@@ -158,7 +155,7 @@ def test_what_nobody_measures_is_not_compiled(runs: bool, tmp_path: Path, monkey
     monkeypatch.setattr(foresee, "answers_of", answered)
     given = (Matched(case=0, patterns=whole, unmatched=()),)
     (found,) = foresee.foreseen(
-        given, MACHINE, arch="sm_90a", known=(), say=lambda line: None, folder=tmp_path, objects=Objects(), tuned=False
+        given, H200, known=(), say=lambda line: None, folder=tmp_path, objects=Objects(), tuned=False
     )  # fmt: skip
     first, *others = (("fused_0", p) for p in points)
     assert asked == [first, *(("fused_1", p) for p in few), *([] if runs else others)]

@@ -11,6 +11,7 @@ import pytest
 
 from fakes.facts import MACHINE as FAKE
 from fakes.facts import OF_WINNERS, winner
+from fakes.realisers import CPU
 from tilewright.edges.gpu.machine import threads
 from tilewright.edges.problems import read_problem
 from tilewright.facts.move import Try
@@ -56,7 +57,7 @@ def test_a_first_run_with_what_is_shipped_tunes_nothing_and_judges_all_the_same(
     exec(SOURCE, names)
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=trace(names["Model"](), tuple(names["get_inputs"]()), {}))
-    ((pattern,),) = (matched.patterns for matched in found_patterns((case,), "cpu"))
+    ((pattern,),) = (matched.patterns for matched in found_patterns((case,), CPU))
     last = pattern.space.points[-1]
     known = winner(last, shape_class=pattern.shape_class, toolchain=OF_WINNERS)
     shipped = tmp_path / "package" / "shipped.db"

@@ -7,13 +7,17 @@ from pathlib import Path
 
 from fakes import kernel_programs as kp
 from fakes.facts import MACHINE, OF_WINNERS, VERSIONS, brief, pattern, winner
+from tilewright.facts.devices import DEVICES
+from tilewright.facts.machine import Machine
 from tilewright.facts.move import Event, Outcome, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
 from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Knob, Space, point
 from tilewright.facts.version import VERSION
-from tilewright.run.winners import known_winners, winner_of
+from tilewright.facts.winner import Toolchain
+from tilewright.realise.digests import skeleton_digests
+from tilewright.run.winners import known_winners, made_by, winner_of
 from tilewright.search.tune.exchange import export
 from tilewright.search.tune.memory import remember
 
@@ -101,3 +105,25 @@ def test_a_winner_carries_the_points_tried_and_the_share_of_the_modules_floor() 
     assert winner_of(known, tuning(Tuned(points=tried)), point(unroll=3), found_at="") is None, "it did not run"
     refused = Failure(stage="tune", reason="crashed", summary="")
     assert winner_of(known, tuning(refused), point(unroll=2), found_at="") is None
+
+
+def test_what_won_on_a_gpu_of_the_same_architecture_is_a_hint_where_there_is_nothing_better(tmp_path: Path) -> None:
+    path, nowhere = tmp_path / "winners.db", tmp_path / "none.db"
+    h200, h100, a100 = (
+        replace(MACHINE, target="cuda", device=DEVICES[n].name, architecture=DEVICES[n].architecture)
+        for n in ("h200", "h100", "a100")
+    )
+    ours = made_by(PATTERN, {"tilewright": VERSION, **dict(skeleton_digests("cuda"))})
+    chain = replace(OF_WINNERS, tilewright=ours)
+    theirs, mine = (Choice(pattern="fused_0", point=point(unroll=u)) for u in (3, 2))
+
+    def won(choice: Choice, on: Machine, chain: Toolchain) -> None:
+        found = winner(choice.point, shape_class=SHAPE, toolchain=chain)
+        assert not remember(path, replace(found, target="cuda", device=on.device))
+
+    won(theirs, h200, chain)
+    assert known_winners(MATCHED, h200, winners=path, shipped=nowhere) == ((theirs,), ())
+    assert known_winners(MATCHED, h100, winners=path, shipped=nowhere) == ((), (theirs,)), "it is measured here"
+    assert known_winners(MATCHED, a100, winners=path, shipped=nowhere) == ((), ())
+    won(mine, h100, replace(chain, torch="older"))
+    assert known_winners(MATCHED, h100, winners=path, shipped=nowhere) == ((), (mine,))

@@ -31,7 +31,7 @@ _LOOK_TIMEOUT_S, _PROBE_TIMEOUT_S = 60.0, 240.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class VisibleDevice:
     """A CUDA device as its driver shows it."""
 
     name: str
@@ -39,12 +39,18 @@ class Device:
     memory_bytes: int
     multiprocessors: int
 
+    @property
+    def architecture(self) -> str:
+        """What a compiler calls it, e.g. "sm_90a"."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sight:
     """The CUDA devices that this process would see (`CUDA_VISIBLE_DEVICES` counts), or why it sees none."""
 
-    devices: tuple[Device, ...]
+    devices: tuple[VisibleDevice, ...]
     driver: str
     problem: str  # empty where CUDA work can run
 
@@ -53,7 +59,7 @@ def look() -> Sight:
     """Ask the CUDA driver in a child process (about 50 ms without a GPU, a second with one); torch is not imported."""
     found = _child("look.py", (), timeout_s=_LOOK_TIMEOUT_S)
     devices = tuple(
-        Device(
+        VisibleDevice(
             name=d["name"],
             capability=(d["capability"][0], d["capability"][1]),
             memory_bytes=d["memory_bytes"],
@@ -65,15 +71,6 @@ def look() -> Sight:
     if devices and not _torch_build()[1]:
         problem = f"torch {_torch_build()[0]} is a build without CUDA"
     return Sight(devices=devices, driver=found["driver"], problem=problem)
-
-
-def architecture(target: Target) -> str:
-    """What a compiler calls the first CUDA device, e.g. "sm_90a"; "" for the CPU, or where there is none."""
-    devices = look().devices if target == "cuda" else ()
-    if not devices:
-        return ""
-    major, minor = devices[0].capability
-    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
 def default_target() -> Target:
@@ -166,12 +163,16 @@ def identity(target: Target) -> Machine:
             driver=f"{platform.system()} {platform.release().partition('-')[0]}",
             dsl=_compiler(),
             processors=threads(),
+            architecture=platform.machine().replace("_", "-"),
         )
     sight = look()
     if sight.problem:
         raise UserError(f"target cuda: {sight.problem}; choose --target cpu, or run where torch sees an NVIDIA GPU")
     first = sight.devices[0]
-    return replace(blank, device=first.name, driver=sight.driver, dsl=_dsl_version(), processors=first.multiprocessors)
+    return replace(
+        blank, device=first.name, driver=sight.driver, dsl=_dsl_version(), processors=first.multiprocessors,
+        architecture=first.architecture,
+    )  # fmt: skip
 
 
 def _measure(identity: Machine) -> Machine:

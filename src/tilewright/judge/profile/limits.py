@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...facts.demand import resident_ctas
+from ...facts.device import Device
+from ...facts.devices import device_of
 from ...facts.machine import Machine
 from ...facts.problem import Work
 from ...facts.profile import HotSpot, KernelProfile, Limit, Measure
@@ -119,7 +120,7 @@ def by_launches(launches: Sequence[Spent], call: Call) -> KernelProfile:
     evidence = [Measure(name="share of the call", value=100 * ns / call.ns, unit="%")]
     limit: Limit = "unknown"
     if one.threads:
-        evidence += _of_a_launch(one)
+        evidence += _of_a_launch(one, device_of(call.machine))
         if one.ctas < call.machine.processors and ns / len(launches) > 0:
             limit = "parallelism"
     if 2 * ns > call.ns:
@@ -135,20 +136,22 @@ def by_launches(launches: Sequence[Spent], call: Call) -> KernelProfile:
     )  # fmt: skip
 
 
-def _of_a_launch(one: Spent) -> list[Measure]:
+def _of_a_launch(one: Spent, device: Device) -> list[Measure]:
     found = [
         Measure(name="registers a thread", value=one.registers),
         Measure(name="shared memory a CTA", value=one.shared_bytes, unit="byte"),
         Measure(name="threads a CTA", value=one.threads),
         Measure(name="CTAs", value=one.ctas),
     ]
-    return [*found, *occupancy(one.registers, one.threads, one.shared_bytes)]
+    return [*found, *occupancy(one.registers, one.threads, one.shared_bytes, device)]
 
 
-def occupancy(registers: int, threads: int, shared_bytes: int) -> list[Measure]:
+def occupancy(registers: int, threads: int, shared_bytes: int, device: Device) -> list[Measure]:
     """The most warps that a multiprocessor holds of such CTAs, of the warps that it can hold; [] where none fits."""
-    held = resident_ctas(registers=registers, threads=threads, shared_bytes=shared_bytes)
-    return [Measure(name="occupancy that it could have", value=100 * held * threads / 2048, unit="%")] if held else []
+    held = device.resident_ctas(registers=registers, threads=threads, shared_bytes=shared_bytes)
+    if not held:
+        return []
+    return [Measure(name="occupancy that it could have", value=100 * held * threads / device.threads, unit="%")]
 
 
 def rates(call: Call) -> tuple[Measure, Measure]:
@@ -161,7 +164,7 @@ def rates(call: Call) -> tuple[Measure, Measure]:
     )
 
 
-def by_code(code: Code) -> KernelProfile:
+def by_code(code: Code, device: Device) -> KernelProfile:
     """One kernel from its machine code: what it takes of a multiprocessor, and what its instructions are."""
     evidence = [
         Measure(name="registers a thread", value=code.registers),
@@ -169,7 +172,7 @@ def by_code(code: Code) -> KernelProfile:
         Measure(name="static shared memory a CTA", value=code.shared_bytes, unit="byte"),
     ]
     if code.threads:
-        evidence += occupancy(code.registers, code.threads, code.shared_bytes)
+        evidence += occupancy(code.registers, code.threads, code.shared_bytes, device)
     total = sum(m.value for m in code.mix)
     evidence += [Measure(name=f"instructions: {m.name}", value=100 * m.value / total, unit="%") for m in code.mix]
     return KernelProfile(

@@ -1,1 +1,1 @@
-"""CuTe DSL skeletons for NVIDIA GPUs (sm_90a): pointwise Programs and row reductions."""
+"""CuTe DSL skeletons for NVIDIA GPUs from sm_80 on: pointwise Programs and row reductions; products in `gemm`."""

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from .launch import ALIGNED, Fused
-from .plan import Device
+from .plan import Gpu
 
 _LEADS = ("spec", "knobs", "configure", "plan", "compile", "kept", "demand")
 
@@ -36,7 +36,7 @@ class Chained:
             raise AttributeError(name)
         return getattr(self.lead, name)
 
-    def prepare(self, device: Device) -> None:
+    def prepare(self, device: Gpu) -> None:
         """Both, as a Fused's."""
         self.lead.prepare(device)
         self.rest.prepare(device)

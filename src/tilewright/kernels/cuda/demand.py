@@ -1,9 +1,9 @@
 """A script for a child process: compiles a fused file at many knob settings, keeps on disk what it compiles, and says
 what each takes of a GPU.
 
-No GPU is needed. Operands are taken to be aligned, and to lie as their Spec says. On stdin one JSON object: `arch`,
-`processors`, and `jobs`, a list of [path of the fused file, {knob: value}]; on stdout one JSON object for each job, a
-line each: `objects`, the paths of what is kept, and `demand`: `plan` (a digest: equal plans of a file are one kernel),
+No GPU is needed. Operands are taken to be aligned, and to lie as their Spec says. On stdin one JSON object: the
+fields of a Gpu, and `jobs`, a list of [path of the fused file, {knob: value}]; on stdout one JSON object a job, a line
+each: `objects`, the paths of what is kept, and `demand`: `plan` (a digest: equal plans of a file are one kernel),
 `registers`, `local_bytes`, `shared_bytes`, `threads` (a CTA), `ctas`, `in_flight_bytes` (what a thread loads before it
 waits), `moved_bytes` (over all sweeps); or `failure` alone. The folder of the files must be on Python's path.
 """
@@ -24,13 +24,13 @@ from typing import Any, Protocol
 from .cubin import cubin_of, taken
 from .launch import ALIGNED, Fused
 from .operands import overlap, passing_operands, resident_operands, stretch
-from .plan import WARP, Device, Plan
+from .plan import WARP, Gpu, Plan
 from .ranking import queue_keys
 from .spec import Spec, reads
 from .views import ITEM_BYTES, contiguous
 
 
-def demand(fused: Fused, device: Device) -> dict[str, int | str]:
+def demand(fused: Fused, device: Gpu) -> dict[str, int | str]:
     """What the launches of `fused` at its present knobs take; of several, the most that any takes. Read from the object
     in which they are kept, or compiled for this alone."""
     walks = [o.strides or contiguous(o.shape) for o in fused.spec.operands]
@@ -123,7 +123,7 @@ class TellsItself(Protocol):
 
     def demand(self, processors: int) -> dict[str, int | str]: ...
 
-    def prepare(self, device: Device) -> None: ...
+    def prepare(self, device: Gpu) -> None: ...
 
     @property
     def objects(self) -> set[Path]: ...
@@ -139,20 +139,21 @@ def fused_of(path: Path) -> Fused | TellsItself:
     return found
 
 
-def _told(fused: Fused | TellsItself, device: Device) -> dict[str, Any]:
+def _told(fused: Fused | TellsItself, device: Gpu) -> dict[str, Any]:
     fused.prepare(device)
     tell = getattr(fused, "demand", None)  # the file brings a copy of its class along: no isinstance
     found: dict[str, Any] = tell(device.processors) if tell else demand(fused, device)  # type: ignore[arg-type]
     return {"objects": sorted(map(str, fused.objects)), "demand": found}
 
 
-def answer_jobs(tell: Callable[[Fused | TellsItself, Device], dict[str, Any]]) -> None:
+def answer_jobs(tell: Callable[[Fused | TellsItself, Gpu], dict[str, Any]]) -> None:
     """A child's work: `tell` of the fused file of each job on stdin, at its knobs; a line for each on stdout."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a compiler prints is no answer
     asked = json.load(sys.stdin)
-    device = Device(processors=asked["processors"], arch=asked["arch"])
-    for path, knobs in asked["jobs"]:
+    jobs = asked.pop("jobs")
+    device = Gpu(**asked)
+    for path, knobs in jobs:
         try:
             fused = fused_of(Path(path))
             fused.configure(**knobs)

@@ -19,7 +19,7 @@ from .calls import Call, Ready, fresh, lasting, written_out
 from .engine import SCRAP_BYTES, Kernel
 from .free import at_rows, freed
 from .math import ELEMENT_TYPES
-from .plan import DEFAULTS, KNOBS, Device, Plan
+from .plan import DEFAULTS, KNOBS, Gpu, Plan
 from .planning import make_plan
 from .spec import Spec, TensorSpec
 from .views import ITEM_BYTES, contiguous
@@ -96,7 +96,7 @@ class Fused:
             known.clear()
 
     def plan(
-        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device, *, rows: int | None = None
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Gpu, *, rows: int | None = None
     ) -> Plan:
         """For as many rows (None: as the Spec says)."""
         return make_plan(self._at(rows), strides, alignments, self.knobs, device)
@@ -105,7 +105,7 @@ class Fused:
         return self.spec if rows is None or rows == self.spec.domain[0] else at_rows(self.spec, rows)
 
     def compile(
-        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device, *, rows: int | None = None,
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Gpu, *, rows: int | None = None,
         options: str = "",
     ) -> tuple[Callable[..., None], Kernel]:  # fmt: skip
         """The compiled launch for operands of this layout, and the kernel that it launches; no GPU needed. `options`:
@@ -115,7 +115,7 @@ class Fused:
         return compiled, kernel
 
     def _kernel(
-        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device, rows: int | None
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Gpu, rows: int | None
     ) -> Kernel:
         """Of free rows where that costs nothing: a chain of as many as the Spec says is up to 1% faster knowing it."""
         spec, plan = self._at(rows), self.plan(strides, alignments, device, rows=rows)
@@ -137,7 +137,7 @@ class Fused:
         return cute.compile(self._entry, kernel, *fakes, work, stream, options=options)  # type: ignore[no-any-return]
 
     def launch(
-        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device, rows: int | None = None
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Gpu, rows: int | None = None
     ) -> tuple[Callable[..., None], Kernel]:
         """As `compile`, from disk where it is kept there."""
         kernel = self._kernel(strides, alignments, device, rows)
@@ -152,13 +152,13 @@ class Fused:
                 self._launches[facts] = found
         return found, kernel
 
-    def kept(self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device) -> bytes | None:
+    def kept(self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Gpu) -> bytes | None:
         """The object in which the same is kept, where it is."""
         kernel = self._kernel(strides, alignments, device, None)
         return cache.kept(self.source, self._facts(kernel, strides, alignments, device))
 
     def _facts(
-        self, kernel: Kernel, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Device
+        self, kernel: Kernel, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Gpu
     ) -> tuple[object, ...]:
         """What decides, beside the Spec, what is compiled: of free rows not their number, but their plan."""
         shapes = [o.shape for o in kernel.spec.operands]
@@ -170,7 +170,7 @@ class Fused:
             rows = (repr(kernel.plan), *long)
         return walks, tuple(alignments), tuple(sorted(self.knobs.items())), device, rows
 
-    def prepare(self, device: Device) -> None:
+    def prepare(self, device: Gpu) -> None:
         """Compile, or find on disk, what operands need that are aligned and lie as the Spec says; no GPU needed."""
         walks = self._walks(self.spec)
         self.launch(walks, [ALIGNED] * len(walks), device)
@@ -192,7 +192,7 @@ class Fused:
             )
         return found
 
-    def _is_free(self, rows: int, device: Device) -> bool:
+    def _is_free(self, rows: int, device: Gpu) -> bool:
         spec = self._at(rows)
         if not spec.free or rows < 2 or any(o.strides for o in spec.operands):
             return False
@@ -257,7 +257,10 @@ def _forget(known: dict[Any, Any]) -> None:
         known.clear()
 
 
-def _device(device: torch.device) -> Device:
+def _device(device: torch.device) -> Gpu:
     facts = torch.cuda.get_device_properties(device)
     arch = f"sm_{facts.major}{facts.minor}" + ("a" if facts.major >= 9 else "")
-    return Device(processors=facts.multi_processor_count, arch=arch)
+    return Gpu(
+        processors=facts.multi_processor_count, arch=arch, shared_bytes=facts.shared_memory_per_multiprocessor,
+        threads=facts.max_threads_per_multi_processor,
+    )  # fmt: skip

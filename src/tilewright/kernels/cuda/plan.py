@@ -23,14 +23,13 @@ DEFAULTS: dict[str, int | str | bool] = {
     "threads": 256, "unroll": 4, "residence": "auto", "spread": "auto", "tile": "auto",
 }  # fmt: skip
 
-SHARED_BYTES = 220 * 1024  # of the 227 KB that a CTA may have; the rest is for combining
-PROCESSOR_SHARED_BYTES = 228 * 1024  # of which each CTA costs 1 KB more than it asks for
+BOARD_BYTES = 7 * 1024  # of a CTA's shared memory, for combining
+COLUMN_BOARD_BYTES = 67 * 1024  # the same where each lane is a row
 HELD_SHARE = 0.43  # of a team's shared memory, at most, that one row takes where it can: 3 blocks of 7 (`Plan.ahead`)
 FINE_SHARE, FINE_SLOTS = 0.6, 14  # the same where a ring has so many slots: teams tell early enough (`Plan.early`)
 MOST_SLOTS = 32  # groups of copies that a thread may have under way
 KEEPING_THREADS = 512  # of a multiprocessor, where operands that all rows of a team share stay in registers
 KEPT_BYTES = 2**24  # of such operands, from which on: less stays in the L2; between 4 and 16 MB nothing was measured
-COLUMN_SHARED_BYTES = 160 * 1024  # boards take more where each lane is a row
 REGISTER_WORDS = 64  # 4-byte registers per thread in which a row may stay
 SUMMED_WORDS = 72  # registers per thread for a row and the sums of its columns
 MOST_TOGETHER = 4  # neighbouring results of a thread that slides: a store of 16 bytes of fp32
@@ -38,21 +37,36 @@ MOST_STATES = 16  # registers per thread for the states of a scan over columns, 
 SCAN_WORDS = {"cumprod": 2, "logcumsumexp": 2, "cummax": 2, "cummin": 2, "recurrence": 4}  # of a state
 MOST_WINDOW = 32  # steps of a window that one thread takes together
 LIST_PAYS = 64  # elements that a warp looks at for each that it may keep; an estimate, not measured
-REGISTERS, MOST_THREADS = 65536, 2048  # of a multiprocessor
+REGISTERS = 65536  # of a multiprocessor, of every GPU from sm_80 on
 LARGE_CTA = 512  # threads; of smaller ones the compiler finds by itself how many shall fit (docs/measured.md)
 OTHER_WORDS = 32  # registers of a thread beside the row's
 PASSING_WORDS = 48  # registers of a thread beside sums of columns, through whose hands rows pass
 MAX_CLUSTER = 8  # portable
-LARGEST_CLUSTER = 16  # of Hopper
+LARGEST_CLUSTER = 16  # of GPUs of data centres from Hopper on
 WARP = 32
 WAVE_THREADS = 1024  # threads that a multiprocessor surely holds at once (64 registers each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class Gpu:
+    """What a plan depends on. Shared memory and resident threads are a multiprocessor's."""
+
     processors: int
     arch: str  # e.g. "sm_90a"
+    shared_bytes: int
+    threads: int
     teams: bool = True  # it takes launches that ask for all their CTAs at once (see `launch`)
+
+    @property
+    def cta_shared_bytes(self) -> int:
+        """That one CTA may ask for: each costs 1 KB more."""
+        return self.shared_bytes - 1024
+
+    @property
+    def largest_cluster(self) -> int:
+        """CTAs; 1 where there are no clusters (CUDA C++ Programming Guide, compute capabilities)."""
+        capability = int("".join(c for c in self.arch if c.isdigit()))
+        return 1 if capability < 90 else MAX_CLUSTER if capability >= 120 else LARGEST_CLUSTER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,8 +187,7 @@ class Wish:
     unroll: int
     residence: str
     spread: str
-    processors: int
-    teams: bool
+    gpu: Gpu
     windows: bool  # rows are read through loads
     copied: bool  # what stays on chip can be brought there by cp.async, and is written from there
     boards: int  # reductions, each of which needs shared memory to combine in
@@ -186,11 +199,17 @@ class Wish:
         return max(self.resident, 1) * self.space.vector
 
     @property
+    def processors(self) -> int:
+        return self.gpu.processors
+
+    @property
     def many_rows(self) -> bool:
         return self.space.groups >= self.processors
 
     def allows(self, residence: str, chunks: int) -> bool:
         spread = "none" if chunks == 1 else "cluster"
+        if chunks > self.gpu.largest_cluster:
+            return False
         return self.residence in ("auto", residence) and self.spread in ("auto", spread)
 
     def plan(
@@ -209,7 +228,7 @@ class Wish:
         large = chunks > 1 or threads >= LARGE_CTA
         if residence == "registers" and self.resident and self.space.front == "row" and large:
             words = unroll * self.words + OTHER_WORDS
-            least = max(min(REGISTERS // (threads * words), MOST_THREADS // threads), 1)
+            least = max(min(REGISTERS // (threads * words), self.gpu.threads // threads), 1)
         return Plan(
             space=self.space, group_threads=group, groups_per_cta=per_cta, unroll=unroll, chunks=chunks,
             spread="none" if chunks == 1 else spread, residence=residence, wide=self.space.span >= 2**31, teams=teams,

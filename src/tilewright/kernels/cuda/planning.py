@@ -9,7 +9,8 @@ from math import gcd
 
 from .operands import copied, overlap, passing_operands, resident_operands, shared_operands, used_views
 from .plan import (
-    COLUMN_SHARED_BYTES,
+    BOARD_BYTES,
+    COLUMN_BOARD_BYTES,
     FINE_SHARE,
     FINE_SLOTS,
     HELD_SHARE,
@@ -19,20 +20,17 @@ from .plan import (
     MAX_CLUSTER,
     MOST_SLOTS,
     MOST_STATES,
-    MOST_THREADS,
     MOST_TOGETHER,
     MOST_WINDOW,
     OTHER_WORDS,
     PASSING_WORDS,
-    PROCESSOR_SHARED_BYTES,
     REGISTER_WORDS,
     REGISTERS,
     SCAN_WORDS,
-    SHARED_BYTES,
     SUMMED_WORDS,
     WARP,
     WAVE_THREADS,
-    Device,
+    Gpu,
     Knobs,
     Plan,
     Wish,
@@ -52,7 +50,7 @@ def make_plan(
     operand_strides: Sequence[Sequence[int]],
     alignments: Sequence[int],
     knobs: Knobs,
-    device: Device,
+    gpu: Gpu,
 ) -> Plan:
     """A plan that covers every element once; knobs that do not fit these operands give way to what does."""
     used = used_views(spec)
@@ -60,7 +58,7 @@ def make_plan(
     if space.groups >= 2**31 or space.steps >= 2**31:
         raise ValueError(f"{spec.name}: more than 2**31 vectors along one side of {spec.domain}")
     if not spec.reduced:
-        return _tiled_plan(spec, space, alignments, knobs) or _pointwise_plan(space, knobs, device)
+        return _tiled_plan(spec, space, alignments, knobs) or _pointwise_plan(space, knobs, gpu)
     resident = () if spec.scan else resident_operands(spec, space)
     if (resident or spec.scan or spec.sums or spec.stretch) and space.tail:
         space = make_space(spec, operand_strides, alignments, used, may_tail=False)
@@ -73,8 +71,7 @@ def make_plan(
         unroll=int(knobs["unroll"]),
         residence=str(knobs["residence"]),
         spread=str(knobs["spread"]),
-        processors=device.processors,
-        teams=device.teams,
+        gpu=gpu,
         windows=any(o.indexed for o in spec.operands),
         copied=bool(resident) and spec.final is not None and all(copied(spec, space, n) for n in resident),
         boards=sum(len(s.reductions) for s in spec.sweeps),
@@ -98,12 +95,12 @@ def make_plan(
     return next(plan for plan in (way(wish) for way in ways) if plan is not None)
 
 
-def _pointwise_plan(space: Space, knobs: Knobs, device: Device) -> Plan:
+def _pointwise_plan(space: Space, knobs: Knobs, gpu: Gpu) -> Plan:
     """A block a CTA; or, spread over the "grid", as many CTAs as stay on the chip, which take the blocks in turn."""
     threads = int(knobs["threads"])
     unroll = min(int(knobs["unroll"]), max(1, power_of_two(space.steps // threads)))
     blocks = -(-space.steps // (threads * unroll))
-    chunks = min(blocks, device.processors * max(WAVE_THREADS // threads, 1)) if knobs["spread"] == "grid" else blocks
+    chunks = min(blocks, gpu.processors * max(WAVE_THREADS // threads, 1)) if knobs["spread"] == "grid" else blocks
     return Plan(
         space=space, group_threads=threads, groups_per_cta=1, unroll=unroll, chunks=chunks, spread="split",
         residence="reread", wide=space.span >= 2**31,
@@ -175,7 +172,8 @@ def _parts_through_a_ring(wish: Wish, spec: Spec) -> Plan | None:
     names = passing_operands(spec, wish.space)
     if not names or not all(copied(spec, wish.space, n) for n in names):
         return None
-    shapes = itertools.product((1, 2, 4, MAX_CLUSTER, LARGEST_CLUSTER), dict.fromkeys((wish.unroll, 8)))
+    clusters = (n for n in (1, 2, 4, MAX_CLUSTER, LARGEST_CLUSTER) if n <= wish.gpu.largest_cluster)
+    shapes = itertools.product(clusters, dict.fromkeys((wish.unroll, 8)))
     found = [_parts_in_chunks(replace(wish, unroll=unroll), spec, names, chunks) for chunks, unroll in shapes]
     plans = [plan for plan in found if plan is not None]
     if wish.spread == "cluster":
@@ -193,11 +191,11 @@ def _parts_in_chunks(wish: Wish, spec: Spec, names: tuple[str, ...], chunks: int
     registers = -(-(unroll * words + PASSING_WORDS) // 8) * 8
     if threads * registers > REGISTERS * 9 // 8 or (chunks > 1 and group <= WARP):  # a few may spill
         return None
-    most = max(1, min(REGISTERS // (threads * registers), MOST_THREADS // threads, 8))
+    most = max(1, min(REGISTERS // (threads * registers), wish.gpu.threads // threads, 8))
     per_processor = -(-spec.parts * chunks // (per_cta * wish.processors))
     for wanted in range(most, 0, -1):
         ctas = -(-per_processor // -(-per_processor // wanted))  # waves of the same size
-        room = PROCESSOR_SHARED_BYTES // ctas - 1024 * (1 + wish.boards)
+        room = wish.gpu.shared_bytes // ctas - 1024 * (1 + wish.boards)
         slots = min(room // (threads * space.vector * sum(items[n] for n in names)), 3 * unroll, MOST_SLOTS)
         if slots >= min(2 * unroll, unroll + 2) or (ctas == 1 and slots >= unroll):
             plan = wish.plan(group, per_cta, unroll, chunks=chunks, spread="cluster", residence="shared", slots=slots)
@@ -216,12 +214,13 @@ def _parts_in_registers(wish: Wish, spec: Spec) -> Plan | None:
 
 def _row_in_shared(wish: Wish) -> Plan | None:
     """The row, or its share of a cluster, in shared memory: two CTAs to a multiprocessor if possible, else one; at the
-    last by a cluster as large as Hopper has."""
+    last by a cluster as large as there are."""
     group, per_cta, most = _row_shape(wish)
     if not wish.step_bytes or not wish.many_rows or per_cta > 1:
         return None
-    rooms = itertools.product((SHARED_BYTES // 2, SHARED_BYTES), (1, 2, 4, MAX_CLUSTER))
-    for room, chunks in (*rooms, (SHARED_BYTES, LARGEST_CLUSTER)):
+    whole = wish.gpu.cta_shared_bytes - BOARD_BYTES
+    rooms = itertools.product((whole // 2, whole), (1, 2, 4, MAX_CLUSTER))
+    for room, chunks in (*rooms, (whole, LARGEST_CLUSTER)):
         steps = -(-wish.space.steps // (group * chunks))  # of a thread, in as few blocks as may be, all of one size
         blocks = -(-steps // most)
         unroll = -(-steps // blocks)
@@ -236,7 +235,7 @@ def _row_of_teams(wish: Wish) -> Plan | None:
     group, per_cta, _ = _row_shape(wish)
     if not wish.copied or per_cta > 1 or wish.residence not in ("auto", "shared") or wish.spread != "grid":
         return None
-    if not wish.teams:
+    if not wish.gpu.teams:
         return None
     plan, keeping = _teams_of(wish, team_ctas(group)), _teams_of(wish, keeping_ctas(group))
     if keeping is not None and sum(count for _, count in wish.lasting) * wish.space.steps >= KEPT_BYTES:
@@ -256,7 +255,7 @@ def _teams_of(wish: Wish, per_processor: int) -> Plan | None:
     group, _, unroll = _row_shape(wish)
     blocks = -(-wish.space.steps // (group * unroll))
     ctas = wish.processors * per_processor
-    room = PROCESSOR_SHARED_BYTES // per_processor - 1024 * (1 + wish.boards)
+    room = wish.gpu.shared_bytes // per_processor - 1024 * (1 + wish.boards)
     slots = min(room // (group * unroll * wish.step_bytes), MOST_SLOTS)
     if slots == 0:
         return None
@@ -306,7 +305,7 @@ def _scan_plan(wish: Wish) -> Plan:
 
 def _scan_relayed(wish: Wish, group: int, per_cta: int, unroll: int) -> Plan | None:
     """Each row by a team of CTAs, which take its blocks in turn."""
-    if wish.spread != "grid" or not wish.teams or wish.space.front != "row" or per_cta > 1 or group < WARP:
+    if wish.spread != "grid" or not wish.gpu.teams or wish.space.front != "row" or per_cta > 1 or group < WARP:
         return None
     blocks = -(-wish.space.steps // (group * unroll))
     teams = wish.space.groups
@@ -426,7 +425,8 @@ def _column_in_shared(wish: Wish) -> Plan | None:
     blocks = -(-wish.space.steps // (group * unroll))
     row_bytes = blocks * group * per_cta * unroll * wish.step_bytes
     crowded = -(-wish.space.groups // per_cta) >= wish.processors or wish.spread == "none"
-    if not wish.step_bytes or not crowded or not wish.allows("shared", 1) or row_bytes > COLUMN_SHARED_BYTES:
+    room = wish.gpu.cta_shared_bytes - COLUMN_BOARD_BYTES
+    if not wish.step_bytes or not crowded or not wish.allows("shared", 1) or row_bytes > room:
         return None
     return wish.plan(group, per_cta, unroll, chunks=1, spread="none", residence="shared")
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from importlib import resources
 
 from ...facts.candidate import SourceFile
+from ...facts.device import Device
+from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
 from ...ir.partial import adding_up, in_parts, usual_parts
 from ...ir.program import DTYPE_BYTES, RANKED, Program, Reduction
 from ..narrow import computes_in_float8
+from ..realiser import Fit, Refused, copied, refused
 from .source import headline, open_rows, source, vector_dimension
 from .text import CannotRender
 
+target: Target = "cpu"
 _FILES = (
     "__init__.py", "ops.py", "autograd.py", "store.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h",
     "cpu/math.h", "cpu/reductions.h", "cpu/walk.h", "cpu/rows.h", "cpu/columns.h", "cpu/tiles.h", "cpu/scan.h",
@@ -24,10 +26,15 @@ _MOST_OPERANDS = 32  # tiles.h packs operands into 32 KB of stack each
 _LARGE_BYTES = 32 << 20  # outputs beyond a last-level cache, where going past it can pay
 
 
-def unsupported(program: Program) -> str | None:
-    """Why this target can't realise the program, or None."""
+def fits(program: Program, device: Device) -> Fit | Refused:
+    """See `realiser`."""
     if program.product:
-        return "no skeleton"
+        return Refused("a product of matrices", foreign=True)
+    reason = _unsupported(program)
+    return refused(reason, any_rows=reason is None and _any_rows(program))
+
+
+def _unsupported(program: Program) -> str | None:
     if not program.domain:
         return "a single point"
     if 0 in program.domain:
@@ -59,7 +66,12 @@ def unsupported(program: Program) -> str | None:
     return None
 
 
-def space(program: Program) -> Space:
+def points(program: Program, device: Device) -> Space:
+    """See `realiser`; every CPU has the same points."""
+    return _space(program)
+
+
+def _space(program: Program) -> Space:
     """How many vectors are in flight, and whether large outputs go past the caches."""
     knobs: list[Knob] = [_GRAIN]
     base: dict[str, int | bool] = {"grain": 16384}
@@ -82,8 +94,8 @@ def space(program: Program) -> Space:
             variants = [{"stream": True}, *variants]
     if 4096 < math.prod(program.domain) <= 16384:
         variants.append({"grain": 4096})
-    points = tuple(point(**{**base, **variant}) for variant in ({}, *variants))
-    return Space(knobs=tuple(knobs), points=points)
+    found = tuple(point(**{**base, **variant}) for variant in ({}, *variants))
+    return Space(knobs=tuple(knobs), points=found)
 
 
 _GRAIN = Knob(name="grain", values=(4096, 16384, 65536), about="elements that one thread works on alone")
@@ -94,9 +106,8 @@ _COLUMNS = Knob(
 _STREAM = Knob(name="stream", values=(False, True), about="write outputs past the caches")
 
 
-def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
-    """`name`.cpp and `name`.py; `name`_sums.cpp, too, for sums over the rows. Raises CannotRender where `unsupported`
-    gives a reason."""
+def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
+    """`name`.cpp and `name`.py; `name`_sums.cpp, too, for sums over the rows. Raises CannotRender where it refuses."""
     if program.sums:
         parts = usual_parts(program.rows)
         rows, sums = in_parts(program, parts), adding_up(program, parts)
@@ -111,17 +122,9 @@ def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
     )
 
 
-def skeleton_files(programs: Sequence[Program]) -> tuple[SourceFile, ...]:
-    """The headers and the launcher, verbatim, for `tilewright_kernels/`."""
-    return kernel_files() if programs else ()
-
-
-def kernel_files() -> tuple[SourceFile, ...]:
-    """Those files, whatever is to be built with them."""
-    kernels = resources.files("tilewright.kernels")
-    return tuple(
-        SourceFile(path=f"tilewright_kernels/{path}", text=kernels.joinpath(path).read_text()) for path in _FILES
-    )
+def skeleton_files() -> tuple[SourceFile, ...]:
+    """The headers and the launcher."""
+    return copied(_FILES)
 
 
 def _python(program: Program, name: str, point: Point) -> str:
@@ -168,7 +171,7 @@ def _outputs(program: Program) -> str:
 
 
 def _legal(program: Program) -> dict[str, tuple[int | str | bool, ...]]:
-    return {knob.name: knob.values for knob in space(program).knobs}
+    return {knob.name: knob.values for knob in _space(program).knobs}
 
 
 def _run(program: Program, name: str, kernel: str) -> str:
@@ -176,7 +179,7 @@ def _run(program: Program, name: str, kernel: str) -> str:
     text = f"""# run({signature}) -> ({", ".join(o.name for o in program.outputs)},)
 run = torch_op({name!r}, {kernel}.launch, _OUTPUTS, {len(program.operands)}{_rows(program)})
 """
-    return text + (_TAKES if any_rows(program) else "")
+    return text + (_TAKES if _any_rows(program) else "")
 
 
 _TAKES = '''
@@ -192,6 +195,6 @@ def _rows(program: Program) -> str:
     return "" if rows is None else f", rows={rows}"
 
 
-def any_rows(program: Program) -> bool:
+def _any_rows(program: Program) -> bool:
     """Whether the kernel takes any number of rows, and not only as many as the program says."""
     return not program.sums and open_rows(program) is not None

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import chain
 from math import ceil
 
+from ...facts.device import Device
 from ...facts.space import Knob, Point, Space, point
 from ...ir.program import DTYPE_BYTES, Program
 from .diagonals import NO_ZEROS, kept_diagonals
@@ -16,7 +17,7 @@ from .reduced import BLOCK
 from .sides import factors, is_gated, is_plain, is_rounded, is_routed, is_skinny, lies_along_k, sizes
 from .skinny import is_unpacked, skinny_points, skinny_space
 from .tiles import KERNEL, bare_points, is_bare, turn
-from .time import DEPTH, PROCESSORS, work_ns
+from .time import DEPTH, work_ns
 
 EIGHT_BITS = "float8_e4m3fn"
 # Below, products of three fp16 ones are farther off than fp32's own (docs/precision.md), and bound by memory anyway.
@@ -25,7 +26,7 @@ _LEAST_SIDE = 64  # the smallest tile
 _LEAST_STREAMED_SIDE = 32  # of fp32, in half such a tile: below, thin matrices are bound by memory
 TMA_BYTES = 16  # at whose multiples lines start that TMA reads
 _POINTS = 8
-_KNOBS = (
+KNOBS = (
     Knob(
         name="tile", values=("16x64", "16x128", "32x64", "32x128", "64x16", "64x32", "64x64", "64x128", "64x256",
                              "128x16", "128x32", "128x64", "128x128", "128x144", "128x160", "128x176", "128x192",
@@ -106,7 +107,7 @@ def is_thin(program: Program) -> bool:
     return factors(program)[0].dtype == "f32" and min(sizes(program)[1:3]) < _LEAST_SIDE
 
 
-def thin_points(program: Program) -> tuple[Point, ...]:
+def thin_points(program: Program, device: Device) -> tuple[Point, ...]:
     """Of what is thin: the large matrix is streamed, or its planes alone would take as long as the library. Below
     _LEAST_STREAMED_SIDE that takes as long as the matrix takes to come (a side s at 4.2 TB/s is 2.1 s TFLOP/s; cuBLAS's
     fp32 does 51)."""
@@ -116,26 +117,26 @@ def thin_points(program: Program) -> tuple[Point, ...]:
     if program.reduced or is_rounded(program) or is_gated(program):
         return ()
     wanted = ("128x64", "left") if n < m else ("64x128", "right")
-    return tuple(p for _, p in ranked_points(program) if (dict(p)["tile"], dict(p)["streamed"]) == wanted)
+    return tuple(p for _, p in ranked_points(program, device) if (dict(p)["tile"], dict(p)["streamed"]) == wanted)
 
 
-def space(program: Program) -> Space:
+def space(program: Program, device: Device) -> Space:
     """The knobs, and at most 8 points in the order in which the model has them."""
     if is_unpacked(program) or (is_gated(program) and is_skinny(program)):
-        return skinny_space(program, _KNOBS, KERNEL)
+        return skinny_space(program, KNOBS, KERNEL, device)
     if is_gated(program):
-        return Space(knobs=_KNOBS, points=_gated_points(program))
-    skinny = skinny_points(program) if is_skinny(program) and not program.reduced else ()
-    others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program)
-    wide = () if is_thin(program) else _exact_points(program)
+        return Space(knobs=KNOBS, points=_gated_points(program, device))
+    skinny = skinny_points(program, device) if is_skinny(program) and not program.reduced else ()
+    others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program, device)
+    wide = () if is_thin(program) else _exact_points(program, device)
     if sizes(program)[3] < LEAST_K:
-        return Space(knobs=_KNOBS, points=wide)
+        return Space(knobs=KNOBS, points=wide)
     points = (*(*skinny, *others)[: _POINTS - len(wide)], *wide)
     allowed = _intervals(program)
     if len(allowed) < 2:
-        return Space(knobs=_KNOBS, points=points)
+        return Space(knobs=KNOBS, points=points)
     knob = Knob(name="interval", values=("auto", *allowed), about="K of hi*hi that is added up by tensor cores alone")
-    return Space(knobs=(*_KNOBS, knob), points=tuple(point(**dict(p), interval="auto") for p in points))
+    return Space(knobs=(*KNOBS, knob), points=tuple(point(**dict(p), interval="auto") for p in points))
 
 
 def _intervals(program: Program) -> tuple[int, ...]:
@@ -145,7 +146,7 @@ def _intervals(program: Program) -> tuple[int, ...]:
     return tuple(interval for interval, least in _PROVEN if sizes(program)[3] >= least)
 
 
-def _gated_points(program: Program) -> tuple[Point, ...]:
+def _gated_points(program: Program, device: Device) -> tuple[Point, ...]:
     """Tiles of both products' columns together; whole ones in shared memory first, where the result is of 16 bits."""
     _, m, n, _ = sizes(program)
 
@@ -153,7 +154,7 @@ def _gated_points(program: Program) -> tuple[Point, ...]:
         tall, wide = map(int, shape[0].split("x"))
         together = [int(s) for s in shape[1].split("x")]
         tiles = ceil(m / (tall * together[0])) * ceil(2 * n / (wide * together[1])) * together[0] * together[1]
-        return ceil(tiles / PROCESSORS) * tall * wide * shape[3]
+        return ceil(tiles / device.processors) * tall * wide * shape[3]
 
     if not is_plain(program):
         together = [
@@ -168,12 +169,12 @@ def _gated_points(program: Program) -> tuple[Point, ...]:
     return tuple(turn(s[0], s[1], store, s[2]) for s, store in zip(shapes, stores, strict=True))
 
 
-def _exact_points(program: Program) -> tuple[Point, ...]:
+def _exact_points(program: Program, device: Device) -> tuple[Point, ...]:
     """Of fp32 one with six products of bf16: half as fast, and right where three of fp16 are not accurate enough; where
     K is short several, and nothing else."""
     if factors(program)[0].dtype != "f32" or is_rounded(program):
         return ()
-    ranked = reducing_points(program) if program.reduced else ranked_points(program)
+    ranked = reducing_points(program, device) if program.reduced else ranked_points(program, device)
     fitting = (dict(p) for _, p in ranked if dict(p)["tile"] in _THREE_PLANES and dict(p)["streamed"] == "none")
     points = [point(**{**p, "split": "bf16x6"}) for p in fitting]
     if sizes(program)[3] >= LEAST_K:
@@ -182,7 +183,7 @@ def _exact_points(program: Program) -> tuple[Point, ...]:
     return (*points[:1], *bulk, *points[1:])
 
 
-def reducing_points(program: Program) -> list[tuple[float, Point]]:
+def reducing_points(program: Program, device: Device) -> list[tuple[float, Point]]:
     """The points at which rows can be reduced, with the model's time of each."""
 
     def takes(point: dict[str, str | int]) -> bool:
@@ -190,15 +191,15 @@ def reducing_points(program: Program) -> list[tuple[float, Point]]:
         whole = fits(program, columns) if is_grouped(program) else columns % BLOCK == 0
         return point["split_k"] == 1 and point["streamed"] != "right" and whole
 
-    return [(work, p) for work, p in ranked_points(program) if takes(dict(p))]
+    return [(work, p) for work, p in ranked_points(program, device) if takes(dict(p))]
 
 
-def ranked_points(program: Program) -> list[tuple[float, Point]]:
+def ranked_points(program: Program, device: Device) -> list[tuple[float, Point]]:
     """All points, in the order in which the model has them, with its time of each."""
     k = sizes(program)[3]
     split = factors(program)[0].dtype == "f32"
     assert program.product is not None
-    takes_ns = _model(program)
+    takes_ns = _model(program, device)
     batch = sizes(program)[0]
     shared = any(x.shape[0] not in (1, batch) for x in factors(program)) if len(program.domain) > 2 else False
     # Of a triangle's parts of K some are empty, and the longest tile is as long; exponents of parts of K are a batch's
@@ -226,14 +227,14 @@ def _points_of_stretches(program: Program) -> tuple[Point, ...]:
     return tuple(turn(tile, cluster, "direct", how) for tile, cluster, how in shapes)
 
 
-def _model(program: Program) -> Callable[[Point], float]:
+def _model(program: Program, device: Device) -> Callable[[Point], float]:
     """Its time at a point, in ns."""
     batch, m, n, k = sizes(program)
     assert program.product is not None
     of_program = partial(
         work_ns, batch, m, n, k, fp32=factors(program)[0].dtype == "f32", rounded=is_rounded(program),
         kept=(None, None) if program.reduced else kept_diagonals(program), zeros=program.product.zeros,
-        along=lies_along_k(program),
+        along=lies_along_k(program), device=device,
     )  # fmt: skip
 
     def takes_ns(setting: Point) -> float:
@@ -246,13 +247,13 @@ def _model(program: Program) -> Callable[[Point], float]:
     return takes_ns
 
 
-def _points(program: Program) -> tuple[Point, ...]:
+def _points(program: Program, device: Device) -> tuple[Point, ...]:
     if is_thin(program):
-        return thin_points(program)[:_STREAMED_POINTS]
+        return thin_points(program, device)[:_STREAMED_POINTS]
     plain = is_plain(program)
     if is_routed(program):
         return _points_of_stretches(program)
-    points = [p for _, p in (reducing_points(program) if program.reduced else ranked_points(program))]
+    points = [p for _, p in (reducing_points(program, device) if program.reduced else ranked_points(program, device))]
     streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
     chosen = [p for p in points if p in streaming or dict(p)["streamed"] == "none"]
     if is_row(program) and plain:
@@ -270,27 +271,29 @@ def _points(program: Program) -> tuple[Point, ...]:
     bare = narrow or (not plain and len(program.operands) == 2 and sizes(program)[3] >= _FLAT_K)
     for p in direct:
         chosen.insert(chosen.index(p) + (0 if bare else 1), point(**{**dict(p), "store": "bulk"}))
-    return _with_turns(program, chosen) if plain else (*_streamed_in_k(program), *chosen)
+    return _with_turns(program, device, chosen) if plain else (*_streamed_in_k(program, device), *chosen)
 
 
-def _streamed_in_k(program: Program) -> tuple[Point, ...]:
+def _streamed_in_k(program: Program, device: Device) -> tuple[Point, ...]:
     """Of fp32 the points by stream-K that the model has before all others, by so much that it may be believed."""
     assert program.product is not None
     zeros, kept = program.product.zeros, kept_diagonals(program)
     if sizes(program)[3] < _STREAM_K_LEAST or kept != (None, None) or zeros != NO_ZEROS:
         return ()
-    takes_ns = _model(program)
-    best = min(work * (_SQUARE_RATE if dict(p)["tile"] == "128x128" else 1.0) for work, p in ranked_points(program))
+    takes_ns = _model(program, device)
+    best = min(
+        work * (_SQUARE_RATE if dict(p)["tile"] == "128x128" else 1.0) for work, p in ranked_points(program, device)
+    )
     settings = [turn(tile, cluster, "direct", "stream_k") for tile, cluster in _STREAM_K_SHAPES]
     found = [(takes_ns(p), p) for p in settings if enters(program, dict(p))]
     return tuple(p for work, p in sorted(found)[:_STREAM_K_POINTS] if work < _STREAM_K_GAIN * best)
 
 
-def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
+def _with_turns(program: Program, device: Device, others: list[Point]) -> tuple[Point, ...]:
     """Of bare products tiles of all widths, between others where parts of K or small tiles are ahead of these. Of other
     products whole tiles in shared memory, and warpgroups that take turns, between the rest. What the model has far
     behind is left out: such tiles are too few where K is long, as they are not cut along it."""
-    takes_ns = _model(program)
+    takes_ns = _model(program, device)
     most = FAR * (min(map(takes_ns, others)) + _BEGIN_NS)
 
     def near(points: Sequence[Point]) -> list[Point]:
@@ -299,7 +302,7 @@ def _with_turns(program: Program, others: list[Point]) -> tuple[Point, ...]:
     if is_bare(program):
         first = dict(others[0])
         few = first["split_k"] != 1 or min(map(int, str(first["tile"]).split("x"))) < _WHOLE_TILE
-        return _in_turn(near(others), near(bare_points(program))) if few else bare_points(program)
+        return _in_turn(near(others), near(bare_points(program, device))) if few else bare_points(program, device)
     staged = program.outputs[0].dtype in ("f16", "bf16") and program.domain[-1] % 8 == 0
     short = sizes(program)[3] <= _SHORT_K
     shapes = _FUSED_STAGED if short else (*_FUSED_STAGED[1::-1], *_FUSED_STAGED[2:])

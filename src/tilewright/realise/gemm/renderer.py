@@ -1,14 +1,21 @@
-"""Propose matrix products for CUDA: which the skeleton `gemm` takes."""
+"""Products of matrices by TMA and wgmma: which of them the skeleton `gemm` takes, its points and its files."""
 
 from __future__ import annotations
 
 from math import prod
 
+from ...facts.candidate import SourceFile
+from ...facts.device import Device
+from ...facts.problem import Target
+from ...facts.space import Point, Space
 from ...ir.program import DTYPE_BYTES, Program
 from ..narrow import computes_in_float8
+from ..realiser import Fit, Refused, copied, refused
+from ..rows import renderer as rows
+from ..rows.text import fused_text as rows_text
 from .entered import unenterable
 from .grouped import is_grouped, is_row, ungroupable
-from .points import EIGHT_BITS, FAR, LEAST_K, TMA_BYTES, is_thin, ranked_points, reducing_points, thin_points
+from .points import EIGHT_BITS, FAR, LEAST_K, TMA_BYTES, is_thin, ranked_points, reducing_points, space, thin_points
 from .reduced import blocked
 from .sides import (
     SKINNY_SIDE,
@@ -23,8 +30,15 @@ from .sides import (
     sizes,
 )
 from .skinny import is_unpacked, unpackable
-from .time import PROCESSORS, copies_ns, least_ns
+from .text import fused_text, reduced_texts
+from .time import FITTED, Rates, copies_ns, least_ns
 
+target: Target = "cuda"
+_SKELETONS = (
+    "__init__", "ampere", "band", "blocks", "bounds", "compiling", "ending", "entering", "entries", "experts", "finish",
+    "fused", "groups", "gated", "launch", "lying", "noted", "outlet", "pair", "partly", "plan", "product", "reach",
+    "routed", "shares", "skinny", "split", "staged", "stream_k", "streamed", "unpacked", "unpacking", "waves", "writes",
+)  # fmt: skip
 _TYPES = ("f32", "f16", "bf16")
 _ALSO_WRITTEN = ("float8_e4m3fn", "i8", "u8", "i32", "i64", "bool")
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
@@ -43,7 +57,39 @@ _WRITTEN_FROM = {("groups of columns", 16): 2048, ("rows", 16): 512}
 _SKINNY_TILE = 64  # rows; from so many times the multiprocessors' number on, K is not cut
 
 
-def unsupported(program: Program) -> str | None:
+def fits(program: Program, device: Device) -> Fit | Refused:
+    """See `realiser`."""
+    if program.product is None:
+        return Refused("no product of matrices", foreign=True)
+    if device.architecture != FITTED.architecture:
+        return Refused(f"the product's skeleton needs {FITTED.architecture} (TMA and wgmma)")
+    return refused(unsupported(program, device))
+
+
+def points(program: Program, device: Device) -> Space:
+    """See `realiser`."""
+    return space(program, device)
+
+
+def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
+    """`NAME.py`; where rows are reduced across tiles, the product and the kernel that joins its blocks beside it."""
+    if not program.reduced or is_grouped(program):
+        return (SourceFile(path=f"{name}.py", text=fused_text(program, name, point)),)
+    whole, product, joined = reduced_texts(program, name, point)
+    first = rows.points(joined, device).points[0]
+    return (
+        SourceFile(path=f"{name}.py", text=whole),
+        SourceFile(path=f"{name}_product.py", text=product),
+        SourceFile(path=f"{name}_rows.py", text=rows_text(joined, f"{name}_rows", first)),
+    )
+
+
+def skeleton_files() -> tuple[SourceFile, ...]:
+    """Those of rows, too: products share their element functions and their cache."""
+    return copied((*rows.SKELETONS, *(f"cuda/gemm/{name}.py" for name in _SKELETONS), "cuda/cubin.py"))
+
+
+def unsupported(program: Program, device: Device) -> str | None:
     """Why the skeleton can't, or shouldn't, make this product; None if it does."""
     batch, m, n, k = sizes(program)
     left, _ = factors(program)
@@ -68,7 +114,7 @@ def unsupported(program: Program) -> str | None:
     exact = left.dtype == "f32" and not (program.reduced or is_rounded(program))
     if k < (_LEAST_EXACT_K if exact else LEAST_K):
         return f"{m} x {n} x {k} is bound by memory, or too short for fp32's accuracy"
-    if is_thin(program) and not thin_points(program):
+    if is_thin(program) and not thin_points(program, device):
         return f"{m} x {n} x {k} in fp32 is bound by memory, or fills half a tile that isn't streamed"
     if batch * m * n * k < _LEAST_WORK and not is_skinny(program):
         return f"{m} x {n} x {k} is all launch"
@@ -76,16 +122,16 @@ def unsupported(program: Program) -> str | None:
         return "rows of experts in other types than fp16 and bf16, or reduced"
     if max(batch, m, n, k) > _LONGEST_SIDE:
         return "a side of 2^31 and more"
-    if _is_copied_for_long(program):
+    if _is_copied_for_long(program, device):
         return "rows that don't start at multiples of 16 bytes, and whose copy costs more than it brings"
     if is_gated(program):
         return _ungateable(program)
     if is_unpacked(program):
         return unpackable(program)
-    return unenterable(program) or (_unreducible(program) if program.reduced else None)
+    return unenterable(program) or (_unreducible(program, device) if program.reduced else None)
 
 
-def _is_copied_for_long(program: Program) -> bool:
+def _is_copied_for_long(program: Program, device: Device) -> bool:
     """Whether factors that TMA can't read as they lie take so long to be copied to lines that it can, in every call,
     that a library which reads them as they are is clearly faster. What is written may start anywhere: threads write
     it; and the split of fp32 reads what it likes."""
@@ -99,11 +145,12 @@ def _is_copied_for_long(program: Program) -> bool:
     anywhere = [o for o in read if line_of(o) * item % TMA_BYTES and line_of(o) < prod(o.shape)]  # not of one line
     if not anywhere:
         return False
-    copied = [float(item * prod(o.shape)) for o in anywhere]
+    sides = [float(item * prod(o.shape)) for o in anywhere]
     several, results = len(program.products), float(m * n * (1 if is_routed(program) else batch))
     moved = item * (prod(left.shape) + several * prod(right.shape) + results)
-    ours, theirs = (least_ns(2.0 * several * results * k, moved, anywhere=a) for a in (False, True))
-    return copies_ns(copied) + ours > FAR * theirs
+    flops = 2.0 * several * results * k
+    ours, theirs = (least_ns(flops, moved, anywhere=a, device=device) for a in (False, True))
+    return copies_ns(sides, device) + ours > FAR * theirs
 
 
 def _ungateable(program: Program) -> str | None:
@@ -121,12 +168,12 @@ def _ungateable(program: Program) -> str | None:
     return None
 
 
-def _unreducible(program: Program) -> str | None:
+def _unreducible(program: Program, device: Device) -> str | None:
     """Why this product's rows are better reduced by another kernel."""
     if is_grouped(program):
         if is_routed(program) or factors(program)[0].dtype not in _TYPES:
             return "groups of columns of eight bits, or of stretches of rows"
-        return ungroupable(program) or unhidden(program) or _slower(program)
+        return ungroupable(program) or unhidden(program) or _slower(program, device)
     n = sizes(program)[2]
     cut = blocked(program)
     others = [o for o in program.operands if not o.indexed]
@@ -136,7 +183,7 @@ def _unreducible(program: Program) -> str | None:
         return "whole matrices of numbers that are no floats"
     if n >= _MOST_PLACES and any(r.op in ("argmax", "argmin") for r in cut.reductions):
         return "positions that fp32 does not hold"
-    return _slower(program)
+    return _slower(program, device)
 
 
 def unhidden(program: Program) -> str | None:
@@ -152,17 +199,17 @@ def unhidden(program: Program) -> str | None:
     return None
 
 
-def _slower(program: Program) -> str | None:
+def _slower(program: Program, device: Device) -> str | None:
     """Whether to reduce a product's rows, or groups of columns, costs more than it saves."""
     batch, m, n, _ = sizes(program)
     left, _ = factors(program)
     best, mine = (
-        min((w for w, _ in ranked), default=None) for ranked in (ranked_points(program), reducing_points(program))
+        min((work for work, _ in ranked(program, device)), default=None) for ranked in (ranked_points, reducing_points)
     )
-    few = batch * m < _SKINNY_TILE * PROCESSORS or n > SKINNY_SIDE or not is_row(program)
+    few = batch * m < _SKINNY_TILE * device.processors or n > SKINNY_SIDE or not is_row(program)
     if best is None or mine is None or (few and is_skinny(program)):
         return "a product whose sums are not whole in one kernel"
-    saved = 2.0 * batch * m * n * (4.0 if left.dtype == "f32" else 2.0) / 4000.0  # ns: it is neither written nor read
-    if mine > _WORTH * best + saved:
+    spared = 2.0 * batch * m * n * (4.0 if left.dtype == "f32" else 2.0)  # bytes neither written nor read
+    if mine > _WORTH * best + spared / Rates(device).bytes:
         return "a product that is faster where its sums are made in parts"
     return None

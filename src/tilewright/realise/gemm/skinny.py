@@ -6,12 +6,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import ceil
 
+from ...facts.device import Device
 from ...facts.space import Knob, Point, Space, point
 from ...ir.program import Program, Prologue, Statement
 from .sides import is_gated, is_plain, is_routed, is_skinny, lies_along_k, sizes
-from .skinny_time import PARTS, RESERVED_BYTES, SHARED_BYTES, resident, work_ns
+from .skinny_time import PARTS, RESERVED_BYTES, resident, work_ns
 from .tiles import KERNEL
-from .time import DEPTH, PROCESSORS
+from .time import DEPTH, Rates
 
 EIGHT_BITS = ("i8", "u8", "float8_e4m3fn")
 _FLOATS = ("f32", "f16", "bf16")
@@ -24,7 +25,7 @@ _MOST_SETTINGS, _MOST_ALIKE = 6, 2  # of a bare product; of those, that differ i
 _WIDTHS = {16: (64, 128), 32: (64, 128), 64: (32, 64, 128)}  # rows of the large matrix in a tile, by those of the small
 _FEWEST_STAGES = 3  # where nothing is summed; with sums, one more holds them
 # One H200, 2026-11-22, weights of 63 MB to 2.1 GB: what a CTA draws alone, and what a cluster of p parts costs a wave.
-_CTA_RATE = 45.0  # bytes/ns
+_CTA_RATE, _MOST_RATE = 45.0, 4200.0  # bytes/ns, alone and of all CTAs
 _CLUSTER_SUM_NS = 35.0  # times p squared, of 2 and more
 # Rows of either matrix to a gated tile: as many as fill whole waves. 14336 x 4096 takes 58.5 us with 56 (256 CTAs, two
 # to a multiprocessor), 60.1 with 64; 18944 x 3584 68.5 with 48 (395, three), 70.1 with 64; sums of clusters 2 us more
@@ -36,22 +37,23 @@ _MOST_STAGES = 8
 _TILES = ("16x128", "32x128", "64x128", "128x16", "128x32", "128x64")
 
 
-def parts_of_k(program: Program, large: int, *, wide: int, resident: int) -> list[int]:
+def parts_of_k(program: Program, large: int, *, wide: int, resident: int, device: Device) -> list[int]:
     """In how many a cluster divides K: the likeliest first, `wide` rows of the `large` matrix to a CTA."""
     batch, _, _, k = sizes(program)
     item, depth = (1.0, _LINE) if is_unpacked(program) else (2.0, DEPTH)
+    memory = Rates(device).memory
 
     def takes_ns(parts: int) -> float:
         ctas = ceil(large / wide) * batch * parts
-        waves = max(ctas / (PROCESSORS * resident), 1.0)
+        waves = max(ctas / (device.processors * resident), 1.0)
         summing = _CLUSTER_SUM_NS * parts**2 * waves if parts > 1 else 0.0
-        return item * batch * large * k / min(4200.0, ctas * _CTA_RATE) + summing
+        return item * batch * large * k / (memory * min(_MOST_RATE, ctas * _CTA_RATE)) + summing
 
     possible = [parts for parts in _PARTS if parts == 1 or ceil(k / depth) // parts >= 2]
     return sorted(possible, key=takes_ns)[:_MOST_POINTS]
 
 
-def skinny_points(program: Program) -> tuple[Point, ...]:
+def skinny_points(program: Program, device: Device) -> tuple[Point, ...]:
     """Of two matrices of 16 bits: the smallest tiles that hold the small side, with the parts of K and the stages that
     the model has first."""
     batch, m, n, k = sizes(program)
@@ -63,9 +65,10 @@ def skinny_points(program: Program) -> tuple[Point, ...]:
         for parts in (p for p in PARTS if p == 1 or steps // p >= 2):
             settings = []
             for stages in range(_FEWEST_STAGES + (parts > 1), _MOST_STAGES + 1):
-                places = resident(stages, (small + wide) * bytes_of_row, warpgroups=2 if wide == 128 else 1)
+                places = resident(stages, (small + wide) * bytes_of_row, warpgroups=2 if wide == 128 else 1,
+                                  device=device)  # fmt: skip
                 work = work_ns(tiles, steps, parts=parts, stages=stages, resident=places,
-                               large_bytes=wide * bytes_of_row, sums=small * wide)  # fmt: skip
+                               large_bytes=wide * bytes_of_row, sums=small * wide, device=device)  # fmt: skip
                 settings.append((work, wide, parts, stages))
             found += sorted(settings)[:_MOST_ALIKE]
     return tuple(
@@ -138,7 +141,7 @@ def in_fp32(prologue: Prologue) -> Program:
     return replace(program, body=body)
 
 
-def skinny_space(program: Program, knobs: tuple[Knob, ...], settings: dict[str, str | int]) -> Space:
+def skinny_space(program: Program, knobs: tuple[Knob, ...], settings: dict[str, str | int], device: Device) -> Space:
     """Of what is unpacked or gated: the knobs, with tiles of their own, and the smallest that holds the small side;
     `settings`: of the others."""
     _, m, n, _ = sizes(program)
@@ -146,28 +149,30 @@ def skinny_space(program: Program, knobs: tuple[Knob, ...], settings: dict[str, 
     small = next(s for s in (16, 32, 64) if min(m, n) <= s)
     if is_gated(program):
         tiles = tuple(f"{s}x{2 * rows}" for s in (16, 32, 64) for rows in _ROWS)
-        points = tuple(point(**{**every, **own}) for own in _gated(program, small))
+        points = tuple(point(**{**every, **own}) for own in _gated(program, small, device))
     else:
         tiles, tile = _TILES, f"{small}x128" if m < n else f"128x{small}"
-        parts = parts_of_k(program, max(m, n), wide=128, resident=2)
+        parts = parts_of_k(program, max(m, n), wide=128, resident=2, device=device)
         points = tuple(point(**{**every, "tile": tile, "split_k": p}) for p in parts)
     own = tuple(replace(k, values=tiles) if k.name == "tile" else k for k in knobs)
     return Space(knobs=own, points=points)
 
 
-def _gated(program: Program, small: int) -> list[dict[str, str | int]]:
+def _gated(program: Program, small: int, device: Device) -> list[dict[str, str | int]]:
     """Tiles, parts of K, and stages that leave room for two or three CTAs: the likeliest first. A tile has as many rows
     of either matrix, the most where these do not lie along K."""
     _, _, n, k = sizes(program)
     found: list[tuple[float, dict[str, str | int]]] = []
-    for parts in parts_of_k(program, 2 * n, wide=128, resident=3):
+    memory = Rates(device).memory
+    for parts in parts_of_k(program, 2 * n, wide=128, resident=3, device=device):
         for rows in _ROWS if lies_along_k(program)[1] else _ROWS[:1]:
             for ctas in (2, 3):
-                each = ceil(n / rows) * parts / PROCESSORS
+                each = ceil(n / rows) * parts / device.processors
                 places = ceil(each) if each <= ctas else ctas * ceil(each / ctas)
-                rate = min(4200.0, each * PROCESSORS * _CTA_RATE) / (1.0 + _UNEVEN * (1.0 - each / places))
+                drawn = memory * min(_MOST_RATE, each * device.processors * _CTA_RATE)
+                rate = drawn / (1.0 + _UNEVEN * (1.0 - each / places))
                 work = 4.0 * n * k / rate + (_GATED_SUM_NS * small + _CLUSTER_SUM_NS * parts**2 if parts > 1 else 0.0)
-                stages = (SHARED_BYTES // ctas - RESERVED_BYTES) // (128 * (2 * rows + small))
+                stages = (device.cta_shared_bytes // ctas - RESERVED_BYTES) // (128 * (2 * rows + small))
                 found.append((work, {"tile": f"{small}x{2 * rows}", "split_k": parts,
                                      "stages": min(stages, _MOST_STAGES)}))  # fmt: skip
     return [own for _, own in sorted(found, key=lambda f: f[0])[:_MOST_POINTS]]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from math import ceil
 
-from .time import PROCESSORS
+from ...facts.device import Device
+from .time import Rates
 
-SHARED_BYTES, RESERVED_BYTES = 227 * 1024, 2048  # of a multiprocessor, of a CTA
+RESERVED_BYTES = 2048  # of a CTA
 _MOST_CTAS, _MOST_OF_TWO_GROUPS = 4, 2  # to a multiprocessor
 _BEGIN_NS = 2860.0
 # Of that, where the next kernel's CTAs find room beside all of this one's; and of this, where each multiprocessor has
@@ -22,28 +23,28 @@ _ROUND_NS = 1192.0  # in which what a CTA's stages asked for has come
 _RATE = 3980.0  # bytes/ns, of all CTAs
 _SHARPNESS = 2.4  # of the change from one bound to the other
 _PART_NS, _SUMS_NS = 208.0, 111.0  # a part of K, and for it 1024 sums of a tile
-# Multiprocessors that clusters of so many parts reach, where the chip's groups have 16 or 18 of them.
-_REACHED = {1: PROCESSORS, 2: PROCESSORS, 3: 126, 4: 128, 5: 120, 6: 108, 8: 128}
-PARTS = tuple(_REACHED)
+# Multiprocessors that clusters of so many parts leave idle, where the chip's groups have 16 or 18 of them.
+_IDLE = {1: 0, 2: 0, 3: 6, 4: 4, 5: 12, 6: 24, 8: 4}
+PARTS = tuple(_IDLE)
 
 
-def resident(stages: int, stage_bytes: int, *, warpgroups: int) -> int:
+def resident(stages: int, stage_bytes: int, *, warpgroups: int, device: Device) -> int:
     """CTAs of so many stages to a multiprocessor."""
-    most = SHARED_BYTES // (stages * stage_bytes + RESERVED_BYTES)
+    most = device.cta_shared_bytes // (stages * stage_bytes + RESERVED_BYTES)
     return min(most, _MOST_CTAS if warpgroups == 1 else _MOST_OF_TWO_GROUPS)
 
 
 def work_ns(
-    tiles: int, steps: int, *, parts: int, stages: int, resident: int, large_bytes: float, sums: int
+    tiles: int, steps: int, *, parts: int, stages: int, resident: int, large_bytes: float, sums: int, device: Device,
 ) -> float:  # fmt: skip
     """Of so many `tiles`, each of so many `steps` of K in `parts`; `large_bytes`: of the large matrix in one step,
     `sums`: of a tile."""
-    places, ctas, each = _REACHED[parts] * resident, tiles * parts, ceil(steps / parts)
+    places, ctas, each = (device.processors - _IDLE[parts]) * resident, tiles * parts, ceil(steps / parts)
     whole, rest = divmod(ctas, places)
 
     def wave(ctas: int) -> float:
         waits = each / min(stages, each) * _ROUND_NS
-        moves = ctas * each * large_bytes / _RATE
+        moves = ctas * each * large_bytes / (_RATE * Rates(device).memory)
         return float((waits**_SHARPNESS + moves**_SHARPNESS) ** (1.0 / _SHARPNESS))
 
     in_turn = resident == 1 and ctas <= places

@@ -38,7 +38,7 @@ SPEC = ProductSpec(
     epilogue=epilogue,{rounded}{diagonals}{ends}{before}{beside}{partly}
 )
 
-_FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
+_FUSED = FusedProduct(SPEC, {knobs}, source=__file__{architecture})
 '''
     + RUN_OP
 )
@@ -149,8 +149,8 @@ def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, st
     return whole, product, cut.behind
 
 
-def fused_text(program: Program, name: str, settings: Point) -> str:
-    """The whole file."""
+def fused_text(program: Program, name: str, settings: Point, *, architecture: str = "") -> str:
+    """The whole file; `architecture`: where it is not the skeleton's own."""
     if is_grouped(program):
         return _grouped_text(program, name, settings)
     left, right = factors(program)
@@ -182,6 +182,7 @@ def fused_text(program: Program, name: str, settings: Point) -> str:
         ends=f"\n    ends={_spec(ends)}" if ends else "", knobs=repr(dict(settings)),
         beside=f"\n    beside={_spec(beside)}" if beside else "",
         partly=f"\n    partly={tuple(partly)!r}," if partly else "",
+        architecture=f", arch={architecture!r}" if architecture else "",
         imports=imports, made=made, before=before,
         reads=", ".join((*first, *(o.name for o in others))), writes=", ".join(results),
         outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)), arity=len(first) + len(others),

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from math import ceil
 
+from ...facts.device import Device
 from ...facts.space import Point, point
 from ...ir.program import Program
 from .diagonals import NO_ZEROS, kept_diagonals
 from .sides import is_plain, is_routed, lies_along_k, sizes
-from .time import DEPTH, PROCESSORS
+from .time import DEPTH
 
 KERNEL: dict[str, str | int] = {
     "stages": "auto", "store": "direct", "sum": "kernel", "schedule": "cooperative", "split": "fp16x3"
@@ -51,21 +52,24 @@ def is_bare(program: Program) -> bool:
     return kept_diagonals(program) == (None, None) and program.product.zeros == NO_ZEROS
 
 
-def bare_points(program: Program) -> tuple[Point, ...]:
+def bare_points(program: Program, device: Device) -> tuple[Point, ...]:
     """The settings, the fastest in the model first."""
     lines = program.outputs[0].dtype in ("f16", "bf16") and sizes(program)[2] % 8 == 0
     of_b = lies_along_k(program)[1]
     fitting = [t for t in TILES if of_b or int(t[0].split("x")[1]) % LINE == 0]
-    ranked = sorted(fitting, key=lambda t: bare_clocks(*sizes(program), tile=t[0], cluster=t[1], schedule=t[3]))
+    ranked = sorted(
+        fitting,
+        key=lambda t: bare_clocks(*sizes(program), tile=t[0], cluster=t[1], schedule=t[3], device=device),
+    )
     return tuple(turn(tile, cluster, store if lines else "direct", how) for tile, cluster, store, how in ranked)
 
 
-def bare_clocks(batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, schedule: str) -> float:
+def bare_clocks(batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, schedule: str, device: Device) -> float:
     """Of the busiest multiprocessor at such a setting, without what is the same at all."""
     tall, wide = map(int, tile.split("x"))
     cluster_m, cluster_n = map(int, cluster.split("x"))
     tiles = batch * ceil(m / (tall * cluster_m)) * ceil(n / (wide * cluster_n))
-    each = ceil(tiles / (PROCESSORS // (cluster_m * cluster_n)))
+    each = ceil(tiles / (device.processors // (cluster_m * cluster_n)))
     elements = tall * wide
     read = 2.0 * DEPTH * (tall / cluster_n + wide / cluster_m)
     length = ceil(k / DEPTH) * (max(elements * DEPTH / _FMA, read / _READ) + _STEP)

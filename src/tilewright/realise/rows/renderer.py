@@ -1,24 +1,22 @@
-"""Propose for CUDA: Programs as CuTe DSL kernels (Hopper first), and the knobs that a tuner may turn."""
+"""Rows: pointwise Programs, reductions, scans, windows and gathers as CuTe DSL kernels, for GPUs from sm_80 on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib.resources import files
 from math import prod
 
 from ...facts.candidate import SourceFile
+from ...facts.device import Device
+from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
 from ...ir.partial import adding_up, in_parts, usual_parts
 from ...ir.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, Statement
 from ...ir.schedule import schedule
-from ..gemm import points as product_points
-from ..gemm import renderer as cuda_product
-from ..gemm import text as product_text
-from ..gemm.grouped import is_grouped
 from ..narrow import computes_in_float8
+from ..realiser import Fit, Refused, copied, refused
 from .over_windows import over_windows
 from .text import by_rows, fused_text, summed_text
 
+target: Target = "cuda"
 _KNOBS = (
     Knob(name="threads", values=(128, 256, 512, 1024), about="most threads of a CTA"),
     Knob(name="unroll", values=(1, 2, 4, 8), about="vectors that a thread loads before it computes"),
@@ -37,12 +35,7 @@ _CUDA_SKELETONS = (
     "math", "operands", "plan", "planning", "ragged", "rank", "ranking", "reducers", "relay", "resident", "ring",
     "scan", "scanners", "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
 )  # fmt: skip
-_GEMM_SKELETONS = (
-    "__init__", "ampere", "band", "blocks", "bounds", "compiling", "ending", "entering", "entries", "experts", "finish",
-    "fused", "groups", "gated", "launch", "lying", "noted", "outlet", "pair", "partly", "plan", "product", "reach",
-    "routed", "shares", "skinny", "split", "staged", "stream_k", "streamed", "unpacked", "unpacking", "waves", "writes",
-)  # fmt: skip
-_SKELETONS = (
+SKELETONS = (
     "__init__.py",
     "ops.py",
     "autograd.py",
@@ -52,12 +45,16 @@ _SKELETONS = (
 )
 
 
-def unsupported(program: Program) -> str | None:
-    """Why these skeletons can't realise the program; None if they can."""
+def fits(program: Program, device: Device) -> Fit | Refused:
+    """See `realiser`."""
     if program.product:
-        return cuda_product.unsupported(program)
+        return Refused("a product of matrices", foreign=True)
+    return refused(_unsupported(program, device), any_rows=free_rows(program) is not None)
+
+
+def _unsupported(program: Program, device: Device) -> str | None:
     if program.sums:
-        reason = _no_sums(program)
+        reason = _no_sums(program, device)
         if reason is not None:
             return reason
     dtypes = {v.dtype for v in (*program.operands, *program.body, *program.outputs)}
@@ -88,24 +85,24 @@ def unsupported(program: Program) -> str | None:
     return None
 
 
-_PROCESSORS = 132  # of an H200, which shall have as much to do each
 _SUMMED_WORDS = 36 * 1024  # of a row's operands and sums, in the registers of a CTA
-_RING_BYTES = 128 * 1024  # of what passes of a row, in the shared memory of a CTA
+_RING_BYTES = 128 * 1024  # of what passes of a row, in the shared memory of a CTA; less where a CTA has less
+_RING_REST = 16 * 1024  # of shared memory, for boards and what is reserved
 _SUMS = 16 * 1024  # of columns, in the registers of a CTA
-_CLUSTER = 16  # CTAs that may share a row
 _KEPT_BYTES = 2**24  # of an operand that all rows share, in the registers of the whole chip
 _WIDEST_SUMMED = 2**16  # elements of a row; beyond, nothing was measured (docs/measured.md)
 
 
-def _no_sums(program: Program) -> str | None:
+def _no_sums(program: Program, device: Device) -> str | None:
     """Why sums over the rows are left to a kernel of their own."""
     if any(o.indexed for o in program.operands) or program.ranked:
         return "sums over rows beside loads or ranks"
     passing = [DTYPE_BYTES[o.dtype] for o in program.operands if o.shape == program.domain]
     vectors = all(program.inner_size * item % 16 == 0 for item in passing)
-    few = program.inner_size * len(program.sums) <= _SUMS * _CLUSTER
+    few = program.inner_size * len(program.sums) <= _SUMS * device.largest_cluster
     few = few and program.inner_size <= _WIDEST_SUMMED
-    in_a_ring = vectors and few and program.inner_size * sum(passing) <= _RING_BYTES * _CLUSTER
+    ring_bytes = min(_RING_BYTES, device.cta_shared_bytes - _RING_REST) * device.largest_cluster
+    in_a_ring = vectors and few and program.inner_size * sum(passing) <= ring_bytes
     if not (_sums_in_registers(program) or in_a_ring) or program.inner_size < 32:
         return f"sums over rows of {program.inner_size}"
     return None
@@ -116,11 +113,11 @@ def _sums_in_registers(program: Program) -> bool:
     return program.inner_size * whole <= _SUMMED_WORDS
 
 
-def _parts(program: Program) -> int:
+def _parts(program: Program, device: Device) -> int:
     """In how many parts a program's rows are summed: fewer where rows are wide, so that the parts stay small."""
     wide = 16 * 1024
     if program.inner_size <= wide:
-        return usual_parts(program.rows, least=_PROCESSORS * min(16, wide // program.inner_size))
+        return usual_parts(program.rows, least=device.processors * min(16, wide // program.inner_size))
     return usual_parts(program.rows, least=max(2**22 // program.inner_size, 1))
 
 
@@ -130,49 +127,54 @@ def _setting(
     return point(threads=threads, unroll=unroll, residence=residence, spread=spread, tile=tile)
 
 
-def space(program: Program) -> Space:
-    """The knobs, and at most 8 points, the likeliest winner first."""
-    if program.product:
-        return product_points.space(program)
+def points(program: Program, device: Device) -> Space:
+    """At most 8 points; clusters are proposed where the device has them."""
+    found = _points(program, device)
+    if device.largest_cluster == 1:
+        found = [p for p in found if dict(p)["spread"] != "cluster"]
+    return Space(knobs=_KNOBS, points=tuple(found))
+
+
+def _points(program: Program, device: Device) -> list[Point]:
     if not program.reduced and any(o.turned for o in program.operands):
         points = [_setting(256, 4), _setting(256, 8), _setting(128, 8), _setting(512, 4), _setting(256, 4, tile=32),
                   _setting(512, 8), _setting(128, 4), _setting(256, 4, tile="none")]  # fmt: skip
-        return Space(knobs=_KNOBS, points=tuple(points))
+        return points
     if not program.reduced:
         narrow = any(o.dtype in ("f16", "bf16") for o in program.operands)
         points = [_setting(128, 4), _setting(256, 4), _setting(256, 8), _setting(512, 2), _setting(256, 2)]
         if narrow:  # 8 elements a vector: arithmetic weighs more, and wants more of it between loads
             points = [_setting(256, 8), _setting(256, 4), _setting(128, 4), _setting(512, 2), _setting(256, 2)]
-        return Space(knobs=_KNOBS, points=tuple(points))
+        return points
     if program.scan:
         points = [_setting(256, 4), _setting(512, 4), _setting(256, 2), _setting(128, 4), _setting(256, 8)]
-        if _few_long_rows(program):
+        if _few_long_rows(program, device):
             points[3:] = [_setting(512, 4, spread="grid"), _setting(256, 4, spread="grid")]
             if program.scan.op == "cumsum":  # logarithms compute more than a second reading costs
                 points = points[3:] + points[:3]
-        return Space(knobs=_KNOBS, points=tuple(points))
+        return points
     if program.sums and not any(isinstance(item, Reduction) for item in program.body):
         # Threads of a row wait for nobody: the more of it each has, the more registers, and none spill (4 vectors do).
-        return Space(knobs=_KNOBS, points=tuple(_setting(256, unroll) for unroll in (8, 2, 4, 1)))
+        return [_setting(256, unroll) for unroll in (8, 2, 4, 1)]
     if program.sums:
         points = [_setting(256, 4), _setting(256, 2), _setting(256, 8), _setting(256, 1)]
         if program.inner_size > 2**12:  # one CTA of many threads would have a multiprocessor to itself
             points[1:1] = [_setting(256, 4, spread="cluster"), _setting(256, 8, spread="cluster")]
         if _sums_in_registers(program):
             points.insert(3, _setting(256, 4, "registers"))
-        return Space(knobs=_KNOBS, points=tuple(points))
+        return points
     cut = schedule(program)
     sweeps = len(cut.passes) + bool(cut.element_outputs)
     if program.ranked:
         points = [_setting(256, 4), _setting(512, 4), _setting(256, 4, "auto", "split"), _setting(1024, 4),
                   _setting(512, 4, "auto", "none"), _setting(128, 4), _setting(256, 8)]  # fmt: skip
-        return Space(knobs=_KNOBS, points=tuple(points))
+        return points
     if sweeps == 1:
         points = [_setting(256, 4), _setting(256, 8), _setting(512, 4), _setting(128, 8), _setting(512, 2)]
         if over_windows(program):  # short walks: more of them at once; last, no walks at all (docs/measured.md)
             points = [_setting(256, 2), _setting(256, 4), _setting(512, 4), _setting(512, 2), _setting(128, 2),
                       _setting(256, 4, "reread")]  # fmt: skip
-        return Space(knobs=_KNOBS, points=tuple(points))
+        return points
     points = [
         _setting(512, 4),
         _setting(256, 8, "shared"),
@@ -197,13 +199,13 @@ def space(program: Program) -> Space:
         at = 0 if _row_bytes(program) > 2**20 else 1  # what is less does well in a cluster
         points[at:at] = teams
         points.remove(_setting(256, 4))
-    return Space(knobs=_KNOBS, points=tuple(points))
+    return points
 
 
-def _few_long_rows(program: Program) -> bool:
+def _few_long_rows(program: Program, device: Device) -> bool:
     """Whether a scan's rows are too few to give each multiprocessor one, and long (docs/measured.md, Scans)."""
     along = len(program.domain) - 1 in program.reduced
-    return along and program.rows * 2 <= _PROCESSORS and program.inner_size >= 2**18
+    return along and program.rows * 2 <= device.processors and program.inner_size >= 2**18
 
 
 def _along(program: Program) -> list[Operand]:
@@ -260,45 +262,22 @@ def free_rows(program: Program) -> int | None:
     return next((i for i, has in enumerate(having) if has), None)
 
 
-def any_rows(program: Program) -> bool:
-    """Whether a kernel takes any number of rows for which it says so."""
-    return free_rows(program) is not None
-
-
-def render(program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
-    """`<name>.py`: element functions and the contract of a fused file. Raises ValueError where `unsupported` speaks."""
-    reason = unsupported(program)
-    if reason is not None:
-        raise ValueError(f"{name}: {reason}")
+def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
+    """`<name>.py`: element functions and the contract of a fused file; sums over the rows have two more."""
     if program.sums:
-        parts = _parts(program)
+        parts = _parts(program, device)
         rows, sums = in_parts(program, parts), adding_up(program, parts)
         return (
             SourceFile(path=f"{name}.py", text=summed_text(program, name)),
             SourceFile(path=f"{name}_rows.py", text=fused_text(rows, f"{name}_rows", point)),
-            SourceFile(path=f"{name}_sums.py", text=fused_text(sums, f"{name}_sums", space(sums).points[0])),
-        )
-    if program.product and program.reduced and not is_grouped(program):
-        whole, product, rows = product_text.reduced_texts(program, name, point)
-        return (
-            SourceFile(path=f"{name}.py", text=whole),
-            SourceFile(path=f"{name}_product.py", text=product),
-            SourceFile(path=f"{name}_rows.py", text=fused_text(rows, f"{name}_rows", space(rows).points[0])),
-        )
-    if program.product:
-        return (SourceFile(path=f"{name}.py", text=product_text.fused_text(program, name, point)),)
+            SourceFile(
+                path=f"{name}_sums.py", text=fused_text(sums, f"{name}_sums", points(sums, device).points[0])
+            ),
+        )  # fmt: skip
     text = fused_text(program, name, point, rows_of=free_rows(program), slides=over_windows(program))
     return (SourceFile(path=f"{name}.py", text=text),)
 
 
-def skeleton_files(programs: Sequence[Program]) -> tuple[SourceFile, ...]:
-    """The files of `kernels/` that rendered files import, for the folder `tilewright_kernels/`."""
-    if not programs:
-        return ()
-    root = files("tilewright.kernels")
-    products = any(program.product for program in programs)
-    gemm = (*(f"cuda/gemm/{name}.py" for name in _GEMM_SKELETONS), "cuda/cubin.py") if products else ()
-    return tuple(
-        SourceFile(path=f"tilewright_kernels/{path}", text=root.joinpath(path).read_text(encoding="utf-8"))
-        for path in (*_SKELETONS, *gemm)
-    )
+def skeleton_files() -> tuple[SourceFile, ...]:
+    """See `realiser`."""
+    return copied(SKELETONS)

@@ -18,6 +18,8 @@ from math import isinf, isnan, prod
 import jinja2
 
 from tilewright.facts.candidate import LIBRARY, Candidate, SourceFile
+from tilewright.facts.device import Device
+from tilewright.facts.devices import DEVICES
 from tilewright.facts.pattern import Bind, Choice, Pattern, Recipe, Site, Written
 from tilewright.ir.graph import Graph
 from tilewright.ir.program import Operand, Program, Statement
@@ -26,6 +28,7 @@ from ..piece_code import NotAlone, arguments
 from ..torch_code import TORCH_DTYPES
 
 _TYPES = {"f32": "float", "f16": "cutlass::half_t", "bf16": "cutlass::bfloat16_t"}
+_ARCHITECTURE = DEVICES["h200"].architecture
 _MOST_VECTORS = 4
 _LEAST_WORK = 1 << 30  # multiplications: below, nothing is won that would pay for the compiler
 
@@ -64,9 +67,11 @@ class _Refused(Exception):
     """Why a product is none of CUTLASS's."""
 
 
-def products_by_cutlass(graph: Graph, patterns: Sequence[Pattern], headers: str) -> Recipe:
+def products_by_cutlass(graph: Graph, patterns: Sequence[Pattern], headers: str, *, device: Device) -> Recipe:
     """A choice for each product of whole matrices that CUTLASS takes, by the names `cutlass_0`, ...; `headers`: the
-    folder of its headers."""
+    folder of its headers. None on a device of another architecture than the collectives' own."""
+    if device.architecture != _ARCHITECTURE:
+        return ()
     shapes = {n.name: (n.shape, n.dtype, n.order) for n in graph.nodes}
     choices: list[Choice] = []
     for pattern in patterns:

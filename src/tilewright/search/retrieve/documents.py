@@ -12,13 +12,17 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
+from tilewright.facts.devices import DEVICES
 from tilewright.facts.document import Document
 from tilewright.facts.rule import Rule
 
 from .rules import rules
 
 _TAGS = ("architectures", "operations", "dtypes")
-_ARCHITECTURES = {"cuda": ("sm_90a",), "cpu": ("x86-64",)}
+_ARCHITECTURES = {
+    "cuda": tuple(dict.fromkeys(d.architecture for d in DEVICES.values())),
+    "cuda/gemm": (DEVICES["h200"].architecture,), "cpu": ("x86-64",),
+}  # fmt: skip
 
 
 @cache
@@ -67,7 +71,7 @@ def _skeletons() -> Iterator[Document]:
             if text:
                 yield Document(
                     kind="skeleton", name=f"{folder}/{file.name}", title=text.partition("\n")[0], text=text,
-                    architectures=_ARCHITECTURES[folder.partition("/")[0]], operations=operations,
+                    architectures=_ARCHITECTURES[folder], operations=operations,
                 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from ...facts.devices import alike, device_of
 from ...facts.machine import Machine
 from ...facts.winner import Toolchain, Winner
 from .store import COLUMNS, FORMAT, PUT, WAIT_S, OtherFormat, from_row, is_new, opened, to_row
@@ -48,14 +49,20 @@ def recall(
     path: Path, machine: Machine, toolchain: Toolchain, shape_class: str, *, shipped: Path = SHIPPED
 ) -> Winner | None:
     """The winner for this machine and shape class: one with this very toolchain, from the user's file at `path` or else
-    from the shipped one; else the newest with another toolchain, looked for in the same order. None where there is
-    none, or none that can be read."""
-    mine = _on_this_device(path, machine, shape_class)
-    known = (*mine, *_on_this_device(shipped, machine, shape_class, immutable=True))
-    return next((w for w in known if w.toolchain == toolchain), known[0] if known else None)
+    from the shipped one; else the newest with another toolchain, looked for in the same order; else the same of
+    another device of this architecture, which is the likeliest to win here, and no more (`Winner.device` says so).
+    None where there is none, or none that can be read."""
+    for device in (machine.device, *alike(device_of(machine))):
+        mine = _on_device(path, machine.target, device, shape_class)
+        known = (*mine, *_on_device(shipped, machine.target, device, shape_class, immutable=True))
+        if known:
+            return next((w for w in known if w.toolchain == toolchain), known[0])
+    return None
 
 
-def _on_this_device(path: Path, machine: Machine, shape_class: str, *, immutable: bool = False) -> tuple[Winner, ...]:
+def _on_device(
+    path: Path, target: str, device: str, shape_class: str, *, immutable: bool = False
+) -> tuple[Winner, ...]:
     """The newest first."""
     query = (
         f"SELECT {COLUMNS} FROM winners WHERE target = ? AND device = ? AND shape_class = ?"
@@ -65,7 +72,7 @@ def _on_this_device(path: Path, machine: Machine, shape_class: str, *, immutable
         return ()
     try:
         with opened(path, immutable=immutable) as file:
-            rows = file.execute(query, (machine.target, machine.device, shape_class)).fetchall()
+            rows = file.execute(query, (target, device, shape_class)).fetchall()
     except (OSError, sqlite3.Error, OtherFormat):  # `remember` is the one that repairs, and says so
         return ()
     winners = []

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...facts.demand import Demand
-from ...facts.machine import Machine
+from ...facts.device import Device
 from ...facts.space import Point, Space
 from ...ir.program import Program
 
@@ -23,31 +23,31 @@ MOST_POINTS = 8  # measured of one Space
 # model was not yet held against measured sweeps on a GPU.
 _STEP = 1.25
 
-_LATENCY_S = 7e-7  # of a load from memory under load: an order of magnitude, not a measurement of this machine
+_LATENCY_NS = 700.0  # of a load from memory under load: an order of magnitude, not a measurement of this machine
 # To start OpenMP's other threads and wait for them: a chain over 12288 and 16384 fp32 elements took 13.5 and 15.3 us on
 # one thread, 10.7 and 11.4 on two (AMD EPYC, 2 threads, 2026-11-21, the least of 40 calls each in turn).
 _START_NS = 4e3
 
 
-def cuda_ns(demand: Demand, machine: Machine) -> float:
+def cuda_ns(demand: Demand, device: Device) -> float:
     """ns of a pattern's kernels, without what a launch costs; infinite where they can't run."""
-    resident = demand.resident_ctas
+    resident = demand.resident_ctas(device)
     if resident == 0:
         return math.inf
-    waves = demand.ctas / (resident * machine.processors)
-    here = min(resident, -(-demand.ctas // machine.processors))  # CTAs that a busy multiprocessor holds
-    in_flight = here * demand.threads * demand.in_flight_bytes * machine.processors
-    drawn = min(1.0, in_flight / (machine.copy_bytes_per_s * _LATENCY_S))
+    waves = demand.ctas / (resident * device.processors)
+    here = min(resident, -(-demand.ctas // device.processors))  # CTAs that a busy multiprocessor holds
+    in_flight = here * demand.threads * demand.in_flight_bytes * device.processors
+    drawn = min(1.0, in_flight / (device.copy_bytes_per_ns * _LATENCY_NS))
     uneven = math.ceil(waves) / waves if waves > 1 else 1.0
-    return demand.moved_bytes / (machine.copy_bytes_per_s * max(drawn, 1e-3)) * uneven * 1e9
+    return demand.moved_bytes / (device.copy_bytes_per_ns * max(drawn, 1e-3)) * uneven
 
 
-def cpu_ns(program: Program, point: Point, machine: Machine) -> float:
+def cpu_ns(program: Program, point: Point, device: Device) -> float:
     """ns of a pattern on the CPU, where a program of at most `grain` elements runs on one thread: that draws its share
     of the bandwidth, and starts no others. Other knobs are equal to it."""
     alone = math.prod(program.domain) <= int(dict(point)["grain"])
-    all_threads_ns = program.traffic_bytes / machine.copy_bytes_per_s * 1e9
-    return all_threads_ns * machine.processors if alone else all_threads_ns + _START_NS
+    all_threads_ns = program.traffic_bytes / device.copy_bytes_per_ns
+    return all_threads_ns * device.processors if alone else all_threads_ns + _START_NS
 
 
 def likeliest(space: Space, times_ns: Mapping[Point, float], *, most: int = MOST_POINTS) -> Space:

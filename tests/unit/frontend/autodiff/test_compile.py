@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fakes.fused import load_fused
+from fakes.realisers import cuda, gpu
 from tilewright.facts.gradients import Gradients
 from tilewright.frontend.trace import trace_training
-from tilewright.realise.rows import renderer as cuda
 from tilewright.run.training import match_training
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -43,7 +43,6 @@ KINDS: dict[str, Callable[..., Any]] = {
 @pytest.mark.few(0, 1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kernel_of_a_step_compiles(kind: str, tmp_path: Path) -> None:
-    from tilewright.kernels.cuda.plan import Device
     from tilewright.kernels.cuda.views import contiguous
 
     module, x = Of(KINDS[kind], 1024).bfloat16(), torch.randn(512, 1024, dtype=torch.bfloat16)
@@ -54,4 +53,4 @@ def test_every_kernel_of_a_step_compiles(kind: str, tmp_path: Path) -> None:
     for pattern in found.patterns:
         fused = load_fused(pattern.program, tmp_path)._FUSED
         walks = [o.strides or contiguous(o.shape) for o in fused.spec.operands]
-        fused.compile(walks, [16] * len(walks), Device(processors=132, arch="sm_90a"))
+        fused.compile(walks, [16] * len(walks), gpu())

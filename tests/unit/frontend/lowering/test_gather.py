@@ -15,6 +15,7 @@ from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import GraphRun, widened
+from fakes.realisers import cpu, cuda
 from fakes.traced import only_program
 from tilewright.frontend.lowering import gather as lower_gather
 from tilewright.frontend.trace import trace
@@ -22,8 +23,6 @@ from tilewright.fusion import match
 from tilewright.ir.graph import Graph
 from tilewright.ir.program import Load, Operand, Output, Position, Program, Reduction
 from tilewright.ir.validation import validate
-from tilewright.realise.cpu import renderer as cpu
-from tilewright.realise.rows import renderer as cuda
 from tilewright.realise.rows.ragged import stretch_of
 from tilewright.realise.torch_code import expression
 

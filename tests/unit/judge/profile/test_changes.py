@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fakes.facts import MACHINE
+from fakes.runs import MACHINE as H200
 from tilewright.facts.outcome import Launches
 from tilewright.facts.problem import Work
 from tilewright.facts.profile import KernelProfile, Limit, Measure
@@ -71,18 +72,18 @@ def test_every_limit_has_its_first_change(limit: Limit, evidence: dict[str, floa
 
 
 def test_launches_without_counters_bear_a_limit_where_they_have_most_of_the_call() -> None:
-    ns = WORK.bytes_moved / MACHINE.copy_bytes_per_s * 1e9 / 0.9  # at nine tenths of the measured bandwidth
+    ns = WORK.bytes_moved / H200.copy_bytes_per_s * 1e9 / 0.9  # at nine tenths of the measured bandwidth
     one = Spent(name="mine", ns=ns, registers=40, shared_bytes=2048, threads=256, ctas=4000)
-    found = by_launches([one], Call(MACHINE, WORK, ns))
+    found = by_launches([one], Call(H200, WORK, ns))
     told = {m.name: m.text for m in found.evidence}
     assert found.limit == "memory" and told["least traffic, of the measured bandwidth"] == "90%"
     assert told["occupancy that it could have"] == "75%" and told["CTAs"] == "4000"
-    slow = by_launches([one], Call(MACHINE, WORK, ns * 1.4))
-    assert slow.limit == "memory" and by_launches([one], Call(MACHINE, WORK, ns * 3)).limit == "unknown"
-    few = Spent(name="mine", ns=ns * 4, registers=40, threads=256, ctas=MACHINE.processors - 1)
-    assert by_launches([few], Call(MACHINE, WORK, ns * 4)).limit == "parallelism"
+    slow = by_launches([one], Call(H200, WORK, ns * 1.4))
+    assert slow.limit == "memory" and by_launches([one], Call(H200, WORK, ns * 3)).limit == "unknown"
+    few = Spent(name="mine", ns=ns * 4, registers=40, threads=256, ctas=H200.processors - 1)
+    assert by_launches([few], Call(H200, WORK, ns * 4)).limit == "parallelism"
     lame = Spent(name="mine", ns=ns * 4, registers=40, threads=256, ctas=4000)
-    assert by_launches([lame], Call(MACHINE, WORK, ns * 4)).limit == "latency"
+    assert by_launches([lame], Call(H200, WORK, ns * 4)).limit == "latency"
 
 
 def test_a_trace_tells_what_a_launch_took() -> None:

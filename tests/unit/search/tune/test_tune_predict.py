@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.facts import MACHINE
-from fakes.runs import MACHINE as H200
+from fakes.realisers import CPU, H200
 from tilewright.facts.demand import Demand
 from tilewright.facts.space import Knob, Space, point
 from tilewright.ir.program import Operand, Output, Program, Statement
@@ -35,19 +34,19 @@ PLENTY = Demand(
     ],
 )
 def test_ctas_that_a_multiprocessor_holds(changes: dict[str, int], ctas: int) -> None:
-    assert replace(PLENTY, **changes).resident_ctas == ctas
+    assert replace(PLENTY, **changes).resident_ctas(H200) == ctas
 
 
 def test_with_all_bandwidth_drawn_bytes_decide() -> None:
-    assert cuda_ns(PLENTY, H200) == pytest.approx(2e9 / 4.25e12 * 1e9)
-    assert cuda_ns(replace(PLENTY, moved_bytes=3 * 10**9), H200) == pytest.approx(3e9 / 4.25e12 * 1e9)
+    assert cuda_ns(PLENTY, H200) == pytest.approx(2e9 / 4.24e12 * 1e9)
+    assert cuda_ns(replace(PLENTY, moved_bytes=3 * 10**9), H200) == pytest.approx(3e9 / 4.24e12 * 1e9)
     assert cuda_ns(replace(PLENTY, shared_bytes=228 << 10), H200) == math.inf
 
 
 def test_too_few_bytes_in_flight_draw_less() -> None:
     few = replace(PLENTY, in_flight_bytes=4)
-    needed = 4.25e12 * 7e-7  # Little's law
-    assert cuda_ns(few, H200) == pytest.approx(2e9 / 4.25e12 * 1e9 * needed / (132 * 2048 * 4))
+    needed = 4.24e12 * 7e-7  # Little's law
+    assert cuda_ns(few, H200) == pytest.approx(2e9 / 4.24e12 * 1e9 * needed / (132 * 2048 * 4))
     crowded = replace(few, registers=64)
     assert cuda_ns(crowded, H200) == pytest.approx(2 * cuda_ns(few, H200)), "half the CTAs are there"
 
@@ -71,9 +70,9 @@ def test_on_the_cpu_a_few_elements_run_on_one_thread_and_start_no_other() -> Non
     alone, shared = point(grain=16384), point(grain=4096)
     small, large = program(12), program(48)  # of 1024 columns
     small_ns, large_ns = 2 * 12 * 1024 * 4 / 10, 2 * 48 * 1024 * 4 / 10  # at 1e10 bytes/s
-    assert cpu_ns(small, alone, MACHINE) == pytest.approx(2 * small_ns), "half the bandwidth"
-    assert cpu_ns(small, shared, MACHINE) == pytest.approx(small_ns + 4e3)
-    assert cpu_ns(large, alone, MACHINE) == cpu_ns(large, shared, MACHINE) == pytest.approx(large_ns + 4e3)
+    assert cpu_ns(small, alone, CPU) == pytest.approx(2 * small_ns), "half the bandwidth"
+    assert cpu_ns(small, shared, CPU) == pytest.approx(small_ns + 4e3)
+    assert cpu_ns(large, alone, CPU) == cpu_ns(large, shared, CPU) == pytest.approx(large_ns + 4e3)
 
 
 def space(count: int) -> Space:

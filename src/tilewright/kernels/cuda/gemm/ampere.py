@@ -30,6 +30,11 @@ _CHUNK = 8  # elements of 16 bytes
 _CHUNKS = DEPTH // _CHUNK
 
 
+def shared_bytes(point: Point) -> int:
+    """Of all stages."""
+    return STAGES * (point.tile_m + point.tile_n) * DEPTH * 2
+
+
 def takes(point: Point) -> bool:
     """Whether this kernel has such a Point: of the knobs the tile alone counts, and K is whole."""
     return point.scheme == "plain" and point.split_k == 1 and {point.tile_m, point.tile_n} <= {64, 128}

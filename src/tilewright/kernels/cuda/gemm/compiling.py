@@ -16,7 +16,7 @@ from .entries import COMBINE, PRODUCT
 from .entries import split as SPLIT
 from .experts import Experts
 from .finish import WIDE, Combine, Finish
-from .plan import Point
+from .plan import ARCH, Point
 from .product import Product
 from .reach import NO_ZEROS, Zeros
 from .skinny import Skinny
@@ -75,7 +75,7 @@ def _written(dtype: str, m: Any, n: Any, vector: int, *, turned: bool) -> Any:
 
 def compile_product(
     point: Point, *, element: str, majors: tuple[str, str], finish: Finish, operands: Sequence[Read] = (),
-    routed: bool = False, zeros: Zeros = NO_ZEROS, arch: str = "sm_90a", options: str = "",
+    routed: bool = False, zeros: Zeros = NO_ZEROS, arch: str = ARCH, options: str = "",
 ) -> Launch:  # fmt: skip
     """A launch of (a, b, c, [exponents of A, of B,] operands .., clusters, splits, chunk) for every size. `element`: of
     A and B; `majors`: theirs, "k", or "r" where M or N is contiguous; `operands`: the epilogue's. Of a turned Finish,
@@ -132,7 +132,7 @@ def compile_ampere(
 
 def compile_streamed(
     point: Point, *, major: str, finish: Finish, operands: Sequence[Read] = (), zeros: Zeros = NO_ZEROS,
-    arch: str = "sm_90a", options: str = "",
+    arch: str = ARCH, options: str = "",
 ) -> Launch:  # fmt: skip
     """A launch of (a, b, c, exponents of B, operands .., clusters, splits, chunk) for every size; `major`: of B. Of a
     turned Finish, columns of C are contiguous, not rows. `zeros`: of A and B, as a Reach has them."""
@@ -154,7 +154,7 @@ def compile_streamed(
 
 def compile_unpacked(
     point: Point, prologue: Prologue, *, element: str, major: str, finish: Finish, operands: Sequence[Read] = (),
-    arch: str = "sm_90a", options: str = "",
+    arch: str = ARCH, options: str = "",
 ) -> Launch:  # fmt: skip
     """A launch of (a, b, c, factors .., operands .., clusters, splits, chunk) for every size: A of eight bits along K,
     B of `element` and `major`; factors, (rows, groups of K, batch), are what the prologue reads beside A."""
@@ -176,7 +176,7 @@ def compile_unpacked(
     )  # fmt: skip
 
 
-def compile_split(split: Split, *, arch: str = "sm_90a", options: str = "") -> Launch:
+def compile_split(split: Split, *, arch: str = ARCH, options: str = "") -> Launch:
     """A launch of (x, planes, exponents, chunk) for every size."""
     rows, k = _size(), _size()
     wide = 4 if split.wide else 1
@@ -192,7 +192,7 @@ def compile_split(split: Split, *, arch: str = "sm_90a", options: str = "") -> L
     )  # fmt: skip
 
 
-def compile_entering(split: EnteringSplit, *, arch: str = "sm_90a", options: str = "") -> Launch:
+def compile_entering(split: EnteringSplit, *, arch: str = ARCH, options: str = "") -> Launch:
     """A launch of (planes, exponents, operands .., clusters, splits, chunk) for every size: what a prologue makes,
     split. Two of the numbers are what other kernels take, and count for nothing."""
     rows, k = _size(), _size()
@@ -214,9 +214,7 @@ def compile_entering(split: EnteringSplit, *, arch: str = "sm_90a", options: str
     )  # fmt: skip
 
 
-def compile_combine(
-    finish: Finish, *, operands: Sequence[Read] = (), arch: str = "sm_90a", options: str = ""
-) -> Launch:
+def compile_combine(finish: Finish, *, operands: Sequence[Read] = (), arch: str = ARCH, options: str = "") -> Launch:
     """A launch of (partial, c, operands ..) for every size."""
     m, n = _size(), _size()
     partial = _fake("f32", (m, n, _size()), (_stride(), 1, _stride()), 4)

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from ...ops import DTYPES
 from ..cubin import cubin_of, taken
-from ..plan import Device
+from ..plan import Gpu
 from ..spec import Function, TensorSpec
 from ..views import ITEM_BYTES
+from . import ampere
 from .blocks import WIDTH
 from .bounds import intervals
 from .compiling import Launch
@@ -36,8 +37,8 @@ from .launch import Epilogue, Gemm
 from .lying import major_of, walk_of
 from .noted import Noted, Results
 from .partly import Layers, Parts, part_of
+from .plan import ARCH, Point
 from .plan import KNOBS as LEGAL
-from .plan import Point
 from .reach import NO_ZEROS, Zeros
 from .routed import Routed
 from .unpacking import Unpacking, merged
@@ -168,7 +169,7 @@ def is_turned(knobs: Mapping[str, Any], *, gated: bool = False) -> bool:
 class FusedProduct:
     """A ProductSpec with its knobs. Calling it launches on torch's current stream; what it compiles is kept on disk."""
 
-    def __init__(self, spec: ProductSpec, knobs: dict[str, Any], *, source: str = "", arch: str = "sm_90a") -> None:
+    def __init__(self, spec: ProductSpec, knobs: dict[str, Any], *, source: str = "", arch: str = ARCH) -> None:
         self.spec = spec
         self.source = Path(source) if source else None
         self.arch = arch
@@ -274,7 +275,7 @@ class FusedProduct:
         """The files in which what it compiled at these knobs is kept."""
         return self.gemm.objects
 
-    def prepare(self, device: Device) -> None:
+    def prepare(self, device: Gpu) -> None:
         """Compile, or find on disk, what operands need that are aligned and lie as the Spec says; no GPU needed."""
         self(*map(_whole, self.spec.read))
 
@@ -305,16 +306,20 @@ class FusedProduct:
             cubin = launch.artifacts.CUBIN  # type: ignore[attr-defined]
         (kernel,) = taken(cubin)
         spilled = kernel.local_bytes if kernel.local_bytes > SMALL_SPILL else 0
+        staged, threads, ctas = point.depth_stages * point.stage_bytes, point.threads, grid.clusters * point.cluster
+        if self.gemm.without_tma:
+            staged, threads = ampere.shared_bytes(point), ampere.THREADS
+            ctas = -(-m // point.tile_m) * -(-n // point.tile_n) * batch
         return {
             "plan": hashlib.sha256(
                 repr((replace(point, stages=point.depth_stages), turned, grid)).encode()
             ).hexdigest()[:16],
             "registers": kernel.registers,
             "local_bytes": spilled,
-            "shared_bytes": kernel.shared_bytes + point.depth_stages * point.stage_bytes + point.outlet_bytes,
-            "threads": point.threads,
-            "ctas": grid.clusters * point.cluster,
-            "in_flight_bytes": point.depth_stages * point.stage_bytes // point.threads,
+            "shared_bytes": kernel.shared_bytes + staged + point.outlet_bytes,
+            "threads": threads,
+            "ctas": ctas,
+            "in_flight_bytes": staged // threads,
             "moved_bytes": self._moved_bytes(grid.splits),
         }
 

@@ -43,7 +43,7 @@ from .groups import GroupFinish, Groups
 from .lying import along_k, broadcast, empty_planes, lines, major_of, tidied, up, vector_of, walk_of
 from .noted import Noted, Results, device_of, run_on
 from .partly import Layers, Parts
-from .plan import RESIDUAL_SHIFT, Grid, Point, make_grid
+from .plan import ARCH, RESIDUAL_SHIFT, Grid, Point, make_grid
 from .reach import NO_ZEROS, Zeros
 from .split import Split
 from .streamed import SLAB
@@ -52,7 +52,6 @@ _HERE = Path(__file__).resolve().parent
 _TRACING = threading.RLock()  # the DSL traces one kernel at a time (4.8.1: else it fails, or mixes them)
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-PROCESSORS = 132  # of a Hopper, where no device says
 # From so many rows of A on planes of a B that lies across K lie along it: the split takes 5 to 17% longer, the product
 # 2 to 8% less (with 512 rows 0.274 ms instead of 0.263, with 2048 0.683 instead of 0.721; H200, 2026-11-23).
 CROSSED_ROWS = 2048
@@ -89,15 +88,16 @@ def _flipped(diagonals: Diagonals) -> Diagonals:
 
 
 def processors_of(x: Factor) -> int:
+    """1 of meta tensors, for which nothing is launched."""
     device = device_of(x)
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else PROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 class Gemm:
     """C[M, N] = epilogue(A[M, K] @ B[K, N]) under a Point; `dtype`: of C. Calling it launches on torch's stream."""
 
     def __init__(
-        self, point: Point, dtype: str, epilogue: Epilogue | None = None, *, turned: bool = False, arch: str = "sm_90a",
+        self, point: Point, dtype: str, epilogue: Epilogue | None = None, *, turned: bool = False, arch: str = ARCH,
         compiled: dict[Hashable, Launch] | None = None, source: Path | None = None, zeros: Zeros = NO_ZEROS,
         layers: Layers = (None, None),
     ) -> None:  # fmt: skip

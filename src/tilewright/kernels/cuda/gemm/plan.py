@@ -24,8 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+ARCH = "sm_90a"  # what these kernels are for, those of `ampere` apart
 DEPTH = 64  # of K a stage: 128 bytes of fp16, the widest swizzle
-SHARED_BYTES = 227 * 1024
+SHARED_BYTES = 227 * 1024  # of a CTA of ARCH
 LINE_BYTES = (128, 64, 32)  # of a row of C on its way out, that TMA swizzles together
 RESERVED_BYTES = 2048  # barriers, alignment, and what the system takes of each CTA
 RESIDUAL_SHIFT = 11  # of the scheme `scaled`

@@ -1,0 +1,65 @@
+"""What every realiser offers: one folder here, one row of `table`, or an entry point of another package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Protocol
+
+from ..facts.candidate import SourceFile
+from ..facts.device import Device
+from ..facts.problem import Target
+from ..facts.space import Point, Space
+from ..ir.program import Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A realiser makes the program on the device. `any_rows`: one kernel takes any number of rows, not only as many as
+    the program says."""
+
+    any_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a realiser does not make a program: the sentence, without a full stop, that a user reads. `foreign`: the
+    program is of a kind that this realiser is not for, which says nothing about the program."""
+
+    why: str
+    foreign: bool = False
+
+
+class Realiser(Protocol):
+    """A kind of kernels, for one target. Pure: equal arguments give equal results."""
+
+    @property
+    def target(self) -> Target:
+        """The target that its kernels run on."""
+
+    def fits(self, program: Program, device: Device) -> Fit | Refused:
+        """Whether it makes the program on the device, or why not."""
+
+    def points(self, program: Program, device: Device) -> Space:
+        """The knobs of a program that fits, and the points worth trying, likeliest winner first."""
+
+    def render(self, program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
+        """`NAME.py`, the entry point of a program that fits, and the files that it needs of its own."""
+
+    def skeleton_files(self) -> tuple[SourceFile, ...]:
+        """The files that rendered ones share, under `tilewright_kernels/`; realisers may share some, with one text."""
+
+
+def refused(why: str | None, *, any_rows: bool = False) -> Fit | Refused:
+    """A Refused for this reason, or a Fit where there is none."""
+    return Fit(any_rows=any_rows) if why is None else Refused(why)
+
+
+def copied(paths: Sequence[str]) -> tuple[SourceFile, ...]:
+    """Files of `kernels/`, verbatim, for the folder `tilewright_kernels/`."""
+    root = files("tilewright.kernels")
+    return tuple(
+        SourceFile(path=f"tilewright_kernels/{path}", text=root.joinpath(path).read_text(encoding="utf-8"))
+        for path in paths
+    )

@@ -1,0 +1,74 @@
+"""The one table of realisers: a new kind of kernel is one folder beside this file and one row here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..facts.candidate import SourceFile
+from ..facts.device import Device
+from ..facts.space import Point, Space
+from ..ir.program import Program
+from .cpu import renderer as cpu
+from .gemm import ampere
+from .gemm import renderer as gemm
+from .realiser import Fit, Realiser, Refused
+from .rows import renderer as rows
+
+REALISERS: tuple[Realiser, ...] = (gemm, ampere, rows, cpu)  # of those that fit, the first makes the program
+
+
+@dataclass(frozen=True, slots=True)
+class Realisers:
+    """The realisers of one device, as one: what is asked of a program goes to the first that fits."""
+
+    device: Device
+    rows: tuple[Realiser, ...]
+
+    def fits(self, program: Program) -> Fit | Refused:
+        """The Fit of the first realiser that fits; else the Refused that names what each of its kind says."""
+        found = self._first(program)
+        return found if isinstance(found, Refused) else found[1]
+
+    def unsupported(self, program: Program) -> str | None:
+        """Why no realiser makes the program on this device; None if one does."""
+        found = self.fits(program)
+        return found.why if isinstance(found, Refused) else None
+
+    def space(self, program: Program) -> Space:
+        """The knobs and the ranked points of a program that fits. Raises ValueError where none does."""
+        return self._of(program).points(program, self.device)
+
+    def any_rows(self, program: Program) -> bool:
+        """Whether one kernel takes any number of rows, and not only as many as the program says."""
+        found = self.fits(program)
+        return isinstance(found, Fit) and found.any_rows
+
+    def render(self, program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
+        """`NAME.py` and what it needs of its own. Raises ValueError where no realiser fits."""
+        return self._of(program).render(program, name, point, self.device)
+
+    def skeleton_files(self, programs: Sequence[Program]) -> tuple[SourceFile, ...]:
+        """The files that the rendered programs import, each once, under `tilewright_kernels/`."""
+        used = [row for row in self.rows if row in map(self._of, programs)]
+        return tuple({f.path: f for row in used for f in row.skeleton_files()}.values())
+
+    def _of(self, program: Program) -> Realiser:
+        found = self._first(program)
+        if isinstance(found, Refused):
+            raise ValueError(found.why)
+        return found[0]
+
+    def _first(self, program: Program) -> tuple[Realiser, Fit] | Refused:
+        reasons: list[str] = []
+        for row in self.rows:
+            answer = row.fits(program, self.device)
+            if isinstance(answer, Fit):
+                return row, answer
+            reasons += [] if answer.foreign else [answer.why]
+        return Refused("; ".join(reasons) or "no skeleton")
+
+
+def realisers(device: Device) -> Realisers:
+    """Those of the table whose target the device is."""
+    return Realisers(device, tuple(r for r in REALISERS if r.target == device.target))
