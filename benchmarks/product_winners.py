@@ -15,14 +15,11 @@ that alone sets these winners apart from those of `tilewright tune`. `seconds`: 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import lzma
 import os
 import queue
-import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -37,13 +34,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness import Child, answering
+from kernelbench import GROUPS, numbers
 from restamped import patterns_of
+from results import about, write
+from subjects import imported, sampled
+from tables import transformers
 from torch import Tensor
-from transformer_shapes import tasks
-from turns import sampled
 
 from tilewright.edges.gpu.machine import identity, machine, threads
-from tilewright.faces.deliver import commit
 from tilewright.facts import codec
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import PointTime, Tuned
@@ -63,30 +62,8 @@ from tilewright.run.winners import made_by
 from tilewright.search.strategies.tuning import winning
 from tilewright.search.tune.memory import remember
 
-LEVEL1 = (1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18)
-LEVEL2 = (9, 12, 14, 18, 22, 28, 29, 30, 33, 37, 39, 40, 41, 45, 51, 53, 55, 56, 59, 62, 63, 64, 66, 68, 70, 75, 76, 80,
-          81, 84, 86, 88, 94, 95, 97, 98, 99)  # fmt: skip
-LINEAR = """import torch
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear({k}, {columns}, bias=False, dtype=torch.{dtype})
-
-    def forward(self, x):
-        return self.inner(x)
-
-
-def get_inputs():
-    return [torch.randn({rows}, {k}, dtype=torch.{dtype})]
-
-
-def get_init_inputs():
-    return []
-"""
 ROUNDS = 12
+LIMIT_S = 300.0  # for what a child is asked
 MOST_OVER_S = 3.0  # for what is being measured when time is up
 AHEAD_CYCLES = 400_000  # of the GPU's clock, in which the host queues a call
 LIMITS = {"f32": 4e-5, "f16": 1e-3, "bf16": 8e-3}  # relative in the norm, from the others' results
@@ -94,21 +71,18 @@ LIMITS = {"f32": 4e-5, "f16": 1e-3, "bf16": 8e-3}  # relative in the norm, from 
 
 def files(kernelbench: Path, only: Sequence[str], folder: Path) -> Iterator[Path]:
     """Folders of problem files, those of a kind in one."""
-    if "fp32" in only:
-        for level, numbers in (("level1", LEVEL1), ("level2", LEVEL2)):
-            place = folder / level
-            place.mkdir()
-            for file in (kernelbench / level).glob("*.py"):
-                if file.stem.split("_")[0] in map(str, numbers):
-                    (place / file.name).write_text(file.read_text())
-            yield place
+    for level in ("level1", "level2") if "fp32" in only else ():
+        place = folder / level
+        place.mkdir()
+        for file in (kernelbench / level).glob("*.py"):
+            if (number := file.stem.split("_")[0]).isdigit() and int(number) in numbers(GROUPS[level][1]):
+                (place / file.name).write_text(file.read_text())
+        yield place
     if "16-bit" in only:
         place = folder / "linear"
         place.mkdir()
-        shapes = {(t.rows, t.columns, t.k, t.dtype) for t in tasks()}
-        for number, (rows, columns, k, dtype) in enumerate(sorted(shapes)):
-            kind = str(DTYPES[dtype]).removeprefix("torch.")
-            (place / f"{number}_linear.py").write_text(LINEAR.format(rows=rows, columns=columns, k=k, dtype=kind))
+        for number, source in enumerate(sorted({task.source for task in transformers()})):
+            (place / f"{number}_linear.py").write_text(source)
         yield place
 
 
@@ -151,10 +125,7 @@ def loaded(folder: Path, name: str, point: Point) -> Any:
     """The fused file as a module at a point, beside those at others."""
     for other in [n for n in sys.modules if n.startswith(f"{name}_")]:
         del sys.modules[other]
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = imported(folder / f"{name}.py")
     module.configure(**dict(point))
     return module
 
@@ -186,15 +157,6 @@ def measured(pattern: Pattern, folder: Path) -> Tuned:
         interval = median_interval(samples) if samples else None
         points.append(PointTime(point=at, time_ns=interval, failure=failures.get(at, "")))
     return Tuned(points=tuple(points))
-
-
-def answering(folder: Path, answer: Callable[[str, Path], str]) -> None:
-    """A line for each line of stdin; whatever else is printed goes to stderr."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    sys.path.insert(0, str(folder))
-    for line in sys.stdin:
-        print(answer(line, folder), file=answers, flush=True)
 
 
 def compiled(line: str, folder: Path) -> str:
@@ -255,18 +217,15 @@ class Tuning:
                 pattern, at = self.jobs.get_nowait()
             except queue.Empty:
                 break
-            why = _asked(child, json.dumps([pattern.id, at, self.processors]))
+            why = child.ask(json.dumps([pattern.id, at, self.processors]), LIMIT_S)
             if why != "compiled":
                 print(f"{pattern.title} {dict(at)}: {why or 'its compiler died'}", flush=True)
-                if not why:
-                    _end(child)
-                    child = self._child("--compile")
             with self.lock:
                 self.missing[pattern.id] -= 1
                 if not self.missing[pattern.id]:
                     self.ready.put(pattern)
                     self.say(f"{pattern.title}: compiled")
-        _end(child)
+        child.end()
 
     def measure(self, device: str, tell: Callable[[Pattern, Tuned, float], None]) -> None:
         """In a process of the device's, and in another after an error that the first may not survive."""
@@ -277,40 +236,20 @@ class Tuning:
             except queue.Empty:
                 continue
             started = time.monotonic()
-            self.say(f"{pattern.title}: to device {device}")
-            line = _asked(child, codec.dumps(pattern))
+            line = child.ask(codec.dumps(pattern), LIMIT_S)
             self.left -= 1
             if line:
                 tell(pattern, codec.loads(line), time.monotonic() - started)
             if not line or "CUDA" in line:
                 print(f"{pattern.title}: device {device}'s process is started anew", flush=True)
-                _end(child)
-                child = self._child("--serve", CUDA_VISIBLE_DEVICES=device)
-        _end(child)
+                child.end()
+        child.end()
 
     def say(self, text: str) -> None:
         print(f"[{time.monotonic() - self.began:.0f} s] {text}", flush=True)
 
-    def _child(self, part: str, **environment: str) -> subprocess.Popen[str]:
-        command = [sys.executable, __file__, part, str(self.folder)]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                env={**os.environ, **environment})  # fmt: skip
-
-
-def _asked(child: subprocess.Popen[str], line: str) -> str:
-    """What it answers, or "" where it died."""
-    assert child.stdin is not None and child.stdout is not None
-    try:
-        child.stdin.write(line + "\n")
-        child.stdin.flush()
-    except OSError:
-        return ""
-    return child.stdout.readline().rstrip("\n")
-
-
-def _end(child: subprocess.Popen[str]) -> None:
-    child.kill()
-    child.communicate()
+    def _child(self, part: str, **environment: str) -> Child:
+        return Child([sys.executable, str(Path(__file__).resolve()), part, str(self.folder)], **environment)
 
 
 def winner_of(pattern: Pattern, tuned: Tuned, here: Machine) -> Winner | None:
@@ -349,7 +288,8 @@ def main() -> int:
     asked = parser.parse_args()
     for place, answer in ((asked.serve, served), (asked.compile, compiled)):
         if place:
-            answering(place, answer)
+            sys.path.insert(0, str(place))
+            answering(partial(answer, folder=place))
             return 0
     if asked.traced:
         found = list(codec.loads(lzma.decompress(asked.traced.read_bytes()).decode()))
@@ -389,29 +329,30 @@ class Said:
     def __init__(self, asked: argparse.Namespace, here: Machine) -> None:
         self.asked, self.here, self.lock = asked, here, threading.Lock()
         self.records: list[dict[str, Any]] = []
-        self.about = {
-            "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
-            "device": here.device, "torch": here.torch,
-        }  # fmt: skip
+        self.about = about() | {"device": here.device}
 
     def tell(self, pattern: Pattern, tuned: Tuned, seconds: float) -> None:
         winner = winner_of(pattern, tuned, self.here)
         domain = sizes(pattern.program) if pattern.program.product else pattern.program.domain
-        best = f"{winner.time_ns.mid / 1e3:.1f} us, floor {winner.floor_share:.2f}" if winner else "nothing ran"
         first = tuned.points[0].time_ns
-        gain = f", first {first.mid / winner.time_ns.mid:.2f}" if first and winner else ""
-        dtype, count = pattern.program.operands[0].dtype, len(tuned.points)
+        record: dict[str, Any] = {"title": pattern.title, "sizes": list(domain), "dtype": pattern.program.operands[0].dtype,
+                                  "seconds": seconds, "points": len(tuned.points)}  # fmt: skip
+        if winner is not None:
+            best_us = winner.time_ns.mid / 1e3
+            record |= {"us": best_us, "floor_share": winner.floor_share, "won": " ".join(f"{k}={v}" for k, v in winner.point),
+                       "first_over_best": first.mid / 1e3 / best_us if first else None}  # fmt: skip
         with self.lock:
             if winner is not None:
                 remember(self.asked.into, winner)
-            shape = " x ".join(map(str, domain))
-            print(f"{pattern.title[:44]:44s} {shape:28s} {dtype:4s} {best}{gain}, {count} points in {seconds:.1f} s",
-                  flush=True)  # fmt: skip
-            won = dict(winner.point) if winner else None
-            self.records.append({"title": pattern.title, "sizes": list(domain), "dtype": dtype, "seconds": seconds,
-                                 "won": won, "points": codec.to_plain(tuned.points)})  # fmt: skip
-            if self.asked.json:
-                self.asked.json.write_text(json.dumps(self.about | {"patterns": self.records}, indent=1) + "\n")
+            print(f"{pattern.title[:44]:44s} {' x '.join(map(str, domain)):28s} {self._told(record)}", flush=True)
+            self.records.append(record)
+            write(self.asked.json, self.about | {"patterns": self.records})
+
+    @staticmethod
+    def _told(record: dict[str, Any]) -> str:
+        best = f"{record['us']:.1f} us, floor {record['floor_share']:.2f}" if "us" in record else "nothing ran"
+        gain = f", first {record['first_over_best']:.2f}" if record.get("first_over_best") else ""
+        return f"{record['dtype']:4s} {best}{gain}, {record['points']} points in {record['seconds']:.1f} s"
 
 
 if __name__ == "__main__":
