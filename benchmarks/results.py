@@ -57,7 +57,7 @@ def rounded(value: Any, digits: int = 4) -> Any:
         short = float(f"{value:.{digits}g}")
         return int(short) if short.is_integer() and abs(short) < 1e15 else short
     if isinstance(value, Mapping):
-        return {k: rounded(v, digits) for k, v in value.items() if v not in (None, "", [], {})}
+        return {k: short for k, v in value.items() if (short := rounded(v, digits)) not in (None, "", [], {})}
     return [rounded(v, digits) for v in value] if isinstance(value, list | tuple) else value
 
 
