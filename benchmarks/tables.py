@@ -102,12 +102,12 @@ def spared() -> Iterator[Task]:
         yield matmul(f"zeros_{kind}_{n}_{SHORT[dtype]}", 0, n, n, n, "nn", dtype, bodies[kind], algebra=True)
     for (n, k), dtype in product(((4096, 4096), (8192, 8192), (16384, 1024)), (F32, BF16)):
         yield Task(name=named("gram", (n, k), SHORT[dtype]), source=problem("x @ x.T", {"x": (n, k)}, dtype=dtype), algebra=True)
-    for rows, width in ((8192, 4096), (16384, 1024)):
-        body = "F.batch_norm(F.linear(x, self.w, self.b), self.mean, self.var, self.s, self.t, training=False)"
-        held = {"mean": f"torch.zeros({width})", "var": f"torch.ones({width})"}
+    body = "F.relu(F.linear(F.batch_norm(x, self.mean, self.var, self.s, self.t, training=False), self.w, self.b))"
+    for rows, width in ((65536, 768), (16384, 4096)):
+        held = {"mean": f"torch.zeros({width}).bfloat16()", "var": f"torch.ones({width}).bfloat16()"}
         weights = {"w": (width, width), **dict.fromkeys(("b", "s", "t"), (width,))}
-        yield Task(name=named("batch norm linear", (rows, width)), algebra=True,
-                   source=problem(body, {"x": (rows, width)}, weights, buffers=held))  # fmt: skip
+        yield Task(name=named("batch norm, linear", (rows, width)), algebra=True,
+                   source=problem(body, {"x": (rows, width)}, weights, buffers=held, dtype=BF16))  # fmt: skip
 
 
 def vectors() -> Iterator[Task]:
