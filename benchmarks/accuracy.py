@@ -1,4 +1,4 @@
-"""How far fp32 products are from float64: cuBLAS's, those in TF32, and ours, over 200 shapes and six families of inputs.
+"""How far fp32 products are from float64: cuBLAS's, those in TF32, and ours, over 200 shapes and six families.
 
     python benchmarks/accuracy.py --devices 0,1,2,3 --json benchmarks/results/h200/accuracy.json
     python benchmarks/accuracy.py --show benchmarks/results/h200/accuracy.json      # Markdown, no GPU
@@ -117,7 +117,10 @@ def markdown(result: Mapping[str, Any]) -> Iterator[str]:
     taken = [shape for shape in result["shapes"] if not shape.get("left_to_torch")]
     yield f"{result['device']}, {result['date']}, {result['commit'][:7]}, `{result['command']}`"
     yield f"{len(taken)} of {len(result['shapes'])} shapes are taken; median and largest error of each:"
-    yield from ("", "| family, measure | cuBLAS fp32 | cuBLAS TF32 | ours, planes | ours, streamed | ours / fp32, the most |")
+    yield from (
+        "",
+        "| family, measure | cuBLAS fp32 | cuBLAS TF32 | ours, planes | ours, streamed | ours / fp32, the most |",
+    )
     yield "|---|---|---|---|---|---|"
     for name, row in result["families"].items():
         cells = [", ".join(f"{v:.1e}" for v in row.get(who, ())) for who in ("torch", "tf32", *WAYS)]
@@ -140,7 +143,9 @@ def main() -> int:
         print("\n".join(markdown(json.loads(asked.show.read_text()))))
         return 0
     command = [sys.executable, str(Path(__file__).resolve()), "--serve"]
-    children = [Child(command, CUDA_VISIBLE_DEVICES=device) for device in asked.devices.split(",") for _ in range(asked.jobs)]
+    children = [
+        Child(command, CUDA_VISIBLE_DEVICES=device) for device in asked.devices.split(",") for _ in range(asked.jobs)
+    ]
     lines, begin = [json.dumps(shape) for shape in shapes()], time.monotonic()
     answers = spread(lines, children, limit_s=asked.limit, ends=math.inf)
     found = [json.loads(answer) for _, answer in answers if answer]

@@ -86,7 +86,9 @@ def main() -> int:
         costs.append(cost := _cost(path))
         in_runs = cost.appeal_s / cost.double_s
         print(f"{cost.problem}: {cost.appeal_s:.3g} s, {cost.runs} runs, as {in_runs:.0f} without errors", flush=True)
-    write(asked.json, {"what": "what the budget of each element costs"} | about() | {"costs": [asdict(c) for c in costs]})
+    write(
+        asked.json, {"what": "what the budget of each element costs"} | about() | {"costs": [asdict(c) for c in costs]}
+    )
     return 0
 
 

@@ -186,14 +186,17 @@ def parts(kernelbench: Path, into: Path) -> dict[str, list[str]]:
         **{f"{level}.json": command(kernelbench, level, into) for level in ("level1", "level2")},
         "training-judged.json": [*bench, *JUDGED, "--out", str(into / "training")],
         SHAPES: [*harness, "layers", "transformers"],
-        "product-winners.json": [sys.executable, str(HERE / "product_winners.py"), str(kernelbench), "--into", str(into / "winners.db")],
+        "product-winners.json": [sys.executable, str(HERE / "product_winners.py"), str(kernelbench),
+                                 "--into", str(into / "winners.db")],
     }  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=HERE / "results" / "h200")
-    parser.add_argument("--measure", type=Path, metavar="KERNELBENCH", help="its folder of levels; results are made anew")
+    parser.add_argument(
+        "--measure", type=Path, metavar="KERNELBENCH", help="its folder of levels; results are made anew"
+    )
     parser.add_argument("--seconds", type=float, default=1e9, help="of all parts")
     asked = parser.parse_args()
     if asked.measure:

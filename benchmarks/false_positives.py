@@ -92,9 +92,9 @@ def main() -> None:
             found = compare(size, asked.target, machine, folder=Path(folder), wanted=wanted, most_s=share_s)
             runs += found
             print(of_size(found), flush=True)
-            sizes_told = [of_size([r for r in runs if r.size == s]) for s in dict.fromkeys(r.size for r in runs)]
-            write(asked.json, about() | {"machine": codec.to_plain(machine), "runs": len(runs), "sizes": sizes_told,
-                                         "claimed": sum(r.claimed for r in runs), "accused": sum(map(bool, (r.accused for r in runs)))})  # fmt: skip
+            told = [of_size([r for r in runs if r.size == s]) for s in dict.fromkeys(r.size for r in runs)]
+            sums = {key: sum(size.get(key, 0) for size in told) for key in ("runs", "claimed", "accused")}
+            write(asked.json, about() | {"machine": codec.to_plain(machine)} | sums | {"sizes": told})
 
 
 def compare(

@@ -31,14 +31,25 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
-from fakes.facts import MACHINE, brief, timed
-from fakes.prompts import ask
 from fuzz_inputs import (
-    CANDIDATES, COMMANDS, CONFIG, FLAGS, PROBLEMS, REPLIES, TASK, TOOLS, WORDS, as_bytes, mutated, mutated_tree,
+    CANDIDATES,
+    COMMANDS,
+    CONFIG,
+    FLAGS,
+    PROBLEMS,
+    REPLIES,
+    TASK,
+    TOOLS,
+    WORDS,
+    as_bytes,
+    mutated,
+    mutated_tree,
 )  # fmt: skip
 from fuzz_worlds import World, journal, mcp, order, spoil, stubs
 from results import about, write
 
+from fakes.facts import MACHINE, brief, timed
+from fakes.prompts import ask
 from tilewright.edges.bundle import Bundle, name_of
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.models import open_model
@@ -159,7 +170,9 @@ def orders(dice: random.Random, world: World) -> Any:
             return timed(2.0)
 
     bundle = Bundle(world.folder)
-    with Worker(bundle, cache=world.folder, say=lambda text: None, bench_of=Bench, machine_of=lambda target: MACHINE) as worker:  # type: ignore[arg-type]
+    with Worker(
+        bundle, cache=world.folder, say=lambda text: None, bench_of=Bench, machine_of=lambda target: MACHINE
+    ) as worker:  # type: ignore[arg-type]
         try:
             worker.prepare()
             return worker.visit()
@@ -172,7 +185,6 @@ def messages(dice: random.Random, world: World) -> Any:
 
     from mcp.server.mcpserver.exceptions import ToolError
     from pydantic import ValidationError
-
 
     server = mcp(world)
     name = dice.choice((*TOOLS, mutated("submit", dice)))

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from fuzz_inputs import CANDIDATES, PROBLEMS, mutated, mutated_tree
+
 from fakes.facts import PROBLEM, pattern
 from fakes.facts import brief as asked
 from fakes.runs import IMPROVED, brief
-from fuzz_inputs import CANDIDATES, PROBLEMS, mutated, mutated_tree
-
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import tools
 from tilewright.faces.agents import _server
@@ -34,6 +34,7 @@ from tilewright.search.strategies.spending import Spending
 @dataclass(frozen=True, slots=True)
 class World:
     """Where an input lives: a folder, which is also the current one, and what the kind prepared once."""
+
     folder: Path
     kept: dict[str, Any]
 
@@ -47,7 +48,6 @@ def order() -> Any:
 def journal(world: World) -> bytes:
     """A finished run's, as one file."""
     if "journal" not in world.kept:
-
         with tempfile.TemporaryDirectory() as folder:
             known = brief()
             with Ledger(Path(folder) / "run.db") as ledger:
@@ -127,6 +127,7 @@ def mcp(world: World) -> Any:
 @contextlib.contextmanager
 def stubs(world: World) -> Iterator[None]:
     """What judges, measures, serves or waits says in its place that it was come to."""
+
     def come_to(*_: object, **__: object) -> Any:
         raise UserError("it was come to")
 

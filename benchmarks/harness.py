@@ -1,12 +1,12 @@
 """One harness for all comparisons: tables of tasks, every subject of a task in random turns, one result file.
 
     python benchmarks/harness.py TABLE|FOLDER... [--only WORDS] [--devices 0,1] [--json FILE]
-    python benchmarks/harness.py TABLE --write FOLDER      # its tasks as problem files, for `tilewright bench` or `tune`
+    python benchmarks/harness.py TABLE --write FOLDER      # its tasks as problem files, to be judged or tuned
     python benchmarks/harness.py --show FILE...            # results as Markdown
 
 TABLE is one of `tables.py` (`--list` prints them), FOLDER holds problem files. Some processes trace and compile side by
-side; one at a time measures on a device. A task that hangs or breaks is named, and the others go on. Results of the same
-commit that FILE holds are kept. With `--at "split_k=1,2,4 stages=auto,4"` products are measured at each of these
+side; one at a time measures on a device. A task that hangs or breaks is named, and the others go on. Results that FILE
+holds of the same commit are kept. With `--at "split_k=1,2,4 stages=auto,4"` products are measured at each of these
 settings. Nothing here is a claim: the judge measures what is claimed (`tilewright bench`).
 """
 
@@ -38,7 +38,7 @@ Record = dict[str, Any]
 
 
 class Child:
-    """A process that answers each line of its standard input with one; ended and begun anew where it hangs or breaks."""
+    """A process that answers each line of its standard input with one; it begins anew after it hung or broke."""
 
     def __init__(self, command: Sequence[str], **environment: str) -> None:
         self._command, self._environment = command, os.environ | environment
@@ -76,8 +76,10 @@ def answering(answer: Callable[[str], str]) -> None:
         print(answer(line), file=answers, flush=True)
 
 
-def spread(lines: Sequence[str], children: Sequence[Child], *, limit_s: float, ends: float) -> Iterator[tuple[int, str | None]]:
-    """(number of the line, answer) as they come, each line asked of a child that is free; none is asked after `ends`."""
+def spread(
+    lines: Sequence[str], children: Sequence[Child], *, limit_s: float, ends: float
+) -> Iterator[tuple[int, str | None]]:
+    """(number of the line, answer) as they come, each asked of a child that is free; none is asked after `ends`."""
     free: Queue[Child] = Queue()
     answers: Queue[tuple[int, str | None]] = Queue()
     for child in children:
@@ -143,7 +145,13 @@ def kept(path: Path | None, head: Mapping[str, Any]) -> list[Record]:
 def run(asked: argparse.Namespace) -> list[Record]:
     from subjects import Way
 
-    way = Way(target=asked.target, points=asked.points, rounds=asked.rounds, at=asked.at, without=tuple(asked.without.split(",")))
+    way = Way(
+        target=asked.target,
+        points=asked.points,
+        rounds=asked.rounds,
+        at=asked.at,
+        without=tuple(asked.without.split(",")),
+    )
     head = about()
     records = kept(asked.json, head)
     done = {record["name"] for record in records}
@@ -156,7 +164,10 @@ def run(asked: argparse.Namespace) -> list[Record]:
     for number, answer in spread(lines, children, limit_s=asked.limit, ends=ends) if lines else ():
         if answer is None and time.monotonic() >= ends:
             continue
-        lost = {"name": tasks[number].name, "failures": {"": "no result in time" if answer is None else "its process broke off"}}
+        lost = {
+            "name": tasks[number].name,
+            "failures": {"": "no result in time" if answer is None else "its process broke off"},
+        }
         records.append(json.loads(answer) if answer else lost)
         print(shown(records[-1]), flush=True)
         write(asked.json, head | {"tasks": records})
@@ -167,7 +178,8 @@ def shown(record: Record) -> str:
     us, ratios = record.get("us", {}), record.get("ratio", {})
     cells = [f"{who} {time:.4g}" for who, time in us.items()]
     over = [f"{who} {mid:.3f} ({low:.3f}-{high:.3f})" for who, (low, mid, high) in ratios.items()]
-    lines = [f"{record['name']:40s} us: {'  '.join(cells)}; over ours: {', '.join(over)} {record.get('best', {}).get('ours', '')}"]
+    told = f"us: {'  '.join(cells)}; over ours: {', '.join(over)} {record.get('best', {}).get('ours', '')}"
+    lines = [f"{record['name']:40s} {told}"]
     return "\n".join([*lines, *(f"    {who}: {why}" for who, why in record.get("failures", {}).items())])
 
 
@@ -184,7 +196,11 @@ def markdown(result: Mapping[str, Any]) -> Iterator[str]:
     records = [r for r in result["tasks"] if "us" in r]
     subjects = list(dict.fromkeys(who for r in records for who in r["us"]))
     yield f"{result['device']}, {result['date']}, {result['commit'][:7]}, `{result['command']}`; microseconds"
-    yield from ("", f"| | {' | '.join(subjects)} | floor | error: ours, eager |", f"|---|{'---|' * (len(subjects) + 2)}")
+    yield from (
+        "",
+        f"| | {' | '.join(subjects)} | floor | error: ours, eager |",
+        f"|---|{'---|' * (len(subjects) + 2)}",
+    )
     for r in records:
         cells = [f"{r['us'][who]:.4g}" if who in r["us"] else "" for who in subjects]
         off = ", ".join(f"{r['error'][who]:.1e}" for who in ("ours", "eager") if who in r.get("error", {}))
@@ -204,7 +220,9 @@ def main() -> int:
     parser.add_argument("--at", default="", help="settings of knobs, in the place of what is proposed")
     parser.add_argument("--without", default="", help="compile, quack, liger: left out")
     parser.add_argument("--step", action="store_true", help="steps of training of all tasks")
-    parser.add_argument("--limit", type=float, default=180.0, help="seconds for a task, with compilers and the wait for the device")
+    parser.add_argument(
+        "--limit", type=float, default=180.0, help="seconds for a task, with compilers and the wait for the device"
+    )
     parser.add_argument("--seconds", type=float, default=1e9, help="for all; what has no result then has none yet")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--write", type=Path, metavar="FOLDER")
@@ -219,7 +237,12 @@ def main() -> int:
     elif asked.list:
         from tables import TABLES
 
-        print("\n".join(f"{name:13s} {sum(1 for _ in table()):4d} tasks. {table.__doc__ or ''}" for name, table in TABLES.items()))
+        print(
+            "\n".join(
+                f"{name:13s} {sum(1 for _ in table()):4d} tasks. {table.__doc__ or ''}"
+                for name, table in TABLES.items()
+            )
+        )
     elif asked.write:
         asked.write.mkdir(parents=True, exist_ok=True)
         for number, task in enumerate(chosen(asked), start=1):

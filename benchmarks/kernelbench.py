@@ -35,7 +35,8 @@ HERE = Path(__file__).resolve().parent
 GROUPS = {  # level, numbers of tasks
     "memory-bound": ("level1", "5,12,19-49,51-53,88-96,98-100"),
     "level1": ("level1", "1-4,6-11,13-18"),
-    "level2": ("level2", "9,12,14,18,22,28-30,33,37,39-41,45,51,53,55,56,59,62-64,66,68,70,75,76,80,81,84,86,88,94,95,97-99"),
+    "level2": ("level2", "9,12,14,18,22,28-30,33,37,39-41,45,51,53,55,56,59,62-64,66,68,70,75,76,80,81,84,86,88,94,95,"
+                         "97-99"),
 }  # fmt: skip
 JUDGED = ("--target", "cuda", "--budget", "1s", "--timing", "2s", "--no-compile", "--without", "tuning", "--jobs", "5")
 TUNED = ("--target", "cuda", "--budget", "15s", "--timing", "2s", "--jobs", "3")
@@ -97,8 +98,8 @@ def in_dtype(kernelbench: Path, group: str, into: Path, dtype: str) -> Path:
 
 
 def measure(parts: Mapping[str, Sequence[str]], into: Path, seconds: float, *, src: Path | None = None) -> None:
-    """The command of each part with `--json INTO/PART`, one after the other, as far as the time goes. Parts that came to
-    their end at this commit are left out; what a part prints goes beside its file. `src`: the tree that is imported."""
+    """The command of each part with `--json INTO/PART`, as far as the time goes. Parts that came to their end at this
+    commit are left out; what a part prints goes beside its file. `src`: the tree that is imported."""
     into.mkdir(parents=True, exist_ok=True)
     end, here = time.monotonic() + seconds, f"{commit()} {src or ''}".strip()
     for name, words in parts.items():
@@ -148,10 +149,14 @@ def changes(folders: Sequence[Path], groups: Sequence[str]) -> list[str]:
         found = [json.loads(path.read_text()) for f in folders if (path := f / f"{group}.json").exists()]
         for folder, result in zip(folders, found, strict=False):
             told: Mapping[str, Any] = bench_summary(result["tasks"])
-            lines.append(f"{group}, {folder.name}: {told['geomean_eager'] or 0:.3f} of eager, {told['passed']} of {told['tasks']} right")
+            mean = told["geomean_eager"] or 0
+            lines.append(f"{group}, {folder.name}: {mean:.3f} of eager, {told['passed']} of {told['tasks']} right")
         for result in found[1:]:
             mean, changed = compared(found[0], result)
-            lines += [*(f"    {line}" for line in changed), f"{group}: time before / time after: geometric mean {mean:.3f}"]
+            lines += [
+                *(f"    {line}" for line in changed),
+                f"{group}: time before / time after: geometric mean {mean:.3f}",
+            ]
     return lines
 
 
@@ -160,7 +165,9 @@ def main() -> int:
     parser.add_argument("kernelbench", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default=",".join(GROUPS))
-    parser.add_argument("--src", type=Path, action="append", help="a folder that holds the package; several are compared")
+    parser.add_argument(
+        "--src", type=Path, action="append", help="a folder that holds the package; several are compared"
+    )
     parser.add_argument("--dtype", choices=tuple(_MORE), default="float32")
     parser.add_argument("--devices", default="")
     parser.add_argument("--tune", action="store_true")
@@ -171,7 +178,11 @@ def main() -> int:
     more = [*(TUNED if asked.tune else JUDGED), *(["--devices", asked.devices] if asked.devices else [])]
     end = time.monotonic() + asked.seconds
     for group in groups:
-        level = in_dtype(asked.kernelbench, group, asked.out, asked.dtype) if asked.dtype != "float32" else asked.kernelbench
+        level = (
+            in_dtype(asked.kernelbench, group, asked.out, asked.dtype)
+            if asked.dtype != "float32"
+            else asked.kernelbench
+        )
         for folder, src in zip(folders, trees, strict=True):
             words = command(level, group, folder, more=more)
             measure({f"{group}.json": words}, folder, max(end - time.monotonic(), 0.0), src=src)

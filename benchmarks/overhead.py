@@ -87,7 +87,9 @@ def layers(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         eager, inputs = opened(task, "cuda", folder / name)
         way = Way(points=1, jobs=JOBS)
         (fast,) = built(eager, list(ours(task, graph_of(task, eager, inputs), way)), way, folder / name).values()
-        calls = {n: stepping(eager, m, inputs) if step else forward(m, inputs) for n, m in (("", fast), (", eager", eager))}
+        calls = {
+            n: stepping(eager, m, inputs) if step else forward(m, inputs) for n, m in (("", fast), (", eager", eager))
+        }
         torch.testing.assert_close(calls[""](), calls[", eager"](), rtol=0.02, atol=0.02)
         if why := fallbacks(fast):
             raise RuntimeError(f"{why}")
@@ -115,7 +117,17 @@ def without_kernels(device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
 def first_verdict_s(problem_file: Path, target: Target) -> float:
     """Seconds until the first candidate is judged, imports, tracing, building and torch.compile's work included."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tilewright", "optimize", str(problem_file), "--target", target, "--out", folder]
+        command = [
+            sys.executable,
+            "-m",
+            "tilewright",
+            "optimize",
+            str(problem_file),
+            "--target",
+            target,
+            "--out",
+            folder,
+        ]
         started = time.perf_counter()
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
             for line in run.stderr or ():

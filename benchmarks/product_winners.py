@@ -118,7 +118,10 @@ def operand(told: Operand) -> Tensor:
 def modules(pattern: Pattern, folder: Path, here: Device) -> dict[Any, Any]:
     """By point the fused file as a module, compiled for this device, or why it does not compile."""
     made: dict[Any, Any] = {}
-    for file in (*cuda.render(pattern.program, pattern.id, pattern.space.points[0]), *cuda.skeleton_files([pattern.program])):
+    for file in (
+        *cuda.render(pattern.program, pattern.id, pattern.space.points[0]),
+        *cuda.skeleton_files([pattern.program]),
+    ):
         (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / file.path).write_text(file.text)
     sys.path.insert(0, str(folder))
@@ -177,7 +180,9 @@ def served(line: str) -> str:
                 began = time.monotonic()
                 tuned = measured(pattern, made)
     except Exception as error:  # its operands find no room, or the device is sick
-        tuned = Tuned(points=tuple(PointTime(point=at, time_ns=None, failure=_said(error)) for at in pattern.space.points))
+        tuned = Tuned(
+            points=tuple(PointTime(point=at, time_ns=None, failure=_said(error)) for at in pattern.space.points)
+        )
     torch.cuda.empty_cache()
     return json.dumps([time.monotonic() - began, codec.dumps(tuned)])
 

@@ -5,8 +5,8 @@
     python benchmarks/results.py compare BEFORE AFTER      # two files of `tilewright bench`, task by task
     python benchmarks/results.py levels OUT LEVEL...       # what `tilewright discover FOLDER --json > LEVEL` said
 
-`merge` puts tasks that `tilewright bench` judged anew into a file that holds them: NEW is what `bench --json` wrote, or a
-list of tasks (of a run that was cut off). `runs` of the result says which command and commit made which tasks; the
+`merge` puts tasks that `tilewright bench` judged anew into a file that holds them: NEW is what `bench --json` wrote, or
+a list of tasks (of a run that was cut off). `runs` of the result says which command and commit made which tasks; the
 summary is computed anew. A task without a verdict takes the place of none. `compare` prints the geometric mean of
 "time before / time after" over the tasks of both files, and the tasks that changed by more than 2%. `levels` keeps of
 each module its time, the share in patterns, what these could win, and the largest part that is left to torch.
@@ -31,8 +31,9 @@ from tilewright.report import bench_summary, discoveries_summary
 
 Record = dict[str, Any]
 # What a reader of a judged task needs; the rest is in the run's folder.
-KEPT = ("problem", "mode", "status", "verdict", "error", "times_ns", "ratio", "phases", "floor_ns", "floor_share", "patterns",
-        "algebra", "fallbacks", "own_share", "cuda_graph", "machine", "seconds", "device_seconds", "stamp", "whose")  # fmt: skip
+KEPT = ("problem", "mode", "status", "verdict", "error", "times_ns", "ratio", "phases", "floor_ns", "floor_share",
+        "patterns", "algebra", "fallbacks", "own_share", "cuda_graph", "machine", "seconds", "device_seconds", "stamp",
+        "whose")  # fmt: skip
 ORDER = ("what", "command", "commit", "date", "device")
 
 
@@ -41,8 +42,9 @@ def about(command: str = "") -> Record:
     import torch
 
     here = torch.cuda.get_device_name() if torch.cuda.is_available() else _processor()
-    return {"command": command or shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
-            "device": here, "torch": torch.__version__}  # fmt: skip
+    command = command or shlex.join(["python", *sys.argv])
+    made = {"command": command, "commit": commit(), "date": time.strftime("%Y-%m-%d")}
+    return made | {"device": here, "torch": torch.__version__}
 
 
 def _processor() -> str:
@@ -102,12 +104,16 @@ def task(found: Mapping[str, Any]) -> Record:
     kept = {k: found[k] for k in KEPT if found.get(k)}
     if kept.get("mode") == "inference":
         del kept["mode"]
-    kept["verdict"] = {k: v for k, v in kept.get("verdict", {}).items() if k in ("accepted", "stage", "reason", "summary")}
+    kept["verdict"] = {
+        k: v for k, v in kept.get("verdict", {}).items() if k in ("accepted", "stage", "reason", "summary")
+    }
     for name in ("times_ns", "ratio"):
         kept[name] = {k: v for k, v in (found.get(name) or {}).items() if v and not k.endswith("warm")}
     kept["times_ns"] = {k: {"mid": v["mid"]} for k, v in kept["times_ns"].items()}
     kept["phases"] = {k: v.get("ratio", v) for k, v in (found.get("phases") or {}).items() if v}
-    kept["error"] = {k: v for k, v in (found.get("error") or {}).items() if k in ("norm", "worst", "allowed_norm", "allowed_worst")}
+    kept["error"] = {
+        k: v for k, v in (found.get("error") or {}).items() if k in ("norm", "worst", "allowed_norm", "allowed_worst")
+    }
     kept["patterns"] = [{"title": p["title"], "point": _point(p.get("point"))} for p in found.get("patterns") or ()]
     kept["device_seconds"] = {"all": (found.get("device_seconds") or {}).get("all")}
     if "machine" in kept:
@@ -153,8 +159,8 @@ def merged(result: Record, tasks: Iterable[Record], *, command: str, note: str =
 
 
 def compared(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float, list[str]]:
-    """Over the tasks of both files the geometric mean of "time before / time after", and a line for each task that is not
-    accepted in one of them or changed by more than 2%. Where the module was kept as it is, its time is eager's."""
+    """Over the tasks of both files the geometric mean of "time before / time after", and a line for each task that is
+    not accepted in one of them or changed by more than 2%. Where the module was kept as it is, its time is eager's."""
     then, ratios, lines = {t["problem"]: t for t in before["tasks"]}, [], []
     for new in after["tasks"]:
         old = then.get(new["problem"])
@@ -181,8 +187,9 @@ def covered(levels: Mapping[str, Mapping[str, Any]]) -> Record:
     for summary in found.values():
         summary["left"] = summary["left"][:15]
     tasks = [_module(task) | {"level": name} for name, of in levels.items() for task in of["tasks"]]
-    return {"command": "; ".join(str(of.get("command")) for of in levels.values()), "commit": first.get("commit", ""),
-            "date": time.strftime("%Y-%m-%d"), "machine": first.get("machine"), "levels": found, "tasks": tasks}  # fmt: skip
+    commands = "; ".join(str(of.get("command")) for of in levels.values())
+    head = {"command": commands, "commit": first.get("commit", ""), "date": time.strftime("%Y-%m-%d")}
+    return head | {"machine": first.get("machine"), "levels": found, "tasks": tasks}
 
 
 def _module(task: Mapping[str, Any]) -> Record:

@@ -1,8 +1,9 @@
 """Who is measured on a task, and how: eager, torch.compile, libraries, and ours at the points proposed first.
 
-A task is a problem file. On a GPU a sample is one CUDA graph of calls, each on weights of its own where weights are most
-of what is read, so that none lies in a cache; steps of training are called. Calls take random turns with cold caches.
-The best point of each subject is chosen by the first half of the rounds; times are medians of the second half.
+A task is a problem file. On a GPU a sample is one CUDA graph of calls, each on weights of its own where weights are
+most of what is read, so that none lies in a cache; steps of training are called. Calls take random turns with cold
+caches. The best point of each subject is chosen by the first half of the rounds; times are medians of the
+second half.
 """
 
 from __future__ import annotations
@@ -145,7 +146,9 @@ def _recipe(patterns: Sequence[Pattern], points: Mapping[str, Any]) -> Recipe:
     return without_idle([patterns], tuple(Choice(pattern=p.id, point=points[p.id]) for p in patterns))
 
 
-def built(module: nn.Module, made: Sequence[tuple[str, Recipe, Candidate]], way: Way, folder: Path) -> dict[str, nn.Module]:
+def built(
+    module: nn.Module, made: Sequence[tuple[str, Recipe, Candidate]], way: Way, folder: Path
+) -> dict[str, nn.Module]:
     """Ours as modules that share the parameters of `module`; compiled before they are loaded, `way.jobs` at a time."""
     objects, here = folder / "objects", None
     if way.target == "cuda":
@@ -153,8 +156,8 @@ def built(module: nn.Module, made: Sequence[tuple[str, Recipe, Candidate]], way:
     for who in dict.fromkeys(name.split()[0] for name, *_ in made):
         mine = [m for m in made if m[0].split()[0] == who]
         arch = f"sm_{here.major}{here.minor}{'a' * (here.major >= 9)}" if here else ""
-        compiled_ahead(mine[0][2], [c for _, recipe, _ in mine for c in recipe], folder=objects, jobs=way.jobs, arch=arch,
-                       processors=here.multi_processor_count if here else 0)  # fmt: skip
+        choices, processors = [c for _, recipe, _ in mine for c in recipe], here.multi_processor_count if here else 0
+        compiled_ahead(mine[0][2], choices, folder=objects, jobs=way.jobs, arch=arch, processors=processors)
     found = {}
     for n, (name, _, candidate) in enumerate(made):
         place = folder / str(n)
@@ -170,14 +173,14 @@ def built(module: nn.Module, made: Sequence[tuple[str, Recipe, Candidate]], way:
 
 def select(module: nn.Module, copies: int) -> Callable[[int], None]:
     """Puts the weights of a number in their places, in all subjects at once: they share the modules that hold them."""
-    owners = [(part, held, leaf) for part in module.modules() for held in ("_parameters", "_buffers")
-              for leaf, tensor in getattr(part, held).items() if tensor is not None]  # fmt: skip
-    sets = [[getattr(part, held)[leaf] if i == 0 else copy.deepcopy(getattr(part, held)[leaf]) for part, held, leaf in owners]
-            for i in range(copies)]  # fmt: skip
+    holders = [held for part in module.modules() for held in (part._parameters, part._buffers)]
+    places = [(held, leaf) for held in holders for leaf, tensor in held.items() if tensor is not None]
+    own = [held[leaf] for held, leaf in places]
+    sets = [own, *(copy.deepcopy(own) for _ in range(copies - 1))]
 
     def put(number: int) -> None:
-        for (part, held, leaf), tensor in zip(owners, sets[number % copies], strict=True):
-            getattr(part, held)[leaf] = tensor
+        for (held, leaf), tensor in zip(places, sets[number % copies], strict=True):
+            held[leaf] = tensor
 
     return put
 
@@ -218,7 +221,9 @@ def graphed(call: Call, put: Callable[[int], None], calls: int) -> Call:
     return graph.replay
 
 
-def sampled(calls: Mapping[str, Call], rounds: int, *, target: str = "cuda", delay_cycles: int = AHEAD_CYCLES) -> dict[str, list[float]]:
+def sampled(
+    calls: Mapping[str, Call], rounds: int, *, target: str = "cuda", delay_cycles: int = AHEAD_CYCLES
+) -> dict[str, list[float]]:
     """ms of each call in each round, in random turns, the first round left out; on a GPU with cold caches, and behind a
     delay of so many cycles, so that launches come ahead of their work."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
@@ -265,8 +270,8 @@ def truth_of(task: Task, module: nn.Module, inputs: Sequence[Any]) -> list[Tenso
 
 
 def errors(found: Any, truth: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[float, float]:
-    """Of floats of 16 bits or more the largest error in the norm, beside what is allowed: four times eager's, or some of
-    the last bits. Of other results the share that differs from eager's; one in a hundred may."""
+    """Of floats of 16 bits or more the largest error in the norm, beside what is allowed: four times eager's, or some
+    of the last bits. Of other results the share that differs from eager's; one in a hundred may."""
     worst = (0.0, 1e-2)
     for mine, exact, eager in zip(tensors_of(found), truth, own, strict=True):
         if mine.is_floating_point() and mine.element_size() > 1:
@@ -395,9 +400,8 @@ def told(samples: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     best = {kind: min((w for w in early if w.split()[0] == kind), key=early.__getitem__) for kind in kinds}
     mine = late.get(best.get("ours", ""))
     ratios = {k: [a / b for a, b in zip(late[n], mine, strict=True)] for k, n in best.items() if mine and k != "ours"}
+    spread = {k: quantiles(each, n=4, method="inclusive") if len(each) > 1 else each * 3 for k, each in ratios.items()}
     return {
-        "us": {kind: median(late[name]) for kind, name in best.items()}, "best": best,
-        "ratio": {kind: quantiles(each, n=4, method="inclusive") if len(each) > 1 else each * 3 for kind, each in ratios.items()},
+        "us": {kind: median(late[name]) for kind, name in best.items()}, "best": best, "ratio": spread,
         "points_us": {who: us for who, us in early.items() if " " in who},
     }  # fmt: skip
-

@@ -36,8 +36,9 @@ def problem(
     buffers: Mapping[str, str] | None = None,
 ) -> str:  # fmt: skip
     """A problem file of `body`, an expression or statements, in which weights stand as `self.NAME`."""
-    init = [f"self.{name} = torch.nn.Parameter({drawn(shape, dtype, scaled=True)})" for name, shape in (weights or {}).items()]
-    init += [f"self.register_buffer({name!r}, {made})" for name, made in (buffers or {}).items()]
+    made = {name: drawn(shape, dtype, scaled=True) for name, shape in (weights or {}).items()}
+    init = [f"self.{name} = torch.nn.Parameter({text})" for name, text in made.items()]
+    init += [f"self.register_buffer({name!r}, {text})" for name, text in (buffers or {}).items()]
     lines = body.strip().split("\n") if "return" in body else [f"return {body}"]
     return FILE.format(
         init="".join(f"\n        {line}" for line in init), names=", ".join(inputs), body="\n        ".join(lines),
@@ -49,7 +50,8 @@ def drawn(shape: Shape, dtype: str, *, scaled: bool = False) -> str:
     if isinstance(shape, str):
         return shape
     kind = f", dtype=torch.{dtype}" if dtype != F32 else ""
-    return f"torch.randn({', '.join(map(str, shape))}{kind})" + (f" * {shape[-1]}**-0.5" if scaled and len(shape) > 1 else "")
+    scale = f" * {shape[-1]}**-0.5" if scaled and len(shape) > 1 else ""
+    return f"torch.randn({', '.join(map(str, shape))}{kind}){scale}"
 
 
 def named(*parts: object) -> str:
@@ -72,7 +74,9 @@ TILES = ((8, 512, 512, 65536), (32, 1024, 1024, 8192), (64, 1024, 2048, 8192), (
          (132, 1536, 2816, 8192), (144, 2048, 2304, 8192), (192, 2048, 3072, 8192))  # fmt: skip
 
 
-def matmul(name: str, batch: int, m: int, n: int, k: int, layout: str, dtype: str, body: str = "a @ b", algebra: bool = False) -> Task:
+def matmul(
+    name: str, batch: int, m: int, n: int, k: int, layout: str, dtype: str, body: str = "a @ b", algebra: bool = False
+) -> Task:
     def stored(height: int, width: int, how: str) -> str:
         shape = ((batch,) if batch else ()) + ((height, width) if how == "n" else (width, height))
         return f"torch.rand({', '.join(map(str, shape))}).to(torch.{dtype})" + (".mT" if how == "t" else "")
@@ -101,7 +105,8 @@ def spared() -> Iterator[Task]:
     for (kind, n), dtype in product(sizes, (BF16, F32)):
         yield matmul(f"zeros_{kind}_{n}_{SHORT[dtype]}", 0, n, n, n, "nn", dtype, bodies[kind], algebra=True)
     for (n, k), dtype in product(((4096, 4096), (8192, 8192), (16384, 1024)), (F32, BF16)):
-        yield Task(name=named("gram", (n, k), SHORT[dtype]), source=problem("x @ x.T", {"x": (n, k)}, dtype=dtype), algebra=True)
+        source = problem("x @ x.T", {"x": (n, k)}, dtype=dtype)
+        yield Task(name=named("gram", (n, k), SHORT[dtype]), source=source, algebra=True)
     body = "F.relu(F.linear(F.batch_norm(x, self.mean, self.var, self.s, self.t, training=False), self.w, self.b))"
     for rows, width in ((65536, 768), (16384, 4096)):
         held = {"mean": f"torch.zeros({width}).bfloat16()", "var": f"torch.ones({width}).bfloat16()"}
@@ -155,16 +160,17 @@ def transformers() -> Iterator[Task]:
                     yield linear(tokens, columns, k, dtype, name=f"{phase}:{model}:{layer}:{tokens}:{SHORT[dtype]}")
 
 
-def swiglu(rows: int, wide: int, k: int, dtype: str, **more: object) -> str:
-    return problem("F.silu(F.linear(x, self.w)) * F.linear(x, self.v)", {"x": (rows, k)}, {"w": (wide, k), "v": (wide, k)}, dtype=dtype)
+def swiglu(rows: int, wide: int, k: int, dtype: str) -> str:
+    weights = {"w": (wide, k), "v": (wide, k)}
+    return problem("F.silu(F.linear(x, self.w)) * F.linear(x, self.v)", {"x": (rows, k)}, weights, dtype=dtype)
 
 
 def layers() -> Iterator[Task]:
     """Of MLPs the first half: GELU with a residual in bf16, SwiGLU in fp16."""
     for model, rows in ((model, rows) for model, many in GELU.items() for rows in many):
         hidden, wide = MODELS[model][0], MODELS[model][2]
-        source = problem("F.gelu(F.linear(x, self.w, self.b)) + residual", {"x": (rows, hidden), "residual": (rows, wide)},
-                         {"w": (wide, hidden), "b": (wide,)}, dtype=BF16)  # fmt: skip
+        inputs, weights = {"x": (rows, hidden), "residual": (rows, wide)}, {"w": (wide, hidden), "b": (wide,)}
+        source = problem("F.gelu(F.linear(x, self.w, self.b)) + residual", inputs, weights, dtype=BF16)
         yield Task(name=f"fused:{model}:gelu:{rows}:bf16", source=source, apart=True)
     for model, rows in ((model, rows) for model, many in SWIGLU.items() for rows in many):
         source = swiglu(rows, MODELS[model][2], MODELS[model][0], F16)
@@ -186,8 +192,8 @@ def results() -> Iterator[Task]:
     bodies = {
         "y, gelu(y)": "y = F.linear(x, self.w, self.b)\nreturn y, F.gelu(y)",
         "relu(y), mask": "y = F.linear(x, self.w, self.b)\nreturn F.relu(y), y > 0",
-        "int8": "return torch.round(F.linear(x, self.w).float() * self.b.float().abs() * 30).clamp(-127, 127).to(torch.int8)",
-        "float8": "return (F.linear(x, self.w).float() * self.b.float()).clamp(-448, 448).to(torch.float8_e4m3fn)",
+        "int8": "torch.round(F.linear(x, self.w).float() * self.b.float().abs() * 30).clamp(-127, 127).to(torch.int8)",
+        "float8": "(F.linear(x, self.w).float() * self.b.float()).clamp(-448, 448).to(torch.float8_e4m3fn)",
     }
     for (kind, body), dtype, (m, n, k) in product(bodies.items(), (F32, BF16), ((4096, 4096, 4096), (8192, 3072, 768))):
         yield Task(name=named(kind, SHORT[dtype], (m, n, k)), apart=True,
@@ -199,26 +205,30 @@ def reduced() -> Iterator[Task]:
     y, affine = "F.linear(x, self.w, self.b)", "self.s, self.t"
 
     def layer(name: str, body: str, m: int, n: int, k: int, dtype: str = F32) -> Task:
-        weights = {"w": (n, k), "b": (n,), "s": (n,), "t": (n,)}
-        return Task(name=named(name, SHORT[dtype], (m, n, k)), source=problem(body, {"x": (m, k)}, weights, dtype=dtype), apart=True)
+        source = problem(body, {"x": (m, k)}, {"w": (n, k), "b": (n,), "s": (n,), "t": (n,)}, dtype=dtype)
+        return Task(name=named(name, SHORT[dtype], (m, n, k)), source=source, apart=True)
 
-    yield layer("swish, group norm of 64", f"y = {y}\nreturn F.group_norm(torch.sigmoid(y) * y, 64, {affine})", 32768, 4096, 1024)
+    swish = f"y = {y}\nreturn F.group_norm(torch.sigmoid(y) * y, 64, {affine})"
+    yield layer("swish, group norm of 64", swish, 32768, 4096, 1024)
     for size in (16, 32):
-        yield layer(f"group norm of {size}", f"F.leaky_relu(F.group_norm({y}, {8192 // size}, {affine}))", 1024, 8192, 8192)
+        yield layer(
+            f"group norm of {size}", f"F.leaky_relu(F.group_norm({y}, {8192 // size}, {affine}))", 1024, 8192, 8192
+        )
     yield layer("means of 16", f"F.gelu({y}.unflatten(1, (-1, 16)).mean(2)) * 2", 1024, 8192, 8192)
     for dtype in (F32, BF16):
         yield layer("maxima of 2", f"{y}.unflatten(1, (-1, 2)).amax(2)", 8192, 3072, 768, dtype)
-    for m, n, k in ((1024, 8192, 8192), (16384, 4096, 4096)):
-        yield layer("batch norm", f"y = F.batch_norm({y}, None, None, {affine}, training=True)\nreturn torch.sigmoid(y) * y", m, n, k)
+    batch = f"y = F.batch_norm({y}, None, None, {affine}, training=True)\nreturn torch.sigmoid(y) * y"
+    yield from (layer("batch norm", batch, m, n, k) for m, n, k in ((1024, 8192, 8192), (16384, 4096, 4096)))
     yield layer("softmax", f"F.gelu({y}).softmax(1)", 1024, 8192, 8192)
-    yield layer("heads' norms", "F.rms_norm(F.linear(x, self.w).unflatten(1, (-1, 128)), (128,), self.s[:128], 1e-6).flatten(1)",
-                8192, 4096, 4096, BF16)  # fmt: skip
+    heads = "F.rms_norm(F.linear(x, self.w).unflatten(1, (-1, 128)), (128,), self.s[:128], 1e-6).flatten(1)"
+    yield layer("heads' norms", heads, 8192, 4096, 4096, BF16)
     rows = {"softmax": f"{y}.softmax(-1)", "layer norm": f"F.layer_norm({y}, self.s.shape, {affine})",
             "rms norm": f"F.rms_norm({y}, self.s.shape, self.s, 1e-6)"}  # fmt: skip
     for k, n, (name, body) in product((512, 1024, 2048, 4096), (64, 128, 256), rows.items()):
         yield layer(f"rows: {name}", body, 65536, n, k, BF16)
     for k, m, size in product((1024, 2048, 4096), (4096, 16384), (32, 64, 128, 256)):
-        yield layer(f"groups of {size}", f"F.leaky_relu(F.group_norm({y}, {4096 // size}, {affine}))", m, 4096, k, BF16)
+        body = f"F.leaky_relu(F.group_norm({y}, {4096 // size}, {affine}))"
+        yield layer(f"groups of {size}", body, m, 4096, k, BF16)
 
 
 def eight_bit() -> Iterator[Task]:
@@ -226,11 +236,12 @@ def eight_bit() -> Iterator[Task]:
     int8 = "torch.randint(-127, 128, ({n}, {k}), dtype=torch.int8)"
     f8 = "torch.randn({n}, {k}).to(torch.float8_e4m3fn)"
     scale, groups = "(torch.rand({n}) / 64).bfloat16()", "(torch.rand({n}, {k} // 128) / 64).bfloat16()"
+    scaled = "self.w.to(x.dtype) * self.s[:, None]"
+    grouped = "self.w.unflatten(1, (-1, 128)).to(x.dtype) * self.s[:, :, None]"
     kinds = {
-        "int8": (int8, scale, "F.linear(x, self.w.to(x.dtype) * self.s[:, None])"),
-        "float8": (f8, scale, "F.linear(x, self.w.to(x.dtype) * self.s[:, None])"),
+        "int8": (int8, scale, f"F.linear(x, {scaled})"), "float8": (f8, scale, f"F.linear(x, {scaled})"),
         "int8, scaled behind": (int8, scale, "F.linear(x, self.w.to(x.dtype)) * self.s"),
-        "int8, groups of 128": (int8, groups, "F.linear(x, (self.w.unflatten(1, (-1, 128)).to(x.dtype) * self.s[:, :, None]).flatten(1))"),
+        "int8, groups of 128": (int8, groups, f"F.linear(x, ({grouped}).flatten(1))"),
         "16 bits": ("torch.randn({n}, {k}).bfloat16()", "torch.ones(1)", "F.linear(x, self.w)"),
     }  # fmt: skip
     for (kind, (w, s, body)), m, (n, k) in product(kinds.items(), (1, 4, 16, 32), ((14336, 4096), (4096, 14336))):
@@ -241,25 +252,28 @@ def eight_bit() -> Iterator[Task]:
         held = {"w": f8.format(n=n, k=k), "s": f"torch.rand(1, {n}) + 0.5"}
         yield Task(name=named("scaled float8", (m, n, k)), source=problem(
             "torch._scaled_mm(x, self.w.t(), a, self.s, out_dtype=torch.bfloat16)", inputs, buffers=held))  # fmt: skip
-    for experts, m, n, k in ((8, 8192, 14336, 4096), (8, 8192, 4096, 14336), (128, 16384, 768, 2048), (64, 4096, 2048, 7168)):
-        ends = f"(torch.arange(1, {experts + 1}) * {m // experts}).to(torch.int32)"
+    for experts, m, n, k in ((8, 8192, 14336, 4096), (8, 8192, 4096, 14336), (128, 16384, 768, 2048)):
+        inputs = {"x": (m, k), "ends": f"(torch.arange(1, {experts + 1}) * {m // experts}).to(torch.int32)"}
         yield Task(name=named("grouped", (experts, m, n, k)), source=problem(
-            "torch._grouped_mm(x, self.w.mT, offs=ends)", {"x": (m, k), "ends": ends}, {"w": (experts, n, k)}, dtype=BF16))  # fmt: skip
+            "torch._grouped_mm(x, self.w.mT, offs=ends)", inputs, {"w": (experts, n, k)}, dtype=BF16))  # fmt: skip
 
 
 def training() -> Iterator[Task]:
     """Steps of linear layers and feed-forwards in fp32, of Llama, GPT-2 and BERT."""
-    mlp = ("F.linear(F.gelu(F.linear(x, self.w, self.b)), self.d, self.c)", ("b", "c"))
-    gated = ("F.linear(F.silu(F.linear(x, self.w)) * F.linear(x, self.v), self.d)", ())
+    bodies = {
+        "linear": ("F.linear(x, self.w, self.b)", "wb"),
+        "mlp": ("F.linear(F.gelu(F.linear(x, self.w, self.b)), self.d, self.c)", "wbdc"),
+        "swiglu": ("F.linear(F.silu(F.linear(x, self.w)) * F.linear(x, self.v), self.d)", "wvd"),
+    }
     for kind, m, k, n in (
-        ("linear", 8192, 4096, 4096), ("linear", 4096, 4096, 14336), ("mlp", 16384, 768, 3072), ("linear", 16384, 768, 2304),
-        ("linear", 8192, 1600, 4800), ("mlp", 8192, 1600, 6400), ("mlp", 4096, 4096, 14336), ("linear", 8192, 1024, 1024),
-        ("swiglu", 2048, 4096, 11008), ("swiglu", 8192, 2048, 5632),
+        ("linear", 8192, 4096, 4096), ("linear", 4096, 4096, 14336), ("mlp", 16384, 768, 3072),
+        ("linear", 16384, 768, 2304), ("linear", 8192, 1600, 4800), ("mlp", 8192, 1600, 6400),
+        ("mlp", 4096, 4096, 14336), ("linear", 8192, 1024, 1024), ("swiglu", 2048, 4096, 11008),
+        ("swiglu", 8192, 2048, 5632),
     ):  # fmt: skip
-        body, biases = {"linear": ("F.linear(x, self.w, self.b)", ("b",)), "mlp": mlp, "swiglu": gated}[kind]
-        weights: dict[str, Shape] = {"w": (n, k), **({"d": (k, n)} if kind != "linear" else {}), **({"v": (n, k)} if kind == "swiglu" else {})}
-        weights |= {name: (k if name == "c" else n,) for name in biases}
-        yield Task(name=f"{kind}:{m}:{k}:{n}", source=problem(body, {"x": (m, k)}, weights), step=True)
+        shapes = {"w": (n, k), "v": (n, k), "d": (k, n), "b": (n,), "c": (k,)}
+        weights = {name: shapes[name] for name in bodies[kind][1]}
+        yield Task(name=f"{kind}:{m}:{k}:{n}", source=problem(bodies[kind][0], {"x": (m, k)}, weights), step=True)
 
 
 # ---- rows: what is no product. Of each operation the operands beside x, and what is computed
@@ -267,8 +281,9 @@ def training() -> Iterator[Task]:
 MASK, LABELS = "torch.rand({rows}, {width}) > 0.3", "torch.randint(0, {width}, ({rows},))"
 ROWS: dict[str, tuple[dict[str, Shape], str]] = {
     "gelu chain": ({}, "y = x * 1.5\nreturn (torch.erf(y * 0.7071067811865476) + 1.0) * y * 0.5"),
-    "gelu": ({}, "F.gelu(x + self.b)"), "gelu by tanh": ({}, "0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x * x * x)))"),
-    "swiglu": ({"u": ()}, "F.silu(x) * u"), "transposed add": ({"u": "torch.randn({width}, {rows}).t()"}, "torch.relu(x + u)"),
+    "gelu": ({}, "F.gelu(x + self.b)"), "swiglu": ({"u": ()}, "F.silu(x) * u"),
+    "gelu by tanh": ({}, "0.5 * x * (1 + torch.tanh(0.79788456 * (x + 0.044715 * x * x * x)))"),
+    "transposed add": ({"u": "torch.randn({width}, {rows}).t()"}, "torch.relu(x + u)"),
     "softmax": ({}, "torch.softmax(x, -1)"), "log softmax": ({}, "torch.log_softmax(x, -1)"),
     "masked softmax": ({"m": MASK}, "torch.softmax(torch.where(m, x * 0.125, -1e9), -1)"),
     "half far softmax": ({}, "torch.softmax(torch.where(x > 0, x, -1e38), -1)"),
@@ -276,12 +291,14 @@ ROWS: dict[str, tuple[dict[str, Shape], str]] = {
     "layer norm, residual": ({"u": ()}, "F.layer_norm(x + u, ({width},), self.w, self.b)"),
     "rms norm": ({}, "F.rms_norm(x, ({width},), self.w, 1e-6)"),
     "add, rms norm": ({"u": ()}, "(x + u, F.rms_norm(x + u, ({width},), self.w, 1e-6))"),
-    "l1 norm": ({}, "x / torch.mean(torch.abs(x), dim=1, keepdim=True)"), "l2 norm": ({}, "x / torch.norm(x, p=2, dim=1, keepdim=True)"),
+    "l1 norm": ({}, "x / torch.mean(torch.abs(x), dim=1, keepdim=True)"),
+    "l2 norm": ({}, "x / torch.norm(x, p=2, dim=1, keepdim=True)"),
     "sum": ({}, "x.sum(1)"), "logsumexp": ({}, "torch.logsumexp(x, 1)"), "gelu, sum": ({}, "F.gelu(x).sum(1)"),
     "argmax of softmax": ({}, "torch.softmax(x, 1).argmax(1)"), "mse": ({"u": ()}, "torch.mean((x - u) ** 2)"),
     "huber": ({"u": ()}, "F.huber_loss(x, u)"), "cosine": ({"u": ()}, "F.cosine_similarity(x, u, dim=1)"),
     "cross entropy": ({"labels": LABELS}, "F.cross_entropy(x, labels)"),
-    "cumsum": ({}, "x.cumsum(1)"), "cumprod": ({}, "torch.cumprod(x, 1)"), "reverse cumsum": ({}, "x.flip(1).cumsum(1).flip(1)"),
+    "cumsum": ({}, "x.cumsum(1)"), "cumprod": ({}, "torch.cumprod(x, 1)"),
+    "reverse cumsum": ({}, "x.flip(1).cumsum(1).flip(1)"),
     "masked cumsum": ({"m": MASK}, "torch.cumsum(x * m, 1)"), "cummax": ({}, "torch.cummax(x, 1)"),
     "logcumsumexp": ({}, "torch.logcumsumexp(x, 1)"), "top 8": ({}, "x.topk(8)"), "top 64": ({}, "x.topk(64)"),
     "top 8 of softmax": ({}, "torch.softmax(x, -1).topk(8)"), "transpose": ({}, "x.t().contiguous()"),
@@ -298,14 +315,17 @@ SHAPED: dict[str, tuple[dict[str, Shape], str]] = {  # at shapes of their own
     "argmax of columns 128x4096x4095": ({"x": (128, 4096, 4095)}, "x.argmax(1)"),
     "softmax of channels 64x256x4096": ({"x": (64, 256, 4096)}, "torch.softmax(x, 1)"),
     "cumsum of columns 64x4096x4096": ({"x": (64, 4096, 4096)}, "torch.cumsum(x, 1)"),
-    "cumsum 16x16777216": ({"x": (16, 1 << 24)}, "torch.cumsum(x, 1)"), "top 64 of 16x16777216": ({"x": (16, 1 << 24)}, "x.topk(64)"),
+    "cumsum 16x16777216": ({"x": (16, 1 << 24)}, "torch.cumsum(x, 1)"),
+    "top 64 of 16x16777216": ({"x": (16, 1 << 24)}, "x.topk(64)"),
     "recurrence 64x32x4096": ({"x": (64, 32, 4096), "g": (64, 32, 4096)}, "h, states = torch.zeros_like(x[:, 0]), []\n"
         "for step, gate in zip(x.unbind(1), torch.sigmoid(g).unbind(1)):\n    h = gate * h + (1 - gate) * step\n"
         "    states.append(h)\nmade = torch.stack(states, 1)\nreturn made, made * x"),
     "max pool 256x64x112x112": ({"x": (256, 64, 112, 112)}, "F.max_pool2d(x, 3, 2, 1) * 0.25"),
     "average pool 128x96x112x112": ({"x": (128, 96, 112, 112)}, "F.avg_pool2d(x, 3, 1, 1)"),
-    "embedding 262144x1024": ({"t": "torch.randint(0, 50257, (262144,))", "x": (50257, 1024)}, "F.embedding(t, x) * 3.0 + 1.0"),
-    "embedding bag 65536x32x256": ({"t": "torch.randint(0, 100000, (65536, 32))", "x": (100000, 256)}, "F.embedding_bag(t, x, mode='mean')"),
+    "embedding 262144x1024": (
+        {"t": "torch.randint(0, 50257, (262144,))", "x": (50257, 1024)}, "F.embedding(t, x) * 3.0 + 1.0"),
+    "embedding bag 65536x32x256": (
+        {"t": "torch.randint(0, 100000, (65536, 32))", "x": (100000, 256)}, "F.embedding_bag(t, x, mode='mean')"),
     "rotary pairs 256x4096x128": ({"x": (256, 4096, 128), "c": (4096, 64, 1), "s": (4096, 64, 1)},
         "a, b = x[..., ::2, None], x[..., 1::2, None]\nreturn torch.cat((a * c - b * s, b * c + a * s), -1)"),
     "NCHW to NHWC 128x64x112x112": ({"x": (128, 64, 112, 112)}, "x.permute(0, 2, 3, 1).contiguous()"),
@@ -314,7 +334,7 @@ SHAPED: dict[str, tuple[dict[str, Shape], str]] = {  # at shapes of their own
 }  # fmt: skip
 
 
-def row(operation: str, rows: int, width: int, dtype: str = F32, **more: object) -> Task:
+def row(operation: str, rows: int, width: int, dtype: str = F32) -> Task:
     beside, body = ROWS[operation]
     inputs: dict[str, Shape] = {"x": (rows, width)}
     for name, shape in beside.items():
@@ -322,16 +342,16 @@ def row(operation: str, rows: int, width: int, dtype: str = F32, **more: object)
         inputs[name] = f"{made}.to(torch.{dtype})" if isinstance(made, str) and "randn" in made else made
     weights: dict[str, Shape] = {name: (width,) for name in ("w", "b") if f"self.{name}" in body}
     source = problem(body.replace("{width}", str(width)), inputs, weights, dtype=dtype)
-    return Task(name=named(operation, (rows, width), SHORT[dtype]), source=source, **more)  # type: ignore[arg-type]
+    return Task(name=named(operation, (rows, width), SHORT[dtype]), source=source)
 
 
 def rows() -> Iterator[Task]:
     """Of a GPU, most of a gigabyte; whatever has no product in it."""
     for operation in ROWS:
         yield row(operation, 32768, 256 if operation.startswith("top 8") else 32768)
-    for operation, count, width in (("softmax", 32768, 4096), ("softmax", 4096, 65536), ("softmax", 4096, 393216),
-                                    ("softmax", 128, 1024), ("top 64", 16384, 4096), ("cumsum", 32768, 32767)):  # fmt: skip
-        yield row(operation, count, width)
+    more = (("softmax", 32768, 4096), ("softmax", 4096, 65536), ("softmax", 4096, 393216), ("softmax", 128, 1024),
+            ("top 64", 16384, 4096), ("cumsum", 32768, 32767))  # fmt: skip
+    yield from (row(*each) for each in more)
     for operation in ("gelu chain", "log softmax", "transpose", "layer norm", "rms norm to int8"):
         yield row(operation, 16384, 16384, BF16)
     yield from (Task(name=name, source=problem(body, inputs)) for name, (inputs, body) in SHAPED.items())
@@ -350,8 +370,9 @@ def libraries() -> Iterator[Task]:
     names = {"softmax": "softmax", "layer_norm": "layer norm", "rms_norm": "rms norm", "cross_entropy": "cross entropy"}
     for (library, operation), dtype, width in product(names.items(), (F32, BF16), (1024, 4096, 16384, 65536, 262144)):
         for step in (False, True):
-            task = row(operation, (1 << 27) // width, width, dtype, library=library, step=step)
-            yield Task(name=f"{task.name} {'step' if step else 'forward'}", source=task.source, library=library, step=step)
+            task = row(operation, (1 << 27) // width, width, dtype)
+            name = f"{task.name} {'step' if step else 'forward'}"
+            yield Task(name=name, source=task.source, library=library, step=step)
 
 
 def common() -> Iterator[Task]:
@@ -363,8 +384,8 @@ def common() -> Iterator[Task]:
 
 TABLES: dict[str, Callable[[], Iterator[Task]]] = {
     "products": products, "balance": balance, "spared": spared, "vectors": vectors, "transformers": transformers,
-    "layers": layers, "gates": gates, "results": results, "reduced": reduced, "eight-bit": eight_bit, "training": training,
-    "rows": rows, "cpu": cpu, "libraries": libraries, "common": common,
+    "layers": layers, "gates": gates, "results": results, "reduced": reduced, "eight-bit": eight_bit,
+    "training": training, "rows": rows, "cpu": cpu, "libraries": libraries, "common": common,
 }  # fmt: skip
 
 

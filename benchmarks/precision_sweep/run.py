@@ -141,7 +141,13 @@ def _record(tally: Tally) -> dict[str, object]:
     firsts = [s for s in tally.seeds if s - 1 not in tally.seeds]
     lasts = [s for s in tally.seeds if s + 1 not in tally.seeds]
     done = ",".join(f"{first}-{last}" for first, last in zip(firsts, lasts, strict=True))
-    return {"seeds": len(tally.seeds), "done": done, "wrong": tally.wrong(), "words": tally.words, "seconds": round(tally.seconds)}
+    return {
+        "seeds": len(tally.seeds),
+        "done": done,
+        "wrong": tally.wrong(),
+        "words": tally.words,
+        "seconds": round(tally.seconds),
+    }
 
 
 def _tally(record: Mapping[str, Any]) -> Tally:

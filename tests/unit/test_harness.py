@@ -26,7 +26,15 @@ sys.path.insert(0, str(BENCHMARKS))
 tables: Any = importlib.import_module("tables")
 subjects: Any = importlib.import_module("subjects")
 sys.path.remove(str(BENCHMARKS))
-EACH = {"transformers": 26, "reduced": 12, "eight-bit": 9, "libraries": 20, "common": 20, "cpu": 64, "rows": 5}  # every so many
+EACH = {
+    "transformers": 26,
+    "reduced": 12,
+    "eight-bit": 9,
+    "libraries": 20,
+    "common": 20,
+    "cpu": 64,
+    "rows": 5,
+}  # every so many
 
 
 @pytest.fixture
@@ -56,7 +64,9 @@ def test_names_are_told_apart() -> None:
         assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("operation", ["softmax", "layer norm", "rms norm", "add, rms norm", "swiglu", "gelu", "cross entropy"])
+@pytest.mark.parametrize(
+    "operation", ["softmax", "layer norm", "rms norm", "add, rms norm", "swiglu", "gelu", "cross entropy"]
+)
 def test_common_operations_are_one_kernel_of_many_rows(operation: str) -> None:
     found = []
     for rows in (2048, 2064):
@@ -147,7 +157,9 @@ def test_tasks_of_a_table_are_written_as_problem_files(script: ModuleType, tmp_p
 
 
 @pytest.mark.slow
-def test_a_table_becomes_a_result_file_on_a_cpu(script: ModuleType, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+def test_a_table_becomes_a_result_file_on_a_cpu(
+    script: ModuleType, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
     file, made = tmp_path / "found.json", tmp_path / "problems"
     made.mkdir()
     (made / "1_swiglu.py").write_text(tables.row("swiglu", 64, 256).source)

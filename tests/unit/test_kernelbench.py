@@ -43,7 +43,8 @@ from pathlib import Path
 out = Path(sys.argv[sys.argv.index("--json") + 1])
 ns = float((Path(__file__).parent / "ns").read_text())
 task = {"problem": "1_a", "status": "improved", "verdict": {"accepted": True, "stage": "timing"}, "stations": [1],
-        "times_ns": {"ours": {"mid": ns}, "eager": {"mid": 8e3}}, "ratio": {"eager": {"low": 1, "mid": 8e3 / ns, "high": 9}}}
+        "times_ns": {"ours": {"mid": ns}, "eager": {"mid": 8e3}},
+        "ratio": {"eager": {"low": 1, "mid": 8e3 / ns, "high": 9}}}
 out.write_text(json.dumps({"tasks": [task], "command": "bench", "commit": "c", "machine": {"device": "H200"}}))
 """
 
@@ -58,7 +59,10 @@ def test_groups_are_the_48_memory_bound_tasks_and_the_53_products(script: Module
     counts = [len(script.numbers(only)) for _, only in script.GROUPS.values()]
     assert counts == [48, 16, 37]
     command = script.command(Path("kb"), "memory-bound", Path("out"))
-    assert command[1:5] == ["-m", "tilewright", "bench", "kernelbench:kb/level1"] and command[-1] == "out/memory-bound.runs"
+    assert (
+        command[1:5] == ["-m", "tilewright", "bench", "kernelbench:kb/level1"]
+        and command[-1] == "out/memory-bound.runs"
+    )
 
 
 def test_two_trees_are_measured_by_one_command_and_compared(
@@ -71,7 +75,9 @@ def test_two_trees_are_measured_by_one_command_and_compared(
         (package / "__main__.py").write_text(BENCH)
         (package / "ns").write_text(ns)
     trees = [argument for name in ("old", "new") for argument in ("--src", str(tmp_path / name))]
-    monkeypatch.setattr(sys, "argv", ["kernelbench.py", "kb", "--out", str(tmp_path / "out"), "--only", "level1", *trees])
+    monkeypatch.setattr(
+        sys, "argv", ["kernelbench.py", "kb", "--out", str(tmp_path / "out"), "--only", "level1", *trees]
+    )
     assert script.main() == 0
     said = capsys.readouterr().out
     assert "level1, 0: 2.000 of eager, 1 of 1 right" in said and "level1, 1: 4.000 of eager" in said
