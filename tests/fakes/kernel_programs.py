@@ -1,4 +1,4 @@
-"""Programs that the kernel tests and benchmarks share, a builder for them, and what they mean in torch."""
+"""Programs that the kernel tests share, a builder for them, and what they mean in torch."""
 
 from __future__ import annotations
 
