@@ -1,4 +1,4 @@
-"""benchmarks/claims.py: what was reached is read from result files, and README says the same."""
+"""benchmarks/claims.py: what was reached is read from result files."""
 
 from __future__ import annotations
 
@@ -42,26 +42,6 @@ def copied(tmp_path: Path, script: ModuleType) -> Path:
 def line_of(script: ModuleType, folder: Path, title: str) -> str:
     (line,) = (line for line in script.table(folder)[0] if line.startswith(title))
     return str(line)
-
-
-def test_readme_says_what_the_files_hold(script: ModuleType) -> None:
-    rows = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ")]
-    held = {aim.title: aim.figure(json.loads((RESULTS / aim.file).read_text()))[1] for aim in script.AIMS}
-
-    def ratios(start: str) -> str:
-        (row,) = (row for row in rows if row.startswith(start))
-        return row
-
-    level2, with_algebra = (held[t] for t in held if t.startswith(("level 2", "the same with algebra")))
-    assert f"| {level2:.2f} ({with_algebra:.2f} with algebra) |" in ratios("| KernelBench level 2, products")
-    level1 = held["KernelBench level 1's products, over eager"]
-    assert f"| {level1:.2f} |" in ratios("| KernelBench level 1, products")
-    bare, fused = (held[t] for t in held if t.startswith(("transformers", "their layers")))
-    assert f"| {bare:.2f} of cuBLAS and quack |" in ratios("| transformers' products")
-    assert f"| {fused:.2f} |" in ratios("| their layers")
-    assert f"| {held['SwiGLU alone']:.2f} |" in ratios("| of these with SwiGLU alone")
-    training = held["linear layers in training, forward and backward, over eager"]
-    assert f"| {training:.2f} |" in ratios("| linear layers in fp32, a step of training")
 
 
 def test_a_result_under_its_aim_is_told_and_ends_in_1(script: ModuleType, copied: Path, capsys: Any) -> None:
