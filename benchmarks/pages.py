@@ -355,7 +355,7 @@ def verifiers(results: Results) -> Rows:
         for fault, said in kinds.items():
             yield name, fault, *(said[of] for of in ("proven", "suspect", "clean", "unknown"))
     for who, said in results["cpu/verifiers.json"]["overall"].items():
-        yield "all together", who, said["proven"], said["suspect"], said["neither"], ""
+        yield "all together", who, said["proven"], said["suspect"], f"{said['neither']} neither", "-"
 
 
 def coverage(results: Results) -> Rows:
