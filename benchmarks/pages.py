@@ -290,7 +290,7 @@ def itself(results: Results) -> Rows:
         link("h100/false-positives.json"),
     )
     for run in results["cpu/false-positives-beside.json"]["runs"]:
-        title = f"CPU beside load that is told to count as ours, {run['commit']}"
+        title = f"CPU beside load that counts as ours, {run['commit']}"
         yield title, run["runs"], run["claimed"], "-", link("cpu/false-positives-beside.json")
 
 
