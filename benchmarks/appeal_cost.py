@@ -9,22 +9,17 @@ limit.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import torch
+from results import about, write
 from torch import Tensor
 
 from tilewright.edges.problems import read_problem
@@ -91,15 +86,7 @@ def main() -> int:
         costs.append(cost := _cost(path))
         in_runs = cost.appeal_s / cost.double_s
         print(f"{cost.problem}: {cost.appeal_s:.3g} s, {cost.runs} runs, as {in_runs:.0f} without errors", flush=True)
-    if asked.json is not None:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-        head = {
-            "what": "what the budget of each element costs",
-            "command": "python benchmarks/appeal_cost.py " + " ".join(sys.argv[1:]),
-            "commit": commit, "date": datetime.now(UTC).date().isoformat(), "torch": torch.__version__,
-            "device": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
-        }  # fmt: skip
-        asked.json.write_text(json.dumps({**head, "costs": [asdict(c) for c in costs]}, indent=1) + "\n")
+    write(asked.json, {"what": "what the budget of each element costs"} | about() | {"costs": [asdict(c) for c in costs]})
     return 0
 
 

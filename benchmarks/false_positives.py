@@ -2,28 +2,25 @@
 
     python benchmarks/false_positives.py cpu|cuda [--runs 100] [--seconds 110] [--size 64x256] [--json FILE]
 
-Each run has its own inputs, arenas and order of play; a pair of processes serves five runs, since one takes seconds to
-start. Beside what the judge claims stands what the rule of version 0.1.0 (a 95% percentile bootstrap of the median that
-clears 1) would have claimed from the same bursts.
+Each run has its own inputs, arenas and order of calls; a pair of processes serves five runs, since one takes seconds to
+start. For each size the file says how many runs were claimed to be faster, how many the clock's checks accused of
+hiding work, how far the ratio was from 1 (median and most), and what one call more in a row costs beyond a call.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import numpy as np
+from results import about, write
 
 from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.faces import config
-from tilewright.faces.deliver import commit
 from tilewright.facts import codec
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.machine import Machine
@@ -71,12 +68,10 @@ class Run:
     pair: int  # of processes, numbered for each size
     ours_ns: float
     claimed: bool
-    claimed_by_bootstrap: bool
-    ratio: tuple[float, float, float]
+    ratio: float  # eager's time over its own as the candidate
     again: float  # eager / eager
-    rounds: int
     accused: str  # of hiding work from its clock; "" where it was not
-    row_excess_ns: tuple[float, ...]  # (low, mid, high) of what one call more in a row costs; empty: not asked
+    row_excess_ns: float | None  # what one call more in a row costs beyond a call
 
 
 def main() -> None:
@@ -95,11 +90,11 @@ def main() -> None:
             wanted = asked.runs // len(sizes) + (number < asked.runs % len(sizes))
             share_s = asked.seconds / len(sizes)
             found = compare(size, asked.target, machine, folder=Path(folder), wanted=wanted, most_s=share_s)
-            told(size, found)
             runs += found
-    if asked.json:
-        asked.json.parent.mkdir(parents=True, exist_ok=True)
-        asked.json.write_text(json.dumps(record(runs, machine), indent=1) + "\n")
+            print(of_size(found), flush=True)
+            sizes_told = [of_size([r for r in runs if r.size == s]) for s in dict.fromkeys(r.size for r in runs)]
+            write(asked.json, about() | {"machine": codec.to_plain(machine), "runs": len(runs), "sizes": sizes_told,
+                                         "claimed": sum(r.claimed for r in runs), "accused": sum(map(bool, (r.accused for r in runs)))})  # fmt: skip
 
 
 def compare(
@@ -156,50 +151,25 @@ def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> tuple
 
 
 def run_of(size: tuple[int, int], pair: int, timed: Timed, accused: str) -> Run:
-    ratio, again, mine = timed.ratio("eager"), timed.ratio("aa"), timed.time(OURS)
+    ratio, again, mine, excess = timed.ratio("eager"), timed.ratio("aa"), timed.time(OURS), timed.row_excess_ns
     assert ratio is not None and again is not None and mine is not None
-    excess = timed.row_excess_ns
-    bursts = {s.name: [float(np.median(b)) for b in s.bursts_ns] for s in timed.samples}
-    paired = np.array(bursts["eager"]) / np.array(bursts[OURS])
-    picks = np.random.default_rng(0).integers(0, len(paired), size=(2000, len(paired)))
-    low = float(np.quantile(np.median(paired[picks], axis=1), 0.025))
-    return Run(
-        size=size, pair=pair, ours_ns=mine.mid, claimed=timed.faster_than("eager"), claimed_by_bootstrap=low > 1.0,
-        ratio=(ratio.low, ratio.mid, ratio.high), again=again.mid, rounds=len(paired),
-        accused=accused,
-        row_excess_ns=(excess.low, excess.mid, excess.high) if excess else (),
-    )  # fmt: skip
+    return Run(size=size, pair=pair, ours_ns=mine.mid, claimed=timed.faster_than("eager"), ratio=ratio.mid,
+               again=again.mid, accused=accused, row_excess_ns=excess.mid if excess else None)  # fmt: skip
 
 
-def told(size: tuple[int, int], runs: list[Run]) -> None:
-    off = sorted(abs(r.ratio[1] - 1) for r in runs) or [0.0]
-    print(
-        f"{size}: {len(runs)} runs, {sum(r.claimed for r in runs)} claimed, "
-        f"{sum(r.claimed_by_bootstrap for r in runs)} by the old rule; off by "
-        f"{off[len(off) // 2]:.2%} (median), {off[-1]:.2%} (most); {sum(bool(r.accused) for r in runs)} accused",
-        flush=True,
-    )
-    extra = " ".join(f"{r.row_excess_ns[1] / 1e3:+.2f}" for r in runs if r.row_excess_ns)
-    print(f"  one call more in a row costs more than a call says by (us): {extra}")
-    for pair in dict.fromkeys(r.pair for r in runs):
-        mine = [r for r in runs if r.pair == pair]
-        us = np.median([r.ours_ns for r in mine]) / 1e3
-        apart = [f"{(r.ratio[1] - 1) * r.ours_ns / 1e3:+.2f}" for r in mine]
-        print(f"  pair {pair}: {us:.1f} us a call; eager takes longer by (us): {' '.join(apart)}", flush=True)
-
-
-def record(runs: list[Run], machine: Machine) -> dict[str, Any]:
+def of_size(runs: list[Run]) -> dict[str, Any]:
+    """The record of the runs of one size."""
+    if not runs:
+        return {}
+    off = sorted(abs(r.ratio - 1) for r in runs)
+    excess = sorted(r.row_excess_ns / 1e3 for r in runs if r.row_excess_ns is not None)
     return {
-        "command": shlex.join(["python", *sys.argv]),
-        "commit": commit(),
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": codec.to_plain(machine),
-        "runs": len(runs),
-        "claimed": sum(r.claimed for r in runs),
-        "accused": sum(bool(r.accused) for r in runs),
-        "claimed_by_bootstrap": sum(r.claimed_by_bootstrap for r in runs),
-        "each": [{n: getattr(r, n) for n in Run.__dataclass_fields__} for r in runs],
-    }
+        "size": "x".join(map(str, runs[0].size)), "runs": len(runs), "pairs": len({r.pair for r in runs}),
+        "claimed": sum(r.claimed for r in runs), "accused": sum(bool(r.accused) for r in runs),
+        "accusations": [r.accused for r in runs if r.accused], "ours_us": median(r.ours_ns for r in runs) / 1e3,
+        "off_median": off[len(off) // 2], "off_most": off[-1], "ratios": [round(r.ratio, 4) for r in runs],
+        "row_excess_us": [excess[0], median(excess), excess[-1]] if excess else [],
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -9,8 +9,11 @@ judges and measures left out. A fault is a traceback, a second line on stderr, o
 
 from __future__ import annotations
 
+# ruff: noqa: E402 - some is found by the path that is set first
 import argparse
+import asyncio
 import contextlib
+import hashlib
 import io
 import json
 import random
@@ -22,54 +25,56 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
-from fuzz_inputs import (  # noqa: E402 - found by the line above
-    CANDIDATES,
-    COMMANDS,
-    CONFIG,
-    FLAGS,
-    PROBLEMS,
-    REPLIES,
-    TASK,
-    TOOLS,
-    WORDS,
-    as_bytes,
-    mutated,
-    mutated_tree,
-)
-from fuzz_worlds import World, journal, mcp, order, spoil, stubs  # noqa: E402
+from fakes.facts import MACHINE, brief, timed
+from fakes.prompts import ask
+from fuzz_inputs import (
+    CANDIDATES, COMMANDS, CONFIG, FLAGS, PROBLEMS, REPLIES, TASK, TOOLS, WORDS, as_bytes, mutated, mutated_tree,
+)  # fmt: skip
+from fuzz_worlds import World, journal, mcp, order, spoil, stubs
+from results import about, write
 
-_LIMIT_S = 10
-_MOST_SHOWN = 5
+from tilewright.edges.bundle import Bundle, name_of
+from tilewright.edges.ledger import Ledger
+from tilewright.edges.models import open_model
+from tilewright.edges.problems import read_problem
+from tilewright.faces.cli import app
+from tilewright.faces.deliver import redelivered
+from tilewright.faces.exits import exit_code
+from tilewright.facts import codec
+from tilewright.facts.dialogue import ModelChoice
+from tilewright.facts.errors import TilewrightError, UserError
+from tilewright.facts.move import Event
+from tilewright.facts.order import Order
+from tilewright.facts.spent import Spent
+from tilewright.judge.build import candidate_of, load_candidate
+from tilewright.judge.verify import Subject, verified
+from tilewright.run.worker import Worker
+from tilewright.search.strategies.asking import read
+from tilewright.search.strategies.edits import edited
+
+_LIMIT_S, _MOST_SHOWN = 10, 5
 
 # ---- the kinds: each makes what one input does, in a folder of its own
-
 
 Act = Callable[[random.Random, World], Any]
 
 
 def problems(dice: random.Random, world: World) -> Any:
-    from tilewright.edges.problems import read_problem
-
-    texts = world.kept.setdefault(
-        "texts", [f.read_text() for f in sorted((ROOT / "examples/problems").glob("*.py"))[:12]]
-    )
-    text = dice.choice((*texts, *PROBLEMS))
+    if "texts" not in world.kept:
+        world.kept["texts"] = [f.read_text() for f in sorted((ROOT / "examples/problems").glob("*.py"))[:12]]
+    text = dice.choice((*world.kept["texts"], *PROBLEMS))
     (world.folder / "p.py").write_bytes(as_bytes(mutated(text, dice), dice))
     return read_problem(world.folder / "p.py", target=dice.choice(("cpu", "cuda")))
 
 
 def configs(dice: random.Random, world: World) -> Any:
-    from tilewright.edges.problems import read_problem
-
-    tree = mutated_tree(CONFIG, dice)
-    text = json.dumps(tree)
+    text = json.dumps(mutated_tree(CONFIG, dice))
     (world.folder / "func_forward.py").write_text(TASK)
     text = mutated(text, dice) if dice.random() < 0.5 else text
     (world.folder / "config_forward.json").write_bytes(as_bytes(text, dice))
@@ -77,11 +82,6 @@ def configs(dice: random.Random, world: World) -> Any:
 
 
 def candidates(dice: random.Random, world: World) -> Any:
-    from fakes.facts import brief
-    from tilewright.judge.build import candidate_of, load_candidate
-    from tilewright.judge.verify import Subject, verified
-    from tilewright.search.strategies.edits import edited
-
     text = mutated(dice.choice(CANDIDATES), dice)
     match dice.randrange(3):
         case 0:
@@ -101,15 +101,6 @@ def candidates(dice: random.Random, world: World) -> Any:
 
 def replies(dice: random.Random, world: World) -> Any:
     """A letter in a mailbox, and what a strategy reads in it."""
-    from fakes.prompts import ask
-    from tilewright.edges.models import open_model
-    from tilewright.facts import codec
-    from tilewright.facts.dialogue import ModelChoice
-    from tilewright.facts.move import Event
-    from tilewright.facts.spent import Spent
-    from tilewright.judge.build import candidate_of
-    from tilewright.search.strategies.asking import read
-
     model = open_model(ModelChoice(name=f"mailbox:{world.folder}"), run="0" * 12, keys=lambda names: None, wait=False)
     model.announce([ask()])
     (letter,) = world.folder.glob("*.prompt.md")
@@ -124,9 +115,6 @@ def replies(dice: random.Random, world: World) -> Any:
 
 
 def journals(dice: random.Random, world: World) -> Any:
-    from tilewright.edges.ledger import Ledger
-    from tilewright.faces.deliver import redelivered
-
     path = world.folder / "run.db"
     path.write_bytes(journal(world))
     if dice.random() < 0.5:
@@ -143,23 +131,12 @@ def journals(dice: random.Random, world: World) -> Any:
 
 
 def orders(dice: random.Random, world: World) -> Any:
-    import hashlib
-
-    from fakes.facts import MACHINE, brief, timed
-    from tilewright.edges.bundle import Bundle
-    from tilewright.facts import codec
-    from tilewright.facts.errors import UserError
-    from tilewright.run.worker import Worker
-
     tree = mutated_tree(codec.to_plain(order()), dice)
     body = json.dumps(tree)
     body = (mutated(body, dice) if dice.random() < 0.4 else body).encode(errors="replace")
     place = world.folder / "orders" / f"{'0123456789ab'}-{dice.randrange(9999):04d}-0123456789abcdef.order"
     if dice.random() < 0.5:  # named after what it holds, if that is an order
         with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
-            from tilewright.edges.bundle import name_of
-            from tilewright.facts.order import Order
-
             place = place.with_name(f"{name_of(codec.read(body.decode(), Order))}.order"[:200])
     place.parent.mkdir()
     digest = hashlib.sha256(place.name.encode(errors="replace") + b"\n" + body).hexdigest()
@@ -168,12 +145,10 @@ def orders(dice: random.Random, world: World) -> Any:
     if dice.random() < 0.05:
         (place.parent / "0123456789ab-0001-0123456789abcdee.order").mkdir()
 
-    class Bench:
-        def __init__(self, *_: object, **__: object) -> None: ...
-        def __enter__(self) -> Any:
-            return self
+    class Bench(contextlib.nullcontext[Any]):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__(self)
 
-        def __exit__(self, *_: object) -> None: ...
         def held(self) -> tuple[()]:
             return ()
 
@@ -183,16 +158,8 @@ def orders(dice: random.Random, world: World) -> Any:
         def perform(self, known: Any, move: Any) -> Any:
             return timed(2.0)
 
-    def bench(*given: object, **named: object) -> Any:
-        return Bench()
-
-    with Worker(
-        Bundle(world.folder),
-        cache=world.folder,
-        say=lambda text: None,
-        bench_of=bench,
-        machine_of=lambda target: MACHINE,
-    ) as worker:
+    bundle = Bundle(world.folder)
+    with Worker(bundle, cache=world.folder, say=lambda text: None, bench_of=Bench, machine_of=lambda target: MACHINE) as worker:  # type: ignore[arg-type]
         try:
             worker.prepare()
             return worker.visit()
@@ -202,12 +169,10 @@ def orders(dice: random.Random, world: World) -> Any:
 
 def messages(dice: random.Random, world: World) -> Any:
     """A call of a tool, as the SDK hands it on."""
-    import asyncio
 
     from mcp.server.mcpserver.exceptions import ToolError
     from pydantic import ValidationError
 
-    from tilewright.facts.errors import TilewrightError, UserError
 
     server = mcp(world)
     name = dice.choice((*TOOLS, mutated("submit", dice)))
@@ -229,24 +194,17 @@ def messages(dice: random.Random, world: World) -> Any:
 
 
 def commands(dice: random.Random, world: World) -> Any:
-    from tilewright.faces.cli import app
-
     (world.folder / "p.py").write_text(PROBLEMS[0])
     (world.folder / "c.py").write_text(CANDIDATES[0])
     words = list(dice.choice(COMMANDS))
     for _ in range(dice.choice((0, 1, 2, 2, 4))):
         flag = dice.choice(FLAGS)
-        value = dice.choice(
-            (*WORDS, "1", "1-9", "30m", "5usd,2Mtokens", "1,5,19-31", "cpu", "x", "mailbox:box", "catalog,oneshot")
-        )
+        usual = ("1", "1-9", "30m", "5usd,2Mtokens", "1,5,19-31", "cpu", "x", "mailbox:box", "catalog,oneshot")
+        value = dice.choice((*WORDS, *usual))
         words += [flag] if dice.random() < 0.3 else [flag, mutated(value, dice) if dice.random() < 0.4 else value]
     if words and dice.random() < 0.3:
         words[dice.randrange(len(words))] = mutated(dice.choice(words), dice)
-    if (
-        words
-        and words[0] in ("winners", "patterns")
-        and {"merge", "export", "import", "page", "check"} & set(words[1:2])
-    ):
+    if words[:1] in (["winners"], ["patterns"]) and {"merge", "export", "import", "page", "check"} & {*words[1:2]}:
         words[1] = "list"
     with stubs(world):
         return app([word.replace("\0", "") for word in words], standalone_mode=False)
@@ -277,7 +235,6 @@ class _Endless(Exception):
 
 def tried(kind: str, number: int, *, seed: int, kept: dict[str, Any]) -> tuple[int, str]:
     """The exit code of one input, and the fault, if any."""
-    from tilewright.faces.exits import exit_code
 
     def stop(*_: object) -> None:
         raise _Endless
@@ -320,19 +277,6 @@ def counted(kind: str, numbers: range, *, seed: int) -> Count:
     return found
 
 
-def _keep(path: Path, counts: dict[str, Count], inputs: int) -> None:
-    """Put the counts of these kinds into the file, with what made them; other kinds' stay."""
-    from tilewright.faces.deliver import commit
-
-    kept: dict[str, Any] = json.loads(path.read_text())["kinds"] if path.exists() else {}
-    made = {"command": " ".join(["python", "benchmarks/fuzz.py", *sys.argv[1:]]), "commit": commit(),
-            "date": date.today().isoformat(), "python": sys.version.split()[0]}  # fmt: skip
-    for kind, count in counts.items():
-        found = {"inputs": inputs, "values": count.values, "lines": count.lines, "faults": len(count.faults)}
-        kept[kind] = {**found, "seconds": round(count.seconds, 1), **made}
-    path.write_text(json.dumps({"kinds": {k: kept[k] for k in KINDS if k in kept}}, indent=1) + "\n")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=7000, help="inputs of each kind")
@@ -348,15 +292,14 @@ def main() -> int:
     counts: dict[str, Count] = {}
     for kind in asked.kinds.split(","):
         counts[kind] = found = counted(kind, range(asked.count), seed=asked.seed)
-        print(
-            f"{kind}: {found.values} values, {found.lines} lines, {len(found.faults)} faults, {found.seconds:.0f} s",
-            flush=True,
-        )
+        record = {"inputs": asked.count, "values": found.values, "lines": found.lines, "faults": len(found.faults)}
+        print(f"{kind}: {record}, {found.seconds:.0f} s", flush=True)
         ends = {"".join(re.findall(r"line \d+|\w+Error.{0,40}", fault)[-3:]): fault for fault in found.faults}
         for fault in list(ends.values())[:_MOST_SHOWN]:
             print(fault[-1500:], file=sys.stderr)
-    if asked.json:
-        _keep(asked.json, counts, asked.count)
+        if asked.json:  # other kinds' counts stay
+            kept = json.loads(asked.json.read_text())["kinds"] if asked.json.exists() else {}
+            write(asked.json, {"kinds": kept | {kind: record | {"seconds": found.seconds} | about()}})
     return any(c.faults for c in counts.values())
 
 

@@ -5,41 +5,48 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from fakes.facts import PROBLEM, pattern
+from fakes.facts import brief as asked
+from fakes.runs import IMPROVED, brief
 from fuzz_inputs import CANDIDATES, PROBLEMS, mutated, mutated_tree
+
+from tilewright.edges.ledger import Ledger
+from tilewright.faces import tools
+from tilewright.faces.agents import _server
+from tilewright.faces.desk import Desk
+from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.errors import UserError
+from tilewright.facts.move import Try
+from tilewright.facts.order import Job, Order
+from tilewright.facts.run import Limits, Request, Timing
+from tilewright.run.session import Session, Terms
+from tilewright.search.strategies.spending import Spending
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """Where an input lives: a folder, which is also the current one, and what the kind prepared once."""
-
     folder: Path
     kept: dict[str, Any]
 
 
 def order() -> Any:
-    from fakes.facts import PROBLEM, brief, pattern
-    from tilewright.facts.candidate import Candidate, SourceFile
-    from tilewright.facts.move import Try
-    from tilewright.facts.order import Job, Order
-    from tilewright.facts.run import Request
-
     request = Request(run="0123456789ab", problem=PROBLEM, strategy="oneshot", seed=0, budget_s=9.0)
     what = Candidate(files=(SourceFile(path="model.py", text="x = 1\n"),))
-    return Order(request=request, number=2, job=Job(brief=brief(pattern("fused_0")), move=Try(what=what, why="first")))
+    return Order(request=request, number=2, job=Job(brief=asked(pattern("fused_0")), move=Try(what=what, why="first")))
 
 
 def journal(world: World) -> bytes:
     """A finished run's, as one file."""
     if "journal" not in world.kept:
-        from fakes.runs import IMPROVED, brief
-        from tilewright.edges.ledger import Ledger
-        from tilewright.facts.run import Request
 
         with tempfile.TemporaryDirectory() as folder:
             known = brief()
@@ -56,8 +63,6 @@ def journal(world: World) -> bytes:
 
 def spoil(path: Path, dice: random.Random) -> None:
     """Change what a record or an event of the journal holds, or how its tables hang together."""
-    import sqlite3
-
     with contextlib.closing(sqlite3.connect(path)) as db:
         rows = db.execute("SELECT digest, body FROM text").fetchall()
         digest, body = dice.choice(rows)
@@ -81,15 +86,6 @@ def mcp(world: World) -> Any:
     """A server with one run open, whose moves are made without a judge."""
     if "server" in world.kept:
         return world.kept["server"]
-    from fakes.runs import IMPROVED, brief
-    from tilewright.faces import tools
-    from tilewright.faces.agents import _server
-    from tilewright.faces.desk import Desk
-    from tilewright.facts.candidate import Candidate, SourceFile
-    from tilewright.facts.errors import UserError
-    from tilewright.facts.run import Limits, Timing
-    from tilewright.run.session import Session, Terms
-    from tilewright.search.strategies.spending import Spending
 
     root = Path(tempfile.mkdtemp(prefix="tilewright-fuzz-"))
     (root / "p.py").write_text(PROBLEMS[0])
@@ -131,10 +127,6 @@ def mcp(world: World) -> Any:
 @contextlib.contextmanager
 def stubs(world: World) -> Iterator[None]:
     """What judges, measures, serves or waits says in its place that it was come to."""
-    from unittest import mock
-
-    from tilewright.facts.errors import UserError
-
     def come_to(*_: object, **__: object) -> Any:
         raise UserError("it was come to")
 

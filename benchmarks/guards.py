@@ -14,10 +14,7 @@ guard's, what `nn.Module.__call__` takes, what the case's code and kernels take,
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import sys
 import tempfile
 import time
 import timeit
@@ -28,21 +25,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from results import about, write
+from subjects import Task, Way, graph_of, ours
 from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
-from tilewright.faces.deliver import commit
 from tilewright.faces.live import fallbacks, replacement
-from tilewright.facts.pattern import Choice
-from tilewright.facts.problem import Work
-from tilewright.facts.run import CaseFacts
-from tilewright.frontend.trace import trace
 from tilewright.kernels import guards
 from tilewright.kernels.guards import Guard
 from tilewright.kernels.survey import GUARD
-from tilewright.realise.compose import compose
 from tilewright.run.optimize import write_candidate
-from tilewright.run.workbench import found_patterns
 
 WIDTH, LAYERS, HEADS = 64, 12, 4
 BATCH, BATCHES, COLD = 1000, 100, 60
@@ -189,11 +181,9 @@ class Nothing(nn.Module):
 
 def call_ns(module: nn.Module, x: Tensor, folder: Path) -> dict[str, float]:
     """Of the module fused, at the likeliest points."""
-    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
-    facts = CaseFacts(inputs=(), outputs=(), work=work, graph=trace(module, (x,), {}))
-    matched = found_patterns((facts,), "cpu")
-    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-    write_candidate(compose(SOURCE, (facts,), matched, recipe, target="cpu"), folder)
+    task, way = Task(name="module", source=SOURCE), Way(target="cpu", points=1)
+    ((_, _, candidate),) = ours(task, graph_of(task, module, [x]), way)
+    write_candidate(candidate, folder)
     fast: Any = replacement(module, folder)
     torch.testing.assert_close(fast(x), module(x))
     fast(x)
@@ -233,14 +223,7 @@ def main() -> None:
                 found[name] |= call_ns(module, x, Path(folder) / str(n))
             for what, ns in found[name].items():
                 print(f"{name:24} {what:26} {ns:9.0f} ns", flush=True)
-    model = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
-    about = {
-        "command": " ".join(sys.argv), "commit": commit(), "machine": model.partition(": ")[2],
-        "processors": os.cpu_count(), "load": round(os.getloadavg()[0], 1), "torch": torch.__version__,
-        "python": sys.version.split()[0],
-    }  # fmt: skip
-    if given.json:
-        given.json.write_text(json.dumps(about | {"ns": found}, indent=1) + "\n")
+    write(given.json, about() | {"ns": found})
 
 
 if __name__ == "__main__":

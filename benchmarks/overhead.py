@@ -3,20 +3,18 @@ calls), and seconds from the start of `tilewright optimize` to its first verdict
 
     python benchmarks/overhead.py [cuda|cpu] [--calls] [--json FILE]
 
-`bare` is the compiled kernel alone, its output allocated before; `run` adds the allocation (told beside: no call can do
-without) and the look-up of the plan; `ModelNew` adds the dispatch on signatures. On a GPU
-the queue is emptied between batches: only the host's work counts. With `--calls` nothing is optimised.
-
-On a GPU linear layers of 512 x 512 and 512 rows are called as well, ours beside eager: fp32 (two splits and a product),
-bf16 (one kernel), and a step of training, forward and backward. On both targets products of 512 x 512 are called whose
-kernels are left out: what is left is what Python does to allocate, to view and to pass on.
+`bare` is the compiled kernel alone, its output allocated before; `run` adds the allocation (listed by itself: no call
+can do without) and the look-up of the plan; `ModelNew` adds the dispatch on signatures. On a GPU the queue is emptied
+between batches, so that only the host's work counts, and linear layers of 512 x 512 and 512 rows are called as well:
+fp32 (two splits and a product), bf16 (one kernel), and a step of training of each, beside eager. `no kernels`: products
+of 512 x 512 whose kernels are left out, which leaves what Python does to allocate, to view and to pass on. With
+`--calls` nothing is optimised.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import statistics
 import subprocess
 import sys
@@ -28,42 +26,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from libraries import fell_back, written
+from results import about, write
+from subjects import Task, Way, built, forward, graph_of, opened, ours, stepping
+from tables import BF16, F32, SHORT, problem
 
-from tilewright.faces.deliver import commit
-from tilewright.facts.pattern import Choice
-from tilewright.facts.problem import Target, Work
-from tilewright.facts.run import CaseFacts
-from tilewright.frontend.trace import trace, trace_training
-from tilewright.judge.wire.parts import Gradients
+from tilewright.faces.live import fallbacks
+from tilewright.facts.problem import Target
 from tilewright.kernels.cuda.gemm.launch import Gemm
 from tilewright.kernels.cuda.gemm.plan import Point
-from tilewright.realise.compose import compose
 from tilewright.run.optimize import write_candidate
-from tilewright.run.workbench import found_patterns
 
-SOURCE = """
-import torch
-
-
-class Model(torch.nn.Module):
-    def forward(self, x, y):
-        return x * torch.sigmoid(1.5 * x) + y
-"""
-LINEAR = """
-import torch
-
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = torch.nn.Linear(512, 512)
-
-    def forward(self, x):
-        return self.inner(x)
-"""
-BATCH, BATCHES = 50, 60
-JOBS = 6  # processes that compile a layer
+SMALL = Task(name="small", source=problem("x * torch.sigmoid(1.5 * x) + y", {"x": (64, 64), "y": (64, 64)}))
+BATCH, BATCHES, JOBS = 50, 60, 6  # JOBS: processes that compile a layer
 EXAMPLES = Path(__file__).parent.parent / "examples" / "problems"
 
 
@@ -79,20 +53,23 @@ def host_us(call: Callable[[], Any], target: Target) -> float:
     return statistics.median(samples[5:])
 
 
-def candidate(target: Target, folder: Path, x: torch.Tensor, y: torch.Tensor) -> Any:
-    names: dict[str, Any] = {}
-    exec(SOURCE, names)
-    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
-    case = CaseFacts(inputs=(), outputs=(), work=work, graph=trace(names["Model"](), (x, y), {}))
-    matched = found_patterns((case,), target)
-    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-    write_candidate(compose(SOURCE, (case,), matched, recipe, target=target), folder)
-    sys.path.insert(0, str(folder))
-    return importlib.import_module("model")
+def small_calls(target: Target, folder: Path) -> dict[str, Callable[[], Any]]:
+    eager, (x, y) = opened(SMALL, target, folder)
+    way = Way(target=target, points=1)
+    ((_, _, candidate),) = ours(SMALL, graph_of(SMALL, eager, [x, y]), way)
+    write_candidate(candidate, folder / "candidate")
+    sys.path.insert(0, str(folder / "candidate"))
+    model, fused = importlib.import_module("model"), importlib.import_module("fused_0")
+    fast = model.ModelNew().to(target)
+    torch.testing.assert_close(fast(x, y), eager(x, y))
+    return {
+        "bare": bare(target, fused, x, y), "allocation of its output": lambda: torch.empty_like(x),
+        "run": lambda: fused.run(x, y), "ModelNew": lambda: fast(x, y),
+        "eager (4 operations)": lambda: eager(x, y), "eager x + y": lambda: x + y,
+    }  # fmt: skip
 
 
-def bare(target: Target, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Any]:
-    fused = importlib.import_module("fused_0")
+def bare(target: Target, fused: Any, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Any]:
     out = torch.empty_like(x)
     if target == "cpu":
         run, threads = fused._kernel._run, torch.get_num_threads()
@@ -103,32 +80,22 @@ def bare(target: Target, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Any]:
 
 def layers(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Each is compiled when it is asked for."""
-    names: dict[str, Any] = {}
-    exec(LINEAR, names)
-    for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        eager = names["Model"]().to("cuda", dtype)
-        x = torch.randn(512, 512, device="cuda", dtype=dtype)
-        with torch.no_grad():
-            graph = trace(eager, (x,), {})
-        _, ours = next(written(eager, graph, 1, folder / kind, LINEAR, jobs=JOBS))
-        with torch.no_grad():
-            torch.testing.assert_close(ours(x), eager(x), rtol=0.02, atol=0.02)
-        if why := fell_back(ours):
-            raise RuntimeError(why)
-        yield f"linear {kind}", no_grad(ours, x)
-        yield f"linear {kind}, eager", no_grad(eager, x)
-        wanted = Gradients(outputs=(0,), inputs=(0,), parameters=tuple(n for n, _ in eager.named_parameters()))
-        graph = trace_training(eager, (x,), {}, [x], wanted)
-        _, trained = next(written(eager, graph, 1, folder / f"{kind}-training", LINEAR, jobs=JOBS))
-        step(trained, x)()
-        if why := fell_back(trained):
-            raise RuntimeError(why)
-        yield f"step {kind}", step(trained, x)
-        yield f"step {kind}, eager", step(eager, x)
+    for dtype, step in ((F32, False), (F32, True), (BF16, False), (BF16, True)):
+        source = problem("F.linear(x, self.w, self.b)", {"x": (512, 512)}, {"w": (512, 512), "b": (512,)}, dtype=dtype)
+        name = f"{'step' if step else 'linear'} {SHORT[dtype]}"
+        task = Task(name=name, source=source, step=step)
+        eager, inputs = opened(task, "cuda", folder / name)
+        way = Way(points=1, jobs=JOBS)
+        (fast,) = built(eager, list(ours(task, graph_of(task, eager, inputs), way)), way, folder / name).values()
+        calls = {n: stepping(eager, m, inputs) if step else forward(m, inputs) for n, m in (("", fast), (", eager", eager))}
+        torch.testing.assert_close(calls[""](), calls[", eager"](), rtol=0.02, atol=0.02)
+        if why := fallbacks(fast):
+            raise RuntimeError(f"{why}")
+        yield from ((name + who, call) for who, call in calls.items())
 
 
 class Nothing(dict[Any, Any]):
-    """Of compiled kernels, as a Gemm keeps them: each is there, and does nothing."""
+    """Compiled kernels, as a Gemm keeps them: each is there, and does nothing."""
 
     def __contains__(self, key: object) -> bool:
         return True
@@ -137,97 +104,54 @@ class Nothing(dict[Any, Any]):
         return lambda *args: None
 
 
-def without_kernels(device: str) -> dict[str, Callable[[], Any]]:
+def without_kernels(device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     a, b = torch.randn(512, 512, device=device), torch.randn(512, 512, device=device)
-    small: dict[str, Any] = {"tile_m": 64, "tile_n": 64, "cluster_m": 1}
-    calls: dict[str, Callable[[], Any]] = {}
-    kinds: dict[str, dict[str, Any]] = {"fp32": {"scheme": "scaled"}, "fp32 in 4": {"scheme": "scaled", "split_k": 4}}
-    for name, more in (kinds | {"bf16": {}}).items():
-        dtype = torch.float32 if more else torch.bfloat16
-        gemm = Gemm(Point(**small, **more), "f32", compiled=Nothing())
-        calls[f"no kernels: {name}"] = partial(gemm, a.to(dtype), b.to(dtype))
-    return calls
+    for name, dtype, more in (("fp32", torch.float32, {"scheme": "scaled"}), ("bf16", torch.bfloat16, {}),
+                              ("fp32 in 4", torch.float32, {"scheme": "scaled", "split_k": 4})):  # fmt: skip
+        gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, **more), "f32", compiled=Nothing())  # type: ignore[arg-type]
+        yield f"no kernels: {name}", partial(gemm, a.to(dtype), b.to(dtype))
 
 
-def no_grad(module: torch.nn.Module, x: torch.Tensor) -> Callable[[], Any]:
-    def call() -> Any:
-        with torch.no_grad():
-            return module(x)
-
-    return call
-
-
-def step(module: torch.nn.Module, x: torch.Tensor) -> Callable[[], Any]:
-    given, upstream = x.clone().requires_grad_(), torch.ones_like(x)
-
-    def call() -> None:
-        module.zero_grad()
-        given.grad = None
-        module(given).backward(upstream)
-
-    return call
-
-
-def first_verdict_s(problem: Path, target: Target) -> float:
+def first_verdict_s(problem_file: Path, target: Target) -> float:
     """Seconds until the first candidate is judged, imports, tracing, building and torch.compile's work included."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tilewright", "optimize", str(problem), "--target", target, "--out", folder]
+        command = [sys.executable, "-m", "tilewright", "optimize", str(problem_file), "--target", target, "--out", folder]
         started = time.perf_counter()
-        run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        assert run.stderr is not None
-        with run:
-            for line in run.stderr:
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
+            for line in run.stderr or ():
                 if "judged (" in line:
                     run.terminate()
                     return time.perf_counter() - started
-    raise RuntimeError(f"{problem} got no verdict")
+    raise RuntimeError(f"{problem_file} got no verdict")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "target", nargs="?", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu"
-    )
+    here: Target = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("target", nargs="?", choices=["cuda", "cpu"], default=here)
     parser.add_argument("--calls", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    x, y = (torch.randn(64, 64, device=given.target) for _ in range(2))
+    us: dict[str, float] = {}
+    verdicts: dict[str, float] = {}
+
+    def tell(name: str, value: float) -> None:
+        us[name] = value
+        print(f"{name:28} {value:8.2f} us a call", flush=True)
+        write(given.json, about() | {"target": given.target, "us_a_call": us, "first_verdict_s": verdicts})
+
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        model = candidate(given.target, Path(folder), x, y)
-        ours, eager = model.ModelNew().to(given.target), model.Model()
-        torch.testing.assert_close(ours(x, y), eager(x, y))
-        fused = importlib.import_module("fused_0")
-        calls = {
-            "bare": bare(given.target, x, y), "allocation of its output": lambda: torch.empty_like(x),
-            "run": lambda: fused.run(x, y), "ModelNew": lambda: ours(x, y),
-            "eager (4 operations)": lambda: eager(x, y), "eager x + y": lambda: x + y,
-        }  # fmt: skip
-        found: dict[str, float] = {}
-        for name, call in (*calls.items(), *without_kernels(given.target).items()):
-            tell(found, name, host_us(call, given.target))
-        tell(found, "added by the result", found["ModelNew"] - found["bare"])
-        tell(found, "added beyond the allocation", found["added by the result"] - found["allocation of its output"])
-        keep(given.json, found, {}, given.target)
+        for name, call in (*small_calls(given.target, Path(folder)).items(), *without_kernels(given.target)):
+            tell(name, host_us(call, given.target))
+        tell("added by the result", us["ModelNew"] - us["bare"])
+        tell("added beyond the allocation", us["added by the result"] - us["allocation of its output"])
         with torch.enable_grad():
             for name, call in layers(Path(folder)) if given.target == "cuda" else ():
-                tell(found, name, host_us(call, given.target))
-                keep(given.json, found, {}, given.target)
-    problems = () if given.calls else ("swiglu", "rms_norm_residual")
-    verdicts = {n: first_verdict_s(EXAMPLES / f"{n}.py", given.target) for n in problems}
-    for name, seconds in verdicts.items():
-        print(f"{name:24} {seconds:8.1f} s to the first verdict")
-    keep(given.json, found, verdicts, given.target)
-
-
-def tell(found: dict[str, float], name: str, us: float) -> None:
-    found[name] = us
-    print(f"{name:28} {us:8.2f} us a call", flush=True)
-
-
-def keep(path: Path | None, found: dict[str, float], verdicts: dict[str, float], target: Target) -> None:
-    about = {"command": " ".join(sys.argv), "commit": commit(), "target": target, "torch": torch.__version__}
-    if path:
-        path.write_text(json.dumps(about | {"us_a_call": found, "first_verdict_s": verdicts}, indent=1) + "\n")
+                tell(name, host_us(call, given.target))
+    for name in () if given.calls else ("swiglu", "rms_norm_residual"):
+        verdicts[name] = first_verdict_s(EXAMPLES / f"{name}.py", given.target)
+        print(f"{name:24} {verdicts[name]:8.1f} s to the first verdict")
+    write(given.json, about() | {"target": given.target, "us_a_call": us, "first_verdict_s": verdicts})
 
 
 if __name__ == "__main__":

@@ -5,30 +5,23 @@ beside them in its modules, and transformers'.
         [--into winners.db] [--json FILE] [--trace FILE | --traced FILE]
     tilewright winners merge winners.db && tilewright winners export --add src/tilewright/search/tune/shipped.db
 
-KERNELBENCH is a folder that holds `level1` and `level2`. Modules are traced without their tensors; the points of all
-their patterns are compiled on all cores, pattern by pattern, while others are measured, one at a time on a device: the
-calls of a pattern at every point in random turns, with cold caches, launches hidden. A point whose result is not that
-of the others, or of torch where a product is alone, is not timed. Times are of the pattern by itself, not of a module;
-that alone sets these winners apart from those of `tilewright tune`. `seconds`: after so many nothing more is begun.
+KERNELBENCH holds `level1` and `level2`. Modules are traced without their tensors. Processes take patterns in turn: each
+compiles all points of its pattern and measures them while it has the device alone, in random turns, with cold caches,
+launches hidden. A point whose result is not that of the others, or of torch where a product is alone, is not timed.
+Times are of the pattern by itself, not of a module, which sets these winners apart from those of `tilewright tune`.
+`--trace` only writes the patterns into a file, on any machine; `--traced` takes them from there.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import lzma
-import os
-import queue
-import shlex
-import shutil
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -37,19 +30,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from harness import Child, answering, spread
+from kernelbench import GROUPS, numbers
 from restamped import patterns_of
+from results import about, write
+from subjects import device, imported, sampled
+from tables import transformers
 from torch import Tensor
-from transformer_shapes import tasks
-from turns import sampled
 
 from tilewright.edges.gpu.machine import identity, machine, threads
-from tilewright.faces.deliver import commit
 from tilewright.facts import codec
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import PointTime, Tuned
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.problem import Work
-from tilewright.facts.space import Point, Space
+from tilewright.facts.space import Space
 from tilewright.facts.version import VERSION
 from tilewright.facts.winner import Winner, toolchain
 from tilewright.ir.program import Operand
@@ -63,52 +58,25 @@ from tilewright.run.winners import made_by
 from tilewright.search.strategies.tuning import winning
 from tilewright.search.tune.memory import remember
 
-LEVEL1 = (1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18)
-LEVEL2 = (9, 12, 14, 18, 22, 28, 29, 30, 33, 37, 39, 40, 41, 45, 51, 53, 55, 56, 59, 62, 63, 64, 66, 68, 70, 75, 76, 80,
-          81, 84, 86, 88, 94, 95, 97, 98, 99)  # fmt: skip
-LINEAR = """import torch
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear({k}, {columns}, bias=False, dtype=torch.{dtype})
-
-    def forward(self, x):
-        return self.inner(x)
-
-
-def get_inputs():
-    return [torch.randn({rows}, {k}, dtype=torch.{dtype})]
-
-
-def get_init_inputs():
-    return []
-"""
-ROUNDS = 12
-MOST_OVER_S = 3.0  # for what is being measured when time is up
+ROUNDS, LIMIT_S = 12, 300.0  # LIMIT_S: for one pattern, with its compilers
 AHEAD_CYCLES = 400_000  # of the GPU's clock, in which the host queues a call
 LIMITS = {"f32": 4e-5, "f16": 1e-3, "bf16": 8e-3}  # relative in the norm, from the others' results
 
 
 def files(kernelbench: Path, only: Sequence[str], folder: Path) -> Iterator[Path]:
     """Folders of problem files, those of a kind in one."""
-    if "fp32" in only:
-        for level, numbers in (("level1", LEVEL1), ("level2", LEVEL2)):
-            place = folder / level
-            place.mkdir()
-            for file in (kernelbench / level).glob("*.py"):
-                if file.stem.split("_")[0] in map(str, numbers):
-                    (place / file.name).write_text(file.read_text())
-            yield place
+    for level in ("level1", "level2") if "fp32" in only else ():
+        place = folder / level
+        place.mkdir()
+        for file in (kernelbench / level).glob("*.py"):
+            if (number := file.stem.split("_")[0]).isdigit() and int(number) in numbers(GROUPS[level][1]):
+                (place / file.name).write_text(file.read_text())
+        yield place
     if "16-bit" in only:
         place = folder / "linear"
         place.mkdir()
-        shapes = {(t.rows, t.columns, t.k, t.dtype) for t in tasks()}
-        for number, (rows, columns, k, dtype) in enumerate(sorted(shapes)):
-            kind = str(DTYPES[dtype]).removeprefix("torch.")
-            (place / f"{number}_linear.py").write_text(LINEAR.format(rows=rows, columns=columns, k=k, dtype=kind))
+        for number, source in enumerate(sorted({task.source for task in transformers()})):
+            (place / f"{number}_linear.py").write_text(source)
         yield place
 
 
@@ -136,7 +104,7 @@ def _worth_it(space: Space) -> Space:
     return replace(space, points=tuple(p for p in space.points if dict(p).get("split") != "bf16x6") or space.points)
 
 
-# ---- measuring: a child process a device
+# ---- a child: one pattern after the other
 
 
 def operand(told: Operand) -> Tensor:
@@ -147,40 +115,45 @@ def operand(told: Operand) -> Tensor:
     return whole.uniform_() if dtype == torch.float32 else whole.normal_()  # as KernelBench's inputs; as weights
 
 
-def loaded(folder: Path, name: str, point: Point) -> Any:
-    """The fused file as a module at a point, beside those at others."""
-    for other in [n for n in sys.modules if n.startswith(f"{name}_")]:
-        del sys.modules[other]
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.configure(**dict(point))
-    return module
+def modules(pattern: Pattern, folder: Path, here: Device) -> dict[Any, Any]:
+    """By point the fused file as a module, compiled for this device, or why it does not compile."""
+    made: dict[Any, Any] = {}
+    for file in (*cuda.render(pattern.program, pattern.id, pattern.space.points[0]), *cuda.skeleton_files([pattern.program])):
+        (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file.path).write_text(file.text)
+    sys.path.insert(0, str(folder))
+    for at in pattern.space.points:
+        for other in [n for n in sys.modules if n.startswith(f"{pattern.id}_")]:
+            del sys.modules[other]
+        try:
+            made[at] = imported(folder / f"{pattern.id}.py")
+            made[at].configure(**dict(at))
+            made[at]._FUSED.prepare(here)
+        except Exception as error:  # told beside the others' times
+            made[at] = _said(error)
+    sys.path.remove(str(folder))
+    return made
 
 
-def measured(pattern: Pattern, folder: Path) -> Tuned:
+def measured(pattern: Pattern, made: dict[Any, Any]) -> Tuned:
     program, product = pattern.program, pattern.program.product
     torch.manual_seed(0)
     given = {o.name: operand(o) for o in program.operands}
-    dtype = program.operands[0].dtype
     bare = product is not None and len(program.body) == 1
     truth = given[product.left].float() @ given[product.right].float() if bare else None
-    calls, failures = {}, {}
-    for at in pattern.space.points:
+    calls, failures = {}, {at: module for at, module in made.items() if isinstance(module, str)}
+    for at in [at for at in made if at not in failures]:
         try:
-            run = loaded(folder, pattern.id, at).run
-            found = run(*given.values())[0].float()
+            found = made[at].run(*given.values())[0].float()
             truth = found if truth is None else truth
             off = float((found - truth).norm() / truth.norm().clamp_min(1e-30))
-            if not off <= LIMITS[dtype]:
+            if not off <= LIMITS[program.operands[0].dtype]:
                 raise ValueError(f"off by {off:.2g}")
-            calls[json.dumps(at)] = partial(run, *given.values())
-        except Exception as error:  # told beside the others' times
-            failures[at] = " ".join(repr(error).split())[-300:]
+            calls[json.dumps(at)] = partial(made[at].run, *given.values())
+        except Exception as error:
+            failures[at] = _said(error)
     truth = found = None
-    times = sampled(calls, ROUNDS, delay_cycles=AHEAD_CYCLES)
-    points = []
+    times, points = sampled(calls, ROUNDS, delay_cycles=AHEAD_CYCLES), []
     for at in pattern.space.points:
         samples = [ms * 1e6 for ms in times.get(json.dumps(at), ())]
         interval = median_interval(samples) if samples else None
@@ -188,129 +161,28 @@ def measured(pattern: Pattern, folder: Path) -> Tuned:
     return Tuned(points=tuple(points))
 
 
-def answering(folder: Path, answer: Callable[[str, Path], str]) -> None:
-    """A line for each line of stdin; whatever else is printed goes to stderr."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    sys.path.insert(0, str(folder))
-    for line in sys.stdin:
-        print(answer(line, folder), file=answers, flush=True)
+def _said(error: Exception) -> str:
+    return " ".join(repr(error).split())[-300:]
 
 
-def compiled(line: str, folder: Path) -> str:
-    """Of [pattern's id, point, processors]: "compiled", or why not."""
-    name, at, processors = json.loads(line)
-    try:
-        module = loaded(folder, name, tuple((knob, value) for knob, value in at))
-        module._FUSED.prepare(Device(arch="sm_90a", processors=processors))
-    except Exception as error:  # the point fails again where it is measured, and is told there
-        return " ".join(repr(error).split())[-300:]
-    return "compiled"
-
-
-def served(line: str, folder: Path) -> str:
-    """Of a Pattern what was measured of it."""
-    pattern = codec.loads(line)
+def served(line: str) -> str:
+    """Of a Pattern what was measured of it, and how many seconds it had the device."""
+    pattern, here = codec.loads(line), identity("cuda")
     torch.backends.cuda.matmul.allow_tf32 = False
+    began = time.monotonic()
     try:
-        with torch.no_grad():
-            tuned = measured(pattern, folder)
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            made = modules(pattern, Path(folder), Device(arch="sm_90a", processors=here.processors))
+            with device(alone=True):
+                began = time.monotonic()
+                tuned = measured(pattern, made)
     except Exception as error:  # its operands find no room, or the device is sick
-        failed = PointTime(point=(), time_ns=None, failure=" ".join(repr(error).split())[-300:])
-        tuned = Tuned(points=tuple(replace(failed, point=at) for at in pattern.space.points))
+        tuned = Tuned(points=tuple(PointTime(point=at, time_ns=None, failure=_said(error)) for at in pattern.space.points))
     torch.cuda.empty_cache()
-    return codec.dumps(tuned)
+    return json.dumps([time.monotonic() - began, codec.dumps(tuned)])
 
 
 # ---- the whole
-
-
-class Tuning:
-    """Patterns on their way from the compilers to the devices; what is measured is told at once."""
-
-    def __init__(self, patterns: Sequence[Pattern], folder: Path, *, processors: int, ends: float) -> None:
-        self.folder, self.processors, self.ends = folder, processors, ends
-        self.began = time.monotonic()
-        self.ready = queue.SimpleQueue[Pattern]()
-        self.left = len(patterns)
-        self.jobs = queue.SimpleQueue[tuple[Pattern, Point]]()
-        self.missing = {p.id: len(p.space.points) for p in patterns}
-        self.lock = threading.Lock()
-        for pattern in patterns:
-            for at in pattern.space.points:
-                self.jobs.put((pattern, at))
-        (folder / "build").mkdir()
-        for pattern in patterns:
-            for file in cuda.render(pattern.program, pattern.id, pattern.space.points[0]):
-                (folder / file.path).write_text(file.text)
-        for file in cuda.skeleton_files([p.program for p in patterns]):
-            (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / file.path).write_text(file.text)
-
-    def compile(self) -> None:
-        """In a process of its own, point by point: a pattern is ready when the last of its points is there."""
-        child = self._child("--compile")  # one that saw no GPU answered nothing in 150 s (H200, 2026-11-23)
-        while time.monotonic() < self.ends:
-            try:
-                pattern, at = self.jobs.get_nowait()
-            except queue.Empty:
-                break
-            why = _asked(child, json.dumps([pattern.id, at, self.processors]))
-            if why != "compiled":
-                print(f"{pattern.title} {dict(at)}: {why or 'its compiler died'}", flush=True)
-                if not why:
-                    _end(child)
-                    child = self._child("--compile")
-            with self.lock:
-                self.missing[pattern.id] -= 1
-                if not self.missing[pattern.id]:
-                    self.ready.put(pattern)
-                    self.say(f"{pattern.title}: compiled")
-        _end(child)
-
-    def measure(self, device: str, tell: Callable[[Pattern, Tuned, float], None]) -> None:
-        """In a process of the device's, and in another after an error that the first may not survive."""
-        child = self._child("--serve", CUDA_VISIBLE_DEVICES=device)
-        while self.left > 0 and time.monotonic() < self.ends:
-            try:
-                pattern = self.ready.get(timeout=0.5)
-            except queue.Empty:
-                continue
-            started = time.monotonic()
-            self.say(f"{pattern.title}: to device {device}")
-            line = _asked(child, codec.dumps(pattern))
-            self.left -= 1
-            if line:
-                tell(pattern, codec.loads(line), time.monotonic() - started)
-            if not line or "CUDA" in line:
-                print(f"{pattern.title}: device {device}'s process is started anew", flush=True)
-                _end(child)
-                child = self._child("--serve", CUDA_VISIBLE_DEVICES=device)
-        _end(child)
-
-    def say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self.began:.0f} s] {text}", flush=True)
-
-    def _child(self, part: str, **environment: str) -> subprocess.Popen[str]:
-        command = [sys.executable, __file__, part, str(self.folder)]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                env={**os.environ, **environment})  # fmt: skip
-
-
-def _asked(child: subprocess.Popen[str], line: str) -> str:
-    """What it answers, or "" where it died."""
-    assert child.stdin is not None and child.stdout is not None
-    try:
-        child.stdin.write(line + "\n")
-        child.stdin.flush()
-    except OSError:
-        return ""
-    return child.stdout.readline().rstrip("\n")
-
-
-def _end(child: subprocess.Popen[str]) -> None:
-    child.kill()
-    child.communicate()
 
 
 def winner_of(pattern: Pattern, tuned: Tuned, here: Machine) -> Winner | None:
@@ -332,25 +204,35 @@ def winner_of(pattern: Pattern, tuned: Tuned, here: Machine) -> Winner | None:
     )  # fmt: skip
 
 
+def record_of(pattern: Pattern, tuned: Tuned, winner: Winner | None, seconds: float) -> dict[str, Any]:
+    """A pattern's record in the result file. `seconds`: of the device."""
+    domain = sizes(pattern.program) if pattern.program.product else pattern.program.domain
+    record = {"title": pattern.title, "sizes": list(domain), "dtype": pattern.program.operands[0].dtype,
+              "seconds": seconds, "points": len(tuned.points)}  # fmt: skip
+    if winner is None:
+        return record
+    first, won = tuned.points[0].time_ns, " ".join(f"{k}={v}" for k, v in winner.point)
+    more = {"us": winner.time_ns.mid / 1e3, "floor_share": winner.floor_share, "won": won}
+    return record | more | ({"first_over_best": first.mid / winner.time_ns.mid} if first else {})
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernelbench", type=Path, nargs="?")
     parser.add_argument("--devices", default="0")
     parser.add_argument("--only", default="fp32,16-bit")
     parser.add_argument("--most", type=int, default=1000, help="patterns")
-    parser.add_argument("--seconds", type=float, default=150.0)
+    parser.add_argument("--seconds", type=float, default=1e9, help="after so many nothing more is begun")
     parser.add_argument("--into", type=Path, default=Path("winners.db"))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--trace", type=Path, help="only write the patterns that are found into this file")
     parser.add_argument("--traced", type=Path, help="take the patterns from such a file")
-    parser.add_argument("--jobs", type=int, default=max(1, threads() - 2), help="processes that compile")
-    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--compile", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int, default=max(1, threads() - 2), help="processes a device")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    for place, answer in ((asked.serve, served), (asked.compile, compiled)):
-        if place:
-            answering(place, answer)
-            return 0
+    if asked.serve:
+        answering(served)
+        return 0
     if asked.traced:
         found = list(codec.loads(lzma.decompress(asked.traced.read_bytes()).decode()))
         found = [p for p in found if ("fp32" if p.program.operands[0].dtype == "f32" else "16-bit") in asked.only]
@@ -358,60 +240,34 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as made:
             found = patterns_in(files(asked.kernelbench, asked.only.split(","), Path(made)))
     found = found[: asked.most]
-    print(f"{len(found)} patterns, {asked.jobs} processes to compile", flush=True)
     if asked.trace:
         asked.trace.write_bytes(lzma.compress(codec.dumps(tuple(found)).encode()))
         return 0
-    ends = time.monotonic() + asked.seconds
-    folder = Path(tempfile.mkdtemp())
-    tuning = Tuning(found, folder, processors=identity("cuda").processors, ends=ends)
-    for _ in range(asked.jobs):
-        threading.Thread(target=tuning.compile, daemon=True).start()
-    said = Said(asked, machine("cuda", cache_dir=folder))
-    tuning.say("the machine's rates are known")
-    measuring = [
-        threading.Thread(target=tuning.measure, args=(d, said.tell), daemon=True) for d in asked.devices.split(",")
-    ]
-    for thread in measuring:
-        thread.start()
-    for thread in measuring:
-        thread.join(max(0.0, ends - time.monotonic()) + MOST_OVER_S)
-    spent = [r["seconds"] for r in said.records]
-    print(f"{len(spent)} of {len(found)} tuned; devices held for {sum(spent):.0f} s in all, at most "
-          f"{max(spent, default=0.0):.1f} s for one", flush=True)  # fmt: skip
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0 if len(spent) == len(found) else 1)  # whoever still compiles is not waited for
+    records = list(tuned_all(found, asked))
+    print(f"{len(records)} of {len(found)} tuned; devices held for {sum(r['seconds'] for r in records):.0f} s in all")
+    return 0 if len(records) == len(found) else 1
 
 
-class Said:
-    """What was found, kept as it comes."""
-
-    def __init__(self, asked: argparse.Namespace, here: Machine) -> None:
-        self.asked, self.here, self.lock = asked, here, threading.Lock()
-        self.records: list[dict[str, Any]] = []
-        self.about = {
-            "command": shlex.join(["python", *sys.argv]), "commit": commit(), "date": time.strftime("%Y-%m-%d"),
-            "device": here.device, "torch": here.torch,
-        }  # fmt: skip
-
-    def tell(self, pattern: Pattern, tuned: Tuned, seconds: float) -> None:
-        winner = winner_of(pattern, tuned, self.here)
-        domain = sizes(pattern.program) if pattern.program.product else pattern.program.domain
-        best = f"{winner.time_ns.mid / 1e3:.1f} us, floor {winner.floor_share:.2f}" if winner else "nothing ran"
-        first = tuned.points[0].time_ns
-        gain = f", first {first.mid / winner.time_ns.mid:.2f}" if first and winner else ""
-        dtype, count = pattern.program.operands[0].dtype, len(tuned.points)
-        with self.lock:
-            if winner is not None:
-                remember(self.asked.into, winner)
-            shape = " x ".join(map(str, domain))
-            print(f"{pattern.title[:44]:44s} {shape:28s} {dtype:4s} {best}{gain}, {count} points in {seconds:.1f} s",
-                  flush=True)  # fmt: skip
-            won = dict(winner.point) if winner else None
-            self.records.append({"title": pattern.title, "sizes": list(domain), "dtype": dtype, "seconds": seconds,
-                                 "won": won, "points": codec.to_plain(tuned.points)})  # fmt: skip
-            if self.asked.json:
-                self.asked.json.write_text(json.dumps(self.about | {"patterns": self.records}, indent=1) + "\n")
+def tuned_all(found: Sequence[Pattern], asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The patterns' records as they come; winners are remembered, the file is kept."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--serve"]
+    children = [Child(command, CUDA_VISIBLE_DEVICES=d) for d in asked.devices.split(",") for _ in range(asked.jobs)]
+    ends, head, records = time.monotonic() + asked.seconds, about(), list[dict[str, Any]]()
+    with tempfile.TemporaryDirectory() as folder:
+        here = machine("cuda", cache_dir=Path(folder))
+    for number, line in spread([codec.dumps(p) for p in found], children, limit_s=LIMIT_S, ends=ends):
+        if not line:
+            print(f"{found[number].title}: its process broke off, or took too long", flush=True)
+            continue
+        seconds, text = json.loads(line)
+        tuned = codec.loads(text)
+        winner = winner_of(found[number], tuned, here)
+        if winner is not None:
+            remember(asked.into, winner)
+        records.append(record_of(found[number], tuned, winner, seconds))
+        print(records[-1], flush=True)
+        write(asked.json, head | {"patterns": records})
+        yield records[-1]
 
 
 if __name__ == "__main__":

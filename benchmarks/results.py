@@ -3,11 +3,13 @@
     python benchmarks/results.py compact FILE...           # of `tilewright bench`, or of any script here
     python benchmarks/results.py merge HELD NEW... [--command "tilewright bench ..."] [--note "..."]
     python benchmarks/results.py compare BEFORE AFTER      # two files of `tilewright bench`, task by task
+    python benchmarks/results.py levels OUT LEVEL...       # what `tilewright discover FOLDER --json > LEVEL` said
 
 `merge` puts tasks that `tilewright bench` judged anew into a file that holds them: NEW is what `bench --json` wrote, or a
 list of tasks (of a run that was cut off). `runs` of the result says which command and commit made which tasks; the
 summary is computed anew. A task without a verdict takes the place of none. `compare` prints the geometric mean of
-"time before / time after" over the tasks of both files, and the tasks that changed by more than 2%.
+"time before / time after" over the tasks of both files, and the tasks that changed by more than 2%. `levels` keeps of
+each module its time, the share in patterns, what these could win, and the largest part that is left to torch.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from tilewright.faces.deliver import commit
-from tilewright.report import bench_summary
+from tilewright.report import bench_summary, discoveries_summary
 
 Record = dict[str, Any]
 # What a reader of a judged task needs; the rest is in the run's folder.
@@ -55,7 +57,7 @@ def rounded(value: Any, digits: int = 4) -> Any:
         short = float(f"{value:.{digits}g}")
         return int(short) if short.is_integer() and abs(short) < 1e15 else short
     if isinstance(value, Mapping):
-        return {k: rounded(v, digits) for k, v in value.items() if v not in (None, "", [], {})}
+        return {k: short for k, v in value.items() if (short := rounded(v, digits)) not in (None, "", [], {})}
     return [rounded(v, digits) for v in value] if isinstance(value, list | tuple) else value
 
 
@@ -173,13 +175,32 @@ def _time(found: Mapping[str, Any]) -> Any:
     return mine["mid"] if mine and found.get("status") != "failed" else None
 
 
+def covered(levels: Mapping[str, Mapping[str, Any]]) -> Record:
+    """What `discover` said of each level as one result: means, what is left to torch, and a record a module."""
+    first, found = next(iter(levels.values())), {name: discoveries_summary(of["tasks"]) for name, of in levels.items()}
+    for summary in found.values():
+        summary["left"] = summary["left"][:15]
+    tasks = [_module(task) | {"level": name} for name, of in levels.items() for task in of["tasks"]]
+    return {"command": "; ".join(str(of.get("command")) for of in levels.values()), "commit": first.get("commit", ""),
+            "date": time.strftime("%Y-%m-%d"), "machine": first.get("machine"), "levels": found, "tasks": tasks}  # fmt: skip
+
+
+def _module(task: Mapping[str, Any]) -> Record:
+    kept = {key: task[key] for key in ("problem", "module_ns", "covered", "gain", "verdict") if key in task}
+    left = max((p for p in task.get("parts", ()) if not p.get("pattern")), key=lambda p: p["share"], default=None)
+    return kept | ({"left": {key: left[key] for key in ("title", "share", "why") if left.get(key)}} if left else {})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("compact", "merge", "compare"))
+    parser.add_argument("action", choices=("compact", "merge", "compare", "levels"))
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--command", default="", help="what made the tasks, where NEW does not say so itself")
     parser.add_argument("--note", default="", help="what a reader must know of the run")
     asked = parser.parse_args()
+    if asked.action == "levels":
+        write(asked.files[0], covered({path.stem: json.loads(path.read_text()) for path in asked.files[1:]}))
+        return
     found = [json.loads(path.read_text()) for path in asked.files]
     if asked.action == "compact":
         for path, result in zip(asked.files, found, strict=True):

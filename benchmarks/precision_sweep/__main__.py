@@ -5,40 +5,27 @@ from __future__ import annotations
 
 import argparse
 import math
-import platform
-import subprocess
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
-
+from ..results import about
 from . import table
 from .cells import KINDS, SHAPES, VARIATIONS, cells
 from .run import Results, carry_out, tasks
 
+WHAT = "wrong verdicts on values: dishonest candidates accepted, honest ones refused"
+
 
 def main() -> int:
     asked = _parser().parse_args()
-    device = torch.cuda.get_device_name() if asked.device == "cuda" else platform.processor() or platform.machine()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    head: dict[str, object] = {
-        "what": "wrong verdicts on values: dishonest candidates accepted, honest ones refused",
-        "command": "python -m benchmarks.precision_sweep " + " ".join(sys.argv[1:]), "commit": asked.commit or commit,
-        "date": datetime.now(UTC).date().isoformat(), "device": device, "torch": torch.__version__,
-    }  # fmt: skip
-    wanted = [
-        c
-        for c in cells(tuple(asked.sizes))
-        if c.kind in (asked.kinds or KINDS) and c.variation in (asked.variations or VARIATIONS)
-    ]
-    results = Results(asked.json, head)
-    started = time.monotonic()
+    head = {"what": WHAT} | about("python -m benchmarks.precision_sweep " + " ".join(sys.argv[1:]))
+    head |= {"device": head["device"].partition(", load")[0] if asked.device == "cpu" else head["device"]}
+    kinds, variations = asked.kinds or KINDS, asked.variations or VARIATIONS
+    wanted = [c for c in cells(tuple(asked.sizes)) if c.kind in kinds and c.variation in variations]
+    results, started = Results(asked.json, head), time.monotonic()
     left = tasks(wanted, results, seeds=asked.seeds, device=asked.device, beside_turns=not asked.plain)
     done = carry_out(left, results, jobs=asked.jobs, budget_s=asked.budget)
-    if asked.json is not None:
-        asked.json.with_suffix(".md").write_text(table.markdown(results.tallies))
     print(table.summary(results.tallies))
     wrong = table.wrong(results.tallies)
     open_tasks = f"; {len(left) - done} of {len(left)} tasks are left for want of time" if done < len(left) else ""
@@ -56,8 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plain", action="store_true", help="without inputs beside turns")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--budget", type=float, default=math.inf, help="seconds, after which no more is waited for")
-    parser.add_argument("--json", type=Path, help="the file of results, with a table beside it (.md)")
-    parser.add_argument("--commit", default="", help="what is judged, where this is no checkout")
+    parser.add_argument("--json", type=Path)
     return parser
 
 

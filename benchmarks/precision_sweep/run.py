@@ -7,15 +7,17 @@ import json
 import multiprocessing
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from tilewright.judge.check.plan import BOUNDARY, BRIEF, plan
 
+from ..results import write
 from .candidates import DISHONEST, HONEST, Candidate, Given
 from .cells import Cell
 from .judge import Bench
@@ -122,9 +124,8 @@ class Results:
         self.tallies: dict[str, Tally] = {}
         if path is not None and path.exists():
             held = json.loads(path.read_text())
-            same = all(held.get(k) == v for k, v in head.items() if k in ("commit", "device"))
-            if same:
-                self.tallies = {name: Tally(**tally) for name, tally in held["cells"].items()}
+            if all(held.get(k) == v for k, v in head.items() if k in ("commit", "device")):
+                self.tallies = {name: _tally(record) for name, record in held["cells"].items()}
 
     def missing(self, cell: Cell, seeds: int) -> tuple[int, ...]:
         done = self.tallies.get(cell.name, Tally()).seeds
@@ -132,13 +133,22 @@ class Results:
 
     def add(self, cell: Cell, tally: Tally) -> None:
         self.tallies.setdefault(cell.name, Tally()).add(tally)
-        if self._path is not None:
-            fields = ("seeds", "accepted", "words", "seconds")
-            body = {name: {f: getattr(t, f) for f in fields} for name, t in self.tallies.items()}
-            text = json.dumps({**self._head, "cells": body}, indent=1)
-            waiting = self._path.with_suffix(".part")
-            waiting.write_text(text)
-            waiting.replace(self._path)
+        write(self._path, {**self._head, "cells": {name: _record(t) for name, t in self.tallies.items()}})
+
+
+def _record(tally: Tally) -> dict[str, object]:
+    """As it stands in the file: how many seeds, which as ranges, and wrong verdicts alone."""
+    firsts = [s for s in tally.seeds if s - 1 not in tally.seeds]
+    lasts = [s for s in tally.seeds if s + 1 not in tally.seeds]
+    done = ",".join(f"{first}-{last}" for first, last in zip(firsts, lasts, strict=True))
+    return {"seeds": len(tally.seeds), "done": done, "wrong": tally.wrong(), "words": tally.words, "seconds": round(tally.seconds)}
+
+
+def _tally(record: Mapping[str, Any]) -> Tally:
+    ends = [[int(n) for n in part.split("-")] for part in record["done"].split(",")]
+    seeds, wrong = [s for first, last in ends for s in range(first, last + 1)], record.get("wrong", {})
+    accepted = {n: len(seeds) - wrong.get(n, 0) for n in HONEST} | {n: wrong.get(n, 0) for n in DISHONEST}
+    return Tally(seeds, accepted, record.get("words", {}), record.get("seconds", 0.0))
 
 
 def tasks(cells: Sequence[Cell], results: Results, *, seeds: int, device: str, beside_turns: bool) -> list[Task]:

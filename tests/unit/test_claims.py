@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import shutil
 import sys
@@ -18,18 +18,15 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "h200"
 
 
-def loaded(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look for it there
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("claims")
 
 
 @pytest.fixture
-def script() -> ModuleType:
-    return loaded("claims")
+def kernelbench(script: ModuleType) -> ModuleType:
+    return importlib.import_module("kernelbench")
 
 
 @pytest.fixture
@@ -49,7 +46,7 @@ def test_a_result_under_its_aim_is_told_and_ends_in_1(script: ModuleType, copied
     assert "NOT REACHED" not in line_of(script, copied, title)
     result = json.loads((copied / "linear-training.json").read_text())
     for task in result["tasks"]:
-        task["times_ms"]["ours"] *= 1.3
+        task["us"]["ours"] *= 1.3
     (copied / "linear-training.json").write_text(json.dumps(result))
     assert line_of(script, copied, title).endswith("NOT REACHED")
     sys.argv = ["claims.py", "--results", str(copied)]
@@ -89,51 +86,49 @@ def test_levels_that_were_measured_apart_are_one_file(script: ModuleType) -> Non
     ]
     both = script.of_both(*apart)
     assert [len(script.level(number, both)) for number in (1, 2)] == [16, 37]
-    assert both["summary"]["geomean_eager"] == pytest.approx(whole["summary"]["geomean_eager"])
+    assert both["summary"]["geomean_eager"] == pytest.approx(whole["summary"]["geomean_eager"], rel=1e-3)
 
 
-def test_every_task_of_transformers_counts(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    shapes = loaded("transformer_shapes")
-    assert (len(list(shapes.tasks())), len(list(shapes.fused_tasks()))) == (script.BARE, script.FUSED)
+def test_every_task_of_transformers_counts(script: ModuleType) -> None:
+    tables = importlib.import_module("tables")
+    assert (len(list(tables.transformers())), len(list(tables.layers()))) == (script.BARE, script.FUSED)
 
 
 def test_what_measures_is_there(script: ModuleType, tmp_path: Path) -> None:
-    made = dict(script.parts(tmp_path / "kb", tmp_path))
+    made = script.parts(tmp_path / "kb", tmp_path)
     assert set(made) | {script.PRODUCTS} == {aim.file for aim in script.AIMS} | {"level1.json", "level2.json"}
     for command in made.values():
         assert command[1] == "-m" or Path(command[1]).is_file()
 
 
 def test_parts_that_came_to_their_end_are_not_made_again(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernelbench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part is a command that gets `--json FILE`; the second of these fails until a file is there."""
     made = "import sys; open(sys.argv[2], 'a').write('.')"
     fails = f"{made}; import os; sys.exit(not os.path.exists({str(tmp_path / 'go')!r}))"
-    scripts = {"a.json": [sys.executable, "-c", made], "b.json": [sys.executable, "-c", fails]}
-    monkeypatch.setattr(script, "parts", lambda *_: iter(scripts.items()))
+    parts = {"a.json": [sys.executable, "-c", made], "b.json": [sys.executable, "-c", fails]}
     for _ in range(2):
-        script.measure(tmp_path, tmp_path, 60.0)
+        kernelbench.measure(parts, tmp_path, 60.0)
     (tmp_path / "go").touch()
     for _ in range(2):
-        script.measure(tmp_path, tmp_path, 60.0)
-    assert [(tmp_path / name).read_text() for name in scripts] == [".", "..."]
-    monkeypatch.setattr(script, "commit", lambda: "another")
-    script.measure(tmp_path, tmp_path, 60.0)
-    assert [(tmp_path / name).read_text() for name in scripts] == ["..", "...."]
+        kernelbench.measure(parts, tmp_path, 60.0)
+    assert [(tmp_path / name).read_text() for name in parts] == [".", "..."]
+    monkeypatch.setattr(kernelbench, "commit", lambda: "another")
+    kernelbench.measure(parts, tmp_path, 60.0)
+    assert [(tmp_path / name).read_text() for name in parts] == ["..", "...."]
 
 
 @pytest.mark.parametrize("leaves", ["trap '' INT", "trap 'exit 0' INT"], ids=["deaf", "leaves its child"])
 def test_a_part_that_takes_too_long_ends_with_all_it_began(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str
+    kernelbench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str
 ) -> None:
-    monkeypatch.setattr(script, "LEAVING_S", 0.5)
+    monkeypatch.setattr(kernelbench, "LEAVING_S", 0.5)
     begun = tmp_path / "child"
     deaf = "trap '' INT; while :; do sleep 1; done"
     endless = f'sh -c "{deaf}" & echo $! > {begun}; {leaves}; while :; do sleep 0.1; done'
     with open(tmp_path / "log", "w") as log:
-        assert script.ended_by(["sh", "-c", endless], time.monotonic() + patient(2.0), log) is None
+        assert kernelbench.ended_by(["sh", "-c", endless], time.monotonic() + patient(2.0), log) is None
     state = Path(f"/proc/{begun.read_text().strip()}/stat")
     end = time.monotonic() + 20.0
     while not is_gone(state):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,19 +79,20 @@ def tuned(pattern: Pattern, *times_us: float | None) -> Tuned:
 
 
 def test_the_fastest_is_remembered_and_believed_with_these_skeletons(
-    script: Any, pattern: Pattern, tmp_path: Path, capsys: Any
+    script: Any, pattern: Pattern, tmp_path: Path
 ) -> None:
-    asked = argparse.Namespace(into=tmp_path / "winners.db", json=tmp_path / "told.json")
-    said = script.Said(asked, HERE)
-    said.tell(pattern, tuned(pattern, 500.0, None, 400.0), 1.5)
-    assert "400.0 us, floor 0.86, first 1.25, 3 points in 1.5 s" in capsys.readouterr().out
-    (record,) = json.loads(asked.json.read_text())["patterns"]
-    assert record["won"] == dict(pattern.space.points[2]) and record["sizes"] == [1, 512, 4096, 4096]
+    found, into = tuned(pattern, 500.0, None, 400.0), tmp_path / "winners.db"
+    winner = script.winner_of(pattern, found, HERE)
+    script.remember(into, winner)
+    record = script.record_of(pattern, found, winner, 1.5)
+    assert (record["us"], record["first_over_best"], record["points"], record["seconds"]) == (400.0, 1.25, 3, 1.5)
+    assert record["floor_share"] == pytest.approx(0.86, abs=0.005) and record["sizes"] == [1, 512, 4096, 4096]
+    assert record["won"] == " ".join(f"{k}={v}" for k, v in pattern.space.points[2])
     matched = (Matched(case=0, patterns=(pattern,), unmatched=()),)
-    remembered, hinted = known_winners(matched, HERE, winners=asked.into, shipped=tmp_path / "none")
+    remembered, hinted = known_winners(matched, HERE, winners=into, shipped=tmp_path / "none")
     assert [c.point for c in remembered] == [pattern.space.points[2]] and not hinted
     other = replace(HERE, torch="2.12.0")
-    assert [len(found) for found in known_winners(matched, other, winners=asked.into, shipped=tmp_path / "none")] == [
+    assert [len(found) for found in known_winners(matched, other, winners=into, shipped=tmp_path / "none")] == [
         0,
         1,
     ]
@@ -108,14 +106,9 @@ def test_what_nothing_ran_of_is_told_and_not_remembered(script: Any, pattern: Pa
 
 
 @pytest.mark.slow
-def test_a_pattern_is_ready_when_its_last_point_is_compiled(script: Any, pattern: Pattern, tmp_path: Path) -> None:
-    few = replace(pattern, space=replace(pattern.space, points=pattern.space.points[:2]))
-    tuning = script.Tuning([few], tmp_path, processors=132, ends=time.monotonic() + 200)
-    first, second = (json.dumps([few.id, at, 132]) for at in few.space.points)
-    tuning.compile()
-    assert tuning.ready.get_nowait() == few and tuning.ready.empty() and tuning.jobs.empty()
-    made = {f.name for f in (tmp_path / "build").iterdir()}
-    sys.path.insert(0, str(tmp_path))
-    assert script.compiled(first, tmp_path) == script.compiled(second, tmp_path) == "compiled"
-    assert made and {f.name for f in (tmp_path / "build").iterdir()} == made, "what measures finds it"
-    assert "legal are" in script.compiled(json.dumps([few.id, [["schedule", "none"]], 132]), tmp_path)
+def test_each_point_is_a_module_that_is_compiled(script: Any, pattern: Pattern, tmp_path: Path) -> None:
+    points = (*pattern.space.points[:2], (("schedule", "none"),))
+    few = replace(pattern, space=replace(pattern.space, points=points))
+    made = script.modules(few, tmp_path, script.Device(arch="sm_90a", processors=132))
+    assert [hasattr(made[at], "run") for at in points] == [True, True, False] and "legal are" in made[points[2]]
+    assert made[points[0]] is not made[points[1]] and list((tmp_path / "build").iterdir())
