@@ -94,16 +94,17 @@ def _evidence(text: str) -> str:
 _HEAD = """\
 # Patterns
 
-This page lists what can be fused, by which kernel, and what is left to torch. `tilewright patterns page` writes it from the
-table of rules, `src/tilewright/search/retrieve/rules.toml`. A test (`tests/unit/search/retrieve/test_rules.py`) traces every
-example and every limit, so the page says what the code does.
+This page lists what can be fused, by which kernel, and what is left to torch. `tilewright patterns page` writes it
+from the table of rules, `src/tilewright/search/retrieve/rules.toml`. A test
+(`tests/unit/search/retrieve/test_rules.py`) traces every example and every limit, so the page says what the code
+does.
 
-A pattern belongs to the first rule that has its kind and feature. An operator that several rules name goes where the result
-of its reduction leads. Inputs of the examples: `x 64 256` is a tensor of the dtype in question, `i64<64 300` integers below 64,
-`bool 64` booleans.
+A pattern belongs to the first rule that has its kind and feature. An operator that several rules name goes where the
+result of its reduction leads. Inputs of the examples: `x 64 256` is a tensor of the dtype in question, `i64<64 300`
+integers below 64, `bool 64` booleans.
 
-`--strategy fact` also keeps what the judge accepted on this machine and finds it again for the same computation on the same
-shapes, strides and dtypes: `tilewright patterns list|show|check|export|import` ([cli.md](cli.md#patterns)).
+`--strategy fact` also keeps what the judge accepted on this machine and finds it again for the same computation on
+the same shapes, strides and dtypes: `tilewright patterns list|show|check|export|import` ([cli.md](cli.md#patterns)).
 """
 
 
