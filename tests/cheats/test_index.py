@@ -1,4 +1,4 @@
-"""The museum's index in docs/threats.md and the heads of its exhibits tell the same story."""
+"""The index of cheats in docs/threats.md and the heads of its exhibits tell the same story."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from guards import GUARDS
 from museum import HERE, NOTHING, ROOMS, _without, classes, exhibits, of_every_run
 
 THREATS = (Path(__file__).parents[2] / "docs" / "threats.md").read_text()
-INDEX = THREATS.partition("## The museum's index")[2].partition("\n## ")[0]
+INDEX = THREATS.partition("## Index of cheats")[2].partition("\n## ")[0]
 LINES = dict(re.findall(r"^\| `([a-z-]+)` \| (.+?) \|", INDEX, re.MULTILINE))
 REASONS = set(re.findall(r"`([a-z_]+)`", THREATS))
 ELSEWHERE = re.findall(r"^\| `([a-z-]+)` .*`(tests/[a-z_/]+\.py)`", INDEX, re.MULTILINE)

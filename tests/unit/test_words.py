@@ -35,6 +35,19 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [place for place in places if place and not (page.parent / place).exists()] == []
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", re.sub(r"[`*]", "", heading).lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_anchors_stand_in_the_page_that_is_linked(page: Path) -> None:
+    links = [link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+    to = [(page.parent / place if place else page, anchor) for place, _, anchor in links if anchor]
+    assert [f"{p.name}#{anchor}" for p, anchor in to if p.suffix == ".md" and anchor not in anchors(p)] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_files_that_are_named_exist(page: Path) -> None:
     named = re.findall(r"`((?:src|tests|docs|examples|benchmarks|requirements)/[\w./-]+)`", page.read_text())

@@ -45,7 +45,7 @@ class Rule:
     """A pattern is of the first rule of the table that has its kind and whose `feature` it has ("": any).
 
     `lowerings` names the families of operators of which such patterns are made; `evidence` what shows it: tests, and
-    pages of measurements with their headings ("docs/measured.md#Scans")."""
+    pages of measurements with their headings ("docs/measured.md#Long rows")."""
 
     name: str
     kinds: tuple[str, ...]

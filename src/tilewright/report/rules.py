@@ -15,8 +15,8 @@ from ..facts.document import Document, Hit
 from ..facts.rule import Limit, Rule
 
 _FEATURES = {
-    "ranked": "that keep the first of a row in order", "gathers": "that read where values say",
-    "loads": "that read at positions of their own", "turned": "of which an operand lies across the lanes",
+    "ranked": "that keep the first k of a row in order", "gathers": "that gather by index",
+    "loads": "that read at their own positions (windows, joins)", "turned": "with a transposed operand",
 }  # fmt: skip
 
 
@@ -94,18 +94,17 @@ def _evidence(text: str) -> str:
 _HEAD = """\
 # Patterns
 
-What the matcher finds, and by what it is realised. This page is written by `tilewright patterns page` from the table of
-rules, `src/tilewright/search/retrieve/rules.toml`, which `tests/unit/search/retrieve/test_rules.py` holds to what it
-says: each example is found as one pattern of its rule, in the dtypes named and in no other of f64, f32, f16 and bf16;
-what is rendered of it is the skeleton's; each limit is refused for the reason said. A pattern is of the first rule that
-has its kind and feature. Operators that several rules name go where what they reduce leads. Inputs: `x 64 256` is a
-tensor of the dtype in question, `i64<64 300` whole numbers below 64, `bool 64` truth values.
+This page lists what can be fused, by which kernel, and what is left to torch. `tilewright patterns page` writes it
+from the table of rules, `src/tilewright/search/retrieve/rules.toml`. A test
+(`tests/unit/search/retrieve/test_rules.py`) traces every example and every limit, so the page says what the code
+does.
 
-Beside the rules stands what was found here: `--strategy fact` keeps each realisation that the judge accepted, with its
-evidence (device, toolchain, shapes, error, ratio, journal), and finds it again where the same computation meets tensors
-of the same shapes, strides and dtypes. `tilewright patterns list|show|check|export|import` shows and exchanges them
-([cli.md](cli.md)). One that was judged under another driver or toolchain, with other skeletons, or on another machine,
-is judged again before it is trusted.
+A pattern belongs to the first rule that has its kind and feature. An operator that several rules name goes where the
+result of its reduction leads. Inputs of the examples: `x 64 256` is a tensor of the dtype in question, `i64<64 300`
+integers below 64, `bool 64` booleans.
+
+`--strategy fact` also keeps what the judge accepted on this machine and finds it again for the same computation on
+the same shapes, strides and dtypes: `tilewright patterns list|show|check|export|import` ([cli.md](cli.md#patterns)).
 """
 
 
