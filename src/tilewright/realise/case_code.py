@@ -29,6 +29,7 @@ class CaseCode:
     used: tuple[str, ...]  # ids of the patterns that it calls
     tensors: tuple[str, ...] = ()
     free: frozenset[str] = frozenset()  # nodes of the graph that may have any number of rows
+    traced: str = ""  # where some may: the condition that there are as many as were traced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,7 @@ class _Writer:
         self.free: frozenset[str] = frozenset()
         self.takers: list[str] = []  # patterns whose kernels are to be asked whether they take so many rows
         self.first_shape: tuple[int, ...] = ()  # of the first value whose rows are free
+        self.traced = ""  # the condition that it has the rows that were traced
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.position = {n.name: i for i, n in enumerate(graph.nodes)}
@@ -137,7 +139,7 @@ class _Writer:
         self.body.append(f"return {self._results() if self.by_need else template(self.graph.result, self.names)}")
         return CaseCode(parameters=self.parameters, keywords=tuple(k for k, _ in self.graph.keywords),
                         conditions=tuple(conditions), body=tuple(self.body), used=tuple(self.used),
-                        tensors=tuple(self.tensors), free=self.free)  # fmt: skip
+                        tensors=tuple(self.tensors), free=self.free, traced=self.traced)  # fmt: skip
 
     def steps(self) -> tuple[Step, ...]:
         """See plain_steps."""
@@ -255,7 +257,7 @@ class _Writer:
         if first:
             same = ", ".join(("shape[0]", *map(repr, inner))) if inner else "shape[0],"
             return [f"{place}.shape == {'shape' if inner == first[1:] else f'({same})'}"]
-        self.first_shape = node.shape
+        self.first_shape, self.traced = node.shape, f"{place}.shape == {literal(node.shape)}"
         enough = " and ".join(f"{name}.takes(shape[0])" for name in self.takers)
         other = f"len(shape) == {len(node.shape)} and shape[1:] == {literal(inner)} and {enough}"
         return [f"((shape := {place}.shape) == {literal(node.shape)} or {other})"]
