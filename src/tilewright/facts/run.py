@@ -130,7 +130,7 @@ class Brief:
     def with_algebra(self) -> Brief:
         """The same problem as algebra has it, in the place of the module's own graphs."""
         cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in self.cases)
-        return replace(self, cases=cases, matched=self.rewritten, rewritten=())
+        return replace(self, cases=cases, matched=self.rewritten, rewritten=(), libraries=())  # whose graph is another
 
     def behind(self, recipe: Recipe) -> Brief:
         """Of the two the one of whose patterns a recipe is made."""

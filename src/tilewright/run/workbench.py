@@ -20,10 +20,11 @@ from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Capture, Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.outcome import Station
-from ..facts.pattern import Choice, Pattern, Recipe, piece_of, pieces_written
+from ..facts.pattern import INDUCTOR, Choice, Pattern, Recipe, piece_of, pieces_written
 from ..facts.problem import Target
 from ..facts.realised import Known
 from ..facts.run import AGENT, GIVEN, Brief, CaseFacts, Matched, Request
+from ..facts.space import Point
 from ..facts.verdict import Verified
 from ..fusion import match
 from ..ir.program import ALL_DIAGONALS
@@ -31,7 +32,9 @@ from ..judge.lacks import Lacks
 from ..judge.verify import Subject, verified, with_memory
 from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
-from ..realise.library.calls import libraries
+from ..realise.library.inductor import modes
+from ..realise.library.protocol import Device
+from ..realise.library.table import found as found_libraries
 from ..realise.targets import renderer
 from ..realise.written.cutlass import products_by_cutlass
 from ..realise.written.near import skeletons_near
@@ -209,7 +212,7 @@ class Workbench:
             folder=self.places.libraries, objects=self._objects, tuned="tuning" not in request.without,
         )  # fmt: skip
         matched, rewritten = both[: len(matched)], both[len(matched) :]
-        called = self._libraries(request, matched)
+        called, refusals = self._libraries(request, matched)
         looked, realised = None, whole
         if request.strategy == "fact" and not solved:
             looked, realised = self._looked_into(whole, matched, called)
@@ -236,7 +239,9 @@ class Workbench:
             parts=looked.discovery.parts if looked else (),
             spreads=looked.spreads if looked else (),
             known=realised,
-            libraries=called if looked else (),
+            libraries=called if looked or request.strategy != "fact" else (),
+            inductor=self._inductor(request),
+            refusals=refusals,
             notes=self._notes(looked) if looked and request.model else (),
             held=self.held(),
         )
@@ -254,13 +259,24 @@ class Workbench:
         self.say(f"by algebra, with less work: {'; '.join(dict.fromkeys(steps))}")
         return found
 
-    def _libraries(self, request: Request, matched: tuple[Matched, ...]) -> Recipe:
-        """The parts of the main case that a library makes, where a strategy asks for them."""
+    def _libraries(self, request: Request, matched: tuple[Matched, ...]) -> tuple[Recipe, tuple[str, ...]]:
+        """The parts of the main case that libraries make, and why others make none. CUTLASS takes nvcc a minute for
+        each product, so only a strategy that solves these by themselves has it."""
         graph = self._cases[0].graph
-        if request.strategy != "fact" or self.problem.mode != "inference" or graph is None:
+        if request.strategy in (GIVEN, "tune") or self.problem.mode != "inference" or graph is None:
+            return (), ()
+        found = found_libraries(graph, Device(target=self.problem.target, architecture=self._arch))
+        for line in found.refusals:
+            self.say(line)
+        headers = dict(languages(self.problem.target)).get("cutlass-cpp", "") if request.strategy == "fact" else ""
+        products = products_by_cutlass(graph, matched[0].patterns, headers) if headers else ()
+        return (*found.recipe, *products), found.refusals
+
+    def _inductor(self, request: Request) -> tuple[Point, ...]:
+        """The modes in which torch.compile may run what is left to torch; none where the user leaves it out."""
+        if request.strategy in (GIVEN, "tune") or not request.timing.compiled:
             return ()
-        headers = dict(languages(self.problem.target)).get("cutlass-cpp", "")
-        return (*libraries(graph), *(products_by_cutlass(graph, matched[0].patterns, headers) if headers else ()))
+        return modes(self.problem, self._cases[0].graph)
 
     def _looked_into(
         self, whole: tuple[Known, ...], matched: tuple[Matched, ...], called: Recipe
@@ -399,7 +415,8 @@ class Workbench:
     def _compiled(self, candidate: Candidate, choices: Recipe) -> tuple[Path, ...]:
         """Its kernels, compiled on all processors while no device is leased; those of others compile themselves."""
         theirs = self._by_nvcc([choice.written.candidate for choice in choices if choice.written is not None])
-        choices = tuple(choice for choice in choices if choice.written is None)
+        others = {INDUCTOR, *(choice.pattern for choice in choices if choice.written is not None)}
+        choices = tuple(choice for choice in choices if choice.pattern not in others)
         self.judge  # noqa: B018  opened first: on the CPU, what it runs then would share the processors
         machine, places = self.machine, self.places
         return theirs + compiled_ahead(

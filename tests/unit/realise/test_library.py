@@ -12,11 +12,20 @@ from torch import Tensor
 
 from fakes.modules import Applies
 from tilewright.facts.candidate import LIBRARY
+from tilewright.facts.pattern import Recipe
 from tilewright.frontend.trace import trace
 from tilewright.ir.graph import Call, Graph, Ref
-from tilewright.realise.library.calls import libraries
+from tilewright.realise.library import Device
+from tilewright.realise.library.table import found
 
+CPU = Device(target="cpu")
 HEADS, LONG, DEEP = 3, 10, 8
+
+
+def libraries(graph: Graph) -> Recipe:
+    return found(graph, CPU).recipe
+
+
 BLOCKED = torch.ones(LONG, LONG).triu(1).bool()
 
 
