@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ...facts.candidate import Candidate
 from ...facts.move import Ask, Enter, Try, Within
 from ...facts.outcome import Timed
-from ...facts.pattern import Choice, Pattern, Piece, Recipe, Region, Written, piece_of, pieces_written
+from ...facts.pattern import INDUCTOR, Choice, Pattern, Piece, Recipe, Region, Written, piece_of, pieces_written
 from ...facts.realised import Known
 from ...facts.run import Brief
 from ...facts.space import Point
@@ -68,7 +68,7 @@ def fact(brief: Brief) -> Steps[None]:
         return
     again = yield from search.again()
     if again is not None:
-        yield from handed_over(*again, brief=brief, why="as before")
+        yield from handed_over(*again, brief=brief, why="as before", has_time=lambda: False)
         return
     solved = yield from search.solved()
     choices = yield from search.choices(solved)
@@ -291,7 +291,7 @@ def _fits(brief: Brief, recipe: Recipe) -> bool:
     return all(
         all({*r.nodes, *r.inputs, *r.outputs} <= nodes for r in c.written.regions)
         if c.written is not None
-        else c.pattern in spaces and spaces[c.pattern].holds(c.point)
+        else c.pattern == INDUCTOR or c.pattern in spaces and spaces[c.pattern].holds(c.point)
         for c in recipe
     )
 
