@@ -14,7 +14,7 @@ from tilewright.facts.pattern import Bind, Pattern, Site
 from tilewright.ir.graph import SOURCES, TRACED, VIEWS, Call, Graph, Node, Ref, Struct, Template
 from tilewright.ir.program import Program
 
-from .torch_code import TORCH_DTYPES, expression, literal, template
+from .torch_code import TORCH_DTYPES, expression, literal, template, viewed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,7 +378,7 @@ class _Writer:
         self.body.append(f"# {pattern.title}")
         self.body.append(f"{left} = {pattern.id}.run({', '.join(operands)})")
         for bind, spec, name in zip(site.outputs, pattern.program.outputs, names, strict=True):
-            view = _viewed(name, spec.shape, bind, self.nodes[bind.node].shape)
+            view = viewed(name, spec.shape, bind, self.nodes[bind.node].shape)
             if view != name:
                 self.body.append(f"{name} = {view}")
 
@@ -390,7 +390,7 @@ class _Writer:
         self.body.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {placed.name}.run({takes})")
 
     def _operand(self, bind: Bind, shape: tuple[int, ...]) -> str:
-        return _viewed(self.names[bind.node], self.nodes[bind.node].shape, bind, shape)
+        return viewed(self.names[bind.node], self.nodes[bind.node].shape, bind, shape)
 
     def _name(self, node: str) -> str:
         """The variable of a value: its operator's name in the graph where it is the one result."""
@@ -408,31 +408,6 @@ class _Writer:
 
 _TAKEN = frozenset({"self", "torch", "needs", "args", "kwargs", "super", "shape", "Tensor"})
 _FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
-
-
-def _viewed(value: str, shape: tuple[int, ...], bind: Bind, into: tuple[int, ...]) -> str:
-    """`value.reshape(split).permute(order).reshape(into)` without the steps that change nothing; of a part that one."""
-    if bind.part is not None:
-        return _part(value, bind, into)
-    if bind.order == tuple(sorted(bind.order)):
-        return value if shape == into else f"{value}.reshape({literal(into)})"
-    split = value if shape == bind.split else f"{value}.reshape({literal(bind.split)})"
-    turned = f"{split}.permute({literal(bind.order)})"
-    return turned if tuple(bind.split[d] for d in bind.order) == into else f"{turned}.reshape({literal(into)})"
-
-
-def _part(value: str, bind: Bind, into: tuple[int, ...]) -> str:
-    """A half of the value, in as few views as can be: each costs the host as much as a launch."""
-    dim, *rest = bind.order
-    left = tuple(bind.split[d] for d in rest)
-    order = tuple(d if d < dim else d - 1 for d in rest)
-    if rest[-1] == dim + 1:  # halves in a row, not every other
-        half = bind.split[dim + 1]
-        made = f"{value}.narrow({dim}, {bind.part * half if bind.part else 0}, {half})"
-    else:
-        made = f"{value}.reshape({literal(bind.split)}).select({dim}, {bind.part})"
-    made = made if order == tuple(sorted(order)) else f"{made}.permute({literal(order)})"
-    return made if left == into else f"{made}.reshape({literal(into)})"
 
 
 def _attribute(path: str) -> str:

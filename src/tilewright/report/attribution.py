@@ -49,8 +49,8 @@ def attribution(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[Wor
     mine = [c for c in end.recipe if c.written is not None or c.pattern in main]
     found = tuple(
         Worth(
-            pattern=c.pattern, title=c.written.title if c.written is not None else main[c.pattern], by=_by(c), alone=_alone(c, events),
-            without=without, instead=instead,
+            pattern=c.pattern, title=c.written.title if c.written is not None else main[c.pattern], by=_by(c),
+            alone=_alone(c, events), without=without, instead=instead,
         )
         for c in mine
         for without, instead in [_without(c, mine, events, main) if end.timed is not None else (None, ())]

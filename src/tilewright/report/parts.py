@@ -29,8 +29,8 @@ def part_rows(brief: Brief, recipe: Recipe) -> tuple[PartRow, ...]:
     """A row for each realised part: skeletons' first."""
     rows = [
         PartRow(
-            id=p.id, title=p.title, kind=p.kind.replace("_", " "), nodes=len(p.nodes), traffic=words.amount(p.program.traffic_bytes),
-            settings=words.settings(point),
+            id=p.id, title=p.title, kind=p.kind.replace("_", " "), nodes=len(p.nodes),
+            traffic=words.amount(p.program.traffic_bytes), settings=words.settings(point),
         )
         for p, point in fused(brief, recipe)
     ]  # fmt: skip

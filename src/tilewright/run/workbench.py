@@ -24,7 +24,6 @@ from ..facts.pattern import INDUCTOR, Choice, Pattern, Recipe, piece_of, pieces_
 from ..facts.problem import Target
 from ..facts.realised import Known
 from ..facts.run import AGENT, GIVEN, Brief, CaseFacts, Matched, Request
-from ..facts.space import Point
 from ..facts.verdict import Verified
 from ..fusion import match
 from ..ir.program import ALL_DIAGONALS
@@ -32,11 +31,7 @@ from ..judge.lacks import Lacks
 from ..judge.verify import Subject, verified, with_memory
 from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
-from ..realise.library.inductor import modes
-from ..realise.library.protocol import Device
-from ..realise.library.table import found as found_libraries
 from ..realise.targets import renderer
-from ..realise.written.cutlass import products_by_cutlass
 from ..realise.written.near import skeletons_near
 from ..search.retrieve import Index, packaged, table
 from ..search.strategies import WITH_ALGEBRA
@@ -44,6 +39,7 @@ from ..search.strategies.category import category
 from ..search.tune import memory
 from .ahead import Objects, built_by_nvcc, compiled_ahead
 from .foresee import foreseen
+from .others import called_libraries, inductor_points
 from .pieces import Pieces
 from .realisations import document_of, doubt_of, is_solved, known_of_module, known_of_pieces, vouched
 from .training import match_training
@@ -212,7 +208,7 @@ class Workbench:
             folder=self.places.libraries, objects=self._objects, tuned="tuning" not in request.without,
         )  # fmt: skip
         matched, rewritten = both[: len(matched)], both[len(matched) :]
-        called, refusals = self._libraries(request, matched)
+        called, refusals = called_libraries(request, self._cases, matched, arch=self._arch, say=self.say)
         looked, realised = None, whole
         if request.strategy == "fact" and not solved:
             looked, realised = self._looked_into(whole, matched, called)
@@ -240,7 +236,7 @@ class Workbench:
             spreads=looked.spreads if looked else (),
             known=realised,
             libraries=called if looked or request.strategy != "fact" else (),
-            inductor=self._inductor(request),
+            inductor=inductor_points(request, self._cases[0].graph),
             refusals=refusals,
             notes=self._notes(looked) if looked and request.model else (),
             held=self.held(),
@@ -258,25 +254,6 @@ class Workbench:
             return ()  # no kernel of this target leaves zeros out
         self.say(f"by algebra, with less work: {'; '.join(dict.fromkeys(steps))}")
         return found
-
-    def _libraries(self, request: Request, matched: tuple[Matched, ...]) -> tuple[Recipe, tuple[str, ...]]:
-        """The parts of the main case that libraries make, and why others make none. CUTLASS takes nvcc a minute for
-        each product, so only a strategy that solves these by themselves has it."""
-        graph = self._cases[0].graph
-        if request.strategy in (GIVEN, "tune") or self.problem.mode != "inference" or graph is None:
-            return (), ()
-        found = found_libraries(graph, Device(target=self.problem.target, architecture=self._arch))
-        for line in found.refusals:
-            self.say(line)
-        headers = dict(languages(self.problem.target)).get("cutlass-cpp", "") if request.strategy == "fact" else ""
-        products = products_by_cutlass(graph, matched[0].patterns, headers) if headers else ()
-        return (*found.recipe, *products), found.refusals
-
-    def _inductor(self, request: Request) -> tuple[Point, ...]:
-        """The modes in which torch.compile may run what is left to torch; none where the user leaves it out."""
-        if request.strategy in (GIVEN, "tune") or not request.timing.compiled:
-            return ()
-        return modes(self.problem, self._cases[0].graph)
 
     def _looked_into(
         self, whole: tuple[Known, ...], matched: tuple[Matched, ...], called: Recipe

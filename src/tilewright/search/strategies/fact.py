@@ -291,7 +291,7 @@ def _fits(brief: Brief, recipe: Recipe) -> bool:
     return all(
         all({*r.nodes, *r.inputs, *r.outputs} <= nodes for r in c.written.regions)
         if c.written is not None
-        else c.pattern == INDUCTOR or c.pattern in spaces and spaces[c.pattern].holds(c.point)
+        else c.pattern == INDUCTOR or (c.pattern in spaces and spaces[c.pattern].holds(c.point))
         for c in recipe
     )
 

@@ -17,7 +17,7 @@ from tilewright.report.story import story
 from tilewright.run.optimize import Finished, optimize
 from tilewright.run.workbench import Places
 
-pytestmark = [pytest.mark.slow, pytest.mark.measured]
+pytestmark = [pytest.mark.slow, pytest.mark.measured, pytest.mark.usefixtures("own_cache")]
 
 PROBLEM = """
 import math
