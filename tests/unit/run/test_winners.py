@@ -101,3 +101,5 @@ def test_a_winner_carries_the_points_tried_and_the_share_of_the_modules_floor() 
     assert winner_of(known, tuning(Tuned(points=tried)), point(unroll=3), found_at="") is None, "it did not run"
     refused = Failure(stage="tune", reason="crashed", summary="")
     assert winner_of(known, tuning(refused), point(unroll=2), found_at="") is None
+    call = replace(tuning(Tuned(points=tried)), move=Tune(recipe=(), pattern="library_0", points=()))
+    assert winner_of(known, call, point(unroll=2), found_at="") is None, "a library's call has no pattern's class"
