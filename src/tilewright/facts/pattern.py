@@ -133,11 +133,13 @@ def _told(item: object) -> object:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """A realisation that is no skeleton's: a candidate for the problem of a Piece, which stands at these regions of the
-    main case; all take and give tensors of the same shapes."""
+    main case; all take and give tensors of the same shapes. `points`: the settings that its `configure` takes, the
+    likeliest winner first."""
 
     title: str
     candidate: Candidate
     regions: tuple[Region, ...]
+    points: tuple[Point, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +153,17 @@ class Choice:
 
 
 Recipe = tuple[Choice, ...]  # the patterns to realise; every other node stays torch
+INDUCTOR = "inductor"  # the choice of this name has torch.compile run what is left to torch; its knob is `mode`
+
+
+def inductor_mode(recipe: Recipe) -> str:
+    """The mode in which torch.compile runs what is left to torch; "" where eager mode does."""
+    return next((str(dict(choice.point)["mode"]) for choice in recipe if choice.pattern == INDUCTOR), "")
+
+
+def without_inductor(recipe: Recipe) -> Recipe:
+    """The patterns that a recipe realises; what is left to torch is eager mode's."""
+    return tuple(choice for choice in recipe if choice.pattern != INDUCTOR)
 
 
 def piece_of(pattern: Pattern) -> Piece:
@@ -180,6 +193,7 @@ def without_idle(cases: Sequence[Sequence[Pattern]], recipe: Recipe) -> Recipe:
                 takers.pop(p.id, None)
             else:
                 busy.add(p.id)
+    busy.add(INDUCTOR)
     return tuple(choice for choice in recipe if choice.written is not None or choice.pattern in busy)
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from .candidate import Candidate
 from .machine import Machine
 from .outcome import Interval
-from .pattern import Recipe
+from .pattern import Recipe, inductor_mode
 from .problem import Problem
 from .winner import Toolchain, toolchain
 
@@ -39,10 +39,11 @@ class Realised:
 
     @property
     def by(self) -> Literal["skeleton", "library", "model"]:
-        """Whose it is: a model's where any of it is one's, else a library's where any of it is."""
+        """Whose it is: a model's where any of it is one's, else a library's, or torch.compile's, where any of it is."""
         if isinstance(self.what, Candidate):
             return self.what.by
         whose = {choice.written.candidate.by for choice in self.what if choice.written is not None}
+        whose |= {"library"} if inductor_mode(self.what) else set()
         return "model" if "model" in whose else "library" if whose else "skeleton"
 
 

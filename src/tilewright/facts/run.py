@@ -15,6 +15,7 @@ from .pattern import Pattern, Recipe
 from .problem import Problem, TensorSpec, Work
 from .realised import Known
 from .segment import Segment
+from .space import Point
 
 AGENT = "agent"  # the strategy of a run whose moves a coding agent makes
 GIVEN = "given"  # that of a run which judges one candidate
@@ -121,13 +122,15 @@ class Brief:
     hinted: Recipe = ()  # winners on this device with another toolchain, or found in noise: tried first, among a few
     without: tuple[str, ...] = ()  # as in the Request
     rewritten: tuple[Matched, ...] = ()  # the patterns of every case as algebra has it; (): it has nothing to do
-    libraries: Recipe = ()  # strategy fact: parts of the main case for which there is a library call
+    libraries: Recipe = ()  # parts of the main case for which there is a library call
+    inductor: tuple[Point, ...] = ()  # in which torch.compile may run what is left to torch, the likeliest first
+    refusals: tuple[str, ...] = ()  # why libraries realise nothing of the main case, a sentence each
 
     @property
     def with_algebra(self) -> Brief:
         """The same problem as algebra has it, in the place of the module's own graphs."""
         cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in self.cases)
-        return replace(self, cases=cases, matched=self.rewritten, rewritten=())
+        return replace(self, cases=cases, matched=self.rewritten, rewritten=(), libraries=())  # whose graph is another
 
     def behind(self, recipe: Recipe) -> Brief:
         """Of the two the one of whose patterns a recipe is made."""

@@ -14,7 +14,7 @@ from tilewright.facts.pattern import Bind, Pattern, Site
 from tilewright.ir.graph import SOURCES, TRACED, VIEWS, Call, Graph, Node, Ref, Struct, Template
 from tilewright.ir.program import Program
 
-from .torch_code import TORCH_DTYPES, expression, literal, template
+from .torch_code import TORCH_DTYPES, expression, literal, template, viewed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,7 @@ class CaseCode:
     used: tuple[str, ...]  # ids of the patterns that it calls
     tensors: tuple[str, ...] = ()
     free: frozenset[str] = frozenset()  # nodes of the graph that may have any number of rows
+    traced: str = ""  # where some may: the condition that there are as many as were traced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,7 @@ class _Writer:
         self.free: frozenset[str] = frozenset()
         self.takers: list[str] = []  # patterns whose kernels are to be asked whether they take so many rows
         self.first_shape: tuple[int, ...] = ()  # of the first value whose rows are free
+        self.traced = ""  # the condition that it has the rows that were traced
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.position = {n.name: i for i, n in enumerate(graph.nodes)}
@@ -137,7 +139,7 @@ class _Writer:
         self.body.append(f"return {self._results() if self.by_need else template(self.graph.result, self.names)}")
         return CaseCode(parameters=self.parameters, keywords=tuple(k for k, _ in self.graph.keywords),
                         conditions=tuple(conditions), body=tuple(self.body), used=tuple(self.used),
-                        tensors=tuple(self.tensors), free=self.free)  # fmt: skip
+                        tensors=tuple(self.tensors), free=self.free, traced=self.traced)  # fmt: skip
 
     def steps(self) -> tuple[Step, ...]:
         """See plain_steps."""
@@ -255,7 +257,7 @@ class _Writer:
         if first:
             same = ", ".join(("shape[0]", *map(repr, inner))) if inner else "shape[0],"
             return [f"{place}.shape == {'shape' if inner == first[1:] else f'({same})'}"]
-        self.first_shape = node.shape
+        self.first_shape, self.traced = node.shape, f"{place}.shape == {literal(node.shape)}"
         enough = " and ".join(f"{name}.takes(shape[0])" for name in self.takers)
         other = f"len(shape) == {len(node.shape)} and shape[1:] == {literal(inner)} and {enough}"
         return [f"((shape := {place}.shape) == {literal(node.shape)} or {other})"]
@@ -376,7 +378,7 @@ class _Writer:
         self.body.append(f"# {pattern.title}")
         self.body.append(f"{left} = {pattern.id}.run({', '.join(operands)})")
         for bind, spec, name in zip(site.outputs, pattern.program.outputs, names, strict=True):
-            view = _viewed(name, spec.shape, bind, self.nodes[bind.node].shape)
+            view = viewed(name, spec.shape, bind, self.nodes[bind.node].shape)
             if view != name:
                 self.body.append(f"{name} = {view}")
 
@@ -388,7 +390,7 @@ class _Writer:
         self.body.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {placed.name}.run({takes})")
 
     def _operand(self, bind: Bind, shape: tuple[int, ...]) -> str:
-        return _viewed(self.names[bind.node], self.nodes[bind.node].shape, bind, shape)
+        return viewed(self.names[bind.node], self.nodes[bind.node].shape, bind, shape)
 
     def _name(self, node: str) -> str:
         """The variable of a value: its operator's name in the graph where it is the one result."""
@@ -406,31 +408,6 @@ class _Writer:
 
 _TAKEN = frozenset({"self", "torch", "needs", "args", "kwargs", "super", "shape", "Tensor"})
 _FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
-
-
-def _viewed(value: str, shape: tuple[int, ...], bind: Bind, into: tuple[int, ...]) -> str:
-    """`value.reshape(split).permute(order).reshape(into)` without the steps that change nothing; of a part that one."""
-    if bind.part is not None:
-        return _part(value, bind, into)
-    if bind.order == tuple(sorted(bind.order)):
-        return value if shape == into else f"{value}.reshape({literal(into)})"
-    split = value if shape == bind.split else f"{value}.reshape({literal(bind.split)})"
-    turned = f"{split}.permute({literal(bind.order)})"
-    return turned if tuple(bind.split[d] for d in bind.order) == into else f"{turned}.reshape({literal(into)})"
-
-
-def _part(value: str, bind: Bind, into: tuple[int, ...]) -> str:
-    """A half of the value, in as few views as can be: each costs the host as much as a launch."""
-    dim, *rest = bind.order
-    left = tuple(bind.split[d] for d in rest)
-    order = tuple(d if d < dim else d - 1 for d in rest)
-    if rest[-1] == dim + 1:  # halves in a row, not every other
-        half = bind.split[dim + 1]
-        made = f"{value}.narrow({dim}, {bind.part * half if bind.part else 0}, {half})"
-    else:
-        made = f"{value}.reshape({literal(bind.split)}).select({dim}, {bind.part})"
-    made = made if order == tuple(sorted(order)) else f"{made}.permute({literal(order)})"
-    return made if left == into else f"{made}.reshape({literal(into)})"
 
 
 def _attribute(path: str) -> str:

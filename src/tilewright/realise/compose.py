@@ -11,7 +11,7 @@ import jinja2
 
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.device import Device
-from ..facts.pattern import Choice, Pattern, Recipe
+from ..facts.pattern import INDUCTOR, Choice, Pattern, Recipe, inductor_mode, without_inductor
 from ..facts.problem import Target
 from ..facts.run import CaseFacts, Matched
 from .case_code import case_code, states
@@ -30,6 +30,7 @@ class _Case:
     keywords: tuple[str, ...]
     conditions: tuple[str, ...]
     body: tuple[str, ...]
+    traced: str  # the condition that there are as many rows as were traced; "": any call has as many
     tensors: tuple[str, ...]  # expressions of those in the arguments
     states: tuple[str, ...]  # entries of a dict: what it reads of the module
     acts: bool  # it does more than compute: random numbers are drawn, or tensors written
@@ -57,37 +58,41 @@ def compose(
     """The candidate in which the recipe's patterns are fused and everything else runs as torch does it.
 
     `matched` holds the patterns of each case; a case that was not traced, or in which nothing is fused, runs the
-    original forward. `make` renders the kernels (None: the realisers
-    of the table for the device). Raises KeyError where the recipe
-    names a pattern that no case has."""
+    original forward; with INDUCTOR in the recipe, torch.compile runs what is left to torch of the other cases, or of
+    the module as it is where nothing else is in the recipe. `make` renders the kernels (None: the realisers of the
+    table for the device). Raises KeyError where the recipe names a pattern that no case has."""
     make, target = make or realisers(device), device.target
+    mode, recipe = inductor_mode(recipe), without_inductor(recipe)
     known = {p.id: p for m in matched for p in m.patterns}
     written = [choice for choice in recipe if choice.written is not None]
     points = {choice.pattern: choice.point for choice in recipe if choice.written is None}
     chosen = [known[name] for name in points]
     made = list(map(partial(_made, target=target, chosen=set(points)), matched))
-    codes, used = _cases(cases, matched, made, set(points), written, target, make)
+    codes, used = _cases(cases, matched, made, set(points), written, target, make, whole=bool(mode))
     segments = [code for found in made for code in found if code.segment.id in used]
     used.update(name for code in segments for name in code.used)
     chosen = [p for p in chosen if p.id in used]
     training = any(facts.graph is not None and facts.graph.wanted for facts in cases)
-    theirs = {c.pattern: c.written for c in written if c.written is not None and c.pattern in used}
-    beside = [*(c.segment.id for c in segments), *theirs]
-    about = [f"{name}: {w.title} (written for it, {len(w.regions)} place(s))" for name, w in theirs.items()]
+    theirs = [c for c in written if c.pattern in used]
     fused = [file for p in chosen for file in make.render(p.program, p.id, points[p.id])]
-    shared = {file.path: file for file in (*_guards(), *make.skeleton_files([p.program for p in chosen]))}
-    packages = list(dict.fromkeys(path.split("/")[0] for path in shared))
-    model = SourceFile(path="model.py", text=_model(codes, chosen, beside, packages, training, target, about))
+    shared = {file.path: file for file in (*_ours(mode), *make.skeleton_files([p.program for p in chosen]))}
+    parts = _Parts(
+        cases=codes, chosen=chosen, segments=[c.segment.id for c in segments], written=theirs,
+        packages=list(dict.fromkeys(path.split("/")[0] for path in shared)),
+        mode=mode, whole=bool(mode) and not used,
+    )  # fmt: skip
+    model = SourceFile(path="model.py", text=_model(parts, training, target))
     original = SourceFile(path="original.py", text=problem_source)
-    others = [file for name, w in theirs.items() for file in written_files(name, w)]
+    others = [file for choice in theirs for file in written_files(choice, cases[0].graph, opaque=bool(mode))]
     return Candidate(files=(model, original, *(code.file for code in segments), *fused, *others, *shared.values()))
 
 
 @cache
-def _guards() -> tuple[SourceFile, ...]:
-    """What the module asks before it runs a case, verbatim, for `tilewright_kernels/`."""
+def _ours(mode: str) -> tuple[SourceFile, ...]:
+    """What the module asks before it runs a case, and what it has for torch.compile, verbatim, for
+    `tilewright_kernels/`."""
     kernels = files("tilewright.kernels")
-    names = ("__init__.py", "contents.py", "guards.py", "survey.py")
+    names = ("__init__.py", "contents.py", "guards.py", "survey.py", *(("compiled.py", "ops.py") if mode else ()))
     return tuple(SourceFile(path=f"tilewright_kernels/{n}", text=kernels.joinpath(n).read_text()) for n in names)
 
 
@@ -103,9 +108,10 @@ def _made(found: Matched, *, target: Target, chosen: set[str]) -> list[SegmentCo
 
 def _cases(
     cases: Sequence[CaseFacts], matched: Sequence[Matched], made: Sequence[Sequence[SegmentCode]], chosen: set[str],
-    written: Sequence[Choice], target: Target, make: Realisers,
+    written: Sequence[Choice], target: Target, make: Realisers, *, whole: bool,
 ) -> tuple[list[_Case], set[str]]:  # fmt: skip
-    """The cases in order, equal ones once, and the ids of the patterns and segments that they call."""
+    """The cases in order, equal ones once, and the ids of the patterns and segments that they call. `whole`: they have
+    a body where they call none, too."""
     found_cases: list[_Case] = []
     used: set[str] = set()
     for facts, found, codes in zip(cases, matched, made, strict=True):
@@ -119,35 +125,54 @@ def _cases(
         if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in found_cases):
             continue
         used.update(code.used)
-        body = code.body if code.used else ()
+        body = code.body if code.used or whole else ()
         found_cases.append(_Case(
             index=len(found_cases), parameters=code.parameters, keywords=code.keywords, conditions=conditions,
-            body=body, tensors=code.tensors, states=states(facts.graph),
+            body=body, traced=code.traced, tensors=code.tensors, states=states(facts.graph),
             acts=bool(facts.graph.updates) or any(call.ordered for call in facts.graph.calls),
             judged=signature(facts.graph, code.parameters, free=code.free, target=target),
         ))  # fmt: skip
     return found_cases, used
 
 
-def _model(
-    cases: Sequence[_Case], chosen: Sequence[Pattern], beside: Sequence[str], packages: Sequence[str], training: bool,
-    target: Target, more: Sequence[str],
-) -> str:  # fmt: skip
-    """`beside`: what it imports that has no knobs; `packages`: what that imports."""
-    lines = [f"{p.id}: {p.title} ({p.kind} over {p.program.domain}, {len(p.sites)} place(s))" for p in chosen]
-    lines += more
-    about = "The module with its fused kernels, made by Tilewright." if lines else "The module as it was."
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Parts:
+    """What model.py is made of: `whole` is the module as it is, under torch.compile in this `mode`."""
+
+    cases: Sequence[_Case]
+    chosen: Sequence[Pattern]
+    segments: Sequence[str]  # names of their files
+    written: Sequence[Choice]
+    packages: Sequence[str]  # what all of them import
+    mode: str
+    whole: bool
+
+    @property
+    def lines(self) -> list[str]:
+        """What is realised, for a reader."""
+        found = [f"{p.id}: {p.title} ({p.kind} over {p.program.domain}, {len(p.sites)} place(s))" for p in self.chosen]
+        theirs = [(c.pattern, c.written) for c in self.written if c.written is not None]
+        found += [f"{name}: {w.title} (written for it, {len(w.regions)} place(s))" for name, w in theirs]
+        return found + ([f"{INDUCTOR}: all else, by torch.compile in mode {self.mode}"] if self.mode else [])
+
+
+def _model(parts: _Parts, training: bool, target: Target) -> str:
+    names = [choice.pattern for choice in parts.written]
+    lines = parts.lines
     text = _template().render(
-        about=about,
+        about="The module with its fused kernels, made by Tilewright." if lines else "The module as it was.",
         patterns=lines,
-        ids=[p.id for p in chosen],
-        segments=list(beside),
-        shared=list(packages),
-        cases=cases,
-        acting=tuple(case.index for case in cases if case.acts),
+        ids=[p.id for p in parts.chosen],
+        turned=[c.pattern for c in parts.written if c.written is not None and c.written.points],
+        segments=[*parts.segments, *names],
+        shared=list(parts.packages),
+        cases=parts.cases,
+        acting=tuple(case.index for case in parts.cases if case.acts),
         training=training,
         target=target,
-        plain=not any("torch.device(" in line for case in cases for line in case.body),
+        plain=not any("torch.device(" in line for case in parts.cases for line in case.body),
+        mode=parts.mode,
+        whole=parts.whole,
     )
     return f"{text.rstrip()}\n"
 

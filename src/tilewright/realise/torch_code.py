@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from tilewright.facts.pattern import Bind
 from tilewright.ir.graph import Code, Node, Ref, Struct, Template
 from tilewright.ir.program import POINTWISE, RANKED, REDUCTIONS, SCANS
 
@@ -166,3 +167,28 @@ def _reduction(node: Node, source: Node, arg: str) -> str:
     kept = [d for d in range(len(source.shape)) if d not in node.dims]
     rows = f"{arg}.permute({literal((*kept, *node.dims))}).reshape({literal((*node.shape, count))})"
     return f"{rows}.{node.op}(-1)"
+
+
+def viewed(value: str, shape: tuple[int, ...], bind: Bind, into: tuple[int, ...]) -> str:
+    """`value.reshape(split).permute(order).reshape(into)` without the steps that change nothing; of a part that one."""
+    if bind.part is not None:
+        return _part(value, bind, into)
+    if bind.order == tuple(sorted(bind.order)):
+        return value if shape == into else f"{value}.reshape({literal(into)})"
+    split = value if shape == bind.split else f"{value}.reshape({literal(bind.split)})"
+    turned = f"{split}.permute({literal(bind.order)})"
+    return turned if tuple(bind.split[d] for d in bind.order) == into else f"{turned}.reshape({literal(into)})"
+
+
+def _part(value: str, bind: Bind, into: tuple[int, ...]) -> str:
+    """A half of the value, in as few views as can be: each costs the host as much as a launch."""
+    dim, *rest = bind.order
+    left = tuple(bind.split[d] for d in rest)
+    order = tuple(d if d < dim else d - 1 for d in rest)
+    if rest[-1] == dim + 1:  # halves in a row, not every other
+        half = bind.split[dim + 1]
+        made = f"{value}.narrow({dim}, {bind.part * half if bind.part else 0}, {half})"
+    else:
+        made = f"{value}.reshape({literal(bind.split)}).select({dim}, {bind.part})"
+    made = made if order == tuple(sorted(order)) else f"{made}.permute({literal(order)})"
+    return made if left == into else f"{made}.reshape({literal(into)})"

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from ..facts.candidate import Candidate
 from ..facts.move import Event, Try, Within
 from ..facts.outcome import Interval, Timed
-from ..facts.pattern import Choice, Recipe
+from ..facts.pattern import INDUCTOR, Choice, Recipe
 from ..facts.run import Brief
 from . import words
 from .ending import Ending
+from .parts import inductor_title
 
 NOT_MEASURED = "not measured"
 
@@ -20,7 +21,7 @@ NOT_MEASURED = "not measured"
 class Worth:
     """`alone`: torch's time over ours on the piece by itself; `without`: the module's time without it over that with
     it, the best of what may stand in its place there. None: it was not measured. `instead`: patterns that took its
-    place then, as kernels of their own; else torch did. `by`: "skeleton", "library" or "model"."""
+    place then, as kernels of their own; else torch did. `by`: "skeleton", "library", "model" or "inductor"."""
 
     pattern: str
     title: str
@@ -44,17 +45,23 @@ class WorthRow:
 def attribution(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[Worth, ...]:
     """Of the realisations in what is handed over, those of the main case; () where the only one was not measured."""
     main = {p.id: p.title for m in brief.matched[:1] for p in m.patterns}
+    main[INDUCTOR] = inductor_title(end.recipe)
     mine = [c for c in end.recipe if c.written is not None or c.pattern in main]
     found = tuple(
         Worth(
-            pattern=c.pattern, title=c.written.title if c.written is not None else main[c.pattern],
-            by=c.written.candidate.by if c.written is not None else "skeleton", alone=_alone(c, events),
-            without=without, instead=instead,
+            pattern=c.pattern, title=c.written.title if c.written is not None else main[c.pattern], by=_by(c),
+            alone=_alone(c, events), without=without, instead=instead,
         )
         for c in mine
         for without, instead in [_without(c, mine, events, main) if end.timed is not None else (None, ())]
     )  # fmt: skip
     return found if len(found) > 1 or any(w.alone or w.without for w in found) else ()
+
+
+def _by(choice: Choice) -> str:
+    if choice.written is not None:
+        return choice.written.candidate.by
+    return INDUCTOR if choice.pattern == INDUCTOR else "skeleton"
 
 
 def worth_rows(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[WorthRow, ...]:

@@ -44,4 +44,5 @@ def what(move: Move) -> str:
 def _named(what: Candidate | Recipe) -> str:
     if isinstance(what, Candidate):
         return f"candidate {what.id}"
-    return ", ".join(choice.pattern for choice in what) or "the module as it is"
+    named = (f"{c.pattern} ({c.written.title})" if c.written is not None else c.pattern for c in what)
+    return ", ".join(named) or "the module as it is"

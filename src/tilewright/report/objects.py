@@ -9,11 +9,12 @@ from typing import Any
 
 from ..facts.move import Event
 from ..facts.outcome import Captured, Interval, Timed
-from ..facts.pattern import Pattern
+from ..facts.pattern import Pattern, inductor_mode, without_inductor
 from ..facts.run import Brief
 from .algebra import algebra
 from .attribution import attribution
 from .ending import Ending, ending, floor_share, fused, tuning_of
+from .parts import part_rows
 
 Task = Mapping[str, Any]  # an object as `summary` gives it, possibly read back from a file
 
@@ -52,6 +53,12 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
             | _tuning(brief, events, p)
             for p, point in fused(brief, end.recipe)
         ],
+        "others": [
+            {"id": p.id, "title": p.title, "kind": p.kind, "settings": p.settings}
+            for p in part_rows(brief, end.recipe)
+            if not p.traffic
+        ],
+        "refusals": list(brief.refusals),
         "attribution": [
             {
                 "pattern": w.pattern,
@@ -143,8 +150,11 @@ def fallbacks(brief: Brief, end: Ending) -> list[dict[str, object]]:
         return []
     counted: list[dict[str, object]] = [{"reason": reason, "calls": n} for reason, n in end.timed.checked.fallbacks]
     chosen = {c.pattern for c in end.recipe}
-    for index, case in enumerate(brief.cases if chosen else ()):
+    compiled, called = inductor_mode(end.recipe), any(c.written is not None for c in end.recipe)
+    for index, case in enumerate(brief.cases if without_inductor(end.recipe) else ()):
         patterns = [p for m in brief.matched if m.case == index for p in m.patterns]
+        if (compiled and case.graph is not None) or (called and index == 0):
+            continue
         if not any(p.id in chosen for p in patterns):
             reason = case.trace_failure or ("no pattern is realised in it" if patterns else "no pattern matched")
             counted.append({"case": index, "reason": reason})

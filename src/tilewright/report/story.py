@@ -21,6 +21,7 @@ from .costs import CostRow, GainRow, costs, gains
 from .ending import Ending, ending, floor_share, fused
 from .graphs import GraphView, graph_view
 from .objects import device_seconds, fallbacks
+from .parts import PartRow, part_rows
 
 _MOST_ERRORS = 24
 
@@ -40,16 +41,6 @@ class TimeRow:
     median: str
     interval: str
     ratio: str  # how many times as fast ours is
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedRow:
-    id: str
-    title: str
-    kind: str
-    nodes: int
-    traffic: str
-    settings: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +108,7 @@ class Story:
     floor: str
     noise: str
     stations: str
-    fused: tuple[FusedRow, ...]
+    fused: tuple[PartRow, ...]
     worth: tuple[WorthRow, ...]
     algebra: str
     fallbacks: tuple[str, ...]
@@ -155,17 +146,7 @@ def story(brief: Brief, events: Sequence[Event]) -> Story:
         floor=_floor(brief, end.seen),
         noise=_noise(end.seen),
         stations=_stations(end.seen),
-        fused=tuple(
-            FusedRow(
-                id=p.id,
-                title=p.title,
-                kind=p.kind.replace("_", " "),
-                nodes=len(p.nodes),
-                traffic=words.amount(p.program.traffic_bytes),
-                settings=words.settings(point),
-            )
-            for p, point in fused(brief, end.recipe)
-        ),
+        fused=part_rows(brief, end.recipe),
         worth=worth_rows(brief, events, end),
         algebra=f"{less.line[:1].upper()}{less.line[1:]}." if less else "",
         fallbacks=tuple(
@@ -421,7 +402,7 @@ def _case(brief: Brief, recipe: Recipe, index: int) -> CaseView:
         outputs=tensors(case.outputs),
         graph=graph_view(case.graph, patterns, numbers=numbers) if case.graph else None,
         trace_failure=case.trace_failure,
-        unmatched=tuple(line for m in matched for line in m.unmatched),
+        unmatched=(*(line for m in matched for line in m.unmatched), *(brief.refusals if index == 0 else ())),
     )
 
 

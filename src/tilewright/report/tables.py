@@ -14,8 +14,9 @@ from ..facts.run import Brief
 from . import words
 from .algebra import algebra
 from .attribution import worth_rows
-from .ending import Ending, ending, floor_share, fused
+from .ending import Ending, ending, floor_share
 from .objects import Task, bench_summary, ratio_of, whose, won
+from .parts import part_rows
 
 _COLOURS = {"improved": "green", "no_improvement": "yellow", "failed": "red", "unfinished": "blue", "pending": "blue"}
 
@@ -89,11 +90,10 @@ def _shares(drawn: Table, timed: Timed) -> None:
 
 
 def _fused_lines(brief: Brief, events: Sequence[Event], end: Ending) -> str:
-    parts = fused(brief, end.recipe)
     left = sum(len(m.unmatched) for m in brief.matched[:1])
     lines = [
-        f"{p.id}: {p.title} ({len(p.nodes)} {'node' if len(p.nodes) == 1 else 'nodes'}; {words.settings(point)})"
-        for p, point in parts
+        f"{p.id}: {p.title} ({f'{p.nodes} node' + ('s; ' if p.nodes > 1 else '; ') if p.nodes else ''}{p.settings})"
+        for p in part_rows(brief, end.recipe)
     ]
     worth = [
         f"{w.id}: {w.alone} by itself; without it the module takes {w.without}" for w in worth_rows(brief, events, end)
@@ -103,6 +103,7 @@ def _fused_lines(brief: Brief, events: Sequence[Event], end: Ending) -> str:
         + lines
         + (["what each is worth (times as fast as torch; times as long)"] if worth else [])
         + worth
+        + [f"not used: {line}" for line in brief.refusals]
         + ([f"left to torch: {left} {'node' if left == 1 else 'nodes'}"] if left else [])
     )
 

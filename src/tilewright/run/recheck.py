@@ -12,6 +12,7 @@ from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Try
 from ..facts.outcome import Failure, Timed
+from ..facts.pattern import INDUCTOR
 from ..facts.realised import Realised
 from ..facts.run import Request, Timing
 from ..search.retrieve import table
@@ -55,7 +56,7 @@ def _judged(entry: Realised, request: Request, bench: Bench) -> tuple[Realised |
         brief = bench.brief(request)
     except UserError as error:
         return None, f"its problem does not run here: {error}"
-    known = {p.id for m in brief.matched for p in m.patterns}
+    known = {INDUCTOR, *(p.id for m in brief.matched for p in m.patterns)}
     if isinstance(entry.what, tuple) and any(c.written is None and c.pattern not in known for c in entry.what):
         return None, "the matcher finds other patterns now"
     outcome = bench.perform(brief, Try(what=entry.what, why="checked again"))

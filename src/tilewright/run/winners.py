@@ -50,10 +50,13 @@ def _is_sure(winner: Winner) -> bool:
 
 
 def winner_of(brief: Brief, event: Event, point: Point, *, found_at: str) -> Winner | None:
-    """What a Tune says of the point that won, as something to remember; None where it holds no time of it."""
+    """What a Tune says of the point that won, as something to remember; None where it holds no time of it, or
+    tunes a library's call or torch.compile, which have no pattern's class."""
     if not (isinstance(event.move, Tune) and isinstance(event.outcome, Tuned)):
         return None
-    pattern = patterns_by_id((*brief.matched, *brief.rewritten))[event.move.pattern]
+    pattern = patterns_by_id((*brief.matched, *brief.rewritten)).get(event.move.pattern)
+    if pattern is None:
+        return None
     times = {p.point: p.time_ns for p in event.outcome.points}
     time_ns = times.get(point)
     if time_ns is None:

@@ -22,7 +22,7 @@ from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Capture, Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
 from ..facts.outcome import Station
-from ..facts.pattern import Choice, Pattern, Recipe, piece_of, pieces_written
+from ..facts.pattern import INDUCTOR, Choice, Pattern, Recipe, piece_of, pieces_written
 from ..facts.realised import Known
 from ..facts.run import AGENT, GIVEN, Brief, CaseFacts, Matched, Request
 from ..facts.verdict import Verified
@@ -32,9 +32,7 @@ from ..judge.lacks import Lacks
 from ..judge.verify import Subject, verified, with_memory
 from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
-from ..realise.library.calls import libraries
 from ..realise.table import realisers
-from ..realise.written.cutlass import products_by_cutlass
 from ..realise.written.near import skeletons_near
 from ..search.retrieve import Index, packaged, table
 from ..search.strategies import WITH_ALGEBRA
@@ -42,6 +40,7 @@ from ..search.strategies.category import category
 from ..search.tune import memory
 from .ahead import Objects, built_by_nvcc, compiled_ahead
 from .foresee import foreseen
+from .others import called_libraries, inductor_points
 from .pieces import Pieces
 from .realisations import document_of, doubt_of, is_solved, known_of_module, known_of_pieces, vouched
 from .training import match_training
@@ -210,7 +209,7 @@ class Workbench:
             folder=self.places.libraries, objects=self._objects, tuned="tuning" not in request.without,
         )  # fmt: skip
         matched, rewritten = both[: len(matched)], both[len(matched) :]
-        called = self._libraries(request, matched)
+        called, refusals = called_libraries(request, self._cases, matched, device=self.device, say=self.say)
         looked, realised = None, whole
         if request.strategy == "fact" and not solved:
             looked, realised = self._looked_into(whole, matched, called)
@@ -237,7 +236,9 @@ class Workbench:
             parts=looked.discovery.parts if looked else (),
             spreads=looked.spreads if looked else (),
             known=realised,
-            libraries=called if looked else (),
+            libraries=called if looked or request.strategy != "fact" else (),
+            inductor=inductor_points(request, self._cases[0].graph),
+            refusals=refusals,
             notes=self._notes(looked) if looked and request.model else (),
             held=self.held(),
         )
@@ -254,15 +255,6 @@ class Workbench:
             return ()  # no kernel of this target leaves zeros out
         self.say(f"by algebra, with less work: {'; '.join(dict.fromkeys(steps))}")
         return found
-
-    def _libraries(self, request: Request, matched: tuple[Matched, ...]) -> Recipe:
-        """The parts of the main case that a library makes, where a strategy asks for them."""
-        graph = self._cases[0].graph
-        if request.strategy != "fact" or self.problem.mode != "inference" or graph is None:
-            return ()
-        headers = dict(languages(self.problem.target)).get("cutlass-cpp", "")
-        patterns = matched[0].patterns if headers else ()
-        return (*libraries(graph), *products_by_cutlass(graph, patterns, headers, device=self.device))
 
     def _looked_into(
         self, whole: tuple[Known, ...], matched: tuple[Matched, ...], called: Recipe
@@ -401,7 +393,8 @@ class Workbench:
     def _compiled(self, candidate: Candidate, choices: Recipe) -> tuple[Path, ...]:
         """Its kernels, compiled on all processors while no device is leased; those of others compile themselves."""
         theirs = self._by_nvcc([choice.written.candidate for choice in choices if choice.written is not None])
-        choices = tuple(choice for choice in choices if choice.written is None)
+        others = {INDUCTOR, *(choice.pattern for choice in choices if choice.written is not None)}
+        choices = tuple(choice for choice in choices if choice.pattern not in others)
         self.judge  # noqa: B018  opened first: on the CPU, what it runs then would share the processors
         return theirs + compiled_ahead(
             candidate, choices, folder=self.places.libraries, jobs=threads(), device=self.device, objects=self._objects

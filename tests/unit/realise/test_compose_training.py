@@ -19,9 +19,10 @@ from fakes.realisers import CPU
 from fakes.renderer import InterpretingRenderer
 from tilewright.facts.candidate import Candidate
 from tilewright.facts.gradients import Gradients
-from tilewright.facts.pattern import Choice, Recipe
+from tilewright.facts.pattern import INDUCTOR, Choice, Recipe
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts, Matched
+from tilewright.facts.space import point
 from tilewright.frontend.trace import trace_training
 from tilewright.ir.program import Reduction
 from tilewright.judge.candidate_process.step import tensors_of
@@ -241,6 +242,25 @@ def test_it_survives_compilation_with_its_gradients(load: Any) -> None:
     ours, theirs = pair(load(composed(whole())))
     compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
     same(step(compiled, (LEAF, mask, labels), UP), step(theirs, (LEAF, mask, labels), UP))
+
+
+def test_what_is_left_to_torch_is_compiled_with_its_gradients(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one graph, with segments in it as operators; a case is guarded as ever."""
+    plain, seen = torch.compile, []
+
+    def compiled(function: Any, *, options: dict[str, Any], **how: Any) -> Any:
+        seen.append(how)
+        return plain(function, backend="aot_eager", **how)
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    found = matched(whole())
+    choice = Choice(pattern=INDUCTOR, point=point(mode="default"))
+    model = load(composed(whole(), (*all_of(found), choice), found))
+    ours, theirs = pair(model)
+    same(step(ours, (LEAF, mask, labels), UP), step(theirs, (LEAF, mask, labels), UP))
+    assert seen == [{"fullgraph": True, "dynamic": False}] and model.FALLBACKS == {}
+    with pytest.raises(ValueError, match="the next step overwrites"):
+        model.configure(INDUCTOR, mode="reduce-overhead")
 
 
 def test_what_a_module_detaches_stays_detached(load: Any) -> None:

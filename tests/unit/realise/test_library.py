@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
+from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,12 +14,22 @@ import torch
 from torch import Tensor
 
 from fakes.modules import Applies
+from fakes.realisers import CPU, H200
 from tilewright.facts.candidate import LIBRARY
+from tilewright.facts.pattern import Recipe
+from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.ir.graph import Call, Graph, Ref
-from tilewright.realise.library.calls import libraries
+from tilewright.realise.library import flash_attn
+from tilewright.realise.library.table import found
 
 HEADS, LONG, DEEP = 3, 10, 8
+
+
+def libraries(graph: Graph) -> Recipe:
+    return found(graph, CPU).recipe
+
+
 BLOCKED = torch.ones(LONG, LONG).triu(1).bool()
 
 
@@ -125,3 +138,140 @@ def test_what_only_looks_like_it_is_left_alone(function: Callable[..., Any]) -> 
     graph = trace(Applies(function), of_heads(), {})
     assert any(isinstance(c, Call) and c.label == "softmax" and isinstance(c.args[0], Ref) for c in graph.calls)
     assert libraries(graph) == ()
+
+
+# ---- a call of torch's own, and its backends
+
+
+def own(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+
+
+def own_masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=0.2)
+
+
+def own_grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(q, k[:, :1], v[:, :1], enable_gqa=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "args"), [(own, of_heads()), (own_masked, (*of_heads(), ~BLOCKED)), (own_grouped, of_heads())]
+)
+def test_the_librarys_own_call_is_found_too_with_the_other_backends(
+    function: Callable[..., Any], args: tuple[Tensor, ...]
+) -> None:
+    graph = trace(Applies(function), args, {})
+    ((there, made),) = replaced(graph, function, args)
+    torch.testing.assert_close(made, there)
+    (choice,) = libraries(graph)
+    assert choice.written is not None and choice.point == point(backend="default")
+    assert choice.written.points == (point(backend="default"), point(backend="math"))
+
+
+def test_with_dropout_it_draws_and_is_left_alone() -> None:
+    def dropping(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+
+    assert libraries(trace(Applies(dropping), of_heads(), {})) == ()
+
+
+def test_the_backend_is_a_knob_and_an_unknown_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    (choice,) = libraries(trace(Applies(minimal), of_heads(), {}))
+    assert choice.written is not None
+    scope: dict[str, Any] = {}
+    exec(choice.written.candidate.files[0].text, scope)
+    seen: list[tuple[Any, ...]] = []
+    real = scope["sdpa_kernel"]
+    scope["sdpa_kernel"] = lambda backend: (seen.append(backend), real(backend))[1]
+    q, k, v = of_heads()
+    k = k.transpose(-2, -1)
+    module = scope["ModelNew"]()
+    first = module(q, k, v)
+    scope["configure"](backend="math")
+    torch.testing.assert_close(module(q, k, v), first)
+    scope["configure"](backend="default")
+    module(q, k, v)
+    assert seen == [torch.nn.attention.SDPBackend.MATH]
+    with pytest.raises(ValueError, match="choose default or math"):
+        scope["configure"](backend="cudnn")
+
+
+HALF = tuple(x.to(torch.bfloat16) for x in of_heads())
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "architecture", "backends"),
+    [
+        (minimal, HALF, "sm_90a", "default cudnn flash efficient math"),
+        (own, HALF, "sm_90a", "default cudnn flash efficient math"),
+        (own_masked, (*HALF, ~BLOCKED), "sm_90a", "default cudnn efficient math"),  # flash takes no mask
+        (minimal, of_heads(), "sm_90a", "default efficient math"),
+        (minimal, HALF, "sm_75", "default efficient math"),
+        (minimal, tuple(x.double() for x in of_heads()), "sm_90a", "default math"),
+    ],
+)
+def test_backends_are_those_of_the_device_and_the_dtype(
+    function: Callable[..., Any], args: tuple[Tensor, ...], architecture: str, backends: str
+) -> None:
+    there = found(trace(Applies(function), args, {}), replace(H200, architecture=architecture))
+    (choice, *_) = there.recipe
+    assert choice.written is not None and "scaled_dot_product_attention" in choice.written.title
+    assert [dict(p)["backend"] for p in choice.written.points] == backends.split()
+
+
+# ---- flash-attn
+
+HOPPER = H200
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "device", "why"),
+    [
+        (minimal, of_heads(), HOPPER, "flash-attn-4: it computes in 16 bits, and the module's attention in f32"),
+        (own_masked, (*HALF, ~BLOCKED), HOPPER, "flash-attn-4: it takes no mask but a causal one"),
+        (minimal, HALF, replace(H200, architecture="sm_80"), "this device is sm_80"),
+        (own, HALF, HOPPER, "is not installed (pip install flash-attn-4)"),
+    ],
+)
+def test_flash_attn_says_why_it_is_not_used(
+    function: Callable[..., Any], args: tuple[Tensor, ...], device: Device, why: str
+) -> None:
+    (line,) = found(trace(Applies(function), args, {}), device).refusals
+    assert why in line
+
+
+def test_a_module_without_attention_hears_nothing_of_it() -> None:
+    there = found(trace(Applies(lambda x: x.relu()), (torch.ones(3),), {}), HOPPER)
+    assert there.recipe == () and there.refusals == ()
+
+
+@pytest.mark.parametrize(("function", "args"), [(minimal, of_heads()), (own, of_heads())])
+def test_flash_attn_is_called_with_its_own_layout(
+    function: Callable[..., Any], args: tuple[Tensor, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes (batch, positions, heads, depth); a stand-in of that signature shows that the same comes out."""
+
+    def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float | None, causal: bool) -> Any:
+        made = torch.nn.functional.scaled_dot_product_attention(
+            *(x.transpose(1, 2) for x in (q, k, v)), scale=softmax_scale, is_causal=causal
+        )
+        return made.transpose(1, 2), None
+
+    module = ModuleType("flash_attn.cute")
+    module.flash_attn_func = flash_attn_func  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
+    monkeypatch.setattr(flash_attn, "version", lambda name: "4.0")
+    half = trace(Applies(function), tuple(x.bfloat16() for x in args), {})
+    (choice,) = [c for c in found(half, HOPPER).recipe if c.written and c.written.title.endswith("flash-attn-4")]
+    assert choice.written is not None and choice.written.points == ()
+    scope: dict[str, Any] = {}
+    exec(choice.written.candidate.files[0].text, scope)
+    (region,) = choice.written.regions
+    q, k, v = args
+    operands = (q, k.transpose(-2, -1), v) if function is minimal else args
+    made = scope["ModelNew"]()(*operands)
+    assert len(region.inputs) == 3
+    wanted = function(*args)
+    torch.testing.assert_close(made if function is minimal else made.transpose(1, 2).flatten(2), wanted)

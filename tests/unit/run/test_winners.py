@@ -105,6 +105,8 @@ def test_a_winner_carries_the_points_tried_and_the_share_of_the_modules_floor() 
     assert winner_of(known, tuning(Tuned(points=tried)), point(unroll=3), found_at="") is None, "it did not run"
     refused = Failure(stage="tune", reason="crashed", summary="")
     assert winner_of(known, tuning(refused), point(unroll=2), found_at="") is None
+    call = replace(tuning(Tuned(points=tried)), move=Tune(recipe=(), pattern="library_0", points=()))
+    assert winner_of(known, call, point(unroll=2), found_at="") is None, "a library's call has no pattern's class"
 
 
 def test_what_won_on_a_gpu_of_the_same_architecture_is_a_hint_where_there_is_nothing_better(tmp_path: Path) -> None:

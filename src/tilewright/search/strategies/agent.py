@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ...facts.candidate import Candidate
 from ...facts.move import Event, Stop, Try
 from ...facts.outcome import Timed
 from ...facts.pattern import Choice, Recipe
 from ...facts.run import Brief
-from .asking import faster
+from .composing import Composing
 from .ending import handed_over
+from .faster import faster
 from .knobs import knobs_of, turned
+from .rivals import with_rivals
 from .tuning import Steps, Tuning
 
 MOST_TURNS_OF_KNOBS = 8  # a judgement each
@@ -43,8 +46,8 @@ def _gain(timed: Timed) -> float:
 
 def tuned(brief: Brief, attempt: Event, *, left_s: float, over: Callable[[], str]) -> Steps[None]:
     """Moves, of the library's own kernels: `Tune` for each pattern that has a choice, within `left_s`, and `Try` at the
-    points that won. Of a candidate: `Try` for each value of the knobs in its text, from the best on, until `over` gives
-    a reason to end."""
+    points that won; then libraries' calls in the place of what they overlap with. Of a candidate: `Try` for each value
+    of the knobs in its text, from the best on, until `over` gives a reason to end."""
     assert isinstance(attempt.move, Try) and isinstance(attempt.outcome, Timed)
     what = attempt.move.what
     if isinstance(what, Candidate):
@@ -53,8 +56,14 @@ def tuned(brief: Brief, attempt: Event, *, left_s: float, over: Callable[[], str
     tuning = Tuning(brief)
     points = yield from tuning.tuned(left_s / brief.budget_s)
     recipe = tuning.busy(tuple(Choice(pattern=id, point=point) for id, point in points.items()))
+    best: tuple[Recipe, Timed] = what, attempt.outcome
     if set(recipe) != set(what) and not over():
-        yield Try(what=recipe, why=f"{attempt.move.why}, tuned")
+        event = yield Try(what=recipe, why=f"{attempt.move.why}, tuned")
+        assert isinstance(event, Event)
+        if isinstance(event.outcome, Timed) and faster(event.outcome, attempt.outcome):
+            best = recipe, event.outcome
+    if brief.libraries and not over():
+        yield from with_rivals(Composing(replace(brief, budget_s=left_s)), best, brief.libraries)
 
 
 def _turned(best: Candidate, timed: Timed, over: Callable[[], str]) -> Steps[None]:

@@ -9,13 +9,13 @@ from typing import Any
 
 from ...facts.candidate import Candidate
 from ...facts.dialogue import AS_IT_IS, Message, Prompt, Reply, Sampling
-from ...facts.move import Ask, Event, Move, Stop, Try
-from ...facts.outcome import Failure, Interval, Timed
+from ...facts.move import Ask, Event, Move, Try
+from ...facts.outcome import Failure, Timed
 from ...facts.problem import TensorSpec
 from ...facts.run import Brief
 from .category import category
 from .edits import Edited, edited
-from .ending import handed_over
+from .ending import handed_over, nothing_accepted
 from .prompts import render
 from .spending import Spending
 from .telling import microseconds
@@ -129,7 +129,7 @@ class Author:
     def ended(self, best: Passed | None, why: str) -> Steps[None]:
         """Stop: with the best, if it is faster than eager beyond noise, and clean where that was asked for."""
         if best is None:
-            yield Stop(best=None, why=f"{why}; the judge accepted nothing")
+            yield from nothing_accepted(self.brief, f"{why}; the judge accepted nothing")
             return
         yield from handed_over(best.candidate, best.timed, brief=self.brief, why=why)
 
@@ -165,25 +165,6 @@ def read(reply: Reply, current: Candidate | None) -> Written:
 def _line(text: str, name: str) -> str:
     found = re.search(rf"^[\s*#>]*{name}[\s*]*:[\s*]*(.+?)[\s*]*$", text, flags=re.MULTILINE | re.IGNORECASE)
     return found[1][:300] if found else ""
-
-
-def faster(one: Timed, other: Timed) -> bool:
-    """Beyond noise: the interval of `one`'s ratio against eager lies above the other's. Or, where an unsteady eager
-    leaves that open, its own times lie below the other's by more than eager's moved from one judgement to the other."""
-    mine, theirs = one.ratio("eager"), other.ratio("eager")
-    if mine is None or theirs is None:
-        return False
-    ours, before = (one.time("ours"), one.time("eager")), (other.time("ours"), other.time("eager"))
-    return mine.low > theirs.high or _faster_by_clock(*ours, *before)
-
-
-def _faster_by_clock(
-    ours: Interval | None, eager: Interval | None, best: Interval | None, eager_then: Interval | None
-) -> bool:
-    if not (ours and eager and best and eager_then):
-        return False
-    moved = max(eager.low / eager_then.low, eager_then.low / eager.low)
-    return ours.high * moved < best.low
 
 
 def shown(candidate: Candidate) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...facts.move import Stop
 from ...facts.outcome import Timed
 from ...facts.pattern import Choice, Recipe
 from ...facts.run import Brief
 from .composing import Composing, gain
-from .ending import handed_over
+from .ending import handed_over, nothing_accepted
+from .rivals import with_rivals
 from .tuning import Steps
 
 _TUNING_SHARE = 0.5  # of the budget; what is tuned must be judged, too
@@ -23,37 +23,40 @@ PARTS = ("tuning",)  # what can be switched off
 def catalog(brief: Brief) -> Steps[None]:
     """Moves: `Tune` for each pattern of the main case that has a choice and no remembered winner, then `Try` them all,
     bisect if the judge refuses, then leave halves of many and each in turn out, or put its rivals in its place, as far
-    as the budget goes; the same for what algebra has; `Stop` names the best accepted recipe, None if it is not faster
+    as the budget goes; libraries' calls in the place of what they overlap with, each tuned; the same for what algebra
+    has; `Try` with torch.compile (see `left_over`); `Stop` names the best accepted recipe, None if it is not faster
     than eager beyond noise. Without "tuning" no `Tune`: each pattern has the point that is remembered, or the
     likeliest."""
-    if not brief.patterns:
-        yield Stop(best=None, why=nothing_matched(brief))
+    if not (brief.patterns or brief.libraries):
+        yield from nothing_accepted(brief, nothing_matched(brief))
         return
-    ways = [brief]
+    ways, spent_s = [brief], 0.0
     if brief.rewritten:
         half = replace(brief, budget_s=brief.budget_s / 2, limits=brief.limits.share(0.5))
         ways = [half, half.with_algebra]
     found = []
     for way in ways:
-        accepted = yield from _searched(way)
+        search = Composing(way)
+        accepted = yield from _searched(search)
         found += [accepted] if accepted else []
+        spent_s += search.spent_s
     if not found:
-        yield Stop(best=None, why="the judge accepted none of the realisations")
+        yield from nothing_accepted(brief, "the judge accepted none of the realisations")
         return
     best, timed = max(found, key=gain)
-    yield from handed_over(best, timed, brief=brief)
+    yield from handed_over(best, timed, brief=brief, has_time=lambda: spent_s < brief.budget_s)
 
 
-def _searched(brief: Brief) -> Steps[tuple[Recipe, Timed] | None]:
-    """The best accepted recipe of the brief's own patterns."""
-    patterns = tuple(p for matched in brief.matched for p in matched.patterns)
-    if not patterns:
-        return None
-    search = Composing(brief)
-    points = yield from search.tuned(0.0 if "tuning" in brief.without else _TUNING_SHARE, rivals=True)
-    search.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in patterns)
-    accepted = yield from search.accepted(search.busy(search.all))
-    return (yield from search.pruned(*accepted)) if accepted else None
+def _searched(search: Composing) -> Steps[tuple[Recipe, Timed] | None]:
+    """The best accepted recipe of the brief's own patterns, and of libraries' calls."""
+    best: tuple[Recipe, Timed] | None = None
+    brief = search.brief
+    if search.patterns:
+        points = yield from search.tuned(0.0 if "tuning" in brief.without else _TUNING_SHARE, rivals=True)
+        search.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in search.patterns)
+        best = yield from search.accepted(search.busy(search.all))
+        best = (yield from search.pruned(*best)) if best else None
+    return (yield from with_rivals(search, best, brief.libraries))
 
 
 def nothing_matched(brief: Brief) -> str:

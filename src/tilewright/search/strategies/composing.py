@@ -10,7 +10,7 @@ from ...facts.discovery import floor_of
 from ...facts.move import Outcome, Try
 from ...facts.outcome import Failure, Timed
 from ...facts.pattern import TAKES_OTHERS, Choice, Recipe
-from .asking import faster
+from .faster import faster
 from .tuning import Steps, Tuning
 
 MANY = 6  # patterns: of more, halves are left out before each by itself

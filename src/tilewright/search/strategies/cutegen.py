@@ -10,7 +10,8 @@ from ...facts.move import Compose, Event, Inspect, Move, Sanitize
 from ...facts.outcome import Failure
 from ...facts.pattern import Choice
 from ...facts.run import Brief
-from .asking import Author, Passed, Written, faster, shown
+from .asking import Author, Passed, Written, shown
+from .faster import faster
 from .knobs import knobs_of, turned
 from .telling import evidence, measured, microseconds, profile, refusal
 from .tuning import Steps, Tuning

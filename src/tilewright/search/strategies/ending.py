@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ...facts.candidate import Candidate
 from ...facts.move import Capture, Event, Sanitize, Stop
 from ...facts.outcome import LEAST_GAIN, Captured, Failure, Timed
-from ...facts.pattern import Recipe
+from ...facts.pattern import Recipe, inductor_mode
 from ...facts.run import Brief
+from .left_over import GRAPHED, compiled_alone, improved
 from .tuning import Steps
 
 
+def _always() -> bool:
+    return True
+
+
 def handed_over(
-    what: Candidate | Recipe, timed: Timed, *, brief: Brief, why: str = "", recorded: bool = False
-) -> Steps[None]:
-    """Moves, where there is a gain: with `recorded`, on a GPU, `Capture`, under which it must pay, too; `Sanitize`
+    what: Candidate | Recipe, timed: Timed, *, brief: Brief, why: str = "", recorded: bool = False,
+    has_time: Callable[[], bool] = _always,
+) -> Steps[None]:  # fmt: skip
+    """Moves: `Try` with torch.compile where that may pay, or is ahead (see `left_over`), some of them only while there
+    is time; then, where there is a gain: with `recorded`, on a GPU, `Capture`, under which it must pay, too; `Sanitize`
     where the brief asks for it; `Stop`. `why`: what ended the search."""
+    what, timed = yield from improved(what, timed, brief=brief, has_time=has_time)
+    recorded = recorded and (isinstance(what, Candidate) or inductor_mode(what) != GRAPHED)
     before = f"{why}; " if why else ""
     ratio = timed.ratio("eager")
     told = f"{ratio.mid:.2f}x as fast as eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"
@@ -41,3 +52,13 @@ def handed_over(
             yield Stop(best=None, why=f"{told}, and refused: {event.outcome.summary}")
             return
     yield Stop(best=what, why=f"{before}{told}")
+
+
+def nothing_accepted(brief: Brief, why: str) -> Steps[None]:
+    """Moves: the module itself under torch.compile, where it may be tried, is handed over if it is faster; else `Stop`
+    with nothing. `why`: what ended the search."""
+    found = yield from compiled_alone(brief)
+    if found is None:
+        yield Stop(best=None, why=why)
+        return
+    yield from handed_over(*found, brief=brief, why=why)

@@ -14,7 +14,8 @@ from ...facts.outcome import Failure, Inspected, Timed
 from ...facts.run import Brief
 from ...facts.verdict import Verified
 from .archive import Archive, Member, member
-from .asking import Author, Passed, Written, faster, read, shown
+from .asking import Author, Passed, Written, read, shown
+from .faster import faster
 from .lessons import Lessons, read_review
 from .telling import evidence, measured, microseconds, profile_lines, refusal
 from .tuning import Steps

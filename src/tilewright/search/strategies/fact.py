@@ -6,18 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...facts.candidate import Candidate
-from ...facts.move import Ask, Enter, Stop, Try, Within
+from ...facts.move import Ask, Enter, Try, Within
 from ...facts.outcome import Timed
-from ...facts.pattern import Choice, Pattern, Piece, Recipe, Region, Written, piece_of, pieces_written
+from ...facts.pattern import INDUCTOR, Choice, Pattern, Piece, Recipe, Region, Written, piece_of, pieces_written
 from ...facts.realised import Known
 from ...facts.run import Brief
 from ...facts.space import Point
-from .asking import faster, reply_of
+from .asking import reply_of
 from .catalog import catalog, nothing_matched
 from .composing import Composing
 from .cutegen import cutegen
-from .ending import handed_over
+from .ending import handed_over, nothing_accepted
 from .proposing import Proposal, asked, gain_of, inspection, read, told_why
+from .rivals import clash, turned_alike, with_rivals
 from .tuning import Steps
 from .within import Solution, solution_of, solved_within
 
@@ -62,23 +63,27 @@ def fact(brief: Brief) -> Steps[None]:
     the best; `Stop` with it, if it is faster than eager beyond noise, and the same as a CUDA graph. `brief.without`
     names parts that are switched off (PARTS)."""
     search = _Fact(brief)
-    if not search.patterns:
-        yield Stop(best=None, why=nothing_matched(brief))
+    if not search.patterns and not any(w.points for w in search.libraries.values()):
+        yield from nothing_accepted(brief, nothing_matched(brief))
         return
     again = yield from search.again()
     if again is not None:
-        yield from handed_over(*again, brief=brief, why="as before")
+        yield from handed_over(*again, brief=brief, why="as before", has_time=lambda: False)
         return
     solved = yield from search.solved()
     choices = yield from search.choices(solved)
     first, rivals = search.settled(choices)
-    accepted = yield from search.accepted(search.busy(first))
+    first = yield from turned_alike(search, (), search.busy(first))
+    accepted = (yield from search.accepted(first)) if first else None
+    if accepted is not None or not first:
+        accepted = yield from with_rivals(search, accepted, rivals)
     if accepted is None:
-        yield Stop(best=None, why="the judge accepted none of the realisations")
+        yield from nothing_accepted(brief, "the judge accepted none of the realisations")
         return
-    best, timed = yield from search.with_rivals(*accepted, rivals)
-    best, timed = yield from search.pruned(best, timed)
-    yield from handed_over(best, timed, brief=brief, recorded="graphs" in search.parts)
+    best, timed = yield from search.pruned(*accepted)
+    yield from handed_over(
+        best, timed, brief=brief, recorded="graphs" in search.parts, has_time=lambda: search.has_time(1.0)
+    )  # fmt: skip
 
 
 class _Fact(Composing):
@@ -226,8 +231,9 @@ class _Fact(Composing):
         """A piece's problem with its share of what is left."""
         left_s = max(_SOLVING_SHARE * self.brief.budget_s - self.spent_s, 0.0) if "tuning" in self.parts else 0.0
         return replace(
-            inside, budget_s=share * left_s, limits=self.spending.left().share(share), model=self.brief.model
-        )
+            inside, budget_s=share * left_s, limits=self.spending.left().share(share), model=self.brief.model,
+            libraries=(), inductor=(),
+        )  # fmt: skip
 
     def _choice(self, target: Target, solution: Solution) -> Choice:
         """The solution in the place of the piece."""
@@ -258,49 +264,9 @@ class _Fact(Composing):
         chosen: list[Choice] = []
         rivals: list[Choice] = []
         for solved in choices:
-            clash = any(self._clash(solved.choice, other) for other in chosen)
-            (rivals if clash else chosen).append(solved.choice)
+            overlaps = any(clash(self, solved.choice, other) for other in chosen)
+            (rivals if overlaps else chosen).append(solved.choice)
         return tuple(chosen), tuple(rivals)
-
-    def _clash(self, one: Choice, other: Choice) -> bool:
-        """Whether both compute some value, and one of them was written for its place; of skeletons, the composer knows
-        which of two makes a value."""
-        written = one.written is not None or other.written is not None
-        return written and not self._made(one).isdisjoint(self._made(other))
-
-    def _made(self, choice: Choice) -> set[str]:
-        if choice.written is not None:
-            return {name for region in choice.written.regions for name in region.nodes}
-        pattern = self.stands.get(choice.pattern)
-        return set(pattern.nodes) if pattern is not None else set()
-
-    def with_rivals(self, best: Recipe, timed: Timed, rivals: Recipe) -> Steps[tuple[Recipe, Timed]]:
-        """Rivals in the place of those with which they overlap; what is faster beyond noise stays. Those that together
-        take the place of one are tried so, and not each by itself."""
-        for group in self._groups_of(rivals, best):
-            if not self.has_time(0.9):
-                break
-            others = tuple(c for c in best if not any(self._clash(rival, c) for rival in group))
-            names = " and ".join(rival.pattern for rival in group)
-            event = yield from self.move(Try(what=(*others, *group), why=f"{names} in the place of rivals"))
-            if isinstance(event.outcome, Timed) and faster(event.outcome, timed):
-                best, timed = (*others, *group), event.outcome
-        return best, timed
-
-    def _groups_of(self, rivals: Recipe, best: Recipe) -> list[Recipe]:
-        """Those that overlap with the same realisations and not with one another together, in their order."""
-        groups: list[Recipe] = []
-        for rival in rivals:
-            rest = [g for g in groups if self._rivalled(g[0], best) == self._rivalled(rival, best)]
-            home = next((g for g in rest if not any(self._clash(rival, other) for other in g)), None)
-            if home is None:
-                groups.append((rival,))
-            else:
-                groups[groups.index(home)] = (*home, rival)
-        return groups
-
-    def _rivalled(self, rival: Choice, best: Recipe) -> Recipe:
-        return tuple(c for c in best if self._clash(rival, c))
 
 
 def _realised(id: str, point: Point, solved: dict[str, Solved | None]) -> Solved | None:
@@ -325,7 +291,7 @@ def _fits(brief: Brief, recipe: Recipe) -> bool:
     return all(
         all({*r.nodes, *r.inputs, *r.outputs} <= nodes for r in c.written.regions)
         if c.written is not None
-        else c.pattern in spaces and spaces[c.pattern].holds(c.point)
+        else c.pattern == INDUCTOR or (c.pattern in spaces and spaces[c.pattern].holds(c.point))
         for c in recipe
     )
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fakes.facts import timed
 from tilewright.facts.outcome import Interval, Timed
-from tilewright.search.strategies.asking import faster
+from tilewright.search.strategies.faster import faster
 
 
 def judged(ns: float, *, eager: tuple[float, float, float]) -> Timed:

@@ -1,39 +1,73 @@
-"""Where no skeleton of ours takes a part whole, the best library call is a realisation like any other: attention by
-torch's scaled_dot_product_attention, of whose backends torch takes the fastest that can do it.
+"""Attention, as modules write it out and as they call it: what libraries of it are given.
 
     softmax(query @ key * scale, masked or with something added) @ value        over the last two dimensions
 
-with what turns the result around and copies it, as modules do that put heads side by side again. What torch gives may
-lie otherwise in memory than a product does: it is copied where it does.
+with what transposes the result and copies it, as modules do that put heads side by side again; or a call of torch's
+scaled_dot_product_attention without dropout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
-import jinja2
-
-from tilewright.facts.candidate import LIBRARY, Candidate, SourceFile
-from tilewright.facts.pattern import Choice, Recipe, Region, Written
 from tilewright.facts.regions import region_of
 from tilewright.ir.contraction import contracted
 from tilewright.ir.graph import Call, Graph, Node, Ref
 
-TITLE = "attention by torch's scaled_dot_product_attention"
+from .protocol import LibraryMatch
+
 _PRODUCTS = ("matmul", "bmm")
 _RANKS = (3, 4)
+_TITLE = "attention"
+_DIRECT = "aten.scaled_dot_product_attention.default"
+_PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    """What is done to scores: where the tensor is true they become `fill`; without one, the tensor is added. `name` is
+    the variable that holds it, of `rank` dimensions."""
+
+    name: str
+    fill: float | None
+    rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Mask:
-    """What is done to scores: where the node is true they become `fill`; without one, the node is added."""
+    """The same by its node."""
 
     node: str
     fill: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention(LibraryMatch):
+    """One attention. `parameters` are the names of the region's inputs, in order: "query", "key", "value", "mask_0" ...
+
+    Query and value are (batch, heads, positions, depth), without heads where `rank` is 3. The key is the same where the
+    module calls the library itself (`direct`), else with its last two dimensions transposed. `masks` are in the order
+    in which they are applied; in a direct call one without `fill` may also be of booleans, true where scores count.
+    `transposed`: the dimensions of the result that change places before it is copied."""
+
+    parameters: tuple[str, ...]
+    dtype: str
+    rank: int
+    depths: tuple[int, int]  # of query and key, and of value
+    positions: tuple[int, int]  # of query, and of key and value
+    scale: float | None  # None: 1 / sqrt(depth)
+    masks: tuple[Mask, ...] = ()
+    transposed: tuple[int, int] | None = None
+    direct: bool = False
+    causal: bool = False
+    grouped: bool = False  # several heads of the query share one of key and value
+
+    @property
+    def hides(self) -> bool:
+        """Whether there is one mask, and it takes scores out altogether."""
+        return [mask.fill for mask in self.masks] == [float("-inf")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,25 +81,10 @@ class _Scores:
     calls: frozenset[str] = frozenset()
 
 
-def libraries(graph: Graph) -> Recipe:
-    """A choice for each part of the graph that a library call makes, by the names `library_0`, ...; equal ones are one,
-    at several regions."""
+def attentions(graph: Graph) -> tuple[Attention, ...]:
+    """Every attention of the graph."""
     flow = _Flow(graph)
-    found: dict[str, list[Region]] = {}
-    for call in graph.calls:
-        for text, region in flow.attention(call):
-            found.setdefault(text, []).append(region)
-    shapes = {n.name: (n.shape, n.dtype, n.order) for n in graph.nodes}
-    choices: list[Choice] = []
-    for text, regions in found.items():
-        alike: dict[tuple[Any, ...], list[Region]] = {}
-        for region in regions:
-            alike.setdefault(tuple(shapes[n] for n in (*region.inputs, *region.outputs)), []).append(region)
-        for same in alike.values():
-            candidate = Candidate(files=(SourceFile(path="model.py", text=text),), language=LIBRARY)
-            written = Written(title=TITLE, candidate=candidate, regions=tuple(same))
-            choices.append(Choice(pattern=f"library_{len(choices)}", point=(), written=written))
-    return tuple(choices)
+    return tuple(found for call in graph.calls for found in (*flow.attention(call), *flow.direct(call)))
 
 
 class _Flow:
@@ -81,8 +100,8 @@ class _Flow:
                 self.readers.setdefault(name, []).append(call)
         self.kept = {*graph.outputs, *(u.value for u in graph.updates)}
 
-    def attention(self, softmax: Call) -> Iterator[tuple[str, Region]]:
-        """The text of the call, and where it stands, if this softmax is attention's."""
+    def attention(self, softmax: Call) -> Iterator[Attention]:
+        """The attention that this softmax belongs to, if any."""
         scores = self._scores(softmax)
         if scores is None:
             return
@@ -96,13 +115,49 @@ class _Flow:
             return
         calls.add(last.name)
         turns, more = self._turned(last)
+        names = {value: "value", scores.key: "key", scores.query: "query"}
+        names |= {m.node: f"mask_{i}" for i, m in enumerate(scores.masks)}
+        masks = [
+            Mask(name=names[m.node], fill=m.fill, rank=len(self.nodes[m.node].shape)) for m in scores.masks[::-1]
+        ]  # fmt: skip
+        yield from self._placed(
+            calls | more, names, scale=float(scores.scale), masks=tuple(masks), transposed=turns
+        )  # fmt: skip
+
+    def direct(self, call: Call) -> Iterator[Attention]:
+        """A call of torch's own."""
+        if call.target != _DIRECT or call.ordered or len(call.results) != 1:
+            return
+        given: dict[str, Any] = {**dict(zip(_PARAMETERS, call.args, strict=False)), **dict(call.kwargs)}
+        tensors = [given["query"], given["key"], given["value"]]
+        mask = given.get("attn_mask")
+        if not all(isinstance(t, Ref) for t in tensors) or not (mask is None or isinstance(mask, Ref)):
+            return
+        names = {tensors[2].name: "value", tensors[1].name: "key", tensors[0].name: "query"}
+        if mask is not None:
+            names[mask.name] = "mask_0"
+        yield from self._placed(
+            {call.name}, names, scale=given.get("scale"), causal=bool(given.get("is_causal")),
+            grouped=bool(given.get("enable_gqa")), direct=True,
+            masks=() if mask is None else (Mask(name="mask_0", fill=None, rank=len(self.nodes[mask.name].shape)),),
+        )  # fmt: skip
+
+    def _placed(self, calls: set[str], names: dict[str, str], **how: Any) -> Iterator[Attention]:
+        """The attention that these operators make, unless something else of them is needed or they take more."""
         try:
-            region = region_of(self.graph, frozenset(calls | more))
+            region = region_of(self.graph, frozenset(calls))
         except ValueError:
             return
-        text = self._text(scores, value, region, turns)
-        if text and len(region.outputs) == 1:
-            yield text, region
+        apart = 3 + len(how["masks"]) == len(names)  # one tensor for two of them has one name
+        if not apart or set(region.inputs) != set(names) or len(region.outputs) != 1:
+            return
+        query, value = (next(self.nodes[n] for n in names if names[n] == name) for name in ("query", "value"))
+        if len(query.shape) in _RANKS:
+            yield Attention(
+                region, _TITLE, parameters=tuple(names[n] for n in region.inputs), dtype=query.dtype,
+                rank=len(query.shape), depths=(query.shape[-1], value.shape[-1]),
+                positions=(query.shape[-2], value.shape[-2]), **how,
+            )  # fmt: skip
 
     def _only_reader(self, call: Call) -> Call | None:
         (name,) = call.results
@@ -185,30 +240,3 @@ class _Flow:
         if copy is None or copy.label != "clone" or not isinstance(first, int) or not isinstance(second, int):
             return None, set()
         return (first, second), {turn.name, copy.name}
-
-    def _text(self, scores: _Scores, value: str, region: Region, turns: tuple[int, int] | None) -> str:
-        """The candidate; "" where it takes what is no input of the region."""
-        names = {value: "value", scores.key: "key", scores.query: "query"}
-        names |= {m.node: f"mask_{i}" for i, m in enumerate(scores.masks)}
-        if set(region.inputs) != set(names):
-            return ""
-        rank = len(self.nodes[scores.query].shape)
-        masks = [
-            {"name": names[m.node], "fill": m.fill, "flat": len(self.nodes[m.node].shape) == 3}
-            for m in scores.masks[::-1]
-        ]
-        return _template().render(
-            title=TITLE, parameters=", ".join(names[n] for n in region.inputs), masks=masks, flat=rank == 3,
-            endless=len(masks) == 1 and masks[0]["fill"] == float("-inf"), scale=repr(float(scores.scale)),
-            turns=turns,
-        )  # fmt: skip
-
-
-@cache
-def _template() -> jinja2.Template:
-    text = files(__package__).joinpath("library.py.jinja").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.from_string(text)

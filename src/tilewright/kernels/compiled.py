@@ -1,0 +1,102 @@
+"""Has torch.compile run what a case leaves to torch, with our kernels in it as operators of torch.library."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException
+from torch._inductor import list_mode_options
+from torch.compiler import is_dynamo_compiling
+from torch.utils._pytree import tree_map_only
+
+MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+_GRAPHED = ("reduce-overhead", "max-autotune")  # Inductor replays a CUDA graph of its own
+_LINE = 200
+# Otherwise Inductor first compiles a test program for each instruction set, and headers: longer than the kernels take.
+# Where the compiler then refuses the code, the case runs without torch.compile, and that is counted.
+_CPU_OPTIONS = {"cpp.vec_isa_ok": True, "cpp_cache_precompile_headers": False}
+
+Function = Callable[..., Any]
+
+
+class Compiled:
+    """The knob `mode` of torch.compile, and the functions that run under it; each is compiled at its first call.
+
+    `training`: gradients are wanted of the results; `device`: the type of the device. `counts` counts, by reason, calls
+    that ran without torch.compile because it refused them."""
+
+    def __init__(self, *, training: bool, device: str, counts: dict[str, int]) -> None:
+        self.mode = "default"
+        self._training, self._device, self._counts = training, device, counts
+
+    def configure(self, *, mode: str) -> None:
+        """Raises ValueError for a mode that torch.compile does not have, or that can't be used here."""
+        if mode not in MODES:
+            raise ValueError(f"mode {mode!r}: torch.compile has {', '.join(MODES)}")
+        if self._training and mode in _GRAPHED:
+            raise ValueError(f"mode {mode!r}: the next step overwrites what a CUDA graph of a training step gave")
+        self.mode = mode
+
+    def case(self, function: Function, judged: Callable[..., bool] | None = None) -> Function:
+        """A method that is compiled as one graph for the shapes of its first call. Where `judged` says of its arguments
+        that their shapes are others, the method runs as it is."""
+        return self._by_mode(function, judged, fullgraph=True, dynamic=False)
+
+    def whole(self, function: Function) -> Function:
+        """The same of a module's own forward, as its user would compile it: graphs may break, shapes may change."""
+        return self._by_mode(function, None, fullgraph=False, dynamic=None)
+
+    def _by_mode(self, function: Function, judged: Callable[..., bool] | None, **how: bool | None) -> Function:
+        made: dict[str, Function] = {}
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling() or (judged is not None and not judged(*args, **kwargs)):
+                return function(*args, **kwargs)
+            mode = self.mode
+            fast = made.get(mode)
+            if fast is None:
+                fast = made[mode] = self._compiled(function, mode, how)
+            try:
+                return fast(*args, **kwargs)
+            except TorchDynamoException as error:
+                reason = f"torch.compile refused it ({type(error).__name__}: {str(error).strip()[:_LINE]})"
+                refused = self._counting(function, " ".join(reason.split()))
+                if not isinstance(error, FailOnRecompileLimitHit):  # what was compiled before still runs
+                    made[mode] = refused
+                return refused(*args, **kwargs)
+
+        return call
+
+    def _compiled(self, function: Function, mode: str, how: dict[str, bool | None]) -> Function:
+        # Random numbers are drawn as eager mode draws them.
+        options: dict[str, Any] = {**list_mode_options(mode), "fallback_random": True}
+        options |= _CPU_OPTIONS if self._device == "cpu" else {}
+        fast: Function = torch.compile(function, options=options, **how)  # type: ignore[call-overload]
+        return _owned(function, fast) if mode in _GRAPHED and self._device == "cuda" else fast
+
+    def _counting(self, function: Function, reason: str) -> Function:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if reason not in self._counts:
+                warnings.warn(f"tilewright: {reason}; it runs without", RuntimeWarning, stacklevel=4)
+            self._counts[reason] = self._counts.get(reason, 0) + 1
+            return function(*args, **kwargs)
+
+        return counted
+
+
+def _owned(function: Function, fast: Function) -> Function:
+    """Results in memory of their own: those of Inductor's CUDA graph are overwritten by its next replay. While somebody
+    else records a CUDA graph, the function runs as it is."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.cuda.is_current_stream_capturing():
+            return function(*args, **kwargs)
+        return tree_map_only(Tensor, torch.clone, fast(*args, **kwargs))
+
+    return call

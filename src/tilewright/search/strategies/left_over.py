@@ -1,0 +1,101 @@
+"""torch.compile as a realisation: of what the best recipe leaves to torch, and of the module as it is.
+
+The judge times torch.compile beside every candidate. So it is known where it is ahead before it is judged itself, and
+what is handed over is never slower than it beyond noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ...facts.candidate import Candidate
+from ...facts.move import Event, Try
+from ...facts.outcome import Timed
+from ...facts.pattern import INDUCTOR, Choice, Recipe, inductor_mode, without_inductor
+from ...facts.run import Brief
+from .faster import faster
+from .tuning import Steps
+
+What = Candidate | Recipe
+MOST_MODES = 2
+LEAST_LEFT = 0.03  # share of the module's time, where that is known: for less, nothing is tried
+_LAUNCHES = 0.3  # of a call's time: where the host's launches take as much, a CUDA graph is tried first
+GRAPHED, _PRODUCTS = "reduce-overhead", "max-autotune-no-cudagraphs"
+# Whose time Inductor's default mode does not change where nothing else is left beside them.
+_EXTERN = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "scaled_dot_product_attention")
+
+
+def improved(
+    what: What, timed: Timed, *, brief: Brief, has_time: Callable[[], bool] = lambda: True
+) -> Steps[tuple[What, Timed]]:
+    """Moves: `Try` of the recipe with what is left to torch under torch.compile, in the modes that may pay, at most
+    MOST_MODES of them; then of the module itself under torch.compile, where that was seen to be faster than the best.
+    What is faster beyond noise goes on."""
+    if not brief.inductor:
+        return what, timed
+    if isinstance(what, tuple):
+        base = without_inductor(what)
+        for choice in _choices(what, timed, brief):
+            if not has_time():
+                break
+            recipe = (*base, choice)
+            why = f"what is left to torch by torch.compile, mode {dict(choice.point)['mode']}"
+            what, timed = yield from _better(recipe, what, timed, why)
+    ratio = timed.ratio("compile")
+    plain = isinstance(what, tuple) and not without_inductor(what)
+    if ratio is not None and ratio.high < 1.0 and not plain:
+        mine = Choice(pattern=INDUCTOR, point=brief.inductor[0])
+        what, timed = yield from _better(
+            (mine,), what, timed, "torch.compile of the module, which was seen to be faster"
+        )
+    return what, timed
+
+
+def compiled_alone(brief: Brief) -> Steps[tuple[Recipe, Timed] | None]:
+    """Where nothing else was accepted: `Try` of the module itself under torch.compile, in its default mode."""
+    if not brief.inductor:
+        return None
+    recipe = (Choice(pattern=INDUCTOR, point=brief.inductor[0]),)
+    event = yield Try(what=recipe, why="torch.compile of the module as it is")
+    assert isinstance(event, Event)
+    return (recipe, event.outcome) if isinstance(event.outcome, Timed) else None
+
+
+def _better(other: Recipe, best: What, timed: Timed, why: str) -> Steps[tuple[What, Timed]]:
+    event = yield Try(what=other, why=why)
+    assert isinstance(event, Event)
+    if isinstance(event.outcome, Timed) and faster(event.outcome, timed):
+        return other, event.outcome
+    return best, timed
+
+
+def _choices(recipe: Recipe, timed: Timed, brief: Brief) -> list[Choice]:
+    """The modes that may pay, the likeliest first."""
+    known = {str(dict(p)["mode"]): Choice(pattern=INDUCTOR, point=p) for p in brief.inductor}
+    mine = timed.time("ours")
+    launches = timed.launches.ns / mine.mid if timed.launches is not None and mine is not None else 0.0
+    left = tuple(_left(recipe, brief))
+    wanted = [GRAPHED] if launches >= _LAUNCHES else []
+    if any(label not in _EXTERN for label in left) and _share_left(brief) >= LEAST_LEFT:
+        wanted.append("default")
+    if any(label in _EXTERN for label in left) and _share_left(brief) >= LEAST_LEFT:
+        wanted.append(_PRODUCTS)
+    return [known[mode] for mode in wanted if mode in known and mode != inductor_mode(recipe)][:MOST_MODES]
+
+
+def _left(recipe: Recipe, brief: Brief) -> Iterator[str]:
+    """The operators of the main case that are left to torch, by their short names."""
+    of = brief.behind(recipe)
+    graph = of.cases[0].graph
+    if graph is None:
+        return
+    chosen = {choice.pattern for choice in recipe}
+    done = {name for p in of.matched[0].patterns if p.id in chosen for name in p.nodes}
+    done |= {n for c in recipe if c.written is not None for r in c.written.regions for n in r.nodes}
+    for call in graph.calls:
+        if not call.view and any(name and name not in done for name in call.results):
+            yield call.label
+
+
+def _share_left(brief: Brief) -> float:
+    """The share of the module's time that no pattern has; 1 where it is not known."""
+    return sum(p.share for p in brief.parts if not p.pattern) if brief.parts else 1.0
