@@ -21,8 +21,8 @@ from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.cuda.gemm.plan import Point
-from tilewright.realise.case_code import _viewed
 from tilewright.realise.compose import compose
+from tilewright.realise.torch_code import viewed
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -137,7 +137,7 @@ def test_a_part_is_written_as_what_it_is(shape: tuple[int, ...], woven: bool, pa
         others = tuple(d for d in range(len(split)) if d not in (which, kept))
         bind = Bind(node="x", split=split, order=(which, *others, kept), part=part)
         wanted = view(value, bind, tuple(split[d] for d in (*others, kept)))
-        assert torch.equal(eval(_viewed("value", shape, bind, tuple(wanted.shape))), wanted)
+        assert torch.equal(eval(viewed("value", shape, bind, tuple(wanted.shape))), wanted)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from fakes.composed import all_of, case, composed, load, matched, same
+from fakes.realisers import CPU
 from fakes.renderer import InterpretingRenderer
 from tilewright.facts.candidate import SourceFile
 from tilewright.facts.pattern import INDUCTOR, Choice, Recipe
@@ -169,7 +170,7 @@ def test_other_numbers_of_rows_run_as_they_are(load: Any, asked: list[Any]) -> N
 
     facts = replace(case(ROWS, (x,)), graph=traced_by_rows(ROWS, x))
     recipe, found = recipes(ROWS, [facts])
-    made = compose(ROWS, [facts], found, recipe, target="cpu", make=AnyRows())
+    made = compose(ROWS, [facts], found, recipe, device=CPU, make=AnyRows())
     assert "inductor.case(_case_0, lambda self, x: x.shape == (33, 17))" in made.files[0].text
     model = load(made)
     calls: list[int] = []

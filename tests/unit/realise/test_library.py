@@ -16,6 +16,7 @@ from torch import Tensor
 from fakes.modules import Applies
 from fakes.realisers import CPU, H200
 from tilewright.facts.candidate import LIBRARY
+from tilewright.facts.device import Device
 from tilewright.facts.pattern import Recipe
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace

@@ -33,7 +33,7 @@ def copied(target: Realisers, programs: Sequence[Program]) -> set[str]:
 
 
 def test_every_file_of_the_skeletons_is_copied_where_it_is_needed() -> None:
-    assert lying("") == SHARED | GUARDS | {"nvcc.py"}
+    assert lying("") == SHARED | GUARDS | {"compiled.py", "nvcc.py"}
     rows = SHARED | lying("cuda") - OURS - PRODUCTS
     assert copied(cuda, [SOFTMAX]) == rows
     assert copied(cuda, [SOFTMAX, PRODUCT]) == rows | PRODUCTS | lying("cuda/gemm")
