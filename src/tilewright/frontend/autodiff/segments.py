@@ -17,8 +17,8 @@ from tilewright.ir.contraction import contracted
 from tilewright.ir.graph import SOURCES, VIEWS, Call, Graph, Node, Ref, Struct
 from tilewright.ir.program import DTYPE_BYTES, POINTWISE, REDUCTIONS, SCANS
 
+from ..lowering.lower import FLOATS
 from .reverse import derived, has_rule, leads_through
-from .tape import FLOATS
 
 _MOVES = VIEWS | {"slice", "index"}  # made by whoever reads them
 

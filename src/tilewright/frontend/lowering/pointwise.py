@@ -259,24 +259,28 @@ def _dropout(b: Builder, x: Expr, p: float, train: bool) -> Expr:
 # --- activations ---------------------------------------------------------------------------------------------------
 
 
+def _between(x: Expr, low: Number, high: Number) -> Expr:
+    return x.do("maximum", low).do("minimum", high)
+
+
 def _relu(b: Builder, x: Expr) -> Expr:
-    return x.clamp(0)
+    return x.do("maximum", 0)
 
 
 def _relu6(b: Builder, x: Expr) -> Expr:
-    return x.clamp(0, 6)
+    return _between(x, 0, 6)
 
 
 def _hardtanh(b: Builder, x: Expr, min_val: Number = -1, max_val: Number = 1) -> Expr:
-    return x.clamp(min_val, max_val)
+    return _between(x, min_val, max_val)
 
 
 def _hardsigmoid(b: Builder, x: Expr) -> Expr:
-    return (x + 3).clamp(0, 6) / 6
+    return _between(x + 3, 0, 6) / 6
 
 
 def _hardswish(b: Builder, x: Expr) -> Expr:
-    return x * (x + 3).clamp(0, 6) / 6
+    return x * _between(x + 3, 0, 6) / 6
 
 
 def _leaky_relu(b: Builder, x: Expr, negative_slope: Number = 0.01) -> Expr:
@@ -357,7 +361,7 @@ def _glu(b: Builder, x: Expr, dim: int = -1) -> Expr:
 
 def _logit(b: Builder, x: Expr, eps: float | None = None) -> Expr:
     value = _float(b, x)
-    value = value if eps is None else value.clamp(eps, 1 - eps)
+    value = value if eps is None else _between(value, eps, 1 - eps)
     return (value / (1 - value)).do("log")
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from tilewright.ir.graph import Node
 
 from .lower import FLOATS, Builder, Expr, Lowering, NotLowered, Number, count
 from .pointwise import truth
@@ -162,9 +165,14 @@ MOST_RANKED = 64  # more are better sorted
 def _topk(b: Builder, x: Expr, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Expr, Expr]:
     if not x.shape or not 1 <= k <= MOST_RANKED or not sorted or x.dtype == "bool":
         raise NotLowered
-    op = "largest" if largest else "smallest"
-    values, places = (b.rank(op, x, k, dim % len(x.shape), item=item) for item in range(2))
-    return values, places
+    dim %= len(x.shape)
+    if 0 in x.shape or x.shape[dim] == 1:
+        raise NotLowered
+    first = Node(
+        name="", op="largest" if largest else "smallest", shape=(*x.shape[:dim], k, *x.shape[dim + 1 :]),
+        dtype=x.dtype, args=(x.node.name, k), dims=(dim,),
+    )  # fmt: skip
+    return b.pure(first), b.pure(replace(first, dtype="i64", item=1))
 
 
 REDUCE_LOWERINGS: Mapping[str, Lowering] = {
