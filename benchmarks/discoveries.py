@@ -29,7 +29,8 @@ from typing import Any
 from tilewright.edges.gpu.machine import machine
 from tilewright.edges.toolchain import versions
 from tilewright.faces import config
-from tilewright.faces.discoveries import Wish, discovered
+from tilewright.faces.discoveries import discovered
+from tilewright.faces.folders import Many, Wish
 from tilewright.facts import codec
 from tilewright.report import discoveries_summary
 
@@ -163,9 +164,7 @@ def serve(asked: argparse.Namespace) -> None:
     for line in sys.stdin:
         file, said = Path(line.strip()), list[str]()
         try:
-            found = discovered(
-                str(file), wish, svg=None, out=None, only=None, jobs=1, devices=(), command="", say=said.append
-            ).object
+            found = discovered(str(file), wish, Many(), svg=None, say=said.append).object
         except Exception as error:  # of whatever kind, it is this problem's alone
             found = failed(file, (str(error).splitlines() or [""])[0] or type(error).__name__)
         print(json.dumps(found | {"said": said}), file=answers, flush=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import torch
 
-from .lower import Builder, Expr, Lowering, NotLowered, Number
+from .lower import Builder, Expr, Lowering, NotLowered
 from .pointwise import small_power
 from .reduce import log_softmax, softmax_parts
 
@@ -200,7 +201,7 @@ def _cosine_similarity(b: Builder, x1: Expr, x2: Expr, dim: int = 1, eps: float 
     return _dot(left, right, dim) / (norms[0] * norms[1])
 
 
-def _distance(x: Expr, y: Expr, *, p: Number, eps: float, keepdim: bool = False) -> Expr:
+def _distance(x: Expr, y: Expr, *, p: float, eps: float, keepdim: bool = False) -> Expr:
     difference = x.wide() - y.wide() + eps
     dim = (len(difference.shape) - 1,)
     if p == 2:
@@ -219,11 +220,12 @@ def _pairwise(b: Builder, x1: Expr, x2: Expr, p: float = 2.0, eps: float = 1e-6,
     return _distance(x1, x2, p=p, eps=eps, keepdim=keepdim)
 
 
-def _triplet_margin(b: Builder, anchor: Expr, positive: Expr, negative: Expr, margin: float = 1.0, p: float = 2.0,
-                    eps: float = 1e-6, swap: bool = False, reduction: int = _MEAN) -> Expr:  # fmt: skip
-    near, far = _distance(anchor, positive, p=p, eps=eps), _distance(anchor, negative, p=p, eps=eps)
+def _triplet_margin(b: Builder, anchor: Expr, positive: Expr, negative: Expr, margin: float = 1.0,
+                    swap: bool = False, reduction: int = _MEAN, **norm: Any) -> Expr:  # fmt: skip
+    norm = {"p": 2.0, "eps": 1e-6} | norm
+    near, far = _distance(anchor, positive, **norm), _distance(anchor, negative, **norm)
     if swap:
-        far = far.do("minimum", _distance(positive, negative, p=p, eps=eps))
+        far = far.do("minimum", _distance(positive, negative, **norm))
     return _reduced((near - far + margin).do("maximum", 0), reduction)
 
 

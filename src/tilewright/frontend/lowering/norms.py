@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .lower import TORCH_DTYPES, Builder, Expr, Lowering, NotLowered, Number, count
+from .lower import TORCH_DTYPES, Builder, Expr, Lowering, NotLowered, count
 from .reduce import variance
 
 
@@ -53,8 +53,8 @@ def _group_norm(b: Builder, x: Expr, num_groups: int, weight: Expr | None = None
     return _scaled(normal, _channels(weight, rank), _channels(bias, rank))
 
 
-def _native_group_norm(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, N: int, C: int, HxW: int,
-                       group: int, eps: float) -> tuple[Expr | None, ...]:  # fmt: skip
+def _native_group_norm(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, group: int, eps: float,
+                       **_: Any) -> tuple[Expr | None, ...]:  # fmt: skip
     return (_group_norm(b, x, group, weight, bias, eps), None, None)
 
 
@@ -80,7 +80,7 @@ def _from_batch(x: Expr, weight: Expr | None, bias: Expr | None, eps: float) -> 
 
 
 def _batch_norm(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, running_mean: Expr | None,
-                running_var: Expr | None, training: bool, momentum: float, eps: float, **_: Any) -> Expr:  # fmt: skip
+                running_var: Expr | None, training: bool, eps: float, **_: Any) -> Expr:  # fmt: skip
     if training:
         return _from_batch(x, weight, bias, eps)[0]
     if running_mean is None or running_var is None:
@@ -94,8 +94,9 @@ def _no_training(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, ru
 
 
 def _functional(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, running_mean: Expr, running_var: Expr,
-                momentum: float, eps: float, training: bool = True) -> tuple[Expr | None, ...]:  # fmt: skip
-    """Training: the running statistics move towards the batch's, the variance without bias."""
+                eps: float, **given: Any) -> tuple[Expr | None, ...]:  # fmt: skip
+    """In training the running statistics move towards the batch's by `momentum`, the variance without bias."""
+    training, momentum = given.get("training", True), given["momentum"]
     unused: tuple[None, ...] = (None,) * (len(b.outs) - 3)
     if not training:
         return (_from_running(x, weight, bias, running_mean, running_var, eps), *unused, running_mean, running_var)
@@ -117,8 +118,7 @@ def _without_stats(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, 
 
 
 def _instance_norm(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, running_mean: Expr | None,
-                   running_var: Expr | None, use_input_stats: bool, momentum: Number, eps: float, **_: Any
-                   ) -> Expr:  # fmt: skip
+                   running_var: Expr | None, use_input_stats: bool, eps: float, **_: Any) -> Expr:  # fmt: skip
     if not use_input_stats:
         if running_mean is None or running_var is None:
             raise NotLowered
