@@ -24,17 +24,11 @@ def _dims(x: Expr, dim: Dims) -> tuple[int, ...]:
     return tuple(d % rank for d in ([dim] if isinstance(dim, int) else dim)) if rank else ()
 
 
-def _sum(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Expr:
-    return x.to(b.out_dtype).reduce("sum", _dims(x, dim), keepdim=keepdim)
+def _total(op: str) -> Lowering:
+    def lower(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Expr:
+        return x.to(b.out_dtype).reduce(op, _dims(x, dim), keepdim=keepdim)
 
-
-def _nansum(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Expr:
-    values = x.do("isnan").where(0, x) if x.dtype in FLOATS else x
-    return _sum(b, values, dim, keepdim)
-
-
-def _prod(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Expr:
-    return x.to(b.out_dtype).reduce("prod", _dims(x, dim), keepdim=keepdim)
+    return lower
 
 
 def _mean(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Expr:
@@ -53,11 +47,6 @@ def _extremum(op: str) -> Lowering:
     return lower
 
 
-def _aminmax(b: Builder, x: Expr, dim: int | None = None, keepdim: bool = False) -> tuple[Expr, Expr]:
-    over = _dims(x, dim)
-    return x.reduce("min", over, keepdim=keepdim), x.reduce("max", over, keepdim=keepdim)
-
-
 def _position(op: str) -> Lowering:
     def lower(b: Builder, x: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
         return x.reduce(op, _dims(x, dim), keepdim=keepdim)
@@ -72,10 +61,6 @@ def _truths(op: str) -> Lowering:
         return values.reduce(op, _dims(x, dim), keepdim=keepdim)
 
     return lower
-
-
-def _count_nonzero(b: Builder, x: Expr, dim: Dims = None) -> Expr:
-    return x.do("ne", 0).to("i64").reduce("sum", _dims(x, dim))
 
 
 def variance(x: Expr, dims: Sequence[int], *, correction: Number = 0, keepdim: bool = False) -> tuple[Expr, Expr]:
@@ -116,15 +101,6 @@ def _vector_norm(b: Builder, x: Expr, ord: Number = 2, dim: Dims = None, keepdim
                  dtype: object = None) -> Expr:  # fmt: skip
     values = (x if dtype is None else x.to(b.out_dtype)).wide()
     return vector_norm(values, ord, _dims(x, dim), keepdim=keepdim)
-
-
-def _norm(b: Builder, x: Expr, p: Number | None = 2, dim: Dims = None, keepdim: bool = False,
-          dtype: object = None) -> Expr:  # fmt: skip
-    return _vector_norm(b, x, 2 if p is None else p, dim, keepdim, dtype)
-
-
-def _frobenius(b: Builder, x: Expr, dim: Dims, keepdim: bool = False) -> Expr:
-    return _vector_norm(b, x, 2, dim, keepdim)
 
 
 def softmax_parts(x: Expr, dim: int) -> tuple[Expr, Expr]:
@@ -177,12 +153,17 @@ def _topk(b: Builder, x: Expr, k: int, dim: int = -1, largest: bool = True, sort
 
 REDUCE_LOWERINGS: Mapping[str, Lowering] = {
     **PRODUCT_LOWERINGS,
-    "sum": _sum, "nansum": _nansum, "prod": _prod, "mean": _mean, "amax": _extremum("max"), "amin": _extremum("min"),
-    "max": _extremum("max"), "min": _extremum("min"), "aminmax": _aminmax, "argmax": _position("argmax"),
-    "argmin": _position("argmin"), "any": _truths("any"), "all": _truths("all"), "count_nonzero": _count_nonzero,
+    "sum": _total("sum"), "prod": _total("prod"), "mean": _mean, "amax": _extremum("max"), "amin": _extremum("min"),
+    "max": _extremum("max"), "min": _extremum("min"), "argmax": _position("argmax"),
+    "argmin": _position("argmin"), "any": _truths("any"), "all": _truths("all"),
+    "nansum": lambda b, x, **over: _total("sum")(b, x.do("isnan").where(0, x) if x.dtype in FLOATS else x, **over),
+    "aminmax": lambda b, x, **over: (_position("min")(b, x, **over), _position("max")(b, x, **over)),
+    "count_nonzero": lambda b, x, dim=None: x.do("ne", 0).to("i64").reduce("sum", _dims(x, dim)),
     "var": _spread(root=False, both=False), "std": _spread(root=True, both=False),
     "var_mean": _spread(root=False, both=True), "std_mean": _spread(root=True, both=True),
-    "linalg_vector_norm": _vector_norm, "norm": _norm, "frobenius_norm": _frobenius, "softmax": _softmax,
+    "linalg_vector_norm": _vector_norm,
+    "norm": lambda b, x, p=2, **over: _vector_norm(b, x, 2 if p is None else p, **over),
+    "frobenius_norm": lambda b, x, **over: _vector_norm(b, x, 2, **over), "softmax": _softmax,
     "_softmax": _softmax, "log_softmax": _log_softmax, "_log_softmax": _log_softmax, "logsumexp": _logsumexp,
     "topk": _topk,
 }  # fmt: skip
