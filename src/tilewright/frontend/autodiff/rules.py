@@ -58,15 +58,6 @@ def _expm1(use: Use, g: Expr) -> Gradients:
     return (given if use.label in ("expm1", "special_expm1") else g.do("eq", 0.0).where(0.0, given),)
 
 
-def _sub(use: Use, g: Expr) -> Gradients:
-    return (g, -g)
-
-
-def _mul(use: Use, g: Expr) -> Gradients:
-    a, b = use.args
-    return (g * b, g * a)
-
-
 def _div(use: Use, g: Expr) -> Gradients:
     _, b = use.args
     own = g / b
@@ -129,14 +120,6 @@ def _extremum(sign: str) -> Rule:
     return rule
 
 
-def _where(use: Use, g: Expr) -> Gradients:
-    return (None, use.x.where(g, 0.0), use.x.where(0.0, g))
-
-
-def _to(use: Use, g: Expr) -> Gradients:
-    return (g,)
-
-
 _LN2, _LN10 = math.log(2.0), math.log(10.0)
 
 RULES: Mapping[str, Rule] = {
@@ -172,7 +155,9 @@ RULES: Mapping[str, Rule] = {
     "erf": _unary(lambda g, x, y: g * (-x.do("square")).do("exp") * (2.0 / math.sqrt(math.pi))),
     "erfc": _unary(lambda g, x, y: g * (-x.do("square")).do("exp") * (-2.0 / math.sqrt(math.pi))),
     "sigmoid": _unary(lambda g, x, y: g * y * (1.0 - y)),
-    "add": lambda use, g: (g, g),
-    "sub": _sub, "mul": _mul, "div": _div, "fmod": _remainder("trunc"), "remainder": _remainder("floor"), "pow": _pow,
-    "atan2": _atan2, "maximum": _extremum("gt"), "minimum": _extremum("lt"), "where": _where, "to": _to,
+    "add": lambda use, g: (g, g), "sub": lambda use, g: (g, -g),
+    "mul": lambda use, g: (g * use.args[1], g * use.args[0]), "to": lambda use, g: (g,),
+    "where": lambda use, g: (None, use.x.where(g, 0.0), use.x.where(0.0, g)),
+    "div": _div, "fmod": _remainder("trunc"), "remainder": _remainder("floor"), "pow": _pow,
+    "atan2": _atan2, "maximum": _extremum("gt"), "minimum": _extremum("lt"),
 }  # fmt: skip
