@@ -134,7 +134,7 @@ def stubs(world: World) -> Iterator[None]:
     places = (
         "run.optimize.optimize", "run.optimize.resume", "run.optimize.judge_given", "run.tune.tune",
         "faces.benches.bench_folder",
-        "faces.compares.run_strategies", "faces.audits.audit_file", "faces.audits.audit_folder",
+        "faces.compares.run_strategies", "faces.audits.audited",
         "faces.discoveries.discovered",
         "faces.profiles.profiled", "faces.agents.serve", "faces.workers.served", "faces.tunings.prepared",
         "edges.toolchain.findings",

@@ -18,7 +18,7 @@ from ..facts.problem import Mode, Precision, Problem, Target
 from ..facts.run import Timing
 from ..judge.build import load_candidate
 from ..report import markdown, summary
-from ..run.optimize import Finished, begun, judge_given, resume
+from ..run.optimize import begun, judge_given, resume
 from ..run.optimize import optimize as run
 from ..run.workbench import Places
 from . import config
@@ -142,14 +142,10 @@ def evaluate(
         )  # fmt: skip
     return Evaluated(
         accepted=finished.stop.best is not None,
-        summary=_summary(finished),
+        summary=summary(finished.brief, finished.events, candidate_dir=""),
         report=markdown(finished.brief, finished.events),
         folder=folder,
     )
-
-
-def _summary(finished: Finished) -> dict[str, Any]:
-    return summary(finished.brief, finished.events, candidate_dir="")
 
 
 def _folder(out: str | Path | None) -> Path:

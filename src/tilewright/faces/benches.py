@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +10,16 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from ..edges.gpu.machine import machine
 from ..edges.models import open_model
 from ..facts.dialogue import ModelChoice
 from ..facts.problem import Target
-from ..report import whose
-from ..run.campaign import Campaign, ended_badly, problem_files, run_campaign
+from ..report import bench_summary, whose
+from ..run.campaign import Campaign, ended_badly, problem_files
 from ..run.optimize import require_model, require_parts
 from ..run.remote import bundle_folder
 from . import config
-from .deliver import bench_object, bench_tables, stamp
+from .deliver import bench_tables, stamp
+from .folders import Many, run_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +70,17 @@ def usual_budget_s(asking: bool) -> float:
 
 
 def campaign_of(
-    where: str, *, out: Path | None, only: tuple[int, ...] | None, target: Target, budget: str, settings: Sequence[str],
-    asked: Asked, jobs: int, devices: tuple[str, ...], usual_s: float | None = None,
+    where: str, many: Many, *, target: Target, budget: str, settings: Sequence[str], asked: Asked,
+    usual_s: float | None = None,
 ) -> Campaign:  # fmt: skip
     """The campaign that the flags describe; UserError for those that don't go together. `usual_s`: the time of a budget
     that names none."""
-    files = (Path(where),) if Path(where).is_file() else problem_files(where, only)
-    name = Path(where.removeprefix("kernelbench:")).resolve().name
     budget_s, limits = config.budget(budget, usual_s=usual_s or usual_budget_s(asked.model is not None))
     more = config.budget_text(budget_s, limits)
     return Campaign(
-        files=files, out=out or Path("runs") / f"bench-{name}-{target}", target=target, budget_s=budget_s,
-        settings=(*settings, *asked.flags), jobs=jobs, devices=devices, stamp=stamp(),
+        files=(Path(where),) if Path(where).is_file() else problem_files(where, many.only),
+        out=many.folder(where, "bench", target), target=target, budget_s=budget_s,
+        settings=(*settings, *asked.flags), jobs=many.jobs, devices=many.devices, stamp=stamp(),
         budget="" if more == f"{budget_s:g}s" else more, wait=asked.wait,
     )  # fmt: skip
 
@@ -92,11 +89,8 @@ def bench_folder(
     campaign: Campaign, *, json_file: Path | None, say: Callable[[str], None]
 ) -> tuple[tuple[RenderableType, ...], Ended]:
     """Run it, or go on with it; the tables to print, and how it ended."""
-    # Measured now, while nothing else runs.
-    here = None if campaign.elsewhere else machine(campaign.target, cache_dir=config.cache_dir())
-    tasks = run_campaign(campaign, seen=lambda task: say(task_line(task)))
-    command = shlex.join(["tilewright", *sys.argv[1:]])
-    result = bench_object(tasks, command=command, machine=here)
+    result = run_all(campaign, summary=bench_summary, line=task_line, say=say)
+    tasks = result["tasks"]
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(result, indent=1) + "\n")

@@ -4,7 +4,6 @@ pending."""
 from __future__ import annotations
 
 import gc
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -49,6 +48,7 @@ from .options import (
     devices_of,
     mode_of,
     new_folder,
+    numbers_of,
     parts_of,
     target_of,
 )
@@ -186,7 +186,7 @@ def profile(
     """Say what limits a call, with the evidence, and which changes are most likely to pay; judges nothing."""
     from .profiles import profiled
 
-    shown = profiled(
+    found = profiled(
         file,
         candidate,
         target=target_of(target),
@@ -196,8 +196,7 @@ def profile(
         say=say(as_json),
         env=env or (),
     )
-    put(shown.object, shown.drawn, as_json=as_json)
-    raise typer.Exit(1 if shown.refused else 0)
+    raise typer.Exit(put(found, as_json=as_json))
 
 
 @app.command()
@@ -227,15 +226,12 @@ def discover(
     as_json: JsonOption = False,
 ) -> None:
     """Say where a module's time goes, which patterns realise which part of it, and what each could win."""
-    from .discoveries import Wish, discovered
+    from .discoveries import discovered
+    from .folders import Many, Wish
 
-    shown = discovered(
-        where,
-        Wish(target=target_of(target), budget_s=config.seconds(budget, "--budget"), seed=seed, env=tuple(env or ())),
-        svg=svg, out=out, only=config.numbers(only) if only else None, jobs=jobs, devices=devices_of(devices),
-        command=shlex.join(["tilewright", *sys.argv[1:]]), say=say(as_json),
-    )  # fmt: skip
-    put(shown.object, shown.tables, as_json=as_json)
+    wish = Wish(target=target_of(target), budget_s=config.seconds(budget, "--budget"), seed=seed, env=tuple(env or ()))
+    many = Many(out=out, only=numbers_of(only), jobs=jobs, devices=devices_of(devices))
+    put(discovered(where, wish, many, svg=svg, say=say(as_json)), as_json=as_json)
 
 
 @app.command()
@@ -265,7 +261,7 @@ def tune(
     if ahead:
         from .tunings import prepared
 
-        put(*prepared(problem_of(file, target="cuda", env=env or ()), ahead, say=say(as_json)), as_json=as_json)
+        put(prepared(problem_of(file, target="cuda", env=env or ()), ahead, say=say(as_json)), as_json=as_json)
         return
     problem = problem_of(file, target=target_of(target), env=env or ())
     tuned = run(
@@ -325,8 +321,7 @@ def patterns(
     """List what can be realised, what was and what won here; search it; judge it anew, give it away, take it over."""
     from .patterns import known
 
-    shown = known(action, " ".join(words or ()), cache=config.cache_dir(), say=say(as_json))
-    put(shown.object, shown.drawn, as_json=as_json)
+    put(known(action, " ".join(words or ()), cache=config.cache_dir(), say=say(as_json)), as_json=as_json)
 
 
 @app.command()
@@ -360,19 +355,13 @@ def audit(
     as_json: JsonOption = False,
 ) -> None:
     """Say whether a score on a task means anything; exit 1 when it does not."""
-    from .audits import audit_file, audit_folder, is_one_problem
+    from .audits import audited
+    from .folders import Many, Wish, is_one_problem
 
-    chosen, budget_s = target_of(target), config.seconds(budget, "--budget")
-    if is_one_problem(Path(where)):
-        shown = audit_file(Path(where), target=chosen, budget_s=budget_s, seed=seed, say=say(as_json), env=env or ())
-    else:
-        shown = audit_folder(
-            where, out=out, only=config.numbers(only) if only else None, jobs=jobs, devices=devices_of(devices),
-            command=shlex.join(["tilewright", *sys.argv[1:]]), say=say(False), target=chosen,
-            budget_s=budget_s, seed=seed, env=env or (),
-        )  # fmt: skip
-    put(shown.object, shown.tables, as_json=as_json)
-    raise typer.Exit(1 if shown.void else 0)
+    wish = Wish(target=target_of(target), budget_s=config.seconds(budget, "--budget"), seed=seed, env=tuple(env or ()))
+    many = Many(out=out, only=numbers_of(only), jobs=jobs, devices=devices_of(devices))
+    quiet = as_json and is_one_problem(Path(where))
+    raise typer.Exit(put(audited(where, wish, many, say=say(quiet)), as_json=as_json))
 
 
 @app.command()

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from rich.console import RenderableType
 
 from ..edges.ledger import Ledger
 from ..facts.errors import UserError
@@ -16,14 +13,9 @@ from ..run.campaign import Campaign, run_campaign
 from ..run.optimize import require_parts
 from ..search.strategies import ASKING, MAY_ASK, STRATEGIES
 from .benches import Asked, task_line
+from .printing import Shown
 
 JOURNAL = "run.db"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    object: dict[str, Any]
-    tables: tuple[RenderableType, ...]
 
 
 def compared_journals(folders: Sequence[Path], *, axis: Axis, svg: Path | None) -> Shown:
@@ -35,7 +27,7 @@ def compared_journals(folders: Sequence[Path], *, axis: Axis, svg: Path | None) 
     if svg is not None:
         svg.parent.mkdir(parents=True, exist_ok=True)
         svg.write_text(comparison_svg(comparison), encoding="utf-8")
-    return Shown(object=comparison_object(comparison), tables=comparison_tables(comparison))
+    return Shown(object=comparison_object(comparison), drawn=comparison_tables(comparison))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

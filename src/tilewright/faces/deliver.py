@@ -13,9 +13,7 @@ from rich.table import Table
 
 from ..edges.ledger import Ledger
 from ..edges.toolchain import Finding, versions
-from ..facts import codec
 from ..facts.errors import UserError
-from ..facts.machine import Machine
 from ..facts.move import Event
 from ..facts.run import Brief
 from ..report import bench_summary, bench_table, html, markdown, summary, table
@@ -87,18 +85,6 @@ def commit() -> str:
         return git("rev-parse", "--short=12", "HEAD") + ("+changes" if changed else "")
     except OSError:  # no git here
         return config.commit()
-
-
-def bench_object(tasks: Sequence[dict[str, Any]], *, command: str, machine: Machine | None) -> dict[str, Any]:
-    """The content of `bench --json FILE`. `machine` of None: another evaluated, as the tasks say."""
-    said = next((task["machine"] for task in tasks if "machine" in task), None)
-    if machine is not None:
-        plain = codec.to_plain(machine)
-        said = {k: v for k, v in plain.items() if k != "$"} | {"versions": dict(versions())}
-    return {
-        "tasks": list(tasks), "summary": bench_summary(list(tasks)), "command": command, "commit": commit(),
-        "machine": said,
-    }  # fmt: skip
 
 
 def bench_tables(tasks: Sequence[dict[str, Any]]) -> tuple[RenderableType, ...]:

@@ -36,6 +36,7 @@ from .options import (
     WithoutOption,
     devices_of,
     new_folder,
+    numbers_of,
     parts_of,
     target_of,
 )
@@ -73,6 +74,7 @@ def bench(
 ) -> None:
     """Optimise every problem of a folder; started again, it continues where it stopped."""
     from .benches import Asked, bench_folder, campaign_of, require_asked
+    from .folders import Many
 
     settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s"]
     settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
@@ -84,8 +86,8 @@ def bench(
         without=parts_of(without),
     )  # fmt: skip
     campaign = campaign_of(
-        folder, out=out, only=config.numbers(only) if only else None, target=target_of(target, evaluator),
-        budget=budget, settings=settings, jobs=jobs, devices=devices_of(devices), asked=asked,
+        folder, Many(out=out, only=numbers_of(only), jobs=jobs, devices=devices_of(devices)),
+        target=target_of(target, evaluator), budget=budget, settings=settings, asked=asked,
     )  # fmt: skip
     require_asked(asked)
     with Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
@@ -135,6 +137,7 @@ def compare(
     """Say what strategies reached on the same problems after equal spending; run them first, where they are named."""
     from .benches import Asked, campaign_of, require_asked, usual_budget_s
     from .compares import compared_journals, entrants, run_strategies
+    from .folders import Many
 
     folders = [Path(name) for name in where]
     if strategies:
@@ -145,10 +148,10 @@ def compare(
             strategy=None, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator
         )
         campaign = campaign_of(
-            where[0], out=out or new_folder("compare"), only=config.numbers(only) if only else None,
+            where[0],
+            Many(out=out or new_folder("compare"), only=numbers_of(only), jobs=jobs, devices=devices_of(devices)),
             target=target_of(target, evaluator), budget=budget, usual_s=usual_budget_s(model is not None),
             asked=replace(asked, model=None, base_url="", effort=None, evaluator=""),  # each has flags of its own
-            jobs=jobs, devices=devices_of(devices),
             settings=["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s",
                       "--no-sanitize", *(["--no-compile"] if no_compile else []), *config.env_flags(env or ())],
         )  # fmt: skip
@@ -161,5 +164,4 @@ def compare(
         if pending:
             raise typer.Exit(line(f"pending: {pending} runs; {again}", 75))
         folders = [campaign.out]
-    shown = compared_journals(folders, axis=by, svg=svg)
-    put(shown.object, shown.tables, as_json=as_json)
+    put(compared_journals(folders, axis=by, svg=svg), as_json=as_json)

@@ -11,6 +11,7 @@ from ..facts.errors import UserError
 from ..facts.problem import Mode, Precision, Target
 from ..facts.profile import Question
 from ..facts.version import VERSION
+from . import config
 
 MOST_SEED = 2**32 - 1
 
@@ -136,6 +137,10 @@ DevicesOption = Annotated[
 
 def mode_of(wanted: Literal["auto", "inference", "training"]) -> Mode | None:
     return None if wanted == "auto" else wanted
+
+
+def numbers_of(text: str | None) -> tuple[int, ...] | None:
+    return config.numbers(text) if text else None
 
 
 def devices_of(text: str | None) -> tuple[str, ...]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
-
-from rich.table import Table
 
 from ..facts.document import Document
 from ..facts.errors import UserError
@@ -19,14 +17,8 @@ from ..report.rules import document_text, hit_object, hits_table, rule_markdown,
 from ..search.retrieve import Index, packaged, rules
 from ..search.tune import exchange, memory
 from . import realisations
+from .printing import Shown
 from .winners import winner_object, winners_table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    object: Any
-    drawn: tuple[Table | str, ...]
-
 
 Action = Literal["list", "show", "search", "check", "export", "import", "page"]
 

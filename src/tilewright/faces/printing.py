@@ -5,9 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a command came to: an object for programs, what is drawn of it for people, and whether it exits with 1."""
+
+    object: Any
+    drawn: Sequence[RenderableType]
+    refused: bool = False
 
 
 class _Console(Console):
@@ -41,12 +51,13 @@ def show(result: Any, *, as_json: bool) -> int:
     return 1 if result.summary["status"] in ("failed", "unfinished") else 0
 
 
-def put(value: Any, drawn: Sequence[Any], *, as_json: bool) -> None:
-    """The object, or what is drawn of it."""
+def put(shown: Shown, *, as_json: bool) -> int:
+    """Print the object, or what is drawn of it; the exit code for it."""
     if as_json:
-        print_json(value)
-    for item in () if as_json else drawn:
+        print_json(shown.object)
+    for item in () if as_json else shown.drawn:
         print(item) if isinstance(item, str) else stdout.print(item)
+    return 1 if shown.refused else 0
 
 
 def print_json(value: Any) -> None:

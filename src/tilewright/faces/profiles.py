@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.console import RenderableType
 
 from ..edges.gpu.machine import machine
 from ..facts.outcome import Failure
@@ -17,14 +13,8 @@ from ..judge.build import load_candidate
 from ..judge.look import profile
 from ..report import profile_lines, profile_object, profile_table
 from . import config
+from .printing import Shown
 from .reading import problem_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    object: dict[str, Any]
-    drawn: tuple[RenderableType, ...]
-    refused: bool
 
 
 def profiled(
@@ -44,5 +34,5 @@ def profiled(
     table = profile_table(found, f"{problem.name} on {here.device}: a call of {of}")
     return Shown(
         object={"profile_of": of, "device": here.device, **profile_object(found)},
-        drawn=(table, *profile_lines(found)), refused=False,
+        drawn=(table, *profile_lines(found)),
     )  # fmt: skip

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,21 +15,18 @@ from ..facts.outcome import Failure, Inspected
 from ..facts.pattern import Recipe
 from ..facts.problem import Precision, Target
 from ..facts.profile import Question
-from ..facts.run import Limits
 from ..judge.build import candidate_of, load_candidate
 from ..report import attempt_object, attempt_row, ended_object, profile_object, sweep_object, words
 from ..run.session import Session, Terms
 from ..run.workbench import Places, composed
-from ..search.strategies.agent import attempts, best_of, library
+from ..search.strategies.agent import attempts, library
 from ..search.strategies.asking import shown, task_of
 from ..search.strategies.prompts import render
-from . import config
-from .desk import Desk, Job, Seat, Told
+from . import answers, config
+from .desk import Desk, Told
 from .reading import problem_of
 
 WAIT_S = 45.0  # for what takes long: the clients of several agents give a call a minute
-_MOST_WAIT_S = 3600.0
-_POLL_S = 0.05
 _LIBRARY = "library"
 _MOST_REPORT = 30_000  # characters of a report that are sent along
 
@@ -56,6 +51,12 @@ class House:
     say: Callable[[str], None]
     env: tuple[str, ...] = ()  # variables that the cells see
 
+    def chosen(self) -> Target:
+        """The target, or the one of this machine."""
+        from ..edges.gpu.machine import default_target
+
+        return default_target() if self.target == "auto" else self.target
+
 
 class Tools:
     """The tools, over one desk. They raise UserError, and HarnessError for what is no fault of an agent's."""
@@ -63,8 +64,6 @@ class Tools:
     def __init__(self, desk: Desk, house: House) -> None:
         self._desk = desk
         self._house = house
-
-    # ---- opening and reading
 
     async def open_problem(
         self, problem: str, ctx: Any, folder: str = "", budget: str = "", precision: Precision = "reference",
@@ -78,24 +77,28 @@ class Tools:
         place = self._desk.folder(folder, path)
         seat = self._desk.seat_at(place)
         if not seat.new:
-            await self._settled(seat, ctx, wait_s)
+            await answers.settled(seat, ctx, wait_s)
             if seat.session is not None and seat.session.brief.problem.path != str(path):
                 raise UserError(f"{seat.name}: holds a run of another problem; choose another folder")
-            return self._overview(seat) if seat.job.done else self._working(seat)
+            return answers.overview(seat) if seat.job.done else answers.working(seat)
         terms = config.within(self._house.terms, budget)
         agent = _name_of(ctx)
+
+        def said(text: str) -> None:
+            seat.say(text)
+            self._house.say(f"{seat.name}: {text}")
 
         def session() -> Session:
             chosen = None if mode == "auto" else mode
             read = problem_of(
-                path, target=self._target(), precision=precision, mode=chosen, env=self._house.env,
-                warn=lambda text: self._say(seat, text),
+                path, target=self._house.chosen(), precision=precision, mode=chosen, env=self._house.env,
+                warn=said,
             )  # fmt: skip
             places = Places(out=place, cache=self._house.cache)
-            return Session(read, terms, places=places, agent=agent, say=lambda text: self._say(seat, text))
+            return Session(read, terms, places=places, agent=agent, say=said)
 
-        job = seat.open(session, lambda: self._overview(seat))
-        return await self._answer(seat, job, ctx, wait_s)
+        job = seat.open(session, lambda: answers.overview(seat))
+        return await answers.answer(seat, job, ctx, wait_s)
 
     async def read_problem(self, run: str = "") -> str:
         """The module that is to be replaced, its cases, the machine with its measured rates, the floor (the time that
@@ -131,7 +134,7 @@ class Tools:
         session = seat.at_hand()
         rows = [attempt_row(e, number=n) for n, e in enumerate(attempts(session.events), start=1)]
         working = {} if seat.job.done else {"working": seat.job.what}
-        return {"run": seat.name, "attempts": rows, **self._standing(session), **working}
+        return {"run": seat.name, "attempts": rows, **answers.standing(session), **working}
 
     async def attempt(self, number: int, run: str = "", source: bool = False) -> Told:
         """The judge's verdict on an earlier attempt again, with its files where `source` asks for them (those of the
@@ -144,8 +147,6 @@ class Tools:
             told |= {"files": {f.path: f.text for f in seen["files"]}, "unchanged": seen["hidden"]}
         return told
 
-    # ---- working
-
     async def submit(
         self, idea: str, ctx: Any, run: str = "", files: dict[str, str | None] | None = None, path: str = "",
         base: str = "", wait_s: float = WAIT_S,
@@ -157,16 +158,16 @@ class Tools:
         The answer is the judge's verdict, or "state": "working" after `wait_s` seconds: then call wait."""
         seat = self._desk.seat(run)
         session = seat.at_hand()
-        what = self._given(session, files, path, base)
+        what = _given(self._desk, session, files, path, base)
         if known := session.number_of(what):
             told = attempt_object(session.brief, session.attempt(known), number=known)
             return told | {"note": f"this is attempt {known}, letter for letter: it was not judged again"}
         number = len(attempts(session.events)) + 1
 
         def judged(session: Session) -> Told:
-            return self._verdict(seat, session, session.submit(what, idea), number)
+            return answers.verdict(seat, session, session.submit(what, idea), number)
 
-        return await self._answer(seat, seat.ask(f"attempt {number} is being judged", judged), ctx, wait_s)
+        return await answers.answer(seat, seat.ask(f"attempt {number} is being judged", judged), ctx, wait_s)
 
     async def profile(
         self, ctx: Any, run: str = "", attempt: int = 0, question: Question = "auto", wait_s: float = WAIT_S
@@ -188,7 +189,7 @@ class Tools:
             assert isinstance(found, Inspected)
             return {"run": seat.name, "profile_of": of, **profile_object(found)}
 
-        return await self._answer(seat, seat.ask(f"{of} is being profiled", profiled), ctx, wait_s)
+        return await answers.answer(seat, seat.ask(f"{of} is being profiled", profiled), ctx, wait_s)
 
     async def tune(self, attempt: int, ctx: Any, run: str = "", wait_s: float = WAIT_S) -> Told:
         """Turn the knobs of an accepted attempt without you. Of your own code: lines such as
@@ -205,14 +206,14 @@ class Tools:
             swept = [m for m in made if not isinstance(m.move, Try)]
             told = {"run": seat.name, "tuned": attempt, "attempts": rows, "sweeps": [sweep_object(m) for m in swept]}
             note = {} if made else {"note": "there is one setting worth measuring, the one in use"}
-            return told | self._standing(session) | note
+            return told | answers.standing(session) | note
 
-        return await self._answer(seat, seat.ask(f"attempt {attempt} is being tuned", tuned), ctx, wait_s)
+        return await answers.answer(seat, seat.ask(f"attempt {attempt} is being tuned", tuned), ctx, wait_s)
 
     async def wait(self, ctx: Any, run: str = "", wait_s: float = WAIT_S) -> Told:
         """Wait for what is still going on in a run, and be told what came of it."""
         seat = self._desk.seat(run)
-        return await self._answer(seat, seat.job, ctx, wait_s)
+        return await answers.answer(seat, seat.job, ctx, wait_s)
 
     async def finish(self, why: str, ctx: Any, run: str = "", wait_s: float = WAIT_S) -> Told:
         """End the run: the best of it is handed over, if it is faster than eager beyond noise, and the report is
@@ -230,94 +231,34 @@ class Tools:
             places = {"candidate": str(result.candidate_dir), "report": str(report), "report_text": text[:_MOST_REPORT]}
             return {"run": seat.name, "state": "ended", **ended_object(told), **places}
 
-        return await self._answer(seat, seat.ask("the run is being ended", finished), ctx, wait_s)
+        return await answers.answer(seat, seat.ask("the run is being ended", finished), ctx, wait_s)
 
-    # ---- answers
 
-    async def _answer(self, seat: Seat, job: Job, ctx: Any, wait_s: float) -> Told:
-        """What came of a job, or how far it is."""
-        await self._settled(seat, ctx, wait_s)
-        return job.outcome.result() if job.done else self._working(seat)
+def _given(
+    desk: Desk, session: Session, files: dict[str, str | None] | None, path: str, base: str
+) -> Candidate | Recipe:
+    if path and (files or base):
+        raise UserError("give either a path, or files and a base")
+    if path:
+        return load_candidate(desk.inside(path), session.brief.problem)
+    if base == _LIBRARY and not files:
+        recipe = library(session.brief)
+        if not recipe:
+            raise UserError("the library makes nothing of this module; read_skeletons says why")
+        return recipe
+    if not files:
+        raise UserError('give files (paths and texts, with a ModelNew in model.py), a path, or base="library"')
+    return candidate_of(files, _base(session, base))
 
-    async def _settled(self, seat: Seat, ctx: Any, wait_s: float) -> None:
-        """Wait for the job, and tell whoever asked of its progress."""
-        job, told = seat.job, 0
-        deadline = time.monotonic() + min(max(wait_s, 0.0), _MOST_WAIT_S)
-        while not job.done and time.monotonic() < deadline:
-            await asyncio.sleep(_POLL_S)
-            if len(job.lines) > told and ctx is not None:
-                told = len(job.lines)
-                await ctx.report_progress(told, None, job.lines[-1])
 
-    def _working(self, seat: Seat) -> Told:
-        job = seat.job
-        return {
-            "run": seat.name, "state": "working", "what": job.what, "seconds": round(time.monotonic() - job.since, 1),
-            "progress": job.lines[-3:], "next": "call wait with this run",
-        }  # fmt: skip
-
-    def _overview(self, seat: Seat) -> Told:
-        session = seat.at_hand()
-        brief, stop = session.brief, session.stop
-        problem, machine = brief.problem, brief.machine
-        return {
-            "run": seat.name, "state": "ended" if stop else "open", **({"ended": stop.why} if stop else {}),
-            "problem": problem.name, "target": problem.target, "mode": problem.mode, "precision": problem.precision,
-            "device": machine.device, "floor_ns": machine.floor_ns(brief.cases[0].work), "cases": len(brief.cases),
-            "fusions_found": sum(len(m.patterns) for m in brief.matched),
-            "attempts": len(attempts(session.events)), **self._standing(session),
-            "next": "finish hands the result over again" if stop else "read_problem, then submit",
-        }  # fmt: skip
-
-    def _standing(self, session: Session) -> Told:
-        """The best so far, and the budget."""
-        best = best_of(session.events)
-        number = session.number_of(best[0]) if best else None
-        spent, brief = session.spending.spent, session.brief
-        limits: Limits = brief.limits
-        budget: Told = {"seconds": brief.budget_s, "seconds_used": round(spent.seconds, 1), "tries_used": spent.tries}
-        budget |= {"tries": limits.tries} if limits.tries is not None else {}
-        if limits.device_s is not None:
-            budget |= {"device_seconds": limits.device_s, "device_seconds_used": round(spent.device_s, 1)}
-        return {"best": number, "budget": budget | ({"over": over} if (over := session.spending.over()) else {})}
-
-    def _verdict(self, seat: Seat, session: Session, event: Event, number: int) -> Told:
-        told = attempt_object(session.brief, event, number=number)
-        return {"run": seat.name, **told, **self._standing(session)}
-
-    # ---- what is given
-
-    def _given(self, session: Session, files: dict[str, str | None] | None, path: str, base: str) -> Candidate | Recipe:
-        if path and (files or base):
-            raise UserError("give either a path, or files and a base")
-        if path:
-            return load_candidate(self._desk.inside(path), session.brief.problem)
-        if base == _LIBRARY and not files:
-            recipe = library(session.brief)
-            if not recipe:
-                raise UserError("the library makes nothing of this module; read_skeletons says why")
-            return recipe
-        if not files:
-            raise UserError('give files (paths and texts, with a ModelNew in model.py), a path, or base="library"')
-        return candidate_of(files, self._base(session, base))
-
-    def _base(self, session: Session, base: str) -> Candidate | None:
-        if not base:
-            return None
-        if base == _LIBRARY:
-            return composed(session.brief, library(session.brief))
-        if not re.fullmatch("[0-9]{1,9}", base):
-            raise UserError(f'base {base[:80]!r}: give the number of an attempt, or "library"')
-        return _candidate(session, session.attempt(int(base)))
-
-    def _target(self) -> Target:
-        from ..edges.gpu.machine import default_target
-
-        return default_target() if self._house.target == "auto" else self._house.target
-
-    def _say(self, seat: Seat, text: str) -> None:
-        seat.say(text)
-        self._house.say(f"{seat.name}: {text}")
+def _base(session: Session, base: str) -> Candidate | None:
+    if not base:
+        return None
+    if base == _LIBRARY:
+        return composed(session.brief, library(session.brief))
+    if not re.fullmatch("[0-9]{1,9}", base):
+        raise UserError(f'base {base[:80]!r}: give the number of an attempt, or "library"')
+    return _candidate(session, session.attempt(int(base)))
 
 
 def _candidate(session: Session, event: Event) -> Candidate:

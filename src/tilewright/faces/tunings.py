@@ -18,15 +18,19 @@ from ..facts.space import Point
 from ..report import words
 from ..run.tune_ahead import Prepared, tune_ahead
 from . import config
+from .printing import Shown
 
 
-def prepared(problem: Problem, name: str, *, say: Callable[[str], None]) -> tuple[dict[str, Any], list[object]]:
-    """What `--json` prints, and what is printed else; UserError where no GPU of this name is known."""
+def prepared(problem: Problem, name: str, *, say: Callable[[str], None]) -> Shown:
+    """The points and their demands; UserError where no GPU of this name is known."""
     device = DEVICES.get(name.lower())
     if device is None:
         raise UserError(f"--ahead {name}: no GPU that is known here; {', '.join(DEVICES)} are")
     found, folder = tune_ahead(problem, device, cache=config.cache_dir(), say=say)
-    return ahead_object(found, folder=folder, device=device), [ahead_table(found, device), f"kernels  {folder}"]
+    return Shown(
+        object=ahead_object(found, folder=folder, device=device),
+        drawn=(ahead_table(found, device), f"kernels  {folder}"),
+    )
 
 
 def ahead_object(prepared: Sequence[Prepared], *, folder: Path, device: Device) -> dict[str, Any]:

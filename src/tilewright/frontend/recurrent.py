@@ -40,14 +40,14 @@ def told_by_shape() -> Iterator[None]:
 def _shaped(steps: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(steps)  # torch looks at its name
     def made(
-        given: Tensor, state: Tensor | Sequence[Tensor], weights: Sequence[Tensor], has_biases: bool, layers: int,
-        dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+        given: Tensor, state: Tensor | Sequence[Tensor], weights: Sequence[Tensor], *settings: Any
     ) -> Any:  # fmt: skip
         from torch._subclasses.fake_tensor import FakeTensor
 
         states = [state] if isinstance(state, Tensor) else list(state)
         if not isinstance(given, FakeTensor) or torch.is_grad_enabled():
-            return steps(given, state, weights, has_biases, layers, dropout, train, bidirectional, batch_first)
+            return steps(given, state, weights, *settings)
+        *_, bidirectional, batch_first = settings
         width = states[0].shape[-1] * (2 if bidirectional else 1)  # of an LSTM: what it projects to
         time_first = given.transpose(0, 1) if batch_first else given
         result = given.new_empty((*time_first.shape[:-1], width))

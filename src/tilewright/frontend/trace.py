@@ -306,14 +306,9 @@ class _Walk:
             ordered=_draws(node) or schema.is_mutable,
         ))  # fmt: skip
         self.values[node] = results[0] if single else tuple(results)
-        self._replace(self.builder.instead)
-
-    def _replace(self, instead: dict[str, Expr]) -> None:
-        """What was computed before, as what comes after reads it."""
-        if instead:
-            for node, value in self.values.items():
-                if isinstance(value, Expr):
-                    self.values[node] = instead.get(value.node.name, value)
+        if instead := self.builder.instead:
+            changed = {n: instead.get(v.node.name, v) for n, v in self.values.items() if isinstance(v, Expr)}
+            self.values.update(changed)
             instead.clear()
 
     def _opaque(self, node: fx.Node, outs: tuple[Any, ...]) -> Sequence[Expr | None]:
@@ -343,30 +338,9 @@ class _Walk:
                 assert filled[0] is not None
                 self.builder.uniform[filled[0].node.name] = results
                 return filled
-            return self._fitted(node, results, outs)
+            return _fitted(self.builder, node, results, outs)
         except NotLowered:
             return None
-
-    def _fitted(self, node: fx.Node, results: Any, outs: tuple[Any, ...]) -> Sequence[Expr | None]:
-        """The results in the dtypes that torch gives; shapes must agree and used results must be there."""
-        found = results if isinstance(results, Sequence) else (results,)
-        used = {user.args[1] for user in node.users if user.target is operator.getitem}
-        fitted: list[Expr | None] = []
-        for i, (result, out) in enumerate(zip(found, outs, strict=True)):
-            if result is None and i not in used:
-                fitted.append(None)
-            elif result is None or result.shape != tuple(out.shape) or 0 in result.shape:
-                raise NotLowered
-            else:
-                fitted.append(result.to(dtype_name(out.dtype)))
-                self._lay(node.name, fitted[-1], out)
-        return fitted
-
-    def _lay(self, call: str, result: Expr | None, out: torch.Tensor) -> None:
-        """Note how torch lays out what this call makes; views lie where their sources do."""
-        made = None if result is None else self.builder.nodes[result.node.name]
-        if made is not None and made.origin == call and made.op not in VIEWS:
-            self.builder.nodes[made.name] = replace(made, order=memory_order(out))
 
     def _bound(self, node: fx.Node) -> dict[str, Any]:
         """The arguments by name, as lowerings call them: a tensor that the method belongs to is `x`."""
@@ -387,6 +361,26 @@ class _Walk:
         if isinstance(value, tuple | list):
             return Struct(kind="list", items=tuple(self._template(v) for v in value))
         return _plain(value)
+
+
+def _fitted(builder: Builder, node: fx.Node, results: Any, outs: tuple[Any, ...]) -> Sequence[Expr | None]:
+    """The results in the dtypes that torch gives, and as torch lays them out; shapes must agree and used results must
+    be there."""
+    found = results if isinstance(results, Sequence) else (results,)
+    used = {user.args[1] for user in node.users if user.target is operator.getitem}
+    fitted: list[Expr | None] = []
+    for i, (result, out) in enumerate(zip(found, outs, strict=True)):
+        if result is None and i not in used:
+            fitted.append(None)
+        elif result is None or result.shape != tuple(out.shape) or 0 in result.shape:
+            raise NotLowered
+        else:
+            result = result.to(dtype_name(out.dtype))
+            made = builder.nodes[result.node.name]
+            if made.origin == node.name and made.op not in VIEWS:  # views lie where their sources do
+                builder.nodes[made.name] = replace(made, order=memory_order(out))
+            fitted.append(result)
+    return fitted
 
 
 def _target(operator: torch._ops.OpOverload) -> str:

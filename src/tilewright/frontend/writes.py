@@ -119,7 +119,7 @@ class _Reached:
     """Containers and fields of objects, each with its contents when it was met first."""
 
     def __init__(self) -> None:
-        self._held: dict[int, _Held] = {}
+        self.held: dict[int, _Held] = {}
         self._met: dict[int, tuple[Any, str]] = {}
         self._globals: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
 
@@ -132,7 +132,7 @@ class _Reached:
             value, name = waiting.popleft()
             if not isinstance(value, _SKIPPED) and id(value) not in self._met:
                 self._met[id(value)] = value, name
-                waiting += self._inside(value, name)
+                waiting += _inside(self, value, name)
 
     def path(self, value: Any) -> str:
         return self._met[id(value)][1]
@@ -151,7 +151,7 @@ class _Reached:
         for space, name, value in self._globals.values():
             if space.get(name, _MISSING) is not value:
                 return name
-        for held in self._held.values():
+        for held in self.held.values():
             place, value = id(held.value), held.value
             now = tuple(pair for pair in _content(value) if (place, pair[0]) not in spared)
             was = tuple(pair for pair in held.content if (place, pair[0]) not in spared)
@@ -163,7 +163,7 @@ class _Reached:
 
     def put_twins(self) -> None:
         """Put an equal object in the place of each number and string, but for modules' own, whose writes are noted."""
-        for held in self._held.values():
+        for held in self.held.values():
             if type(held.value) in (dict, list) and not held.of_module:
                 for key, item in held.content:
                     if type(item) in _TWINS:
@@ -178,7 +178,7 @@ class _Reached:
                 space.pop(name, None)
             elif space.get(name) is not value:
                 space[name] = value
-        for held in self._held.values():
+        for held in self.held.values():
             if not _same(_content(held.value), held.content):
                 _fill(held.value, held.content)
 
@@ -211,57 +211,61 @@ class _Reached:
             elif not _is_torch(value.__name__):
                 self._names(vars(value), names)
 
-    def _hold(self, value: Any, name: str, **named: bool) -> None:
-        self._held[id(value)] = _Held(value, name, _content(value), **named)
+    def hold(self, value: Any, name: str, **named: bool) -> None:
+        self.held[id(value)] = _Held(value, name, _content(value), **named)
 
-    def _inside(self, value: Any, name: str) -> _Owned:
-        """Note what it holds; what is in there."""
-        if isinstance(value, nn.Module):
-            return self._module(value, name)
-        if isinstance(value, dict | list | tuple | set | deque):
-            self._hold(value, name)
-            found = [(item, f"{name}[{key!r}]") for key, item in _content(value)]
-            return found + self._fields(value, name)
-        if isinstance(value, types.FunctionType):
-            for cell in value.__closure__ or ():
-                self._hold(cell, name)
-            more = [(cell.cell_contents, name) for cell in value.__closure__ or () if _content(cell)]
-            return [*more, (vars(value), name), (value.__defaults__, name), (value.__kwdefaults__, name)]
-        if isinstance(value, types.MethodType):
-            return [(value.__self__, name), (value.__func__, name)]
-        if isinstance(value, functools.partial):
-            return [(value.func, name), (value.args, name), (value.keywords, name)]
-        if isinstance(value, type):
-            return self._class(value)
-        return self._fields(value, name)
 
-    def _module(self, module: nn.Module, name: str) -> _Owned:
-        fields = module.__dict__
-        self._hold(fields, name, fields=True, of_module=True)
-        for table in _TABLES:
-            self._hold(fields[table], name, by_key=table != "_modules", fields=True, of_module=True)
-        found = [(item, f"{name}.{key}") for key, item in fields.items() if key not in _OF_EVERY_MODULE]
-        return [*found, *((child, f"{name}.{key}") for key, child in fields["_modules"].items()), (type(module), name)]
+def _inside(reached: _Reached, value: Any, name: str) -> _Owned:
+    """Note what it holds; what is in there."""
+    if isinstance(value, nn.Module):
+        return _module(reached, value, name)
+    if isinstance(value, dict | list | tuple | set | deque):
+        reached.hold(value, name)
+        found = [(item, f"{name}[{key!r}]") for key, item in _content(value)]
+        return found + _fields(reached, value, name)
+    if isinstance(value, types.FunctionType):
+        for cell in value.__closure__ or ():
+            reached.hold(cell, name)
+        more = [(cell.cell_contents, name) for cell in value.__closure__ or () if _content(cell)]
+        return [*more, (vars(value), name), (value.__defaults__, name), (value.__kwdefaults__, name)]
+    if isinstance(value, types.MethodType):
+        return [(value.__self__, name), (value.__func__, name)]
+    if isinstance(value, functools.partial):
+        return [(value.func, name), (value.args, name), (value.keywords, name)]
+    if isinstance(value, type):
+        return _class(reached, value)
+    return _fields(reached, value, name)
 
-    def _class(self, kind: type) -> _Owned:
-        if _is_torch(kind.__module__):
-            return []
-        self._hold(kind, kind.__name__, fields=True)
-        return [(item, f"{kind.__name__}.{key}") for key, item in _content(kind)] + [(c, "") for c in kind.__bases__]
 
-    def _fields(self, value: Any, name: str) -> _Owned:
-        kind = type(value)
-        if _is_torch(kind.__module__) and kind.__module__ not in _PLAIN:
-            return []
-        found: _Owned = []
-        if _slots(value) and id(value) not in self._held:
-            self._hold(value, name, fields=True)
-            found = [(item, f"{name}.{key}") for key, item in _content(value)]
-        fields = getattr(value, "__dict__", None)
-        if isinstance(fields, dict):
-            self._hold(fields, name, fields=True)
-            found += [(item, f"{name}.{key}") for key, item in fields.items()]
-        return [*found, (kind, kind.__name__)]
+def _module(reached: _Reached, module: nn.Module, name: str) -> _Owned:
+    fields = module.__dict__
+    reached.hold(fields, name, fields=True, of_module=True)
+    for table in _TABLES:
+        reached.hold(fields[table], name, by_key=table != "_modules", fields=True, of_module=True)
+    found = [(item, f"{name}.{key}") for key, item in fields.items() if key not in _OF_EVERY_MODULE]
+    return [*found, *((child, f"{name}.{key}") for key, child in fields["_modules"].items()), (type(module), name)]
+
+
+def _class(reached: _Reached, kind: type) -> _Owned:
+    if _is_torch(kind.__module__):
+        return []
+    reached.hold(kind, kind.__name__, fields=True)
+    return [(item, f"{kind.__name__}.{key}") for key, item in _content(kind)] + [(c, "") for c in kind.__bases__]
+
+
+def _fields(reached: _Reached, value: Any, name: str) -> _Owned:
+    kind = type(value)
+    if _is_torch(kind.__module__) and kind.__module__ not in _PLAIN:
+        return []
+    found: _Owned = []
+    if _slots(value) and id(value) not in reached.held:
+        reached.hold(value, name, fields=True)
+        found = [(item, f"{name}.{key}") for key, item in _content(value)]
+    fields = getattr(value, "__dict__", None)
+    if isinstance(fields, dict):
+        reached.hold(fields, name, fields=True)
+        found += [(item, f"{name}.{key}") for key, item in fields.items()]
+    return [*found, (kind, kind.__name__)]
 
 
 def _content(value: Any) -> tuple[tuple[Any, Any], ...]:

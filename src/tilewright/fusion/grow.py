@@ -60,7 +60,7 @@ class Growth:
 
     def run(self) -> None:
         self._grow()
-        self._repeat_cheap()
+        _repeat_cheap(self)
         self._refuse()
 
     def found(self) -> list[Region]:
@@ -69,7 +69,7 @@ class Growth:
 
     def cost_bytes(self) -> int:
         """Traffic of all regions, and for each launch as much as it could have moved in its time."""
-        return sum(LAUNCH_BYTES + self._traffic(r) for r in self.regions.values())
+        return sum(LAUNCH_BYTES + self.traffic(r) for r in self.regions.values())
 
     def _grow(self) -> None:
         """Put each node into a region of its own, and then merge what can be."""
@@ -77,10 +77,10 @@ class Growth:
             if self.flow.fusable(node.name) and node.op != "inside":
                 insides = [r for r in self.flow.readers[node.name] if self.flow.nodes[r].op == "inside"]
                 self._seed(self.flow.position[node.name], node.name, *insides)
-        self._merge_all(self._twins())
-        self._merge_all(self._edges(same_call=True))
+        self._merge_all(_twins(self))
+        self._merge_all(_edges(self, same_call=True))
         for _ in range(3):
-            if not self._merge_all(self._edges(same_call=False)) | self._merge_all(self._siblings()):
+            if not self._merge_all(_edges(self, same_call=False)) | self._merge_all(_siblings(self)):
                 break
 
     def _seed(self, number: int, *names: str) -> None:
@@ -101,38 +101,7 @@ class Growth:
 
     # --- merging -------------------------------------------------------------------------------------------------
 
-    def _twins(self) -> list[tuple[str, str]]:
-        """The two results of one reduction or scan."""
-        nodes = [self.flow.nodes[name] for name in self.home]
-        several = [n for n in nodes if n.op in REDUCTIONS or n.op in SCANS]
-        first = {(n.op, n.args, n.dims): n.name for n in several if n.item == 0}
-        return [(first[key], n.name) for n in nodes if n.item and (key := (n.op, n.args, n.dims)) in first]
-
-    def _edges(self, *, same_call: bool) -> list[tuple[str, str]]:
-        """Producer and reader, both in regions: the largest values first, equal ones in the graph's order or against
-        it. So the little that is done with a row's statistics joins those who made them, or those who use them."""
-        nodes = self.flow.nodes
-        found = [(p, c) for p in self.home for c in self.flow.readers[p] if c in self.home]
-        if same_call:
-            return [(p, c) for p, c in found if nodes[p].origin == nodes[c].origin and c not in self.late]
-        way = -1 if self.last_first else 1
-        return sorted(
-            found, key=lambda edge: (edge[1] in self.late, -nodes[edge[0]].bytes, way * self.flow.position[edge[0]])
-        )
-
-    def _siblings(self) -> list[tuple[str, str]]:
-        """Readers of one value that, with all else that both read, is large for them: together they read it once."""
-        found = []
-        for name, readers in self.flow.readers.items():
-            inside = [r for r in readers if r in self.home]
-            for pair in pairwise(inside):
-                one, other = (self.regions[self.home[r]] for r in pair)
-                size = sum(self.flow.loaded(root) for root in {name} | ({*one.roots} & {*other.roots}))
-                if size * 4 >= self._traffic(one) + self._traffic(other):
-                    found.append((size, *pair))
-        return [(a, b) for _, a, b in sorted(found, key=lambda s: -s[0])]
-
-    def _traffic(self, region: Region) -> int:
+    def traffic(self, region: Region) -> int:
         return sum(self.flow.loaded(n) for n in (*region.roots, *region.outputs))
 
     def _merge_all(self, edges: Iterable[tuple[str, str]]) -> bool:
@@ -146,7 +115,7 @@ class Growth:
         names = frozenset(self.regions[first].names) | frozenset(self.regions[second].names)
         if names in self._failed or self._makes_cycle(names):
             return False
-        region = self._accepted(names)
+        region = self.accepted(names)
         if region is None:
             self._failed.add(names)
             return False
@@ -170,7 +139,7 @@ class Growth:
             todo += [reader for n in unit for reader in self.flow.readers[n]]
         return False
 
-    def _accepted(self, names: Iterable[str], outputs: Collection[str] | None = None) -> Region | None:
+    def accepted(self, names: Iterable[str], outputs: Collection[str] | None = None) -> Region | None:
         region = lay_out(self.flow, names, outputs)
         if region is None or not worthwhile(self.flow, region):
             return None
@@ -179,76 +148,116 @@ class Growth:
 
     # --- computing cheap things twice ----------------------------------------------------------------------------
 
-    def _repeat_cheap(self) -> None:
-        """Give other regions their own copy of a cheap producer, so that its value needn't go through memory."""
-        for number in sorted(self.regions, key=lambda i: -self.flow.position[self.regions[i].names[0]]):
-            for output in reversed(self.regions[number].outputs):
-                readers = self._reading_regions(number, output)
-                copy = self._cheap(self.regions[number], output) if readers else None
-                if copy is not None:
-                    self._repeat(copy, readers)
-            self._trim(number)
 
-    def _repeat(self, copy: set[str], readers: set[int]) -> None:
-        wider = {i: self._accepted({*self.regions[i].names, *copy}, self.regions[i].outputs) for i in readers}
-        if all(wider.values()):
-            self.regions.update({i: region for i, region in wider.items() if region is not None})
+def _twins(growth: Growth) -> list[tuple[str, str]]:
+    """The two results of one reduction or scan."""
+    nodes = [growth.flow.nodes[name] for name in growth.home]
+    several = [n for n in nodes if n.op in REDUCTIONS or n.op in SCANS]
+    first = {(n.op, n.args, n.dims): n.name for n in several if n.item == 0}
+    return [(first[key], n.name) for n in nodes if n.item and (key := (n.op, n.args, n.dims)) in first]
 
-    def _reading_regions(self, number: int, output: str) -> set[int]:
-        """The other regions that read this value; none where somebody else needs it in memory."""
-        outside = [r for r in self.flow.readers[output] if r not in self.regions[number].names]
-        if output in self.flow.kept or any(r not in self.home for r in outside):
-            return set()
-        return {i for i, r in self.regions.items() if i != number and set(r.names) & set(outside)}
 
-    def _cheap(self, region: Region, output: str) -> set[str] | None:
-        """The statements that make this value, if they are few and read no more than it holds."""
-        found: set[str] = set()
-        roots: set[str] = set()
-        loaded = 0
-        todo = [output]
-        while todo:
-            name = todo.pop()
-            if name not in region.names or (name != output and name in region.outputs):
-                roots.add(name)
-            elif name not in found and self.flow.nodes[name].op == "load":
-                found.add(name)
-                loaded += self.flow.nodes[name].bytes
-            elif name not in found:
-                if self.flow.nodes[name].op in REDUCTIONS or self.flow.nodes[name].op in SCANS:
-                    return None
-                found.add(name)
-                todo += [self.flow.root(s) for s in self.flow.nodes[name].sources]
-        read = loaded + sum(self.flow.loaded(r) for r in roots)
-        return found if len(found) <= CHEAP_STATEMENTS and read <= 1.02 * self.flow.nodes[output].bytes else None
+def _edges(growth: Growth, *, same_call: bool) -> list[tuple[str, str]]:
+    """Producer and reader, both in regions: the largest values first, equal ones in the graph's order or against
+    it. So the little that is done with a row's statistics joins those who made them, or those who use them."""
+    nodes = growth.flow.nodes
+    found = [(p, c) for p in growth.home for c in growth.flow.readers[p] if c in growth.home]
+    if same_call:
+        return [(p, c) for p, c in found if nodes[p].origin == nodes[c].origin and c not in growth.late]
+    way = -1 if growth.last_first else 1
+    return sorted(
+        found, key=lambda edge: (edge[1] in growth.late, -nodes[edge[0]].bytes, way * growth.flow.position[edge[0]])
+    )
 
-    def _trim(self, number: int) -> None:
-        """Drop what nobody needs from a region any more, and the region with it if that is all."""
-        needed = {o for o in self.regions[number].outputs if self._read_from_memory(number, o)}
-        live: set[str] = set()
-        todo = list(needed)
-        names = set(self.regions[number].names)
-        while todo:
-            name = todo.pop()
-            if name in names and name not in live:
-                live.add(name)
-                todo += [self.flow.root(s) for s in self.flow.nodes[name].sources]
-        if live == names and len(needed) == len(self.regions[number].outputs):
-            return
-        region = lay_out(self.flow, live, needed) if live else None
-        if region is not None:
-            self.regions[number] = region
-        elif not live:
-            del self.regions[number]
 
-    def _read_from_memory(self, number: int, output: str) -> bool:
-        if output in self.flow.kept:
+def _siblings(growth: Growth) -> list[tuple[str, str]]:
+    """Readers of one value that, with all else that both read, is large for them: together they read it once."""
+    found = []
+    for name, readers in growth.flow.readers.items():
+        inside = [r for r in readers if r in growth.home]
+        for pair in pairwise(inside):
+            one, other = (growth.regions[growth.home[r]] for r in pair)
+            size = sum(growth.flow.loaded(root) for root in {name} | ({*one.roots} & {*other.roots}))
+            if size * 4 >= growth.traffic(one) + growth.traffic(other):
+                found.append((size, *pair))
+    return [(a, b) for _, a, b in sorted(found, key=lambda s: -s[0])]
+
+
+def _repeat_cheap(growth: Growth) -> None:
+    """Give other regions their own copy of a cheap producer, so that its value needn't go through memory."""
+    for number in sorted(growth.regions, key=lambda i: -growth.flow.position[growth.regions[i].names[0]]):
+        for output in reversed(growth.regions[number].outputs):
+            readers = _reading_regions(growth, number, output)
+            copy = _cheap(growth, growth.regions[number], output) if readers else None
+            if copy is not None:
+                _repeat(growth, copy, readers)
+        _trim(growth, number)
+
+
+def _repeat(growth: Growth, copy: set[str], readers: set[int]) -> None:
+    wider = {i: growth.accepted({*growth.regions[i].names, *copy}, growth.regions[i].outputs) for i in readers}
+    if all(wider.values()):
+        growth.regions.update({i: region for i, region in wider.items() if region is not None})
+
+
+def _reading_regions(growth: Growth, number: int, output: str) -> set[int]:
+    """The other regions that read this value; none where somebody else needs it in memory."""
+    outside = [r for r in growth.flow.readers[output] if r not in growth.regions[number].names]
+    if output in growth.flow.kept or any(r not in growth.home for r in outside):
+        return set()
+    return {i for i, r in growth.regions.items() if i != number and set(r.names) & set(outside)}
+
+
+def _cheap(growth: Growth, region: Region, output: str) -> set[str] | None:
+    """The statements that make this value, if they are few and read no more than it holds."""
+    found: set[str] = set()
+    roots: set[str] = set()
+    loaded = 0
+    todo = [output]
+    while todo:
+        name = todo.pop()
+        if name not in region.names or (name != output and name in region.outputs):
+            roots.add(name)
+        elif name not in found and growth.flow.nodes[name].op == "load":
+            found.add(name)
+            loaded += growth.flow.nodes[name].bytes
+        elif name not in found:
+            if growth.flow.nodes[name].op in REDUCTIONS or growth.flow.nodes[name].op in SCANS:
+                return None
+            found.add(name)
+            todo += [growth.flow.root(s) for s in growth.flow.nodes[name].sources]
+    read = loaded + sum(growth.flow.loaded(r) for r in roots)
+    return found if len(found) <= CHEAP_STATEMENTS and read <= 1.02 * growth.flow.nodes[output].bytes else None
+
+
+def _trim(growth: Growth, number: int) -> None:
+    """Drop what nobody needs from a region any more, and the region with it if that is all."""
+    needed = {o for o in growth.regions[number].outputs if _read_from_memory(growth, number, o)}
+    live: set[str] = set()
+    todo = list(needed)
+    names = set(growth.regions[number].names)
+    while todo:
+        name = todo.pop()
+        if name in names and name not in live:
+            live.add(name)
+            todo += [growth.flow.root(s) for s in growth.flow.nodes[name].sources]
+    if live == names and len(needed) == len(growth.regions[number].outputs):
+        return
+    region = lay_out(growth.flow, live, needed) if live else None
+    if region is not None:
+        growth.regions[number] = region
+    elif not live:
+        del growth.regions[number]
+
+
+def _read_from_memory(growth: Growth, number: int, output: str) -> bool:
+    if output in growth.flow.kept:
+        return True
+    for reader in growth.flow.readers[output]:
+        homes = [r for i, r in growth.regions.items() if reader in r.names]
+        if not homes or any(output not in r.names for r in homes):
             return True
-        for reader in self.flow.readers[output]:
-            homes = [r for i, r in self.regions.items() if reader in r.names]
-            if not homes or any(output not in r.names for r in homes):
-                return True
-        return False
+    return False
 
 
 def worthwhile(flow: Flow, region: Region) -> bool:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tilewright.facts.pattern import Bind, Site
 from tilewright.ir.graph import Node
-from tilewright.ir.program import RANKED, SCANS, Load, Operand, Output, Position, Program, Reduction, Scan, Statement
-from tilewright.ir.program import REDUCTIONS as REDUCTION_RESULTS
+from tilewright.ir.program import (
+    RANKED,
+    REDUCTIONS,
+    SCANS,
+    Load,
+    Operand,
+    Output,
+    Position,
+    Program,
+    Reduction,
+    Scan,
+    Statement,
+)  # fmt: skip
 
 from .axes import Axis, Dims, flat, leaves
 from .region import Flow, Region, in_memory
+
+_RESULTS = {**REDUCTIONS, **{op: results for op, (_, results) in SCANS.items()}}
 
 
 def write(flow: Flow, region: Region) -> tuple[Program, Site]:
@@ -30,7 +43,7 @@ class _Writer:
         self._statements = 0
 
     def finish(self) -> tuple[Program, Site]:
-        names = self._order()
+        names = _order(self.flow, self.region)
         for name in names:
             self._node(self.flow.nodes[name])
         outputs = tuple(self._output(self.flow.nodes[name]) for name in self.region.outputs)
@@ -42,28 +55,11 @@ class _Writer:
         site = Site(nodes=names, operands=tuple(self.binds), outputs=tuple(b for _, b in outputs))
         return program, site
 
-    def _order(self) -> tuple[str, ...]:
-        """Arguments before what reads them, from the outputs backwards, whatever the order in the graph."""
-        order: dict[str, None] = {}
-        inside = frozenset(self.region.names)
-        todo = [(name, False) for name in reversed(self.region.outputs)]
-        while todo:
-            name, ready = todo.pop()
-            if ready:
-                order[name] = None
-            elif name not in order:
-                sources = [self.flow.root(s) for s in self.flow.nodes[name].sources]
-                todo += [(name, True), *((s, False) for s in reversed(sources) if s in inside)]
-        return tuple(order)
-
-    def _aligned(self, axes: frozenset[Axis] | set[Axis]) -> tuple[int, ...]:
-        return tuple(a.size if a in axes else 1 for a in self.region.domain) or (1,)
-
     def _output(self, node: Node) -> tuple[Output, Bind]:
         axes = flat(self.region.dims[node.name])
         rank = self.region.ranks.get(node.name)
         place = dict(self.place)
-        shape = self._aligned(set(axes))
+        shape = _aligned(self.region, axes)
         if rank is not None:  # it lies where the reduced dimension was
             (reduced,) = self.region.reduced
             place[rank] = place[reduced]
@@ -89,16 +85,10 @@ class _Writer:
             ours = sorted(axes, key=self.place.__getitem__)
             order = tuple(axes.index(a) for a in ours)
             self.binds.append(Bind(node=root, split=tuple(a.size for a in axes), order=order))
-            self.operands.append(Operand(name=self._known[key], dtype=self.flow.nodes[root].dtype,
-                                         shape=self._aligned(set(axes)), order=self._order_of(root, dims)))  # fmt: skip
+            shape, lies = _aligned(self.region, axes), _order_of(self, root, dims)
+            dtype = self.flow.nodes[root].dtype
+            self.operands.append(Operand(name=self._known[key], dtype=dtype, shape=shape, order=lies))
         return self._known[key]
-
-    def _order_of(self, root: str, dims: Dims) -> tuple[int, ...]:
-        """Operand.order."""
-        places = [self.place[axis] for axis in in_memory(self.flow.nodes[root], dims)]
-        if places == sorted(places):
-            return ()
-        return (*(d for d in range(len(self.region.domain)) if d not in places), *places)
 
     def _indexed(self, name: str) -> str:
         """The operand that Loads of this value, or of this view of one, read."""
@@ -112,20 +102,13 @@ class _Writer:
 
     def _load(self, node: Node) -> str:
         at = tuple(
-            Position(start=p.start, steps=tuple(sorted(self._steps(node, p))),
+            Position(start=p.start, steps=tuple(sorted(_steps(self, node, p))),
                      value=self._argument(p.value) if p.value else "")
             for p in node.at
         )  # fmt: skip
         source, result = self._indexed(node.sources[0]), self._fresh()
         self.body.append(Load(result=result, source=source, at=at, dtype=node.dtype, fill=node.fill))
         return result
-
-    def _steps(self, node: Node, position: Position) -> Iterator[tuple[int, int]]:
-        """Its steps along the domain, which may have a dimension of the node in several."""
-        for dim, step in position.steps:
-            for axis in reversed(leaves(self.region.dims[node.name][dim])):
-                yield self.place[axis], step
-                step *= axis.size
 
     def _fresh(self) -> str:
         self._statements += 1
@@ -137,10 +120,8 @@ class _Writer:
         return result
 
     def _node(self, node: Node) -> None:
-        if node.op in REDUCTION_RESULTS:
-            self.names[node.name] = self._reduction(node)
-        elif node.op in SCANS:
-            self.names[node.name] = self._scan(node)
+        if node.op in _RESULTS:
+            self.names[node.name] = self._reduced(node)
         elif node.op == "load":
             self.names[node.name] = self._load(node)
         elif node.op == "inside":
@@ -157,25 +138,56 @@ class _Writer:
             name = self._state("add", scaled, self._state("index", self.place[axis], dtype="i64"), dtype="i64")
         return name
 
-    def _scan(self, node: Node) -> str:
-        (axis,), (*given, reverse, exclusive) = self.region.reduced, node.args
-        args = tuple(self._argument(a) if isinstance(a, str) else a for a in given)
-        keys = [(node.op, args, item) for item in range(SCANS[node.op][1])]
+    def _reduced(self, node: Node) -> str:
+        """A result of a reduction or a scan; all of them are written together."""
+        args = tuple(self._argument(a) if isinstance(a, str) else a for a in node.args)
+        keys = [(node.op, args, item) for item in range(_RESULTS[node.op])]
         if keys[0] not in self._known:
             results = tuple(self._fresh() for _ in keys)
-            dtype = node.dtype if node.item == 0 else self.flow.nodes[node.sources[0]].dtype
-            self.body.append(Scan(results=results, op=node.op, args=args, dim=self.place[axis], dtype=dtype,
-                                  reverse=bool(reverse), exclusive=bool(exclusive)))  # fmt: skip
+            own, of_source = node.dtype, self.flow.nodes[node.sources[0]].dtype
+            if node.op in SCANS:
+                (axis,), (*given, reverse, exclusive) = self.region.reduced, args
+                dtype = own if node.item == 0 else of_source
+                self.body.append(Scan(results=results, op=node.op, args=tuple(given), dim=self.place[axis], dtype=dtype,
+                                      reverse=bool(reverse), exclusive=bool(exclusive)))  # fmt: skip
+            else:
+                count = int(args[1]) if node.op in RANKED else 0
+                dtype = of_source if count else own
+                self.body.append(Reduction(results=results, op=node.op, arg=str(args[0]), dtype=dtype, count=count))
             self._known.update(zip(keys, results, strict=True))
         return self._known[keys[node.item]]
 
-    def _reduction(self, node: Node) -> str:
-        arg = self._argument(node.sources[0])
-        count = int(node.args[1]) if node.op in RANKED else 0
-        keys = [(node.op, arg, count, item) for item in range(REDUCTION_RESULTS[node.op])]
-        if keys[0] not in self._known:
-            results = tuple(self._fresh() for _ in keys)
-            dtype = self.flow.nodes[node.sources[0]].dtype if count else node.dtype
-            self.body.append(Reduction(results=results, op=node.op, arg=arg, dtype=dtype, count=count))
-            self._known.update(zip(keys, results, strict=True))
-        return self._known[keys[node.item]]
+
+def _order(flow: Flow, region: Region) -> tuple[str, ...]:
+    """Arguments before what reads them, from the outputs backwards, whatever the order in the graph."""
+    order: dict[str, None] = {}
+    inside = frozenset(region.names)
+    todo = [(name, False) for name in reversed(region.outputs)]
+    while todo:
+        name, ready = todo.pop()
+        if ready:
+            order[name] = None
+        elif name not in order:
+            sources = [flow.root(s) for s in flow.nodes[name].sources]
+            todo += [(name, True), *((s, False) for s in reversed(sources) if s in inside)]
+    return tuple(order)
+
+
+def _aligned(region: Region, axes: Collection[Axis]) -> tuple[int, ...]:
+    return tuple(a.size if a in axes else 1 for a in region.domain) or (1,)
+
+
+def _order_of(writer: _Writer, root: str, dims: Dims) -> tuple[int, ...]:
+    """Operand.order."""
+    places = [writer.place[axis] for axis in in_memory(writer.flow.nodes[root], dims)]
+    if places == sorted(places):
+        return ()
+    return (*(d for d in range(len(writer.region.domain)) if d not in places), *places)
+
+
+def _steps(writer: _Writer, node: Node, position: Position) -> Iterator[tuple[int, int]]:
+    """Its steps along the domain, which may have a dimension of the node in several."""
+    for dim, step in position.steps:
+        for axis in reversed(leaves(writer.region.dims[node.name][dim])):
+            yield writer.place[axis], step
+            step *= axis.size

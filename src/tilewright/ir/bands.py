@@ -78,10 +78,6 @@ class Bands:
         """The same of where a condition may hold."""
         return _bounds(self._truth(self.nodes[name])[0], first, second)
 
-    def parts(self, choice: Node) -> tuple[_Where, _Where]:
-        """Where a choice takes the one, and where the other."""
-        return self._condition(choice.args[0], choice)
-
     def _value(self, name: str) -> _Where:
         if name not in self._known:
             self._known[name] = _ANYWHERE  # should a graph ever go in circles
@@ -90,17 +86,17 @@ class Bands:
 
     def _found(self, node: Node) -> _Where:
         if node.op in VIEWS:
-            return self._value(node.sources[0]).moved(self._viewed(node))
+            return self._value(node.sources[0]).moved(_viewed(self.nodes, node))
         if node.op == "where":
             condition, yes, no = node.args
-            holds, fails = self._condition(condition, node)
+            holds, fails = self.condition(condition, node)
             return holds.meets(self._argument(yes, node)).joins(fails.meets(self._argument(no, node)))
         if node.dtype == "bool":
             return self._truth(node)[0]
         if node.op == "mul":
             return self._argument(node.args[0], node).meets(self._argument(node.args[1], node))
         if node.op == "div" and isinstance(node.args[1], str):
-            return self._argument(node.args[0], node) if self._root(node.args[1]).op in _POSITIVE else _ANYWHERE
+            return self._argument(node.args[0], node) if _root(self.nodes, node.args[1]).op in _POSITIVE else _ANYWHERE
         if node.op == "div":
             return self._argument(node.args[0], node) if node.args[1] else _ANYWHERE
         if node.op in _VANISHING:
@@ -115,12 +111,6 @@ class Bands:
             return _NOWHERE if arg == 0 else _ANYWHERE
         return self._value(arg).moved(_spread(self.nodes[arg].shape, node.shape))
 
-    def _root(self, name: str) -> Node:
-        node = self.nodes[name]
-        while node.op in VIEWS:
-            node = self.nodes[node.sources[0]]
-        return node
-
     def _low(self, node: Node) -> _Where:
         """Where a value may be other than minus infinity."""
         if node.name not in self._lows:
@@ -130,9 +120,9 @@ class Bands:
 
     def _low_found(self, node: Node) -> _Where:
         if node.op in VIEWS:
-            return self._low(self.nodes[node.sources[0]]).moved(self._viewed(node))
+            return self._low(self.nodes[node.sources[0]]).moved(_viewed(self.nodes, node))
         if node.op == "where":
-            holds, fails = self._condition(node.args[0], node)
+            holds, fails = self.condition(node.args[0], node)
             yes, no = (self._low_argument(a, node) for a in node.args[1:])
             return holds.meets(yes).joins(fails.meets(no))
         if node.op in ("add", "minimum"):
@@ -147,18 +137,7 @@ class Bands:
             return _NOWHERE if arg == -inf else _ANYWHERE
         return self._low(self.nodes[arg]).moved(_spread(self.nodes[arg].shape, node.shape))
 
-    def _viewed(self, node: Node) -> dict[int, int]:
-        """Which dimension of a view each of its source is; those that are cut or joined are none."""
-        source = self.nodes[node.sources[0]].shape
-        if node.op == "permute":
-            return {d: i for i, d in enumerate(node.dims)}
-        if node.op == "expand":
-            return _spread(source, node.shape)
-        ends = {(_elements(node.shape[i:]), size): i for i, size in enumerate(node.shape) if size > 1}
-        found = {d: ends.get((_elements(source[d:]), size)) for d, size in enumerate(source) if size > 1}
-        return {d: i for d, i in found.items() if i is not None}
-
-    def _condition(self, arg: str | float, node: Node) -> tuple[_Where, _Where]:
+    def condition(self, arg: str | float, node: Node) -> tuple[_Where, _Where]:
         """Where a condition may hold, and where it may fail, in the dimensions of the node that reads it."""
         if not isinstance(arg, str):
             return (_ANYWHERE, _NOWHERE) if arg else (_NOWHERE, _ANYWHERE)
@@ -174,16 +153,16 @@ class Bands:
         if node.op == "to" and node.sources:
             return self._truth(self.nodes[node.sources[0]])
         if node.op in VIEWS:
-            to = self._viewed(node)
+            to = _viewed(self.nodes, node)
             holds, fails = self._truth(self.nodes[node.sources[0]])
             return holds.moved(to), fails.moved(to)
         if node.op in ("logical_not", "bitwise_not") and node.dtype == "bool":
-            return self._condition(node.args[0], node)[::-1]
+            return self.condition(node.args[0], node)[::-1]
         if node.op in ("logical_and", "logical_or", "bitwise_and", "bitwise_or") and node.dtype == "bool":
-            (yes, no), (also, nor) = (self._condition(a, node) for a in node.args)
+            (yes, no), (also, nor) = (self.condition(a, node) for a in node.args)
             return (yes.meets(also), no.joins(nor)) if "and" in node.op else (yes.joins(also), no.meets(nor))
         if node.op == "where" and not any(isinstance(a, str) for a in node.args[1:]):
-            holds, fails = self._condition(node.args[0], node)
+            holds, fails = self.condition(node.args[0], node)
             chosen, other = map(bool, node.args[1:])
             if chosen != other:
                 return (holds, fails) if chosen else (fails, holds)
@@ -191,10 +170,10 @@ class Bands:
 
     def _compared(self, node: Node) -> tuple[_Where, _Where]:
         """Of a comparison of positions, or with zero of what is one."""
-        left, right = (self._positions(a, node) for a in node.args)
+        left, right = (_positions(self.nodes, a, node) for a in node.args)
         if left is None or right is None:
             if node.op in ("eq", "ne") and node.args[1] in (0, False) and isinstance(node.args[0], str):
-                truth = self._condition(node.args[0], node)
+                truth = self.condition(node.args[0], node)
                 return truth[::-1] if node.op == "eq" else truth
             return _ANYWHERE, _ANYWHERE
         steps = {d: left[0].get(d, 0) - right[0].get(d, 0) for d in {*left[0], *right[0]}}
@@ -205,34 +184,54 @@ class Bands:
         bound = (right[1] - left[1]) * sign  # sign x diagonal `op` sign x bound
         return _beside(node.op, bound, sign, pair), _beside(_INVERTED[node.op], bound, sign, pair)
 
-    def _positions(self, arg: str | float, node: Node) -> tuple[dict[int, int], float] | None:
-        """A sum of positions along the node's dimensions, each times a step, and a number; None of anything else."""
-        if not isinstance(arg, str):
-            return {}, arg
-        made = self.nodes[arg]
-        if made.op == "index":
-            found: tuple[dict[int, int], float] | None = ({0: 1}, 0)
-        elif made.op in ("add", "sub"):
-            parts = [self._positions(a, made) for a in made.args]
-            if parts[0] is None or parts[1] is None:
-                return None
-            sign = 1 if made.op == "add" else -1
-            steps = {d: parts[0][0].get(d, 0) + sign * parts[1][0].get(d, 0) for d in {*parts[0][0], *parts[1][0]}}
-            found = steps, parts[0][1] + sign * parts[1][1]
-        elif made.op in VIEWS:
-            inner = self._positions(made.sources[0], self.nodes[made.sources[0]])
-            to = self._viewed(made)
-            if inner is None or any(d not in to for d in inner[0]):
-                return None
-            found = {to[d]: step for d, step in inner[0].items()}, inner[1]
-        elif made.op == "to" and made.dtype in ("i32", "i64"):
-            found = self._positions(made.sources[0], made)
-        else:
-            found = None
-        to = _spread(made.shape, node.shape)
-        if found is None:
+
+def _root(nodes: Mapping[str, Node], name: str) -> Node:
+    node = nodes[name]
+    while node.op in VIEWS:
+        node = nodes[node.sources[0]]
+    return node
+
+
+def _viewed(nodes: Mapping[str, Node], node: Node) -> dict[int, int]:
+    """Which dimension of a view each of its source is; those that are cut or joined are none."""
+    source = nodes[node.sources[0]].shape
+    if node.op == "permute":
+        return {d: i for i, d in enumerate(node.dims)}
+    if node.op == "expand":
+        return _spread(source, node.shape)
+    ends = {(_elements(node.shape[i:]), size): i for i, size in enumerate(node.shape) if size > 1}
+    found = {d: ends.get((_elements(source[d:]), size)) for d, size in enumerate(source) if size > 1}
+    return {d: i for d, i in found.items() if i is not None}
+
+
+def _positions(nodes: Mapping[str, Node], arg: str | float, node: Node) -> tuple[dict[int, int], float] | None:
+    """A sum of positions along the node's dimensions, each times a step, and a number; None of anything else."""
+    if not isinstance(arg, str):
+        return {}, arg
+    made = nodes[arg]
+    if made.op == "index":
+        found: tuple[dict[int, int], float] | None = ({0: 1}, 0)
+    elif made.op in ("add", "sub"):
+        parts = [_positions(nodes, a, made) for a in made.args]
+        if parts[0] is None or parts[1] is None:
             return None
-        return ({to[d]: s for d, s in found[0].items()}, found[1]) if all(d in to for d in found[0]) else None
+        sign = 1 if made.op == "add" else -1
+        steps = {d: parts[0][0].get(d, 0) + sign * parts[1][0].get(d, 0) for d in {*parts[0][0], *parts[1][0]}}
+        found = steps, parts[0][1] + sign * parts[1][1]
+    elif made.op in VIEWS:
+        inner = _positions(nodes, made.sources[0], nodes[made.sources[0]])
+        to = _viewed(nodes, made)
+        if inner is None or any(d not in to for d in inner[0]):
+            return None
+        found = {to[d]: step for d, step in inner[0].items()}, inner[1]
+    elif made.op == "to" and made.dtype in ("i32", "i64"):
+        found = _positions(nodes, made.sources[0], made)
+    else:
+        found = None
+    to = _spread(made.shape, node.shape)
+    if found is None:
+        return None
+    return ({to[d]: s for d, s in found[0].items()}, found[1]) if all(d in to for d in found[0]) else None
 
 
 class Needed:
@@ -274,7 +273,7 @@ class Needed:
         needed = self._value(reader.name)
         if reader.op != "where" or reader.args[0] == name:
             return needed
-        holds, fails = self._bands.parts(reader)
+        holds, fails = self._bands.condition(reader.args[0], reader)
         found = _NOWHERE
         for arg, where in zip(reader.args[1:], (holds, fails), strict=True):
             found = found.joins(needed.meets(where)) if arg == name else found

@@ -326,27 +326,28 @@ class Program:
 
     def aligned(self, name: str) -> tuple[int, ...]:
         """The aligned shape of an operand that is not indexed, or of a value."""
-        dims = self._reach()[name]
+        dims = _reach(self)[name]
         return tuple(size if d in dims else 1 for d, size in enumerate(self.domain))
 
-    def _reach(self) -> dict[str, frozenset[int]]:
-        """The dimensions along which each value varies."""
-        reach = {o.name: frozenset(d for d, size in enumerate(o.shape) if size > 1) for o in self.operands
-                 if not o.indexed}  # fmt: skip
-        for item in self.body:
-            if isinstance(item, Reduction):
-                reach.update(dict.fromkeys(item.results, reach[item.arg] - set(self.reduced)))
-            elif isinstance(item, Scan):
-                found = frozenset({item.dim}).union(*(reach[a] for a in item.args if isinstance(a, str)))
-                reach.update(dict.fromkeys(item.results, found))
-            elif isinstance(item, Product):
-                reach[item.result] = frozenset(d for d, size in enumerate(self.domain) if size > 1)
-            elif isinstance(item, Statement) and item.op == "index":
-                reach[item.result] = frozenset({int(item.args[0])})
-            else:
-                own = item.dims if isinstance(item, Load) else frozenset[int]()
-                reach[item.result] = own.union(*(reach[a] for a in item.args if isinstance(a, str)))
-        return reach
+
+def _reach(program: Program) -> dict[str, frozenset[int]]:
+    """The dimensions along which each value varies."""
+    reach = {o.name: frozenset(d for d, size in enumerate(o.shape) if size > 1) for o in program.operands
+             if not o.indexed}  # fmt: skip
+    for item in program.body:
+        if isinstance(item, Reduction):
+            reach.update(dict.fromkeys(item.results, reach[item.arg] - set(program.reduced)))
+        elif isinstance(item, Scan):
+            found = frozenset({item.dim}).union(*(reach[a] for a in item.args if isinstance(a, str)))
+            reach.update(dict.fromkeys(item.results, found))
+        elif isinstance(item, Product):
+            reach[item.result] = frozenset(d for d, size in enumerate(program.domain) if size > 1)
+        elif isinstance(item, Statement) and item.op == "index":
+            reach[item.result] = frozenset({int(item.args[0])})
+        else:
+            own = item.dims if isinstance(item, Load) else frozenset[int]()
+            reach[item.result] = own.union(*(reach[a] for a in item.args if isinstance(a, str)))
+    return reach
 
 
 Plain = Statement | Load  # what is computed point by point

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from ..facts.audit import MOST, TOLERANCES, WHOLE, Audit, Shirk
 from . import words
 from .objects import Task
+from .ruled import ruled
 
 _COLOURS = {"void": "red", "weak": "yellow", "sound": "green", "note": "dim"}
 
@@ -26,13 +26,9 @@ def audit_object(audit: Audit) -> dict[str, Any]:
 
 def audit_table(audit: Audit) -> Table:
     """One task: the findings, then the figures of every way to shirk."""
-    drawn = Table(box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
-    drawn.title = (
-        f"[not italic]{escape(audit.problem)} on {escape(audit.device)}: "
-        f"[bold {_COLOURS[audit.verdict]}]{audit.verdict}[/][/]"
-    )
-    for heading in ("", "finding", "figure", "threshold", "what it says"):
-        drawn.add_column(heading, justify="right" if heading in ("figure", "threshold") else "left")
+    verdict = f"[bold {_COLOURS[audit.verdict]}]{audit.verdict}[/]"
+    drawn = ruled("", "finding", "figure", "threshold", "what it says", numbers=("figure", "threshold"),
+                  title=f"{escape(audit.problem)} on {escape(audit.device)}: {verdict}")  # fmt: skip
     for f in audit.findings:
         drawn.add_row(f"[{_COLOURS[f.severity]}]{f.severity}[/]", f.reason.replace("_", " "), _figure(f.figure),
                       _figure(f.threshold), escape(f.summary))  # fmt: skip
@@ -42,9 +38,8 @@ def audit_table(audit: Audit) -> Table:
 
 def shirks_table(shirks: Sequence[Shirk]) -> Table:
     """What was tried: share of the allowance (at most 1 is accepted), and the tolerance at which allclose accepts."""
-    drawn = Table(box=box.SIMPLE_HEAD)
-    for heading in ("less work", "", "of the allowance", "there, judged", "error", "allclose from"):
-        drawn.add_column(heading, justify="left" if heading in ("less work", "") else "right")
+    numbers = ("of the allowance", "there, judged", "error", "allclose from")
+    drawn = ruled("less work", "", *numbers, numbers=numbers)
     for s in shirks:
         judged = "" if s.judged_share is None else _figure(s.judged_share)
         drawn.add_row(s.kind, escape(s.name), _figure(s.share), judged, _figure(s.norm), _figure(s.loose),
@@ -76,9 +71,7 @@ def audits_summary(tasks: Sequence[Task]) -> dict[str, object]:
 
 def audits_table(tasks: Sequence[Task]) -> Table:
     """One line a task, those with something to say first in their order; then the sums."""
-    drawn = Table(box=box.SIMPLE_HEAD, caption_justify="left")
-    for heading in ("task", "verdict", "why"):
-        drawn.add_column(heading)
+    drawn = ruled("task", "verdict", "why")
     for task in tasks:
         if "findings" not in task:
             drawn.add_row(escape(str(task.get("problem"))), "[red]failed[/]", escape(_why_failed(task)))

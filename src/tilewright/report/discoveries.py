@@ -7,7 +7,6 @@ from dataclasses import asdict
 from statistics import fmean, median
 from typing import Any
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -17,6 +16,7 @@ from . import drawing, words
 from .graphs import drawn_before
 from .objects import Task
 from .page import environment
+from .ruled import ruled
 
 _MOST_LINES = 60  # of the table of operators
 _MOST_BOXES = 400
@@ -62,11 +62,9 @@ def _measured(found: Discovery) -> Iterator[Call]:
 
 def parts_table(found: Discovery) -> Table:
     """What each part of the module takes, and could win, the most first."""
-    drawn = Table(box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
-    drawn.title = f"[not italic]{escape(found.problem)} on {escape(found.device)}[/]"
-    for heading in ("pattern", "what, and by what or why not", "time", "share", "floor", "of floor", "can win"):
-        number = heading not in ("pattern", "what, and by what or why not")
-        drawn.add_column(heading, justify="right" if number else "left", no_wrap=number or heading == "pattern")
+    numbers = ("time", "share", "floor", "of floor", "can win")
+    drawn = ruled("pattern", "what, and by what or why not", *numbers, numbers=numbers, whole=("pattern", *numbers),
+                  title=f"{escape(found.problem)} on {escape(found.device)}")  # fmt: skip
     for part in found.parts:
         drawn.add_row(
             part.pattern or "–", f"{escape(_what(part))}\n[dim]{escape(part.rule or part.why)}[/]",
@@ -98,9 +96,7 @@ def _caption(found: Discovery) -> str:
 
 def calls_table(found: Discovery) -> Table:
     """The graph, operator by operator, in the order in which they are run."""
-    drawn = Table(box=box.SIMPLE_HEAD, caption_justify="left")
-    for heading in ("operator", "gives", "time", "share", "floor", "pattern"):
-        drawn.add_column(heading, justify="right" if heading in ("time", "share", "floor") else "left")
+    drawn = ruled("operator", "gives", "time", "share", "floor", "pattern", numbers=("time", "share", "floor"))
     nodes = {n.name: n for n in found.graph.nodes}
     times, floors = {c.call: c.ns for c in found.replay.calls}, dict(found.floors_ns)
     calls = list(_measured(found))
@@ -172,9 +168,7 @@ def _left(seen: Sequence[Task]) -> dict[tuple[str, str], tuple[float, int]]:
 
 def left_table(tasks: Sequence[Task]) -> Table:
     """What takes most of the modules' time and is left to torch."""
-    drawn = Table(box=box.SIMPLE_HEAD)
-    for heading in ("left to torch", "why", "of the time", "modules"):
-        drawn.add_column(heading, justify="left" if heading in ("left to torch", "why") else "right")
+    drawn = ruled("left to torch", "why", "of the time", "modules", numbers=("of the time", "modules"))
     for item in discoveries_summary(tasks)["left"][:_MOST_LEFT]:
         drawn.add_row(escape(item["what"]), escape(item["why"]), words.percent(item["share"]), str(item["tasks"]))
     return drawn
@@ -182,9 +176,8 @@ def left_table(tasks: Sequence[Task]) -> Table:
 
 def discoveries_table(tasks: Sequence[Task]) -> Table:
     """One line a module; then the means."""
-    drawn = Table(box=box.SIMPLE_HEAD, caption_justify="left")
-    for heading in ("task", "time", "floor", "in patterns", "can win", "most of it in"):
-        drawn.add_column(heading, justify="left" if heading in ("task", "most of it in") else "right")
+    numbers = ("time", "floor", "in patterns", "can win")
+    drawn = ruled("task", *numbers, "most of it in", numbers=numbers)
     for task in tasks:
         if "parts" in task:
             drawn.add_row(

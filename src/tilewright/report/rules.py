@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from ..facts.document import Document, Hit
 from ..facts.rule import Limit, Rule
+from .ruled import ruled
 
 _FEATURES = {
     "ranked": "that keep the first k of a row in order", "gathers": "that gather by index",
@@ -22,9 +22,7 @@ _FEATURES = {
 
 def rules_table(rules: Sequence[Rule]) -> Table:
     """One line a rule, in the order in which they are tried."""
-    drawn = Table(box=box.SIMPLE_HEAD)
-    for heading in ("rule", "kinds", "cuda", "cpu"):
-        drawn.add_column(heading)
+    drawn = ruled("rule", "kinds", "cuda", "cpu")
     for rule in rules:
         skeletons = [r.skeleton if (r := rule.on(target)) else "" for target in ("cuda", "cpu")]
         drawn.add_row(escape(rule.name), ", ".join(rule.kinds), *skeletons)
@@ -32,9 +30,7 @@ def rules_table(rules: Sequence[Rule]) -> Table:
 
 
 def hits_table(hits: Sequence[Hit]) -> Table:
-    drawn = Table(box=box.SIMPLE_HEAD)
-    for heading in ("", "name", "what"):
-        drawn.add_column(heading)
+    drawn = ruled("", "name", "what")
     for hit in hits:
         found = hit.document
         drawn.add_row(found.kind, escape(found.name), f"{escape(found.title)}\n[dim]{escape(_flat(hit.excerpt))}[/]")

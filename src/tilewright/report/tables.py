@@ -17,6 +17,7 @@ from .attribution import worth_rows
 from .ending import Ending, ending, floor_share
 from .objects import Task, bench_summary, ratio_of, whose, won
 from .parts import part_rows
+from .ruled import ruled
 
 _COLOURS = {"improved": "green", "no_improvement": "yellow", "failed": "red", "unfinished": "blue", "pending": "blue"}
 
@@ -111,19 +112,8 @@ def _fused_lines(brief: Brief, events: Sequence[Event], end: Ending) -> str:
 def bench_table(tasks: Sequence[Task]) -> Table:
     """Many runs: one row each, and the means below; what failed or was kept as it is counts as 1.0."""
     total = bench_summary(tasks)
-    drawn = Table(box=box.SIMPLE_HEAD, caption_justify="left")
-    for heading in (
-        "problem",
-        "result",
-        "eager",
-        "compile",
-        "ours",
-        "vs eager",
-        "99% interval",
-        "vs best",
-        "floor share",
-    ):
-        drawn.add_column(heading, justify="left" if heading in ("problem", "result") else "right", no_wrap=True)
+    numbers = ("eager", "compile", "ours", "vs eager", "99% interval", "vs best", "floor share")
+    drawn = ruled("problem", "result", *numbers, numbers=numbers, whole=("problem", "result", *numbers))
     for task in tasks:
         drawn.add_row(*_bench_row(task))
     drawn.add_section()

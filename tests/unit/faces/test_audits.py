@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fakes.command import in_process
-from tilewright.faces.audits import is_one_problem
+from tilewright.faces.folders import is_one_problem
 from tilewright.run.campaign import _child
 
 SOUND = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.faces.benches import Asked, campaign_of
-from tilewright.faces.deliver import bench_object
+from tilewright.faces.folders import Many, tasks_object
 from tilewright.facts.errors import UserError
 from tilewright.run.campaign import Campaign
 
@@ -18,10 +18,7 @@ MAILBOX = Asked(strategy="oneshot", model="mailbox:box", base_url="", effort="lo
 
 def described(folder: Path, budget: str, asked: Asked) -> Campaign:
     (folder / "1_a.py").touch()
-    return campaign_of(
-        str(folder), out=None, only=None, target="cpu", budget=budget, settings=["--seed", "0"], asked=asked, jobs=1,
-        devices=(),
-    )  # fmt: skip
+    return campaign_of(str(folder), Many(), target="cpu", budget=budget, settings=["--seed", "0"], asked=asked)
 
 
 def test_without_a_model_the_flags_are_those_of_ever(tmp_path: Path) -> None:
@@ -61,7 +58,7 @@ def test_another_machine_evaluates_every_problem_and_nothing_is_measured_here(tm
     campaign = described(tmp_path, "", there)
     assert campaign.flags[-2:] == ["--evaluator", "bundle:box"] and campaign.elsewhere
     assert not described(tmp_path, "", MAILBOX).elsewhere
-    found = bench_object([{"status": "pending"}, {"machine": {"device": "there"}}], command="", machine=None)
+    found = tasks_object([{"status": "pending"}, {"machine": {"device": "there"}}], {}, machine=None)
     assert found["machine"] == {"device": "there"}
     with pytest.raises(UserError, match="write bundle:DIR"):
         described(tmp_path, "", replace(MAILBOX, evaluator="box"))

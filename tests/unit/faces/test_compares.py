@@ -15,6 +15,7 @@ from tilewright.edges.ledger import Ledger
 from tilewright.faces import compares
 from tilewright.faces.benches import Asked, campaign_of
 from tilewright.faces.compares import Entrant, compared_journals, entrants, run_strategies
+from tilewright.faces.folders import Many
 from tilewright.facts.errors import UserError
 from tilewright.facts.run import Limits
 from tilewright.run.campaign import Campaign
@@ -79,8 +80,8 @@ def test_each_strategy_runs_as_often_as_it_differs_under_the_same_budget(
     (tmp_path / "a.py").touch()
     bare = replace(MAILBOX, model=None)
     shared = campaign_of(
-        str(tmp_path / "a.py"), out=tmp_path / "out", only=None, target="cpu", budget="20calls",
-        settings=("--no-sanitize",), asked=bare, jobs=1, devices=(),
+        str(tmp_path / "a.py"), Many(out=tmp_path / "out"), target="cpu", budget="20calls",
+        settings=("--no-sanitize",), asked=bare,
     )  # fmt: skip
     chosen = entrants("catalog,evolve-islands")
     assert run_strategies(shared, chosen, asked=MAILBOX, repeats=2, seed=7, say=print) == 2

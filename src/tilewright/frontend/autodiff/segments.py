@@ -17,8 +17,8 @@ from tilewright.ir.contraction import contracted
 from tilewright.ir.graph import SOURCES, VIEWS, Call, Graph, Node, Ref, Struct
 from tilewright.ir.program import DTYPE_BYTES, POINTWISE, REDUCTIONS, SCANS
 
+from ..lowering.lower import FLOATS
 from .reverse import derived, has_rule, leads_through
-from .tape import FLOATS
 
 _MOVES = VIEWS | {"slice", "index"}  # made by whoever reads them
 
@@ -30,8 +30,8 @@ def segments(
     to torch in the graph's order, with the products, if they are asked for, that it reads; then the other products,
     those of one operand together. `but`: results of products that stay torch's."""
     cut = _Cut(graph, but)
-    parts = cut.joined() if products else cut.layers()
-    found = [cut.segment(f"segment_{first_id + i}", inside) for i, inside in enumerate(parts)]
+    parts = _joined(cut) if products else _layers(cut)
+    found = [_segment(cut, f"segment_{first_id + i}", inside) for i, inside in enumerate(parts)]
     return tuple(s for s in found if s is not None)
 
 
@@ -45,39 +45,13 @@ class _Cut:
         self.depth = self._depth()
         self.readers = self._readers()
 
-    def layers(self) -> list[set[str]]:
-        """What is computed here, by depth."""
-        mine = [n.name for n in self.graph.nodes if self._computes(n)]
-        depths = sorted({self.depth[name] for name in mine})
-        return [{name for name in mine if self.depth[name] == depth} for depth in depths]
-
-    def joined(self) -> list[set[str]]:
-        """The layers with the products of their depth that they read, and those that share an operand which wants a
-        gradient, together; nothing of one depth waits for a product of it. Where there is no layer, products alone."""
-        parts = self.layers()
-        homes = {name: part for part in parts for name in part}
-        owners: dict[tuple[int, str], str] = {}
-        for node in filter(self._is_product, self.graph.nodes):
-            depth, (left, right) = self.depth[node.name], self._operands(node)
-            met = [r for r in self.readers.get(node.name, ()) if self.depth[r] == depth]
-            met += [owners.setdefault((depth, root), node.name) for root in (left, right) if root in self.wanted]
-            mine = homes[node.name] = {node.name}
-            parts.append(mine)
-            for home in map(homes.__getitem__, met):
-                if home is not mine:
-                    home |= mine
-                    homes.update(dict.fromkeys(mine, home))
-                    mine.clear()
-                    mine = home
-        return [part for part in parts if part]
-
-    def _operands(self, product: Node) -> tuple[str, str]:
+    def operands(self, product: Node) -> tuple[str, str]:
         """What a product multiplies, or of what that is a view or a part."""
         found = contracted(self.calls[product.origin], self.nodes)
         assert found is not None
-        return self._root(found.left.name), self._root(found.right.name)
+        return self.root(found.left.name), self.root(found.right.name)
 
-    def _is_product(self, node: Node) -> bool:
+    def is_product(self, node: Node) -> bool:
         call = self.calls.get(node.origin)
         if node.op != "call" or call is None or call.results != (node.name,) or call.ordered or node.name in self.but:
             return False
@@ -114,15 +88,15 @@ class _Cut:
         led = any(s in self.wanted for s in node.sources) and node.name in self.wanted
         return known and (not led or has_rule(node))
 
-    def _computes(self, node: Node) -> bool:
+    def computes(self, node: Node) -> bool:
         return node.op not in SOURCES and node.op not in _MOVES and node.origin in self.ours
 
     def _readers(self) -> dict[str, list[str]]:
         """By value: those computed here that read it, or views or parts of it."""
         found: dict[str, list[str]] = {}
-        for node in filter(self._computes, self.graph.nodes):
+        for node in filter(self.computes, self.graph.nodes):
             for source in node.sources:
-                found.setdefault(self._root(source), []).append(node.name)
+                found.setdefault(self.root(source), []).append(node.name)
         return found
 
     def _depth(self) -> dict[str, int]:
@@ -144,87 +118,117 @@ class _Cut:
         sources = [*call.sources, *(s for n in self.graph.nodes if n.origin == call.name for s in n.sources)]
         return max((depth[s] for s in sources if s in depth), default=0)
 
-    # --- one segment ---------------------------------------------------------------------------------------------
-
-    def segment(self, id: str, inside: Collection[str]) -> Segment | None:
-        outputs = self._outputs(inside)
-        body = self._body(inside, outputs)
-        inputs = [name for name in body if name not in inside and self.nodes[name].op not in _MOVES]
-        graded = [o for o in outputs if o in self.wanted]
-        if not graded:
-            return None  # nothing to differentiate: torch's own operators, or another run's kernels, do it
-        calls = tuple(
-            c.name for c in self.graph.calls if any(n.origin == c.name for n in map(self.nodes.get, body) if n)
-        )
-        ordered = [n for n in self.graph.nodes if n.name in body]
-        forward = self._graph(ordered, inputs, outputs)
-        found = derived(forward, self.wanted & set(body), prefix=f"{id.replace('segment_', 's')}_")
-        results = tuple(dict.fromkeys((*outputs, *found.saved)))
-        forward = replace(forward, nodes=(*forward.nodes, *found.made), outputs=results)
-        forward = replace(forward, result=_tuple(forward.outputs))
-        own = [c for c in calls if any(self.nodes[n].origin == c for n in inside)]
-        return Segment(
-            id=id, title=" -> ".join(dict.fromkeys(self.calls[c].label for c in own)), calls=tuple(own),
-            inputs=tuple(inputs), outputs=tuple(outputs), saved=found.saved, kept=found.kept, graded=found.graded,
-            forward=forward, backward=found.backward,
-        )  # fmt: skip
-
-    def _root(self, name: str) -> str:
+    def root(self, name: str) -> str:
         """The value of which this is a view or a part."""
         while self.nodes[name].op in VIEWS or self.nodes[name].op == "slice":
             name = self.nodes[name].sources[0]
         return name
 
-    def _outputs(self, inside: Collection[str]) -> list[str]:
-        """What others need of these values; they make views of them themselves."""
-        asked = [*self.graph.outputs, *(u.value for u in self.graph.updates)]
-        for call in self.graph.calls:
-            if call.name not in self.ours:
-                asked += call.sources
-        for node in self.graph.nodes:
-            if self._computes(node) and node.name not in inside:
-                asked += node.sources
-        roots = {self._root(name) for name in asked}
-        return [n.name for n in self.graph.nodes if n.name in roots and n.name in inside]
 
-    def _body(self, inside: Collection[str], outputs: Iterable[str]) -> dict[str, None]:
-        """All that leads to the outputs from outside, with the inputs."""
-        body: dict[str, None] = {}
-        todo = list(outputs)
-        while todo:
-            name = todo.pop()
-            if name in body:
-                continue
-            body[name] = None
-            node = self.nodes[name]
-            if name in inside or node.op in _MOVES:
-                todo += self.calls[node.origin].sources if node.op == "call" else node.sources
-        order = {n.name: i for i, n in enumerate(self.graph.nodes)}
-        return dict.fromkeys(sorted(body, key=order.__getitem__))
+def _layers(cut: _Cut) -> list[set[str]]:
+    """What is computed here, by depth."""
+    mine = [n.name for n in cut.graph.nodes if cut.computes(n)]
+    depths = sorted({cut.depth[name] for name in mine})
+    return [{name for name in mine if cut.depth[name] == depth} for depth in depths]
 
-    def _graph(self, nodes: list[Node], inputs: list[str], outputs: list[str]) -> Graph:
-        taken: set[str] = set()
-        own = [self._input(n, taken) if n.name in inputs else n for n in nodes]
-        names = {n.name for n in own}
-        origins = dict.fromkeys(n.origin for n in own if n.origin)
-        return Graph(
-            nodes=tuple(own), outputs=tuple(outputs), calls=tuple(self._call(self.calls[o], names) for o in origins),
-            arguments=tuple(Ref(name=name) for name in inputs), result=_tuple(outputs),
-        )  # fmt: skip
 
-    def _input(self, node: Node, taken: set[str]) -> Node:
-        """A node as an input under its own name, and under a path that no other input has."""
-        path = node.path.replace(".", "_") if node.op in ("input", "state") else node.origin or node.name
-        if not path.isidentifier() or path in taken or path.startswith(("upstream_", "saved_", "segment_", "argument")):
-            path = f"x_{len(taken)}"
-        taken.add(path)
-        return Node(name=node.name, op="input", shape=node.shape, dtype=node.dtype, order=node.order, path=path)
+def _joined(cut: _Cut) -> list[set[str]]:
+    """The layers with the products of their depth that they read, and those that share an operand which wants a
+    gradient, together; nothing of one depth waits for a product of it. Where there is no layer, products alone."""
+    parts = _layers(cut)
+    homes = {name: part for part in parts for name in part}
+    owners: dict[tuple[int, str], str] = {}
+    for node in filter(cut.is_product, cut.graph.nodes):
+        depth, (left, right) = cut.depth[node.name], cut.operands(node)
+        met = [r for r in cut.readers.get(node.name, ()) if cut.depth[r] == depth]
+        met += [owners.setdefault((depth, root), node.name) for root in (left, right) if root in cut.wanted]
+        mine = homes[node.name] = {node.name}
+        parts.append(mine)
+        for home in map(homes.__getitem__, met):
+            if home is not mine:
+                home |= mine
+                homes.update(dict.fromkeys(mine, home))
+                mine.clear()
+                mine = home
+    return [part for part in parts if part]
 
-    def _call(self, call: Call, names: Collection[str]) -> Call:
-        """A call that could be run here as a whole, or a stand-in for titles."""
-        if all(s in names for s in call.sources):
-            return replace(call, results=tuple(r if r in names else "" for r in call.results))
-        return replace(call, args=(), kwargs=(), results=())
+
+def _segment(cut: _Cut, id: str, inside: Collection[str]) -> Segment | None:
+    outputs = _outputs(cut, inside)
+    body = _body(cut, inside, outputs)
+    inputs = [name for name in body if name not in inside and cut.nodes[name].op not in _MOVES]
+    graded = [o for o in outputs if o in cut.wanted]
+    if not graded:
+        return None  # nothing to differentiate: torch's own operators, or another run's kernels, do it
+    calls = tuple(c.name for c in cut.graph.calls if any(n.origin == c.name for n in map(cut.nodes.get, body) if n))
+    ordered = [n for n in cut.graph.nodes if n.name in body]
+    forward = _graph(cut, ordered, inputs, outputs)
+    found = derived(forward, cut.wanted & set(body), prefix=f"{id.replace('segment_', 's')}_")
+    results = tuple(dict.fromkeys((*outputs, *found.saved)))
+    forward = replace(forward, nodes=(*forward.nodes, *found.made), outputs=results)
+    forward = replace(forward, result=_tuple(forward.outputs))
+    own = [c for c in calls if any(cut.nodes[n].origin == c for n in inside)]
+    return Segment(
+        id=id, title=" -> ".join(dict.fromkeys(cut.calls[c].label for c in own)), calls=tuple(own),
+        inputs=tuple(inputs), outputs=tuple(outputs), saved=found.saved, kept=found.kept, graded=found.graded,
+        forward=forward, backward=found.backward,
+    )  # fmt: skip
+
+
+def _outputs(cut: _Cut, inside: Collection[str]) -> list[str]:
+    """What others need of these values; they make views of them themselves."""
+    asked = [*cut.graph.outputs, *(u.value for u in cut.graph.updates)]
+    for call in cut.graph.calls:
+        if call.name not in cut.ours:
+            asked += call.sources
+    for node in cut.graph.nodes:
+        if cut.computes(node) and node.name not in inside:
+            asked += node.sources
+    roots = {cut.root(name) for name in asked}
+    return [n.name for n in cut.graph.nodes if n.name in roots and n.name in inside]
+
+
+def _body(cut: _Cut, inside: Collection[str], outputs: Iterable[str]) -> dict[str, None]:
+    """All that leads to the outputs from outside, with the inputs."""
+    body: dict[str, None] = {}
+    todo = list(outputs)
+    while todo:
+        name = todo.pop()
+        if name in body:
+            continue
+        body[name] = None
+        node = cut.nodes[name]
+        if name in inside or node.op in _MOVES:
+            todo += cut.calls[node.origin].sources if node.op == "call" else node.sources
+    order = {n.name: i for i, n in enumerate(cut.graph.nodes)}
+    return dict.fromkeys(sorted(body, key=order.__getitem__))
+
+
+def _graph(cut: _Cut, nodes: list[Node], inputs: list[str], outputs: list[str]) -> Graph:
+    taken: set[str] = set()
+    own = [_input(n, taken) if n.name in inputs else n for n in nodes]
+    names = {n.name for n in own}
+    origins = dict.fromkeys(n.origin for n in own if n.origin)
+    return Graph(
+        nodes=tuple(own), outputs=tuple(outputs), calls=tuple(_call(cut.calls[o], names) for o in origins),
+        arguments=tuple(Ref(name=name) for name in inputs), result=_tuple(outputs),
+    )  # fmt: skip
+
+
+def _input(node: Node, taken: set[str]) -> Node:
+    """A node as an input under its own name, and under a path that no other input has."""
+    path = node.path.replace(".", "_") if node.op in ("input", "state") else node.origin or node.name
+    if not path.isidentifier() or path in taken or path.startswith(("upstream_", "saved_", "segment_", "argument")):
+        path = f"x_{len(taken)}"
+    taken.add(path)
+    return Node(name=node.name, op="input", shape=node.shape, dtype=node.dtype, order=node.order, path=path)
+
+
+def _call(call: Call, names: Collection[str]) -> Call:
+    """A call that could be run here as a whole, or a stand-in for titles."""
+    if all(s in names for s in call.sources):
+        return replace(call, results=tuple(r if r in names else "" for r in call.results))
+    return replace(call, args=(), kwargs=(), results=())
 
 
 def _tuple(names: Iterable[str]) -> Struct:

@@ -135,7 +135,7 @@ class Form:
             form = form._windowed(side, letter, new, position.start, walk)
             for c, (d, _) in zip(new, steps, strict=True):
                 letters[d] = c
-        addends = tuple(self._loaded_addend(a, node) for a in form.addends)
+        addends = tuple(_loaded_addend(a, node) for a in form.addends)
         return replace(form, letters=tuple(letters), shape=node.shape, addends=addends)
 
     def _windowed(self, side: str, letter: str, new: str, start: int, walk: Sequence[tuple[int, int]]) -> Form:
@@ -152,14 +152,6 @@ class Form:
             places[at] = Position(start=start, steps=tuple((at + i, step) for i, (_, step) in enumerate(walk)))
             made = self.left.builder.load(factor, shape, places)
         return self.having(side, made, letters[:at] + new + letters[at + 1 :])
-
-    def _loaded_addend(self, addend: Expr | float, node: Node) -> Expr | float:
-        if not isinstance(addend, Expr):
-            return addend
-        at = [p if size > 1 else Position() for p, size in zip(node.at, addend.shape, strict=True)]
-        varying = {d for p in at for d, _ in p.steps}
-        shape = tuple(size if d in varying else 1 for d, size in enumerate(node.shape))
-        return self.left.builder.load(addend, shape, at)
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
@@ -178,6 +170,15 @@ def _groups(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[
                 j += 1
             sizes = prod(before[d] for d in first), prod(after[d] for d in second)
         yield first, second
+
+
+def _loaded_addend(addend: Expr | float, node: Node) -> Expr | float:
+    if not isinstance(addend, Expr):
+        return addend
+    at = [p if size > 1 else Position() for p, size in zip(node.at, addend.shape, strict=True)]
+    varying = {d for p in at for d, _ in p.steps}
+    shape = tuple(size if d in varying else 1 for d, size in enumerate(node.shape))
+    return addend.builder.load(addend, shape, at)
 
 
 def _reshaped_addend(

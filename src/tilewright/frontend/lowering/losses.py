@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import torch
 
-from .lower import Builder, Expr, Lowering, NotLowered, Number
+from .lower import Builder, Expr, Lowering, NotLowered
 from .pointwise import small_power
 from .reduce import log_softmax, softmax_parts
 
@@ -56,15 +57,15 @@ def _kl_div(b: Builder, x: Expr, target: Expr, reduction: int = _MEAN, log_targe
 
 def _bce(b: Builder, x: Expr, target: Expr, weight: Expr | None = None, reduction: int = _MEAN) -> Expr:
     values, truth = x.wide(), target.wide()
-    no = (-values).do("log1p").clamp(-100)
-    loss = (truth - 1) * no - truth * values.do("log").clamp(-100)
+    no = (-values).do("log1p").do("maximum", -100)
+    loss = (truth - 1) * no - truth * values.do("log").do("maximum", -100)
     return _reduced(loss if weight is None else loss * weight.wide(), reduction)
 
 
 def _bce_logits(b: Builder, x: Expr, target: Expr, weight: Expr | None = None, pos_weight: Expr | None = None,
                 reduction: int = _MEAN) -> Expr:  # fmt: skip
     values, truth = x.wide(), target.wide()
-    smooth = (-values).clamp(0) + (-values.do("abs")).do("exp").do("log1p")  # -log(sigmoid(x))
+    smooth = (-values).do("maximum", 0) + (-values.do("abs")).do("exp").do("log1p")  # -log(sigmoid(x))
     if pos_weight is not None:
         smooth = smooth * ((pos_weight.wide() - 1) * truth + 1)
     loss = (1 - truth) * values + smooth
@@ -77,14 +78,14 @@ def _soft_margin(b: Builder, x: Expr, target: Expr, reduction: int = _MEAN) -> E
 
 def _hinge_embedding(b: Builder, x: Expr, target: Expr, margin: float = 1.0, reduction: int = _MEAN) -> Expr:
     values = x.wide()
-    far = target.do("eq", 1).where(0.0, (margin - values).clamp(0))
+    far = target.do("eq", 1).where(0.0, (margin - values).do("maximum", 0))
     near = target.do("eq", -1).where(0.0, values)
     return _reduced(far + near, reduction)
 
 
 def _margin_ranking(b: Builder, input1: Expr, input2: Expr, target: Expr, margin: float = 0.0,
                     reduction: int = _MEAN) -> Expr:  # fmt: skip
-    return _reduced((-target.wide() * (input1.wide() - input2.wide()) + margin).clamp(0), reduction)
+    return _reduced((-target.wide() * (input1.wide() - input2.wide()) + margin).do("maximum", 0), reduction)
 
 
 def _poisson_nll(b: Builder, x: Expr, target: Expr, log_input: bool, full: bool, eps: float, reduction: int) -> Expr:
@@ -196,11 +197,11 @@ def _cosine_similarity(b: Builder, x1: Expr, x2: Expr, dim: int = 1, eps: float 
     left, right = x1.to(b.out_dtype).wide(), x2.to(b.out_dtype).wide()
     shape = tuple(torch.broadcast_shapes(left.shape, right.shape))
     left, right = left.expand(shape), right.expand(shape)
-    norms = [v.do("square").reduce("sum", (dim,)).do("sqrt").clamp(eps) for v in (left, right)]
+    norms = [v.do("square").reduce("sum", (dim,)).do("sqrt").do("maximum", eps) for v in (left, right)]
     return _dot(left, right, dim) / (norms[0] * norms[1])
 
 
-def _distance(x: Expr, y: Expr, *, p: Number, eps: float, keepdim: bool = False) -> Expr:
+def _distance(x: Expr, y: Expr, *, p: float, eps: float, keepdim: bool = False) -> Expr:
     difference = x.wide() - y.wide() + eps
     dim = (len(difference.shape) - 1,)
     if p == 2:
@@ -219,12 +220,13 @@ def _pairwise(b: Builder, x1: Expr, x2: Expr, p: float = 2.0, eps: float = 1e-6,
     return _distance(x1, x2, p=p, eps=eps, keepdim=keepdim)
 
 
-def _triplet_margin(b: Builder, anchor: Expr, positive: Expr, negative: Expr, margin: float = 1.0, p: float = 2.0,
-                    eps: float = 1e-6, swap: bool = False, reduction: int = _MEAN) -> Expr:  # fmt: skip
-    near, far = _distance(anchor, positive, p=p, eps=eps), _distance(anchor, negative, p=p, eps=eps)
+def _triplet_margin(b: Builder, anchor: Expr, positive: Expr, negative: Expr, margin: float = 1.0,
+                    swap: bool = False, reduction: int = _MEAN, **norm: Any) -> Expr:  # fmt: skip
+    norm = {"p": 2.0, "eps": 1e-6} | norm
+    near, far = _distance(anchor, positive, **norm), _distance(anchor, negative, **norm)
     if swap:
-        far = far.do("minimum", _distance(positive, negative, p=p, eps=eps))
-    return _reduced((near - far + margin).clamp(0), reduction)
+        far = far.do("minimum", _distance(positive, negative, **norm))
+    return _reduced((near - far + margin).do("maximum", 0), reduction)
 
 
 def _cosine_embedding(b: Builder, input1: Expr, input2: Expr, target: Expr, margin: float = 0.0,
@@ -234,7 +236,7 @@ def _cosine_embedding(b: Builder, input1: Expr, input2: Expr, target: Expr, marg
     sizes = (_dot(left, left, dim) + tiny) * (_dot(right, right, dim) + tiny)
     cosine = _dot(left, right, dim) / sizes.do("sqrt")
     near = target.do("eq", 1).where(1 - cosine, 0.0)
-    far = target.do("eq", -1).where((cosine - margin).clamp(0), 0.0)
+    far = target.do("eq", -1).where((cosine - margin).do("maximum", 0), 0.0)
     return _reduced(near + far, reduction)
 
 

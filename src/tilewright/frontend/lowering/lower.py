@@ -61,6 +61,23 @@ class NotLowered(Exception):
     """This call, with these arguments, has no spelling in the vocabulary; it is left to torch."""
 
 
+def wide(dtype: str) -> str:
+    """In which torch computes inside a composite operator, and gradients: fp32 for half, itself otherwise."""
+    return "f32" if dtype in ("f16", "bf16") else dtype
+
+
+def _operator(op: str) -> Callable[[Expr, Expr | Number], Expr]:
+    return lambda x, other: x.do(op, other)
+
+
+def _taken_from(x: Expr, other: Number) -> Expr:
+    return x.builder.point("sub", other, x)
+
+
+def _negated(x: Expr) -> Expr:
+    return x.do("neg")
+
+
 @dataclass(frozen=True, slots=True)
 class Expr:
     """A node under construction. Operators and `do` append pointwise nodes; tensor arguments are promoted."""
@@ -94,52 +111,16 @@ class Expr:
         return self.builder.point("to", given, dtype=dtype)
 
     def wide(self) -> Expr:
-        """In the dtype in which torch computes inside a composite operator: fp32 for half, itself otherwise."""
-        return self.to("f32") if self.dtype in ("f16", "bf16") else self
+        return self.to(wide(self.dtype))
 
-    def __add__(self, other: Expr | Number) -> Expr:
-        return self.do("add", other)
-
-    def __radd__(self, other: Number) -> Expr:
-        return self.do("add", other)
-
-    def __sub__(self, other: Expr | Number) -> Expr:
-        return self.do("sub", other)
-
-    def __rsub__(self, other: Number) -> Expr:
-        return self.builder.point("sub", other, self)
-
-    def __mul__(self, other: Expr | Number) -> Expr:
-        return self.do("mul", other)
-
-    def __rmul__(self, other: Number) -> Expr:
-        return self.do("mul", other)
-
-    def __truediv__(self, other: Expr | Number) -> Expr:
-        return self.do("div", other)
-
-    def __neg__(self) -> Expr:
-        return self.do("neg")
-
-    def __lt__(self, other: Expr | Number) -> Expr:
-        return self.do("lt", other)
-
-    def __le__(self, other: Expr | Number) -> Expr:
-        return self.do("le", other)
-
-    def __gt__(self, other: Expr | Number) -> Expr:
-        return self.do("gt", other)
-
-    def __ge__(self, other: Expr | Number) -> Expr:
-        return self.do("ge", other)
+    __add__ = __radd__ = _operator("add")
+    __mul__ = __rmul__ = _operator("mul")
+    __sub__, __rsub__, __neg__, __truediv__ = _operator("sub"), _taken_from, _negated, _operator("div")
+    __lt__, __le__, __gt__, __ge__ = _operator("lt"), _operator("le"), _operator("gt"), _operator("ge")
 
     def where(self, yes: Expr | Number, no: Expr | Number) -> Expr:
         """`yes` where this (bool) holds, else `no`."""
         return self.do("where", yes, no)
-
-    def clamp(self, low: Number | None = None, high: Number | None = None) -> Expr:
-        result = self if low is None else self.do("maximum", low)
-        return result if high is None else result.do("minimum", high)
 
     def reduce(self, op: str, dims: Sequence[int] | None, *, keepdim: bool = False, item: int = 0) -> Expr:
         return self.builder.reduce(op, self, dims, keepdim=keepdim, item=item)
@@ -176,13 +157,17 @@ class Builder:
         self.nodes[node.name] = node
         return Expr(self, node)
 
-    def _pure(self, node: Node) -> Expr:
-        key = replace(node, origin="")
+    def pure(self, node: Node) -> Expr:
+        """Append a node under a name to be chosen, unless there is an equal one."""
+        key = replace(node, name="", origin="")
         if key not in self._same:
-            name = f"{self.origin}__{self._count}"
-            self._count += 1
-            self._same[key] = self.add(replace(node, name=name, origin=self.origin)).node
+            self._same[key] = self.add(replace(node, name=self.fresh(), origin=self.origin)).node
         return Expr(self, self._same[key])
+
+    def fresh(self) -> str:
+        """A name that no node has."""
+        self._count += 1
+        return f"{self.origin}__{self._count - 1}"
 
     @property
     def out_dtype(self) -> str:
@@ -201,23 +186,17 @@ class Builder:
             dtype = dtype or ("bool" if op in _TRUTHS else common)
         assert dtype is not None
         shape = tuple(torch.broadcast_shapes(*(t.shape for t in tensors)))
-        plain = tuple(self._plain(a, shape) for a in args)
+        plain = tuple(_plain(a) for a in args)
         if all(not isinstance(a, str) for a in plain):  # keep one tensor: somebody must carry the shape
             plain = tuple(a.node.name if isinstance(a, Expr) else a for a in args)
-        result = self._pure(Node(name="", op=op, shape=shape, dtype=dtype, args=plain))
+        result = self.pure(Node(name="", op=op, shape=shape, dtype=dtype, args=plain))
         if op == "to" and tensors[0].literal is not None:
             self.uniform[result.node.name] = torch.tensor(tensors[0].literal).to(TORCH_DTYPES[dtype]).item()
         return result
 
-    def _plain(self, arg: Expr | Number, shape: tuple[int, ...]) -> str | Number:
-        if not isinstance(arg, Expr):
-            return arg
-        literal = arg.literal
-        return arg.node.name if literal is None else literal
-
     def index(self, size: int) -> Expr:
         """The positions 0..size-1, i64."""
-        return self._pure(Node(name="", op="index", shape=(size,), dtype="i64", dims=(0,)))
+        return self.pure(Node(name="", op="index", shape=(size,), dtype="i64", dims=(0,)))
 
     def view(self, op: str, x: Expr, shape: tuple[int, ...], dims: tuple[int, ...] = ()) -> Expr:
         if shape == x.shape and (op != "permute" or dims == tuple(range(len(dims)))):
@@ -226,7 +205,7 @@ class Builder:
             x = x.reshape((1,) * (len(shape) - len(x.shape)) + x.shape)
             if x.shape == shape:
                 return x
-        result = self._pure(Node(name="", op=op, shape=shape, dtype=x.dtype, args=(x.node.name,), dims=dims))
+        result = self.pure(Node(name="", op=op, shape=shape, dtype=x.dtype, args=(x.node.name,), dims=dims))
         if x.literal is not None:
             self.uniform[result.node.name] = x.literal
         return result
@@ -242,19 +221,10 @@ class Builder:
         real = tuple(d for d in over if x.shape[d] > 1)
         dtype = "i64" if op in ("argmax", "argmin") else "bool" if op in ("any", "all") else x.dtype
         if not real:
-            return self._of_one(op, x, item).to(dtype).reshape(shape)
+            return _of_one(op, x, item).to(dtype).reshape(shape)
         rest = tuple(s for d, s in enumerate(x.shape) if d not in real)
         node = Node(name="", op=op, shape=rest, dtype=dtype, args=(x.node.name,), dims=real, item=item)
-        return self._pure(node).reshape(shape)
-
-    def rank(self, op: str, x: Expr, count: int, dim: int, *, item: int) -> Expr:
-        """The `count` first along `dim` in order (item 0), or where they are (item 1)."""
-        if x.dtype not in DTYPE_BYTES or 0 in x.shape or x.shape[dim] == 1:
-            raise NotLowered
-        shape = (*x.shape[:dim], count, *x.shape[dim + 1 :])
-        dtype = "i64" if item else x.dtype
-        args = (x.node.name, count)
-        return self._pure(Node(name="", op=op, shape=shape, dtype=dtype, args=args, dims=(dim,), item=item))
+        return self.pure(node).reshape(shape)
 
     def scan(
         self, op: str, *args: Expr | Number, dim: int, reverse: bool = False, exclusive: bool = False, item: int = 0
@@ -266,10 +236,10 @@ class Builder:
             raise NotLowered
         if shape[dim] == 1:
             return tensors[-1 if op == "recurrence" else item].expand(shape)
-        plain = tuple(self._plain(a, shape) for a in args)
+        plain = tuple(_plain(a) for a in args)
         dtype = "i64" if item else tensors[0].dtype
         node = Node(name="", op=op, shape=shape, dtype=dtype, args=(*plain, reverse, exclusive), dims=(dim,), item=item)
-        return self._pure(node)
+        return self.pure(node)
 
     def load(self, x: Expr, shape: Sequence[int], at: Sequence[Position], fill: Number | None = None) -> Expr:
         """`x` read at these positions in terms of the dimensions of `shape`; `fill` where they lie outside (None: they
@@ -282,22 +252,27 @@ class Builder:
             x = Expr(self, self.nodes[x.node.sources[0]])
         within = all(p.surely_inside(size, shape) for p, size in zip(moving, x.shape, strict=True))
         args = (x.node.name,) if fill is None or within else (x.node.name, fill)
-        return self._pure(Node(name="", op="load", shape=tuple(shape), dtype=x.dtype, args=args, at=tuple(moving)))
+        return self.pure(Node(name="", op="load", shape=tuple(shape), dtype=x.dtype, args=args, at=tuple(moving)))
 
     def place(self, size: int, dim: int, rank: int) -> Expr:
         """The positions along dimension `dim` of `rank`, shaped to broadcast."""
         return self.index(size).reshape((size,) + (1,) * (rank - dim - 1))
 
-    def flip(self, x: Expr, dims: tuple[int, ...]) -> Expr:
-        return self._pure(Node(name="", op="flip", shape=x.shape, dtype=x.dtype, args=(x.node.name,), dims=dims))
 
-    def _of_one(self, op: str, x: Expr, item: int) -> Expr:
-        """A reduction of a single element."""
-        if op in ("argmax", "argmin"):
-            return self.point("where", x.do("eq", x), 0, 0, dtype="i64")
-        if op in ("moments", "softmax_stats") and item == 1:
-            return x - x if op == "moments" else (x - x).do("exp")
-        return x
+def _plain(arg: Expr | Number) -> str | Number:
+    if not isinstance(arg, Expr):
+        return arg
+    literal = arg.literal
+    return arg.node.name if literal is None else literal
+
+
+def _of_one(op: str, x: Expr, item: int) -> Expr:
+    """A reduction of a single element."""
+    if op in ("argmax", "argmin"):
+        return x.builder.point("where", x.do("eq", x), 0, 0, dtype="i64")
+    if op in ("moments", "softmax_stats") and item == 1:
+        return x - x if op == "moments" else (x - x).do("exp")
+    return x
 
 
 Lowering = Callable[..., Any]  # (builder, **arguments by their schema names) -> Expr, sequence of Expr, or NotLowered

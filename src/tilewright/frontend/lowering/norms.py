@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .lower import TORCH_DTYPES, Builder, Expr, Lowering, NotLowered, Number, count
+from .lower import TORCH_DTYPES, Builder, Expr, Lowering, NotLowered, count
 from .reduce import variance
 
 
@@ -53,11 +53,6 @@ def _group_norm(b: Builder, x: Expr, num_groups: int, weight: Expr | None = None
     return _scaled(normal, _channels(weight, rank), _channels(bias, rank))
 
 
-def _native_group_norm(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, N: int, C: int, HxW: int,
-                       group: int, eps: float) -> tuple[Expr | None, ...]:  # fmt: skip
-    return (_group_norm(b, x, group, weight, bias, eps), None, None)
-
-
 def _batch_dims(x: Expr) -> tuple[int, ...]:
     return (0, *range(2, len(x.shape)))
 
@@ -80,7 +75,7 @@ def _from_batch(x: Expr, weight: Expr | None, bias: Expr | None, eps: float) -> 
 
 
 def _batch_norm(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, running_mean: Expr | None,
-                running_var: Expr | None, training: bool, momentum: float, eps: float, **_: Any) -> Expr:  # fmt: skip
+                running_var: Expr | None, training: bool, eps: float, **_: Any) -> Expr:  # fmt: skip
     if training:
         return _from_batch(x, weight, bias, eps)[0]
     if running_mean is None or running_var is None:
@@ -88,14 +83,10 @@ def _batch_norm(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, run
     return _from_running(x, weight, bias, running_mean, running_var, eps)
 
 
-def _no_training(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, running_mean: Expr,
-                 running_var: Expr, momentum: float, eps: float) -> tuple[Expr | None, ...]:  # fmt: skip
-    return (_from_running(x, weight, bias, running_mean, running_var, eps), None, None)
-
-
 def _functional(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, running_mean: Expr, running_var: Expr,
-                momentum: float, eps: float, training: bool = True) -> tuple[Expr | None, ...]:  # fmt: skip
-    """Training: the running statistics move towards the batch's, the variance without bias."""
+                eps: float, **given: Any) -> tuple[Expr | None, ...]:  # fmt: skip
+    """In training the running statistics move towards the batch's by `momentum`, the variance without bias."""
+    training, momentum = given.get("training", True), given["momentum"]
     unused: tuple[None, ...] = (None,) * (len(b.outs) - 3)
     if not training:
         return (_from_running(x, weight, bias, running_mean, running_var, eps), *unused, running_mean, running_var)
@@ -111,14 +102,8 @@ def _moved(old: Expr, new: Expr, momentum: float) -> Expr:
     return (old.wide() * (1 - momentum) + new * momentum).to(old.dtype)
 
 
-def _without_stats(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, training: bool, momentum: float,
-                   eps: float) -> tuple[Expr | None, ...]:  # fmt: skip
-    return (_from_batch(x, weight, bias, eps)[0], None, None)
-
-
 def _instance_norm(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, running_mean: Expr | None,
-                   running_var: Expr | None, use_input_stats: bool, momentum: Number, eps: float, **_: Any
-                   ) -> Expr:  # fmt: skip
+                   running_var: Expr | None, use_input_stats: bool, eps: float, **_: Any) -> Expr:  # fmt: skip
     if not use_input_stats:
         if running_mean is None or running_var is None:
             raise NotLowered
@@ -132,8 +117,12 @@ def _instance_norm(b: Builder, x: Expr, weight: Expr | None, bias: Expr | None, 
 
 NORM_LOWERINGS: Mapping[str, Lowering] = {
     "layer_norm": _layer_norm, "native_layer_norm": _layer_norm, "rms_norm": _rms_norm, "_fused_rms_norm": _rms_norm,
-    "group_norm": _group_norm, "native_group_norm": _native_group_norm, "batch_norm": _batch_norm,
+    "group_norm": _group_norm, "batch_norm": _batch_norm,
+    "native_group_norm": lambda b, x, group, **given: (_group_norm(b, x, group, **given), None, None),
     "_native_batch_norm_legit_functional": _functional, "_batch_norm_with_update_functional": _functional,
-    "_native_batch_norm_legit_no_training": _no_training, "_native_batch_norm_legit": _without_stats,
+    "_native_batch_norm_legit_no_training": lambda b, x, weight, bias, running_mean, running_var, momentum, eps: (
+        _from_running(x, weight, bias, running_mean, running_var, eps), None, None),
+    "_native_batch_norm_legit": lambda b, x, weight, bias, training, momentum, eps: (
+        _from_batch(x, weight, bias, eps)[0], None, None),
     "instance_norm": _instance_norm,
 }  # fmt: skip

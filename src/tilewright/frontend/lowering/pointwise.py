@@ -77,14 +77,6 @@ def truth(x: Operand) -> Operand:
     return x if not isinstance(x, Expr) or x.dtype == "bool" else x.do("ne", 0)
 
 
-def _sub(b: Builder, x: Operand, other: Operand, alpha: Number = 1) -> Expr:
-    return _binary("sub")(b, x, other, alpha)  # type: ignore[no-any-return]
-
-
-def _rsub(b: Builder, x: Operand, other: Operand, alpha: Number = 1) -> Expr:
-    return _sub(b, other, x, alpha)
-
-
 def _div(b: Builder, x: Operand, other: Operand, rounding_mode: str | None = None) -> Expr:
     if rounding_mode is None:
         return b.point("div", _cast(x, b.out_dtype), _cast(other, b.out_dtype))
@@ -129,10 +121,6 @@ def _where(b: Builder, condition: Expr, x: Operand = 1, other: Operand = 0) -> E
     return b.point("where", truth(condition), _cast(x, b.out_dtype), _cast(other, b.out_dtype), dtype=b.out_dtype)
 
 
-def _masked_fill(b: Builder, x: Expr, mask: Expr, value: Operand) -> Expr:
-    return b.point("where", truth(mask), _cast(value, x.dtype), x, dtype=x.dtype)
-
-
 def _clamp(b: Builder, x: Expr, min: Operand | None = None, max: Operand | None = None) -> Expr:
     result = x.to(b.out_dtype)
     if min is not None:
@@ -161,14 +149,6 @@ def _round(b: Builder, x: Expr, decimals: int = 0) -> Expr:
     if decimals:
         raise NotLowered
     return x if x.dtype not in FLOATS else x.do("round")
-
-
-def _tril(b: Builder, x: Expr, diagonal: int = 0) -> Expr:
-    return _triangle(b, x, "le", diagonal)
-
-
-def _triu(b: Builder, x: Expr, diagonal: int = 0) -> Expr:
-    return _triangle(b, x, "ge", diagonal)
 
 
 def _triangle(b: Builder, x: Expr, op: str, diagonal: int) -> Expr:
@@ -246,10 +226,6 @@ def _contiguous(b: Builder, x: Expr, **_: Any) -> Expr:
     return x if b.ins[0].stride() == b.outs[0].stride() else _clone(b, x)
 
 
-def _same(b: Builder, x: Expr, **_: Any) -> Expr:
-    return x
-
-
 def _dropout(b: Builder, x: Expr, p: float, train: bool) -> Expr:
     if train and p:
         raise NotLowered
@@ -259,24 +235,8 @@ def _dropout(b: Builder, x: Expr, p: float, train: bool) -> Expr:
 # --- activations ---------------------------------------------------------------------------------------------------
 
 
-def _relu(b: Builder, x: Expr) -> Expr:
-    return x.clamp(0)
-
-
-def _relu6(b: Builder, x: Expr) -> Expr:
-    return x.clamp(0, 6)
-
-
-def _hardtanh(b: Builder, x: Expr, min_val: Number = -1, max_val: Number = 1) -> Expr:
-    return x.clamp(min_val, max_val)
-
-
-def _hardsigmoid(b: Builder, x: Expr) -> Expr:
-    return (x + 3).clamp(0, 6) / 6
-
-
-def _hardswish(b: Builder, x: Expr) -> Expr:
-    return x * (x + 3).clamp(0, 6) / 6
+def _between(x: Expr, low: Number, high: Number) -> Expr:
+    return x.do("maximum", low).do("minimum", high)
 
 
 def _leaky_relu(b: Builder, x: Expr, negative_slope: Number = 0.01) -> Expr:
@@ -304,14 +264,6 @@ def _elu(b: Builder, x: Expr, alpha: Number = 1, scale: Number = 1, input_scale:
     return (x > 0).where(x if scale == 1 else x * scale, below)
 
 
-def _celu(b: Builder, x: Expr, alpha: Number = 1) -> Expr:
-    return _elu(b, x, alpha, 1, 1 / alpha)
-
-
-def _selu(b: Builder, x: Expr) -> Expr:
-    return _elu(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
-
-
 def _gelu(b: Builder, x: Expr, approximate: str = "none") -> Expr:
     if approximate == "none":
         return x * 0.5 * ((x * math.sqrt(0.5)).do("erf") + 1)
@@ -319,34 +271,10 @@ def _gelu(b: Builder, x: Expr, approximate: str = "none") -> Expr:
     return x * 0.5 * (inner.do("tanh") + 1)
 
 
-def _silu(b: Builder, x: Expr) -> Expr:
-    return x / ((-x).do("exp") + 1)
-
-
-def _mish(b: Builder, x: Expr) -> Expr:
-    return x * x.do("exp").do("log1p").do("tanh")
-
-
 def _softplus(b: Builder, x: Expr, beta: Number = 1, threshold: Number = 20) -> Expr:
     scaled = x if beta == 1 else x * beta
     smooth = scaled.do("exp").do("log1p")
     return (scaled > threshold).where(x, smooth if beta == 1 else smooth / beta)
-
-
-def _log_sigmoid(b: Builder, x: Expr) -> Expr:
-    return x.do("minimum", 0) - (-x.do("abs")).do("exp").do("log1p")
-
-
-def _softshrink(b: Builder, x: Expr, lambd: Number = 0.5) -> Expr:
-    return (x > lambd).where(x - lambd, (x < -lambd).where(x + lambd, x * 0))
-
-
-def _hardshrink(b: Builder, x: Expr, lambd: Number = 0.5) -> Expr:
-    return (x >= -lambd).do("logical_and", x <= lambd).where(0, x)
-
-
-def _threshold(b: Builder, x: Expr, threshold: Number, value: Number) -> Expr:
-    return (x <= threshold).where(value, x)
 
 
 def _glu(b: Builder, x: Expr, dim: int = -1) -> Expr:
@@ -357,24 +285,8 @@ def _glu(b: Builder, x: Expr, dim: int = -1) -> Expr:
 
 def _logit(b: Builder, x: Expr, eps: float | None = None) -> Expr:
     value = _float(b, x)
-    value = value if eps is None else value.clamp(eps, 1 - eps)
+    value = value if eps is None else _between(value, eps, 1 - eps)
     return (value / (1 - value)).do("log")
-
-
-def _isfinite(b: Builder, x: Expr) -> Expr:
-    return x.do("isnan").do("logical_or", x.do("isinf")).do("logical_not")
-
-
-def _hypot(b: Builder, x: Expr, other: Expr) -> Expr:
-    return (x * x + other * other).do("sqrt")
-
-
-def _frac(b: Builder, x: Expr) -> Expr:
-    return x - x.do("trunc")
-
-
-def _sgn(b: Builder, x: Expr) -> Expr:
-    return x.do("sign")
 
 
 POINTWISE_LOWERINGS: Mapping[str, Lowering] = {
@@ -389,21 +301,34 @@ POINTWISE_LOWERINGS: Mapping[str, Lowering] = {
     "__and__": _binary("bitwise_and"), "__or__": _binary("bitwise_or"), "__xor__": _binary("bitwise_xor"),
     **{op: _comparison(op) for op in ("eq", "ne", "lt", "le", "gt", "ge")},
     **{op: _logical(op) for op in ("logical_and", "logical_or", "logical_xor", "logical_not")},
-    "sub": _sub, "rsub": _rsub, "div": _div, "true_divide": _div, "pow": _pow, "where": _where,
-    "masked_fill": _masked_fill, "clamp": _clamp, "clip": _clamp, "lerp": _lerp, "addcmul": _addcmul,
-    "addcdiv": _addcdiv, "round": _round, "tril": _tril, "triu": _triu, "diag": _diag, "diag_embed": _diag_embed,
-    "nan_to_num": _nan_to_num,
-    "clamp_min": _clamp, "clamp_max": _clamp, "logaddexp": _logaddexp, "xlogy": _xlogy, "isfinite": _isfinite,
-    "hypot": _hypot, "frac": _frac, "sgn": _sgn, "logit": _logit,
+    "sub": _binary("sub"), "rsub": lambda b, x, other, alpha=1: _binary("sub")(b, other, x, alpha),
+    "div": _div, "true_divide": _div, "pow": _pow, "where": _where,
+    "masked_fill": lambda b, x, mask, value: b.point("where", truth(mask), _cast(value, x.dtype), x, dtype=x.dtype),
+    "clamp": _clamp, "clip": _clamp, "lerp": _lerp, "addcmul": _addcmul,
+    "addcdiv": _addcdiv, "round": _round, "diag": _diag, "diag_embed": _diag_embed,
+    "tril": lambda b, x, diagonal=0: _triangle(b, x, "le", diagonal),
+    "triu": lambda b, x, diagonal=0: _triangle(b, x, "ge", diagonal), "nan_to_num": _nan_to_num,
+    "clamp_min": _clamp, "clamp_max": _clamp, "logaddexp": _logaddexp, "xlogy": _xlogy,
+    "isfinite": lambda b, x: x.do("isnan").do("logical_or", x.do("isinf")).do("logical_not"),
+    "hypot": lambda b, x, other: (x * x + other * other).do("sqrt"), "frac": lambda b, x: x - x.do("trunc"),
+    "sgn": lambda b, x: x.do("sign"), "logit": _logit,
     "to": _to, "_to_copy": _to, "type_as": _to, "clone": _clone, "contiguous": _contiguous, "lift_fresh_copy": _clone,
-    "detach": _same, "detach_": _same, "alias": _same, "lift_fresh": _same, "dropout": _dropout,
-    "feature_dropout": _dropout, "alpha_dropout": _dropout, "feature_alpha_dropout": _dropout,
-    "multiply": _binary("mul"), "subtract": _sub, "divide": _div, "absolute": _unary("abs", floating=False),
+    **dict.fromkeys(("detach", "detach_", "alias", "lift_fresh"), lambda b, x: x),
+    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), _dropout),
+    "multiply": _binary("mul"), "subtract": _binary("sub"), "divide": _div, "absolute": _unary("abs", floating=False),
     "negative": _unary("neg", floating=False), "arctan2": _binary("atan2"), "greater": _comparison("gt"),
     "greater_equal": _comparison("ge"), "less": _comparison("lt"), "less_equal": _comparison("le"),
     "not_equal": _comparison("ne"),
-    "relu": _relu, "relu6": _relu6, "hardtanh": _hardtanh, "hardsigmoid": _hardsigmoid, "hardswish": _hardswish,
-    "leaky_relu": _leaky_relu, "prelu": _prelu, "_prelu_kernel": _prelu, "rrelu": _rrelu, "elu": _elu, "celu": _celu,
-    "selu": _selu, "gelu": _gelu, "silu": _silu, "mish": _mish, "softplus": _softplus, "log_sigmoid": _log_sigmoid,
-    "softshrink": _softshrink, "hardshrink": _hardshrink, "threshold": _threshold, "glu": _glu,
+    "relu": lambda b, x: x.do("maximum", 0), "relu6": lambda b, x: _between(x, 0, 6),
+    "hardtanh": lambda b, x, min_val=-1, max_val=1: _between(x, min_val, max_val),
+    "hardsigmoid": lambda b, x: _between(x + 3, 0, 6) / 6, "hardswish": lambda b, x: x * _between(x + 3, 0, 6) / 6,
+    "leaky_relu": _leaky_relu, "prelu": _prelu, "_prelu_kernel": _prelu, "rrelu": _rrelu, "elu": _elu,
+    "celu": lambda b, x, alpha=1: _elu(b, x, alpha, 1, 1 / alpha),
+    "selu": lambda b, x: _elu(b, x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
+    "gelu": _gelu, "silu": lambda b, x: x / ((-x).do("exp") + 1),
+    "mish": lambda b, x: x * x.do("exp").do("log1p").do("tanh"), "softplus": _softplus,
+    "log_sigmoid": lambda b, x: x.do("minimum", 0) - (-x.do("abs")).do("exp").do("log1p"),
+    "softshrink": lambda b, x, lambd=0.5: (x > lambd).where(x - lambd, (x < -lambd).where(x + lambd, x * 0)),
+    "hardshrink": lambda b, x, lambd=0.5: (x >= -lambd).do("logical_and", x <= lambd).where(0, x),
+    "threshold": lambda b, x, threshold, value: (x <= threshold).where(value, x), "glu": _glu,
 }  # fmt: skip

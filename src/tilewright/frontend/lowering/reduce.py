@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+from tilewright.ir.graph import Node
 
 from .lower import FLOATS, Builder, Expr, Lowering, NotLowered, Number, count
 from .pointwise import truth
@@ -21,17 +24,11 @@ def _dims(x: Expr, dim: Dims) -> tuple[int, ...]:
     return tuple(d % rank for d in ([dim] if isinstance(dim, int) else dim)) if rank else ()
 
 
-def _sum(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Expr:
-    return x.to(b.out_dtype).reduce("sum", _dims(x, dim), keepdim=keepdim)
+def _total(op: str) -> Lowering:
+    def lower(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Expr:
+        return x.to(b.out_dtype).reduce(op, _dims(x, dim), keepdim=keepdim)
 
-
-def _nansum(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Expr:
-    values = x.do("isnan").where(0, x) if x.dtype in FLOATS else x
-    return _sum(b, values, dim, keepdim)
-
-
-def _prod(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Expr:
-    return x.to(b.out_dtype).reduce("prod", _dims(x, dim), keepdim=keepdim)
+    return lower
 
 
 def _mean(b: Builder, x: Expr, dim: Dims = None, keepdim: bool = False, dtype: object = None) -> Expr:
@@ -50,11 +47,6 @@ def _extremum(op: str) -> Lowering:
     return lower
 
 
-def _aminmax(b: Builder, x: Expr, dim: int | None = None, keepdim: bool = False) -> tuple[Expr, Expr]:
-    over = _dims(x, dim)
-    return x.reduce("min", over, keepdim=keepdim), x.reduce("max", over, keepdim=keepdim)
-
-
 def _position(op: str) -> Lowering:
     def lower(b: Builder, x: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
         return x.reduce(op, _dims(x, dim), keepdim=keepdim)
@@ -69,10 +61,6 @@ def _truths(op: str) -> Lowering:
         return values.reduce(op, _dims(x, dim), keepdim=keepdim)
 
     return lower
-
-
-def _count_nonzero(b: Builder, x: Expr, dim: Dims = None) -> Expr:
-    return x.do("ne", 0).to("i64").reduce("sum", _dims(x, dim))
 
 
 def variance(x: Expr, dims: Sequence[int], *, correction: Number = 0, keepdim: bool = False) -> tuple[Expr, Expr]:
@@ -115,15 +103,6 @@ def _vector_norm(b: Builder, x: Expr, ord: Number = 2, dim: Dims = None, keepdim
     return vector_norm(values, ord, _dims(x, dim), keepdim=keepdim)
 
 
-def _norm(b: Builder, x: Expr, p: Number | None = 2, dim: Dims = None, keepdim: bool = False,
-          dtype: object = None) -> Expr:  # fmt: skip
-    return _vector_norm(b, x, 2 if p is None else p, dim, keepdim, dtype)
-
-
-def _frobenius(b: Builder, x: Expr, dim: Dims, keepdim: bool = False) -> Expr:
-    return _vector_norm(b, x, 2, dim, keepdim)
-
-
 def softmax_parts(x: Expr, dim: int) -> tuple[Expr, Expr]:
     """Maximum, and sum of exp(x - maximum), along `dim`, which stays with size 1."""
     top = x.reduce("softmax_stats", (dim,), keepdim=True, item=0)
@@ -162,19 +141,29 @@ MOST_RANKED = 64  # more are better sorted
 def _topk(b: Builder, x: Expr, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Expr, Expr]:
     if not x.shape or not 1 <= k <= MOST_RANKED or not sorted or x.dtype == "bool":
         raise NotLowered
-    op = "largest" if largest else "smallest"
-    values, places = (b.rank(op, x, k, dim % len(x.shape), item=item) for item in range(2))
-    return values, places
+    dim %= len(x.shape)
+    if 0 in x.shape or x.shape[dim] == 1:
+        raise NotLowered
+    first = Node(
+        name="", op="largest" if largest else "smallest", shape=(*x.shape[:dim], k, *x.shape[dim + 1 :]),
+        dtype=x.dtype, args=(x.node.name, k), dims=(dim,),
+    )  # fmt: skip
+    return b.pure(first), b.pure(replace(first, dtype="i64", item=1))
 
 
 REDUCE_LOWERINGS: Mapping[str, Lowering] = {
     **PRODUCT_LOWERINGS,
-    "sum": _sum, "nansum": _nansum, "prod": _prod, "mean": _mean, "amax": _extremum("max"), "amin": _extremum("min"),
-    "max": _extremum("max"), "min": _extremum("min"), "aminmax": _aminmax, "argmax": _position("argmax"),
-    "argmin": _position("argmin"), "any": _truths("any"), "all": _truths("all"), "count_nonzero": _count_nonzero,
+    "sum": _total("sum"), "prod": _total("prod"), "mean": _mean, "amax": _extremum("max"), "amin": _extremum("min"),
+    "max": _extremum("max"), "min": _extremum("min"), "argmax": _position("argmax"),
+    "argmin": _position("argmin"), "any": _truths("any"), "all": _truths("all"),
+    "nansum": lambda b, x, **over: _total("sum")(b, x.do("isnan").where(0, x) if x.dtype in FLOATS else x, **over),
+    "aminmax": lambda b, x, **over: (_position("min")(b, x, **over), _position("max")(b, x, **over)),
+    "count_nonzero": lambda b, x, dim=None: x.do("ne", 0).to("i64").reduce("sum", _dims(x, dim)),
     "var": _spread(root=False, both=False), "std": _spread(root=True, both=False),
     "var_mean": _spread(root=False, both=True), "std_mean": _spread(root=True, both=True),
-    "linalg_vector_norm": _vector_norm, "norm": _norm, "frobenius_norm": _frobenius, "softmax": _softmax,
+    "linalg_vector_norm": _vector_norm,
+    "norm": lambda b, x, p=2, **over: _vector_norm(b, x, 2 if p is None else p, **over),
+    "frobenius_norm": lambda b, x, **over: _vector_norm(b, x, 2, **over), "softmax": _softmax,
     "_softmax": _softmax, "log_softmax": _log_softmax, "_log_softmax": _log_softmax, "logsumexp": _logsumexp,
     "topk": _topk,
 }  # fmt: skip

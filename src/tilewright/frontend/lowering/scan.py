@@ -41,7 +41,8 @@ def _flip(b: Builder, x: Expr, dims: Sequence[int]) -> Expr:
     over = tuple(sorted(d % len(x.shape) for d in dims if x.shape[d] > 1))
     if not over or x.node.op == "flip":  # a copy that the author asked for
         raise NotLowered
-    return _unflipped(b, x, over) or b.flip(x, over)
+    flipped = Node(name="", op="flip", shape=x.shape, dtype=x.dtype, args=(x.node.name,), dims=over)
+    return _unflipped(b, x, over) or b.pure(flipped)
 
 
 def _unflipped(b: Builder, x: Expr, dims: tuple[int, ...]) -> Expr | None:

@@ -16,39 +16,11 @@ def _reshape(b: Builder, x: Expr, **_: Any) -> Expr:
     return x.reshape(tuple(b.outs[0].shape))
 
 
-def _expand(b: Builder, x: Expr, **_: Any) -> Expr:
-    return x.expand(tuple(b.outs[0].shape))
-
-
-def _broadcast_tensors(b: Builder, tensors: Sequence[Expr]) -> tuple[Expr, ...]:
-    return tuple(t.expand(tuple(out.shape)) for t, out in zip(tensors, b.outs, strict=True))
-
-
-def _permute(b: Builder, x: Expr, dims: Sequence[int]) -> Expr:
-    return x.permute([d % len(x.shape) for d in dims])
-
-
 def _transpose(b: Builder, x: Expr, dim0: int, dim1: int) -> Expr:
     order = list(range(len(x.shape)))
     if order:
         order[dim0], order[dim1] = order[dim1], order[dim0]
     return x.permute(order)
-
-
-def _swap(b: Builder, x: Expr, axis0: int, axis1: int) -> Expr:
-    return _transpose(b, x, axis0, axis1)
-
-
-def _last_two(b: Builder, x: Expr) -> Expr:
-    return _transpose(b, x, -2, -1)
-
-
-def _t(b: Builder, x: Expr) -> Expr:
-    return x if len(x.shape) < 2 else _transpose(b, x, 0, 1)
-
-
-def _reverse(b: Builder, x: Expr) -> Expr:
-    return x.permute(tuple(reversed(range(len(x.shape)))))
 
 
 def _movedim(b: Builder, x: Expr, source: int | Sequence[int], destination: int | Sequence[int]) -> Expr:
@@ -136,10 +108,6 @@ def _split(b: Builder, x: Expr, dim: int = 0, **_: Any) -> tuple[Expr, ...]:
     return tuple(parts)
 
 
-def _unbind(b: Builder, x: Expr, dim: int = 0) -> tuple[Expr, ...]:
-    return tuple(_select(b, x, dim, i) for i in range(len(b.outs)))
-
-
 def _arange(b: Builder, end: Number, start: Number = 0, step: Number = 1, **_: Any) -> Expr:
     size = b.outs[0].shape[0]
     if size < 2 or not all(isinstance(v, int) for v in (start, end, step)):
@@ -152,34 +120,24 @@ def _arange(b: Builder, end: Number, start: Number = 0, step: Number = 1, **_: A
 VIEW_LOWERINGS: Mapping[str, Lowering] = {
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as",
                      "reshape_as"), _reshape),
-    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), _expand),
-    "broadcast_tensors": _broadcast_tensors, "permute": _permute, "transpose": _transpose, "swapaxes": _swap,
-    "swapdims": _transpose, "t": _t, "mT": _last_two, "numpy_T": _reverse, "movedim": _movedim, "repeat": _repeat,
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), lambda b, x, **_: x.expand(tuple(b.outs[0].shape))),
+    "broadcast_tensors": lambda b, tensors: tuple(t.expand(o.shape) for t, o in zip(tensors, b.outs, strict=True)),
+    "permute": lambda b, x, dims: x.permute([d % len(x.shape) for d in dims]), "transpose": _transpose,
+    "swapaxes": lambda b, x, axis0, axis1: _transpose(b, x, axis0, axis1), "swapdims": _transpose,
+    "t": lambda b, x: x if len(x.shape) < 2 else _transpose(b, x, 0, 1), "mT": lambda b, x: _transpose(b, x, -2, -1),
+    "numpy_T": lambda b, x: x.permute(range(len(x.shape))[::-1]), "movedim": _movedim, "repeat": _repeat,
     "repeat_interleave": _repeat_interleave,
     "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle,
     "slice": _slice, "narrow": _narrow, "select": _select, "chunk": _split, "split": _split,
-    "split_with_sizes": _split, "unsafe_chunk": _split, "unsafe_split": _split, "unbind": _unbind, "arange": _arange,
+    "split_with_sizes": _split, "unsafe_chunk": _split, "unsafe_split": _split,
+    "unbind": lambda b, x, dim=0: tuple(_select(b, x, dim, i) for i in range(len(b.outs))), "arange": _arange,
 }  # fmt: skip
-
-
-def _filled(value: Number) -> Lowering:
-    def uniform(b: Builder, **_: Any) -> Number:
-        return value
-
-    return uniform
-
-
-def _full(b: Builder, fill_value: Number, **_: Any) -> Number:
-    return fill_value
-
-
-def _scalar(b: Builder, s: Number, **_: Any) -> Number:
-    return s
 
 
 # Operators whose result has the same number everywhere: that number, to be written into those who read it.
 FILL_LOWERINGS: Mapping[str, Lowering] = {
-    "zeros": _filled(0), "ones": _filled(1), "zeros_like": _filled(0), "ones_like": _filled(1),
-    "new_zeros": _filled(0), "new_ones": _filled(1), "full": _full, "full_like": _full, "new_full": _full,
-    "scalar_tensor": _scalar,
+    **dict.fromkeys(("zeros", "zeros_like", "new_zeros"), lambda b, **_: 0),
+    **dict.fromkeys(("ones", "ones_like", "new_ones"), lambda b, **_: 1),
+    **dict.fromkeys(("full", "full_like", "new_full"), lambda b, fill_value, **_: fill_value),
+    "scalar_tensor": lambda b, s, **_: s,
 }  # fmt: skip

@@ -16,19 +16,20 @@ module's own, never in its place, and the judge has the last word.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 from string import ascii_letters
 
 from tilewright.ir.contraction import contracted
-from tilewright.ir.graph import TRACED, Call, Graph, Node, Ref, Struct
+from tilewright.ir.graph import Graph, Node
 
 from ..lowering.form import Form, Stuck, aligned, spread
-from ..lowering.lower import FLOATS, Builder, Expr, NotLowered
-from ..prune import pruned
+from ..lowering.lower import FLOATS, Expr, NotLowered
 from .diagonal import diagonal
+from .draft import Draft
 from .folded import folded
+from .linear import finished, summed, through
 from .readers import Readers
 from .zeros import sparing
 
@@ -36,7 +37,6 @@ LEAST_FLOPS = 1 << 25  # of a product: below, it is all launch
 LEAST_GAIN = 2  # times less work
 LEAST_DEPTH = 1024  # of K: below, to mirror half of a product takes as long as to multiply it
 _HALF = "_half"
-_EINSUM = "aten.einsum.default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,10 +85,7 @@ class _Rewrite:
         self.nodes = index.nodes
         self.calls = index.calls
         self.start = self.nodes[name]
-        self.builder = Builder()
-        self.builder.nodes.update(self.nodes)
-        self.at = name  # what the step at hand reads
-        self.more: list[Call] = []
+        self.builder = Draft(index)
 
     def made(self) -> _Made | None:
         """The graph with the first sum behind this product made of summed weights, what that was, and flops spared."""
@@ -98,17 +95,16 @@ class _Rewrite:
             made = self._by_diagonal(form) or (self._of_itself(form) if self.in_part else None)
             if made is not None:
                 return made
-            for before, node in self._chain():
-                self.at = before
+            for before, node in self.index.chain(self.start):
                 self.builder.origin = f"{node.origin}_less"
                 if node.op == "sum":
-                    form = self._summed(form, node)
+                    form = summed(form, node)
                     return self._ended(form, node, f"{self._label(node)} of {self._label(self.start)}: weights summed")
                 if node.op == "call":
-                    form = self._multiplied(form, node)
+                    form = self._multiplied(form, node, before)
                     said = f"{self._label(self.start)} and {self._label(node)}: the second product first"
                     return self._ended(form, node, said)
-                form = self._through(form, node)
+                form = through(form, node, before)
         except (Stuck, NotLowered):
             pass
         return None
@@ -122,25 +118,12 @@ class _Rewrite:
             return None
         if form is None:
             return None
-        left, right = (form.left, form.left_letters), (form.right, form.right_letters)
-        value = self._einsum(left, right, "".join(form.letters), self.start.dtype)
+        value = self.builder.einsum(form.factor("left"), form.factor("right"), "".join(form.letters), self.start.dtype)
         said = f"{self._label(self.start)}: what scales and shifts a factor folded into the other"
-        return self._replaced(self.start, _finished(form, value, self.start.dtype)), said, 0
+        return self.builder.replaced(self.start, finished(form, value, self.start.dtype)), said, 0
 
     def _label(self, node: Node) -> str:
         return self.calls[node.origin].label
-
-    def _chain(self) -> Iterator[tuple[str, Node]]:
-        """What alone reads the product, what alone reads that, and so on, each with the name of what it reads."""
-        at = self.start.name
-        while self.index.alone(at):
-            reader = self.nodes[self.index.readers[at][0]]
-            if (self.calls[reader.origin] if reader.op == "call" else reader).sources.count(at) != 1:
-                return
-            yield at, reader
-            at = reader.name
-
-    # --- products ------------------------------------------------------------------------------------------------
 
     def _product(self, node: Node) -> Form:
         """A call that is a product of matrices."""
@@ -184,12 +167,12 @@ class _Rewrite:
                     value = value * spread(vector, tuple(letters.replace(summed, "")), result).wide()
                     value = value * form.scale if form.scale != 1.0 else value
                     said = f"{self._label(self.start)}: a diagonal factor scales the other, no product"
-                    return self._replaced(self.start, value.to(self.start.dtype)), said, form.flops
+                    return self.builder.replaced(self.start, value.to(self.start.dtype)), said, form.flops
         return None
 
     def _of_itself(self, form: Form) -> _Made | None:
         """The product of a matrix with its own transpose: half of it, and the other half is its mirror image."""
-        left, right = self._read(form.left.node, form.left_letters), self._read(form.right.node, form.right_letters)
+        left, right = _read(*form.factor("left")), _read(*form.factor("right"))
         summed = "".join(c for c in form.left_letters if c not in form.letters)
         apart = [(a, b) for a, b in zip(left[1], right[1], strict=False) if a != b]
         if left[0] != right[0] or len(left[1]) != len(right[1]) or len(apart) != 1 or form.addends:
@@ -199,9 +182,7 @@ class _Rewrite:
             return None
         self.builder.origin = f"{self.start.origin}{_HALF}"
         rank = len(form.shape)
-        whole = self._einsum(
-            (form.left, form.left_letters), (form.right, form.right_letters), "".join(form.letters), self.start.dtype
-        )  # fmt: skip
+        whole = self.builder.einsum(form.factor("left"), form.factor("right"), "".join(form.letters), self.start.dtype)
         at = [self.builder.place(form.shape[d], d, rank) for d in (rows, columns)]
         half = at[1].do("le", at[0])
         kept = self.builder.point("where", half, whole, 0, dtype=self.start.dtype)
@@ -209,24 +190,17 @@ class _Rewrite:
         mirrored[rows], mirrored[columns] = columns, rows
         value = half.where(kept, kept.permute(mirrored))
         value = value * form.scale if form.scale != 1.0 else value
-        flops = form.flops // 2
-        return self._replaced(self.start, value), f"{self._label(self.start)} with itself: half, and mirrored", flops
+        said = f"{self._label(self.start)} with itself: half, and mirrored"
+        return self.builder.replaced(self.start, value), said, form.flops // 2
 
-    def _read(self, node: Node, letters: str) -> tuple[str, str]:
-        """What a permuted value is one of, and the letters of its dimensions."""
-        while node.op == "permute":
-            known = dict(zip(node.dims, letters, strict=True))
-            node, letters = self.nodes[node.sources[0]], "".join(known[d] for d in range(len(letters)))
-        return node.name, letters
-
-    def _multiplied(self, form: Form, node: Node) -> Form:
+    def _multiplied(self, form: Form, node: Node, at: str) -> Form:
         """The product of this one and a third matrix, with the two that share what the first lacks multiplied first."""
         call = self.calls[node.origin]
         found = contracted(call, self.nodes) if call.results == (node.name,) else None
         names = (found.left.name, found.right.name) if found else ()
-        if found is None or self.at not in names or "" in form.letters:
+        if found is None or at not in names or "" in form.letters:
             raise Stuck
-        mine = names.index(self.at)
+        mine = names.index(at)
         other, words = (found.right, found.left)[mine], (found.letters.left, found.letters.right)
         # The second product's letters, in those of the first.
         known = dict(zip(words[mine], form.letters, strict=True))
@@ -245,8 +219,8 @@ class _Rewrite:
         if len(set(of_other)) != len(of_other) or not all(c in summed or c in kept for c in letters):
             raise Stuck
         before = form.flops + 2 * prod(sizes[c] for c in {*form.letters, *of_other})
-        made = self._einsum((factor, letters), (Expr(self.builder, other), of_other), kept, node.dtype)
-        addends = [self._addend_times(a, form, Expr(self.builder, other), of_other, result) for a in form.addends]
+        made = self.builder.einsum((factor, letters), (Expr(self.builder, other), of_other), kept, node.dtype)
+        addends = [_addend_times(a, form, Expr(self.builder, other), of_other, result) for a in form.addends]
         addends = [a if found.alpha == 1 else a * found.alpha for a in addends]
         if found.added and found.beta:
             given = aligned(self.builder, self.nodes[found.added], node.shape)
@@ -255,177 +229,53 @@ class _Rewrite:
         return replace(form.having(side, made, kept), letters=tuple(result), shape=node.shape, addends=tuple(addends),
                        scale=form.scale * found.alpha, flops=before - first)  # fmt: skip
 
-    def _addend_times(self, addend: Expr | float, form: Form, other: Expr, of_other: str, result: str) -> Expr:
-        """What was added to the first product times the third matrix, read once more: rows of it each times an element
-        of a vector, and summed. Of what varies along the first product's rows, too, that is another product."""
-        if isinstance(addend, Expr):
-            if any(size > 1 and c not in of_other for c, size in zip(form.letters, addend.shape, strict=True)):
-                raise Stuck
-            other = other.wide() * spread(addend, form.letters, of_other).wide()
-        else:
-            other = other.wide() * addend
-        summed = [i for i, c in enumerate(of_other) if c not in result]
-        rest = [c for c in of_other if c in result]
-        return spread(other.reduce("sum", summed), rest, result)
-
-    # --- what is linear ------------------------------------------------------------------------------------------
-
-    def _through(self, form: Form, node: Node) -> Form:
-        steps: dict[str, Callable[[Form, Node], Form]] = {
-            "mul": self._scaled, "div": self._scaled, "add": self._added, "sub": self._added, "neg": self._negated,
-            "to": self._cast, "reshape": Form.reshaped, "permute": Form.permuted, "load": Form.loaded,
-        }  # fmt: skip
-        if node.op not in steps:
-            raise Stuck
-        return steps[node.op](form, node)
-
-    def _mine(self, form: Form, node: Node) -> int:
-        """Which argument of two is this value; the result must have its shape."""
-        if node.shape != form.shape or len(node.args) != 2:
-            raise Stuck
-        return node.args.index(self.at)
-
-    def _scaled(self, form: Form, node: Node) -> Form:
-        mine = self._mine(form, node)
-        other = node.args[1 - mine]
-        if node.op == "div" and mine:
-            raise Stuck
-        if not isinstance(other, str):
-            by = float(other) if node.op == "mul" else 1.0 / float(other) if other else 0.0
-            if by == 0.0 or by - by != 0.0:
-                raise Stuck
-            return replace(form, scale=form.scale * by, addends=tuple(a * by for a in form.addends))
-        value = aligned(self.builder, self.nodes[other], form.shape)
-        along = "".join(c for c, size in zip(form.letters, value.shape, strict=True) if size > 1)
-        if value.dtype not in FLOATS or any(
-            size > 1 and not c for c, size in zip(form.letters, value.shape, strict=True)
-        ):
-            raise Stuck
-        side = form.only(along)
-        if not side:
-            raise Stuck
-        factor, letters = form.factor(side)
-        of_factor = spread(value, form.letters, letters)
-        factor = factor.wide() * of_factor.wide() if node.op == "mul" else factor.wide() / of_factor.wide()
-        addends = tuple(self._times(a, value, node.op) for a in form.addends)
-        return replace(form.having(side, factor, letters), addends=addends)
-
-    def _times(self, addend: Expr | float, value: Expr, op: str) -> Expr:
-        if isinstance(addend, Expr):
-            return addend * value if op == "mul" else addend / value
-        return value * addend if op == "mul" else self.builder.point("div", addend, value)
-
-    def _added(self, form: Form, node: Node) -> Form:
-        mine = self._mine(form, node)
-        other = node.args[1 - mine]
-        sign = -1.0 if node.op == "sub" and not mine else 1.0
-        given: Expr | float
-        given = aligned(self.builder, self.nodes[other], form.shape) if isinstance(other, str) else float(other)
-        if isinstance(given, Expr) and given.dtype not in FLOATS:
-            raise Stuck
-        if node.op == "sub" and mine:
-            form = self._negated(form, node)
-        given = given * sign if sign < 0 else given
-        last = form.addends[-1] if form.addends else None
-        if isinstance(last, Expr) and isinstance(given, Expr) and last.shape == given.shape:  # one sum for both
-            return replace(form, addends=(*form.addends[:-1], last.wide() + given.wide()))
-        return replace(form, addends=(*form.addends, given))
-
-    def _negated(self, form: Form, node: Node) -> Form:
-        return replace(form, scale=-form.scale, addends=tuple(a * -1.0 for a in form.addends))
-
-    def _cast(self, form: Form, node: Node) -> Form:
-        if node.dtype not in FLOATS:
-            raise Stuck
-        return form
-
-    # --- the end -------------------------------------------------------------------------------------------------
-
-    def _summed(self, form: Form, node: Node) -> Form:
-        """The sum over dimensions of the value, its factors summed over what they alone have."""
-        for side in ("left", "right"):
-            factor, letters = form.factor(side)
-            gone = [letters.index(c) for c in (form.letters[d] for d in node.dims) if c and form.only(c) == side]
-            if gone:
-                rest = "".join(c for i, c in enumerate(letters) if i not in gone)
-                form = form.having(side, factor.wide().reduce("sum", gone), rest)
-        addends = tuple(self._summed_addend(a, form.shape, node.dims) for a in form.addends)
-        left = tuple(c for d, c in enumerate(form.letters) if d not in node.dims)
-        return replace(form, letters=left, shape=node.shape, addends=addends)
-
-    def _summed_addend(self, addend: Expr | float, shape: Sequence[int], dims: Sequence[int]) -> Expr | float:
-        if not isinstance(addend, Expr):
-            return addend * prod(shape[d] for d in dims)
-        times = prod(shape[d] for d in dims if addend.shape[d] == 1)
-        varying = [d for d in dims if addend.shape[d] > 1]
-        whole = addend.wide().reduce("sum", varying, keepdim=True) if varying else addend.wide()
-        whole = whole.reshape(tuple(s for d, s in enumerate(whole.shape) if d not in dims))
-        return whole * float(times) if times > 1 else whole
-
     def _ended(self, form: Form, node: Node, said: str) -> _Made | None:
         """The graph in which `node` is this value; None where that is not much less work."""
         if form.product_flops * LEAST_GAIN > form.flops:
             return None
         letters = "".join(form.letters)
-        value = _finished(form, self._value(form, letters).reshape(form.shape), node.dtype)
-        return self._replaced(node, value), said, form.flops - form.product_flops
+        value = finished(form, self._value(form, letters).reshape(form.shape), node.dtype)
+        return self.builder.replaced(node, value), said, form.flops - form.product_flops
 
     def _value(self, form: Form, letters: str) -> Expr:
-        left, right = (form.left, form.left_letters), (form.right, form.right_letters)
+        left, right = form.factor("left"), form.factor("right")
         if all(c in left[1] for c in right[1]):
-            return self._vector(left, right, letters)
+            return _vector(left, right, letters)
         if all(c in right[1] for c in left[1]):
-            return self._vector(right, left, letters)
-        return self._einsum(left, right, letters, self.start.dtype)
-
-    def _vector(self, matrix: tuple[Expr, str], vector: tuple[Expr, str], result: str) -> Expr:
-        """The sums of rows of a matrix, each element times that of a vector."""
-        (x, letters), (v, of_vector) = matrix, vector
-        sizes = dict(zip(letters, x.shape, strict=True))
-        order = sorted(range(len(of_vector)), key=lambda i: letters.index(of_vector[i]))
-        row = v.permute(order).reshape(tuple(sizes[c] if c in of_vector else 1 for c in letters))
-        over = [i for i, c in enumerate(letters) if c not in result]
-        total = (x.wide() * row.wide()).reduce("sum", over) if over else x.wide() * row.wide()
-        rest = [c for c in letters if c in result]
-        return total.permute([rest.index(c) for c in result])
-
-    def _einsum(self, left: tuple[Expr, str], right: tuple[Expr, str], result: str, dtype: str) -> Expr:
-        """A product as a call of its own, in the dtype of the product that it stands for."""
-        name = f"{self.builder.origin}_{len(self.more)}"
-        factors = tuple(Ref(name=x.to(dtype).node.name) for x, _ in (left, right))
-        sizes = dict((*zip(left[1], left[0].shape, strict=True), *zip(right[1], right[0].shape, strict=True)))
-        self.more.append(Call(
-            name=name, target=_EINSUM, args=(f"{left[1]},{right[1]}->{result}", Struct(kind="list", items=factors)),
-            results=(name,),
-        ))  # fmt: skip
-        shape = tuple(sizes[c] for c in result)
-        return self.builder.add(Node(name=name, op="call", shape=shape, dtype=dtype, origin=name))
-
-    def _replaced(self, node: Node, value: Expr) -> Graph:
-        """The graph with `value` under the node's name. What its call did is spelt out from now on."""
-        made = [n for name, n in self.builder.nodes.items() if name not in self.nodes and name != value.node.name]
-        calls = {c.name for c in self.more}
-        mine = [n if n.origin in calls else replace(n, origin=node.origin) for n in (*made, value.node)]
-        if mine[-1].origin in calls:  # a call's result is known by another name
-            (last,) = (i for i, c in enumerate(self.more) if c.name == mine[-1].origin)
-            self.more[last] = replace(self.more[last], results=(node.name,))
-        mine[-1] = replace(mine[-1], name=node.name, order=node.order)
-        nodes = [m for n in self.index.graph.nodes for m in (mine if n.name == node.name else (n,))]
-        changed = []
-        for call in self.index.graph.calls:
-            if call.name == node.origin:
-                spelt = replace(call, target=f"{TRACED}{call.label}", args=(), kwargs=())
-                changed += [*self.more, spelt]
-            else:
-                changed.append(call)
-        return pruned(replace(self.index.graph, nodes=tuple(nodes), calls=tuple(changed), free=()))
+            return _vector(right, left, letters)
+        return self.builder.einsum(left, right, letters, self.start.dtype)
 
 
-def _finished(form: Form, value: Expr, dtype: str) -> Expr:
-    """The form's value, of its product's."""
-    if form.scale != 1.0 or form.addends:
-        value = value.wide()
-    value = value * form.scale if form.scale != 1.0 else value
-    for addend in form.addends:
-        value = value + addend
-    return value.to(dtype)
+def _vector(matrix: tuple[Expr, str], vector: tuple[Expr, str], result: str) -> Expr:
+    """The sums of rows of a matrix, each element times that of a vector."""
+    (x, letters), (v, of_vector) = matrix, vector
+    sizes = dict(zip(letters, x.shape, strict=True))
+    order = sorted(range(len(of_vector)), key=lambda i: letters.index(of_vector[i]))
+    row = v.permute(order).reshape(tuple(sizes[c] if c in of_vector else 1 for c in letters))
+    over = [i for i, c in enumerate(letters) if c not in result]
+    total = (x.wide() * row.wide()).reduce("sum", over) if over else x.wide() * row.wide()
+    rest = [c for c in letters if c in result]
+    return total.permute([rest.index(c) for c in result])
+
+
+def _addend_times(addend: Expr | float, form: Form, other: Expr, of_other: str, result: str) -> Expr:
+    """What was added to the first product times the third matrix, read once more: rows of it each times an element
+    of a vector, and summed. Of what varies along the first product's rows, too, that is another product."""
+    if isinstance(addend, Expr):
+        if any(size > 1 and c not in of_other for c, size in zip(form.letters, addend.shape, strict=True)):
+            raise Stuck
+        other = other.wide() * spread(addend, form.letters, of_other).wide()
+    else:
+        other = other.wide() * addend
+    summed = [i for i, c in enumerate(of_other) if c not in result]
+    rest = [c for c in of_other if c in result]
+    return spread(other.reduce("sum", summed), rest, result)
+
+
+def _read(x: Expr, letters: str) -> tuple[str, str]:
+    """What a permuted value is one of, and the letters of its dimensions."""
+    node = x.node
+    while node.op == "permute":
+        known = dict(zip(node.dims, letters, strict=True))
+        node, letters = x.builder.nodes[node.sources[0]], "".join(known[d] for d in range(len(letters)))
+    return node.name, letters

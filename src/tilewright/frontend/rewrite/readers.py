@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.ir.graph import Graph
+from collections.abc import Iterator
+
+from tilewright.ir.graph import Graph, Node
 
 
 class Readers:
@@ -21,3 +23,12 @@ class Readers:
     def alone(self, name: str) -> bool:
         """Whether one operator alone reads this, and nobody outside of the graph."""
         return name not in self._kept and len(self.readers[name]) == 1
+
+    def chain(self, node: Node) -> Iterator[tuple[str, Node]]:
+        """What alone reads this node, what alone reads that, and so on, each with the name of what it reads."""
+        while self.alone(node.name):
+            reader = self.nodes[self.readers[node.name][0]]
+            if (self.calls[reader.origin] if reader.op == "call" else reader).sources.count(node.name) != 1:
+                return
+            yield node.name, reader
+            node = reader
