@@ -32,6 +32,8 @@ def write(flow: Flow, region: Region) -> tuple[Program, Site]:
 
 
 class _Writer:
+    """A Program while it is written; `names` are its names of the graph's values."""
+
     def __init__(self, flow: Flow, region: Region) -> None:
         self.flow, self.region = flow, region
         self.place = {axis: i for i, axis in enumerate(region.domain)}

@@ -8,7 +8,6 @@ from dataclasses import replace
 from ..facts.run import Matched
 from ..facts.segment import Segment
 from ..facts.space import Space
-from ..frontend.autodiff import segments
 from ..fusion import match_segments, unmade_products
 from ..ir.graph import Graph
 from ..ir.program import Program
@@ -23,6 +22,7 @@ def match_training(
     first_segment: int, case: int, loose: bool = False,
 ) -> Matched:  # fmt: skip
     """The segments of a training graph and the patterns in them. `loose` as for `match`."""
+    from ..frontend.autodiff import segments  # imports torch, which a user's mistake needn't wait for
     from ..frontend.prune import early
 
     but = unmade_products(graph, unsupported=unsupported, loose=loose) if PRODUCTS else ()  # autograd's own stay so

@@ -12,7 +12,7 @@ import pytest
 COMMAND = """# -*- coding: utf-8 -*-
 import sys
 from tilewright.faces.exits import exit_code, line, open_standards
-from tilewright.faces.printing import put, say, stdout
+from tilewright.faces.printing import Shown, put, say
 from rich.table import Table
 
 def run():
@@ -20,7 +20,7 @@ def run():
     table = Table("größe", "→")
     for _ in range(2000):
         table.add_row("≤ µ", "x" * 40)
-    put({"a": "→"}, ["≤ \\ud800", table], as_json=False)
+    put(Shown(object={"a": "→"}, drawn=("≤ \\ud800", table)), as_json=False)
     line("ends \\ud800 ≤", 0)
     return 0
 

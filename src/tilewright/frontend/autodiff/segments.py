@@ -36,6 +36,8 @@ def segments(
 
 
 class _Cut:
+    """Which nodes of a training graph are computed here, how deep each lies, and who reads it."""
+
     def __init__(self, graph: Graph, but: Collection[str]) -> None:
         self.graph, self.but = graph, but
         self.nodes = {n.name: n for n in graph.nodes}
