@@ -107,6 +107,10 @@ class _Bare:
     def results(self, _: int) -> tuple[Tensor, ...]:
         return (self.got,)
 
+    @property
+    def truths(self) -> _Bare:
+        return self
+
     def truth(self) -> tuple[Tensor, ...]:
         return (self.expected,)
 

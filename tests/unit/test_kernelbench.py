@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tilewright.judge.candidate_process.load import load_problem
+from tilewright.judge.reference_process.problem import load_problem
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SOURCE = """

@@ -12,7 +12,7 @@ from tilewright.edges.problems import environment_read
 from tilewright.faces import config
 from tilewright.faces.reading import problem_of
 from tilewright.facts.errors import HarnessError, UserError
-from tilewright.judge import client as module
+from tilewright.judge import cell_process as module
 from tilewright.judge.client import Cell, CellPlan
 
 GOOD = "import os\nclass Model: ...\ndef get_inputs(): ...\ndef get_init_inputs(): ...\n"
