@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from harness import Child, answering, spread
 from kernelbench import GROUPS, numbers
+from on_h200 import cuda
 from restamped import patterns_of
 from results import about, write
 from subjects import device, imported, sampled
@@ -40,6 +41,7 @@ from torch import Tensor
 
 from tilewright.edges.gpu.machine import identity, machine, threads
 from tilewright.facts import codec
+from tilewright.facts.devices import device_of
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import PointTime, Tuned
 from tilewright.facts.pattern import Pattern
@@ -49,11 +51,10 @@ from tilewright.facts.version import VERSION
 from tilewright.facts.winner import Winner, toolchain
 from tilewright.ir.program import Operand
 from tilewright.judge.timing.statistics import median_interval
-from tilewright.kernels.cuda.plan import Device
+from tilewright.kernels.cuda.plan import Gpu
 from tilewright.kernels.ops import DTYPES
 from tilewright.realise.digests import skeleton_digests
 from tilewright.realise.gemm.sides import sizes
-from tilewright.realise.rows import renderer as cuda
 from tilewright.run.winners import made_by
 from tilewright.search.strategies.tuning import winning
 from tilewright.search.tune.memory import remember
@@ -115,7 +116,7 @@ def operand(told: Operand) -> Tensor:
     return whole.uniform_() if dtype == torch.float32 else whole.normal_()  # as KernelBench's inputs; as weights
 
 
-def modules(pattern: Pattern, folder: Path, here: Device) -> dict[Any, Any]:
+def modules(pattern: Pattern, folder: Path, here: Gpu) -> dict[Any, Any]:
     """By point the fused file as a module, compiled for this device, or why it does not compile."""
     made: dict[Any, Any] = {}
     for file in (
@@ -175,7 +176,7 @@ def served(line: str) -> str:
     began = time.monotonic()
     try:
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-            made = modules(pattern, Path(folder), Device(arch="sm_90a", processors=here.processors))
+            made = modules(pattern, Path(folder), Gpu(**device_of(here).plan_facts))
             with device(alone=True):
                 began = time.monotonic()
                 tuned = measured(pattern, made)

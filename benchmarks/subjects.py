@@ -27,10 +27,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from tilewright.edges.gpu.machine import machine
+from tilewright.edges.gpu.machine import identity, machine
 from tilewright.faces import config
 from tilewright.faces.live import fallbacks, replacement
 from tilewright.facts.candidate import Candidate
+from tilewright.facts.device import Device
+from tilewright.facts.devices import DEVICES, device_of
 from tilewright.facts.pattern import Choice, Pattern, Recipe, without_idle
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
@@ -77,6 +79,12 @@ class Way:
     without: tuple[str, ...] = ()
     jobs: int = 2
 
+    @property
+    def device(self) -> Device:
+        """This machine's; where it has no GPU and one is asked for, an H200, for which kernels only compile then."""
+        here = self.target == "cpu" or torch.cuda.is_available()
+        return device_of(identity(self.target)) if here else DEVICES["h200"]
+
 
 # ---- a task's module, and ours
 
@@ -115,7 +123,7 @@ def ours(task: Task, graph: Graph, way: Way) -> Iterator[tuple[str, Recipe, Cand
         graphs["algebra"] = better.graph
     for who, of in graphs.items():
         facts = (CaseFacts(inputs=(), outputs=(), work=NO_WORK, graph=of),)
-        matched = found_patterns(facts, way.target)
+        matched = found_patterns(facts, way.device)
         patterns = matched[0].patterns
         chosen = {who: patterns}
         if who == "ours" and task.apart and len(patterns) > 1:
@@ -123,7 +131,7 @@ def ours(task: Task, graph: Graph, way: Way) -> Iterator[tuple[str, Recipe, Cand
             chosen["apart"] = tuple(p for p in patterns if p is not most)
         for name, some in chosen.items():
             for label, recipe in recipes(some, way):
-                yield f"{name} {label}", recipe, compose(task.source, facts, matched, recipe, target=way.target)
+                yield f"{name} {label}", recipe, compose(task.source, facts, matched, recipe, device=way.device)
 
 
 def recipes(patterns: Sequence[Pattern], way: Way) -> Iterator[tuple[str, Recipe]]:

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import torch
 
+from fakes.realisers import cuda
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.realise.rows import renderer as cuda
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

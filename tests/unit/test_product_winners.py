@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fakes.realisers import gpu
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Interval, PointTime, Tuned
 from tilewright.facts.pattern import Pattern
@@ -109,6 +110,6 @@ def test_what_nothing_ran_of_is_told_and_not_remembered(script: Any, pattern: Pa
 def test_each_point_is_a_module_that_is_compiled(script: Any, pattern: Pattern, tmp_path: Path) -> None:
     points = (*pattern.space.points[:2], (("schedule", "none"),))
     few = replace(pattern, space=replace(pattern.space, points=points))
-    made = script.modules(few, tmp_path, script.Device(arch="sm_90a", processors=132))
+    made = script.modules(few, tmp_path, gpu())
     assert [hasattr(made[at], "run") for at in points] == [True, True, False] and "legal are" in made[points[2]]
     assert made[points[0]] is not made[points[1]] and list((tmp_path / "build").iterdir())
