@@ -37,6 +37,7 @@ from tilewright.facts.run import CaseFacts
 from tilewright.facts.verdict import VERIFIERS, Verified
 from tilewright.judge.build import load_candidate
 from tilewright.judge.evaluate import Judge
+from tilewright.judge.opened import JudgeOptions
 from tilewright.judge.verify import Subject, verified, with_memory
 
 Row = dict[str, Any]  # as it stands in the file: kernel, fault, judged, verdicts
@@ -152,7 +153,10 @@ def _judge(name: str, folder: Path, work: Path) -> Judge:
     here: Machine = museum.machine(path, "cpu")
     return Judge(
         read_problem(path, target="cpu"), machine=here, seed=1, workdir=work, say=lambda text: None,
-        effort=museum.EFFORT["cpu"], limits=museum.LIMITS["cpu"], compile_baseline=False, trace=False,
+        options=JudgeOptions(
+            effort=museum.EFFORT["cpu"], limits=museum.LIMITS["cpu"], compile_baseline=False,
+            trace=False,
+        ),
     )  # fmt: skip
 
 

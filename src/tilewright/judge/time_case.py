@@ -179,7 +179,7 @@ class CaseTiming:
     def table(self) -> Table:
         """All players before slots that are filled: ours, eager, eager again, torch.compile where there is one."""
         self._fill()
-        ours = Player(OURS, self.check.cell, moved=self.check.moved, attributes=self.check.attributes)
+        ours = Player(OURS, self.check.cell, moved=self.check.state.moved, attributes=self.check.state.attributes)
         players = [ours, *(player_of(self.room, name, self.reference) for name in (EAGER, timing.AA))]
         players += [player_of(self.room, COMPILE, self.compiled)] if self.compiled is not None else []
         inputs = self.room.inputs(0)
@@ -194,7 +194,7 @@ class CaseTiming:
         return Table(
             room=self.room, players=players, rng=self.rng, evictor=evictor, stirring=stirring,
             row_stirring=Stirring(inputs, slots=self.room.slots, rng=self.rng), fresh=self._draw_anew,
-            redraw=Redraw(renew=self._redraw, calm=self.check.put_back), watched=self.check.cell,
+            redraw=Redraw(renew=self._redraw, calm=self.check.state.put_back), watched=self.check.cell,
             most_calls=min(self.effort.most_calls, max(self.room.pool, _FEWEST_CALLS)),
         )  # fmt: skip
 
@@ -202,7 +202,7 @@ class CaseTiming:
         """Inputs in every pool set, and the state."""
         self._draw_anew(self.room.pool)
         self.room.take_state()
-        self.check.load_state()
+        self.check.state.load()
 
     def _draw_anew(self, sets: int) -> None:
         for k in range(sets):
@@ -240,15 +240,15 @@ class CaseTiming:
         """Re-draw parameters and buffers where they are: what was remembered of them is wrong now."""
         room = self.room
         if room.state_names or room.attributes:
-            self.check.redraw(secret(self.rng))
+            self.check.state.redraw(secret(self.rng))
             room.take_state()
-            self.check.load_state()
+            self.check.state.load()
 
     def _verify_timed(self, table: Table, number: int) -> None:
         """Hold what the timed call just made returned against the truth on the pool set that it was given."""
         left = self._take(wire.HoldTimed())
         timing.check_contents(table)
-        self.check.require_kept_state()
+        self.check.state.require_kept()
         self._hold_to_truth(table, number, left)
         if not self.room.tight:
             for player in table.players:
@@ -265,8 +265,8 @@ class CaseTiming:
         called = check.cell.ask(request, wire.Called, limit_s=self.limits.call_s)
         check.accept(called)
         check.fetch(tag=0, place=0)
-        if check.moved:
-            check.cell.do(wire.Store(tag=wire.LEFT, refs=self.room.moved_refs(check.moved)))
+        if check.state.moved:
+            check.cell.do(wire.Store(tag=wire.LEFT, refs=self.room.moved_refs(check.state.moved)))
         return called.attributes
 
     def _hold_to_truth(self, table: Table, number: int, left: tuple[wire.Attribute, ...]) -> None:

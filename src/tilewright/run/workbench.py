@@ -173,6 +173,7 @@ class Workbench:
             threads = machine.processors if machine.target == "cpu" else 0
             start_ahead(threads, machine.target)  # it imports torch, while we do
             from ..judge.evaluate import Judge
+            from ..judge.opened import JudgeOptions
             from ..judge.timing.measure import Effort
 
             self.say(f"on {machine.device}: running and tracing {self.problem.name}")
@@ -180,10 +181,13 @@ class Workbench:
             work.mkdir(parents=True, exist_ok=True)
             self._judge = Judge(
                 self.problem, machine=machine, seed=self.request.seed, workdir=work, say=self.say,
-                effort=Effort(budget_s=self.request.timing.budget_s),
-                compile_baseline=self.request.timing.compiled,
-                explains=self.request.model is not None or self.request.strategy == AGENT,
-                algebra=self.request.algebra, rates=self._measured if self._machine is None else None,
+                options=JudgeOptions(
+                    effort=Effort(budget_s=self.request.timing.budget_s),
+                    compile_baseline=self.request.timing.compiled,
+                    explains=self.request.model is not None or self.request.strategy == AGENT,
+                    algebra=self.request.algebra,
+                ),
+                rates=self._measured if self._machine is None else None,
             )  # fmt: skip
             self._cases = self._judge.open()
         return self._judge
