@@ -32,9 +32,8 @@ from tilewright.facts.problem import Problem, Target
 from tilewright.judge.build.build import build
 from tilewright.judge.check.check import Check, Findings, concluded
 from tilewright.judge.client import Cell
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.memory.sizes import timing_room_sizes
-from tilewright.judge.opened import JudgeOptions
 from tilewright.judge.stations import Stations
 from tilewright.judge.time_case import OURS, CaseTiming
 from tilewright.judge.timing import measure as timing
@@ -142,12 +141,9 @@ def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> tuple
         room.admit(cell)
         check = Check(room, cell, case=0, precision="reference", findings=Findings())
         check.state.construct(case.seed)
-        case_timing = CaseTiming(
-            room=room, check=check, reference=opened.reference, compiled=None, machine=machine, effort=EFFORT,
-            limits=opened.options.limits, rng=opened.rng, stations=Stations(), target=opened.problem.target,
-        )  # fmt: skip
+        case_timing = CaseTiming(opened=opened, room=room, check=check, compiled=None, stations=Stations())
         table = case_timing.table()
-        timing.measure(table, table.players[0], effort=EFFORT, look=case_timing.look(table))
+        timing.measure(table, table.players[0], effort=EFFORT, look=case_timing.verified.look(table))
         accused, excess = "", None
         try:
             timing.check_clock(table, table.players[0], table.players[1])

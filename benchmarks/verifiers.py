@@ -36,8 +36,7 @@ from tilewright.facts.problem import Problem, TensorSpec, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.facts.verdict import VERIFIERS, Verified
 from tilewright.judge.build import load_candidate
-from tilewright.judge.evaluate import Judge
-from tilewright.judge.opened import JudgeOptions
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.verify import Subject, verified, with_memory
 
 Row = dict[str, Any]  # as it stands in the file: kernel, fault, judged, verdicts

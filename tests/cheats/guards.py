@@ -22,9 +22,9 @@ from tilewright.judge.memory.arena import contiguous
 from tilewright.judge.memory.evictor import Evictor
 from tilewright.judge.memory.room import Refs, Room
 from tilewright.judge.memory.stirring import Stirring
-from tilewright.judge.time_case import CaseTiming
 from tilewright.judge.timing import measure
-from tilewright.judge.timing.interleave import Player, Table
+from tilewright.judge.timing.calls import Player, TimedCalls
+from tilewright.judge.verified_calls import VerifiedCalls
 from tilewright.judge.wire import messages as wire
 
 Step = tuple[object, str, Any]
@@ -148,9 +148,9 @@ def _start_open(self: Cells, name: str, **_: object) -> Cell:
 
 
 def _shows_early(
-    self: Table, player: Player, request: wire.TimedCall, number: int, *, cold: bool
+    self: TimedCalls, player: Player, request: wire.TimedCall, number: int, *, cold: bool
 ) -> tuple[wire.Tick, float]:
-    """Table._ask_showing, with contents that lie in the slot while the cell lets go of the last result."""
+    """TimedCalls._ask_showing, with contents that lie in the slot while the cell lets go of the last result."""
     image = self._show((number,), request.slot)
     if image is not None:
         early = wire.Lay(offset=image.offset, size_bytes=image.size_bytes)
@@ -170,14 +170,14 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "turns": ((plan, "plan", _plan_away_from_turns),),
     "ties": ((plan, "plan", _plan_without_ties),),
     "further cases": ((Judgement, "_check_case", _check_first_case),),
-    "redraw": ((state.CandidateState, "redraw", _nothing), (CaseTiming, "_redraw", _nothing)),
+    "redraw": ((state.CandidateState, "redraw", _nothing), (VerifiedCalls, "redraw", _nothing)),
     "masks and indices": ((Room, "rearrange", _rearranges_nothing),),
     "contents": ((Room, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
     "counterparts": ((counterparts, "moved", _none),),
     "upstream": ((Room, "draw", _draw_ones),),
     "unlike steps": ((trials, "_UNLIKE", ()),),
     "stir": ((Stirring, "swaps", _stirs_nothing),),
-    "timed calls": ((CaseTiming, "_verify_timed", _nothing), (CaseTiming, "_verify_row", _nothing)),
+    "timed calls": ((VerifiedCalls, "_verify_timed", _nothing), (VerifiedCalls, "verify_row", _nothing)),
     "inputs compared": ((Room, "changed_input", _nowhere),),
     "moved state": ((check.Check, "hold_state", _nothing), (draws, "_compare_states", _nothing)),
     "kept state": ((state.CandidateState, "require_kept", _nothing),),
@@ -192,9 +192,9 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "exact structure": ((check.Check, "accept", _accept_any_structure),),
     "held results": ((trials, "_unchanged", _nothing),),
     "walks": ((Evictor, "require_walked", _nothing),),
-    "new contents": ((measure, "check_fresh", _nothing),),
+    "new contents": ((time_case, "check_fresh", _nothing),),
     "judge's clock": ((measure, "check_clock", _nothing), (time_case, "check_slope", _nothing)),
-    "late contents": ((Table, "_ask_showing", _shows_early),),
+    "late contents": ((TimedCalls, "_ask_showing", _shows_early),),
     "whole turns": ((time_case, "check_turns", _no_bytes),),
     "floor": ((measure, "check_floor", _nothing),),
     "distribution": ((draws, "_compare", _nothing),),

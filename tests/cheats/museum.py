@@ -44,8 +44,7 @@ from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Target
 from tilewright.judge.build import load_candidate
 from tilewright.judge.client import Limits
-from tilewright.judge.evaluate import Judge
-from tilewright.judge.opened import JudgeOptions
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 
 HERE = Path(__file__).resolve().parent

@@ -11,8 +11,7 @@ from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.problem import Problem
 from tilewright.judge.client import Limits
-from tilewright.judge.evaluate import Judge
-from tilewright.judge.opened import JudgeOptions
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 from tilewright.realise.compose import compose
 from tilewright.run.workbench import found_patterns

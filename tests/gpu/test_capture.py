@@ -11,8 +11,7 @@ from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Captured, Failure
 from tilewright.facts.problem import Problem
-from tilewright.judge.evaluate import Judge
-from tilewright.judge.opened import JudgeOptions
+from tilewright.judge.evaluate import Judge, JudgeOptions
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

@@ -15,9 +15,8 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Inspected, Timed
 from tilewright.facts.problem import Problem
 from tilewright.judge.client import Limits
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.memory import driver
-from tilewright.judge.opened import JudgeOptions
 from tilewright.judge.timing.measure import Effort
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]

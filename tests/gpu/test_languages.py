@@ -12,8 +12,7 @@ from tilewright.edges.problems import read_problem
 from tilewright.edges.toolchain import languages
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Timed
-from tilewright.judge.evaluate import Judge
-from tilewright.judge.opened import JudgeOptions
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 
 ROOM = Path(__file__).parent / "sanitizer"

@@ -31,7 +31,8 @@ from .client import CellFault
 from .discover import LookedInto
 from .judgement import Hoarding, Judgement
 from .memory.sizes import available_bytes
-from .opened import JudgeOptions, Opened
+from .opened import JudgeOptions as JudgeOptions
+from .opened import Opened
 from .patience import Patience, when_calm
 from .timing.measure import Implausible
 from .tune_case import tuned

@@ -147,9 +147,5 @@ class Judgement:
             # A foreign one may be refused by what timed calls return, and what nobody is seen to use may be its own.
             wait = opened.patience.calm if self.foreign else opened.patience.require
             wait("timing", comes_and_goes=self.foreign)
-            timing = CaseTiming(
-                room=room, check=check, reference=opened.reference, compiled=compiled, machine=opened.machine,
-                effort=opened.options.effort, limits=opened.options.limits, rng=opened.rng, stations=self.stations,
-                target=opened.problem.target,
-            )  # fmt: skip
+            timing = CaseTiming(opened=opened, room=room, check=check, compiled=compiled, stations=self.stations)
             return timing.run(checked, opened.cells.notes)

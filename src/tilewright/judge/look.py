@@ -11,8 +11,7 @@ from ..facts.machine import Machine
 from ..facts.outcome import Failure, Inspected
 from ..facts.problem import Problem
 from ..facts.profile import Question
-from .evaluate import Judge
-from .opened import JudgeOptions
+from .evaluate import Judge, JudgeOptions
 
 
 def profile(

@@ -20,6 +20,7 @@ from .memory.room import Room
 from .memory.sizes import check_room_sizes, flush_bytes
 from .opened import Opened, is_ours
 from .time_case import EAGER, OURS, player_of
+from .timing.calls import TimedCalls
 from .timing.interleave import Player, Table
 from .timing.sweep import Contender, one_each, sweep
 from .wire import messages as wire
@@ -84,7 +85,7 @@ class _Tuning:
         for slot in range(room.slots):
             room.place(0, slot)
         evictor = Evictor(flush_bytes(opened.machine), room.device)
-        table = Table(room=room, players=[], rng=opened.rng, evictor=evictor)
+        table = Table(TimedCalls(room, opened.rng, evictor=evictor), players=[])
         opened.patience.require("tuning", comes_and_goes=check.cell.comes_and_goes)
         ours = Player(OURS, check.cell, moved=check.state.moved, attributes=check.state.attributes)
         anchor = player_of(room, EAGER, opened.reference)

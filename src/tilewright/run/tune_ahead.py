@@ -14,8 +14,7 @@ from ..facts.machine import Machine
 from ..facts.pattern import Pattern
 from ..facts.problem import Problem
 from ..facts.space import Point
-from ..judge.evaluate import Judge
-from ..judge.opened import JudgeOptions
+from ..judge.evaluate import Judge, JudgeOptions
 from ..search.tune.predict import cuda_ns
 from .ahead import Objects
 from .foresee import demanded, foreseen

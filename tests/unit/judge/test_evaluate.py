@@ -22,8 +22,7 @@ from tilewright.facts.problem import Problem
 from tilewright.facts.run import Limits
 from tilewright.facts.space import point
 from tilewright.judge.client import Limits as CellLimits
-from tilewright.judge.evaluate import Judge
-from tilewright.judge.opened import JudgeOptions
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 from tilewright.judge.verify import Subject, verified
 from tilewright.run.drive import drive
@@ -285,4 +284,4 @@ def test_the_death_of_the_reference_is_ours(tmp_path: Path) -> None:
 
 def test_a_closed_judge_says_so(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="not open"):
-        _judge(tmp_path)._ref  # noqa: B018
+        _judge(tmp_path).opened.reference  # noqa: B018

@@ -15,8 +15,7 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Sanitized
 from tilewright.facts.problem import Problem
 from tilewright.judge import sanitize
-from tilewright.judge.evaluate import Judge
-from tilewright.judge.opened import JudgeOptions
+from tilewright.judge.evaluate import Judge, JudgeOptions
 
 # Stands where compute-sanitizer does: options first, then the command, which it runs.
 PROGRAM = """

@@ -14,11 +14,9 @@ from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Problem
 from tilewright.judge import time_case
 from tilewright.judge.client import Limits
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.memory import sizes as memory
 from tilewright.judge.memory.stirring import Stirring
-from tilewright.judge.opened import JudgeOptions
-from tilewright.judge.timing import measure
 from tilewright.judge.timing.interleave import Table
 from tilewright.judge.timing.measure import Effort
 
@@ -150,7 +148,7 @@ def test_a_memo_by_content_never_meets_a_content_again(judge: Judge, monkeypatch
     monkeypatch.setattr(Stirring, "swaps", lambda self, slot: ())
     monkeypatch.setattr(Table, "renew_contents", lambda self: None)
     monkeypatch.setattr(memory, "_POOL_BYTES", {"cpu": 0})
-    monkeypatch.setattr(measure, "check_fresh", lambda *args, **named: None)
+    monkeypatch.setattr(time_case, "check_fresh", lambda *args, **named: None)
     assert _ours_ns(judge, MEMO) < MISS_NS
 
 

@@ -12,8 +12,7 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Problem
 from tilewright.judge.client import Limits
-from tilewright.judge.evaluate import Judge
-from tilewright.judge.opened import JudgeOptions
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 
 pytestmark = pytest.mark.slow
