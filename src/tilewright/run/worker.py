@@ -105,11 +105,7 @@ class Worker:
                     told = f"fault: {fault.text}" if fault else type(answer.what).__name__.lower()
                     self._say(f"{name_of(order)}: {told} ({answer.wall_s:.1f} s)")
                     if ahead and last:
-                        try:
-                            _go_ahead(order, answer, bundle=self._bundle, bench=self._bench, say=self._say)
-                        except Exception as error:  # as in _answer; it is asked again, and answered with the fault
-                            self._once(f"{name_of(order)}: not ahead: {error}")
-                            self._bench.close()
+                        _go_ahead(order, answer, bundle=self._bundle, bench=self._bench, say=self._say)
         return Visit(answered=answered, faults=faults, left=left)
 
     def _answered_already(self, order: Order) -> bool:
@@ -226,7 +222,8 @@ def _carried_out(order: Order, bench: Bench) -> Found:
 
 
 def _go_ahead(order: Order, answer: Answer, *, bundle: Bundle, bench: _OpenBench, say: Say) -> None:
-    """Carry out what follows, adding each outcome to the answer, until a model is wanted. Raises what goes wrong."""
+    """Carry out what follows, adding each outcome to the answer, until a model is wanted or something goes wrong:
+    that is told of when it is asked for."""
     begun = _begun(bundle, order, answer)
     if begun is None:
         return
@@ -251,8 +248,13 @@ def _go_ahead(order: Order, answer: Answer, *, bundle: Bundle, bench: _OpenBench
     with TemporaryDirectory(prefix="tilewright-ahead-") as folder, Ledger(Path(folder) / "run.db") as ledger:
         for event in events:
             ledger.append(event.move, event.outcome, wall_s=event.wall_s, held=event.held)
-        with suppress(_ModelWanted):
+        try:
             drive(strategy, ledger=ledger, perform=perform, watch=watch, held=bench.held)
+        except _ModelWanted:
+            pass
+        except Exception as error:  # as in _answer; it is asked for again, and then answered with the fault
+            say(f"{name_of(order)}: not ahead: {error}")
+            bench.close()
 
 
 def _begun(bundle: Bundle, order: Order, answer: Answer) -> tuple[Brief, tuple[Event, ...]] | None:

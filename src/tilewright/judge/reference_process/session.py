@@ -16,6 +16,7 @@ from ..wire import messages as wire
 from . import audit, boundary
 from .baseline import compiling, start_compiler, start_tracer
 from .by_rows import Results, judged_on
+from .describing import describe, traced
 from .ensemble import Question
 from .families import upstream
 from .observe import observed
@@ -34,8 +35,8 @@ class ReferenceSession(Session):
         self._reference: Reference | None = None
         self._answers = MappingProxyType(dict(self._answers) | {
             wire.LoadProblem: self._load_problem, wire.ConstructCase: self._construct_case,
-            wire.Describe: lambda r: self._opened.describe(r.seed, trace=r.trace, training=r.training),
-            wire.Trace: lambda r: self._opened.traced(r.args, r.inputs),
+            wire.Describe: lambda r: describe(self._opened, r.seed, trace=r.trace, training=r.training),
+            wire.Trace: lambda r: traced(self._opened, r.args, r.inputs),
             wire.Warm: self._warm, wire.StoreInit: self._store_init, wire.MakeInputs: self._make_inputs,
             wire.Redraw: lambda r: self._opened.redraw(r.seed, spread=r.spread, brief=r.brief), wire.Truth: self._truth,
             wire.AddCase: lambda r: self._opened.add_case(r.base, r.variant), wire.Slack: self._slack,
@@ -51,7 +52,7 @@ class ReferenceSession(Session):
 
     def _let_go(self) -> None:
         if self._reference is not None:
-            self._reference.release_truth()
+            self._reference.double.release()
 
     def _restore(self) -> None:
         if self._reference is not None:
@@ -111,7 +112,7 @@ class ReferenceSession(Session):
     def _slack(self, request: wire.Slack) -> None:
         refs = (request.inputs, request.own, request.truth)
         inputs, own, truth = (self._read(r) for r in refs)
-        self._write(request.slack, self._opened.slack(request.args, inputs, own, truth, request.seed))
+        self._write(request.slack, self._opened.double.slack(request.args, inputs, own, truth, request.seed))
         self._subject.drop()
 
     def _appeal(self, request: wire.Appeal) -> wire.Judgement:
@@ -121,7 +122,7 @@ class ReferenceSession(Session):
         )
         truth = self._read(request.truth)
         judgement = judged_on(self._opened, question, Results(outputs=request.outputs, got=got, own=own, truth=truth))
-        self._opened.release_truth()
+        self._opened.double.release()
         self._subject.drop()
         return judgement
 
@@ -132,7 +133,7 @@ class ReferenceSession(Session):
         )
         self._write(request.inputs, found.inputs)
         self._subject.write_state([n for n, _ in found.state], [t for _, t in found.state])
-        self._opened.release_truth()
+        self._opened.double.release()
         self._subject.drop()
         return wire.Approached(turned=found.turned, groups=found.groups, by_state=bool(found.state))
 
@@ -141,11 +142,11 @@ class ReferenceSession(Session):
         return self._opened.rearrange(request.seed, request.args, self._read(request.inputs), labels)
 
     def _replay(self, request: wire.Replay) -> wire.Replayed:
-        self._opened.release_truth()
+        self._opened.double.release()
         return replayed(request, subject=self._subject, inputs=self._read(request.inputs))
 
     def _observe(self, request: wire.Observe) -> wire.Observed:
-        self._opened.release_truth()
+        self._opened.double.release()
         return observed(request, subject=self._subject, inputs=self._read(request.inputs))
 
     def _list_operations(self, request: wire.ListOperations) -> wire.OperationList:
@@ -163,7 +164,7 @@ class ReferenceSession(Session):
 
     def _perturb(self, request: wire.Perturb) -> wire.Perturbed:
         module = self._subject.built
-        self._opened.release_truth()
+        self._opened.double.release()
         return wire.Perturbed(
             moved=audit.perturb(module, request.name, named_state(module)[request.name], request.seed)
         )

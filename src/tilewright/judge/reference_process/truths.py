@@ -19,16 +19,16 @@ def write_truth(reference: Reference, request: wire.Truth, *, read: Read, write:
     """Put the truth where the request says. Raises CodeRaised("no_truth") where there is none."""
     inputs = read(request.inputs)
     try:
-        tensors = reference.truth(request.args, inputs, request.seed, buffers=request.buffers)
+        tensors = reference.double.truth(request.args, inputs, request.seed, buffers=request.buffers)
     except CodeRaised as error:
         if error.reason != "out_of_memory" or request.buffers:
             raise
         tensors = None  # while the error lives, so does what its frames hold
     if tensors is None:
-        reference.release_truth()
+        reference.double.release()
         reference.subject.drop()
-        reference.truth_in_parts(request.args, inputs, read(request.outputs), seed=request.seed, parts=_PARTS)
-        reference.release_truth()
+        reference.double.truth_in_parts(request.args, inputs, read(request.outputs), seed=request.seed, parts=_PARTS)
+        reference.double.release()
     else:
         _require_shapes(request.outputs + request.moved, tensors)
         write(request.outputs + request.moved, tensors)

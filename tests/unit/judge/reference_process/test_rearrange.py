@@ -8,6 +8,7 @@ import torch
 
 from tilewright.judge.candidate_process.subject import Subject, named_state
 from tilewright.judge.reference_process.counterparts import Counterparts
+from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.rearrange import WAYS, rearranged, runs_on_cpu
 from tilewright.judge.reference_process.reference import Reference
 from tilewright.judge.wire.messages import Rearranged
@@ -37,7 +38,7 @@ def _open(init: str, forward: str) -> Reference:
     source = HEAD.format(init=init, forward=forward)
     reference = Reference("/nowhere/problem.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
     reference.construct(0, seed=3)
-    reference.describe(1, trace=False)
+    describe(reference, 1, trace=False)
     reference.construct(0, seed=3)
     return reference
 
@@ -48,7 +49,7 @@ def _rearranged(reference: Reference, seed: int = 7) -> Rearranged:
 
 
 def _state(reference: Reference) -> dict[str, torch.Tensor]:
-    return {n: t.detach().clone() for n, t in named_state(reference._subject.built).items()}
+    return {n: t.detach().clone() for n, t in named_state(reference.subject.built).items()}
 
 
 def test_a_mask_is_moved_so_that_no_row_is_empty_and_put_back() -> None:
@@ -113,7 +114,7 @@ def test_a_mask_under_another_name_is_moved_alike() -> None:
     reference = _open(TRIANGLE, 'return torch.softmax(x.masked_fill(~self.mask, float("-inf")), -1)')
     other = torch.nn.Module()
     other.register_buffer("visible", torch.ones(24, 24).tril().bool())
-    mine, theirs = Counterparts(reference._subject.built), Counterparts(other)
+    mine, theirs = Counterparts(reference.subject.built), Counterparts(other)
     keys = tuple(m.key for m in theirs.marks)
     text, inputs = reference.inputs(1, "own")
     found = reference.rearrange(7, text, inputs, mine.labels(keys))
@@ -135,7 +136,7 @@ def test_changing_places_keeps_what_there_is(way: str) -> None:
 
 def test_an_index_that_leads_out_of_a_tensor_is_seen_on_the_cpu() -> None:
     reference = _open('self.register_buffer("order", torch.arange(24).flip(0))', "return x[:, self.order]")
-    subject = reference._subject
+    subject = reference.subject
     text, (whole,) = reference.inputs(1, "own")
     assert runs_on_cpu(subject, text, [whole], flops=0.0)
     assert not runs_on_cpu(subject, text, [whole[:, :23]], flops=0.0)

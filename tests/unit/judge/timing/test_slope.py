@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.judge.client import Cell, CellFault
 from tilewright.judge.memory.room import Room
-from tilewright.judge.timing import interleave
+from tilewright.judge.timing import calls, interleave
 from tilewright.judge.timing.calls import TimedCalls
 from tilewright.judge.timing.interleave import Player, Table
 from tilewright.judge.timing.measure import Implausible
@@ -72,11 +72,9 @@ def _table(
 ) -> tuple[Table, tuple[_Working, _Working]]:
     """A candidate that answers a request much more quickly than eager does: its clock disagrees by nothing there."""
     clock = _Clock()
-    monkeypatch.setattr(
-        interleave,
-        "time",
-        SimpleNamespace(perf_counter=clock.perf_counter, sleep=lambda s: None, monotonic=lambda: 0.0),
-    )
+    still = SimpleNamespace(perf_counter=clock.perf_counter, sleep=lambda s: None, monotonic=lambda: 0.0)
+    for module in (calls, interleave):
+        monkeypatch.setattr(module, "time", still)
     room = SimpleNamespace(
         pool=4, slots=2, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
         place=lambda *_: None, device=device, tight=False,
