@@ -39,7 +39,8 @@ from tilewright.facts.run import CaseFacts
 from tilewright.frontend.trace import trace, trace_training
 from tilewright.ir.graph import Graph
 from tilewright.judge.candidate_process import values
-from tilewright.judge.candidate_process.step import Step, learn, tensors_of
+from tilewright.judge.candidate_process.step import Step, tensors_of
+from tilewright.judge.reference_process.learn import learn
 from tilewright.realise.compose import compose
 from tilewright.run.ahead import compiled_ahead
 from tilewright.run.optimize import write_candidate

@@ -37,7 +37,8 @@ from turns import sampled
 from tilewright.faces.deliver import commit
 from tilewright.frontend.trace import trace_training
 from tilewright.judge.candidate_process import values
-from tilewright.judge.candidate_process.step import Step, learn, tensors_of
+from tilewright.judge.candidate_process.step import Step, tensors_of
+from tilewright.judge.reference_process.learn import learn
 from tilewright.run import training
 
 ROUNDS = 12

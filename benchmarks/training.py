@@ -23,7 +23,8 @@ from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.frontend.trace import trace_training
 from tilewright.judge.candidate_process import values
-from tilewright.judge.candidate_process.step import Step, learn
+from tilewright.judge.candidate_process.step import Step
+from tilewright.judge.reference_process.learn import learn
 from tilewright.realise.compose import compose
 from tilewright.run.optimize import write_candidate
 from tilewright.run.workbench import found_patterns

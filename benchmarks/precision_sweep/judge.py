@@ -55,7 +55,7 @@ class Bench:
         trials of the boundary family."""
         family, seed, turned, args = planned.family, planned.seed, 0, self.described.args
         if planned.redraw:
-            self.reference.redraw(planned.redraw, spread=spread_of(planned.redraw), brief=family == BRIEF)
+            self.reference.state.redraw(planned.redraw, spread=spread_of(planned.redraw), brief=family == BRIEF)
         _, inputs = self.reference.inputs(seed, OWN if family == BOUNDARY else family)
         if family == BOUNDARY:
             moved = boundary.approach(self.reference, args, inputs, seed=seed, number=number, state=True)

@@ -17,13 +17,16 @@ from tilewright.judge.cells import Cells
 from tilewright.judge.check import check, counterparts, draws, metric, plan, state, trials
 from tilewright.judge.check.plan import Trial
 from tilewright.judge.client import Cell
-from tilewright.judge.judgement import Judgement
-from tilewright.judge.memory.arena import contiguous
+from tilewright.judge.judgement import Judging
 from tilewright.judge.memory.evictor import Evictor
-from tilewright.judge.memory.room import Refs, Room
+from tilewright.judge.memory.mapped import contiguous
+from tilewright.judge.memory.moved import State
+from tilewright.judge.memory.places import Refs
+from tilewright.judge.memory.room import Room
 from tilewright.judge.memory.stirring import Stirring
+from tilewright.judge.memory.truths import Truths
 from tilewright.judge.timing import measure
-from tilewright.judge.timing.calls import Player, TimedCalls
+from tilewright.judge.timing.calls import Caller, Player
 from tilewright.judge.verified_calls import VerifiedCalls
 from tilewright.judge.wire import messages as wire
 
@@ -33,7 +36,7 @@ _plan = plan.plan
 _draw = Room.draw
 _result_refs = Room.result_refs
 _start = Cells._start
-_check_case = Judgement._check_case
+_check_case = Judging._check_case
 
 
 def _nothing(*args: object, **named: object) -> None:
@@ -130,7 +133,7 @@ def _draw_ones(self: Room, k: int, **named: Any) -> None:
     _draw(self, k, **(named | {"upstream": "ones"}))
 
 
-def _rearranges_nothing(self: Room, seed: int, keys: tuple[str, ...] = ()) -> wire.Rearranged:
+def _rearranges_nothing(self: State, seed: int, keys: tuple[str, ...] = ()) -> wire.Rearranged:
     return wire.Rearranged()
 
 
@@ -138,7 +141,7 @@ def _stirs_nothing(self: Stirring, slot: int) -> tuple[wire.Swap, ...]:
     return ()
 
 
-def _check_first_case(self: Judgement, case: Any, *rest: Any) -> None:
+def _check_first_case(self: Judging, case: Any, *rest: Any) -> None:
     if case.number == 0:
         _check_case(self, case, *rest)
 
@@ -148,9 +151,9 @@ def _start_open(self: Cells, name: str, **_: object) -> Cell:
 
 
 def _shows_early(
-    self: TimedCalls, player: Player, request: wire.TimedCall, number: int, *, cold: bool
+    self: Caller, player: Player, request: wire.TimedCall, number: int, *, cold: bool
 ) -> tuple[wire.Tick, float]:
-    """TimedCalls._ask_showing, with contents that lie in the slot while the cell lets go of the last result."""
+    """Caller._ask_showing, with contents that lie in the slot while the cell lets go of the last result."""
     image = self._show((number,), request.slot)
     if image is not None:
         early = wire.Lay(offset=image.offset, size_bytes=image.size_bytes)
@@ -164,14 +167,14 @@ def _shows_early(
 
 GUARDS: Mapping[str, tuple[Step, ...]] = {
     "truth": ((check.Check, "compare", _nothing),),
-    "precision": ((metric, "floors", _hundredth), (Room, "appeal", _nothing)),
-    "budget": ((Room, "appeal", _nothing),),
+    "precision": ((metric, "floors", _hundredth), (Truths, "appeal", _nothing)),
+    "budget": ((Truths, "appeal", _nothing),),
     "families": ((plan, "plan", _plan_own_alone),),
     "turns": ((plan, "plan", _plan_away_from_turns),),
     "ties": ((plan, "plan", _plan_without_ties),),
-    "further cases": ((Judgement, "_check_case", _check_first_case),),
+    "further cases": ((Judging, "_check_case", _check_first_case),),
     "redraw": ((state.CandidateState, "redraw", _nothing), (VerifiedCalls, "redraw", _nothing)),
-    "masks and indices": ((Room, "rearrange", _rearranges_nothing),),
+    "masks and indices": ((State, "rearrange", _rearranges_nothing),),
     "contents": ((Room, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
     "counterparts": ((counterparts, "moved", _none),),
     "upstream": ((Room, "draw", _draw_ones),),
@@ -194,12 +197,12 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "walks": ((Evictor, "require_walked", _nothing),),
     "new contents": ((time_case, "check_fresh", _nothing),),
     "judge's clock": ((measure, "check_clock", _nothing), (time_case, "check_slope", _nothing)),
-    "late contents": ((TimedCalls, "_ask_showing", _shows_early),),
+    "late contents": ((Caller, "_ask_showing", _shows_early),),
     "whole turns": ((time_case, "check_turns", _no_bytes),),
     "floor": ((measure, "check_floor", _nothing),),
     "distribution": ((draws, "_compare", _nothing),),
     "echoes": ((draws, "_listen", _none),),
-    "hidden cases": ((Judgement, "_check_hidden", _nothing),),
+    "hidden cases": ((Judging, "_check_hidden", _nothing),),
     "joined streams": ((judgement, "require_joined", _nothing),),
     "memory kept": ((judgement, "hoarded_bytes", _no_bytes),),
     "walls": ((Cells, "_start", _start_open),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, TypeVar
 
+from tilewright.judge.cell_process import Usage
 from tilewright.judge.client import Cell, CellFault
 from tilewright.judge.reference_process.session import ReferenceSession
 from tilewright.judge.wire import messages as wire
@@ -18,7 +19,7 @@ class InProcessCell(Cell):
     def __init__(self) -> None:
         self._session = ReferenceSession("cpu")
         self.asked: list[Any] = []
-        self._arenas = {}
+        self.usage = Usage(os.getpid())
 
     @property
     def alive(self) -> bool:

@@ -12,7 +12,8 @@ from tilewright.judge.check.check import Check, Findings, Refused
 from tilewright.judge.check.plan import Trial, trials_for
 from tilewright.judge.check.trials import run
 from tilewright.judge.client import Limits
-from tilewright.judge.memory.room import Room, RoomSizes
+from tilewright.judge.memory.places import RoomSizes
+from tilewright.judge.memory.room import Room
 from tilewright.judge.wire import messages as wire
 
 

@@ -10,7 +10,7 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.problem import Work
 from tilewright.judge.candidate_process import values
 from tilewright.judge.candidate_process.rerun import RECORDED
-from tilewright.judge.memory.arena import contiguous
+from tilewright.judge.memory.mapped import contiguous
 from tilewright.judge.sanitize import Job
 from tilewright.judge.wire import messages as wire
 

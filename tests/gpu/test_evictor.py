@@ -12,7 +12,7 @@ import torch
 from tilewright.judge.candidate_process.timing import Flush, Timer
 from tilewright.judge.client import Cell, CellPlan
 from tilewright.judge.memory import driver
-from tilewright.judge.memory.evictor import Evictor
+from tilewright.judge.memory.evictor import Evictor, overwriting_finds
 from tilewright.judge.wire import walks
 
 SIZE = 128 << 20
@@ -41,7 +41,7 @@ def test_what_the_ramp_left_is_read_from_memory() -> None:
         for _ in range(20):
             x.sum()
             if evict:
-                timer.evict(SIZE, {}, seed=7)
+                timer.evict(SIZE, None, seed=7)
             driver.synchronize()
             torch.cuda._sleep(400_000)  # type: ignore[no-untyped-call]
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -58,13 +58,13 @@ def test_what_the_ramp_left_is_read_from_memory() -> None:
 def test_addresses_that_share_their_memory_are_found() -> None:
     """As by CUDA's virtual memory management: the ramp's end stands where its beginning was."""
     buffer = Flush(SIZE, "cuda")._buffer
-    assert walks.overwritten(buffer, 11) == walks.overwriting_finds(SIZE // 4, 11)
+    assert walks.overwritten(buffer, 11) == overwriting_finds(SIZE // 4, 11)
     grain = (2 << 20) // 4
     last = buffer[-grain:].clone()
     for start in range(0, buffer.numel(), grain):
         buffer[start : start + grain] = last
-    read = walks._words_of(11, buffer.numel()).cuda()
-    assert float(buffer[read].sum(dtype=torch.int64)) != walks.overwriting_finds(SIZE // 4, 11)
+    read = walks.words_of(11, buffer.numel()).cuda()
+    assert float(buffer[read].sum(dtype=torch.int64)) != overwriting_finds(SIZE // 4, 11)
 
 
 def test_a_buffer_of_this_gpu_is_more_than_twice_its_l2_cache() -> None:

@@ -16,7 +16,7 @@ from tilewright.facts.outcome import Failure, Inspected, Timed
 from tilewright.facts.problem import Problem
 from tilewright.judge.client import Limits
 from tilewright.judge.evaluate import Judge, JudgeOptions
-from tilewright.judge.memory import driver
+from tilewright.judge.memory import blocks, driver
 from tilewright.judge.timing.measure import Effort
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -94,13 +94,13 @@ def small(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_ipc_memory_goes_there_and_back() -> None:
-    pointer = driver.allocate(1 << 20)
+    pointer = blocks.allocate(1 << 20)
     block = driver.as_tensor(pointer, 1 << 20)
     block.fill_(7)
-    assert len(driver.export(pointer)) == driver.HANDLE_BYTES
+    assert len(blocks.export(pointer)) == driver.HANDLE_BYTES
     assert int(block.sum(dtype=torch.int64)) == 7 << 20
     del block
-    driver.free(pointer)
+    blocks.free(pointer)
 
 
 def test_an_honest_candidate_passes(small: Judge) -> None:

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from tilewright.judge.candidate_process.load import load_problem
+from tilewright.judge.reference_process.problem import load_problem
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "in_precisions.py"
 SOURCE = """

@@ -17,6 +17,7 @@ _MODULES = (
     ".candidate",
     ".profile",
     ".outcome",
+    ".tensor",
     ".problem",
     ".machine",
     ".pattern",

@@ -6,6 +6,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from .tensor import TensorSpec as TensorSpec
+
 Target = Literal["cuda", "cpu"]
 Precision = Literal["reference", "tf32", "bf16", "fp16"]
 Mode = Literal["inference", "training"]
@@ -42,15 +44,6 @@ class Problem:
         seen = (f"{name}={value}" for name, value in self.environment)
         text = "\0".join((self.source, self.target, self.mode, self.precision, *self.cases, *seen))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorSpec:
-    """What a tensor looks like: dtype as in facts.program, shape and strides in elements."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

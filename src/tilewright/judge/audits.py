@@ -26,7 +26,8 @@ from .cells import Cells, users_fault
 from .check import metric
 from .check.plan import secret
 from .client import Cell, Limits
-from .memory.room import Room, RoomSizes
+from .memory.places import RoomSizes
+from .memory.room import Room
 from .memory.sizes import flush_bytes
 from .shirks import PLACE, Shirker, Way, commonest
 from .wire import messages as wire
@@ -111,7 +112,7 @@ class _Bench:
         request = wire.Describe(seed=inputs_seed, trace=False)
         described = self._reference.ask(request, wire.Described, limit_s=_LIMIT_S)
         with self._room(described) as room:
-            room.take_state()
+            room.state.take()
             room.draw(0, family="own", seed=inputs_seed)
             room.draw(1, family="own", seed=state_seed)
             stream = _stream(room)
@@ -135,12 +136,12 @@ class _Bench:
 
     def _truth(self, room: Room, seed: int) -> _Truth:
         """Run the module and, where there is one, its float64 truth on pool set 0."""
-        facts = room.run_reference(0, seed=seed)
+        facts = room.truths.run(0, seed=seed)
         exact, notes = facts.exact, () if facts.exact else (f"no float64 truth ({facts.why_not})",)
-        pairs = list(zip(room.own(), room.truth(), strict=True))
+        pairs = list(zip(room.truths.own(), room.truths.truth(), strict=True))
         strange = exact and any(metric.differing_specials(own, truth) for own, truth in pairs)
         if strange or (exact and room.described.random):
-            room.doubt_truth()
+            room.truths.doubt()
             exact, notes = False, ("in float64 the module gives something else (random, or out of range)",)
         distances = tuple(metric.distance(own, truth, own) for own, truth in pairs)
         precision, length = self._problem.precision, room.described.longest_sum
@@ -152,12 +153,12 @@ class _Bench:
 
     def _limit(self, room: Room) -> float:
         """The module's own error beyond which it is noise."""
-        return min(1.0, *(metric.hopeless(o.dtype) for o in room.own()))
+        return min(1.0, *(metric.hopeless(o.dtype) for o in room.truths.own()))
 
     # ---- the module as it is
 
     def _plain(self, room: Room, truth: _Truth, *, operations: int, stream: float) -> Figures:
-        main = max(room.own(), key=lambda t: t.numel())
+        main = max(room.truths.own(), key=lambda t: t.numel())
         scale, spread = _scale(main)
         value, share = commonest(main)
         described = room.described
@@ -180,7 +181,7 @@ class _Bench:
             samples.append(self._reference.ask(request, wire.Tick, limit_s=_LIMIT_S).ns)
         self._reference.ask(wire.HoldTimed(), wire.Called, limit_s=_LIMIT_S)
         self._reference.do(wire.Drop())
-        room.give_state()
+        room.state.give()
         return min(samples[_WARM:])
 
     # ---- shirking
@@ -205,17 +206,19 @@ class _Bench:
         room.settle()
         errors = [
             _error(value, t, own, allowed)
-            for value, t, own, allowed in zip(room.results(PLACE), room.truth(), room.own(), truth.allowed, strict=True)
+            for value, t, own, allowed in zip(
+                room.results(PLACE), room.truths.truth(), room.truths.own(), truth.allowed, strict=True
+            )
         ]
         share, norm = max(errors)
-        loose = max(_loose(value, own) for value, own in zip(room.results(PLACE), room.own(), strict=True))
+        loose = max(_loose(value, own) for value, own in zip(room.results(PLACE), room.truths.own(), strict=True))
         part = way.output >= 0
         return Shirk(kind=way.kind, name=way.name, share=share, norm=norm, loose=loose, part=part, heavy=way.heavy)
 
     def _judged(self, room: Room, shirks: list[tuple[Shirk, Way]]) -> None:
         """Try what passes on the judge's own inputs and weights, where the module makes sense of them."""
         self._reference.do(wire.Redraw(seed=secret(self._rng)))
-        room.take_state()
+        room.state.take()
         for k in (0, 1):
             room.draw(k, family="normal", seed=secret(self._rng))
         truth = self._truth(room, secret(self._rng))
@@ -275,7 +278,7 @@ def _stream(room: Room) -> float:
     """The largest correlation of a parameter with an input of pool set 1, drawn after the same seed, over their first
     elements."""
     most = 0.0
-    for weight in room.state():
+    for weight in room.state.tensors():
         for drawn in room.inputs(1):
             n = min(weight.numel(), drawn.numel(), _STREAM_ELEMENTS)
             if n < _LEAST_STREAM or not (weight.is_floating_point() and drawn.is_floating_point()):

@@ -53,7 +53,7 @@ def _require_right(check: Check, rng: random.Random) -> None:
     if room.described.random or room.described.mutated_state:
         room.place(0, 0)
         return
-    usable = check.usable(trial, room.run_reference(0, seed=trial.draws).exact)
+    usable = check.usable(trial, room.truths.run(0, seed=trial.draws).exact)
     room.place(0, 0)
     request = wire.ReplayGraph(inputs=room.slot(0), times=1)
     seen = check.cell.ask(request, wire.GraphReplayed, limit_s=room.limits.call_s)

@@ -27,7 +27,8 @@ from ..search.retrieve import rules
 from .cells import LOAD_LIMIT_S, Cells, users_fault
 from .check.plan import secret
 from .client import Cell, CellFault, Limits
-from .memory.room import Room, RoomSizes
+from .memory.places import RoomSizes
+from .memory.room import Room
 from .memory.sizes import flush_bytes
 from .rooms import describe
 from .wire import messages as wire

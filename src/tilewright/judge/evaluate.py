@@ -29,10 +29,10 @@ from .check import hidden
 from .check.check import Refused
 from .client import CellFault
 from .discover import LookedInto
-from .judgement import Hoarding, Judgement
+from .judgement import Hoarding, Judging
 from .memory.sizes import available_bytes
 from .opened import JudgeOptions as JudgeOptions
-from .opened import Opened
+from .opened import OpenProblem
 from .patience import Patience, when_calm
 from .timing.measure import Implausible
 from .tune_case import tuned
@@ -46,7 +46,7 @@ class Judge:
         self, problem: Problem, *, machine: Machine, seed: int, workdir: Path, say: Callable[[str], None],
         options: JudgeOptions | None = None, rates: Callable[[Patience], Machine] | None = None,
     ) -> None:  # fmt: skip
-        self.opened = Opened(
+        self.opened = OpenProblem(
             problem, machine=machine, seed=seed, workdir=workdir, say=say, options=options or JudgeOptions()
         )
         self._rates = rates
@@ -116,7 +116,7 @@ class Judge:
 class _Evaluation:
     """The judgements of one candidate: a second one where the first may not have been its own fault."""
 
-    opened: Opened
+    opened: OpenProblem
     candidate: Candidate
     notes: tuple[str, ...]
     compiled: tuple[Path, ...]
@@ -158,7 +158,7 @@ class _Evaluation:
             if isinstance(built, Failure):
                 return built
             opened.say(f"built in {built.build_s:.1f} s")
-            judgement = Judgement(
+            judgement = Judging(
                 opened=opened, cell=cell, foreign=self.foreign, vouched=self.vouched, free_bytes=free_bytes
             )
             judgement.findings.notes.extend(self.notes)

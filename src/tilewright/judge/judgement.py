@@ -16,7 +16,7 @@ from .check.plan import Trial, secret, trials_for
 from .check.trials import run as run_trials
 from .client import Cell, CellFault
 from .memory.sizes import check_room_sizes, hoarded_bytes, timing_room_sizes
-from .opened import Opened, is_ours
+from .opened import OpenProblem, is_ours
 from .rooms import Case, DoesNotFit
 from .seats import require_joined, seat
 from .smallest import narrowed
@@ -30,11 +30,11 @@ class Hoarding(Refused):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judging:
     """`foreign`: others wrote the candidate. `vouched`: it passed at hidden cases before, which are left out.
     `free_bytes`: what its target had when the candidate came."""
 
-    opened: Opened
+    opened: OpenProblem
     cell: Cell
     foreign: bool
     vouched: bool

@@ -45,7 +45,7 @@ class JudgeOptions:
     algebra: bool = True
 
 
-class Opened:
+class OpenProblem:
     """`cases` is empty before `open`."""
 
     def __init__(

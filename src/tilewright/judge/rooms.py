@@ -14,7 +14,8 @@ from ..frontend.rewrite.algebra import Rewritten, rewritten
 from .candidate_process.load import is_out_of_memory, last_line
 from .cells import Cells
 from .client import Cell, Limits
-from .memory.room import Room, RoomSizes
+from .memory.places import RoomSizes
+from .memory.room import Room
 from .memory.sizes import give_back, is_large
 from .wire import messages as wire
 

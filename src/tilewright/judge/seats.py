@@ -12,7 +12,7 @@ def seat(check: Check, *, construct_seed: int, seed: int) -> None:
     """Construct the candidate with the reference's state, and put a set of inputs in slot 0."""
     check.room.admit(check.cell)
     check.state.construct(construct_seed)
-    check.room.take_state()
+    check.room.state.take()
     check.state.load()
     fill(check.room, seed)
 

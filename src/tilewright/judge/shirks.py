@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..facts.audit import Kind
 from .client import Cell, CellFault
-from .memory.room import Room, same_bits
+from .memory.room import Room
+from .memory.sameness import same_bits
 from .wire import messages as wire
 
 PLACE = 0  # of results, in the room
@@ -53,19 +54,19 @@ class Shirker:
     # ---- without the module
 
     def _without_calls(self) -> Iterator[Way]:
-        several = len(self._room.own()) > 1
-        for output in (-1, *range(len(self._room.own()))) if several else (-1,):
+        several = len(self._room.truths.own()) > 1
+        for output in (-1, *range(len(self._room.truths.own()))) if several else (-1,):
             name = f"output {output}" if output >= 0 else ""
             for kind, make in _MAKERS.items():
                 yield Way(kind=kind, name=name, fill=partial(self._fill, make, output), output=output)
-        for output in range(len(self._room.own())):
+        for output in range(len(self._room.truths.own())):
             for number in range(len(self._room.inputs(0))):
                 name = f"input {number}" + (f" for output {output}" if several else "")
                 fill = partial(self._copy, number, output)
                 yield Way(kind="copy", name=name, fill=fill, output=output if several else -1)
 
     def _fill(self, make: Callable[[Tensor], Tensor | None], output: int) -> bool:
-        for i, (place, own) in enumerate(zip(self._room.results(PLACE), self._room.own(), strict=True)):
+        for i, (place, own) in enumerate(zip(self._room.results(PLACE), self._room.truths.own(), strict=True)):
             made = make(own) if output in (-1, i) else own
             if made is None:
                 return False
@@ -73,7 +74,7 @@ class Shirker:
         return True
 
     def _copy(self, number: int, output: int) -> bool:
-        source, own = self._room.inputs(0)[number], self._room.own()[output]
+        source, own = self._room.inputs(0)[number], self._room.truths.own()[output]
         if source.dtype != own.dtype or source.numel() < 2 or not _stretches(source, own):
             return False
         return self._fill(lambda _: source, output)
@@ -107,7 +108,7 @@ class Shirker:
         if self._reference.alive and self._large:
             self._reference.do(wire.Drop())
         if self._reference.alive and self._room.described.mutated_state:
-            self._room.give_state()
+            self._room.state.give()
 
     def _inputs(self) -> Iterator[Way]:
         """Each input drawn anew, where there are others beside it and the seed decides over it."""
@@ -125,7 +126,7 @@ class Shirker:
             return moved and self._call(self._room.inputs_at(0))
         finally:
             if self._reference.alive:
-                self._room.give_state()
+                self._room.state.give()
 
     def _listed(self) -> tuple[wire.Operation, ...]:
         request = wire.ListOperations(

@@ -18,12 +18,12 @@ from .memory.peak import peak_bytes
 from .memory.room import Room
 from .memory.sizes import evicts_all, flush_bytes
 from .memory.stirring import Stirring
-from .opened import Opened
+from .opened import OpenProblem
 from .patience import needed
 from .profile.origins import shares
 from .stations import Stations
 from .timing import measure as timing
-from .timing.calls import TimedCalls
+from .timing.calls import Caller
 from .timing.fresh import Fresh, check_fresh
 from .timing.interleave import Player, Redraw, Table
 from .timing.phases import measure_phases
@@ -50,7 +50,7 @@ _FEWEST_CALLS = 3  # in a burst, though there be fewer sets of inputs
 class CaseTiming:
     """One candidate in one room, beside its baselines. `check` has the candidate in hand."""
 
-    opened: Opened
+    opened: OpenProblem
     room: Room
     check: Check
     compiled: Cell | None
@@ -87,7 +87,7 @@ class CaseTiming:
         """Raise Implausible where nobody was seen to use what was used, and the candidate's processes come and go."""
         self.gauge.look()
         used = self.gauge.hidden
-        if self.check.cell.comes_and_goes and used > _HIDDEN:
+        if self.check.cell.usage.comes_and_goes and used > _HIDDEN:
             raise timing.Implausible(
                 "works_aside",
                 f"its processes come and go while others are timed, and what nobody was seen to use then amounts to "
@@ -96,7 +96,7 @@ class CaseTiming:
 
     @property
     def _starved(self) -> bool:
-        return self.gauge.starved(comes_and_goes=self.check.cell.comes_and_goes)
+        return self.gauge.starved(comes_and_goes=self.check.cell.usage.comes_and_goes)
 
     def _run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         cell, work = self.check.cell, self.room.described.work
@@ -106,7 +106,7 @@ class CaseTiming:
         with self._station("until processes rest"):
             timing.rest(dict.fromkeys(p.cell for p in table.players), longest_s=effort.rest_s)
         self.gauge.begin()
-        cell.watch_members()
+        cell.usage.watch_members()
         if machine.under_load:
             self.check.findings.note("the machine's peaks were measured under load: the floor may be too high")
         before = device_state(target)
@@ -187,7 +187,7 @@ class CaseTiming:
             self.check.findings.note(
                 "memory is too short to evict all of the caches: some timed calls may find them warm"
             )
-        calls = TimedCalls(
+        calls = Caller(
             self.room, self.opened.rng, evictor=evictor, stirring=stirring,
             row_stirring=Stirring(inputs, slots=self.room.slots, rng=self.opened.rng),
         )  # fmt: skip

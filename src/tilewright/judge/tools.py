@@ -20,7 +20,7 @@ from .client import Cell, CellFault
 from .discover import LookedInto, looked_into
 from .inspect import of_the_cpu, seen, summed
 from .memory.sizes import check_room_sizes
-from .opened import Opened
+from .opened import OpenProblem
 from .profile.limits import Call
 from .profiles import Look, diagnosed, lack
 from .rooms import Case
@@ -28,7 +28,7 @@ from .seats import fill, seat
 from .wire import messages as wire
 
 
-def inspected(opened: Opened, candidate: Candidate | None, question: Question) -> Inspected | Failure:
+def inspected(opened: OpenProblem, candidate: Candidate | None, question: Question) -> Inspected | Failure:
     """What limits a call of the first case, as torch's profiler saw it: of the module (None), or of a candidate, which
     is run again under ncu where that is."""
     if candidate is None:
@@ -45,7 +45,7 @@ def inspected(opened: Opened, candidate: Candidate | None, question: Question) -
             return failure("timing", fault)
 
 
-def _profiled(opened: Opened, cell: Cell) -> wire.Profiled:
+def _profiled(opened: OpenProblem, cell: Cell) -> wire.Profiled:
     opened.cells.spares.settle()
     case = opened.cases[0]
     with opened.turns.turn("profiling"), opened.rooms.room(case, sizes=check_room_sizes) as room:
@@ -56,7 +56,7 @@ def _profiled(opened: Opened, cell: Cell) -> wire.Profiled:
         return seen(cell, room)
 
 
-def _told(opened: Opened, found: wire.Profiled, candidate: Candidate | None, question: Question) -> Inspected:
+def _told(opened: OpenProblem, found: wire.Profiled, candidate: Candidate | None, question: Question) -> Inspected:
     target, case = opened.problem.target, opened.cases[0]
     launches = Launches(count=found.launches, cost_ns=found.launch_ns) if found.launches else None
     told = summed(found.spent, target=target, launches=launches)
@@ -75,7 +75,7 @@ def _told(opened: Opened, found: wire.Profiled, candidate: Candidate | None, que
         return replace(told, diagnosis=diagnosed(look, found.spent, call, launches))
 
 
-def sanitized(opened: Opened, candidate: Candidate) -> Sanitized | Failure:
+def sanitized(opened: OpenProblem, candidate: Candidate) -> Sanitized | Failure:
     """What is seen of the candidate's use of memory on the smallest case, by compute-sanitizer, or on a CPU by guard
     pages; what can't be had is noted."""
     case, target = opened.smallest, opened.problem.target
@@ -85,7 +85,7 @@ def sanitized(opened: Opened, candidate: Candidate) -> Sanitized | Failure:
         return sanitizing.watched(_job(opened, candidate, case, folder), target=target, say=opened.say)
 
 
-def graph_captured(opened: Opened, candidate: Candidate, *, compiled: Sequence[Path]) -> Captured | Failure:
+def graph_captured(opened: OpenProblem, candidate: Candidate, *, compiled: Sequence[Path]) -> Captured | Failure:
     """The candidate's call on the first case as a CUDA graph, and the module's; their cells end with it."""
     try:
         with opened.candidate_cell(compiled) as cell:
@@ -95,7 +95,7 @@ def graph_captured(opened: Opened, candidate: Candidate, *, compiled: Sequence[P
         opened.cells.renew_reference()
 
 
-def _graph_captured(opened: Opened, cell: Cell) -> Captured | Failure:
+def _graph_captured(opened: OpenProblem, cell: Cell) -> Captured | Failure:
     case, found = opened.cases[0], None
     opened.cells.spares.settle()
     try:
@@ -113,7 +113,7 @@ def _graph_captured(opened: Opened, cell: Cell) -> Captured | Failure:
     return found
 
 
-def look_into(opened: Opened) -> LookedInto | None:
+def look_into(opened: OpenProblem) -> LookedInto | None:
     """What the first case spends its time in; see `discover.looked_into`."""
     seed = secret(opened.rng)
     with opened.turns.turn("discovering"), opened.rooms.room(opened.cases[0], sizes=check_room_sizes) as room:
@@ -122,10 +122,10 @@ def look_into(opened: Opened) -> LookedInto | None:
         )
 
 
-def _job(opened: Opened, candidate: Candidate, case: Case, folder: Path) -> sanitizing.Job:
+def _job(opened: OpenProblem, candidate: Candidate, case: Case, folder: Path) -> sanitizing.Job:
     """What judge.candidate_process.rerun is to run; what the candidate is called with lies in the folder then."""
     with opened.rooms.room(case, sizes=check_room_sizes) as room:
-        room.take_state()
+        room.state.take()
         room.draw(0, family="own", seed=secret(opened.rng))
         room.record(0, folder / RECORDED)
     return sanitizing.Job(

@@ -18,16 +18,16 @@ from .client import Cell, CellFault
 from .memory.evictor import Evictor
 from .memory.room import Room
 from .memory.sizes import check_room_sizes, flush_bytes
-from .opened import Opened, is_ours
+from .opened import OpenProblem, is_ours
 from .time_case import EAGER, OURS, player_of
-from .timing.calls import TimedCalls
+from .timing.calls import Caller
 from .timing.interleave import Player, Table
 from .timing.sweep import Contender, one_each, sweep
 from .wire import messages as wire
 
 
 def tuned(
-    opened: Opened, candidate: Candidate, pattern: str, points: Sequence[Point], *, compiled: Sequence[Path]
+    opened: OpenProblem, candidate: Candidate, pattern: str, points: Sequence[Point], *, compiled: Sequence[Path]
 ) -> Tuned | Failure:
     """Times of all points; one at which the cell dies is recorded, and the others go on in a new cell. Raises TooBusy
     where others keep the processors."""
@@ -50,7 +50,7 @@ def tuned(
 
 
 def _tuned_in(
-    opened: Opened, cell: Cell, pattern: str, points: Sequence[Point], trying: list[Point]
+    opened: OpenProblem, cell: Cell, pattern: str, points: Sequence[Point], trying: list[Point]
 ) -> tuple[PointTime, ...]:
     """Raises CellFault when the cell fails for good; `trying` grows by each point that is set."""
     if opened.problem.target == "cpu":
@@ -66,7 +66,7 @@ def _tuned_in(
 class _Tuning:
     """One candidate in one room, beside eager. `check` has the candidate in hand."""
 
-    opened: Opened
+    opened: OpenProblem
     room: Room
     check: Check
     pattern: str
@@ -76,17 +76,17 @@ class _Tuning:
         opened, room, check = self.opened, self.room, self.check
         room.admit(check.cell)
         check.state.construct(opened.cases[0].seed)
-        room.take_state()
+        room.state.take()
         check.state.load()
         inputs, draws = secret(opened.rng), secret(opened.rng)
         trial = Trial(case=check.case, family="own", seed=inputs, redraw=0, draws=draws)
         room.draw(0, family="own", seed=trial.seed)
-        check.usable(trial, room.run_reference(0, seed=trial.draws).exact)
+        check.usable(trial, room.truths.run(0, seed=trial.draws).exact)
         for slot in range(room.slots):
             room.place(0, slot)
         evictor = Evictor(flush_bytes(opened.machine), room.device)
-        table = Table(TimedCalls(room, opened.rng, evictor=evictor), players=[])
-        opened.patience.require("tuning", comes_and_goes=check.cell.comes_and_goes)
+        table = Table(Caller(room, opened.rng, evictor=evictor), players=[])
+        opened.patience.require("tuning", comes_and_goes=check.cell.usage.comes_and_goes)
         ours = Player(OURS, check.cell, moved=check.state.moved, attributes=check.state.attributes)
         anchor = player_of(room, EAGER, opened.reference)
         return sweep(table, Contender(ours, anchor, partial(self._set_point, trial)), points)

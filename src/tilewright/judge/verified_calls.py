@@ -23,7 +23,7 @@ class VerifiedCalls:
     def fill(self) -> None:
         """Inputs in every pool set, and the state."""
         self.draw_anew(self._check.room.pool)
-        self._check.room.take_state()
+        self._check.room.state.take()
         self._check.state.load()
 
     def draw_anew(self, sets: int) -> None:
@@ -42,9 +42,9 @@ class VerifiedCalls:
     def redraw(self) -> None:
         """Re-draw parameters and buffers where they are: what was remembered of them is wrong now."""
         room = self._check.room
-        if room.state_names or room.attributes:
+        if room.state.names or room.state.attributes:
             self._check.state.redraw(secret(self._rng))
-            room.take_state()
+            room.state.take()
             self._check.state.load()
 
     def _verify_timed(self, table: Table, number: int) -> None:
@@ -69,18 +69,18 @@ class VerifiedCalls:
         check.accept(called)
         check.fetch(tag=0, place=0)
         if check.state.moved:
-            check.cell.do(wire.Store(tag=wire.LEFT, refs=self._check.room.moved_refs(check.state.moved)))
+            check.cell.do(wire.Store(tag=wire.LEFT, refs=self._check.room.state.after(check.state.moved)))
         return called.attributes
 
     def _hold_to_truth(self, table: Table, number: int, left: tuple[wire.Attribute, ...]) -> None:
         check, room = self._check, self._check.room
         for player in table.players:
             player.cell.do(wire.Drop())
-        room.give_state()  # from which the call started
+        room.state.give()  # from which the call started
         trial = Trial(case=check.case, family="own", seed=secret(self._rng), redraw=0, draws=secret(self._rng))
         if room.described.random:
             self._drawn = self._drawn or draws.Timed(check, self._rng)
             self._drawn.hold(trial, k=number, left=left)
-        elif check.usable(trial, room.run_reference(number, seed=trial.draws).exact):
+        elif check.usable(trial, room.truths.run(number, seed=trial.draws).exact):
             check.compare(trial, 0, " of a timed call", k=number)
             check.hold_state(trial, left, "a timed call")

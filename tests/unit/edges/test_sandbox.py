@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.edges.sandbox.environment import cell_environment, common_environment
+from tilewright.edges.sandbox.forkserver import Branch, Trunk
 from tilewright.edges.sandbox.processes import descendants, held_bytes, private_bytes
 from tilewright.facts.errors import HarnessError
 from tilewright.judge.client import Cell, CellFault, CellPlan
@@ -74,17 +75,17 @@ subprocess.Popen(["sleep", "300"])
 subprocess.Popen(["setsid", "sleep", "300"])
 time.sleep(600)
 """
-    pid = cell._process.pid
+    pid = cell.process.pid
     started = time.monotonic()
     seen: list[int] = []
-    original = cell._hang
+    original = cell._line._hang
 
     def look_first(limit_s: float) -> CellFault:
         wait_until(lambda: len(descendants(pid)) > 2)
         seen.extend(descendants(pid)[1:])
         return original(limit_s)
 
-    cell._hang = look_first  # type: ignore[method-assign]
+    cell._line._hang = look_first  # type: ignore[method-assign]
     fault = _fault(cell, source, limit_s=2.0)
     assert fault.reason == "hung" and time.monotonic() - started < 300
     assert len(seen) >= 2 and all(_gone(p) for p in seen)
@@ -97,7 +98,7 @@ def test_what_a_busy_machine_keeps_from_a_processor_is_given_longer(cell: Cell) 
     (processor, *_) = os.sched_getaffinity(0)
     others = [subprocess.Popen(["sh", "-c", "while :; do :; done"], start_new_session=True) for _ in range(5)]
     try:
-        for pid in (cell.pid, *(o.pid for o in others)):
+        for pid in (cell.process.pid, *(o.pid for o in others)):
             os.sched_setaffinity(pid, {processor})
         started = time.monotonic()
         _load(cell, "import time\nwhile time.thread_time() < 1.0: pass", limit_s=3.0)
@@ -171,7 +172,7 @@ from tilewright.judge.wire import messages as wire
 from tilewright.judge.client import Cell, CellPlan
 cell = Cell(CellPlan(name="candidate", device="cpu", folder=Path({str(tmp_path)!r}), memory_bytes=3 << 30))
 cell.do(wire.LoadCandidate(folder={str(tmp_path)!r}, entry="model.py"))
-print(cell.pid, cell.alive, flush=True)
+print(cell.process.pid, cell.alive, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     judge = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -188,8 +189,8 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_cells_of_a_server_that_died_are_dead_and_the_next_has_a_new_one(cell: Cell, tmp_path: Path) -> None:
-    os.kill(int(Path(f"/proc/{cell.pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
-    wait_until(lambda: _gone(cell.pid))  # the kernel tells it soon, not at once
+    os.kill(int(Path(f"/proc/{cell.process.pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    wait_until(lambda: _gone(cell.process.pid))  # the kernel tells it soon, not at once
     assert _fault(cell, "").reason == "crashed"
     plan = CellPlan(name="next", device="cpu", folder=tmp_path / "next", memory_bytes=3 << 30, threads=1)
     with Cell(plan) as another:
@@ -211,7 +212,7 @@ def _command(pid: str) -> bytes:
 def test_megabytes_of_output_are_cut(cell: Cell) -> None:
     fault = _fault(cell, "for i in range(3000): print('x' * 4096)\nraise ValueError('end')")
     assert fault.reason == "does_not_load" and "end" in fault.summary
-    assert cell.alive and len(cell.tail()) <= 4096
+    assert cell.alive and len(cell.process.tail()) <= 4096
 
 
 def test_the_environment_is_scrubbed_and_private(cell: Cell) -> None:
@@ -388,9 +389,9 @@ for _ in range(6):
         time.sleep(300)
 """
     _load(cell, source)
-    wait_until(lambda: len(descendants(cell.pid)) == 7)
-    assert private_bytes(descendants(cell.pid)) > 6 << 30
-    assert (1 << 30) < held_bytes(descendants(cell.pid)) < 2 << 30
+    wait_until(lambda: len(descendants(cell.process.pid)) == 7)
+    assert private_bytes(descendants(cell.process.pid)) > 6 << 30
+    assert (1 << 30) < held_bytes(descendants(cell.process.pid)) < 2 << 30
     assert cell.alive
 
 
@@ -469,3 +470,18 @@ def test_only_listed_variables_pass(tmp_path: Path) -> None:
     assert found["PATH"].endswith(":/bin") and "OPENAI_API_KEY" not in found
     assert found["PYTHONPATH"] == "/more" and found["OMP_NUM_THREADS"] == "2"
     assert Path(found["TMPDIR"]).is_dir()
+
+
+def test_what_a_branch_of_the_fork_server_printed_is_told_when_it_has_died() -> None:
+    environment = common_environment(threads=1, outer=os.environ) | {"PYTHONPROFILEIMPORTTIME": "1"}
+    trunk = Trunk(environment)
+    try:
+        branch = Branch(trunk)
+        wait_until(lambda: "judge.reference_process" in branch.last_words())
+        branch._process.kill()
+        with pytest.raises(HarnessError, match=r"judge\.reference_process"):
+            branch.start(Path("/"), {}, 0, 1)
+        assert not branch.alive and trunk.alive
+        branch.close()
+    finally:
+        trunk.close()

@@ -18,7 +18,8 @@ from tilewright.judge.check import metric
 from tilewright.judge.check.check import Check, Findings
 from tilewright.judge.check.plan import Trial
 from tilewright.judge.client import Limits
-from tilewright.judge.memory.room import Room, RoomSizes
+from tilewright.judge.memory.places import RoomSizes
+from tilewright.judge.memory.room import Room
 from tilewright.judge.wire import messages as wire
 
 pytestmark = pytest.mark.slow
@@ -246,8 +247,8 @@ def test_a_long_sum_is_allowed_what_the_judge_allows_it() -> None:
     with Room(described, device="cpu", reference=cell, limits=Limits(), sizes=sizes) as room:
         check = Check(room, cell, case=0, precision="reference", findings=Findings())
         room.draw(0, family="own", seed=2)
-        room.run_reference(0, seed=3)
-        room.results(0)[0].copy_(room.own()[0] * (1 + shirk.norm))
+        room.truths.run(0, seed=3)
+        room.results(0)[0].copy_(room.truths.own()[0] * (1 + shirk.norm))
         trial = Trial(case=0, family="own", seed=2, redraw=0, draws=3)
         check.usable(trial, True)
         check.compare(trial, 0)

@@ -43,6 +43,7 @@ class Room:
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
+        self.truths = SimpleNamespace(run=self.run_reference)
 
     def __getattr__(self, name: str) -> Any:
         def done(*_: object, **__: object) -> Any:

@@ -102,7 +102,7 @@ def test_what_others_load_may_make_of_an_honest_one_is_no_refusal(
 def test_a_load_of_its_own_that_comes_and_goes_is_held_against_it(
     judge: Judge, load: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tilewright.judge.client.Cell.comes_and_goes", True)
+    monkeypatch.setattr("tilewright.judge.cell_process.Usage.comes_and_goes", True)
     load(1.0, 0.9)
     refused = judge.evaluate(_candidate(HONEST), foreign=True)
     assert isinstance(refused, Failure) and refused.reason == "works_aside" and "no excuse" in refused.summary
@@ -238,7 +238,7 @@ def test_what_may_be_a_foreign_candidates_own_load_is_no_reason_not_to_look(
         with pytest.raises(TooBusy) as busy:
             judge.evaluate(_candidate(HONEST), foreign=True)
         assert "has waited" not in str(busy.value)
-    monkeypatch.setattr("tilewright.judge.client.Cell.comes_and_goes", True)
+    monkeypatch.setattr("tilewright.judge.cell_process.Usage.comes_and_goes", True)
     refused = judge.evaluate(_candidate(HONEST), foreign=True)
     assert isinstance(refused, Failure) and refused.reason == "works_aside"
 

@@ -11,7 +11,7 @@ from fakes.jobs import job
 from tilewright.facts.problem import Work
 from tilewright.judge.check.check import Refused
 from tilewright.judge.client import CellFault
-from tilewright.judge.memory.arena import contiguous
+from tilewright.judge.memory.mapped import contiguous
 from tilewright.judge.rooms import Case
 from tilewright.judge.smallest import narrowed
 

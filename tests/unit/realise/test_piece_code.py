@@ -139,7 +139,7 @@ def test_what_takes_values_from_elsewhere_is_no_piece(seen: Seen) -> None:
 
 def test_a_reference_cell_tells_what_all_values_look_like(seen: Seen) -> None:
     subject = Subject("cpu")
-    subject.construct(lambda: seen.module, 0, compiled=False, gradients=wire.NO_GRADIENTS)
+    subject.construct(lambda: seen.module, 0, gradients=wire.NO_GRADIENTS)
     plain = plain_steps(seen.graph, target="cpu")
     text = values.encode(list(seen.inputs), [])
     request = wire.Observe(args=text, inputs=(), parameters=plain.parameters, steps=plain.steps, values=plain.values)

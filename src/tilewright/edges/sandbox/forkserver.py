@@ -17,9 +17,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...facts.errors import HarnessError
 from .environment import common_environment, program
@@ -31,47 +31,34 @@ _DEAD = -int(signal.SIGKILL)  # what a cell whose server has died ends with
 _POLL_S = 0.005
 _ROUNDS = 50
 _MOST_BYTES = 1 << 10  # of an answer
+_TAIL_BYTES = 4000
 
 
 class ForkServer:
-    """Starts at once and is asked from any thread. `start` gives a `Forked`. With a `trunk`, which lives as long, it is
-    a branch of that server, for the cells of references: `environment` is the trunk's."""
+    """A process that forks others, asked over `end` from any thread. `start` gives a `Forked`."""
 
-    def __init__(self, environment: Mapping[str, str], *, trunk: ForkServer | None = None) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Forked, end: socket.socket) -> None:
+        self._process = process
+        self._end = end
         self._lock = threading.Lock()
         self._limit_s = _START_S
         self._cells: set[int] = set()
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
-        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._process: subprocess.Popen[bytes] | Forked
-        with theirs:
-            if trunk is not None:
-                self._process = trunk.branch(theirs.fileno())
-                return
-            self._process = subprocess.Popen(
-                [*program("tilewright.judge.candidate_process.serve"), str(theirs.fileno())],
-                stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, pass_fds=(theirs.fileno(),),
-                start_new_session=True, cwd="/", env=dict(environment),
-            )  # fmt: skip
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def branch(self, control: int) -> Forked:
-        """A server forked of this one, asked by `control`. Raises HarnessError where this one does not start."""
-        return self._forked({"kind": "branch"}, control)
-
     def start(self, folder: Path, environment: Mapping[str, str], channel: int, output: int) -> Forked:
         """A new cell, with `channel` and `output` for its own. Raises HarnessError where the server does not start."""
-        return self._forked({"kind": "start", "folder": str(folder), "environment": dict(environment)}, channel, output)
+        return self.forked({"kind": "start", "folder": str(folder), "environment": dict(environment)}, channel, output)
 
-    def _forked(self, request: object, *descriptors: int) -> Forked:
+    def forked(self, request: object, *descriptors: int) -> Forked:
+        """What the server forks for this request."""
         with self._lock:
             try:
                 pid: int = self._ask(request, *descriptors)
             except OSError as error:
-                raise HarnessError(f"no cell can be started: {error}. {self._last_words()}".strip()) from error
+                raise HarnessError(f"no cell can be started: {error}. {self.last_words()}".strip()) from error
             self._cells.add(pid)
         return Forked(self, pid)
 
@@ -107,7 +94,6 @@ class ForkServer:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait(_ANSWER_S)
-        self._said.close()
 
     def _ask(self, request: object, *descriptors: int) -> Any:
         """Raises OSError when the server does not answer; it is ended then, and its cells with it."""
@@ -124,9 +110,48 @@ class ForkServer:
         self._limit_s = _ANSWER_S
         return json.loads(answer)
 
-    def _last_words(self) -> str:
-        self._said.seek(0)
-        return self._said.read()[-4000:].decode(errors="replace")
+    def last_words(self) -> str:
+        """The last few KB that it and what it forked printed."""
+        raise NotImplementedError
+
+
+class Trunk(ForkServer):
+    """The server that starts at once, with this environment: it has imported what a candidate's cell runs on."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                [*program("tilewright.judge.candidate_process.serve"), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, pass_fds=(theirs.fileno(),),
+                start_new_session=True, cwd="/", env=dict(environment),
+            )  # fmt: skip
+        super().__init__(process, mine)
+
+    def last_words(self) -> str:
+        descriptor = self._said.fileno()  # its place in the file is the server's, too
+        return os.pread(descriptor, _TAIL_BYTES, max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)).decode(
+            errors="replace"
+        )
+
+    def close(self) -> None:
+        super().close()
+        self._said.close()
+
+
+class Branch(ForkServer):
+    """A server that is forked of a trunk, which lives as long, for the cells of references. Raises HarnessError where
+    the trunk does not start."""
+
+    def __init__(self, trunk: Trunk) -> None:
+        self._trunk = trunk
+        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            super().__init__(trunk.forked({"kind": "branch"}, theirs.fileno()), mine)
+
+    def last_words(self) -> str:
+        return self._trunk.last_words()
 
 
 class Forked:
@@ -163,25 +188,28 @@ class Forked:
         self._server.end_orphans()
 
 
-_servers: dict[tuple[int, bool, object], ForkServer] = {}
+Key = tuple[int, tuple[tuple[str, str], ...]]  # the process that asks, and the environment
+_trunks: dict[Key, Trunk] = {}
+_branches: dict[Key, Branch] = {}
 _choosing = threading.Lock()
+S = TypeVar("S", bound=ForkServer)
 
 
 def server_for(environment: Mapping[str, str], *, of_references: bool = False) -> ForkServer:
     """This process's server for cells that share `environment`; started where there is none."""
+    key = os.getpid(), tuple(sorted(environment.items()))
     with _choosing:
-        trunk = _server(environment)
-        return _server(environment, trunk) if of_references else trunk
+        trunk = _living(_trunks, key, lambda: Trunk(environment))
+        return _living(_branches, key, lambda: Branch(trunk)) if of_references else trunk
 
 
-def _server(environment: Mapping[str, str], trunk: ForkServer | None = None) -> ForkServer:
-    key = os.getpid(), trunk is not None, tuple(sorted(environment.items()))
-    found = _servers.get(key)
+def _living(servers: dict[Key, S], key: Key, start: Callable[[], S]) -> S:
+    found = servers.get(key)
     if found is not None and not found.alive:
         found.close()
         found = None
     if found is None:
-        found = _servers[key] = ForkServer(environment, trunk=trunk)
+        found = servers[key] = start()
     return found
 
 
@@ -194,6 +222,7 @@ def start_ahead(threads: int, device: str) -> None:
 @atexit.register
 def close_servers() -> None:
     """This process's servers and all their cells end."""
-    mine = [(of_references, server) for (pid, of_references, _), server in _servers.items() if pid == os.getpid()]
-    for _, server in sorted(mine, key=lambda each: not each[0]):  # branches first
-        server.close()
+    for servers in (_branches, _trunks):
+        for (pid, _), server in servers.items():
+            if pid == os.getpid():
+                server.close()

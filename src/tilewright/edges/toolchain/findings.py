@@ -165,7 +165,7 @@ def _cuda_tools(gpu: bool) -> Iterator[Finding]:
 
 def _protections() -> Iterator[Finding]:
     """What a candidate's cell gets here: one is confined like it, and tells."""
-    text = installed.said([sys.executable, "-m", "tilewright.judge.candidate_process.confine"])
+    text = installed.said([sys.executable, "-m", "tilewright.judge.walls"])
     told = json.loads(text) if text else {}
     for name in told.get("active", ()):
         yield Finding(name=name, value="works")

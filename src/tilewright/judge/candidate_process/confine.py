@@ -7,11 +7,9 @@ since what a kernel lacks is said in the verdict instead. Linux only.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import resource
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,16 +166,3 @@ def _drop_capabilities() -> None:
     """Those of the superuser, in whichever namespace; what a program run as root can do by them, a cell can't."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     _check(_libc().capset(header, (ctypes.c_uint32 * 6)()))
-
-
-def main() -> None:
-    """Confine this process like a candidate's cell and print what came of it: {"active": [...], "missing": [...]}."""
-    asked = Confinement(
-        memory_bytes=0, isolate=True, namespaces=True, parent_pid=os.getppid(), device="cpu", own=os.getcwd()
-    )
-    active, missing = confine(asked)
-    sys.stdout.write(json.dumps({"active": active, "missing": missing}))
-
-
-if __name__ == "__main__":
-    main()

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..memory.arena import exchange
-from ..wire import messages as wire
+from ..memory.mapped import exchange
+from ..wire import calls as wire
 from .moving import Left, Moving
 from .timing import Copies, Seen
 

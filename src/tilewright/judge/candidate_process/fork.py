@@ -15,14 +15,14 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch._dynamo  # tracing would import it, for seconds in each cell; _inductor must not be: it keeps folders
 
-from ..wire import messages as wire
+from ..wire import calls as wire
 from ..wire.channel import Channel
 from . import porter
 from .confine import Confinement, adopt_orphans, close_memory, confine
@@ -140,12 +140,14 @@ def _setup_line(end: socket.socket) -> dict[str, Any]:
     return found
 
 
-def _session(device: str, *, of_candidate: bool) -> Session:
+def _session(device: str, *, of_candidate: bool) -> tuple[Session, Mapping[str, type]]:
+    """With the messages that it understands."""
     if of_candidate:
-        return Session(device)
+        return Session(device), wire.KINDS
     from ..reference_process.session import ReferenceSession
+    from ..wire.messages import KINDS
 
-    return ReferenceSession(device)
+    return ReferenceSession(device), KINDS
 
 
 def opened(end: socket.socket, server: int) -> Iterator[Any]:
@@ -164,8 +166,8 @@ def opened(end: socket.socket, server: int) -> Iterator[Any]:
         torch.set_num_threads(setup["threads"])
     if setup["matmul"]:
         torch.set_float32_matmul_precision(setup["matmul"])
-    channel = Channel(end, setup["nonce"])
-    session = _session(setup["device"], of_candidate=isolate)
+    session, kinds = _session(setup["device"], of_candidate=isolate)
+    channel = Channel(end, setup["nonce"], kinds)
     channel.send(wire.Hello(protections=active, missing=missing))
     tripwire = None
     if place is not None:

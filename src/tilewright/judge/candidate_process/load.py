@@ -1,24 +1,21 @@
-"""Loading what the user or a strategy wrote: a problem file's Model and functions, a candidate's ModelNew."""
+"""Loading a candidate's ModelNew, and blaming what the code under test raises on it."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import linecache
 import os
 import site
 import sys
 import sysconfig
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from ..wire.messages import Fault
+from ..wire.calls import Fault
 
 EXCERPT_BYTES = 4000
 _RUNTIME = ("torch", "cutlass", "tvm_ffi")  # that of the DSL sets a handler of signals, wherever it was installed
@@ -97,34 +94,6 @@ def installed_paths() -> tuple[str, ...]:
         if spec.origin is not None:
             found.append(os.path.dirname(os.path.dirname(spec.origin)))
     return tuple(dict.fromkeys(place.rstrip(os.sep) + os.sep for place in found))
-
-
-@dataclass(frozen=True, slots=True)
-class ProblemModule:
-    """The three names of a problem file."""
-
-    model: type
-    get_inputs: Callable[..., Any]
-    get_init_inputs: Callable[..., Any]
-
-
-def load_problem(path: str, source: str) -> ProblemModule:
-    """Execute the source as a module that believes to be `path`; its folder is importable."""
-    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
-    linecache.cache[path] = (len(source), None, source.splitlines(keepends=True), path)
-    try:
-        code = compile(source, path, "exec")
-    except (SyntaxError, ValueError) as error:
-        raise CodeRaised("not_python", f"{path} is not Python: {error}") from error
-    module = types.ModuleType("tilewright_problem")
-    module.__file__ = path
-    sys.modules[module.__name__] = module
-    with blaming("raised", "it raised when it was loaded"):
-        exec(code, module.__dict__)
-    for name in ("Model", "get_inputs", "get_init_inputs"):
-        if not callable(getattr(module, name, None)):
-            raise CodeRaised("no_entry", f"{path} defines no {name}")
-    return ProblemModule(module.Model, module.get_inputs, module.get_init_inputs)
 
 
 def load_candidate(folder: str, entry: str) -> tuple[type, types.ModuleType]:

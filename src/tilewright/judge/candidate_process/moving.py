@@ -18,10 +18,9 @@ from .load import CodeRaised
 from .timing import Copies, Seen, as_it_is
 
 _fields = object.__getattribute__
-_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
-def _modules(root: torch.nn.Module) -> Iterator[tuple[str, dict[str, Any]]]:
+def modules_of(root: torch.nn.Module) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every module of the tree once: what its names begin with, and its fields."""
     seen: set[int] = set()
     waiting: list[tuple[str, Any]] = [("", root)]
@@ -64,24 +63,13 @@ def tensor_at(root: torch.nn.Module, name: str) -> Tensor | None:
 def hidden_tensors(root: torch.nn.Module) -> dict[str, Tensor]:
     """Buffers, and tensors that are attributes, by dotted name: what `state_dict` shows of them is among them."""
     found: dict[str, Tensor] = {}
-    for prefix, fields in _modules(root):
+    for prefix, fields in modules_of(root):
         for table in (fields, _table(fields, "_buffers")):
             found |= {prefix + n: t for n, t in table.items() if isinstance(t, Tensor)}
     return found
 
 
-def plain_attributes(root: torch.nn.Module) -> dict[str, str]:
-    """Attributes that are numbers, strings, None, or tuples, lists and dicts of them, by dotted name, as texts of
-    `values.encode`."""
-    found: dict[str, str] = {}
-    for prefix, fields in _modules(root):
-        for name, value in fields.items():
-            if name not in _OF_EVERY_MODULE and (text := _text_of(value)):
-                found[prefix + name] = text
-    return found
-
-
-def _text_of(value: Any) -> str:
+def text_of(value: Any) -> str:
     """ "" of what is no plain value."""
     tensors: list[Tensor] = []
     try:
@@ -97,7 +85,7 @@ def read_attributes(root: torch.nn.Module, names: Sequence[str]) -> tuple[Attrib
     for name in names:
         place = _holder(root, name)
         value = place[0].get(place[1], _NOTHING) if place is not None else _NOTHING
-        found.append(Attribute(name=name, text="" if value is _NOTHING else _text_of(value)))
+        found.append(Attribute(name=name, text="" if value is _NOTHING else text_of(value)))
     return tuple(found)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from queue import SimpleQueue
 from typing import Any
 
-from ..wire import messages as wire
+from ..wire import calls as wire
 from ..wire.channel import Channel
 from ..wire.parsing import WireError
 from .load import CodeRaised, installed_paths

@@ -18,7 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ..memory import driver
-from ..wire.messages import Spent
+from ..wire.parts import Spent
 
 _REST = "outside torch's operators"  # on the CPU: the call's time in which no operator of torch was at work
 _LONGEST_NAME = 1000

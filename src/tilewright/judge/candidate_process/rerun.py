@@ -11,23 +11,55 @@ What the candidate raises ends the process with exit code 1.
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import TimeoutExpired, run
 from typing import Any
 
 from .confine import Confinement, confine
-from .shelf import Shelf
 
 RECORDED = "recorded.pt"
 LISTINGS = "listings"  # what the disassembler says of each file of machine code
 CALLS = 2  # the second meets what the first has left behind
 _DISASSEMBLER_LIMIT_S = 20.0
 _MOST_LISTED = 32
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("facts", "judge")
+
+
+class Shelf(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of `judge` and `facts` in memory: they are read before the disk is closed."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, tuple[str, str]] = {}
+        for package in _PACKAGES:
+            for file in sorted((_ROOT / package).rglob("*.py")):
+                name = ".".join(file.relative_to(_ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+                self._sources[name] = (str(file), file.read_text())
+        sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self._sources:
+            return None
+        origin = self._sources[fullname][0]
+        return importlib.util.spec_from_loader(fullname, self, origin=origin, is_package=origin.endswith("__init__.py"))
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        origin, text = self._sources[module.__name__]
+        exec(compile(text, origin, "exec"), module.__dict__)
 
 
 def main() -> None:
@@ -46,10 +78,12 @@ def main() -> None:
     )  # fmt: skip
     import torch  # heavy: after the protections
 
-    from ..wire import messages as wire
+    from ...facts.gradients import Gradients
+    from ..wire.parsing import parse
     from . import values
     from .fence import fenced
     from .load import load_candidate
+    from .state import write_state
     from .subject import Subject
 
     device = setup["device"]
@@ -60,10 +94,10 @@ def main() -> None:
     subject.construct(
         values.bound(make, values.decode(setup["init"], init)),
         int(setup["seed"]),
-        gradients=wire.parse(wire.Gradients, setup["gradients"]),
+        gradients=parse(Gradients, setup["gradients"]),
     )
     if setup["state"]:
-        subject.write_state(setup["state"], state)
+        write_state(subject.built, setup["state"], state)
     if setup.get("fence"):
         held = [p.data for p in subject.built.parameters()]  # whoever noted their places may read there still
         for parameter, data in zip(subject.built.parameters(), held, strict=True):

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..wire.messages import Gradients
+from ...facts.gradients import Gradients
 from . import values
-from .load import CodeRaised, blaming
+from .load import CodeRaised
 
 Call = Callable[[], Any]
 _BETWEEN, _LARGE_BYTES = 4, 64 << 20  # forwards whose results wait for a backward, of inputs not larger
@@ -115,24 +115,6 @@ class Step:
             case "backward":
                 return partial(self.backward, self.forward())
         raise ValueError(f"unknown phase {phase!r}")
-
-
-def learn(
-    module: torch.nn.Module, args_text: str, inputs: Sequence[Tensor], marked: Sequence[int]
-) -> tuple[Gradients, tuple[Tensor, ...]]:
-    """What a module gives gradients of, found by one forward call: of the inputs marked, else of all floating ones, and
-    of its parameters; with empty tensors like the outputs that have one. Raises CodeRaised where nothing has."""
-    wanted = tuple(marked) or tuple(i for i, t in enumerate(inputs) if t.is_floating_point() or t.is_complex())
-    leaves = [t.detach().requires_grad_(i in wanted) for i, t in enumerate(inputs)]
-    forward = values.bound(module, values.decode(args_text, leaves))
-    with blaming("raised", "forward raised"), torch.enable_grad():
-        found = tensors_of(forward())
-    outputs = tuple(i for i, t in enumerate(found) if t.requires_grad)
-    if not outputs:
-        raise CodeRaised("bad_module", "nothing that forward returns has a gradient; judge it with --mode inference")
-    parameters = tuple(n for n, p in module.named_parameters() if p.requires_grad)
-    like = tuple(torch.empty(found[i].shape, dtype=found[i].dtype, device=found[i].device) for i in outputs)
-    return Gradients(outputs=outputs, inputs=wanted, parameters=parameters), like
 
 
 def _require_gradient(place: int, end: Tensor, upstream: Tensor) -> None:

@@ -6,7 +6,7 @@ import gc
 import operator
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..memory import driver
-from ..memory.arena import Mapped
-from ..wire import messages as wire
+from ..memory.mapped import Mapped
+from ..wire import calls as wire
 from ..wire import walks
 from . import values
 from .hooks import Hooks
@@ -199,11 +199,11 @@ class Timer:
         self._walked = 0.0
         self._hooks = Hooks()
 
-    def evict(self, flush_bytes: int, arenas: Mapping[str, Mapped], *, seed: int = -1) -> wire.Cleared | None:
+    def evict(self, flush_bytes: int, block: Mapped | None, *, seed: int = -1) -> wire.Cleared | None:
         """Evict caches of so many bytes: by a walk through the judge's block or, on a GPU, our own, of which is told
         what was found, or where no `seed` is given by one that nobody looks at. The device is waited for: how long that
         takes is not the same in all cells."""
-        block, found = arenas.get(walks.BLOCK), None
+        found = None
         if flush_bytes and seed >= 0 and block is not None:
             return wire.Cleared(found=walks.walked(walks.pages(block.data), seed))
         if flush_bytes and flush_bytes != self._flush_bytes:
@@ -223,7 +223,7 @@ class Timer:
         no time to work before the clock runs. On a GPU, caches are evicted here, since the judge writes to the slot
         after all else, and the device is kept busy for `delay_ns`: what is launched meanwhile is queued by the time
         that the clock starts there, and launches are not timed."""
-        cleared = self.evict(request.flush_bytes, {}, seed=request.flush_seed) if request.flush_bytes else None
+        cleared = self.evict(request.flush_bytes, None, seed=request.flush_seed) if request.flush_bytes else None
         self._walked = 0.0 if cleared is None else cleared.found
         self._started = _clock()
         if self._device == "cuda":

@@ -52,7 +52,7 @@ class Tripwire:
         if not ours:
             raise RuntimeError("Tilewright's modules are put away already: nothing of them would be watched")
         self._session = session
-        own = [("the cell's session", session, n) for n in ("_answers", "_subject", "_timer")]
+        own = [("the cell's session", owner, name) for owner, name in session.parts()]
         self._labels, self._owners, self._names = zip(*own, *_watched(ours), strict=True)
         self._values = tuple(map(getattr, self._owners, self._names))
         self._standing = Standing()

@@ -98,7 +98,7 @@ class Check:
         """Note the reference's own error on this trial; False where a family says nothing (the truth overflows, or the
         reference itself is far off)."""
         for i, (own, truth, slack) in enumerate(
-            zip(self.room.own(), self.room.truth(), self.room.slack(), strict=True)
+            zip(self.room.truths.own(), self.room.truths.truth(), self.room.truths.slack(), strict=True)
         ):
             with metric.calm(own):
                 found = metric.distance(own, truth, own, slack)
@@ -112,7 +112,7 @@ class Check:
                 if trial.family != "own":
                     return False
                 if truth_is_exact:
-                    self.room.doubt_truth()
+                    self.room.truths.doubt()
                     self.findings.note(
                         f"case {self.case}: in float64 the module gives something else than in its own type "
                         "(random, or out of range); its own result stands as the truth"
@@ -125,12 +125,12 @@ class Check:
 
     def _forgive_noise(self, result: int) -> bool:
         """Give a gradient that is nought by algebra the slack of its rounding noise; False for one that is not."""
-        truths = self.room.truth()
+        truths = self.room.truths.truth()
         first = len(truths) - len(self.room.described.gradients.names)
         scale = max(metric.typical(t) for t in truths[first:])
-        amount = gradients.noise(self.room.own()[result], truths[result], scale)
+        amount = gradients.noise(self.room.truths.own()[result], truths[result], scale)
         if amount:
-            self.room.raise_slack(result, amount)
+            self.room.truths.raise_slack(result, amount)
             title = self.room.described.title(result)
             self.findings.note(f"case {self.case}: the {title} is nought but for rounding, and is held to that")
         return amount > 0.0

@@ -59,7 +59,7 @@ class Contract:
     def compare(self, trial: Trial, place: int, what: str = "", *, k: int = 0) -> Compared:
         """Hold the result in `place` against the truth on pool set `k`."""
         room, compared = self._room, Compared()
-        results = zip(room.results(place), room.truth(), room.own(), room.slack(), strict=True)
+        results = zip(room.results(place), room.truths.truth(), room.truths.own(), room.truths.slack(), strict=True)
         outputs = [_Tensors(*tensors) for tensors in results]
         doubtful: dict[int, metric.Distance] = {}
         for i, tensors in enumerate(outputs):
@@ -86,7 +86,7 @@ class Contract:
         keys = (self._case, trial.family, output), (0, OWN, output)
         own_norm, own_worst = map(max, zip(*(self._own.get(k, (0.0, 0.0)) for k in keys), strict=True))
         allowed_norm, allowed_worst = metric.allowance(
-            self._room.own()[output].dtype, (own_norm, own_worst), self._precision,
+            self._room.truths.own()[output].dtype, (own_norm, own_worst), self._precision,
             length=self._room.described.longest_sum,
         )  # fmt: skip
         return OutputError(
@@ -109,7 +109,7 @@ class Contract:
     ) -> Mapping[int, wire.Judged]:
         """The verdicts by the budgets of elements; where none can be had, what the plain contract says."""
         least = metric.CLASS_EPS.get(self._precision, 0.0)
-        found = self._room.appeal(k, tuple(doubtful), place=place, seed=seed, least=least)
+        found = self._room.truths.appeal(k, tuple(doubtful), place=place, seed=seed, least=least)
         if found.judged:
             compared.notes += [f"case {self._case}: judged {found.note}"] if found.note else []
             return dict(zip(doubtful, found.judged, strict=True))

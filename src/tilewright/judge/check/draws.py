@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...facts.outcome import OutputError
-from ..memory.room import one_thread
+from ..memory.sameness import one_thread
 from ..wire import messages as wire
 from . import chance, echoes, metric
 from .check import Check, Refused
@@ -33,10 +33,10 @@ def run(check: Check, trials: Sequence[Trial], *, rng: random.Random) -> None:
         check.room.draw(0, family=trial.family, seed=trial.seed, upstream="normal")
         if trial.redraw:
             check.state.redraw(trial.redraw)
-        check.room.take_state()
+        check.room.state.take()
         check.room.place(0, 0)
         got, wanted, states = _sample(check, rng)
-        for output in range(len(check.room.own())):
+        for output in range(len(check.room.truths.own())):
             mine, theirs = [g[output] for g in got], [w[output] for w in wanted]
             with one_thread():
                 _compare(check, trial, output, mine, theirs)
@@ -52,7 +52,7 @@ class Timed:
     def __init__(self, check: Check, rng: random.Random) -> None:
         self._check = check
         self._rng = rng
-        self._blocks = [chance.block_of(t.shape, rng) for t in check.room.own()]
+        self._blocks = [chance.block_of(t.shape, rng) for t in check.room.truths.own()]
         self._known: list[list[chance.Deviations]] = []  # of earlier calls, by output
         self._ranks: dict[int, list[echoes.Ranks]] = {}
 
@@ -93,15 +93,15 @@ class Timed:
 def _reference_call(
     check: Check, k: int, blocks: Sequence[tuple[slice, ...]], rng: random.Random
 ) -> tuple[Tensor, ...]:
-    check.room.call_reference(k, seed=secret(rng))
-    return tuple(t[b].clone() for t, b in zip(check.room.own(), blocks, strict=True))
+    check.room.truths.call(k, seed=secret(rng))
+    return tuple(t[b].clone() for t, b in zip(check.room.truths.own(), blocks, strict=True))
 
 
 def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls, list[States]]:
     """The same part of every output, for calls of either, each under a seed of its own; and the buffers that the
     reference moves, after each call."""
     room = check.room
-    blocks = [chance.block_of(t.shape, rng) for t in room.own()]
+    blocks = [chance.block_of(t.shape, rng) for t in room.truths.own()]
     got: Calls = []
     wanted: Calls = []
     states: list[States] = []

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ...facts.problem import Precision
-from ..memory.room import one_thread
+from ..memory.sameness import one_thread
 
 FACTOR = 2.0
 _BLOCK = 1 << 25  # elements: 256 MB in float64

@@ -56,7 +56,8 @@ class CandidateState:
         self.shares = False  # whether the reference's state is loaded into it
         self.moved: tuple[str, ...] = ()  # of what the reference's calls move, what it shares
         self.attributes: tuple[str, ...] = ()
-        self._alike: tuple[str, ...] = ()
+        self._alike: tuple[str, ...] = ()  # marks of the state that it holds under other names
+        self._places: tuple[tuple[str, wire.TensorRef], ...] = ()  # its own names of what is loaded, and from where
         self._rearranged = False
 
     def construct(self, seed: int) -> None:
@@ -75,14 +76,21 @@ class CandidateState:
             if shared.lacks_what_shows:
                 raise Refused("wrong_state", f"{told}, though results hang on it")
             self.findings.note(f"{told}: it is not compared")
-        if described.state and not self.shares:
+        if self.shares:
+            places = zip(self.room.state.names, self.room.state.shared, strict=True)
+            fixed = set(self.room.state.names) - set(described.mutated_state)
+            self._places = tuple((n, r) for n, r in places if n in self.moved or n in fixed)
+        elif described.state:
             self._find_counterparts()
 
     def _find_counterparts(self) -> None:
         """State under other names is told by what it holds when it is constructed."""
         theirs = self.cell.ask(wire.MarkState(), wire.Marked, limit_s=self.room.limits.call_s)
-        mine = self.room.mark_state()
+        mine = self.room.state.marks()
         self._alike = () if self.room.described.mutated_state else counterparts.moved(mine, theirs.marks)
+        held = dict(zip(self.room.state.names, self.room.state.shared, strict=True))
+        from_where = {m.key: held[m.name] for m in mine if m.key in self._alike}
+        self._places = tuple((m.name, from_where[m.key]) for m in theirs.marks if m.key in from_where)
         count = sum(m.key in self._alike for m in mine)
         self.findings.note(
             f"case {self.case}: the state's names or shapes differ; {count} of {len(mine)} tensors are re-drawn by "
@@ -90,21 +98,16 @@ class CandidateState:
         )
 
     def redraw(self, seed: int, *, brief: bool = False) -> None:
-        """Move the reference's state and, where `load` can't, the candidate's with it. Pool set 0 must be drawn:
-        masks and indices are moved as far as the reference bears it there. Under some seeds most elements stay, or all
-        but a few: whoever looks at some of them alone takes the state for what it was."""
+        """Move the reference's state, which the candidate is given by `load`. Pool set 0 must be drawn: masks and
+        indices are moved as far as the reference bears it there. Under some seeds most elements stay, or all but a few:
+        whoever looks at some of them alone takes the state for what it was."""
         if self.shares:
-            self.room.redraw(wire.Redraw(seed=seed, spread=spread_of(seed), brief=brief))
-            self.room.advance(seed % 3)
-            self._note_moved(self.room.rearrange(seed))
+            self.room.state.move(wire.Redraw(seed=seed, spread=spread_of(seed), brief=brief))
+            self.room.state.advance(seed % 3)
+            self._note_moved(self.room.state.rearrange(seed))
         elif self._alike:
-            request = wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed))
-            self.room.redraw(request)
-            self.cell.do(request)
-            found = self.room.rearrange(seed, self._alike)
-            if found.moves:
-                self.cell.do(wire.CarryOut(moves=found.moves))
-            self._note_moved(found)
+            self.room.state.move(wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed)))
+            self._note_moved(self.room.state.rearrange(seed, self._alike))
 
     def _note_moved(self, found: wire.Rearranged) -> None:
         self._rearranged = bool(found.moves)
@@ -116,28 +119,22 @@ class CandidateState:
         if not self._rearranged:
             return
         self._rearranged = False
-        self.room.put_back()
-        self.room.take_state()
-        if self.shares:
-            self.load()
-        else:
-            self.cell.do(wire.PutBack())
+        self.room.state.move(wire.PutBack())
+        self.room.state.take()
+        self.load()
 
     def load(self) -> None:
-        if self.shares and (self.room.state_names or self.attributes):
-            places = zip(self.room.state_names, self.room.shared_state, strict=True)
-            loaded = [(n, r) for n, r in places if n in self.moved or n not in self.room.described.mutated_state]
-            # Plain values that the reference's calls move, as they are before the next: those that the candidate has.
-            attributes = tuple(a for a in self.room.attributes if a.name in self.attributes)
-            request = wire.LoadState(
-                names=tuple(n for n, _ in loaded), refs=tuple(r for _, r in loaded), attributes=attributes
-            )
-            self.cell.do(request)
+        """Give the candidate the reference's state as `State.take` found it: by its names, or by those of its
+        counterparts; and plain values that the reference's calls move, those that the candidate has."""
+        given = tuple(a for a in self.room.state.attributes if a.name in self.attributes) if self.shares else ()
+        if self._places or given:
+            names, refs = tuple(n for n, _ in self._places), tuple(r for _, r in self._places)
+            self.cell.do(wire.LoadState(names=names, refs=refs, attributes=given))
 
     def fetch(self) -> None:
         """Have the buffers that calls move, as they are now in the candidate's cell, among what `Room.moved` shows."""
         if self.moved:
-            self.cell.do(wire.StoreState(names=self.moved, refs=self.room.moved_refs(self.moved)))
+            self.cell.do(wire.StoreState(names=self.moved, refs=self.room.state.after(self.moved)))
 
     def left(self) -> tuple[wire.Attribute, ...]:
         """The plain values that calls move, as they are now."""
@@ -147,20 +144,20 @@ class CandidateState:
 
     def fetched(self) -> tuple[tuple[Tensor, Tensor], ...]:
         """Those buffers: the candidate's and the reference's."""
-        pairs = zip(self.room.described.mutated_state, self.room.moved(), strict=True)
+        pairs = zip(self.room.described.mutated_state, self.room.truths.moved(), strict=True)
         return tuple((got.clone(), wanted.clone()) for name, (got, wanted, _) in pairs if name in self.moved)
 
     def require_kept(self) -> None:
         """Raise Refused where calls have changed parameters or buffers that the reference's leave alone."""
         if not self.shares:
             return
-        pairs = zip(self.room.state_names, self.room.shared_state, strict=True)
+        pairs = zip(self.room.state.names, self.room.state.shared, strict=True)
         kept = [(name, ref) for name, ref in pairs if name not in self.room.described.mutated_state]
         if not kept:
             return
         request = wire.CompareState(names=tuple(n for n, _ in kept), refs=tuple(r for _, r in kept))
         found = self.cell.ask(request, wire.ComparedState, limit_s=60.0).changed
-        if found and not self.room.holds_shared_state():
+        if found and not self.room.state.holds_shared():
             told = "it writes to the memory from which it is given its state"
             raise Refused("input_modified", f"case {self.case}: {told}")
         if found:
@@ -172,7 +169,7 @@ def misplaced(room: Room, names: Sequence[str], precision: Precision, *, special
     """Which of the buffers is not, within some floors of the truth or twice as far from it as the reference's, where
     the reference has moved it, and by how much; "" where all are. `specials`: of inputs with NaN and infinities, of
     which an output need not make what the reference's does, a buffer need not either."""
-    for name, (got, wanted, truth) in zip(room.described.mutated_state, room.moved(), strict=True):
+    for name, (got, wanted, truth) in zip(room.described.mutated_state, room.truths.moved(), strict=True):
         if name not in names:
             continue
         found, own = metric.distance(got, truth, wanted), metric.distance(wanted, truth, wanted)
@@ -189,7 +186,7 @@ def misplaced(room: Room, names: Sequence[str], precision: Precision, *, special
 
 def miscounted(room: Room, attributes: Sequence[wire.Attribute]) -> str:
     """Which of these plain values is not what the reference's call has left, where that left one; "" where all are."""
-    left = {a.name: a.text for a in room.left_attributes}
+    left = {a.name: a.text for a in room.state.left_attributes}
     for attribute in attributes:
         wanted = left.get(attribute.name, "")
         if wanted and attribute.text != wanted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..client import CellFault
-from ..memory.room import same_bits
+from ..memory.sameness import same_bits
 from ..wire import messages as wire
 from .check import Check
 from .findings import Refused
@@ -25,7 +25,7 @@ def run(check: Check, trials: Sequence[Trial]) -> None:
         upstream = _UPSTREAM[number % len(_UPSTREAM)]
         if not _draw(check, turns, trial, upstream):
             continue
-        check.room.take_state()
+        check.room.state.take()
         if not _prepare(check, trial):
             check.findings.note(f"case {check.case}: {trial.family} inputs say nothing here")
             continue
@@ -61,9 +61,9 @@ def _prepare(check: Check, trial: Trial) -> bool:
     """Have the reference's result and the truth; False where the family says nothing, or the reference itself
     does not take it."""
     try:
-        facts = check.room.run_reference(0, seed=trial.draws)
+        facts = check.room.truths.run(0, seed=trial.draws)
     except CellFault as fault:
-        if trial.family == OWN or not (fault.by_code and check.room.reference_lives):
+        if trial.family == OWN or not (fault.by_code and check.room.truths.reference_lives):
             raise
         return False
     if not facts.exact:

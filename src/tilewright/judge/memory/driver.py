@@ -1,4 +1,4 @@
-"""The few calls of the CUDA driver that cells and judge need beside torch: IPC memory, events and device-wide sync.
+"""The few calls of the CUDA driver that cells need beside torch: IPC memory, events and device-wide sync.
 
 They go straight to libcuda through ctypes, on torch's primary context: torch's own sharing keeps reference counts in
 shared files, which a killed cell never gives back, and its event classes can be patched by the code under test.
@@ -27,7 +27,7 @@ class DriverError(RuntimeError):
         self.code = code
 
 
-class _Handle(ctypes.Structure):
+class Handle(ctypes.Structure):
     _fields_ = [("reserved", ctypes.c_ubyte * HANDLE_BYTES)]
 
 
@@ -43,7 +43,7 @@ def _make_current() -> None:
     torch.zeros(1, device="cuda")
 
 
-def _call(name: str, *args: Any) -> None:
+def call(name: str, *args: Any) -> None:
     library = _library()
     code = getattr(library, name)(*args)
     if code == _INVALID_CONTEXT:  # the first call on a new thread
@@ -57,35 +57,17 @@ def _call(name: str, *args: Any) -> None:
         raise DriverError(name, code, (text.value or b"unknown").decode())
 
 
-def allocate(size_bytes: int) -> int:
-    """A device block of its own, 512-byte aligned; raises torch.OutOfMemoryError."""
-    pointer = ctypes.c_uint64()
-    _call("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(size_bytes))
-    return pointer.value
-
-
-def free(pointer: int) -> None:
-    synchronize()
-    _call("cuMemFree_v2", ctypes.c_uint64(pointer))
-
-
-def export(pointer: int) -> bytes:
-    handle = _Handle()
-    _call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(pointer))
-    return bytes(handle.reserved)
-
-
 def open_handle(data: bytes) -> int:
     if len(data) != HANDLE_BYTES:
         raise ValueError(f"an IPC handle has {HANDLE_BYTES} bytes, not {len(data)}")
     pointer = ctypes.c_uint64()
-    handle = _Handle.from_buffer_copy(data)
-    _call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), handle, ctypes.c_uint(_LAZY_PEER_ACCESS))
+    handle = Handle.from_buffer_copy(data)
+    call("cuIpcOpenMemHandle_v2", ctypes.byref(pointer), handle, ctypes.c_uint(_LAZY_PEER_ACCESS))
     return pointer.value
 
 
 def close_handle(pointer: int) -> None:
-    _call("cuIpcCloseMemHandle", ctypes.c_uint64(pointer))
+    call("cuIpcCloseMemHandle", ctypes.c_uint64(pointer))
 
 
 class _Block:
@@ -104,7 +86,7 @@ def as_tensor(pointer: int, size_bytes: int) -> Tensor:
 
 def synchronize() -> None:
     """Wait for all work of this process on the device, on every stream."""
-    _call("cuCtxSynchronize")
+    call("cuCtxSynchronize")
 
 
 def release_kept_lines() -> None:
@@ -121,7 +103,7 @@ class Events:
         self._record = _library().cuEventRecord
         for _ in range(count):
             event = ctypes.c_void_p()
-            _call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(0))
+            call("cuEventCreate", ctypes.byref(event), ctypes.c_uint(0))
             self._events.append(event)
 
     def record(self, index: int) -> None:
@@ -132,10 +114,10 @@ class Events:
     def elapsed_ns(self, first: int, second: int) -> float:
         """ns between two recorded events; call after `synchronize`."""
         result = ctypes.c_float()
-        _call("cuEventElapsedTime", ctypes.byref(result), self._events[first], self._events[second])
+        call("cuEventElapsedTime", ctypes.byref(result), self._events[first], self._events[second])
         return result.value * 1e6
 
     def close(self) -> None:
         for event in self._events:
-            _call("cuEventDestroy_v2", event)
+            call("cuEventDestroy_v2", event)
         self._events = []

@@ -11,11 +11,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 import torch
+from torch import Tensor
 
 from ..client import Cell, CellFault
 from ..wire import messages as wire
 from ..wire import walks
-from .arena import map_sealed
+from .mapped import map_sealed
 
 _PAGE_BYTES = 4 * walks.PAGE_WORDS
 _CHUNK_PAGES = 4096
@@ -92,5 +93,17 @@ class Evictor:
 
     def _finds(self, seed: int) -> float:
         if self._block is not None:
-            return walks.walk_finds(self._block.data, seed)
-        return walks.overwriting_finds(self.flush_bytes // 4, seed)
+            return walk_finds(self._block.data, seed)
+        return overwriting_finds(self.flush_bytes // 4, seed)
+
+
+def walk_finds(block: Tensor, seed: int) -> float:
+    """What `walks.walked` must give, from the drawn pages alone: in numpy, whose sums wake no other threads."""
+    source = torch.Generator().manual_seed(seed)
+    drawn, places = walks.signs(source), walks.pages_of(source, block)
+    return float((block.numpy()[places.numpy()] * drawn.numpy()).sum(dtype="float64"))
+
+
+def overwriting_finds(words: int, seed: int) -> float:
+    """What `walks.overwritten` must give for a buffer of so many words."""
+    return float(int(walks.words_of(seed, words).sum()) + seed * walks.SAMPLED_WORDS)

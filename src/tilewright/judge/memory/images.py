@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ..wire.messages import TensorRef
-from .arena import PAGE_BYTES, Mapped
+from .arena import PAGE_BYTES
+from .mapped import Mapped
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 

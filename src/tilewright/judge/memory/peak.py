@@ -16,7 +16,7 @@ def peak_bytes(cell: Cell, request: wire.Peak, *, limit_s: float) -> int:
     cell.do(wire.Drop(thorough=True))
     if cell.plan.device == "cuda":
         return cell.ask(request, wire.PeakBytes, limit_s=limit_s).allocated
-    process = Path("/proc") / str(cell.pid)
+    process = Path("/proc") / str(cell.process.pid)
     try:
         (process / "clear_refs").write_text(_RESET_PEAK)
         before = _resident(process, "VmRSS:")

@@ -13,7 +13,7 @@ from ..client import Cell, CellFault
 from ..timing.interleave import MOST_CALLS
 from ..wire import messages as wire
 from .arena import bytes_of
-from .room import RoomSizes
+from .places import RoomSizes
 
 _CELL_SHARE = 0.7
 _MIN_CELL_BYTES = 2 << 30

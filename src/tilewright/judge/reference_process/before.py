@@ -8,10 +8,24 @@ import torch
 from torch import Tensor
 
 from ..candidate_process.bits import words
-from ..candidate_process.moving import hidden_tensors, plain_attributes, write_attributes
-from ..candidate_process.subject import Subject, named_state
-from ..memory.arena import spec_of
+from ..candidate_process.moving import hidden_tensors, modules_of, text_of, write_attributes
+from ..candidate_process.state import named_state, write_state
+from ..candidate_process.subject import Subject
+from ..memory.mapped import spec_of
 from ..wire.parts import Attribute, NamedSpec
+
+_OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+
+
+def plain_attributes(root: torch.nn.Module) -> dict[str, str]:
+    """Attributes that are numbers, strings, None, or tuples, lists and dicts of them, by dotted name, as texts of
+    `values.encode`."""
+    found: dict[str, str] = {}
+    for prefix, fields in modules_of(root):
+        for name, value in fields.items():
+            if name not in _OF_EVERY_MODULE and (text := text_of(value)):
+                found[prefix + name] = text
+    return found
 
 
 class Before:
@@ -47,7 +61,7 @@ class Before:
 
     def restore_tensors(self) -> None:
         names = self.moved()[0] if self._moved is None else self._moved
-        self._subject.write_state(names, [self._tensors[n] for n in names])
+        write_state(self._subject.built, names, [self._tensors[n] for n in names])
 
     def restore(self) -> None:
         """Put back what is known to move, or all that has moved since."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..candidate_process.subject import named_state
+from ..candidate_process.state import named_state, write_state
 from .families import OWN, perturb_state
 from .jitter import Jitter
 from .reference import Reference
@@ -129,7 +129,7 @@ class _Way:
         self._put_state([(name, start) for name, (start, _) in self._state.items()])
 
     def _put_state(self, state: Sequence[tuple[str, Tensor]]) -> None:
-        self.reference.subject.write_state([name for name, _ in state], [tensor for _, tensor in state])
+        write_state(self.reference.subject.built, [name for name, _ in state], [tensor for _, tensor in state])
         self.reference.double.forget()
 
     def spread(self, t: Tensor, like: Tensor) -> Tensor:

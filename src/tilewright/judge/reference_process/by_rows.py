@@ -19,6 +19,7 @@ from ..wire.messages import Judged, Judgement
 from .budget import Asked
 from .ensemble import Question
 from .reference import Reference
+from .truths import rows_of
 
 _MOST_ELEMENTS = 1 << 22  # of the largest tensor, in the rows of one ensemble
 _BLOCK = 1 << 21
@@ -89,8 +90,7 @@ def _turns(truth: Tensor) -> bool:
 
 def _judged(reference: Reference, question: Question, results: Results, *, rows: Tensor) -> tuple[Judged, ...]:
     count = results.truth[0].shape[0]
-    inputs = [t[rows] if t.ndim and t.shape[0] == count else t for t in question.inputs]
-    asked = Asked(reference, replace(question, inputs=inputs))
+    asked = Asked(reference, replace(question, inputs=rows_of(question.inputs, rows, count=count)))
     for output, truth in zip(results.outputs, results.truth, strict=True):
         _require_alone(asked.truth(output), truth[rows])
     return tuple(

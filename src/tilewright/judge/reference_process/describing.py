@@ -14,15 +14,19 @@ from ...facts.problem import TensorSpec
 from ..candidate_process import values
 from ..candidate_process.bits import fingerprint
 from ..candidate_process.collector import keep_what_is_there
+from ..candidate_process.held import facts_of
 from ..candidate_process.load import CodeRaised, blaming
-from ..candidate_process.step import learn, tensors_of
-from ..candidate_process.subject import Subject, facts_of, named_state, require_tensors, seed_all
-from ..memory.arena import dtype_of, spec_of
+from ..candidate_process.state import named_state, state_specs
+from ..candidate_process.step import tensors_of
+from ..candidate_process.subject import Subject, seed_all
+from ..memory.mapped import dtype_of, spec_of
 from ..wire.messages import Described, Traced
 from . import work
 from .before import Before
 from .eight_bits import computable
 from .families import OWN, upstream
+from .learn import learn
+from .problem import require_tensors
 from .randomness import differ, far, is_random, sampled
 from .rearrange import runs_on_cpu
 from .reference import Reference
@@ -88,8 +92,8 @@ def describe(reference: Reference, seed: int, *, trace: bool, training: bool = F
     return Described(
         init=init_text, init_tensors=tuple(spec_of(t) for t in init), args=text,
         inputs=tuple(spec_of(t) for t in inputs), outputs_tree=tree, outputs=outputs,
-        state=subject.state_specs() + before.hidden(mutated), mutated_state=mutated, random=random, work=facts.work,
-        longest_sum=facts.longest_sum, steps=facts.steps, graph=graph, gradients=subject.gradients,
+        state=state_specs(subject.built) + before.hidden(mutated), mutated_state=mutated, random=random,
+        work=facts.work, longest_sum=facts.longest_sum, steps=facts.steps, graph=graph, gradients=subject.gradients,
         trace_failure=failure, nominal_s=facts.nominal_s, attributes=attributes, shows_attributes=shows,
     )  # fmt: skip
 

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ..candidate_process import values
-from ..candidate_process.load import CodeRaised, blaming
+from ..candidate_process.load import blaming
 from ..candidate_process.moving import hidden_tensors
+from ..candidate_process.state import named_state
 from ..candidate_process.step import Step, tensors_of
-from ..candidate_process.subject import Subject, named_state, seed_all
+from ..candidate_process.subject import Subject, seed_all
 from . import jitter
 from .widened import Widened
 
@@ -100,25 +101,6 @@ class Double:
                     continue  # held to the contract as it is
                 torch.maximum(most, torch.nan_to_num((there - here).abs()), out=most)
         return tuple(found)
-
-    def truth_in_parts(
-        self, args_text: str, inputs: Sequence[Tensor], places: Sequence[Tensor], *, seed: int, parts: int
-    ) -> None:
-        """Write the truth into `places`, computed for a part of the rows of the first dimension at a time: what is left
-        when the whole does not fit. Right only where rows do not depend on one another; the judge sees where they do,
-        since the reference's own result then lies far off."""
-        rows = places[0].shape[0] if places[0].ndim else 0
-        if rows < parts or any(p.ndim == 0 or p.shape[0] != rows for p in places) or self.is_whole():
-            raise CodeRaised("no_truth", "float64 does not fit into memory")
-        for start in range(0, rows, -(-rows // parts)):
-            stop = min(rows, start + -(-rows // parts))
-            mine = [t[start:stop] if t.ndim and t.shape[0] == rows else t for t in inputs]
-            found = self.truth(args_text, mine, seed)
-            for place, part in zip(places, found, strict=True):
-                if place[start:stop].shape != part.shape:
-                    raise CodeRaised("no_truth", "float64 does not fit into memory, and rows depend on one another")
-                place[start:stop].copy_(part)
-            del found
 
     def is_whole(self) -> bool:
         """Whether rows depend on one another by what is asked for: statistics of a batch, gradients of parameters."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..candidate_process.load import blaming
 from ..candidate_process.subject import Subject
-from ..memory.arena import DTYPES, dtype_name
+from ..memory.mapped import DTYPES, dtype_name
 from ..wire.replays import Named, Observe, Observed, Spread
 from .replay import line_of, names_given
 

@@ -5,7 +5,7 @@ places, which keeps counts and ranges, or some booleans are flipped where all ar
 the module: the ways are tried from the boldest to the gentlest, and one is taken where the reference, called on the
 inputs at hand, still runs, gives no NaN and no infinity that it did not give before, moves nothing else, and gives
 something else than before. Whole numbers in order (offsets, edges) get others between the same ends, in order, and
-nothing else is done to them. What no way moves is told of. The candidate then gets the same values where its own lie.
+nothing else is done to them. What no way moves is told of.
 
 Of floating buffers those of two values (masks as many keep them) are rearranged too, beside what `perturb_state` does.
 """
@@ -21,9 +21,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..candidate_process.state import named_state
 from ..candidate_process.step import tensors_of
-from ..candidate_process.subject import Subject, named_state, seed_all
-from ..memory.arena import overlaps
+from ..candidate_process.subject import Subject, seed_all
+from ..memory.mapped import overlaps
 from ..wire.messages import Moved
 from .eight_bits import computable
 from .structure import order_of
@@ -79,13 +80,6 @@ class Rearranger:
             for tensor, before in reversed(self._before):
                 tensor.copy_(before)
         self._before = []
-
-    def carry_out(self, moves: Sequence[Moved], groups: Groups) -> None:
-        """What was found to do in the reference's process."""
-        for move in moves:
-            for tensor in groups.get(move.label, ()):
-                self._keep(tensor)
-                rearranged(tensor, move.way, move.seed)
 
     def find(
         self, seed: int, groups: Groups, *, subject: Subject, args: str, inputs: Sequence[Tensor], flops: float

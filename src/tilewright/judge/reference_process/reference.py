@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,20 +11,21 @@ import torch
 from torch import Tensor
 
 from ..candidate_process import values
-from ..candidate_process.load import CodeRaised, ProblemModule, blaming, load_problem
-from ..candidate_process.step import learn
-from ..candidate_process.subject import Subject, named_state, seed_all
-from ..wire.messages import NO_GRADIENTS, Gradients, Rearranged, Variant
+from ..candidate_process.load import CodeRaised, blaming
+from ..candidate_process.subject import Subject, seed_all
+from ..wire.messages import NO_GRADIENTS, Gradients, Variant
 from .double import Double
-from .families import OWN, chosen_to_move, perturb_state, redistribute, shortened, upstream
-from .rearrange import Rearranger
+from .families import OWN, redistribute, upstream
+from .learn import learn
+from .movable import MovableState
+from .problem import ProblemModule, load_problem
 from .structure import Structure
 from .ties import TIES, tied
 from .variant import resized, restrided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownCase:
     """What was found out of a case by running it: the tensors that its calls move, whether they move anything, how much
     they compute, and what the problem promises of each tensor input."""
 
@@ -48,9 +49,9 @@ class Reference:
         self.init: Any = []
         self.marked: tuple[int, ...] = ()  # inputs that get_inputs wants gradients of
         self.double = Double(subject, lambda: self.known.moves)
-        self._rearranger: Rearranger | None = None
+        self.state = MovableState(subject, self.double, lambda: self.known.flops)
         self._number = 0
-        self._known: dict[int, Known] = {}  # by case
+        self._known: dict[int, KnownCase] = {}  # by case
         self._variants: dict[int, tuple[int, Variant]] = {}  # by case: what it is a variant of, and how
 
     def add_case(self, base: int, variant: Variant) -> None:
@@ -58,9 +59,9 @@ class Reference:
         self._cases += (json.loads(variant.kwargs),)
 
     @property
-    def known(self) -> Known:
+    def known(self) -> KnownCase:
         """Of the case that is constructed; nothing before it was described."""
-        return self._known.get(self._number, Known())
+        return self._known.get(self._number, KnownCase())
 
     def learn(self, **found: Any) -> None:
         self._known[self._number] = replace(self.known, **found)
@@ -69,7 +70,7 @@ class Reference:
     def varied_flops(self) -> int | None:
         """How much the case computes that this one is a variant of; None where it is none."""
         variant = self._variants.get(self._number)
-        return self._known.get(variant[0], Known()).flops if variant is not None else None
+        return self._known.get(variant[0], KnownCase()).flops if variant is not None else None
 
     def construct(self, case: int, seed: int, gradients: Gradients = NO_GRADIENTS) -> None:
         self.double.forget()
@@ -83,8 +84,10 @@ class Reference:
             )
         model, init = self._problem.model, self.init
         make = lambda: values.bound(model, init)()  # noqa: E731  # a dict whose keys are no names raises in there
-        self.subject.construct(make, seed, compiled=self._compiled, gradients=gradients)
-        self._rearranger = Rearranger(self.subject.built, self.known.mutated)
+        self.subject.construct(make, seed, gradients=gradients)
+        if self._compiled:
+            self.subject.forward = torch.compile(self.subject.built)
+        self.state.begin(self.known.mutated)
 
     def init_tensors(self) -> tuple[Tensor, ...]:
         tensors: list[Tensor] = []
@@ -127,7 +130,7 @@ class Reference:
         """The inputs at the shapes of the variant: what is cut down must have again what the whole promised."""
         base, variant = self._variants[self._number]
         found = resized(tensors, variant)
-        for i, structure in enumerate(self._known.get(base, Known()).structures):
+        for i, structure in enumerate(self._known.get(base, KnownCase()).structures):
             if not structure.suits(found[i]):
                 raise CodeRaised("bad_arguments", f"input {i} is symmetric, which nothing of {found[i].shape} can be")
             grows = any(new > old and old in tensors[i].shape for old, new in variant.extents)
@@ -156,46 +159,3 @@ class Reference:
         except Exception:  # some draw with NumPy or with CPU generators: only the second refusal counts
             seed_all(seed)
             return self._problem.get_inputs(**self._case)
-
-    def redraw(self, seed: int, *, spread: str = "whole", brief: bool = False) -> None:
-        self.put_back()
-        source = torch.Generator(device=self._device).manual_seed(seed)
-        module = self.subject.built
-        parameters = {n for n, _ in module.named_parameters(remove_duplicate=False)}
-        seen: set[int] = set()
-        state = named_state(module)
-        chosen = chosen_to_move([n for n, t in state.items() if t.is_floating_point()], spread=spread, seed=seed)
-        with torch.no_grad():
-            for name, tensor in state.items():
-                if id(tensor) not in seen and (name in chosen or not tensor.is_floating_point()):
-                    seen.add(id(tensor))
-                    wanted = name in parameters
-                    perturb_state(name, tensor, is_parameter=wanted, source=source, spread=spread)
-                if brief and name in parameters and tensor.is_floating_point():
-                    tensor.copy_(shortened(tensor))
-
-    def rearrange(
-        self, seed: int, args: str, inputs: Sequence[Tensor], labels: Mapping[str, str] | None = None
-    ) -> Rearranged:
-        """Rearrange masks, flags and indices, by name or by the labels given."""
-        self.double.forget()
-        rearranger = self._rearranger
-        groups = rearranger.groups(labels) if rearranger is not None else {}
-        if rearranger is None or not groups:
-            return Rearranged()
-        moves, stuck = rearranger.find(
-            seed, groups, subject=self.subject, args=args, inputs=inputs, flops=self.known.flops
-        )
-        self.subject.drop()
-        names = {n: label for n, label in (labels or {g: g for g in groups}).items() if label in groups}
-        done = {m.label for m in moves}
-        return Rearranged(
-            moves=moves, moved=tuple(n for n, label in names.items() if label in done),
-            stuck=tuple(n for n, label in names.items() if label in stuck),
-        )  # fmt: skip
-
-    def put_back(self) -> None:
-        """Masks, flags and indices as they were before they were rearranged."""
-        self.double.forget()
-        if self._rearranger is not None:
-            self._rearranger.put_back()

@@ -24,7 +24,8 @@ from ...facts.discovery import CallTime
 from ...facts.problem import Work
 from ..candidate_process import values
 from ..candidate_process.load import blaming
-from ..candidate_process.subject import Subject, named_state
+from ..candidate_process.state import named_state
+from ..candidate_process.subject import Subject
 from ..candidate_process.timing import Flush
 from ..memory import driver
 from ..wire.replays import Observe, Replay, Replayed, Step

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..candidate_process.subject import named_state
+from ..candidate_process.state import named_state
 from .eight_bits import computable
 from .families import redistribute
 from .structure import Structure

@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from ...facts.problem import Work
-from ..memory.arena import bytes_of, dtype_name, spec_of
+from ..memory.arena import bytes_of
+from ..memory.mapped import dtype_name, spec_of
 from . import coverage
 from .effort import Effort
 

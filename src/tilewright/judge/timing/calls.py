@@ -48,7 +48,7 @@ class _Shown:
     image: Image | None
 
 
-class TimedCalls:
+class Caller:
     """The calls in one room. `evictor` of None: caches stay as they are. `stirring` of pool sets, before each call, and
     `row_stirring` of slots, between calls in a row; None: contents stay as they are. `between_s`: how long the last
     call's cell took to get ready for it."""
@@ -149,7 +149,7 @@ class TimedCalls:
     def _clear(self, player: Player, *, cold: bool) -> None:
         """The same before every timed call: the last result is let go, state that calls move is put back, and, before
         `cold` ones, caches are evicted (on a GPU with the call itself)."""
-        given = tuple(a for a in self.room.attributes if a.name in player.attributes) if player.attributes else ()
+        given = tuple(a for a in self.room.state.attributes if a.name in player.attributes) if player.attributes else ()
         started = time.perf_counter()
         if cold and self.evictor is not None and self.room.device == "cpu":
             self.evictor.clear(player.cell, attributes=given, limit_s=CALL_LIMIT_S)
@@ -180,7 +180,7 @@ class TimedCalls:
     def _deal(self, player: Player) -> None:
         if player.cell not in self._dealt:
             slots = tuple(self.room.slot(i) for i in range(self.room.slots))
-            state = self.room.moved_state_of(player.moved) if player.moved else ()
+            state = self.room.state.before(player.moved) if player.moved else ()
             player.cell.do(wire.Deal(args=self.room.described.args, slots=slots, moved=player.moved, state=state))
             if self.evictor is not None:
                 self.evictor.admit(player.cell)

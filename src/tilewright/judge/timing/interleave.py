@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from ..client import Cell
 from ..memory.room import Room
 from ..wire import messages as wire
+from .calls import Caller
 from .calls import Player as Player
-from .calls import TimedCalls
 
 _BURST_S = 0.03
 MOST_CALLS = 40
@@ -77,7 +77,7 @@ class Table:
     took to get ready for it, `cpu` and `used` its processor time outside and inside of a burst's ticks, a call, all in
     s. Bursts with warm caches stand under `warm(name)`."""
 
-    timed: TimedCalls
+    timed: Caller
     players: Sequence[Player]
     fresh: Callable[[int], None] | None = None  # draws so many pool sets anew
     redraw: Redraw = field(default_factory=Redraw)
@@ -125,10 +125,10 @@ class Table:
         if self.watched is None or player.cell is self.watched:
             yield
             return
-        before_s, started = self.watched.cpu_s(), time.monotonic()
+        before_s, started = self.watched.usage.cpu_s(), time.monotonic()
         yield
         self.others_s += time.monotonic() - started
-        self.aside_s += self.watched.cpu_s() - before_s
+        self.aside_s += self.watched.usage.cpu_s() - before_s
 
     def burst(self, player: Player, *, calls: int, cold: bool = True, look: Look | None = None) -> None:
         """A turn, kept under the player's name. With `look`, a random call is the last and looked at."""
@@ -154,14 +154,14 @@ class Table:
         redrawn = self.rng.randrange(calls) if player.cell is self.watched and self.redraw.due(self.rng) else -1
         seen: list[tuple[float, ...]] = []
         with self.watching(player):
-            before_s = player.cell.cpu_s() if self.watched is not None else 0.0
+            before_s = player.cell.usage.cpu_s() if self.watched is not None else 0.0
             for number in range(calls):
                 if number == redrawn:
                     self.redraw.renew()
                 k, tick, wall_s = self.call(player, cold=cold, phase=phase)
                 between_s = self.timed.between_s
                 seen.append((tick.ns, wall_s - tick.ns / 1e9, tick.after_ns / 1e9, between_s, tick.cpu_ns / 1e9))
-            cpu_s = player.cell.cpu_s() - before_s if self.watched is not None else 0.0
+            cpu_s = player.cell.usage.cpu_s() - before_s if self.watched is not None else 0.0
         if look is not None and seen[-1][0] < look.below_ns:
             look.after(k)
         if redrawn >= 0:

@@ -68,9 +68,9 @@ def rest(cells: Iterable[Cell], *, longest_s: float) -> None:
     started = time.monotonic()
     waiting = list(cells)
     while waiting and time.monotonic() - started < longest_s:
-        before_s = [cell.cpu_s() for cell in waiting]
+        before_s = [cell.usage.cpu_s() for cell in waiting]
         time.sleep(_REST_WINDOW_S)
-        used_s = [cell.cpu_s() - before for cell, before in zip(waiting, before_s, strict=True)]
+        used_s = [cell.usage.cpu_s() - before for cell, before in zip(waiting, before_s, strict=True)]
         waiting = [c for c, used in zip(waiting, used_s, strict=True) if used > _ASIDE_SHARE * _REST_WINDOW_S]
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from collections.abc import Mapping
 from typing import Any
 
-from .messages import kinds
 from .parsing import WireError, parse, to_plain
 
 MAX_FRAME_BYTES = 64 << 20
@@ -19,11 +19,13 @@ _LENGTH = struct.Struct(">I")
 
 
 class Channel:
-    """One end of the private socket pair. Every frame carries the nonce and counts up; a wrong one is a WireError."""
+    """One end of the private socket pair. Every frame carries the nonce and counts up; a wrong one is a WireError, and
+    so is a message of another kind than `kinds` has."""
 
-    def __init__(self, end: socket.socket, nonce: str) -> None:
+    def __init__(self, end: socket.socket, nonce: str, kinds: Mapping[str, type]) -> None:
         self._end = end
         self._nonce = nonce
+        self._kinds = kinds
         self._sent = 0
         self._received = 0
         self._descriptors: list[int] = []
@@ -57,7 +59,7 @@ class Channel:
         self._received += 1
         if not isinstance(frame, dict) or frame.get("nonce") != self._nonce or frame.get("seq") != self._received:
             raise WireError("a frame without the right nonce and number")
-        kind = kinds().get(str(frame.get("kind")))
+        kind = self._kinds.get(str(frame.get("kind")))
         if kind is None:
             raise WireError(f"a message of unknown kind {str(frame.get('kind'))[:40]!r}")
         return parse(kind, frame.get("body"))

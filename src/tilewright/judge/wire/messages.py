@@ -1,15 +1,12 @@
-"""What crosses between the judge and a cell (judge.wire.channel): typed, strictly parsed messages.
-
-Nothing is ever unpickled. What does not parse into the expected frozen dataclass, field by field, is a WireError.
-Tensors never travel here: messages name places in arenas (see judge.memory.arena), whose descriptors ride along as
-ancillary data.
-"""
+"""All that crosses between the judge and a reference's process: what any cell is asked (judge.wire.calls), and what a
+reference's alone understands."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from types import MappingProxyType
 
 from ...facts.gradients import NO_GRADIENTS as NO_GRADIENTS
 from ...facts.gradients import Gradients as Gradients
@@ -22,11 +19,49 @@ from .ablation import Perturb as Perturb
 from .ablation import Perturbed as Perturbed
 from .approaches import Approach as Approach
 from .approaches import Approached as Approached
-from .captures import Capture as Capture
-from .captures import Captured as Captured
-from .captures import GraphReplayed as GraphReplayed
-from .captures import RecordGraph as RecordGraph
-from .captures import ReplayGraph as ReplayGraph
+from .calls import LEFT as LEFT
+from .calls import Attributes as Attributes
+from .calls import Call as Call
+from .calls import Called as Called
+from .calls import Capture as Capture
+from .calls import Captured as Captured
+from .calls import Clear as Clear
+from .calls import Cleared as Cleared
+from .calls import ComparedState as ComparedState
+from .calls import CompareState as CompareState
+from .calls import Configure as Configure
+from .calls import Construct as Construct
+from .calls import Constructed as Constructed
+from .calls import CountFallbacks as CountFallbacks
+from .calls import Deal as Deal
+from .calls import Done as Done
+from .calls import Drop as Drop
+from .calls import Fallbacks as Fallbacks
+from .calls import Fault as Fault
+from .calls import GraphReplayed as GraphReplayed
+from .calls import Hello as Hello
+from .calls import HoldTimed as HoldTimed
+from .calls import Lay as Lay
+from .calls import LoadCandidate as LoadCandidate
+from .calls import LoadState as LoadState
+from .calls import MapArena as MapArena
+from .calls import Marked as Marked
+from .calls import MarkState as MarkState
+from .calls import Peak as Peak
+from .calls import PeakBytes as PeakBytes
+from .calls import Profile as Profile
+from .calls import Profiled as Profiled
+from .calls import ReadAttributes as ReadAttributes
+from .calls import RecordGraph as RecordGraph
+from .calls import ReplayGraph as ReplayGraph
+from .calls import Store as Store
+from .calls import StoreState as StoreState
+from .calls import Swap as Swap
+from .calls import Tick as Tick
+from .calls import Ticks as Ticks
+from .calls import TimedCall as TimedCall
+from .calls import TimedCalls as TimedCalls
+from .calls import UnmapArena as UnmapArena
 from .parsing import WireError as WireError
 from .parsing import parse as parse
 from .parsing import to_plain as to_plain
@@ -37,14 +72,8 @@ from .parts import OutputFacts as OutputFacts
 from .parts import Spent as Spent
 from .parts import TensorRef as TensorRef
 from .redraws import SPREADS as SPREADS
-from .redraws import Attributes as Attributes
-from .redraws import CarryOut as CarryOut
-from .redraws import ComparedState as ComparedState
-from .redraws import CompareState as CompareState
-from .redraws import MarkState as MarkState
 from .redraws import Moved as Moved
 from .redraws import PutBack as PutBack
-from .redraws import ReadAttributes as ReadAttributes
 from .redraws import Rearrange as Rearrange
 from .redraws import Rearranged as Rearranged
 from .redraws import Redraw as Redraw
@@ -53,42 +82,6 @@ from .replays import Observe as Observe
 from .replays import Observed as Observed
 from .replays import Replay as Replay
 from .replays import Replayed as Replayed
-from .ticks import LEFT as LEFT
-from .ticks import Clear as Clear
-from .ticks import Cleared as Cleared
-from .ticks import Deal as Deal
-from .ticks import HoldTimed as HoldTimed
-from .ticks import Lay as Lay
-from .ticks import Swap as Swap
-from .ticks import Tick as Tick
-from .ticks import Ticks as Ticks
-from .ticks import TimedCall as TimedCall
-from .ticks import TimedCalls as TimedCalls
-
-# ---- requests (judge -> cell) --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapArena:
-    """Make an arena visible. `handle` is base64 of a CUDA IPC handle, or empty: the descriptor rides with the frame.
-    `sealed`: it can only be read."""
-
-    name: str
-    size_bytes: int
-    device: str
-    handle: str = ""
-    sealed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnmapArena:
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadCandidate:
-    folder: str
-    entry: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,18 +91,6 @@ class LoadProblem:
     cases: tuple[str, ...]
     compiled: bool  # run the module under torch.compile
     starts: str = ""  # torch's "tracer" or "compiler": bring it up, too, which takes longer than many a module takes it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Construct:
-    """Build the module. `init` is an encoded argument tree (judge.candidate_process.values), `tensors` the tensors in
-    it; `attributes`: names of those whose values are to be told."""
-
-    init: str
-    tensors: tuple[TensorRef, ...]
-    seed: int
-    gradients: Gradients = NO_GRADIENTS
-    attributes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,120 +210,6 @@ class Appeal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreState:
-    names: tuple[str, ...]
-    refs: tuple[TensorRef, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadState:
-    names: tuple[str, ...]
-    refs: tuple[TensorRef, ...]
-    attributes: tuple[Attribute, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """Call the module once; what it returns is held under `tag` until dropped. `poison_bytes`: sizes of freed blocks to
-    fill with a NaN pattern first. In training, `between`: inputs of another forward before this one's backward, if any;
-    `unlike`: upstream gradients lie in memory as no kernel makes them, and those that are nought are left out."""
-
-    tag: int
-    args: str
-    inputs: tuple[TensorRef, ...]
-    poison_bytes: tuple[int, ...]
-    seed: int
-    between: tuple[TensorRef, ...] = ()
-    unlike: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Store:
-    """Copy the tensors held under `tag` into place."""
-
-    tag: int
-    refs: tuple[TensorRef, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drop:
-    """Forget held results, or all but those under tag 0, and give cached memory back. `thorough`: on the CPU also
-    what the C library keeps for later, as a measurement of memory wants it."""
-
-    keep_first: bool = False
-    thorough: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configure:
-    """Set the knobs (a JSON object) of one pattern of the candidate."""
-
-    pattern: str
-    knobs: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
-    """Call the module once, and say how much memory it took."""
-
-    args: str
-    inputs: tuple[TensorRef, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountFallbacks:
-    """Ask how often the candidate left its fast path."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """Call the module under torch's profiler. `launches`: with what each launch on a GPU took of a multiprocessor."""
-
-    args: str
-    inputs: tuple[TensorRef, ...]
-    launches: bool = False
-
-
-# ---- replies (cell -> judge) ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hello:
-    protections: tuple[str, ...]
-    missing: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """The request was carried out; nothing to say."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """`by_code`: raised by the code under test (else by the cell's own code)."""
-
-    by_code: bool
-    reason: str
-    summary: str
-    excerpt: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constructed:
-    """`hidden`: buffers and tensor attributes that `state` does not hold."""
-
-    state: tuple[NamedSpec, ...]
-    training: bool
-    hidden: tuple[NamedSpec, ...] = ()
-    attributes: tuple[Attribute, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marked:
-    marks: tuple[Mark, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
     graph: str  # as in Described
     failure: str
@@ -380,14 +247,6 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Called:
-    outputs_tree: str
-    outputs: tuple[OutputFacts, ...]
-    moved_input: int = -1  # position of an input tensor that has another shape or other memory than before; -1: none
-    attributes: tuple[Attribute, ...] = ()  # of a timed call: the plain values that it left
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """By the budget of one output: how many elements are `wrong` for certain; where none is, the `share` of the
     allowance that is used, above 1 refused; and `why`, in words."""
@@ -410,29 +269,7 @@ class Judgement:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeakBytes:
-    """On a GPU, the most that torch's allocator held at once; 0 on the CPU, where the judge looks itself."""
-
-    allocated: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fallbacks:
-    counts: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profiled:
-    """What one call spent its time in, the longest first; how many kernels and copies it started on a GPU, and the
-    host's time for one that is empty (0: not on a GPU)."""
-
-    spent: tuple[Spent, ...]
-    launches: int = 0
-    launch_ns: float = 0.0
-
-
-@cache
-def kinds() -> dict[str, type]:
-    """The messages and values by name."""
-    return {name: v for name, v in globals().items() if isinstance(v, type) and dataclasses.is_dataclass(v)}
+# All that a reference's process understands, by name.
+KINDS: Mapping[str, type] = MappingProxyType(
+    {name: v for name, v in globals().items() if dataclasses.is_dataclass(v) and isinstance(v, type)}
+)

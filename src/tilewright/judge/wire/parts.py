@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...facts.problem import TensorSpec
+from ...facts.tensor import TensorSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,10 @@ class Attribute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """What a tensor of the state was when it was constructed. `key` stands for type, shape and contents; `constant`:
-    all of its elements were `value`."""
+    """What a tensor of the state, of this name, was when it was constructed. `key` stands for type, shape and
+    contents; `constant`: all of its elements were `value`."""
 
+    name: str
     key: str
     is_parameter: bool
     constant: bool

@@ -1,11 +1,11 @@
-"""The messages by which state is moved: floating tensors around what was constructed, masks and indices rearranged;
-and by which it is held against what it was."""
+"""The messages by which a reference's state is moved: floating tensors around what was constructed, masks and indices
+rearranged."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .parts import Attribute, TensorRef
+from .parts import TensorRef
 
 # Of state, all elements move, one in eight, or a few that lie together; or a few change places with others.
 SPREADS = ("whole", "sparse", "few", "exchanged")
@@ -22,14 +22,9 @@ class Redraw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkState:
-    """Take the marks of the state as constructed (see judge.reference_process.counterparts)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RedrawAlike:
-    """Perturb in place the tensors whose marks have these keys: by the same numbers in every cell. `spread` as in
-    Redraw."""
+    """In a reference cell: perturb in place the tensors whose marks have these keys, those of one key by the same
+    numbers. `spread` as in Redraw."""
 
     seed: int
     keys: tuple[str, ...]
@@ -58,15 +53,8 @@ class Rearrange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CarryOut:
-    """Rearrange what has these marks as it was done in the reference's cell."""
-
-    moves: tuple[Moved, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PutBack:
-    """Undo the last rearrangement."""
+    """In a reference cell: undo the last rearrangement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,30 +64,3 @@ class Rearranged:
     moves: tuple[Moved, ...] = ()
     moved: tuple[str, ...] = ()
     stuck: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareState:
-    """Hold state against what was loaded into it, bit by bit."""
-
-    names: tuple[str, ...]
-    refs: tuple[TensorRef, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedState:
-    """The names of what is not as it was loaded."""
-
-    changed: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadAttributes:
-    """Ask for plain values that the module keeps under these names."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attributes:
-    values: tuple[Attribute, ...]

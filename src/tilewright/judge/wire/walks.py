@@ -25,43 +25,31 @@ _pick = torch.Tensor.index_select
 
 
 def pages(data: Tensor) -> Tensor:
-    """A block's bytes as `walked` and `walk_finds` take them."""
+    """A block's bytes as `walked` takes them."""
     return data.view(torch.float32).view(-1, PAGE_WORDS)
 
 
-def _signs(source: torch.Generator) -> Tensor:
+def signs(source: torch.Generator) -> Tensor:
     return _randint(0, 2, (PAGE_WORDS,), generator=source).float() * 2 - 1
 
 
-def _pages_of(source: torch.Generator, block: Tensor) -> Tensor:
+def pages_of(source: torch.Generator, block: Tensor) -> Tensor:
     return _randint(0, block.shape[0], (SAMPLED_PAGES,), generator=source)
 
 
 def walked(block: Tensor, seed: int) -> float:
     """Read the whole block, fp32 of shape (pages, PAGE_WORDS); the sum of the pages that the seed draws."""
     source = _generator().manual_seed(seed)
-    signs, pages = _signs(source), _pages_of(source, block)
-    return float(_sum(_pick(_mv(block, signs), 0, pages), dtype=torch.float64))
+    drawn, places = signs(source), pages_of(source, block)
+    return float(_sum(_pick(_mv(block, drawn), 0, places), dtype=torch.float64))
 
 
-def walk_finds(block: Tensor, seed: int) -> float:
-    """What `walked` must give, from the drawn pages alone: in numpy, whose sums wake no other threads."""
-    source = _generator().manual_seed(seed)
-    signs, pages = _signs(source), _pages_of(source, block)
-    return float((block.numpy()[pages.numpy()] * signs.numpy()).sum(dtype="float64"))
-
-
-def _words_of(seed: int, words: int) -> Tensor:
+def words_of(seed: int, words: int) -> Tensor:
     return _randint(0, words, (SAMPLED_WORDS,), generator=_generator().manual_seed(seed))
 
 
 def overwritten(buffer: Tensor, seed: int) -> float:
     """Write the ramp through all of a GPU's buffer, int32 of one dimension; the sum at the places drawn."""
     _arange(seed, seed + buffer.numel(), out=buffer)
-    places = _words_of(seed, buffer.numel()).to(buffer.device)
+    places = words_of(seed, buffer.numel()).to(buffer.device)
     return float(_sum(_pick(buffer, 0, places), dtype=torch.int64))
-
-
-def overwriting_finds(words: int, seed: int) -> float:
-    """What `overwritten` must give for a buffer of so many words."""
-    return float(int(_sum(_words_of(seed, words))) + seed * SAMPLED_WORDS)

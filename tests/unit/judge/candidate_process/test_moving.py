@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from tilewright.judge.candidate_process.load import CodeRaised
-from tilewright.judge.candidate_process.moving import (  # fmt: skip
+from tilewright.judge.candidate_process.moving import (
     Moving,
     hidden_tensors,
-    plain_attributes,
     read_attributes,
     tensor_at,
     write_attributes,
 )
+from tilewright.judge.reference_process.before import plain_attributes
 from tilewright.judge.wire.parts import Attribute
 
 

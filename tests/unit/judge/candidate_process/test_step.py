@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from tilewright.judge.candidate_process.load import CodeRaised
-from tilewright.judge.candidate_process.step import Step, learn, tensors_of
+from tilewright.judge.candidate_process.step import Step, tensors_of
 from tilewright.judge.candidate_process.subject import Subject
 from tilewright.judge.reference_process import families, jitter
 from tilewright.judge.reference_process.describing import describe
+from tilewright.judge.reference_process.learn import learn
 from tilewright.judge.reference_process.reference import Reference
 from tilewright.judge.wire.messages import Gradients
 

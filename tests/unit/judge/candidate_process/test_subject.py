@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from tilewright.judge.candidate_process import values
-from tilewright.judge.candidate_process.subject import Subject, facts_of
+from tilewright.judge.candidate_process.held import facts_of
+from tilewright.judge.candidate_process.state import changed_state, write_state
+from tilewright.judge.candidate_process.subject import Subject
 from tilewright.judge.candidate_process.values import kind_of
 from tilewright.judge.wire.messages import NO_GRADIENTS, Called, Gradients
 
@@ -82,7 +84,7 @@ def test_state_that_is_not_what_was_written_is_named() -> None:
     subject = Subject("cpu")
     subject.construct(_Odd, 1)
     written = torch.tensor([1.0, float("nan"), -0.0, 2.0])
-    subject.write_state(("weight",), (written,))
-    assert subject.changed_state(("weight",), (written,)) == ()
-    subject.write_state(("weight",), (written.abs(),))
-    assert subject.changed_state(("weight",), (written,)) == ("weight",), "zeros have signs"
+    write_state(subject.built, ("weight",), (written,))
+    assert changed_state(subject.built, ("weight",), (written,)) == ()
+    write_state(subject.built, ("weight",), (written.abs(),))
+    assert changed_state(subject.built, ("weight",), (written,)) == ("weight",), "zeros have signs"

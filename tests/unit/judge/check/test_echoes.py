@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tilewright.judge.check import echoes
-from tilewright.judge.memory.room import one_thread
+from tilewright.judge.memory.sameness import one_thread
 
 P, EPS = 0.2, 2.0**-23
 Drawn = Callable[[torch.Generator], Tensor]

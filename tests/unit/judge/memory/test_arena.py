@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tilewright.facts.problem import TensorSpec
-from tilewright.judge.memory.arena import ALIGNMENT, Arena, Layout, Opened, bytes_of, contiguous, span_bytes, spec_of
+from tilewright.judge.memory.arena import ALIGNMENT, Arena, Layout, bytes_of
+from tilewright.judge.memory.mapped import Opened, contiguous, span_bytes, spec_of
 
 TENSORS = {
     "dense": torch.arange(24.0).reshape(4, 6),

@@ -12,8 +12,8 @@ import torch
 
 from tilewright.judge.candidate_process.timing import Timer
 from tilewright.judge.client import Cell, CellFault
-from tilewright.judge.memory.arena import Opened
-from tilewright.judge.memory.evictor import Block, Evictor
+from tilewright.judge.memory.evictor import Block, Evictor, overwriting_finds
+from tilewright.judge.memory.mapped import Opened
 from tilewright.judge.wire import messages as wire
 from tilewright.judge.wire import walks
 
@@ -38,7 +38,7 @@ class FakeCell:
 
     def ask(self, request: wire.Clear, kind: type, *, limit_s: float) -> wire.Cleared:
         self.before(self.arenas[walks.BLOCK].data)
-        found = self.timer.evict(request.flush_bytes, self.arenas, seed=request.seed)
+        found = self.timer.evict(request.flush_bytes, self.arenas[walks.BLOCK], seed=request.seed)
         assert isinstance(found, wire.Cleared)
         return found
 
@@ -121,13 +121,13 @@ def test_the_block_is_random_and_can_be_neither_written_nor_shortened() -> None:
 def test_a_ramp_that_was_written_is_found_again(words: int) -> None:
     buffer = torch.zeros(words, dtype=torch.int32)
     for seed in (0, 12345, walks.MOST_SEED - 1):
-        assert walks.overwritten(buffer, seed) == walks.overwriting_finds(words, seed)
+        assert walks.overwritten(buffer, seed) == overwriting_finds(words, seed)
     shared = torch.zeros(4096, dtype=torch.int32).expand(2, 4096)  # two places of one memory
     seed = 7
     for part in range(2):
         shared[part].copy_(torch.arange(seed + 4096 * part, seed + 4096 * (part + 1)))
-    read = walks._words_of(seed, 8192)
-    assert float(shared.reshape(-1)[read].sum()) != walks.overwriting_finds(8192, seed)
+    read = walks.words_of(seed, 8192)
+    assert float(shared.reshape(-1)[read].sum()) != overwriting_finds(8192, seed)
 
 
 @pytest.fixture

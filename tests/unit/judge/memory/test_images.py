@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from tilewright.facts.problem import TensorSpec
-from tilewright.judge.memory.arena import PAGE_BYTES, Arena, Opened
+from tilewright.judge.memory.arena import PAGE_BYTES, Arena
 from tilewright.judge.memory.images import Image
+from tilewright.judge.memory.mapped import Opened
 from tilewright.judge.wire.parts import TensorRef
 
 SIZE = 3 * PAGE_BYTES

@@ -26,7 +26,12 @@ class _Pool:
 def test_rows_change_places_on_one_thread() -> None:
     """Others would wait for more to do on the processors that the timed call, which comes next, is run on."""
     before, pool = torch.get_num_threads(), _Pool()
-    room = cast(Room, SimpleNamespace(_private=pool, _pool=[(0,), (1,)], settle=lambda: None))
+    room = cast(
+        Room,
+        SimpleNamespace(
+            _arenas=SimpleNamespace(private=pool), _places=SimpleNamespace(pool=[(0,), (1,)]), settle=lambda: None
+        ),
+    )
     torch.set_num_threads(2)
     try:
         Room.swap(room, [wire.Swap(input=0, dim=0, slot=0, start=1, other=1, other_start=3, count=1)])

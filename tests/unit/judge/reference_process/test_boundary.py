@@ -149,7 +149,7 @@ def test_twelve_bits() -> None:
 
 def test_a_redraw_of_twelve_bits() -> None:
     reference, _, _ = _open("h")
-    reference.redraw(8, brief=True)
+    reference.state.redraw(8, brief=True)
     weight = reference.subject.built.get_parameter("weight").detach()
     assert torch.equal(shortened(weight), weight)
 

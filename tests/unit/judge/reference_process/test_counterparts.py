@@ -51,7 +51,7 @@ def test_contents_and_not_only_their_sum_make_a_mark() -> None:
 
 def _mark(key: str, value: float | None, elements: int, *, is_parameter: bool = True) -> Mark:
     return Mark(
-        key=key, is_parameter=is_parameter, constant=value is not None, value=value or 0.0, elements=elements
+        name=key, key=key, is_parameter=is_parameter, constant=value is not None, value=value or 0.0, elements=elements
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tilewright.judge.candidate_process.subject import Subject, named_state
-from tilewright.judge.reference_process.counterparts import Counterparts
+from tilewright.judge.candidate_process.state import named_state
+from tilewright.judge.candidate_process.subject import Subject
 from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.rearrange import WAYS, rearranged, runs_on_cpu
 from tilewright.judge.reference_process.reference import Reference
@@ -45,7 +45,7 @@ def _open(init: str, forward: str) -> Reference:
 
 def _rearranged(reference: Reference, seed: int = 7) -> Rearranged:
     text, inputs = reference.inputs(1, "own")
-    return reference.rearrange(seed, text, inputs)
+    return reference.state.rearrange(seed, text, inputs)
 
 
 def _state(reference: Reference) -> dict[str, torch.Tensor]:
@@ -60,7 +60,7 @@ def test_a_mask_is_moved_so_that_no_row_is_empty_and_put_back() -> None:
     assert found.moved == ("mask",) and not found.stuck
     assert not torch.equal(after, before) and int(after.sum()) == int(before.sum()) and bool(after.any(-1).all())
     assert not torch.equal(_state(reference)["mask"], before)
-    reference.put_back()
+    reference.state.put_back()
     assert torch.equal(_state(reference)["mask"], before)
 
 
@@ -110,19 +110,16 @@ def test_what_calls_move_is_left_to_them() -> None:
     assert _rearranged(reference) == Rearranged()
 
 
-def test_a_mask_under_another_name_is_moved_alike() -> None:
-    reference = _open(TRIANGLE, 'return torch.softmax(x.masked_fill(~self.mask, float("-inf")), -1)')
-    other = torch.nn.Module()
-    other.register_buffer("visible", torch.ones(24, 24).tril().bool())
-    mine, theirs = Counterparts(reference.subject.built), Counterparts(other)
-    keys = tuple(m.key for m in theirs.marks)
+def test_only_what_has_one_of_the_marks_is_moved() -> None:
+    both = f'{TRIANGLE}; self.register_buffer("other", torch.ones(24, 24).triu().bool())'
+    reference = _open(both, 'return torch.softmax(x.masked_fill(~self.mask, float("-inf")), -1) * self.other')
+    (key,) = (m.key for m in reference.state.mark() if m.name == "mask")
     text, inputs = reference.inputs(1, "own")
-    found = reference.rearrange(7, text, inputs, mine.labels(keys))
-    assert found.moved == ("mask",)
-    theirs.carry_out(found.moves)
-    assert torch.equal(named_state(other)["visible"], _state(reference)["mask"])
-    theirs.put_back()
-    assert torch.equal(named_state(other)["visible"], torch.ones(24, 24).tril().bool())
+    found = reference.state.rearrange(7, text, inputs, (key,))
+    assert found.moved == ("mask",) and not found.stuck
+    assert torch.equal(_state(reference)["other"], torch.ones(24, 24).triu().bool())
+    reference.state.put_back()
+    assert torch.equal(_state(reference)["mask"], torch.ones(24, 24).tril().bool())
 
 
 @pytest.mark.parametrize("way", WAYS[:4])

@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from tilewright.judge.candidate_process.load import CodeRaised, is_out_of_memory, last_line, load_problem
+from tilewright.judge.candidate_process.load import CodeRaised, is_out_of_memory, last_line
 from tilewright.judge.candidate_process.subject import Subject, poisoned
 from tilewright.judge.reference_process import families, work
 from tilewright.judge.reference_process.describing import describe, traced
+from tilewright.judge.reference_process.problem import load_problem
 from tilewright.judge.reference_process.reference import Reference
+from tilewright.judge.reference_process.truths import write_in_parts
+from tilewright.judge.wire.messages import Truth
 
 SOURCE = """
 import torch
@@ -80,7 +83,7 @@ def test_truth_in_parts_equals_the_whole_where_rows_are_independent() -> None:
     text, inputs = reference.inputs(1, "own")
     (whole,) = reference.double.truth(text, inputs, 0)
     parts = torch.empty_like(whole)
-    reference.double.truth_in_parts(text, inputs, [parts], seed=0, parts=2)
+    write_in_parts(reference, Truth(args=text, inputs=(), outputs=(), seed=0), inputs, [parts], parts=2)
     torch.testing.assert_close(parts, whole, rtol=1e-14, atol=1e-14)
 
 
@@ -88,7 +91,7 @@ def test_redraw_moves_ones_and_zeros_and_keeps_variances_positive() -> None:
     reference = _open()
     module = reference.subject.built
     before = {k: v.clone() for k, v in module.state_dict().items()}
-    reference.redraw(5)
+    reference.state.redraw(5)
     after = module.state_dict()
     for name in ("linear.weight", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var"):
         assert not torch.equal(before[name], after[name]), name

@@ -62,7 +62,7 @@ def test_ties_tell_which_bin_an_edge_belongs_to_and_follow_state_that_has_moved(
     reference = Reference("/nowhere/problem.py", SOURCE, ["{}"], subject=Subject("cpu"), compiled=False)
     reference.construct(0, seed=3)
     describe(reference, 1, trace=False)
-    reference.redraw(5)
+    reference.state.redraw(5)
     edges = reference.subject.built.edges
     assert isinstance(edges, Tensor)
     _, (x,) = reference.inputs(9, "ties")

@@ -13,7 +13,7 @@ from tilewright.judge.client import Cell
 from tilewright.judge.memory.evictor import Evictor
 from tilewright.judge.memory.room import Room
 from tilewright.judge.timing import calls, interleave
-from tilewright.judge.timing.calls import TimedCalls
+from tilewright.judge.timing.calls import Caller
 from tilewright.judge.timing.interleave import Look, Player, Redraw, Table
 from tilewright.judge.wire import messages as wire
 
@@ -26,6 +26,7 @@ class _Noting(Cell):
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
+        self.usage = SimpleNamespace(cpu_s=lambda: 0.0)  # type: ignore[assignment]
 
     def ask(self, request: Any, kind: type[T], *, limit_s: float, descriptor: int | None = None) -> T:
         self.asked.append(request)
@@ -34,9 +35,6 @@ class _Noting(Cell):
         answer = wire.Cleared(found=0.0) if walk else answer
         assert isinstance(answer, kind)
         return answer
-
-    def cpu_s(self) -> float:
-        return 0.0
 
 
 class _Evictor(Evictor):
@@ -57,13 +55,13 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     monkeypatch.setattr(interleave, "time", still)
     room = SimpleNamespace(
         pool=CALLS, slots=3, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None, device="cpu",
-        tight=False, described=SimpleNamespace(args=""), attributes=(wire.Attribute(name="n", text="3"),),
-        moved_state_of=lambda names: (),
+        tight=False, described=SimpleNamespace(args=""),
+        state=SimpleNamespace(attributes=(wire.Attribute(name="n", text="3"),), before=lambda names: ()),
     )  # fmt: skip
     cell = _Noting()
     ours = Player("ours", cell, moved=("mean",), attributes=("n",))
     load = Redraw(change=lambda: cell.do(wire.LoadState(names=(), refs=())), _began=-1.0)
-    timed = TimedCalls(cast(Room, room), random.Random(1), evictor=_Evictor())
+    timed = Caller(cast(Room, room), random.Random(1), evictor=_Evictor())
     return Table(timed, players=[ours], watched=cell, redraw=load)
 
 
@@ -81,7 +79,7 @@ def test_before_a_call_that_is_looked_at_the_same_is_done_as_before_any_other(ta
             told |= {(r.flush_bytes, r.attributes) for r in cell.asked[start + 1 : end] if isinstance(r, wire.Clear)}
             names = tuple(type(r).__name__ for r in cell.asked[start + 1 : end] if not isinstance(r, wire.Deal))
             before[bool(looked) and end == timed[-1]][names] += 1
-    assert told == {(64, table.room.attributes)}, "state is put back before each call, and caches are evicted"
+    assert told == {(64, table.room.state.attributes)}, "state is put back before each call, and caches are evicted"
     assert set(before[True]) == set(before[False]) == {("Clear",), ("LoadState", "Clear")}
     share = {k: c["LoadState", "Clear"] / c.total() for k, c in before.items()}
     assert share[True] == pytest.approx(share[False], abs=0.06), "state is redrawn whether or not anybody looks"

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright.judge.client import Cell, CellFault
 from tilewright.judge.memory.room import Room
-from tilewright.judge.timing.calls import TimedCalls
+from tilewright.judge.timing.calls import Caller
 from tilewright.judge.timing.interleave import Player, Table
 from tilewright.judge.wire import messages as wire
 
@@ -41,9 +41,9 @@ def _rounds(count: int, ours_ns: float, eager_ns: float) -> tuple[Table, _Launch
         described=SimpleNamespace(args=""),
     )  # fmt: skip
     ours, eager = _Launching(ours_ns), _Launching(eager_ns)
-    ours.cpu_s = eager.cpu_s = lambda: 0.0  # type: ignore[method-assign]
+    ours.usage = eager.usage = SimpleNamespace(cpu_s=lambda: 0.0)  # type: ignore[assignment]
     players = [Player("ours", ours), Player("eager", eager), Player("eager_again", eager)]
-    table = Table(TimedCalls(cast(Room, room), random.Random(1)), players=players, watched=ours)
+    table = Table(Caller(cast(Room, room), random.Random(1)), players=players, watched=ours)
     table.calls = {p.name: 20 for p in players}
     for _ in range(count):
         table.round()

@@ -29,6 +29,7 @@ class Busy:
 
     def __init__(self, clock: Clock, until_s: float) -> None:
         self.clock, self.until_s = clock, until_s
+        self.usage = self
 
     def cpu_s(self) -> float:
         return min(self.clock.now_s, self.until_s)

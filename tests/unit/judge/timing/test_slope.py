@@ -11,7 +11,7 @@ import pytest
 from tilewright.judge.client import Cell, CellFault
 from tilewright.judge.memory.room import Room
 from tilewright.judge.timing import calls, interleave
-from tilewright.judge.timing.calls import TimedCalls
+from tilewright.judge.timing.calls import Caller
 from tilewright.judge.timing.interleave import Player, Table
 from tilewright.judge.timing.measure import Implausible
 from tilewright.judge.timing.slope import check_slope
@@ -83,7 +83,7 @@ def _table(
     ours = _Working(clock, said_s=said_s, hidden_s=hidden_s, answer_s=1e-4, honest_rows=honest_rows)
     eager = _Working(clock, said_s=said_s, hidden_s=0.0, answer_s=1e-4 + hidden_s, honest_rows=True)
     players = [Player("ours", ours), Player("eager", eager)]
-    table = Table(TimedCalls(cast(Room, room), random.Random(1)), players=players)
+    table = Table(Caller(cast(Room, room), random.Random(1)), players=players)
     table.bursts = {p.name: [(said_s * 1e9,)] for p in players}
     return table, (ours, eager)
 
