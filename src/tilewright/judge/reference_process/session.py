@@ -21,6 +21,7 @@ class ReferenceSession(Session):
     def __init__(self, device: str) -> None:
         super().__init__(device)
         self._reference: Reference | None = None
+        self._as_candidate = self._answers
         self._answers = MappingProxyType(
             dict(self._answers)
             | {kind: partial(self._answered, answer) for kind, answer in ANSWERS.items()}
@@ -29,7 +30,9 @@ class ReferenceSession(Session):
         )
 
     def _answered(self, answer: Answer, request: Any) -> Any:
-        assert self._reference is not None, "no problem was loaded"
+        """By the problem that was loaded; before one was, as a candidate's session does."""
+        if self._reference is None:
+            return self._as_candidate[type(request)](request)
         return answer(self._reference, self._arenas, request)
 
     def _let_go(self) -> None:

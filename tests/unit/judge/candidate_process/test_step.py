@@ -191,7 +191,7 @@ def test_tensors_come_in_the_order_of_sorted_keys() -> None:
 
 
 def test_floating_inputs_and_trained_parameters_have_gradients() -> None:
-    found = _opened().describe(1, trace=False, training=True)
+    found = describe(_opened(), 1, trace=False, training=True)
     assert found.gradients == Gradients(
         outputs=(1, 2), inputs=(0,), parameters=("linear.weight", "linear.bias", "norm.weight", "norm.bias")
     )
@@ -215,7 +215,7 @@ def test_marked_inputs_alone_have_gradients() -> None:
 def test_a_module_without_gradients_is_the_users_mistake() -> None:
     source = SOURCE.replace('return {"y"', 'y = y.detach()\n        return {"y"')
     with pytest.raises(CodeRaised, match="judge it with --mode inference"):
-        _opened(source).describe(1, trace=False, training=True)
+        describe(_opened(source), 1, trace=False, training=True)
 
 
 # ---- truth and slack

@@ -46,7 +46,7 @@ def _open(source: str = SOURCE, case: str = "{}") -> Reference:
 
 
 def test_description_of_a_case() -> None:
-    found = _open().describe(1, trace=False)
+    found = describe(_open(), 1, trace=False)
     assert [(s.shape, s.dtype) for s in found.inputs] == [((5, 8), "f32"), ((5, 3), "bool")]
     assert found.outputs[0].spec.shape == (5, 3) and found.outputs[0].aliases_input == -1
     assert set(found.mutated_state) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
@@ -57,7 +57,7 @@ def test_description_of_a_case() -> None:
 
 def test_dropout_is_seen_to_be_random() -> None:
     source = SOURCE.replace("def get_init_inputs(n=8, p=0.0)", "def get_init_inputs(n=8, p=0.5)")
-    assert _open(source).describe(1, trace=False).random
+    assert describe(_open(source), 1, trace=False).random
 
 
 def test_inputs_depend_on_the_seed_alone() -> None:
@@ -125,7 +125,7 @@ def test_faults_of_the_file(source: str, reason: str, words: str) -> None:
 )
 def test_faults_of_the_module(old: str, new: str, words: str) -> None:
     with pytest.raises(CodeRaised, match=words):
-        _open(SOURCE.replace(old, new)).describe(1, trace=False)
+        describe(_open(SOURCE.replace(old, new)), 1, trace=False)
 
 
 def test_work_counts_a_gather_by_what_it_fetches() -> None:
