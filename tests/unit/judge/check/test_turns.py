@@ -119,7 +119,7 @@ def test_comparisons_without_a_jump_are_soon_given_up(tmp_path: Path) -> None:
     runs = 0
     truth = Double.truth
 
-    def counted(self: Reference, *args: Any, **named: Any) -> Any:
+    def counted(self: Double, *args: Any, **named: Any) -> Any:
         nonlocal runs
         runs += bool(named.get("again"))
         return truth(self, *args, **named)
